@@ -1,5 +1,5 @@
-//! The admin port: is it alive, is it ready, what does it count, and the verbs of `/throttle/v1`.
-//! Loopback by default; it never proxies.
+//! The admin port: liveness, readiness, metrics, and the verbs of `/throttle/v1`. Loopback by default; it never
+//! proxies.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,18 +16,19 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::metrics::Metrics;
-use crate::proxy::Sidecar;
 use crate::proxy::body::Body;
+use crate::proxy::control::verbs;
 use crate::proxy::respond::{self, Fault};
+use crate::proxy::{Sidecar, measure};
 use crate::server;
 
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pages that ask the store, made at once; more are refused.
+/// How many pages may ask the store at once; more are refused.
 const AT_ONCE: usize = 16;
 const METRICS: &str = "/metrics";
 
-/// Below this, requests change something.
+/// The prefix of requests that change something.
 const VERBS: &str = "/throttle/v1/";
 
 /// Whether the data port takes work.
@@ -45,7 +46,7 @@ impl Readiness {
         self.0.store(2, Ordering::Relaxed);
     }
 
-    /// `store_answered`: or its URL may be wrong, and whoever rolls out a change must not go on.
+    /// The page of `/readyz`. Without `store_answered` the store's URL may be wrong, so a rollout must not go on.
     fn page(&self, store_answered: bool) -> (StatusCode, &'static str) {
         match self.0.load(Ordering::Relaxed) {
             0 => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
@@ -91,7 +92,7 @@ impl Admin {
                 text(status, word)
             }
             METRICS => {
-                self.sidecar.measure().await;
+                measure::measure(&self.sidecar).await;
                 let mut page = Response::new(Body::from(Bytes::from(self.metrics.render())));
                 let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
                 page.headers_mut().insert(CONTENT_TYPE, kind);
@@ -123,12 +124,12 @@ impl server::Service for Admin {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             async move {
                 Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
-                    true => Ok(admin.sidecar.verb(request).await),
+                    true => Ok(verbs::verb(&admin.sidecar, request).await),
                     false => admin.page(&method, uri.path()).await,
                 })
             }
         });
-        // A plain limit would be of this request alone.
+        // A plain limit layer would count this request alone.
         let at_once = GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&self.places));
         let service = ServiceBuilder::new()
             .load_shed()
@@ -143,7 +144,7 @@ impl server::Service for Admin {
     }
 }
 
-/// 503: too many ask for pages that ask the store, or it is slow.
+/// The 503 when too many pages ask the store, or it is slow.
 fn late() -> Fault {
     let message = "the admin port is too busy for this page";
     let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);

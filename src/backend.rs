@@ -1,14 +1,13 @@
-//! An OJS backend in memory, for `dev`, `demo` and tests: the honest other side.
+//! An OJS backend in memory, for `dev`, `demo` and tests.
 //!
-//! It follows the OJS core text at levels 0 and 1, with priorities, delays, pausing, batches, the
-//! dead-letter list and the parts of the admin view that the sidecar uses; where real backends are
-//! laxer than the text, [`Lax`] makes it behave like one of them. It keeps a [`Backend::ledger`]
-//! of what really happened, by which tests judge the sidecar.
+//! It follows the OJS core text at levels 0 and 1, with priorities, delays, pausing, batches, the dead-letter list and
+//! the parts of the admin view that the sidecar uses. [`Lax`] makes it behave like one of the real backends, which are
+//! laxer than the text. Its [`Backend::ledger`] records what really happened, and tests judge the sidecar by it.
 //!
 //! It knows nothing of rate limits, and shares no code with the sidecar but the sockets.
 //!
-//! All deadlines are on tokio's clock; the wall clock is read once, so that times can be printed.
-//! What time does (expiry, promotion) is done when a request comes, and every 500 ms while serving.
+//! All deadlines are on tokio's clock; the wall clock is read once, so that times can be printed. Expiry and promotion
+//! happen when a request comes, and every 500 ms while serving.
 
 mod api;
 mod job;
@@ -30,17 +29,17 @@ use tokio::time::Instant;
 
 pub use lax::{Duplicate, Extended, Lax, Liveness, Requeue};
 
-/// State changes that a slow event stream may be behind before it misses some.
+/// How many state changes a slow event stream may be behind before it misses some.
 const CHANGES: usize = 1024;
 
 /// The backend; clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Backend {
-    state: Arc<Mutex<state::State>>,
-    changes: broadcast::Sender<Change>,
+    state: Arc<Mutex<state::BackendState>>,
+    changes: broadcast::Sender<PhaseChange>,
 }
 
-/// What happened to a job.
+/// The kinds of events in a job's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// An enqueue was accepted.
@@ -78,7 +77,7 @@ pub struct Event {
     pub job_type: Arc<str>,
     /// Queue of the job.
     pub queue: Arc<str>,
-    /// Who has (or had, when the claim ended) claimed the job, if that worker has a name.
+    /// The worker that has claimed the job, or had when the claim ended, if it has a name.
     pub worker: Option<Arc<str>>,
     /// The job's attempt as it was then; at a claim, the one that begins.
     pub attempt: u32,
@@ -92,7 +91,7 @@ pub struct Event {
 
 /// A change of state, for the event streams.
 #[derive(Clone, Debug)]
-struct Change {
+struct PhaseChange {
     job: Arc<str>,
     job_type: Arc<str>,
     queue: Arc<str>,
@@ -103,10 +102,10 @@ struct Change {
 }
 
 impl Backend {
-    /// An empty backend. `seed` decides all that is random: jitter, new ids, the order of lax replies.
+    /// An empty backend. `seed` decides everything random: jitter, new ids, the order of lax replies.
     pub fn new(lax: Lax, seed: u64) -> Backend {
         let (changes, _) = broadcast::channel(CHANGES);
-        let state = state::State::new(lax, wire::Clock::new(), seed, changes.clone());
+        let state = state::BackendState::new(lax, wire::WallClock::new(), seed, changes.clone());
         Backend {
             state: Arc::new(Mutex::new(state)),
             changes,
@@ -119,7 +118,7 @@ impl Backend {
         api::answer(&mut self.state.lock(), &request, Instant::now())
     }
 
-    /// What happened so far, in order: the latest million events.
+    /// The latest million events, in order.
     pub fn ledger(&self) -> Vec<Event> {
         self.state.lock().ledger.iter().cloned().collect()
     }

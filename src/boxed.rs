@@ -2,11 +2,10 @@
 
 use std::pin::Pin;
 
-/// The future that `make` makes, in a box.
+/// Boxes the future that `make` makes.
 ///
-/// `Box::pin` makes a future before it has a place for it, and then copies all of it, with the room for every step
-/// it has not come to yet: kilobytes, of which few hold anything. Here the place comes first, and only what the
-/// future was given is written to it.
+/// `Box::pin` makes a future before it has a place for it, and then copies all of it, with room for every later step:
+/// kilobytes, mostly empty. Here the place comes first, and only the future's arguments are written to it.
 pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
 }

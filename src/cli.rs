@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{BaseUrl, Listen, Overrides};
+use crate::config::{BaseUrl, CommandLine, Listen};
 
 /// The variable that names the file of `run` and `doctor`.
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
@@ -49,7 +49,7 @@ config.example.toml documents every field with its default.
 #[derive(Clone, PartialEq, Eq, Debug, Subcommand)]
 pub enum Command {
     /// Run the sidecar in front of a backend
-    Run(Run),
+    Run(RunArgs),
     /// Check a config file and show everything that is wrong with it
     #[command(after_help = "Exits with 0 when the file can be used, and with 78 when it cannot.")]
     Check {
@@ -85,7 +85,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     after_help = "What is given here wins over the file. Without a file, --upstream is required.
 The file is checked as a whole before anything starts; a wrong one ends with exit status 78."
 )]
-pub struct Run {
+pub struct RunArgs {
     /// The TOML file
     #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
@@ -100,14 +100,14 @@ pub struct Run {
     pub admin_listen: Option<SocketAddr>,
 }
 
-impl Run {
+impl RunArgs {
     /// What is to be put over the file.
-    pub fn overrides(&self) -> Overrides {
-        Overrides {
+    pub fn overrides(&self) -> CommandLine {
+        CommandLine {
             listen: self.listen,
             admin_listen: self.admin_listen,
             upstream: self.upstream.clone(),
-            ..Overrides::default()
+            ..CommandLine::default()
         }
     }
 }
@@ -132,10 +132,10 @@ pub struct Doctor {
 
 impl Doctor {
     /// What is to be put over the file.
-    pub fn overrides(&self) -> Overrides {
-        Overrides {
+    pub fn overrides(&self) -> CommandLine {
+        CommandLine {
             upstream: self.upstream.clone(),
-            ..Overrides::default()
+            ..CommandLine::default()
         }
     }
 }

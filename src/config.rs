@@ -1,12 +1,13 @@
 //! The settings of the program: one TOML file, read field by field so that all its problems are
-//! shown at once, each under its line. `config.example.toml` documents every field.
+//! shown at once, each under its line. `config.example.toml` documents every field; a line of `settings.rs`
+//! makes each.
 
 mod base_url;
-mod bounds;
 mod check;
 mod diff;
 mod feedback;
 mod file;
+mod kinds;
 mod limits;
 mod listen;
 mod patterns;
@@ -14,6 +15,8 @@ mod policies;
 mod queues;
 mod reader;
 mod report;
+mod settings;
+mod tenants;
 mod values;
 mod watch;
 
@@ -21,93 +24,26 @@ use std::fmt;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::store::guard::{Declared, OnStoreError};
-pub use crate::store::reserved::Policies;
-
-use crate::policy::PolicySet;
-use crate::pressure::FileBounds;
+pub use crate::store::guard::OnStoreError;
 
 pub use base_url::BaseUrl;
 pub use check::{Checked, Entries, check};
 pub use diff::{Changes, Diff};
 pub use listen::Listen;
 pub use report::Report;
-pub use watch::{QUIET, Seen, Watch};
+pub use settings::{
+    FetchSettings, HoldSettings, MetricsSettings, RepairSettings, ServerSettings, Settings,
+    SettleSettings, StoreSettings, UpstreamSettings,
+};
+pub use watch::FolderWatch;
 
 /// The longest that an answer may be kept back: the SDKs give up after 30 s.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
 
 /// The largest config file, in bytes: some ten thousand policies.
 const LONGEST_FILE: u64 = 1 << 20;
-
-const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
-const STORE_TIMEOUT: Duration = Duration::from_millis(250);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Everything, ready to run with.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Listeners and their bounds.
-    pub server: Server,
-    /// How the backend is reached and what is known of it.
-    pub upstream: Upstream,
-    /// Where usage is kept.
-    pub store: StoreSettings,
-    /// How long a FETCH may take on our account.
-    pub fetch: Fetch,
-    /// Claimed jobs that wait.
-    pub hold: Hold,
-    /// ACK and nack.
-    pub settle: Settle,
-    /// What is mended between SDKs and backends.
-    pub repairs: Repairs,
-    /// What is measured.
-    pub metrics: Metrics,
-    /// `[[policy]]`, `[[queue]]` and `[job_policies]`.
-    pub policies: Arc<PolicySet>,
-    /// The bounds of `[[queue]]`.
-    pub bounds: Arc<FileBounds>,
-    /// What is doubtful in the file but no reason to stop.
-    pub warnings: Report,
-}
-
-/// `[server]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Server {
-    /// Where SDKs connect.
-    pub listen: SocketAddr,
-    /// Where metrics, health and control are.
-    pub admin_listen: SocketAddr,
-    /// Threads, each with its own listener and connections.
-    pub threads: usize,
-    /// The longest that a stop waits for limited jobs that are out.
-    pub drain_timeout: Duration,
-    /// The least that a stop goes on serving, whatever is out; at most `drain_timeout`.
-    pub drain_min: Duration,
-    /// The largest body that is read whole, in bytes; beyond it 413.
-    pub max_body: usize,
-    /// Connections at once, of each thread.
-    pub max_connections: usize,
-    /// Requests at once, of each thread; beyond it 503.
-    pub max_in_flight: usize,
-    /// From the first byte of a request to the end of its head.
-    pub header_timeout: Duration,
-    /// How long an idle connection is kept; longer than SDKs keep theirs, so that they close first.
-    pub idle_timeout: Duration,
-    /// From the head of a request to the end of its body.
-    pub body_timeout: Duration,
-    /// The bearer token with which limits may be changed on a listener that others reach.
-    pub control_token: Option<Secret>,
-    /// Whether `X-OJS-Tenant` says which tenant a FETCH or an enqueue is for.
-    pub trust_tenant_header: bool,
-    /// How log lines look.
-    pub log: LogFormat,
-    /// Which log lines there are.
-    pub log_level: tracing::Level,
-}
 
 /// How log lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -119,50 +55,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// `[upstream]`, and the `upstream` and timeouts of `[server]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Upstream {
-    /// The backend.
-    pub url: BaseUrl,
-    /// From the first byte sent to the last byte read, of calls whose reply is read whole.
-    pub timeout: Duration,
-    /// To make a connection, TLS included.
-    pub connect_timeout: Duration,
-    /// The bearer token of the sidecar's own calls.
-    pub token: Option<Secret>,
-    /// Roots to trust beside the system's, in PEM.
-    pub ca_file: Option<PathBuf>,
-    /// Whether a nack with `requeue` leaves the job as it was (`requeue`); else it costs an attempt, or is
-    /// ignored. `None`: as the backend is known, else not.
-    pub requeue_harmless: Option<bool>,
-    /// Whether handing a job out counts as an attempt; else its end does (`claims_count`). `None`: as the
-    /// first claimed job shows.
-    pub claims_count: Option<bool>,
-    /// Whether any heartbeat of the worker id that claimed a job keeps its claim alive; else one that names
-    /// the job (`liveness`). `None`: as the backend is known, else not.
-    pub worker_liveness: Option<bool>,
-    /// Whether a heartbeat's visibility counts from the start of the job; else from the heartbeat
-    /// (`heartbeat`). `None`: as the backend is known, else not.
-    pub heartbeat_from_start: Option<bool>,
-}
-
-/// `[store]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoreSettings {
-    /// Where usage is kept.
-    pub url: StoreUrl,
-    /// Sidecars with the same one on the same store share their budgets.
-    pub namespace: String,
-    /// The longest that a call may take.
-    pub timeout: Duration,
-    /// What happens while the store is lost.
-    pub on_store_error: OnStoreError,
-    /// The same for single policies.
-    pub by_policy: Declared,
-    /// The policies whose start times are reserved ahead (`sync = "reserved"`).
-    pub reserved: Policies,
-    /// The PEM file of the roots to trust in place of the system's.
-    pub ca_file: Option<PathBuf>,
+impl LogFormat {
+    const WORDS: [(&str, LogFormat); 2] = [("human", LogFormat::Human), ("json", LogFormat::Json)];
 }
 
 /// Where usage is kept.
@@ -179,61 +73,6 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
 }
 
-impl Default for StoreSettings {
-    fn default() -> StoreSettings {
-        StoreSettings {
-            url: StoreUrl::Memory,
-            namespace: "ojs-throttle".to_owned(),
-            timeout: STORE_TIMEOUT,
-            on_store_error: OnStoreError::default(),
-            by_policy: Declared::new(),
-            reserved: Policies::new(),
-            ca_file: None,
-        }
-    }
-}
-
-/// `[fetch]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fetch {
-    /// How long an empty FETCH may wait for a start.
-    pub max_wait: Duration,
-    /// How long one FETCH may go on claiming.
-    pub claim_budget: Duration,
-}
-
-/// `[hold]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Hold {
-    /// After how long without a FETCH for its queue a held job is offered or given back.
-    pub idle: Duration,
-    /// The most held jobs, beside a quarter more for queues that find it full; `None`: 1024, or 32 where claims
-    /// count as attempts.
-    pub max: Option<usize>,
-    /// The most bytes of held jobs, and a quarter more likewise.
-    pub max_bytes: usize,
-}
-
-/// `[settle]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settle {
-    /// How long an ACK or nack is tried again.
-    pub retry_for: Duration,
-}
-
-/// `[repairs]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Repairs {
-    /// A heartbeat with a number in `active_jobs` gets its list of ids there.
-    pub heartbeat_active_jobs: bool,
-    /// Over-encoded queue names in paths go upstream plain.
-    pub queue_paths: bool,
-    /// `job` and `jobs` of a FETCH reply say the same.
-    pub job_and_jobs: bool,
-    /// Replies as `application/json`.
-    pub media_type: MediaType,
-}
-
 /// When replies are labelled `application/json`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MediaType {
@@ -246,23 +85,24 @@ pub enum MediaType {
     Off,
 }
 
-/// `[metrics]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Metrics {
-    /// How many keys have series of their own.
-    pub top_keys: usize,
+impl MediaType {
+    const WORDS: [(&str, MediaType); 3] = [
+        ("auto", MediaType::Auto),
+        ("always", MediaType::Always),
+        ("off", MediaType::Off),
+    ];
 }
 
 /// A config file, and what is put over it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct File {
+pub struct ConfigFile {
     /// Where it is.
     pub path: PathBuf,
     /// What the command line says over it.
-    pub overrides: Overrides,
+    pub overrides: CommandLine,
 }
 
-impl File {
+impl ConfigFile {
     /// The whole text.
     ///
     /// # Errors
@@ -288,7 +128,7 @@ impl File {
 
 /// What the command line says over the file, and what a command has instead of a default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Overrides {
+pub struct CommandLine {
     /// In place of `server.listen`.
     pub listen: Option<SocketAddr>,
     /// In place of `server.admin_listen`.
@@ -305,14 +145,14 @@ impl Settings {
     /// # Errors
     /// The file cannot be read, or everything that is wrong with it.
     pub fn load(path: &Path) -> Result<Settings, Report> {
-        Settings::load_with(Some(path), &Overrides::default())
+        Settings::load_with(Some(path), &CommandLine::default())
     }
 
     /// Reads a file, if there is one, and puts the command line over it.
     ///
     /// # Errors
     /// As [`Settings::load`].
-    pub fn load_with(path: Option<&Path>, overrides: &Overrides) -> Result<Settings, Report> {
+    pub fn load_with(path: Option<&Path>, overrides: &CommandLine) -> Result<Settings, Report> {
         let env = |name: &str| std::env::var(name).ok();
         let Some(path) = path else {
             return file::read("", "command line", overrides, &env);
@@ -329,7 +169,7 @@ impl Settings {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, name: &str) -> Result<Settings, Report> {
-        file::read(text, name, &Overrides::default(), &|variable| {
+        file::read(text, name, &CommandLine::default(), &|variable| {
             std::env::var(variable).ok()
         })
     }
@@ -350,72 +190,6 @@ fn read_text(path: &Path) -> std::io::Result<String> {
 /// tables.
 pub fn known_fields(text: &str) -> Vec<String> {
     file::known_fields(text)
-}
-
-impl Default for Server {
-    fn default() -> Server {
-        Server {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            admin_listen: SocketAddr::from(([127, 0, 0, 1], 9091)),
-            threads: 1,
-            drain_timeout: Duration::from_secs(25),
-            drain_min: Duration::from_secs(5),
-            max_body: 8 << 20,
-            max_connections: 10_000,
-            max_in_flight: 1_024,
-            header_timeout: Duration::from_secs(5),
-            idle_timeout: Duration::from_secs(125),
-            body_timeout: Duration::from_secs(10),
-            control_token: None,
-            trust_tenant_header: false,
-            log: LogFormat::Human,
-            log_level: tracing::Level::INFO,
-        }
-    }
-}
-
-impl Default for Fetch {
-    fn default() -> Fetch {
-        Fetch {
-            max_wait: Duration::from_millis(500),
-            claim_budget: Duration::from_millis(200),
-        }
-    }
-}
-
-impl Default for Hold {
-    fn default() -> Hold {
-        Hold {
-            idle: Duration::from_secs(10),
-            max: None,
-            max_bytes: 64 << 20,
-        }
-    }
-}
-
-impl Default for Settle {
-    fn default() -> Settle {
-        Settle {
-            retry_for: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Default for Repairs {
-    fn default() -> Repairs {
-        Repairs {
-            heartbeat_active_jobs: true,
-            queue_paths: true,
-            job_and_jobs: true,
-            media_type: MediaType::Auto,
-        }
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Metrics {
-        Metrics { top_keys: 50 }
-    }
 }
 
 /// A text that is never printed.

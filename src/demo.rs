@@ -1,10 +1,11 @@
 //! `ojs-throttle demo`: limits at work, in one process and over real HTTP.
 //!
-//! An embedded backend, the sidecar in front of it, producers and workers that know only the
-//! sidecar's URL ([`traffic`]); a live [`picture`]; and at the end a verdict ([`judge`]) from what
-//! the workers and the backend wrote down ([`records`]), never from the sidecar's own counters.
+//! It starts an embedded backend, the sidecar in front of it, and producers and workers that know only the sidecar's
+//! URL ([`traffic`]). It draws a live [`picture`]. The verdict at the end ([`judge`]) comes from what workers and
+//! backend wrote down ([`records`]), never from the sidecar's own counters.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,41 +30,52 @@ pub mod report;
 pub mod streams;
 pub mod traffic;
 
-use client::Client;
-use judge::Verdict;
+use client::HttpClient;
+use judge::Judgement;
 use picture::{FRAME, Frame, Picture, Style};
 use records::Records;
 use streams::{QUEUE, STREAMS};
 use traffic::{POLL, Traffic, WORKERS};
 
-/// How often to look whether there is work for the workers, and at most how many times: if they
-/// came before, they would find nothing and sleep.
+/// How often, and how many times at most, to look whether there is work for the workers. If they came earlier they
+/// would find nothing and sleep.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: usize = 100;
 
-/// What to show.
+/// Whether the sidecar enforces the limits. `--break` runs the same jobs without them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Enforcement {
+    /// As always.
+    On,
+    /// Every limit is off, so that the judge has breaches to see.
+    Off,
+}
+
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Run with the limits off.
-    pub broken: bool,
-    /// Write the plot here.
+    /// Whether the sidecar enforces the limits.
+    pub limits: Enforcement,
+    /// Where to write the plot, if anywhere.
     pub record: Option<PathBuf>,
-    /// How long producers and workers go on; starting and draining come on top.
+    /// How long producers and workers work; starting and draining come on top.
     pub traffic: Duration,
     /// How to draw.
     pub style: Style,
 }
 
-/// Runs the demo and writes it to `out`; a Ctrl-C or SIGTERM ends the traffic early. Whether all that is limited was
-/// at work, every limit was held, every job accounted for, and no call failed.
+/// Runs the demo and writes it to `out`; a Ctrl-C or SIGTERM ends the traffic early. Returns whether every limit was
+/// at work and held, every job is accounted for, and no call failed.
 ///
 /// # Errors
 /// Something could not be started or written, or `--break` did not break anything.
 pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let mut stage = Stage::set(options.broken, env).await?;
+    let records = Records::start();
+    let config = |backend| streams::config(backend, options.limits);
+    let mut stage = Stage::set(env, config).await?;
     let traffic = Traffic {
         client: Arc::clone(&stage.client),
-        records: stage.records.clone(),
+        records: records.clone(),
         stop: CancellationToken::new(),
     };
     writeln!(
@@ -72,39 +84,39 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
         report::intro(
             stage.client.addr(),
             stage.backend_client.addr(),
-            options.broken
+            options.limits
         )
     )?;
     if options.style == Style::Lines {
         writeln!(out, "{}", report::LEGEND)?;
     }
     let mut people = start(&traffic).await;
-    let from = stage.records.now();
+    let from = records.now();
     let mut picture = Picture::new(options.style);
-    watch(&stage, from + options.traffic, &mut picture, out).await?;
-    let until = stage.records.now();
+    watch(&stage, &records, from + options.traffic, &mut picture, out).await?;
+    let until = records.now();
     traffic.stop.cancel();
     while people.join_next().await.is_some() {}
     let left = stage.clear().await?;
 
-    let pages = stage.records.pages();
-    let verdict = Verdict::of(&pages, &stage.backend.ledger(), left, (from, until));
-    writeln!(out, "{}", report::closing(&pages, &verdict, options.broken))?;
+    let pages = records.pages();
+    let verdict = Judgement::of(&pages, &stage.backend.ledger(), left, (from, until));
+    writeln!(out, "{}", report::closing(&pages, &verdict, options.limits))?;
     if let Some(path) = &options.record {
-        let svg = plot::svg(&pages, &verdict, options.broken, until);
+        let svg = plot::svg(&pages, &verdict, options.limits, until);
         let what = || format!("cannot write {}", path.display());
         std::fs::write(path, svg).with_context(what)?;
         writeln!(out, "The plot is in {}.", path.display())?;
     }
-    writeln!(out, "{}", report::next(options.broken))?;
+    writeln!(out, "{}", report::next(options.limits))?;
     anyhow::ensure!(
-        !options.broken || !verdict.limits_held(),
+        options.limits == Enforcement::On || !verdict.limits_held(),
         "nothing went over a limit although they were off; give it more time (--seconds)"
     );
     Ok(verdict.held())
 }
 
-/// Producers and the probe first, then the workers.
+/// Starts producers and the probe first, then the workers.
 async fn start(traffic: &Traffic) -> JoinSet<()> {
     let mut people = JoinSet::new();
     people.spawn(traffic.clone().probe());
@@ -125,9 +137,10 @@ async fn start(traffic: &Traffic) -> JoinSet<()> {
     people
 }
 
-/// Draws until it is time, or Ctrl-C.
+/// Draws until `until`, or until a Ctrl-C.
 async fn watch(
     stage: &Stage,
+    records: &Records,
     until: Duration,
     picture: &mut Picture,
     out: &mut dyn Write,
@@ -136,17 +149,17 @@ async fn watch(
     tokio::pin!(interrupt);
     let mut tick = tokio::time::interval(FRAME);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    while stage.records.now() < until {
+    while records.now() < until {
         tokio::select! {
             _ = &mut interrupt => break,
             _ = tick.tick() => {}
         }
         let (_, active) = stage.in_backend().await?;
-        let pages = stage.records.pages();
+        let pages = records.pages();
         let out_now = pages.received.iter().filter(|job| !job.acked).count();
         let frame = Frame {
             pages: &pages,
-            now: stage.records.now(),
+            now: records.now(),
             whole: until,
             held: active.saturating_sub(out_now),
         };
@@ -155,7 +168,7 @@ async fn watch(
     Ok(())
 }
 
-/// Ends at a Ctrl-C, and at what ends a container: there nothing else would heed it.
+/// Waits for a Ctrl-C or a SIGTERM. In a container nothing else would heed the latter.
 async fn told_to_end() {
     let interrupt = tokio::signal::ctrl_c();
     match signal(SignalKind::terminate()) {
@@ -167,40 +180,36 @@ async fn told_to_end() {
     }
 }
 
-/// Backend and sidecar, and who calls them.
+/// The embedded backend, the sidecar in front of it, and a client of each.
 struct Stage {
-    records: Records,
     backend: Backend,
-    backend_client: Client,
+    backend_client: HttpClient,
     backend_ends: CancellationToken,
     backend_serves: JoinHandle<()>,
-    client: Arc<Client>,
+    client: Arc<HttpClient>,
     stop: Stop,
     sidecar: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Stage {
-    /// Starts both on free ports.
-    async fn set(broken: bool, env: Env) -> anyhow::Result<Stage> {
-        let (net, records) = (env.net.clone(), Records::new());
-        // One of the backends that people run, by its manners: it counts attempts when a job fails,
-        // so a held job costs nothing and the sidecar may hold many.
+    /// Starts both on free ports; `config` makes the sidecar's config from the backend's address.
+    async fn set(env: Env, config: impl FnOnce(SocketAddr) -> String) -> anyhow::Result<Stage> {
+        let net = env.net.clone();
+        // This one counts attempts when a job fails, so a held job costs nothing and the sidecar may hold many.
         let backend = Backend::new(Lax::redis(), env.seed);
         let listener = net.bind(([127, 0, 0, 1], 0).into()).await?;
-        let backend_client = Client::new(net.clone(), listener.local_addr()?);
+        let backend_client = HttpClient::new(net.clone(), listener.local_addr()?)?;
         let backend_ends = CancellationToken::new();
         let serving = backend.clone().serve(listener, backend_ends.clone());
         let backend_serves = tokio::spawn(serving);
 
-        let text = streams::config(backend_client.addr(), broken);
-        let settings =
-            Settings::parse(&text, "demo").map_err(|report| anyhow::anyhow!("{report}"))?;
+        let settings = Settings::parse(&config(backend_client.addr()), "demo");
+        let settings = settings.map_err(|report| anyhow::anyhow!("{report}"))?;
         let running = Running::start(settings, env).await?;
-        let client = Arc::new(Client::new(net, running.addr()?));
+        let client = Arc::new(HttpClient::new(net, running.addr()?)?);
         let stop = Stop::default();
         let sidecar = tokio::spawn(running.serve(stop.clone()));
         Ok(Stage {
-            records,
             backend,
             backend_client,
             backend_ends,
@@ -211,7 +220,7 @@ impl Stage {
         })
     }
 
-    /// How many jobs the backend says are available and active.
+    /// The numbers of available and active jobs, by the backend.
     async fn in_backend(&self) -> anyhow::Result<(usize, usize)> {
         let path = format!("/ojs/v1/queues/{QUEUE}/stats");
         let stats = self.backend_client.get(&path).await?;
@@ -224,8 +233,8 @@ impl Stage {
         Ok((count("available"), count("active")))
     }
 
-    /// Drains the sidecar, which gives back what it holds, and ends the backend; one more Ctrl-C
-    /// does not wait for it. How many jobs are left in the backend.
+    /// Drains the sidecar, which gives back the jobs it holds, and ends the backend. One more Ctrl-C ends the wait.
+    /// Returns how many jobs are left in the backend.
     async fn clear(&mut self) -> anyhow::Result<usize> {
         self.stop.drain.cancel();
         tokio::select! {

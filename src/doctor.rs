@@ -1,6 +1,6 @@
-//! `ojs-throttle doctor`: whether the store and the backend are as they must be, what they can do, and
-//! what to do where something is wrong. It reads; with `--probe` it runs a few jobs through a queue of
-//! its own, and writes one number to the store.
+//! `ojs-throttle doctor` checks the store and the backend: whether they are as they must be, what they can do, and
+//! what to do about a problem. It only reads. With `--probe` it runs a few jobs through a queue of its own, and writes
+//! one number to the store.
 
 mod backend;
 mod probe;
@@ -14,23 +14,25 @@ use crate::config::Settings;
 use crate::net::Net;
 use crate::store::Clock;
 
-/// What the doctor gets from the process.
+/// The doctor's surroundings.
 #[derive(Debug)]
-pub struct Env {
+pub struct DoctorEnv {
     /// The way to the backend.
     pub net: Net,
-    /// This host's wall time. It runs from when that was read, so that what comes in between is no
-    /// difference to the store's.
+    /// This host's wall time. It runs on from when it was read, so time spent in between does not look like a
+    /// difference to the store's clock.
     pub clock: Clock,
     /// Names the queue of the probe, and this process to the store.
     pub seed: u64,
+    /// Whether to run jobs of the doctor's own through the backend, and to write one number to the store.
+    pub probe: bool,
 }
 
-/// How it stands with one thing.
+/// The state of one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// As it should be, or as it is.
+pub enum Severity {
+    /// Good, or a plain fact.
     Ok,
     /// Nobody can say without a probe.
     Unknown,
@@ -40,19 +42,19 @@ pub enum Level {
     Fail,
 }
 
-/// How the doctor knows.
+/// How the doctor knows something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum Evidence {
     /// It was asked or timed just now.
     Measured,
-    /// It was found out with jobs of the doctor's own.
+    /// Jobs of the doctor's own have shown it.
     Probed,
     /// The backend's manifest says so, or names a backend that is known.
     Manifest,
     /// The settings say so.
     Config,
-    /// Nobody has said: what a sidecar takes to be so.
+    /// Nobody said it; a sidecar assumes it.
     Assumed,
 }
 
@@ -61,13 +63,13 @@ pub enum Source {
 pub struct Finding {
     /// `store` or `backend`.
     pub part: &'static str,
-    /// What was looked at.
+    /// The thing that was checked.
     pub what: &'static str,
-    /// How it stands.
-    pub level: Level,
+    /// The state of it.
+    pub level: Severity,
     /// How that is known.
-    pub source: Source,
-    /// What was seen.
+    pub source: Evidence,
+    /// The result.
     pub says: String,
     /// What to do; every line that failed has it.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
@@ -76,32 +78,38 @@ pub struct Finding {
 
 /// All that was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report(Vec<Finding>);
+pub struct Diagnosis(Vec<Finding>);
 
-impl Report {
-    fn add(&mut self, part: &'static str, what: &'static str, source: Source, says: String) {
+impl Diagnosis {
+    fn add(
+        &mut self,
+        part: &'static str,
+        what: &'static str,
+        source: Evidence,
+        says: impl Into<String>,
+    ) {
         self.0.push(Finding {
             part,
             what,
-            level: Level::Ok,
+            level: Severity::Ok,
             source,
-            says,
+            says: says.into(),
             todo: None,
         });
     }
 
-    /// The last line is worse than it looks, and this is to be done.
-    fn but(&mut self, level: Level, todo: impl Into<String>) {
+    /// Makes the last line worse than it looks, and says what to do.
+    fn but(&mut self, level: Severity, todo: impl Into<String>) {
         if let Some(last) = self.0.last_mut() {
             last.level = level;
             last.todo = Some(todo.into());
         }
     }
 
-    /// Nothing is known of what the last line is about.
+    /// Marks the last line as something that nobody knows yet.
     fn unknown(&mut self) {
         if let Some(last) = self.0.last_mut() {
-            last.level = Level::Unknown;
+            last.level = Severity::Unknown;
         }
     }
 
@@ -112,14 +120,14 @@ impl Report {
 
     /// Whether nothing failed.
     pub fn healthy(&self) -> bool {
-        self.count(Level::Fail) == 0
+        self.count(Severity::Fail) == 0
     }
 
-    fn count(&self, level: Level) -> usize {
+    fn count(&self, level: Severity) -> usize {
         self.0.iter().filter(|one| one.level == level).count()
     }
 
-    /// For people, with a last line break: what failed stands out, and what to do stands below it.
+    /// The report for people, with a final line break. Failures stand out, and below each stands what to do.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut part = "";
@@ -129,36 +137,32 @@ impl Report {
                 let _fits = writeln!(text, "{part}");
             }
             let mark = match one.level {
-                Level::Ok => "  ok  ",
-                Level::Unknown => "  ?   ",
-                Level::Warn => "  warn",
-                Level::Fail => "  FAIL",
+                Severity::Ok => "  ok  ",
+                Severity::Unknown => "  ?   ",
+                Severity::Warn => "  warn",
+                Severity::Fail => "  FAIL",
             };
             let source = match one.source {
-                Source::Measured => "",
-                Source::Probed => " (probed)",
-                Source::Manifest => " (by the manifest)",
-                Source::Config => " (by the config)",
-                Source::Assumed => " (assumed; --probe finds out)",
+                Evidence::Measured => "",
+                Evidence::Probed => " (probed)",
+                Evidence::Manifest => " (by the manifest)",
+                Evidence::Config => " (by the config)",
+                Evidence::Assumed => " (assumed; --probe finds out)",
             };
             let _fits = writeln!(text, "{mark}  {:<12} {}{source}", one.what, one.says);
             if let Some(todo) = &one.todo {
                 let _fits = writeln!(text, "        {:<12} -> {todo}", "");
             }
         }
-        let (failed, warned) = (self.count(Level::Fail), self.count(Level::Warn));
-        let unknown = self.count(Level::Unknown);
-        let _fits = writeln!(
-            text,
-            "\n{}",
-            match (failed, warned) {
-                (0, 0) if unknown > 0 => "nothing wrong was seen; --probe sees more".to_owned(),
-                (0, 0) => "all is well".to_owned(),
-                (0, warned) => format!("usable; {warned} to look at"),
-                (failed, _) => format!("{failed} failed: do what stands behind ->"),
+        let end = match (self.count(Severity::Fail), self.count(Severity::Warn)) {
+            (0, 0) if self.count(Severity::Unknown) > 0 => {
+                "nothing wrong was seen; --probe sees more".to_owned()
             }
-        );
-        text
+            (0, 0) => "all is well".to_owned(),
+            (0, warned) => format!("usable; {warned} to look at"),
+            (failed, _) => format!("{failed} failed: do what stands behind ->"),
+        };
+        text + "\n" + &end + "\n"
     }
 
     /// One JSON object, with a last line break.
@@ -168,11 +172,11 @@ impl Report {
     }
 }
 
-/// Looks at everything that the settings name.
-pub async fn examine(settings: &Settings, probe: bool, env: Env) -> Report {
-    let mut report = Report::default();
-    store::examine(&settings.store, probe, &env, &mut report).await;
-    backend::examine(settings, probe, &env, &mut report).await;
+/// Checks everything that the settings name.
+pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
+    let mut report = Diagnosis::default();
+    store::examine(&settings.store, &env, &mut report).await;
+    backend::examine(settings, &env, &mut report).await;
     report
 }
 
@@ -182,10 +186,10 @@ mod tests {
 
     #[test]
     fn what_failed_says_what_to_do() {
-        let mut report = Report::default();
-        report.add("store", "reachable", Source::Measured, "yes".to_owned());
+        let mut report = Diagnosis::default();
+        report.add("store", "reachable", Evidence::Measured, "yes");
         assert!(report.healthy() && report.text().contains("all is well"));
-        report.add("backend", "stats", Source::Assumed, "who knows".to_owned());
+        report.add("backend", "stats", Evidence::Assumed, "who knows");
         report.unknown();
         let text = report.text();
         assert!(
@@ -193,11 +197,11 @@ mod tests {
             "{text}"
         );
         report.0.pop();
-        report.add("backend", "requeue", Source::Assumed, "burns".to_owned());
-        report.but(Level::Warn, "probe it");
+        report.add("backend", "requeue", Evidence::Assumed, "burns");
+        report.but(Severity::Warn, "probe it");
         assert!(report.healthy() && report.text().contains("1 to look at"));
-        report.add("backend", "stats", Source::Probed, "lies".to_owned());
-        report.but(Level::Fail, "mend it");
+        report.add("backend", "stats", Evidence::Probed, "lies");
+        report.but(Severity::Fail, "mend it");
         assert!(!report.healthy());
         let text = report.text();
         let wanted = "  FAIL  stats        lies (probed)\n                     -> mend it\n";

@@ -1,10 +1,9 @@
-//! Events: what the sidecar tells those who listen (events text, sections 2 and 6; rate-limiting text,
-//! 11.1; backpressure text, 10.1).
+//! Events that the sidecar sends to its event streams (events text, sections 2 and 6; rate-limiting text, 11.1;
+//! backpressure text, 10.1).
 //!
-//! One ring for the whole process. An event is encoded once, however many listen, and not at all when
-//! nobody does: [`Events::tell`] is then one look at a number. Nobody who tells ever waits: a subscriber
-//! that does not keep up loses the oldest events and is told how many. Delivery is best effort (events
-//! text, 9.1).
+//! One ring serves the whole process. An event is encoded once, however many listen, and not at all when nobody does:
+//! then [`Events::tell`] is one look at a number. Sending never waits: a slow subscriber loses the oldest events and
+//! is told how many. Delivery is best effort (events text, 9.1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,25 +25,25 @@ pub mod frames;
 pub use filter::{BadFilter, Channel, Filter};
 pub use frames::{Frames, TooLong};
 
-/// Events that a subscriber may be behind before it loses the oldest.
+/// How many events a subscriber may be behind before it loses the oldest.
 pub const KEPT: usize = 1024;
 /// The most subscribers at once.
 pub const SUBSCRIBERS: usize = 1024;
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
-pub struct Event<'a> {
+pub struct NewEvent<'a> {
     /// Its type, for example `rate_limit.exceeded`.
     pub kind: &'static str,
-    /// What it is about: the id of a job, a key, a queue.
+    /// The subject: the id of a job, a key, or a queue.
     pub subject: &'a str,
-    /// The queue it happened in, if in one.
+    /// The queue, if it happened in one.
     pub queue: Option<&'a str>,
-    /// The id of the job it happened to, if to one.
+    /// The id of the job, if it happened to one.
     pub job: Option<&'a str>,
     /// The type of that job.
     pub job_type: Option<&'a str>,
-    /// Under whose credentials that job was claimed, if that is known.
+    /// The scope that claimed that job, if it is known.
     pub scope: Option<u64>,
     /// The members of `data`, exactly.
     pub data: &'a [(&'static str, Value<'a>)],
@@ -61,41 +60,41 @@ pub enum Value<'a> {
     Time(Timestamp),
 }
 
-/// An event as it was told: what filters look at, and its text.
+/// An encoded event, and the members that filters look at.
 #[derive(Debug)]
-pub struct Told {
+pub struct EncodedEvent {
     id: String,
     kind: &'static str,
     queue: Option<Box<str>>,
     job: Option<Box<str>>,
     job_type: Option<Box<str>>,
     scope: Option<u64>,
-    /// `id:`, `event:` and `data:` lines and the empty one.
+    /// Its `id:`, `event:` and `data:` lines, and the empty line.
     frame: Bytes,
 }
 
-impl Told {
+impl EncodedEvent {
     /// Its id: `evt_` and a UUIDv7.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether it is of one job.
+    /// Whether it is about one job.
     pub fn is_of_a_job(&self) -> bool {
         self.job.is_some()
     }
 
-    /// Under whose credentials its job was claimed, if it has one and that is known.
+    /// The scope that claimed its job, if it has one and that is known.
     pub fn scope(&self) -> Option<u64> {
         self.scope
     }
 
-    /// The whole frame of an event stream, under [`Told::id`].
+    /// The whole frame for an event stream, under [`EncodedEvent::id`].
     pub fn frame(&self) -> Bytes {
         self.frame.clone()
     }
 
-    /// The frame under another id, for a stream that must remember more with it.
+    /// The frame under another id, for a stream whose ids must carry more.
     pub fn frame_as(&self, id: &str) -> Bytes {
         let rest = self.frame.get("id: ".len() + self.id.len()..);
         [b"id: ", id.as_bytes(), rest.unwrap_or_default()]
@@ -106,10 +105,10 @@ impl Told {
 
 /// The ring of one sidecar. Cheap to clone.
 #[derive(Clone)]
-pub struct Events(Arc<Inner>);
+pub struct Events(Arc<EventRing>);
 
-struct Inner {
-    ring: broadcast::Sender<Arc<Told>>,
+struct EventRing {
+    ring: broadcast::Sender<Arc<EncodedEvent>>,
     subscribers: AtomicUsize,
     over: CancellationToken,
     source: Box<str>,
@@ -126,10 +125,9 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// A ring without subscribers. `instance` is the sidecar's name, and becomes the last part of every
-    /// event's `source`.
+    /// A ring without subscribers. `instance` is the sidecar's name: the last part of every event's `source`.
     pub fn new(instance: &str, metrics: Metrics) -> Events {
-        Events(Arc::new(Inner {
+        Events(Arc::new(EventRing {
             ring: broadcast::Sender::new(KEPT),
             subscribers: AtomicUsize::new(0),
             over: CancellationToken::new(),
@@ -138,27 +136,27 @@ impl Events {
         }))
     }
 
-    /// Whether anybody listens. What is only needed for an event need not be made if not.
+    /// Whether anybody listens. If not, an event need not even be put together.
     pub fn heard(&self) -> bool {
         self.0.subscribers.load(Ordering::Relaxed) > 0
     }
 
-    /// The frame of an event for one stream alone. It has no id: a client that comes back says what it had
-    /// before.
-    pub fn notice(&self, at: Timestamp, event: &Event<'_>) -> Bytes {
+    /// The frame of an event for one stream alone. It has no id, because a client that reconnects names the last id
+    /// that it had.
+    pub fn notice(&self, at: Timestamp, event: &NewEvent<'_>) -> Bytes {
         let id = format!("evt_{}", Uuid::now_v7());
         let text = self.envelope(&id, at, event);
         format!("event: {}\ndata: {text}\n\n", event.kind).into()
     }
 
-    /// Tells everybody who listens that this happened `at` that time. Never waits.
-    pub fn tell(&self, at: Timestamp, event: &Event<'_>) {
+    /// Sends an event that happened at `at` to everybody who listens. Never waits.
+    pub fn tell(&self, at: Timestamp, event: &NewEvent<'_>) {
         if !self.heard() {
             return;
         }
         let id = format!("evt_{}", Uuid::now_v7());
         let text = self.envelope(&id, at, event);
-        let told = Told {
+        let told = EncodedEvent {
             frame: format!("id: {id}\nevent: {}\ndata: {text}\n\n", event.kind).into(),
             id,
             kind: event.kind,
@@ -171,9 +169,9 @@ impl Events {
         let _heard_by = self.0.ring.send(Arc::new(told));
     }
 
-    /// The envelope (events text, 2.2), and beside it what readers of streams look for flat: `event`,
-    /// `queue`, `job_id`.
-    fn envelope(&self, id: &str, at: Timestamp, event: &Event<'_>) -> String {
+    /// The envelope (events text, 2.2). Beside it stand the members that readers of streams look for at the top:
+    /// `event`, `queue`, `job_id`.
+    fn envelope(&self, id: &str, at: Timestamp, event: &NewEvent<'_>) -> String {
         let mut text = format!(
             r#"{{"specversion":"1.0","id":"{id}","type":"{}","source":{},"time":"{}","subject":{},"data":{{"#,
             event.kind,
@@ -198,12 +196,12 @@ impl Events {
         text + "}"
     }
 
-    /// Listens from now on; `None`: there are [`SUBSCRIBERS`] already, or it is over.
+    /// Listens from now on. `None` if there are [`SUBSCRIBERS`] already, or the ring is closed.
     pub fn subscribe(&self, filter: Filter) -> Option<Subscription> {
         let inner = &self.0;
         let before = inner.subscribers.fetch_add(1, Ordering::Relaxed);
         inner.metrics.subscribers(before + 1);
-        // From here on dropping it undoes the counting.
+        // From here on, dropping the subscription undoes the counting.
         let subscription = Subscription {
             ring: inner.ring.subscribe(),
             filter,
@@ -212,71 +210,71 @@ impl Events {
         (before < SUBSCRIBERS && !inner.over.is_cancelled()).then_some(subscription)
     }
 
-    /// Ends all subscriptions, now and later (shutdown).
+    /// Ends all subscriptions and refuses new ones (shutdown).
     pub fn close(&self) {
         self.0.over.cancel();
     }
 
-    /// Done when the subscriptions are to end.
+    /// Waits until the subscriptions must end.
     pub async fn closed(&self) {
         self.0.over.cancelled().await;
     }
 
-    /// Whether the subscriptions are to end.
+    /// Whether the subscriptions must end.
     pub fn is_closed(&self) -> bool {
         self.0.over.is_cancelled()
     }
 }
 
-/// Somebody who listens; ends when dropped.
+/// One subscriber; dropping it ends it.
 #[derive(Debug)]
 pub struct Subscription {
-    ring: broadcast::Receiver<Arc<Told>>,
+    ring: broadcast::Receiver<Arc<EncodedEvent>>,
     filter: Filter,
     events: Events,
 }
 
-/// What a subscriber gets.
+/// A delivery to a subscriber.
 #[derive(Debug)]
-pub enum Next {
+pub enum Delivery {
     /// An event that its filter lets through.
-    Event(Arc<Told>),
-    /// It was too slow: this many events are gone, whether they were for it or not.
+    Event(Arc<EncodedEvent>),
+    /// The subscriber was too slow: this many events are lost, whether its filter wanted them or not.
     Lost(u64),
     /// There will be no more.
     Over,
 }
 
 impl Subscription {
-    /// The next thing. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Next {
+    /// Waits for the next delivery. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Delivery {
         loop {
             let told = tokio::select! {
-                // What was told before the end is still heard.
+                // Events from before the end are still delivered.
                 biased;
                 told = self.ring.recv() => told,
-                () = self.events.closed() => return Next::Over,
+                () = self.events.closed() => return Delivery::Over,
             };
             match told {
                 Ok(told) if self.filter.lets_through(&told, &self.events.0.source) => {
-                    return Next::Event(told);
+                    return Delivery::Event(told);
                 }
                 Ok(_) => {}
                 Err(RecvError::Lagged(lost)) => {
                     self.events.0.metrics.events_lost(lost);
-                    return Next::Lost(lost);
+                    return Delivery::Lost(lost);
                 }
-                Err(RecvError::Closed) => return Next::Over,
+                Err(RecvError::Closed) => return Delivery::Over,
             }
         }
     }
 
-    /// An event of the subscriber's was put into its reply.
+    /// Notes that an event was put into the subscriber's reply.
     pub fn sent(&self) {
         self.events.0.metrics.event_sent();
     }
 
-    /// What it wants to hear.
+    /// The subscriber's filter.
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
@@ -285,7 +283,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let inner = &self.events.0;
-        // One that slept until it was cut off never heard how much went past it.
+        // A subscriber that slept until it was cut off never learnt how much it lost.
         let lost = self.ring.len().saturating_sub(KEPT);
         inner.metrics.events_lost(lost as u64);
         let before = inner.subscribers.fetch_sub(1, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub struct Json<'a> {
     end: usize,
 }
 
-/// What a value is.
+/// The kinds of JSON values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `null`
@@ -96,7 +96,7 @@ impl<'a> Json<'a> {
         })
     }
 
-    /// What this value is.
+    /// The kind of this value.
     pub fn kind(&self) -> Kind {
         match self.first() {
             b'{' => Kind::Object,
@@ -215,7 +215,10 @@ impl<'a> Json<'a> {
         }
         let (text, inside) = (self.text, self.start + 1);
         let end = scan::short(text, inside).unwrap_or_else(|rest| scan::stop(text, rest) + 1);
-        string::text(self.inside(), end == self.end)
+        match end == self.end {
+            true => Some(string::plain(self.inside())),
+            false => string::unescape(self.inside()),
+        }
     }
 
     /// A number that is a whole one and fits (also `5.0`, `5e0`), else `None`. Exact: nothing
@@ -236,7 +239,7 @@ impl<'a> Json<'a> {
         whole(std::str::from_utf8(raw).ok()?)
     }
 
-    /// The same, where it is not negative and fits.
+    /// Like [`Json::int`], for a number that is not negative and fits.
     pub fn u32(&self) -> Option<u32> {
         u32::try_from(self.int()?).ok()
     }
@@ -246,7 +249,7 @@ impl<'a> Json<'a> {
         self.kind() == Kind::Null
     }
 
-    /// What a boolean says; `None` for any other kind.
+    /// The value of a boolean; `None` for any other kind.
     pub fn boolean(&self) -> Option<bool> {
         match self.first() {
             b't' => Some(true),
@@ -255,7 +258,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// What is between a string's quotes.
+    /// The bytes between a string's quotes.
     fn inside(&self) -> &'a [u8] {
         self.text
             .get(self.start + 1..self.end - 1)
@@ -277,7 +280,10 @@ impl Member<'_> {
 
     #[inline]
     fn written(&self) -> Name<'_> {
-        Name::known(self.name.inside(), self.disguised)
+        Name {
+            inside: self.name.inside(),
+            disguised: self.disguised,
+        }
     }
 }
 

@@ -1,55 +1,55 @@
-//! A sidecar between OJS workers, producers and any OJS backend, which lets jobs start no faster than
-//! they may. This page is the map of the house; `README.md` is for those who run it, and
-//! `config.example.toml` has every setting.
+//! A sidecar between OJS workers, producers and any OJS backend. It lets jobs start no faster than their limits
+//! allow, and queues grow no longer than their bounds. This page is the map of the source; `README.md` is for those
+//! who run it, and `config.example.toml` has every setting.
 //!
 //! # The rooms
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`cli`] | what can be said on the command line |
+//! | [`cli`] | the command line's arguments |
 //! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
-//! | [`doctor`] | whether the store and the backend are as they must be, and what they can do |
-//! | [`demo`] | limits at work, judged from the workers' and the backend's records |
+//! | [`doctor`] | checks the store and the backend before they are used |
+//! | [`demo`] | shows limits at work, judged from the records of workers and backend |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
-//! | [`admin`] | the other port: `/livez`, `/readyz`, `/metrics`, and `/throttle/v1` for hands |
-//! | [`server`] | the listener: connections in, one task each, heads that mean one thing only |
+//! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, and the verbs of `/throttle/v1` |
+//! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
 //! | [`store`] | usage under its key, rows of jobs, what was set by hand: each operation one atomic step |
 //! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
-//! | [`upstream`] | the way to the backend, and whether a call may be made again |
-//! | [`events`] | what is told to those who listen: one ring, encoded once, nobody waits |
+//! | [`upstream`] | calls to the backend, and whether one may be made again |
+//! | [`events`] | the sidecar's events: one ring, each encoded once, and sending never waits |
 //! | [`metrics`] | every series, declared once |
-//! | [`ojs`] | which operation a path names; the words of headers |
-//! | [`log`] | the lines of the log, which a thread of their own writes; how much of a name stands in one |
-//! | [`json`] | JSON as byte ranges, so that what is not changed keeps its bytes |
-//! | [`duration`] | `PT1M` and `100ms` |
-//! | [`boxed`] | futures made where they will live |
+//! | [`ojs`] | which operation a path names, and the names of headers |
+//! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
+//! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
+//! | [`duration`] | durations such as `PT1M` and `100ms` |
+//! | [`boxed`] | makes a future in the box where it will live |
 //! | [`tick`] | one reading of the clock for each poll of a connection |
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
-//! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests: a world of its own |
+//! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests; it shares no code with the sidecar but `net` |
 //!
 //! # One FETCH
 //!
 //! 1. [`server`] reads the head, refuses one that could be read in two ways, and hands the request
 //!    to [`proxy`], which names the operation ([`ojs`]) and reads the body.
 //! 2. [`policy`] says for each queue whether a limit can touch it. If none can, the request goes
-//!    [`upstream`] as it came, and so does the reply, unless a job in it brings limits of its own.
-//! 3. **Cap.** What may be claimed is what may start (the queue's own limits, asked of the
-//!    [`store`]), and one job that may as soon as the backend can give it out; or what may be looked at (limits by
-//!    key: the free lookahead of the [`hold`]).
-//! 4. **Hold.** The claimed jobs are read once ([`json`]) and get their limits ([`policy`]). One that
-//!    nothing held goes before is asked for at once; what may not start yet goes into the hold.
-//! 5. **Start.** The hold picks by priority, then round robin over keys, then in order. A job that
-//!    has waited is proven to be ours still. The store asks all its limits ([`limit`]) and takes
-//!    from all of them or from none. One that is refused waits on, or is ended in the backend where
-//!    its limit says `drop`.
-//! 6. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes,
-//!    at most `fetch.max_wait`.
-//! 7. **Hand out.** The job has started when the connection takes the reply's body. A worker that
-//!    hung up before that gets nothing: the start is undone and the job is held for the next one.
+//!    [`upstream`] as it came, and so does the reply, unless a job in it brings limits of its own
+//!    (`proxy/fetch.rs`).
+//! 3. **Gather.** Claims of limited queues run in tasks of their own, and what they bring is held. The FETCH has
+//!    claims made, queue by queue, until as much is held as it wants that may start, for 200 ms in all
+//!    (`proxy/fetch/gather.rs`). A claim is capped: by what a queue's own limits let start in the next 200 ms, and by
+//!    the free places of the [`hold`] (`proxy/fetch/claim.rs`).
+//! 4. **Grant.** The hold picks by priority, then round robin over keys, then in order. A job that has waited is
+//!    proven to be ours still. The [`store`] asks all limits of each job ([`limit`]) and takes from all of them or from
+//!    none, in one step. What is refused waits on, or is ended in the backend where its limit says `drop`
+//!    (`proxy/fetch/grant.rs`).
+//! 5. **Go.** The answer leaves with what was granted (`proxy/fetch/handout.rs`). A worker that hung up before the
+//!    connection took the reply's body gets nothing: the start is undone and the job is held for the next one.
+//! 6. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes, at most
+//!    `fetch.max_wait`, and gathers again (`proxy/fetch/wait.rs`).
 //!
 //! # One ACK
 //!
@@ -62,8 +62,8 @@
 //!
 //! # Unasked
 //!
-//! What no request asks for is done by seven loops, none of which waits for another: `attend` in
-//! `proxy/sweep.rs` names and starts them.
+//! Loops do the work that no request asks for, and none of them waits for another: `attend` in `proxy/sweep.rs` starts
+//! them.
 //!
 //! # Words
 //!
@@ -74,23 +74,22 @@
 //! | gate | what the name of a queue alone says of limits |
 //! | section | queues of a FETCH that are asked together |
 //! | in hand | picked from the hold, and being asked for |
-//! | aside | out of its group, because a sibling may have it |
+//! | offered | out of its group, because siblings may take the job over |
 //! | doomed | to be ended instead of started |
-//! | turn, lead | a start that a fleet granted ahead; how far ahead, of a start or of a claim |
+//! | turn, lead | a start that a fleet granted ahead; how far ahead |
 //! | episode | from a job's first refusal until it starts |
 //!
 //! # Orders
 //!
-//! Which of two came first is asked of one of these, and none stands for another.
+//! Each of these orders says which of two things came first, and none stands for another. An order that one room
+//! alone uses (the hold's `Wakes`, the bounds' `Mark`) is described there.
 //!
-//! | order | who counts it | what it tells |
+//! | order | who counts it | what it decides |
 //! |---|---|---|
-//! | `Timestamp` | the store's clock | when a start counts and a row is looked at again, for all sidecars alike |
-//! | `Instant` | this machine's clock | how long something took or lasts; it never jumps, and is nobody else's |
-//! | `Gen` | who claims, up from the store's clock | which claim of a job is the later one, of two in one tick too |
-//! | `Mark` | the bounds of a sidecar | what was sent before an answer was heard, however coarse the clock |
-//! | `Wakes` | the hold | whether a slot ended since a question was asked: news of it may come before the refusal |
-//! | edition | the sidecar for policies, the store for what is set by hand | whether what was read still counts |
+//! | `Timestamp` | the store's clock | when a start counts and a row is due, the same for all sidecars |
+//! | `Instant` | this machine's clock | how long something lasts; it never jumps, and no other machine knows it |
+//! | `Gen` | the claimer, up from the store's clock | which of two claims of a job is the later one, even in one tick |
+//! | edition | the sidecar for policies, the store for overrides | whether settings that were read are still in force |
 //!
 //! # Who may import whom
 //!
@@ -99,13 +98,13 @@
 //!
 //! ```text
 //! main     -> backend cli config demo doctor log net run store
-//! demo     -> backend config net run store
-//! doctor   -> config duration net proxy::Backend run store upstream
+//! demo     -> backend config net run store upstream
+//! doctor   -> config duration net proxy::BackendFacts run store upstream
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::load proxy::respond tick upstream
-//! proxy    -> boxed duration events hold json limit log metrics ojs policy pressure store tick upstream
+//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream
 //! config   -> duration limit policy pressure store
 //! pressure -> duration json limit policy
 //! hold     -> limit policy store
@@ -125,12 +124,11 @@
 //! net      ->
 //! ```
 //!
-//! Time: [`limit`] and [`policy`] get it passed in; everything above is on tokio's clock, so that
-//! whole scenarios run paused. `main` reads the wall clock once, and limits never see it again (request and
-//! event ids and the log do); the embedded [`backend`] has one of its own, to print times.
+//! Time: [`limit`] and [`policy`] get the time passed in. Everything above them is on tokio's clock, so that whole
+//! scenarios run paused. `main` reads the wall clock once, and limits never see it again; only ids and the log do. The
+//! embedded [`backend`] has a wall clock of its own, to print times.
 //!
-//! Locks: a panic elsewhere does not shut them, so nothing that holds one panics between two steps that belong
-//! together.
+//! Locks: they stay usable after a panic, so code that holds one must not panic between two steps that belong together.
 #![warn(
     clippy::disallowed_methods,
     clippy::exit,
@@ -145,6 +143,10 @@
     clippy::unwrap_used,
     unreachable_pub
 )]
+
+// Unit tests use parts of the integration tests, which name this crate so.
+#[cfg(test)]
+extern crate self as ojs_throttle;
 
 pub mod admin;
 pub mod backend;

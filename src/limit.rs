@@ -20,8 +20,9 @@ pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
 pub use shut::Shut;
-pub use state::{KeyState, Undo};
+pub use state::{KeyState, Undo, each_window};
 pub use window::Window;
+pub use windows::MOST as MOST_WINDOWS;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -322,16 +323,6 @@ pub fn each_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> 
         !earlier.any(|earlier| earlier.shares_key(one))
     };
     limited.iter().enumerate().filter(is_first)
-}
-
-/// By how much a start under these limits counts later where its hand-out takes `lead` microseconds. In
-/// which of two fixed windows it counts is decided when it is granted, so there it counts at once.
-pub fn lead_of(limited: &[Limited], lead: u64) -> u64 {
-    let rates = || limited.iter().flat_map(|one| &one.limits.rates);
-    match lead > 0 && rates().any(|rate| rate.window != WindowKind::Sliding) {
-        true => 0,
-        false => lead,
-    }
 }
 
 /// Which of a key's limits refused.

@@ -1,4 +1,4 @@
-//! The lines of the log, written by a thread of their own: whoever reads them, and stops, stops nothing else.
+//! Writes the log's lines in a thread of its own, so that a slow reader of the log stops nothing else.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// So many bytes may wait to be written; lines that come beyond are lost, and counted.
+/// The most bytes that may wait to be written. Lines beyond them are lost, and counted.
 const MOST: usize = 1 << 20;
 
-/// So many bytes of what others wrote stand in a line.
+/// The most bytes of a foreign text in a line.
 const SHOWN: usize = 200;
 
-/// What others wrote, as a name or an answer, for a line: of more than 200 bytes only the first, and how many there
-/// are. A field has it as it is (`job = &*cut(job)`): one with `%` would write lines of its own.
+/// Shortens a foreign text, such as a name or an answer, to 200 bytes and the count of all. Log it as a plain field
+/// (`job = &*cut(job)`): with `%` a line break in it would make lines of its own.
 pub fn cut(text: &str) -> Cow<'_, str> {
     let whole = text.len();
     if whole <= SHOWN {
@@ -28,33 +28,33 @@ pub fn cut(text: &str) -> Cow<'_, str> {
     format!("{shown}… ({whole} bytes)").into()
 }
 
-/// Where lines go.
+/// A log that lines are written to.
 #[derive(Clone, Debug, Default)]
-pub struct Lines(Arc<Shared>);
+pub struct Lines(Arc<LineBuffer>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    /// There is something to write, or all is written.
+struct LineBuffer {
+    queue: Mutex<WaitingLines>,
+    /// Signals that there is something to write, or that all is written.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct WaitingLines {
     lines: VecDeque<Vec<u8>>,
-    /// Of all lines.
+    /// The size of all lines.
     bytes: usize,
     lost: u64,
-    /// Whether a line is on its way.
+    /// Whether a line is being written.
     writing: bool,
 }
 
 impl Lines {
-    /// Lines that go to `to`. When those that wait are written, `say` is told how many were lost; it may say so
-    /// in a line.
+    /// Starts a log that writes to `to`. When all waiting lines are written, `say` gets the count of lost ones; it may
+    /// log a line about it.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub fn start(
         to: impl Write + Send + 'static,
         say: impl Fn(u64) + Send + 'static,
@@ -66,9 +66,10 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Waits until all is written, but no longer than that; says whether it is.
+    /// Waits until all is written, or until `within` has passed. Returns whether all is written.
     pub fn flush(&self, within: Duration) -> bool {
-        let waits = |queue: &mut Queue| queue.writing || queue.lost > 0 || !queue.lines.is_empty();
+        let waits =
+            |queue: &mut WaitingLines| queue.writing || queue.lost > 0 || !queue.lines.is_empty();
         let mut queue = self.0.queue.lock();
         let waited = (self.0.changed).wait_while_for(&mut queue, waits, within);
         !waited.timed_out()
@@ -89,19 +90,19 @@ impl Lines {
     fn work(&self, mut to: impl Write, say: impl Fn(u64)) {
         loop {
             match self.next() {
-                // There is nowhere to say that it cannot be written.
+                // There is nowhere to report that the log cannot be written.
                 Ok(line) => drop(to.write_all(&line)),
                 Err(lost) => say(lost),
             }
         }
     }
 
-    /// The next line, or how many were lost once all others are written. Waits for it.
+    /// Waits for the next line. Once all lines are written it returns the count of lost ones instead.
     fn next(&self) -> Result<Vec<u8>, u64> {
         let mut queue = self.0.queue.lock();
         queue.writing = false;
         self.0.changed.notify_all();
-        let idle = |queue: &mut Queue| queue.lines.is_empty() && queue.lost == 0;
+        let idle = |queue: &mut WaitingLines| queue.lines.is_empty() && queue.lost == 0;
         self.0.changed.wait_while(&mut queue, idle);
         queue.writing = true;
         match queue.lines.pop_front() {

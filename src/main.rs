@@ -26,15 +26,16 @@ use anyhow::Context;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, Run, Scene};
-use ojs_throttle::config::{self, LogFormat, Overrides, Settings, StoreUrl};
+use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene};
+use ojs_throttle::config::{self, CommandLine, LogFormat, Settings, StoreUrl};
 use ojs_throttle::demo::picture::Style;
-use ojs_throttle::demo::{self, Options};
+use ojs_throttle::demo::{self, Enforcement, Options};
 use ojs_throttle::doctor;
 use ojs_throttle::log::Lines;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::{Env, LogLevel, Running, Stop, open_store};
 use ojs_throttle::store::Clock;
+use ojs_throttle::store::Store;
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -46,23 +47,23 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry, reload};
 
-/// A tenth of the processor time of a request, against the system's allocator: hyper takes two buffers
-/// of 8 KiB for each, which glibc splits and joins again every time. It weighs half a MiB when idle.
+/// Saves a tenth of the processor time of a request against the system's allocator: hyper takes two buffers of 8 KiB
+/// for each request, which glibc splits and joins every time. It costs half a MiB when idle.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// What was given cannot be meant; clap says the same of what it refuses.
+/// The exit status for wrong arguments, the same as clap's.
 const WRONG_ARGUMENTS: u8 = 2;
-/// A config that cannot be used (`EX_CONFIG`).
+/// The exit status for a config that cannot be used (`EX_CONFIG`).
 const BAD_CONFIG: u8 = 78;
 
-/// The lines of the log, once it runs: what is said last is written before the process ends.
+/// The running log. The last lines are written before the process ends.
 static LINES: OnceLock<Lines> = OnceLock::new();
-/// For so long whoever reads the log may keep the end of the process, and a thread that panics.
+/// How long a slow reader of the log may delay the end of the process, and a thread that panics.
 const LAST_LINES: Duration = Duration::from_secs(1);
 const PANIC_LINES: Duration = Duration::from_millis(100);
 
-/// How long a thread for what blocks stays, and how often the clock is looked at.
+/// How long the thread for blocking work stays, and how often the clock is checked.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const CLOCK_LOOK: Duration = Duration::from_secs(10);
 
@@ -86,7 +87,7 @@ fn main() -> ExitCode {
     let code = match act(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            // A log that runs has the last word too, in its own form.
+            // If the log runs, the error goes to it, in its own format.
             match tracing::dispatcher::has_been_set() {
                 true => tracing::error!("{error:#}"),
                 false => tell(&format!("ojs-throttle: {error:#}")),
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Waits until the log is written, no longer than that.
+/// Waits until the log is written, for at most `within`.
 fn flush(within: Duration) {
     if let Some(lines) = LINES.get() {
         lines.flush(within);
@@ -120,15 +121,15 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The settings, or the status to end with, once their problems are told.
-fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Settings, ExitCode> {
+/// Loads the settings. If they are wrong it prints every problem and returns the exit status.
+fn load(path: Option<&Path>, overrides: &CommandLine) -> Result<Settings, ExitCode> {
     Settings::load_with(path, overrides).map_err(|report| {
         tell(&report.render(std::io::stderr().is_terminal()));
         ExitCode::from(BAD_CONFIG)
     })
 }
 
-fn run(args: &Run) -> anyhow::Result<ExitCode> {
+fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let settings = match load(args.config.as_deref(), &args.overrides()) {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
@@ -139,11 +140,11 @@ fn run(args: &Run) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let served = runtime.block_on(async {
         let stop = Stop::default();
-        let hangup = watch_signals(stop.clone(), file.is_some())?;
+        let hangup = watch_signals(stop.clone(), file.as_ref())?;
         let file = file.map(|file| (file, hangup, level));
-        serve(settings, file, false, stop).await
+        serve(settings, file, Mode::Run, stop).await
     });
-    // A look at a file on a disk that does not answer must not keep the process.
+    // A disk that does not answer must not keep the process.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -163,11 +164,11 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let backend = format!("http://{address}")
         .parse()
         .map_err(anyhow::Error::msg)?;
-    let overrides = Overrides {
+    let overrides = CommandLine {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
         upstream: Some(backend),
-        // No balancer stands before it, and who ends it waits for the prompt.
+        // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
         drain_min: Some(Duration::ZERO),
     };
     let settings = match load(args.config.as_deref(), &overrides) {
@@ -179,15 +180,15 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let file = file(args.config.as_deref(), overrides);
     let served = runtime.block_on(async {
         let stop = Stop::default();
-        let hangup = watch_signals(stop.clone(), file.is_some())?;
+        let hangup = watch_signals(stop.clone(), file.as_ref())?;
         let ended = CancellationToken::new();
         let serving =
             tokio::spawn(Backend::new(Lax::spec(), seed()).serve(listener, ended.clone()));
         tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
         let file = file.map(|file| (file, hangup, level));
-        serve(settings, file, true, stop).await?;
+        serve(settings, file, Mode::Dev, stop).await?;
         ended.cancel();
-        // Who has a request open there must not keep the process: nothing is stored anyway.
+        // An open request must not keep the process: nothing is stored anyway.
         let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
         anyhow::Ok(())
     });
@@ -200,17 +201,18 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         Ok(settings) => settings,
         Err(status) => return Ok(status),
     };
-    let env = doctor::Env {
+    let env = doctor::DoctorEnv {
         net: Net::Tcp,
         clock: Clock::new(unix_micros()),
         seed: seed(),
+        probe: args.probe,
     };
     let runtime = runtime()?;
     let report = runtime.block_on(async {
-        // As the first process of a container nothing else would heed it.
+        // The first process of a container gets no default handler for this signal.
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
         tokio::select! {
-            report = doctor::examine(&settings, args.probe, env) => Ok(report),
+            report = doctor::examine(&settings, env) => Ok(report),
             _ = terminate.recv() => anyhow::bail!("told to end before everything was looked at"),
             _ = tokio::signal::ctrl_c() => anyhow::bail!("told to end before everything was looked at"),
         }
@@ -238,7 +240,10 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let dumb = set("TERM").is_none_or(|term| term == "dumb") || set("NO_COLOR").is_some();
     let options = Options {
-        broken: args.broken,
+        limits: match args.broken {
+            true => Enforcement::Off,
+            false => Enforcement::On,
+        },
         record: args.record.clone(),
         traffic: Duration::from_secs(args.seconds.into()),
         style: match std::io::stdout().is_terminal() && !dumb {
@@ -248,7 +253,7 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     };
     let env = Env {
         net: Net::Tcp,
-        store: Arc::new(MemoryStore::new(unix_micros())),
+        store: Store::from(Arc::new(MemoryStore::new(unix_micros()))),
         seed: seed(),
         reset: false,
     };
@@ -256,7 +261,7 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let held = match args.scene {
         Scene::Limits => runtime()?.block_on(demo::run(&options, env, out))?,
         Scene::Backpressure => runtime()?.block_on(demo::backpressure::run(
-            options.broken,
+            options.limits,
             options.traffic,
             env,
             out,
@@ -269,20 +274,23 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Runs the sidecar on this thread and as many more as the settings say.
-/// With a `file` it is followed; what comes with it asks for a look, and changes the log's level.
+/// How the sidecar is run.
+enum Mode {
+    Run,
+    /// With a backend of its own, so `POST /ojs/v1/admin/reset` clears the sidecar too.
+    Dev,
+}
+
+/// Runs the sidecar on this thread and on as many more as the settings say. It follows `file`, if there is one: the
+/// `Notify` asks for a look at it, and the `LogLevel` changes the level of the log.
 async fn serve(
     settings: Settings,
-    file: Option<(config::File, Arc<Notify>, LogLevel)>,
-    reset: bool,
+    file: Option<(config::ConfigFile, Arc<Notify>, LogLevel)>,
+    mode: Mode,
     stop: Stop,
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
-    let config::Entries {
-        policies,
-        queues,
-        tenants,
-    } = settings.entries();
+    let entries = settings.entries();
     let seed = seed();
     if matches!(settings.store.url, StoreUrl::Memory | StoreUrl::Sqlite(_)) {
         tokio::spawn(watch_clock());
@@ -298,9 +306,15 @@ async fn serve(
         net: Net::Tcp,
         store,
         seed,
-        reset,
+        reset: matches!(mode, Mode::Dev),
     };
-    let mut running = Running::start(settings, env).await?;
+    let mut running = tokio::select! {
+        running = Running::start(settings, env) => running?,
+        () = stop.heard() => {
+            tracing::info!("stopped before the ports were free");
+            return Ok(());
+        }
+    };
     if let Some((file, ask, level)) = file {
         running = running.following(file, ask, level);
     }
@@ -324,32 +338,34 @@ async fn serve(
         };
         threads.push(std::thread::Builder::new().name(name).spawn(run)?);
     }
+    let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
     tracing::info!(%data, %admin, upstream, policies, queues, tenants, "listening: point SDKs at http://{data}");
     let served = running.serve(stop).await;
     for thread in threads {
-        // A thread that panicked has said so; the others are ended all the same.
+        // A thread that panicked has logged it; the others are joined all the same.
         drop(thread.join());
     }
     tracing::info!("stopped");
     served
 }
 
-/// The file to follow: what comes out of a pipe comes only once.
-fn file(path: Option<&Path>, overrides: Overrides) -> Option<config::File> {
+/// The config file to follow. A pipe is not followed, because its text comes only once.
+fn file(path: Option<&Path>, overrides: CommandLine) -> Option<config::ConfigFile> {
     let path = path?;
     if !path.is_file() {
         tracing::info!("the config is not a file: it is not followed");
         return None;
     }
-    Some(config::File {
+    Some(config::ConfigFile {
         path: path.to_owned(),
         overrides,
     })
 }
 
-/// The first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies what is returned; if no
-/// file `is_followed`, it is said that nobody heeds it.
-fn watch_signals(stop: Stop, is_followed: bool) -> anyhow::Result<Arc<Notify>> {
+/// Handles signals: the first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies the returned
+/// handle; if no file `is_followed` the log says that it changes nothing.
+fn watch_signals(stop: Stop, file: Option<&config::ConfigFile>) -> anyhow::Result<Arc<Notify>> {
+    let is_followed = file.is_some();
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -379,8 +395,8 @@ fn watch_signals(stop: Stop, is_followed: bool) -> anyhow::Result<Arc<Notify>> {
     Ok(ask)
 }
 
-/// A runtime with one thread for what blocks (names, files), which is there from the start and stays: where there
-/// can be no other, work waits for it. Without one tokio would panic.
+/// Makes a runtime with one thread for blocking work (names, files), which starts now and stays. If no other thread
+/// can start later, such work waits for it; without it tokio would panic.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let possible = std::thread::Builder::new().spawn(|| ());
     let possible = possible.context("there can be no thread (a limit of processes?)")?;
@@ -393,7 +409,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(runtime)
 }
 
-/// Says when this host's clock is not where it was: a store of this host goes by it as it was at the start.
+/// Logs when this host's clock is set. A store on this host goes by the clock as it was at the start.
 async fn watch_clock() {
     let (begun, since) = (unix_micros(), Instant::now());
     let mut said = 0;
@@ -413,11 +429,11 @@ async fn watch_clock() {
     }
 }
 
-/// Begins to log, and says how to change the level.
+/// Starts the log, and returns the handle that changes its level.
 ///
 /// # Errors
-/// There can be no thread to write it.
-fn start_log(settings: &config::Server) -> anyhow::Result<LogLevel> {
+/// The thread that writes it cannot be started.
+fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
     let lost = |lines| {
         tracing::warn!(
             lines,
@@ -442,15 +458,15 @@ fn start_log(settings: &config::Server) -> anyhow::Result<LogLevel> {
     Ok(level)
 }
 
-/// The log, which costs what is below its level no more than a look at one number, and the means to change that.
+/// Builds the log and the handle for its level. An event below the level costs one look at a number.
 fn log(
-    settings: &config::Server,
+    settings: &config::ServerSettings,
     lines: Lines,
 ) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
     let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
     let lines = fmt::layer()
         .with_writer(lines)
-        // There is nowhere to say that the log cannot be written; to try would be a panic.
+        // There is nowhere to report that the log cannot be written; trying would panic.
         .log_internal_errors(false);
     let lines = match settings.log {
         LogFormat::Human => lines
@@ -462,7 +478,7 @@ fn log(
     (registry().with(filter).with(lines), level)
 }
 
-/// To the log, which runs by now.
+/// Logs the warnings about the config.
 fn warn(settings: &Settings) {
     let warnings = &settings.warnings;
     if warnings.warnings() > 0 {
@@ -470,12 +486,12 @@ fn warn(settings: &Settings) {
     }
 }
 
-/// Says this on stderr, if anybody listens there.
+/// Prints to stderr. Nobody may be listening, which is no error.
 fn tell(text: &str) {
     let _said = writeln!(std::io::stderr(), "{text}");
 }
 
-/// The wall clock, read once: after this the store's clock runs by itself and never steps back.
+/// The wall clock, read once: from then on the store's clock runs by itself and never steps back.
 #[expect(clippy::disallowed_methods, reason = "this is the edge")]
 fn unix_micros() -> u64 {
     let since = SystemTime::now()
@@ -492,13 +508,13 @@ fn seed() -> u64 {
 mod tests {
     use super::*;
 
-    /// What is below the level never asks the subscriber: the hint is all that it costs.
+    /// An event below the level never reaches the subscriber: checking the hint is its whole cost.
     #[test]
     fn the_log_s_level_is_a_hint_that_changes() {
         for form in [LogFormat::Human, LogFormat::Json] {
-            let settings = config::Server {
+            let settings = config::ServerSettings {
                 log: form,
-                ..config::Server::default()
+                ..config::ServerSettings::default()
             };
             let lines = Lines::start(std::io::sink(), drop).unwrap();
             let (log, level) = log(&settings, lines);

@@ -1,8 +1,8 @@
-//! Every metric: its name, help, labels and buckets, declared once. The recorder is our own value, not
-//! the process's global one, so that two sidecars in one process (tests) do not share counts.
+//! Every metric: its name, help, labels and buckets, each declared once. The recorder is a value of ours and not the
+//! process's global one, so that two sidecars in one process (tests) do not share counts.
 //!
-//! Label values come from the config (policies) or from fixed words; keys come from users, so only the
-//! first [`Metrics::new`]`(top_keys)` of them get series of their own and the rest share `_other`.
+//! Label values come from the config (policies) or from fixed words. Keys come from users, so only the first
+//! [`Metrics::new`]`(top_keys)` of them have series of their own; the rest share `_other`.
 
 mod names;
 
@@ -24,70 +24,90 @@ pub use names::Counted;
 use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key};
 use names::DESCRIPTIONS;
 
-/// Seconds: from a waiting worker's 5 ms to a job that waits all day.
+/// Buckets for waits in seconds: from the 5 ms of a waiting worker to a job that waits all day.
 const WAITS: &[f64] = &[
     0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0, 3600.0, 86400.0,
 ];
-/// Seconds a call to the backend or a held FETCH takes.
+/// Buckets for the seconds that a call to the backend or a held FETCH takes.
 const CALLS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
-/// How often samples of histograms are put into their buckets. Until then each is kept by itself, for as
+/// How often the samples of histograms are put into their buckets. Until then each sample is kept by itself, for as
 /// long as nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// Bounded queues that have series of their own.
+/// How many bounded queues have series of their own.
 const QUEUES: usize = 1_000;
-/// The series of every key past the cap.
+/// The label of all keys past the cap.
 const OTHER: &str = "_other";
 
 /// The labels of one series.
 pub type Labels = Vec<(&'static str, String)>;
 
+/// The figures of the store that the metrics show.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreFigures {
+    /// Whether it does not answer.
+    pub is_lost: bool,
+    /// How many other sidecars share it.
+    pub siblings: usize,
+    /// How often it came back with other data than before.
+    pub times_wiped: u64,
+    /// How often it has failed.
+    pub times_failed: u64,
+}
+
 /// All series of one sidecar. Cheap to clone.
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<AllSeries>);
 
-struct Inner {
+struct AllSeries {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
-    keys: Mutex<Keys>,
+    keys: Mutex<KeyTable>,
     policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
-    /// The part of the page that has the pressures which were last measured.
+    /// The part of the page with the pressures as last measured.
     pressure: Mutex<String>,
-    /// The part that has the limits which were last measured.
+    /// The part of the page with the limits as last measured.
     limits: Mutex<String>,
     top_keys: usize,
-    overrides: Gauge,
-    paused: Gauge,
-    held: Gauge,
-    held_bytes: Gauge,
-    capacity: Gauge,
-    store_up: Gauge,
-    store_wiped: Counter,
-    store_errors: Counter,
-    siblings: Gauge,
-    turns: Counter,
-    turns_unused: Counter,
-    slots: Gauge,
+    // These change with every FETCH or event, so they are kept; the others are looked up by name.
     fetch_wait: Histogram,
     claimed: Counter,
-    subscribers: Gauge,
     events_sent: Counter,
-    events_lost: Counter,
 }
 
-/// The keys with series of their own, apart by space: a job key may have the name of a queue.
+/// Series without labels that are 0, and not absent, before anything has happened.
+const GAUGES_FROM_THE_START: [&str; 9] = [
+    "ojs_throttle_overrides_active",
+    "ojs_throttle_paused_keys",
+    "ojs_throttle_held_jobs",
+    "ojs_throttle_held_bytes",
+    "ojs_throttle_hold_capacity",
+    "ojs_throttle_store_up",
+    "ojs_throttle_siblings",
+    "ojs_throttle_slots",
+    "ojs_throttle_event_subscribers",
+];
+const COUNTERS_FROM_THE_START: [&str; 5] = [
+    "ojs_throttle_store_wiped_total",
+    "ojs_throttle_store_errors_total",
+    "ojs_throttle_reserved_turns_total",
+    "ojs_throttle_reserved_turns_unused_total",
+    "ojs_throttle_events_lost_total",
+];
+
+/// The keys with series of their own, separate by space: a job key may have the name of a queue.
 #[derive(Default)]
-struct Keys {
+struct KeyTable {
     job: HashMap<limit::Key, KeySeries>,
     queue: HashMap<limit::Key, KeySeries>,
-    /// Everything past the cap.
+    /// The series of all keys past the cap.
     other: Option<KeySeries>,
-    /// Queues are among those past the cap, which nobody can list.
+    /// Whether queues are among the keys past the cap; nobody can list those.
     other_queues: bool,
 }
 
-impl Keys {
+impl KeyTable {
     fn of(&self, space: Space) -> &HashMap<limit::Key, KeySeries> {
         match space {
             Space::Job => &self.job,
@@ -95,7 +115,7 @@ impl Keys {
         }
     }
 
-    /// All that have series of their own.
+    /// All keys with series of their own.
     fn own(&self) -> impl Iterator<Item = (Space, &limit::Key, &KeySeries)> {
         [Space::Job, Space::Queue].into_iter().flat_map(|space| {
             let all = self.of(space).iter();
@@ -141,31 +161,13 @@ impl Metrics {
                 WAITS,
             )
             .and_then(|b| b.set_buckets(CALLS));
-        // Both lists above are constants and not empty, the only thing the builder refuses.
+        // The builder refuses only empty lists, and both lists are constants.
         let recorder = described(builder.expect("buckets are not empty"));
-        let inner = Inner {
+        let inner = AllSeries {
             handle: recorder.handle(),
-            overrides: gauge(&recorder, "ojs_throttle_overrides_active", vec![]),
-            paused: gauge(&recorder, "ojs_throttle_paused_keys", vec![]),
-            held: gauge(&recorder, "ojs_throttle_held_jobs", vec![]),
-            held_bytes: gauge(&recorder, "ojs_throttle_held_bytes", vec![]),
-            store_up: gauge(&recorder, "ojs_throttle_store_up", vec![]),
-            store_wiped: counter(&recorder, "ojs_throttle_store_wiped_total", vec![]),
-            store_errors: counter(&recorder, "ojs_throttle_store_errors_total", vec![]),
-            siblings: gauge(&recorder, "ojs_throttle_siblings", vec![]),
-            turns: counter(&recorder, "ojs_throttle_reserved_turns_total", vec![]),
-            turns_unused: counter(
-                &recorder,
-                "ojs_throttle_reserved_turns_unused_total",
-                vec![],
-            ),
-            capacity: gauge(&recorder, "ojs_throttle_hold_capacity", vec![]),
-            slots: gauge(&recorder, "ojs_throttle_slots", vec![]),
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
-            subscribers: gauge(&recorder, "ojs_throttle_event_subscribers", vec![]),
             events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
-            events_lost: counter(&recorder, "ojs_throttle_events_lost_total", vec![]),
             keys: Mutex::default(),
             policies: Mutex::default(),
             calls: Mutex::default(),
@@ -178,7 +180,12 @@ impl Metrics {
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
         gauge(&inner.recorder, "ojs_throttle_build_info", vec![version]).set(1.0);
         let metrics = Metrics(Arc::new(inner));
-        // What has not happened yet is 0 and not absent.
+        for name in GAUGES_FROM_THE_START {
+            metrics.set(name, 0);
+        }
+        for name in COUNTERS_FROM_THE_START {
+            metrics.counter(name).increment(0);
+        }
         for what in Counted::ALL {
             metrics.counter_of(what).increment(0);
         }
@@ -200,7 +207,17 @@ impl Metrics {
         }
     }
 
-    /// It happened once more.
+    /// Sets a gauge without labels.
+    fn set(&self, name: &'static str, value: usize) {
+        gauge(&self.0.recorder, name, vec![]).set(value as f64);
+    }
+
+    /// A counter without labels.
+    fn counter(&self, name: &'static str) -> Counter {
+        counter(&self.0.recorder, name, vec![])
+    }
+
+    /// Counts one more.
     pub fn count(&self, what: Counted) {
         self.counter_of(what).increment(1);
     }
@@ -211,15 +228,14 @@ impl Metrics {
         counter(&self.0.recorder, name, labels)
     }
 
-    /// Jobs came from the backend, and their limits decide when they start.
+    /// Counts jobs that were claimed for the hold.
     pub fn claimed(&self, jobs: usize) {
         self.0.claimed.increment(jobs as u64);
     }
 
-    /// Jobs started, each with what it is limited by and, if it was refused before, how long it was in the
-    /// hold.
+    /// Counts started jobs, each with its limits and, if it was refused before, how long it was held.
     pub fn started<'a>(&self, jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)>) {
-        // Most jobs that start together are under one policy.
+        // Jobs that start together are mostly under one policy.
         let mut run: Option<(&Arc<str>, u64)> = None;
         let mut keys = self.keys();
         for (limited, waited) in jobs {
@@ -247,7 +263,7 @@ impl Metrics {
         self.starts(run);
     }
 
-    /// A job that started before this process did, or before it was limited, has its slots now.
+    /// Counts a running job that was found and has its slots now.
     pub fn adopted(&self, limited: &[Limited]) {
         let mut keys = self.keys();
         for (_, limited) in each_key(limited) {
@@ -267,7 +283,7 @@ impl Metrics {
         }
     }
 
-    /// A started job ended.
+    /// Counts the end of a started job.
     pub fn ended(&self, limited: &[Limited]) {
         let keys = self.keys();
         for (_, limited) in each_key(limited) {
@@ -278,23 +294,23 @@ impl Metrics {
         }
     }
 
-    /// No job is out any more, whatever they were: all usage was forgotten.
+    /// Sets all jobs that are out to zero, because all usage was forgotten.
     pub fn clear(&self) {
-        self.0.slots.set(0.0);
+        self.slots(0);
         let keys = self.keys();
         let all = keys.own().map(|(.., series)| series);
         all.chain(&keys.other)
             .for_each(|series| series.active.set(0.0));
     }
 
-    /// The keys that have series of their own, and whether others share one.
+    /// The keys with series of their own, and whether other keys share one.
     pub fn named(&self) -> (Vec<(Space, limit::Key)>, bool) {
         let keys = self.keys();
         let own = keys.own().map(|(space, key, _)| (space, key.clone()));
         (own.collect(), keys.other.is_some())
     }
 
-    /// How many jobs of a key are out, as the store says. A key without a series of its own is left out: those
+    /// Sets how many jobs of a key are out, as the store says. A key without a series of its own is left out: those
     /// are counted, because there may be too many to ask for.
     pub fn active(&self, space: Space, key: &limit::Key, jobs: u32) {
         if let Some(series) = self.keys().of(space).get(key) {
@@ -302,7 +318,7 @@ impl Metrics {
         }
     }
 
-    /// How many jobs are out of all the job keys that share a series; not a number: nobody knows.
+    /// Sets how many jobs are out of all job keys that share a series. NaN means that nobody knows.
     pub fn others_active(&self, jobs: f64) {
         let keys = self.keys();
         if let Some(other) = keys.other.as_ref().filter(|_| !keys.other_queues) {
@@ -310,23 +326,23 @@ impl Metrics {
         }
     }
 
-    /// How many jobs wait of all the keys that share a series.
+    /// Sets how many jobs wait of all keys that share a series.
     pub fn others_waiting(&self, jobs: usize) {
         if let Some(other) = &self.keys().other {
             other.waiting.set(jobs as f64);
         }
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
+    fn keys(&self) -> MutexGuard<'_, KeyTable> {
         self.0.keys.lock()
     }
 
-    /// How many limited jobs are out.
+    /// Sets how many limited jobs are out.
     pub fn slots(&self, jobs: usize) {
-        self.0.slots.set(jobs as f64);
+        self.set("ojs_throttle_slots", jobs);
     }
 
-    /// A job was refused, and this is what becomes of it by that policy.
+    /// Counts a refused job, by the action that its policy takes.
     pub fn refused(&self, policy: &Arc<str>, action: OnLimit) {
         let series = self.policy(policy);
         match action {
@@ -336,30 +352,30 @@ impl Metrics {
         }
     }
 
-    /// A refused job was ended in the backend.
+    /// Counts a refused job that was ended in the backend.
     pub fn dropped(&self, policy: &str) {
         self.of_policy("ojs_rate_limit_dropped_total", policy);
     }
 
-    /// An enqueue into the queue was refused by a bound.
+    /// Counts an enqueue that a bound refused.
     pub fn rejected(&self, queue: &str) {
         self.of_queue("ojs_backpressure_rejected_total", queue, 1);
     }
 
-    /// Jobs of the queue were dropped to make room.
+    /// Counts jobs that were dropped to make room.
     pub fn dropped_oldest(&self, queue: &str, jobs: u64) {
         self.of_queue("ojs_backpressure_dropped_total", queue, jobs);
     }
 
-    /// The part of the nearest bound that is used, of each queue of which something is known; others have no series
-    /// from here on. Queues that share one show the largest.
+    /// Sets, for each queue of which something is known, the used part of its nearest bound; other queues lose their
+    /// series. Queues that share a series show the largest.
     pub fn pressure(&self, queues: &[(Arc<str>, f64)]) {
         let mut measured: HashMap<String, f64> = HashMap::new();
         for (queue, part) in queues {
             let most = measured.entry(self.queue_label(queue)).or_default();
             *most = most.max(*part);
         }
-        // Of its own, and for once: a recorder forgets no series.
+        // A recorder of its own, because a recorder forgets no series.
         let recorder = described(PrometheusBuilder::new());
         for (label, part) in measured {
             let labels = vec![Label::new("queue", label)];
@@ -368,10 +384,9 @@ impl Metrics {
         *self.0.pressure.lock() = recorder.handle().render();
     }
 
-    /// How many enqueues wait for room.
+    /// Sets how many enqueues wait for room.
     pub fn blocked(&self, enqueues: usize) {
-        let name = "ojs_throttle_blocked_enqueues";
-        gauge(&self.0.recorder, name, vec![]).set(enqueues as f64);
+        self.set("ojs_throttle_blocked_enqueues", enqueues);
     }
 
     fn of_queue(&self, name: &'static str, queue: &str, n: u64) {
@@ -379,7 +394,7 @@ impl Metrics {
         counter(&self.0.recorder, name, labels).increment(n);
     }
 
-    /// The label of a queue: names come from requests, so only so many have series of their own.
+    /// The label of a queue. Names come from requests, so only the first [`QUEUES`] have series of their own.
     fn queue_label(&self, queue: &str) -> String {
         let mut queues = self.0.queues.lock();
         if queues.contains(queue) {
@@ -392,7 +407,7 @@ impl Metrics {
         queue.to_owned()
     }
 
-    /// A nack said that the service behind a key limits us, and shut the key.
+    /// Counts a nack that shut a key, because the service behind it limits us.
     pub fn shut(&self, policy: &str) {
         self.of_policy("ojs_throttle_downstream_rate_limited_total", policy);
     }
@@ -402,7 +417,7 @@ impl Metrics {
         counter(&self.0.recorder, name, labels).increment(1);
     }
 
-    /// A job could not start, for the first time since it waits.
+    /// Counts a job that could not start, once for each time that it waits.
     pub fn exceeded(&self, by: &Limited, strategy: Strategy) {
         let mut keys = self.keys();
         let (series, _) = self.series(&mut keys, by.space, &by.key);
@@ -414,12 +429,12 @@ impl Metrics {
         counter(&self.0.recorder, "ojs_rate_limit_exceeded_total", labels).increment(1);
     }
 
-    /// How long a FETCH was kept open.
+    /// Records how long a FETCH was kept open.
     pub fn waited(&self, time: Duration) {
         self.0.fetch_wait.record(time.as_secs_f64());
     }
 
-    /// A call of the sidecar's own to the backend ended; `code` is its status, or 0 for none. Those that HTTP
+    /// Records a call of the sidecar's own to the backend. `code` is its status, or 0 for none; statuses that HTTP
     /// does not have share a series.
     pub fn called(&self, op: &'static str, code: u16, time: Duration) {
         let code = Some(code).filter(|code| matches!(code, 0 | 100..=599));
@@ -436,76 +451,86 @@ impl Metrics {
         series.record(time.as_secs_f64());
     }
 
-    /// The config file was looked at: whether it is what runs, and the result to count, if any.
-    pub fn config(&self, good: bool, result: Option<&'static str>) {
-        let recorder = &self.0.recorder;
-        let value = if good { 1.0 } else { 0.0 };
-        gauge(
-            recorder,
-            "ojs_throttle_config_last_reload_successful",
-            vec![],
-        )
-        .set(value);
-        gauge(recorder, "ojs_throttle_config_file_matches", vec![]).set(value);
+    /// Records a look at the config file that left it in force, and the result to count, if any.
+    pub fn config_is_in_force(&self, result: Option<&'static str>) {
+        self.config_looked_at(1, result);
+    }
+
+    /// Records a look at the config file that found it not in force, and the result to count, if any.
+    pub fn config_is_not_in_force(&self, result: Option<&'static str>) {
+        self.config_looked_at(0, result);
+    }
+
+    fn config_looked_at(&self, in_force: usize, result: Option<&'static str>) {
+        self.set("ojs_throttle_config_last_reload_successful", in_force);
+        self.set("ojs_throttle_config_file_matches", in_force);
         if let Some(result) = result {
             let labels = vec![Label::new("result", result)];
-            counter(recorder, "ojs_throttle_config_reloads_total", labels).increment(1);
+            let name = "ojs_throttle_config_reloads_total";
+            counter(&self.0.recorder, name, labels).increment(1);
         }
     }
 
-    /// The config file came into force at this Unix time, in microseconds.
+    /// Sets when the config file came into force, in microseconds of Unix time.
     pub fn config_good_at(&self, micros: u64) {
         let name = "ojs_throttle_config_last_reload_success_timestamp_seconds";
         gauge(&self.0.recorder, name, vec![]).set(micros as f64 / 1e6);
     }
 
-    /// How many event streams are open.
+    /// Sets how many event streams are open.
     pub fn subscribers(&self, open: usize) {
-        self.0.subscribers.set(open as f64);
+        self.set("ojs_throttle_event_subscribers", open);
     }
 
-    /// An event was put into a stream.
+    /// Counts an event that was put into a stream.
     pub fn event_sent(&self) {
         self.0.events_sent.increment(1);
     }
 
-    /// Events went past a subscriber that did not keep up.
+    /// Counts events that a slow subscriber lost.
     pub fn events_lost(&self, events: u64) {
-        self.0.events_lost.increment(events);
+        self.counter("ojs_throttle_events_lost_total")
+            .increment(events);
     }
 
-    /// Whether the store answers, how many others share it, how often it had other data than before, and how
-    /// often it has failed.
-    pub fn store(&self, is_lost: bool, siblings: usize, times_wiped: u64, times_failed: u64) {
-        self.0.store_up.set(f64::from(u8::from(!is_lost)));
-        self.0.store_wiped.absolute(times_wiped);
-        self.0.store_errors.absolute(times_failed);
-        self.0.siblings.set(siblings as f64);
+    /// Sets what is known of the store.
+    pub fn store(&self, store: &StoreFigures) {
+        self.set("ojs_throttle_store_up", (!store.is_lost).into());
+        self.set("ojs_throttle_siblings", store.siblings);
+        self.counter("ojs_throttle_store_wiped_total")
+            .absolute(store.times_wiped);
+        self.counter("ojs_throttle_store_errors_total")
+            .absolute(store.times_failed);
     }
 
-    /// How many start times were granted ahead since the start, and how many of them nobody used.
+    /// Sets how many start times the store has granted ahead, and how many of them nobody used.
     pub fn turns(&self, granted: u64, unused: u64) {
-        self.0.turns.absolute(granted);
-        self.0.turns_unused.absolute(unused);
+        self.counter("ojs_throttle_reserved_turns_total")
+            .absolute(granted);
+        self.counter("ojs_throttle_reserved_turns_unused_total")
+            .absolute(unused);
     }
 
-    /// What the listeners have in hand: connections, and requests without a reply.
+    /// Sets the listeners' connections, and their requests without a reply.
     pub fn load(&self, connections: usize, ordinary: usize, urgent: usize) {
-        let recorder = &self.0.recorder;
-        gauge(recorder, "ojs_throttle_connections", vec![]).set(connections as f64);
+        self.set("ojs_throttle_connections", connections);
         for (kind, requests) in [("ordinary", ordinary), ("urgent", urgent)] {
             let labels = vec![Label::new("kind", kind)];
-            gauge(recorder, "ojs_throttle_requests_in_flight", labels).set(requests as f64);
+            gauge(&self.0.recorder, "ojs_throttle_requests_in_flight", labels).set(requests as f64);
         }
     }
 
-    /// Whether the backend answers.
-    pub fn backend(&self, is_up: bool) {
-        let name = "ojs_throttle_backend_up";
-        gauge(&self.0.recorder, name, vec![]).set(f64::from(u8::from(is_up)));
+    /// Notes that the backend answers.
+    pub fn backend_is_up(&self) {
+        self.set("ojs_throttle_backend_up", 1);
     }
 
-    /// A request got a reply of our own that is no success; `code` is that of its envelope.
+    /// Notes that the backend does not answer.
+    pub fn backend_is_away(&self) {
+        self.set("ojs_throttle_backend_up", 0);
+    }
+
+    /// Counts an error reply of our own; `code` is that of its envelope.
     pub fn answered(&self, status: u16, code: &'static str) {
         let labels = vec![
             Label::new("status", status.to_string()),
@@ -514,21 +539,21 @@ impl Metrics {
         counter(&self.0.recorder, "ojs_throttle_responses_total", labels).increment(1);
     }
 
-    /// How many limits are set over HTTP, and how many of them pause what they are set for.
+    /// Sets how many limits were set over HTTP, and how many of them pause a key.
     pub fn overrides(&self, set: usize, pauses: usize) {
-        self.0.overrides.set(set as f64);
-        self.0.paused.set(pauses as f64);
+        self.set("ojs_throttle_overrides_active", set);
+        self.set("ojs_throttle_paused_keys", pauses);
     }
 
-    /// The numbers of the config that are in force, by their labels: no others have a series from here on. Of
-    /// several with the same labels the least is shown.
+    /// Sets the limits of the config that are in force, by their labels; others lose their series. Of several with the
+    /// same labels the least is shown.
     pub fn limits(&self, all: impl Iterator<Item = (Labels, u32)>) {
         let mut least: BTreeMap<Labels, u32> = BTreeMap::new();
         for (labels, limit) in all {
             let shown = least.entry(labels).or_insert(limit);
             *shown = limit.min(*shown);
         }
-        // Of its own, as for pressures: a reload may have taken some away.
+        // A recorder of its own, as for pressures: a reload may have removed limits.
         let recorder = described(PrometheusBuilder::new());
         for (labels, limit) in least {
             let labels = labels
@@ -546,11 +571,11 @@ impl Metrics {
         jobs: usize,
         bytes: usize,
         capacity: usize,
-        waiting: &dyn Fn(Space, &limit::Key) -> usize,
+        waiting: &dyn Fn(Space, &limit::Key) -> u64,
     ) {
-        self.0.held.set(jobs as f64);
-        self.0.held_bytes.set(bytes as f64);
-        self.0.capacity.set(capacity as f64);
+        self.set("ojs_throttle_held_jobs", jobs);
+        self.set("ojs_throttle_held_bytes", bytes);
+        self.set("ojs_throttle_hold_capacity", capacity);
         for (space, key, series) in self.keys().own() {
             series.waiting.set(waiting(space, key) as f64);
         }
@@ -579,16 +604,16 @@ impl Metrics {
         series
     }
 
-    /// The series of a key, and whether it is its own: what shares one is counted, because it cannot
-    /// always be read.
+    /// The series of a key, and whether it is its own. A shared series is counted up and down, because it cannot
+    /// always be read from the store.
     fn series<'a>(
         &self,
-        keys: &'a mut Keys,
+        keys: &'a mut KeyTable,
         space: Space,
         key: &'a limit::Key,
     ) -> (&'a KeySeries, bool) {
         let full = keys.len() >= self.0.top_keys;
-        let Keys {
+        let KeyTable {
             job,
             queue,
             other,
@@ -622,11 +647,14 @@ impl Metrics {
     }
 }
 
-/// A recorder that knows what each series says of itself.
+/// A recorder with the help texts of all series.
 fn described(builder: PrometheusBuilder) -> PrometheusRecorder {
     let recorder = builder.build_recorder();
-    for (name, text) in DESCRIPTIONS {
-        recorder.describe_counter((*name).into(), None::<Unit>, (*text).into());
+    for (name, help) in DESCRIPTIONS
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+    {
+        recorder.describe_counter(name.into(), None::<Unit>, help.into());
     }
     recorder
 }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpSocket;
 
 mod dial;
 mod names;
@@ -43,20 +44,23 @@ pub enum Stream {
 }
 
 impl Net {
-    /// Binds `addr`; port 0 takes a free one. A port that anyone has is refused, also one that is
-    /// shared by its owner's threads: two sidecars must not split the traffic of one port unnoticed.
+    /// Binds `addr`; port 0 takes a free one. It refuses a port that somebody has, also one that another process
+    /// shares among its threads: two sidecars must not split the traffic of one port unnoticed.
     pub async fn bind(&self, addr: SocketAddr) -> io::Result<Listener> {
         match self {
-            Net::Tcp => listen(addr, false),
+            Net::Tcp => listen(socket(addr)?, addr),
             Net::Sim(network) => network.bind(addr).map(Listener::Sim),
         }
     }
 
-    /// Binds `addr` beside others that share it in this way: the threads of one process, each with a
-    /// listener of its own.
+    /// Binds `addr` beside other listeners that were bound like this: each thread of a process has one.
     pub async fn bind_shared(&self, addr: SocketAddr) -> io::Result<Listener> {
         match self {
-            Net::Tcp => listen(addr, true),
+            Net::Tcp => {
+                let socket = socket(addr)?;
+                socket.set_reuseport(true)?;
+                listen(socket, addr)
+            }
             Net::Sim(network) => network.bind(addr).map(Listener::Sim),
         }
     }
@@ -73,23 +77,27 @@ impl Net {
     }
 }
 
-/// What the system takes of a reply before it can send it, in bytes. Of its own it takes megabytes for a client
-/// that does not read, an event stream above all, and they count to our memory. No less than this, so that one
-/// which reads fast never waits for us. What a listener accepts inherits it.
+/// The most unsent bytes of a reply that the system buffers. By itself it buffers megabytes for a client that does not
+/// read, above all on an event stream, and they count as our memory. It is large enough that a fast reader never
+/// waits. Accepted connections inherit it.
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 64 * 1024;
 
-fn listen(addr: SocketAddr, shared: bool) -> io::Result<Listener> {
+/// A socket for a listener at `addr`.
+fn socket(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match addr {
-        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     socket.set_reuseaddr(true)?;
-    socket.set_reuseport(shared)?;
-    dial::ask_when_silent((&socket).into())?;
+    dial::probe_when_silent((&socket).into(), &dial::OF_CLIENTS)?;
     #[cfg(target_os = "linux")]
-    // A system that does not know it takes what it takes.
+    // Older kernels do not know this option, and work without it.
     let _known = socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
+    Ok(socket)
+}
+
+fn listen(socket: TcpSocket, addr: SocketAddr) -> io::Result<Listener> {
     socket.bind(addr)?;
     Ok(Listener::Tcp(socket.listen(1024)?))
 }
@@ -119,16 +127,16 @@ impl Listener {
     }
 }
 
-/// The most that is joined to be written in one piece, in bytes: a head and a body that is shown twice.
+/// The most bytes that are joined into one write: a head, and a body that shows a job twice.
 const JOINED: usize = 4096;
 
 thread_local! {
-    /// Where pieces are joined.
+    /// The buffer in which pieces are joined.
     static WHOLE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(JOINED));
 }
 
-/// Writes pieces as one where they are small: to copy some hundred bytes costs less than what the
-/// system asks for a write in pieces. Large ones are written where they lie.
+/// Writes small pieces as one: copying some hundred bytes costs less than a write in pieces. Large pieces are written
+/// where they lie.
 fn write_joined(
     stream: Pin<&mut tokio::net::TcpStream>,
     cx: &mut Context<'_>,

@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, Method};
 
 /// The media type of OJS bodies, exactly as backends send it.
 pub const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/openjobspec+json");
-/// What clients that do not know [`MEDIA_TYPE`] read, and what 429 is sent as.
+/// The media type for clients that do not know [`MEDIA_TYPE`], and for every 429.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The version of the protocol that a reply speaks.
 pub const OJS_VERSION: HeaderName = HeaderName::from_static("ojs-version");
@@ -17,8 +17,7 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The tenant a request is made for.
 pub const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 
-/// What a request asks for. Parts of the path are percent-decoded; borrowed where nothing was
-/// encoded.
+/// The operation that a request names. Parts of the path are percent-decoded, and borrowed where nothing was encoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(
     missing_docs,
@@ -97,7 +96,7 @@ pub enum Operation<'a> {
     Manifest,
     /// `GET /ojs/v1/health`
     Health,
-    /// Everything else: it passes.
+    /// Any other request, which passes.
     Other,
 }
 
@@ -119,7 +118,7 @@ pub enum BadPath {
 const SEGMENTS: usize = 6;
 
 impl<'a> Operation<'a> {
-    /// What `method` on `path` (raw, without the query) asks for.
+    /// The operation of `method` on `path` (raw, without the query).
     ///
     /// # Errors
     /// The path is, or could be read as, one under `/ojs/`, and is ambiguous.
@@ -170,7 +169,7 @@ pub fn is_urgent(path: &str) -> bool {
     verb.is_some_and(|verb| matches!(verb, "ack" | "nack" | "heartbeat"))
 }
 
-/// What a method on these segments asks for; `part` gives one of them.
+/// The operation of a method on these segments; `part` gives one of them.
 fn named<'a>(
     method: &Method,
     names: Option<&[&str]>,
@@ -324,7 +323,7 @@ pub fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, st
     pairs.filter_map(|(name, value)| decoded(name).zip(decoded(value)))
 }
 
-/// What makes a path readable in two ways, if anything does.
+/// Why a path can be read in two ways, if it can.
 fn ambiguous(path: &str) -> Option<BadPath> {
     let path = path.strip_prefix('/').unwrap_or(path);
     // Nearly all paths end here, after one look at each byte.

@@ -5,10 +5,12 @@
 //! `[[policy]]` that matches, and what the job itself brings. Identity is the key: whatever
 //! renders the same key shares its counters.
 
+mod cache;
 pub mod feedback;
+pub mod fields;
 mod gate;
 pub mod job;
-mod known;
+pub mod limits;
 pub mod matcher;
 pub mod numbers;
 pub mod set;
@@ -19,12 +21,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
 
+pub use cache::LimitCache;
 pub use feedback::{Backoff, Feedback, Pause};
 pub use gate::Gate;
-pub use job::{BROUGHT, META, MIRROR, Sent, own_policies, sent_policies, strictest};
-pub use known::Known;
+pub use job::{BROUGHT, META, MIRROR, ON_LIMIT, Sent, own_policies, sent_policies};
+pub use limits::strictest;
 pub use matcher::{Match, Pattern};
 pub use set::{NextStart, QueueConfig, SetLimits};
 pub use spelling::nearest;
@@ -218,6 +221,28 @@ impl PolicySet {
             && own
                 .iter()
                 .any(|own| own.key == file.key && own.limits != Limits::default())
+    }
+
+    /// The job's own policy with which a key has more windows than stores keep of one.
+    pub fn too_many_windows(&self, sent: &[Sent<'_>]) -> Option<FieldError> {
+        let own = || sent.iter().map(|sent| &sent.policy);
+        own().zip(sent).find_map(|(one, sent)| {
+            let key = &one.key;
+            let own = own().filter(|own| own.key == *key);
+            let file = self.policies.iter();
+            let file = file.filter(|policy| policy.key.constant() == Some(key));
+            let file = file.filter(|_| self.accept != Accept::Replace);
+            let all = file.map(|policy| &policy.limits);
+            let count = each_window(all.chain(own.map(|own| &own.limits))).count();
+            (count > MOST_WINDOWS).then(|| FieldError {
+                field: format!("{}.rate", sent.at),
+                message: format!(
+                    "gives key {key:?} {count} windows, and a key has at most {MOST_WINDOWS}; \
+                     use the periods that other policies of this key have",
+                    key = key.as_str()
+                ),
+            })
+        })
     }
 
     /// The value whose lack makes a policy refuse the job at enqueue (`key_missing = "reject"`).
@@ -450,6 +475,33 @@ mod tests {
     fn limits(set: &PolicySet, job: &JobView<'_>, own: &[Limited]) -> Vec<String> {
         set.limits(job, own)
             .map_or(Vec::new(), |limits| asked(&limits))
+    }
+
+    #[test]
+    fn a_ninth_window_of_a_key_is_refused_where_a_job_brings_it() {
+        let seconds = |n: u64| crate::limit::Rate {
+            limit: std::num::NonZeroU32::MIN,
+            period: std::num::NonZeroU64::new(n * 1_000_000).unwrap(),
+            window: Default::default(),
+        };
+        let many = Policy {
+            limits: Limits {
+                rates: (1..=8).map(seconds).collect(),
+                ..Limits::default()
+            },
+            ..policy("many", Match::default(), "shared", 1)
+        };
+        let set = PolicySet::new(vec![many], Vec::new(), Accept::Tighten);
+        let field = |key: &str, period: &str| {
+            let rate = format!(r#"{{"limit":1,"period":"{period}"}}"#);
+            let body = format!(r#"{{"options":{{"rate_limit":{{"key":"{key}","rate":{rate}}}}}}}"#);
+            let sent = sent_policies(Json::parse(body.as_bytes(), 16).unwrap()).unwrap();
+            set.too_many_windows(&sent).map(|wrong| wrong.field)
+        };
+        assert_eq!(field("shared", "PT8S"), None);
+        assert_eq!(field("other", "PT9S"), None);
+        let wrong = field("shared", "PT9S");
+        assert_eq!(wrong.as_deref(), Some("options.rate_limit.rate"));
     }
 
     #[test]

@@ -2,29 +2,25 @@
 //!
 //! An enqueue of one or more jobs **wants** places in its queues, and gets **places** in all of them
 //! or in none. Places are taken before anything is sent on and settled by the backend's answer, so
-//! that no number of producers at once gets a queue over its bound. What is not known well enough is
+//! that no number of producers at once gets a queue over its bound. A queue near its bound is
 //! **looked** at first: one question to the backend for all who wait.
 //!
 //! Nothing in here asks, waits or tells the time. One lock, held for arithmetic only. Where a
-//! fleet shares a store, the store hands out the places of a queue ([`share`]).
+//! fleet shares a store, it shares one number for each queue ([`share`]).
 
-mod ages;
 pub mod bounds;
 pub mod drain;
 pub mod edge;
 pub mod estimate;
 mod forget;
-mod given;
+pub mod given;
 mod hidden;
-mod keys;
-mod lease;
+mod known;
 mod line;
 mod look;
 mod places;
 mod queue;
-mod recount;
 pub mod share;
-mod since;
 mod sizes;
 mod sums;
 mod tells;
@@ -45,20 +41,20 @@ use tokio::time::Instant;
 
 use crate::limit::Timestamp;
 
-pub use bounds::{Bounds, FileBounds, Given, PerKey, PushRate, Strategy};
-pub use edge::{Crossed, Edge, Said, Whose};
-pub use estimate::{Counts, Held, Mark};
-pub use line::{Come, Turn};
-pub use look::{Told, Untold};
+pub use bounds::{Bounds, FileBounds, Given, OverflowStrategy, PerKey, PushRate};
+pub use edge::{Crossed, Edge, RefusalTold};
+pub use estimate::{Counts, HeldCount, LookFound, LookKind, Mark};
+pub use line::{Come, LineTurn};
+pub use look::{Fleet, StatsTold, Untold};
 pub use places::Places;
-pub use share::{CLAIM, Lease, Leased, Others, Shared};
+pub use share::{Granted, WantedPlaces};
 pub use tenants::DEFAULT_TENANT;
-pub use want::{Full, Level, Met, Now, Resumes, Unit, Usage, Want, tried_to_drop};
+pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want, tried_to_drop};
 
-use bounds::{Table, UNBOUNDED};
-use keys::Keys;
-use line::{Ahead, Line};
-use queue::{Asked, Queue};
+use bounds::{BoundsTable, UNBOUNDED};
+use known::KeyCounts;
+use line::{Ahead, BlockedLine};
+use queue::{BoundedQueue, QueueAnswer};
 use sums::Sums;
 use tells::Tells;
 
@@ -69,44 +65,48 @@ pub enum Away {
     Unreachable(String),
     /// It listens, and did not answer to the end, or not as a backend does.
     Silent(String),
-    /// It answers the question with this status, which says nothing of how much waits.
+    /// It answers with this status, and not with numbers.
     Failing(u16),
     /// It did not answer in this time.
     Late(Duration),
 }
 
 /// What is known of queues, by name.
-type Queues = hashbrown::HashMap<Arc<str>, Box<Queue>>;
+type BoundedQueues = hashbrown::HashMap<Arc<str>, Box<BoundedQueue>>;
 
-/// Says what is held of a queue in this sidecar.
-type HeldOf = Box<dyn Fn(&str) -> Held + Send + Sync>;
+/// Counts the jobs of a queue that this sidecar holds.
+type HeldOf = Box<dyn Fn(&str) -> HeldCount + Send + Sync>;
 
 /// The bounded queues of one sidecar.
 pub struct Pressure {
     held: HeldOf,
-    table: ArcSwap<Table>,
-    /// Whether any queue is bounded in it: mostly none is, and nobody looks any further.
+    table: ArcSwap<BoundsTable>,
+    /// Whether any queue is bounded. Mostly none is, and this spares all else.
     any: AtomicBool,
     marks: AtomicU64,
-    state: Mutex<State>,
-    /// What the queues know of tenants, together.
+    state: Mutex<PressureState>,
+    /// How many jobs of each tenant wait, over all queues.
     sums: Arc<Sums>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
     tells: (Tells, Tells),
-    /// Any job was seen to fail that is tried again.
+    /// Whether any job was seen to fail and to be tried again.
     retries: AtomicBool,
-    /// Told when places are wanted of the store, or some were given.
-    leases: Notify,
+    /// Whether a fleet shares its depths.
+    shared: AtomicBool,
+    /// Told when the store is to be asked or told something.
+    news: Arc<Notify>,
 }
 
 #[derive(Default, Debug)]
-struct State {
-    queues: Queues,
-    line: Line,
-    /// Queues for which places are wanted of the store.
+struct PressureState {
+    queues: BoundedQueues,
+    line: BlockedLine,
+    /// Queues for which the store is to be asked for places.
     wanted: Vec<Arc<str>>,
-    /// Queues that have places of the store.
-    sharing: HashSet<Arc<str>>,
+    /// Queues of which the store is to be told something.
+    untold: HashSet<Arc<str>>,
+    /// Told when the first queue comes to be in one of these two.
+    news: Arc<Notify>,
 }
 
 impl fmt::Debug for Pressure {
@@ -117,12 +117,12 @@ impl fmt::Debug for Pressure {
 
 /// The answer to an enqueue.
 #[derive(Debug)]
-pub enum Answer {
+pub enum Admission {
     /// It fits: its places are taken.
     Go(Places),
     /// These queues must be looked at first.
     Look(Vec<Looking>),
-    /// One job of this queue must be dropped before it is asked again: none could be, the last time.
+    /// The caller must drop a job of this queue and ask again: the last time no job could be dropped.
     Drop(Arc<str>),
     /// It does not fit.
     Full(Box<Full>),
@@ -152,9 +152,27 @@ pub enum Dropped {
     None,
 }
 
+/// Who asks for places, with what those want who wait before it.
+#[derive(Clone, Copy, Debug)]
+enum Asker<'a> {
+    /// An enqueue that has just come.
+    New(&'a Ahead),
+    /// One that stands in line.
+    InLine(&'a Ahead),
+}
+
+/// Where jobs go that the backend gave to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakenTo {
+    /// To a worker: they wait no longer.
+    Worker,
+    /// Into the hold, where they wait on.
+    Hold,
+}
+
 /// What became of an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum EnqueueOutcome {
     /// The backend stored it, or may have.
     Stored,
     /// It surely did not.
@@ -162,37 +180,43 @@ pub enum Outcome {
 }
 
 impl Pressure {
-    /// With the bounds of a file. `held` says what is held of a queue; it must not come back here.
+    /// Starts with the bounds of a file. `held` counts what is held of a queue; it is called under the lock.
     pub fn new(
         file: Arc<FileBounds>,
-        held: impl Fn(&str) -> Held + Send + Sync + 'static,
+        held: impl Fn(&str) -> HeldCount + Send + Sync + 'static,
     ) -> Arc<Pressure> {
-        let table = Table::new(file, HashMap::new(), HashMap::new());
+        let table = BoundsTable::new(file, HashMap::new(), HashMap::new());
+        let news = Arc::<Notify>::default();
         Arc::new(Pressure {
             held: Box::new(held),
             any: AtomicBool::new(table.any()),
             table: ArcSwap::from_pointee(table),
             marks: AtomicU64::new(1),
-            state: Mutex::default(),
+            state: Mutex::new(PressureState {
+                news: Arc::clone(&news),
+                ..PressureState::default()
+            }),
             sums: Arc::default(),
             tells: Default::default(),
             retries: AtomicBool::new(false),
-            leases: Notify::new(),
+            shared: AtomicBool::new(false),
+            news,
         })
     }
 
-    /// Does something with a queue, if anything is kept of it.
-    fn with<T>(&self, name: &str, what: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+    /// Changes or reads a queue, if anything is kept of it.
+    fn with<T>(&self, name: &str, what: impl FnOnce(&mut BoundedQueue) -> T) -> Option<T> {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         Some(what(queue))
     }
 
-    /// The same where it may make room: whoever stands in line may have its turn then.
-    fn make_room(self: &Arc<Self>, name: &str, now: Now, what: impl FnOnce(&mut Queue)) {
+    /// Changes a queue in a way that may make room, and gives the room to those who wait for it.
+    fn make_room(self: &Arc<Self>, name: &str, now: Now, what: impl FnOnce(&mut BoundedQueue)) {
         let mut state = self.state.lock();
         if let Some(queue) = state.queues.get_mut(name) {
             what(queue);
+            state.note_untold(name);
             self.serve(&mut state, now);
         }
     }
@@ -222,12 +246,12 @@ impl Pressure {
         table.of(queue).is_some_and(|bounds| bounds.has_own())
     }
 
-    /// What is said of a queue's bounds, by the file and over HTTP; `None`: nothing.
+    /// The bounds of a queue as the file and HTTP give them.
     pub fn given(&self, queue: &str) -> Option<Given> {
         self.table.load().given(queue)
     }
 
-    /// The bounds of another file. Says where the queues stand now that were near their bounds.
+    /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.
     #[must_use]
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
         let mut state = self.state.lock();
@@ -237,8 +261,7 @@ impl Pressure {
         levels
     }
 
-    /// These bounds of queues and of tenants are set over HTTP, and no others. Says where the queues stand now
-    /// that were near their bounds.
+    /// Replaces all bounds that were set over HTTP. Returns where the queues stand that were near their bounds.
     #[must_use]
     pub fn set(
         self: &Arc<Self>,
@@ -253,8 +276,13 @@ impl Pressure {
         levels
     }
 
-    /// Queues have the bounds of this table from now on, whether anybody enqueues or not.
-    fn bound_again(&self, state: &mut State, table: Table, now: Instant) -> Vec<(Arc<str>, Level)> {
+    /// Gives all queues the bounds of this table, whether anybody enqueues or not.
+    fn bound_again(
+        &self,
+        state: &mut PressureState,
+        table: BoundsTable,
+        now: Instant,
+    ) -> Vec<(Arc<str>, Level)> {
         let table = Arc::new(table);
         self.any.store(table.any(), Ordering::Release);
         let before = self.table.swap(Arc::clone(&table));
@@ -272,35 +300,35 @@ impl Pressure {
         each.collect()
     }
 
-    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: nothing is said.
+    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound.
     pub fn tenant(&self, tenant: &str) -> Option<u64> {
         self.table.load().tenants().given(tenant)
     }
 
-    /// A point in the order of things: what is sent after this is not in an answer from before it.
+    /// A new mark: what is sent after it is not in an answer from before it.
     pub fn mark(&self) -> Mark {
         Mark(self.marks.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Asks for places in all the queues of an enqueue, in the order of their names. What is wanted is
-    /// taken when it fits.
-    pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Answer {
+    /// Asks for places in all the queues of an enqueue, in the order of their names, and takes them if it fits.
+    pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Admission {
         let mut state = self.state.lock();
         state.forget_idle(now.at);
         let ahead = state.line.ahead();
-        self.ask_in(&mut state, wants, now, (&ahead, false))
+        self.ask_in(&mut state, wants, now, Asker::New(&ahead))
     }
 
     fn ask_in(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut PressureState,
         wants: &mut Vec<Want>,
         now: Now,
-        (ahead, in_line): (&Ahead, bool),
-    ) -> Answer {
+        asker: Asker<'_>,
+    ) -> Admission {
+        let (Asker::New(ahead) | Asker::InLine(ahead)) = asker;
         let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
-        let (mut leases, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
+        let (mut shared, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
         let tenant = tenants::full(&self.table.load(), &self.sums, wants, ahead);
         for want in wants.iter_mut() {
             let queue = self.of(queues, want, now.at);
@@ -309,21 +337,21 @@ impl Pressure {
                 .filter(|full| want.tenants.contains(&full.tenant));
             let (held, before) = ((self.held)(&want.queue), ahead.of(&want.queue));
             match queue.ask(want, held, before, tenant, now) {
-                Asked::Fits { drop, look } => {
+                QueueAnswer::Fits { drop, look } => {
                     want.drop = drop;
                     if look && !queue.estimate.is_looking() {
                         soon.push(Arc::clone(&want.queue));
                     }
                 }
-                Asked::Look => {
+                QueueAnswer::Look => {
                     if let Some(away) = queue.away_at(now.at) {
-                        return Answer::Away(away.clone());
+                        return Admission::Away(away.clone());
                     }
                     looks.push(Arc::clone(&want.queue));
                 }
-                Asked::Lease => leases.push(Arc::clone(&want.queue)),
-                Asked::Drop => stuck = Some(Arc::clone(&want.queue)),
-                Asked::Full(found) => {
+                QueueAnswer::Places => shared.push(Arc::clone(&want.queue)),
+                QueueAnswer::Drop => stuck = Some(Arc::clone(&want.queue)),
+                QueueAnswer::Full(found) => {
                     if full.as_ref().is_none_or(|full| found.rank() > full.rank()) {
                         full = Some(found);
                     }
@@ -332,23 +360,25 @@ impl Pressure {
         }
         if full.as_ref().is_none_or(|full| full.ever) && !looks.is_empty() {
             // Those in line have somebody who looks for them.
-            let begun = looks.into_iter().filter(|_| !in_line);
+            let is_new = matches!(asker, Asker::New(_));
+            let begun = looks.into_iter().filter(|_| is_new);
             let looking = begun.filter_map(|name| Looking::at(queues.get_mut(&name)?, name));
-            return Answer::Look(looking.collect());
+            return Admission::Look(looking.collect());
         }
         if let Some(full) = full {
             return self.refuse(queues, full, now);
         }
         if let Some(name) = stuck {
-            return Answer::Drop(name);
+            return Admission::Drop(name);
         }
-        if !leases.is_empty() {
-            return Answer::Look(self.lease(state, leases));
+        if !shared.is_empty() {
+            return Admission::Look(self.want_places(state, shared));
         }
         for want in &*wants {
-            self.of(queues, want, now.at).reserve(want, now);
+            self.of(&mut state.queues, want, now.at).reserve(want, now);
+            state.note_untold(&want.queue);
         }
-        Answer::Go(Places {
+        Admission::Go(Places {
             pressure: Arc::clone(self),
             wants: std::mem::take(wants),
             now,
@@ -359,7 +389,12 @@ impl Pressure {
     }
 
     /// The state of a wanted queue.
-    fn of<'q>(&self, queues: &'q mut Queues, want: &Want, now: Instant) -> &'q mut Queue {
+    fn of<'q>(
+        &self,
+        queues: &'q mut BoundedQueues,
+        want: &Want,
+        now: Instant,
+    ) -> &'q mut BoundedQueue {
         let queue = queues
             .entry(Arc::clone(&want.queue))
             .or_insert_with_key(|name| self.queue(name, Arc::clone(&want.bounds), now));
@@ -371,31 +406,30 @@ impl Pressure {
     }
 
     /// A queue of which nothing is known yet.
-    fn queue(&self, name: &Arc<str>, bounds: Arc<Bounds>, now: Instant) -> Box<Queue> {
-        let tenants = Keys::summed(&self.sums, name);
-        Box::new(Queue::new(bounds, tenants, now))
+    fn queue(&self, name: &Arc<str>, bounds: Arc<Bounds>, now: Instant) -> Box<BoundedQueue> {
+        let tenants = KeyCounts::summed(&self.sums, name);
+        Box::new(BoundedQueue::new(bounds, tenants, now))
     }
 
     /// The answer to an enqueue that does not fit.
-    fn refuse(&self, queues: &mut Queues, full: Box<Full>, now: Now) -> Answer {
+    fn refuse(&self, queues: &mut BoundedQueues, full: Box<Full>, now: Now) -> Admission {
         if let Some(queue) = queues.get_mut(&full.queue) {
             // There may be room that nobody knows of; where no numbers are told, there is none.
-            let may_fit = full.ever && matches!(full.met, Met::Depth | Met::Bytes);
+            let may_fit = full.ever && matches!(full.met, BoundMet::Depth | BoundMet::Bytes);
             if may_fit
                 && queue.estimate.is_told()
                 && let Some(away) = queue.away_at(now.at)
             {
-                return Answer::Away(away.clone());
+                return Admission::Away(away.clone());
             }
             queue.refuses(full.met, (self.held)(&full.queue));
         }
-        Answer::Full(full)
+        Admission::Full(full)
     }
 
-    /// A producer is told now that its enqueue does not fit; where else that is worth telling. One that stands in
-    /// line is told nothing yet.
-    pub fn says(&self, full: &Full, now: Instant) -> Said {
-        let first = Said {
+    /// Notes that a producer is told that its enqueue does not fit. Returns where else that is worth telling.
+    pub fn says(&self, full: &Full, now: Instant) -> RefusalTold {
+        let first = RefusalTold {
             told: true,
             loud: true,
         };
@@ -403,13 +437,13 @@ impl Pressure {
             .unwrap_or(first)
     }
 
-    /// Stands in line until the places are free. `None`: too many stand there.
-    pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<Turn> {
+    /// Puts an enqueue in line until its places are free. `None`: the line is too long.
+    pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<LineTurn> {
         self.state.lock().line.stand(Arc::clone(self), wants, most)
     }
 
-    /// Asks once more for one who stood in line in vain and has left it; what did not fit then is `full`, which is
-    /// told as it is now where the queue is being looked at.
+    /// Asks once more for an enqueue that waited in line in vain. `full` is why it did not fit at first; while the
+    /// queue is being looked at, its numbers of now are returned.
     pub fn ask_last(
         self: &Arc<Self>,
         wants: &mut Vec<Want>,
@@ -426,14 +460,14 @@ impl Pressure {
             }
             None => false,
         });
-        match self.ask_in(&mut state, wants, now, (&ahead, true)) {
-            Answer::Go(places) => Ok(places),
-            Answer::Full(full) => Err(full),
+        match self.ask_in(&mut state, wants, now, Asker::InLine(&ahead)) {
+            Admission::Go(places) => Ok(places),
+            Admission::Full(full) => Err(full),
             _ => {
                 // The queue alone tells nothing of what it shared with others, nor of what bounds it no more.
                 let tells = |bounds: &Bounds| match full.met {
-                    Met::Depth => bounds.max_depth.is_some(),
-                    Met::Bytes => bounds.max_bytes.is_some(),
+                    BoundMet::Depth => bounds.max_depth.is_some(),
+                    BoundMet::Bytes => bounds.max_bytes.is_some(),
                     _ => false,
                 };
                 let mut wants = wants.iter();
@@ -448,13 +482,13 @@ impl Pressure {
         }
     }
 
-    /// Gives places to those who stand in line, in its order: nobody passes one who waits for the same
-    /// queue, unless that has room for both.
-    fn serve(self: &Arc<Self>, state: &mut State, now: Now) {
+    /// Gives places to those who stand in line, in their order. Nobody passes one who waits for the same queue,
+    /// unless it has room for both.
+    fn serve(self: &Arc<Self>, state: &mut PressureState, now: Now) {
         if state.line.len() == 0 {
             return;
         }
-        // Queues that have no room even for one who stays, and what all of those want.
+        // BoundedQueues that have no room even for one who stays, and what all of those want.
         let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), Ahead::default());
         let mut line = std::mem::take(&mut state.line);
         line.retain(|waiter| {
@@ -471,8 +505,8 @@ impl Pressure {
                     ..want.clone()
                 })
             });
-            match self.ask_in(state, &mut wants.collect(), now, (&ahead, true)) {
-                Answer::Go(places) => {
+            match self.ask_in(state, &mut wants.collect(), now, Asker::InLine(&ahead)) {
+                Admission::Go(places) => {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.
                         let wants = std::mem::take(&mut places.wants);
@@ -480,19 +514,19 @@ impl Pressure {
                     }
                     false
                 }
-                Answer::Full(full) => {
-                    if matches!(full.met, Met::Depth | Met::Bytes) {
+                Admission::Full(full) => {
+                    if matches!(full.met, BoundMet::Depth | BoundMet::Bytes) {
                         shut.insert(full.queue);
                     }
                     ahead.add(&waiter.wants);
                     true
                 }
                 // Which of them has room is not known.
-                Answer::Look(_) | Answer::Away(_) => {
+                Admission::Look(_) | Admission::Away(_) => {
                     shut.extend(names());
                     true
                 }
-                Answer::Drop(queue) => {
+                Admission::Drop(queue) => {
                     waiter.drop_first(queue);
                     ahead.add(&waiter.wants);
                     true
@@ -502,7 +536,7 @@ impl Pressure {
         state.line = line;
     }
 
-    /// Who stands in line may have its turn now.
+    /// Gives room to those who stand in line, if there is any.
     pub fn wake(self: &Arc<Self>, now: Now) {
         let mut state = self.state.lock();
         self.serve(&mut state, now);
@@ -513,23 +547,22 @@ impl Pressure {
         self.state.lock().line.len()
     }
 
-    /// Jobs of a queue were given to us in answer to a FETCH that was sent at `sent`. `out`: to a
-    /// worker; else they are held here.
-    pub fn left(self: &Arc<Self>, name: &str, jobs: u64, sent: Mark, out: bool, now: Now) {
-        self.make_room(name, now, |queue| queue.left(jobs, sent, out, now.at));
+    /// Notes that jobs of a queue were given to us in answer to a FETCH that was sent at `sent`.
+    pub fn left(self: &Arc<Self>, name: &str, jobs: u64, sent: Mark, to: TakenTo, now: Now) {
+        self.make_room(name, now, |queue| queue.left(jobs, sent, to, now.at));
     }
 
-    /// Whether the jobs of a queue are told apart by key, so that it matters which of them leave.
+    /// Whether it matters which jobs of a queue leave, and not only how many.
     pub fn is_keyed(&self, name: &str) -> bool {
         self.bounds(name).is_some_and(|bounds| bounds.tells_apart())
     }
 
-    /// This job of a queue waits no longer.
+    /// Notes that this job of a queue waits no longer.
     pub fn gone(self: &Arc<Self>, name: &str, id: &str, now: Now) {
         self.make_room(name, now, |queue| queue.gone(id));
     }
 
-    /// A held job of a queue goes to a worker.
+    /// Notes that a held job of a queue goes to a worker.
     pub fn started(self: &Arc<Self>, name: &str, id: &str, now: Now) {
         if self.any() {
             self.make_room(name, now, |queue| queue.started(id, now.at));
@@ -560,7 +593,7 @@ impl Pressure {
         self.retries.load(Ordering::Relaxed)
     }
 
-    /// A job of a queue was given to us: if it was to be tried again, that is now.
+    /// Notes that a job of a queue was given to us: it waits for no further attempt.
     pub fn given_again(&self, name: &str, job: &str) {
         self.with(name, |queue| queue.given(job));
     }
@@ -582,49 +615,26 @@ impl Pressure {
         self.with(name, |queue| queue.unschedules(due));
     }
 
-    /// What became of a job that was to be dropped for an enqueue.
+    /// Notes what became of a job that was to be dropped for an enqueue.
     pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
         self.with(name, |queue| queue.dropped(what, now));
     }
 
-    /// What became of a job that was to be dropped before an enqueue is let in.
+    /// Notes what became of a job that was to be dropped before an enqueue is let in.
     pub fn dropped_first(&self, name: &str, what: Dropped, now: Instant) {
         self.with(name, |queue| queue.dropped_first(what, now));
     }
 
-    /// Whether a job that was to be dropped must go still; if not, it goes no more.
+    /// Whether a job that was to be dropped must still go. If not, it is counted as staying.
     pub fn must_drop(&self, name: &str) -> bool {
         self.with(name, |queue| queue.must_drop((self.held)(name)))
             .unwrap_or(false)
     }
 
-    /// The job of a queue to drop, once, but none of `stay`; `None`: what the backend would give next.
+    /// Takes the oldest job of a queue that is not one of `stay`. `None`: it is the one that the backend gives next.
     pub fn oldest(&self, name: &str, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
         let mut state = self.state.lock();
-        let ages = &mut state.queues.get_mut(name)?.ages;
-        let id = ages.oldest(stay)?;
-        ages.left(&id);
-        Some(id)
-    }
-
-    /// Whether the backend's list of jobs should say how many of a queue wait: its statistics leave out
-    /// much of what should be there.
-    pub fn recounts(&self, name: &str, now: Instant) -> bool {
-        self.with(name, |queue| queue.recount.asks(now))
-            .unwrap_or(false)
-    }
-
-    /// The list has so many where the statistics said `told`; `None`: nobody knows. Says whether the
-    /// statistics turn out to leave jobs out.
-    pub fn recounted(&self, name: &str, listed: Option<u64>, told: u64, now: Instant) -> bool {
-        self.with(name, |queue| queue.recount.listed(listed, told, now))
-            .unwrap_or(false)
-    }
-
-    /// Whether the statistics of a queue are known to leave jobs out.
-    pub fn is_short(&self, name: &str) -> bool {
-        self.with(name, |queue| queue.recount.is_proven())
-            .unwrap_or(false)
+        state.queues.get_mut(name)?.members.take_oldest(stay)
     }
 
     /// Where a queue stands; `None`: nothing is known of it.
@@ -632,7 +642,7 @@ impl Pressure {
         self.with(name, |queue| self.level_of(queue, name))?
     }
 
-    fn level_of(&self, queue: &mut Queue, name: &str) -> Option<Level> {
+    fn level_of(&self, queue: &mut BoundedQueue, name: &str) -> Option<Level> {
         let known = queue.estimate.is_known();
         known.then(|| queue.level((self.held)(name)))
     }
@@ -643,7 +653,7 @@ impl Pressure {
         let state = self.state.lock();
         let due = state.queues.iter();
         let due = due.filter(|(_, queue)| queue.is_pressed(now));
-        due.map(|(name, queue)| (Arc::clone(name), queue.scope))
+        due.map(|(name, queue)| (Arc::clone(name), queue.looks.scope))
             .collect()
     }
 
@@ -670,40 +680,69 @@ impl Pressure {
         known.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Jobs may have come to any queue: each is looked at before its next enqueue is let in.
+    /// Has each queue looked at before its next enqueue is let in: jobs may have come to any of them.
     pub fn doubt_all(&self) {
         let mut state = self.state.lock();
         let queues = state.queues.values_mut();
         queues.for_each(|queue| queue.estimate.doubt_all());
     }
 
+    /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
+    /// their names or something is to be remembered of them. Call it now and then.
+    pub fn forget_unused(&self, now: Now) {
+        let mut state = self.state.lock();
+        let table = self.table.load();
+        let PressureState { queues, untold, .. } = &mut *state;
+        queues.retain(|name, queue| {
+            let stays = queue.is_used(now.at) || untold.contains(name) || table.names(name);
+            // Of one that is not bounded any more, what is known is true no longer.
+            stays || (table.of(name).is_some() && queue.has_some((self.held)(name), now))
+        });
+        let len = queues.len();
+        queues.shrink_to(2 * len);
+        self.sums.shrink();
+    }
+
     /// Forgets all that is known of queues (`dev`'s reset); bounds stay.
     pub fn clear(&self) {
         let mut state = self.state.lock();
         for queue in state.queues.values() {
-            queue.done.notify_waiters();
+            queue.looks.done.notify_waiters();
         }
         state.queues.clear();
     }
 }
 
 impl Looking {
-    fn at(queue: &mut Queue, name: Arc<str>) -> Option<Looking> {
+    fn at(queue: &mut BoundedQueue, name: Arc<str>) -> Option<Looking> {
         Some(Looking {
-            done: Arc::clone(&queue.done).notified_owned(),
-            begin: queue.estimate.begin(true),
+            done: Arc::clone(&queue.looks.done).notified_owned(),
+            begin: queue.estimate.begin(LookKind::Closed),
             queue: name,
         })
     }
 }
 
-impl State {
-    /// These enqueues surely did not happen.
+impl PressureState {
+    /// Takes back the places of enqueues that surely did not happen.
     fn refused(&mut self, wants: &[Want], at: Timestamp) {
         for want in wants {
             if let Some(queue) = self.queues.get_mut(&want.queue) {
                 queue.refused(want, at);
             }
+            self.note_untold(&want.queue);
+        }
+    }
+
+    /// Notes that the store is to be told of a queue, if a number is shared for it.
+    fn note_untold(&mut self, name: &str) {
+        if let Some((name, queue)) = self.queues.get_key_value(name)
+            && queue.share.is_on()
+        {
+            if self.untold.is_empty() {
+                self.news.notify_one();
+            }
+            self.untold.insert(Arc::clone(name));
         }
     }
 }

@@ -1,28 +1,30 @@
-//! Wiring: the parts from the settings, and the drain at the end. It makes no runtime, no thread, no
-//! signal handler and no global; `main` does, and tests do without.
+//! Makes the parts from the settings, serves, and drains at the end. `main` makes the runtime, the threads and the
+//! signal handlers, so that tests can run the same code without them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use http::Response;
 use http::request::Parts;
-use http::{HeaderValue, Response};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::admin::{Admin, Readiness};
-use crate::config::{self, MediaType, Settings};
+use crate::config::{self, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
 use crate::proxy::body::Body;
-use crate::proxy::load::Load;
-use crate::proxy::respond::Relabel;
-use crate::proxy::{self, Backend, Proxy, Sidecar};
+use crate::proxy::load::{Load, Urgency};
+use crate::proxy::sweep::{self, adopt, give_back};
+use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
 use crate::server;
 use crate::store::Store;
 use crate::upstream::{self, Target, Upstream};
@@ -30,7 +32,7 @@ use crate::upstream::{self, Target, Upstream};
 mod reload;
 mod storage;
 
-pub use reload::{LogLevel, Outcome, Reload};
+pub use reload::{LogLevel, Reload, ReloadOutcome};
 pub use storage::open_store;
 
 use reload::Following;
@@ -38,23 +40,23 @@ use reload::Following;
 /// How long connections may take to end after the drain.
 const CLOSING: Duration = Duration::from_secs(3);
 
-/// How often it is looked whether the store has answered for the first time.
+/// How often a start looks whether the store has answered for the first time, or a port has become free.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What comes from outside: where connections are made, where usage is kept, and chance.
+/// What a run gets from outside, so that a test can give it a simulated network, a store and a seed.
 #[derive(Clone, Debug)]
 pub struct Env {
     /// The network.
     pub net: Net,
     /// Where usage is kept.
-    pub store: Arc<dyn Store>,
+    pub store: Store,
     /// Makes this sidecar's own worker id.
     pub seed: u64,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev`).
     pub reset: bool,
 }
 
-/// How a run ends: first in order, then at once.
+/// Ends a run: first in order, then at once.
 #[derive(Clone, Default, Debug)]
 pub struct Stop {
     /// Begin to drain.
@@ -66,7 +68,6 @@ pub struct Stop {
 /// A bound and wired sidecar that does not serve yet.
 #[derive(Debug)]
 pub struct Running {
-    settings: Settings,
     env: Env,
     sidecar: Arc<Sidecar>,
     upstream: Upstream,
@@ -89,60 +90,60 @@ pub struct Thread {
     net: Net,
     sidecar: Arc<Sidecar>,
     upstream: Upstream,
-    limits: server::Limits,
+    limits: server::ListenerBounds,
     closing: CancellationToken,
     over: CancellationToken,
-    /// Held while it has connections.
+    /// Held while the thread has connections.
     serving: TaskTrackerToken,
 }
 
 impl Running {
-    /// Binds both ports and wires everything.
+    /// Binds both ports and wires everything. A port in use is waited for, for up to `server.drain_timeout`.
     ///
     /// # Errors
     /// A port cannot be bound, or the backend's address or roots cannot be used.
     pub async fn start(settings: Settings, env: Env) -> anyhow::Result<Running> {
         let ca = settings.upstream.ca_file.as_deref();
         let target = Target::parse(&settings.upstream.url.to_string(), ca)?;
-        let bound = |what: &'static str, addr| move || format!("cannot listen on {addr} ({what})");
-        let (listen, admin_listen) = (settings.server.listen, settings.server.admin_listen);
-        let mut data = env
-            .net
-            .bind(listen)
-            .await
-            .with_context(bound("server.listen", listen))?;
-        if settings.server.threads > 1 {
+        let server = &settings.server;
+        let patience = server.drain_timeout;
+        let mut data = bind(&env.net, "server.listen", server.listen, patience).await?;
+        if server.threads > 1 {
             // Bound alone first, so that a port in use is noticed; now again, to be shared.
             let addr = data.local_addr()?;
             drop(data);
-            data = env
-                .net
-                .bind_shared(addr)
-                .await
-                .with_context(bound("server.listen", addr))?;
+            let shared = env.net.bind_shared(addr).await;
+            data = shared.with_context(|| format!("cannot listen on {addr} (server.listen)"))?;
         }
-        let admin = env
-            .net
-            .bind(admin_listen)
-            .await
-            .with_context(bound("server.admin_listen", admin_listen))?;
+        let admin = bind(
+            &env.net,
+            "server.admin_listen",
+            server.admin_listen,
+            patience,
+        )
+        .await?;
         let metrics = Metrics::new(settings.metrics.top_keys);
-        let proxied = proxy_settings(&settings, env.reset)
+        let mut proxied = proxy::ProxySettings::new(&settings, env.reset)
             .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
+        let worker_id = &mut proxied.upstream.worker_id;
+        if worker_id.is_none() && matches!(env.net, Net::Tcp) {
+            *worker_id = stable_worker_id(data.local_addr()?.port());
+        }
         let sidecar = Sidecar::new(
             proxied,
             Arc::clone(&settings.policies),
-            Arc::clone(&env.store),
+            env.store.clone(),
             backend(&settings.upstream),
             metrics.clone(),
             &storage::name(env.seed),
         );
-        sidecar.store().declare(settings.store.by_policy.clone());
-        sidecar.store().reserve_for(settings.store.reserved.clone());
-        let upstream = Upstream::new(target, env.net.clone(), upstream_limits(&settings));
-        let reload = Reload::new(settings.clone(), Arc::clone(&sidecar), env.reset);
+        sidecar
+            .store()
+            .declare(settings.on_store_error_by_policy.clone());
+        sidecar.store().reserve_for(settings.reserved.clone());
+        let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings));
+        let reload = Reload::new(settings, Arc::clone(&sidecar), env.reset);
         Ok(Running {
-            settings,
             env,
             sidecar,
             reload,
@@ -160,7 +161,12 @@ impl Running {
 
     /// Follows the file that the settings are from: whenever it changes, and when `ask` is notified, it
     /// is read and put in force; `level` is that of the log.
-    pub fn following(mut self, file: config::File, ask: Arc<Notify>, level: LogLevel) -> Running {
+    pub fn following(
+        mut self,
+        file: config::ConfigFile,
+        ask: Arc<Notify>,
+        level: LogLevel,
+    ) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
         self.following = Some(Following::new(file, reload, metrics, ask, level));
         self
@@ -192,20 +198,19 @@ impl Running {
     /// # Errors
     /// The system does not say which port was bound.
     pub fn threads(&self) -> std::io::Result<Vec<Thread>> {
+        let settings = self.reload.settings();
         let thread = |addr| Thread {
             addr,
             net: self.env.net.clone(),
             sidecar: Arc::clone(&self.sidecar),
             upstream: self.upstream.another(),
-            limits: server_limits(&self.settings.server),
+            limits: listener_bounds(&settings.server),
             closing: self.closing.clone(),
             over: self.over.clone(),
             serving: self.serving.token(),
         };
         let addr = self.addr()?;
-        Ok((1..self.settings.server.threads)
-            .map(|_| thread(addr))
-            .collect())
+        Ok((1..settings.server.threads).map(|_| thread(addr)).collect())
     }
 
     /// Serves until `stop`, drains, and returns when nothing is left to do.
@@ -215,7 +220,7 @@ impl Running {
     pub async fn serve(self, stop: Stop) -> anyhow::Result<()> {
         // However this ends, the other threads end too.
         let _over = self.over.clone().drop_guard();
-        let limits = server_limits(&self.settings.server);
+        let limits = listener_bounds(&self.reload.settings().server);
         let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
         let sweeping = CancellationToken::new();
         let metrics = self.metrics;
@@ -234,7 +239,7 @@ impl Running {
         // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
         // A backend that does not answer yet is asked again at each limited FETCH.
         tokio::select! {
-            _asked_later = proxy.ensure_learnt() => {}
+            _asked_later = adopt::ensure_learnt(&proxy) => {}
             () = stop.heard() => {}
         }
         tasks.spawn(server::serve(
@@ -245,7 +250,7 @@ impl Running {
         ));
         tasks.spawn({
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
-            async move { proxy.attend(sweeping).await }
+            async move { sweep::attend(&proxy, sweeping).await }
         });
         tasks.spawn(follow(self.following, sweeping.clone()));
         tasks.spawn(keep_up(metrics, sweeping.clone()));
@@ -256,7 +261,7 @@ impl Running {
             broken = broken(&mut tasks) => Err(broken),
         };
         self.readiness.draining();
-        let given_back = proxy.sidecar().given_back();
+        let given_back = give_back::given_back(proxy.sidecar());
         drain(&proxy, &self.reload.settings().server, &stop).await;
         say_what_is_left(proxy.sidecar(), given_back).await;
         sweeping.cancel();
@@ -276,8 +281,42 @@ impl Running {
     }
 }
 
+/// Binds a port. A predecessor that still drains keeps its ports until it ends, so a port in use is tried again until
+/// `patience` is over: as long as such a drain may take.
+///
+/// # Errors
+/// The port cannot be bound; the message names the `setting`.
+async fn bind(
+    net: &Net,
+    setting: &'static str,
+    addr: SocketAddr,
+    patience: Duration,
+) -> anyhow::Result<Listener> {
+    let in_use = |bound: &io::Result<Listener>| {
+        let failed = bound.as_ref().err();
+        failed.is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    let mut bound = net.bind(addr).await;
+    if in_use(&bound) {
+        tracing::warn!(
+            "{addr} ({setting}) is in use: waiting up to {patience:?} (server.drain_timeout) for a predecessor that \
+             may still drain"
+        );
+        let deadline = Instant::now() + patience;
+        while in_use(&bound) && Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+            bound = net.bind(addr).await;
+        }
+    }
+    let still = match in_use(&bound) {
+        true => format!(": another process had the port for {patience:?} (server.drain_timeout)"),
+        false => String::new(),
+    };
+    bound.with_context(|| format!("cannot listen on {addr} ({setting}){still}"))
+}
+
 impl Stop {
-    /// Ends when it is to end, in order or at once.
+    /// Waits until the run has to end, in order or at once.
     pub async fn heard(&self) {
         tokio::select! {
             () = self.drain.cancelled() => {}
@@ -286,7 +325,7 @@ impl Stop {
     }
 }
 
-/// Ends when one of the tasks has panicked, and says so.
+/// Waits until one of the tasks panics.
 async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
     loop {
         match tasks.join_next().await {
@@ -294,7 +333,7 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
                 tracing::error!(%error, "a bug: a part of the sidecar broke; draining");
                 return anyhow::anyhow!("a bug: a part of the sidecar broke: {error}");
             }
-            // The config is followed no more, or never was.
+            // The config is not followed, or not any longer.
             Some(Ok(())) => {}
             None => std::future::pending().await,
         }
@@ -302,10 +341,10 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
 }
 
 /// Drains, for as long as the settings say.
-async fn drain(proxy: &Proxy, settings: &config::Server, stop: &Stop) {
+async fn drain(proxy: &Proxy, settings: &config::ServerSettings, stop: &Stop) {
     let (least, most) = (settings.drain_min, settings.drain_timeout);
     tokio::select! {
-        _ = tokio::time::timeout(most, proxy.drain(least, most)) => {}
+        _ = tokio::time::timeout(most, give_back::drain(proxy, least, most)) => {}
         () = stop.now.cancelled() => {}
     }
 }
@@ -322,7 +361,7 @@ impl Thread {
         let served = async {
             server::serve(listener, proxy, self.limits, self.closing).await;
             drop(self.serving);
-            // What clients that hung up have asked for is done here still.
+            // Requests of clients that hung up are carried out all the same.
             sidecar.finished().await;
         };
         tokio::select! {
@@ -333,7 +372,7 @@ impl Thread {
     }
 }
 
-/// Says when it is ready, for which the store must have answered.
+/// Logs that the sidecar is ready, once the store has answered.
 async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
     while !sidecar.store().has_answered() {
         let waited = tokio::time::sleep(LOOK);
@@ -344,7 +383,7 @@ async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
     tracing::info!("ready");
 }
 
-/// Keeps what is counted small.
+/// Keeps histograms from growing with every sample.
 async fn keep_up(metrics: Metrics, stop: CancellationToken) {
     let _stopped = stop.run_until_cancelled(metrics.keep_up()).await;
 }
@@ -356,12 +395,14 @@ async fn follow(file: Option<Following>, stop: CancellationToken) {
     }
 }
 
-/// Says what became of the held jobs, of which so many had been given back before the drain. One that ran out
-/// of time, or was cut short, says so.
+/// Logs what became of the held jobs. `before` had been given back when the drain began.
 async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
-    let (given_back, left) = (sidecar.given_back() - before, sidecar.held());
+    let (given_back, left) = (
+        give_back::given_back(sidecar) - before,
+        give_back::held(sidecar),
+    );
     if left > 0 {
-        let fate = sidecar.fate_of_held();
+        let fate = give_back::fate_of_held(sidecar);
         tracing::warn!(
             given_back,
             left,
@@ -370,7 +411,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     } else if given_back > 0 {
         tracing::info!(given_back, "held jobs were given back to the backend");
     }
-    let out = sidecar.out().await;
+    let out = sweep::out(sidecar).await;
     if out != Some(0) {
         tracing::warn!(
             out,
@@ -389,12 +430,12 @@ impl server::Service for Proxy {
         self.handle(head, body)
     }
 
-    fn is_urgent(&self, head: &Parts) -> bool {
-        Proxy::is_urgent(head)
+    fn urgency(&self, head: &Parts) -> Urgency {
+        Proxy::urgency(head)
     }
 
-    fn left_behind(&self, urgent: bool) -> usize {
-        self.sidecar().left_behind(urgent)
+    fn left_behind(&self, urgency: Urgency) -> usize {
+        self.sidecar().left_behind(urgency)
     }
 
     fn load(&self) -> Arc<Load> {
@@ -405,88 +446,49 @@ impl server::Service for Proxy {
         Proxy::wants_plain_json(self, head)
     }
 
-    fn leaving(&self, reply: &mut Response<Body>, plain_json: bool) {
-        Proxy::leaving(self, reply, plain_json);
+    fn make_plain(&self, reply: &mut Response<Body>) {
+        Proxy::make_plain(self, reply);
+    }
+
+    fn leaving(&self, reply: &Response<Body>) {
+        Proxy::leaving(self, reply);
     }
 }
 
-fn server_limits(settings: &config::Server) -> server::Limits {
-    server::Limits {
+fn listener_bounds(settings: &config::ServerSettings) -> server::ListenerBounds {
+    server::ListenerBounds {
         header: settings.header_timeout,
         idle: settings.idle_timeout,
         connections: settings.max_connections,
         in_flight: settings.max_in_flight,
-        ..server::Limits::default()
+        ..server::ListenerBounds::default()
     }
 }
 
-/// Times and sizes on the way to the backend, by the settings.
-pub(crate) fn upstream_limits(settings: &Settings) -> upstream::Limits {
-    let default = upstream::Limits::default();
-    upstream::Limits {
+/// The timeouts and sizes of calls to the backend.
+pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
+    let default = upstream::CallBounds::default();
+    upstream::CallBounds {
         connect: settings.upstream.connect_timeout,
         head: settings.upstream.timeout,
-        // What may be held must be read, and jobs differ in size.
+        // A reply is read whole before its jobs are held, and jobs differ in size.
         reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
         ..default
     }
 }
 
-/// What the proxy is told.
-///
-/// # Errors
-/// The field of a token that cannot stand in a header.
-fn proxy_settings(settings: &Settings, reset: bool) -> Result<proxy::Settings, &'static str> {
-    let header = |field, text: String| match HeaderValue::try_from(text) {
-        Ok(mut value) => {
-            value.set_sensitive(true);
-            Ok(value)
-        }
-        Err(_) => Err(field),
-    };
-    let token = settings.upstream.token.as_ref();
-    let token = token.map(|token| header("upstream.token", format!("Bearer {}", token.expose())));
-    let control_token = settings.server.control_token.as_ref();
-    let control_token =
-        control_token.map(|token| header("server.control_token", token.expose().to_owned()));
-    Ok(proxy::Settings {
-        max_wait: settings.fetch.max_wait,
-        claim_budget: settings.fetch.claim_budget,
-        hold_idle: settings.hold.idle,
-        hold_max: settings.hold.max,
-        hold_bytes: settings.hold.max_bytes,
-        settle_retry_for: settings.settle.retry_for,
-        max_body: settings.server.max_body,
-        body_timeout: settings.server.body_timeout,
-        upstream_timeout: settings.upstream.timeout,
-        token: token.transpose()?,
-        loopback: settings.server.listen.ip().to_canonical().is_loopback(),
-        admin_loopback: settings
-            .server
-            .admin_listen
-            .ip()
-            .to_canonical()
-            .is_loopback(),
-        control_token: control_token.transpose()?,
-        trust_tenant_header: settings.server.trust_tenant_header,
-        repair_heartbeat: settings.repairs.heartbeat_active_jobs,
-        job_beside_jobs: settings.repairs.job_and_jobs,
-        repair_paths: settings.repairs.queue_paths,
-        media_type: match settings.repairs.media_type {
-            MediaType::Auto => Relabel::Auto,
-            MediaType::Always => Relabel::Always,
-            MediaType::Off => Relabel::Never,
-        },
-        reset,
-        bounds: Arc::clone(&settings.bounds),
-        // Those that wait must not keep ACKs out.
-        max_blocked: settings.server.max_in_flight / 4,
-    })
+/// A worker id that stays over restarts: jobs that ran under it before one are settled under it afterwards. `None`: the
+/// host has no name.
+fn stable_worker_id(port: u16) -> Option<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let host = host.trim();
+    let is_usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+    is_usable.then(|| format!("ojs-throttle-{host}-{port}"))
 }
 
 /// What the settings say of the backend.
-pub(crate) fn backend(settings: &config::Upstream) -> Backend {
-    Backend::new(proxy::Said {
+pub(crate) fn backend(settings: &config::UpstreamSettings) -> BackendFacts {
+    BackendFacts::new(proxy::Said {
         claims_count: settings.claims_count,
         requeue_harmless: settings.requeue_harmless,
         worker_liveness: settings.worker_liveness,

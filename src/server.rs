@@ -27,74 +27,76 @@ use tokio_util::sync::CancellationToken;
 
 use crate::net::{Listener, Stream};
 use crate::proxy::body::{Body, BodyError, Tunnel};
-use crate::proxy::load::{Load, Seldom};
+use crate::proxy::load::{Load, Seldom, Urgency};
 use crate::proxy::respond::{self, Fault};
 use crate::tick;
-use crate::upstream::Gate;
+use crate::upstream::WakeGate;
 use io::Guarded;
 use watchdog::{Flags, Watchdog};
 
-/// The largest head of a request, in bytes (431).
+/// The largest head of a request, in bytes. A larger one is answered 431.
 const HEAD: usize = 32 * 1024;
-/// What one connection may buffer, in bytes.
+/// The most bytes that one connection buffers.
 const BUFFER: usize = 64 * 1024;
-/// The pause after an accept that failed: without file descriptors it fails again at once.
+/// The pause after a failed accept. A process without free file descriptors would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What answers requests. One clone serves all connections of a listener.
+/// Answers requests. One clone serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
-    /// Answers one request. The future is dropped when the client hangs up. The head comes in a box,
-    /// because each layer that it goes through would copy it.
+    /// Answers one request. The future is dropped when the client hangs up. The head is boxed because each layer that
+    /// it passes would copy it.
     fn call(&self, head: Box<Parts>, body: Incoming)
     -> impl Future<Output = Response<Body>> + Send;
 
-    /// Whether a request ends or keeps what was begun. Such requests have places of their own, which no
-    /// others take.
-    fn is_urgent(&self, _head: &Parts) -> bool {
-        false
+    /// Which places a request takes.
+    fn urgency(&self, _head: &Parts) -> Urgency {
+        Urgency::Ordinary
     }
 
-    /// How many requests, of the urgent or of the others, are still being worked on although their clients
-    /// hung up. They keep their places.
-    fn left_behind(&self, _urgent: bool) -> usize {
+    /// How many requests of this urgency are still being worked on although their clients hung up. They keep their
+    /// places.
+    fn left_behind(&self, _urgency: Urgency) -> usize {
         0
     }
 
-    /// Where the listener counts what it has in hand.
+    /// Counts the listener's connections and requests.
     fn load(&self) -> Arc<Load> {
         Arc::default()
     }
 
-    /// Whether the client reads no replies labelled in the OJS media type, by the head of its request.
+    /// Whether the client cannot read replies labelled with the OJS media type, judged by the head of its request.
     fn wants_plain_json(&self, _head: &Parts) -> bool {
         false
     }
 
-    /// A reply is on its way: the last look at it. `plain_json`: what [`Self::wants_plain_json`] said.
-    fn leaving(&self, _reply: &mut Response<Body>, _plain_json: bool) {}
+    /// Labels a reply as plain JSON, for a client that wants that.
+    fn make_plain(&self, _reply: &mut Response<Body>) {}
+
+    /// Looks at a reply for the last time before it leaves.
+    fn leaving(&self, _reply: &Response<Body>) {}
 }
 
-/// Times and numbers of a listener. Each thread has one of its own.
+/// Timeouts and caps of a listener. Each thread has a listener of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// For a head to come whole, from its first byte; for the first one from the connection's
-    /// beginning. Default 5 s.
+pub struct ListenerBounds {
+    /// How long a client may take to send a whole head, counted from its first byte. For the first head it counts from
+    /// the beginning of the connection. Default 5 s.
     pub header: Duration,
-    /// Between requests. Default 125 s: longer than the client pools seen and than the backends'
-    /// 120 s, so that it is not we who close under a request.
+    /// How long a connection may be idle between requests. Default 125 s: longer than the client pools seen and than
+    /// the 120 s of the backends, so that we do not close under a request.
     pub idle: Duration,
-    /// Without the client taking a byte of its reply. Default 60 s.
+    /// How long the client may take no byte of its reply. Default 60 s.
     pub write: Duration,
-    /// Connections at once, WebSockets among them; more wait in the listener's backlog. Default 10,000.
+    /// The most connections at once, WebSockets included. More wait in the listener's backlog. Default 10,000.
     pub connections: usize,
-    /// Requests at once that have no reply yet; more are answered 503. As many urgent ones beside them. What
-    /// clients that hung up have left counts too, of all threads in each. Default 1,024.
+    /// The most requests without a reply; more are answered 503. Urgent requests have as many places of their own.
+    /// Requests whose clients hung up count too, and those of all threads count in each. Default 1,024.
     pub in_flight: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ListenerBounds {
+    fn default() -> ListenerBounds {
+        ListenerBounds {
             header: Duration::from_secs(5),
             idle: Duration::from_secs(125),
             write: Duration::from_secs(60),
@@ -104,16 +106,16 @@ impl Default for Limits {
     }
 }
 
-/// Serves `listener` until `drain` is cancelled: then nothing is accepted, idle connections close,
-/// and it returns when the last request in progress is answered. Dropped, it ends all of them.
+/// Serves `listener` until `drain` is cancelled. Then it accepts nothing, closes idle connections, and returns when
+/// the last request is answered. Dropping the future ends all connections at once.
 pub async fn serve<S: Service>(
     mut listener: Listener,
     service: S,
-    limits: Limits,
+    limits: ListenerBounds,
     drain: CancellationToken,
 ) {
     let load = service.load();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(Listening {
         service,
         limits,
         load: Arc::clone(&load),
@@ -159,16 +161,16 @@ pub async fn serve<S: Service>(
 }
 
 #[derive(Debug)]
-struct Shared<S> {
+struct Listening<S> {
     service: S,
-    limits: Limits,
+    limits: ListenerBounds,
     load: Arc<Load>,
-    /// That requests are refused because there are too many.
+    /// ListenerBounds the log line about requests that were refused because there were too many.
     overloaded: Seldom,
 }
 
 /// Serves one connection to its end.
-async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: Arc<Flags>) {
+async fn connection<S: Service>(stream: Stream, shared: Arc<Listening<S>>, flags: Arc<Flags>) {
     let limits = shared.limits;
     let tunnel = Mutex::new(None);
     let handler = service_fn(|request: Request<Incoming>| {
@@ -181,21 +183,20 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
         let plain_json = shared.service.wants_plain_json(&head);
         async move {
             let mut reply = shared.answer(head, body).await;
-            shared.service.leaving(&mut reply, plain_json);
+            shared.service.leaving(&reply);
+            if plain_json {
+                shared.service.make_plain(&mut reply);
+            }
             if let Some(begun) = reply.body_mut().take_tunnel() {
                 *tunnel.lock() = Some(begun);
             }
             Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
         }
     });
-    let connection = http()
-        .serve_connection(
-            TokioIo::new(Guarded::new(stream, Arc::clone(&flags))),
-            handler,
-        )
-        .with_upgrades();
+    let stream = TokioIo::new(Guarded::new(stream, Arc::clone(&flags)));
+    let connection = http().serve_connection(stream, handler).with_upgrades();
     {
-        // It ends here whatever becomes of the tunnel: one whose beginning failed waits for that.
+        // The HTTP connection ends here, also when the tunnel failed to begin: such a tunnel waits for this end.
         let mut connection = pin!(connection);
         let mut watchdog = Watchdog::new(limits);
         let mut ending = false;
@@ -204,7 +205,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
             // A spawned task has one waker for life.
             let waker = waker.get_or_insert_with(|| {
                 flags.register(cx.waker());
-                Gate::before(cx.waker())
+                WakeGate::before(cx.waker())
             });
             let cx = &mut Context::from_waker(waker);
             if flags.draining() && !ending {
@@ -215,7 +216,7 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
                 connection.as_mut().graceful_shutdown();
             }
             tick::within(|| {
-                // How a client's connection ended is of no interest: what failed was answered or noted.
+                // The result does not matter: every failure was answered or logged where it happened.
                 if connection.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
                 }
@@ -226,15 +227,15 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Shared<S>>, flags: A
     }
     let tunnel = tunnel.lock().take();
     if let Some(tunnel) = tunnel {
-        // Here, so that it counts among the connections, and ends when they do.
+        // The tunnel runs in this task, so it counts as a connection and ends with the others.
         carry(tunnel, &flags).await;
     }
 }
 
-/// How HTTP is spoken with clients.
+/// The HTTP settings for clients.
 fn http() -> http1::Builder {
     let mut http = http1::Builder::new();
-    // Ours is the watchdog: hyper's would set and unset a timer for each request.
+    // Our watchdog does this: hyper would set and unset a timer for each request.
     http.header_read_timeout(None)
         .half_close(false)
         .max_header_size(HEAD)
@@ -242,7 +243,7 @@ fn http() -> http1::Builder {
     http
 }
 
-/// Carries another protocol to its end, or to ours.
+/// Runs a tunnel until it ends or the server drains.
 async fn carry(mut tunnel: Tunnel, flags: &Flags) {
     flags.no_more_http();
     std::future::poll_fn(|cx| match flags.draining() {
@@ -252,19 +253,19 @@ async fn carry(mut tunnel: Tunnel, flags: &Flags) {
     .await;
 }
 
-impl<S: Service> Shared<S> {
+impl<S: Service> Listening<S> {
     async fn answer(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         if let Err(fault) = rules::check(&head) {
             return fault.reply(respond::request_id(&head.headers));
         }
-        let urgent = self.service.is_urgent(&head);
-        let places = match urgent {
-            true => &self.load.urgent,
-            false => &self.load.ordinary,
+        let urgency = self.service.urgency(&head);
+        let places = match urgency {
+            Urgency::Urgent => &self.load.urgent,
+            Urgency::Ordinary => &self.load.ordinary,
         };
         let before = places.fetch_add(1, Ordering::Relaxed);
-        let _place = Place(places);
-        let taken = before + self.service.left_behind(urgent);
+        let _place = RequestPlace(places);
+        let taken = before + self.service.left_behind(urgency);
         if taken >= self.limits.in_flight {
             if self.overloaded.now() {
                 tracing::warn!(
@@ -276,7 +277,7 @@ impl<S: Service> Shared<S> {
         }
         let mut answer = pin!(self.service.call(head, body));
         std::future::poll_fn(|cx| {
-            // Nothing of the request is looked at after a panic, so nothing half done is seen.
+            // The request is not touched again after a panic, so nobody sees half-done state.
             match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
                 Ok(polled) => polled,
                 Err(_) => Poll::Ready(Fault::internal().closing().reply(None)),
@@ -286,10 +287,10 @@ impl<S: Service> Shared<S> {
     }
 }
 
-/// A place among the requests in flight.
-struct Place<'a>(&'a AtomicUsize);
+/// One request in flight; dropping it frees the place.
+struct RequestPlace<'a>(&'a AtomicUsize);
 
-impl Drop for Place<'_> {
+impl Drop for RequestPlace<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -304,7 +305,7 @@ impl Drop for Busy {
     }
 }
 
-/// A reply's body that knows when it is over.
+/// A reply's body that marks its connection as free when it is dropped.
 struct Tracked {
     body: Body,
     _busy: Busy,

@@ -10,29 +10,37 @@
 //!   one: done twice it is done once, done late it does nothing. Claim numbers are made from the store's
 //!   clock, so that a later claim has a higher one whichever sidecar made it.
 //! * **Deadlines.** An operation that was cut off ([`StoreError::Timeout`]) may still be on its way. It
-//!   carries the time on the store's clock past which the store refuses it, so that [`Store::back`] after
-//!   a [`Store::take`] that nobody heard of leaves nothing behind.
-//! * **Rows end by deed, never by time alone.** A row is its owner's; when it is overdue any sidecar may
-//!   look after it ([`Store::due`]), and a held one goes to whoever has a worker for it
-//!   ([`Store::offered`], [`Change::Own`]).
+//!   carries the time on the store's clock past which the store refuses it, so that [`Ledger::back`] after
+//!   a [`Ledger::take`] that nobody heard of leaves nothing behind.
+//! * **Rows end by deed, never by time alone.** A row is its owner's. When the row of a job that is out is overdue,
+//!   any sidecar may look after it ([`Ledger::due`]). A held job goes to a sibling only after its holder has offered
+//!   it ([`Change::until`], [`Change::Own`]), and the holder gets it back in the same way.
 //! * **A store that forgot says so** ([`StoreError::Wiped`]), and starts nothing until the sidecar has put
-//!   back what it knows ([`Store::announce`]).
+//!   back what it knows ([`Ledger::announce`]).
 //!
 //! # Who stands before whom
 //!
 //! ```text
-//! ReservedStore            starts that were granted ahead are taken here, without a call
-//! └ Guard                  what happens while the store cannot be asked
-//!   └ RedisStore, SqlStore what all sidecars share; SqlStore over SQLite or PostgreSQL
-//! MemoryStore              by itself: there is nothing to lose, and nobody to share with
+//! Store                      what the rest of the program asks
+//! └ ReservedStore            starts that were granted ahead are taken here, without a call
+//!   └ Guard                  what happens while the store cannot be asked
+//!     └ RedisStore, SqlStore what all sidecars share; SqlStore over SQLite or PostgreSQL
+//! └ MemoryStore              by itself: there is nothing to lose, and nobody to share with
 //! ```
+//!
+//! Below `Store` each is a [`Ledger`]. Memory and SQL run one step engine over their rows and keys, and Redis runs its
+//! scripts.
 
 mod anew;
 mod answer;
 mod clock;
+mod engine;
+#[cfg(test)]
+#[path = "../tests/faulty.rs"]
 pub mod faulty;
 mod fleet;
 pub mod guard;
+mod ledger;
 pub mod memory;
 mod overrides;
 pub mod postgres;
@@ -49,18 +57,18 @@ pub use crate::limit::Room;
 pub use answer::Answer;
 pub use clock::Clock;
 pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
+pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, RowsOf, Standing};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
 pub use row::{Claim, Claimed, Gen, Known, OFFERED, Place, Row};
 pub use sql::{Inspection, SqlStore};
 
-use std::future::Future;
+use guard::Guard;
+use reserved::ReservedStore;
+
 use std::num::NonZeroU64;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
-use crate::limit::{Key, Limited, OnLimit, Refusal, Reserved, Space, Timestamp};
+use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
 
 /// What went wrong with a connection, and what to do where it was the server's certificate.
 fn distrusted(why: String) -> String {
@@ -70,21 +78,10 @@ fn distrusted(why: String) -> String {
     }
 }
 
-/// The jobs that were asked for and are lost to who asked.
-fn refused_of<'a>(
-    asks: &'a [&'a Claimed],
-    verdicts: &'a [Verdict],
-) -> impl Iterator<Item = Arc<str>> + 'a {
-    let each = asks.iter().zip(verdicts);
-    let lost = each.filter(|(_, verdict)| **verdict == Verdict::Lost);
-    lost.map(|(ask, _)| ask.job.clone())
-}
-
 /// What became of one asked job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It started: its slots are taken and its start is counted at `at` (at most the [`Store::lead`] and 5 ms
-    /// from now).
+    /// It started: its slots are taken and its start is counted at `at`, at most 5 ms from now.
     Started {
         /// The time at which the start counts.
         at: Timestamp,
@@ -106,6 +103,15 @@ pub enum Verdict {
     Unasked,
     /// The row is hidden, or belongs to another owner or a newer claim; or the store cannot keep it.
     Lost,
+}
+
+/// What became of the jobs that [`Ledger::take`] was asked for.
+#[derive(Clone, Default, Debug)]
+pub struct Taken {
+    /// One for each asked job, in their order.
+    pub verdicts: Vec<Verdict>,
+    /// The rows of older claims of these jobs: they have ended, and their slots with them.
+    pub ended: Vec<Row>,
 }
 
 /// A change to what the store keeps.
@@ -190,6 +196,13 @@ pub enum Change {
         /// When we must look again.
         until: Timestamp,
     },
+    /// A queue is paused or resumed, and siblings are told.
+    Paused {
+        /// The queue.
+        queue: Arc<str>,
+        /// Whether it is paused.
+        paused: bool,
+    },
     /// Forget everything (the embedded backend's reset; tests).
     Clear,
 }
@@ -216,6 +229,15 @@ impl Change {
                     ..
                 }
         )
+    }
+
+    /// Whether it is kept for all sidecars, so that it cannot be made while the store is lost. What nacks say of a key
+    /// holds here meanwhile.
+    fn is_kept_for_all(&self) -> bool {
+        matches!(
+            self,
+            Change::Override { .. } | Change::Setting { .. } | Change::Paused { .. }
+        ) || self.is_by_hand()
     }
 
     /// Whether it is of no row and no key, and of what each sidecar keeps a copy.
@@ -285,7 +307,7 @@ pub enum StoreError {
     #[error("the store's data began anew: others have to put back what they know first")]
     Settling,
     /// It lost what it knew, or was away for so long that it may have: nothing starts before
-    /// [`Store::announce`].
+    /// [`Ledger::announce`].
     #[error("the store was emptied or replaced")]
     Wiped,
 }
@@ -303,287 +325,103 @@ pub struct Wish<'a> {
     pub unused: &'a [Timestamp],
 }
 
-/// The contract that every store keeps.
-pub trait Store: std::fmt::Debug + Send + Sync {
-    // What every store must answer.
+/// A store, and what is known of it without a call. What a [`Ledger`] answers it answers itself.
+///
+/// A shared one has a guard and start times that were granted ahead before it. The one in memory stands by itself:
+/// there is nothing to lose, and nobody to share with.
+#[derive(Clone, Debug)]
+pub struct Store {
+    ledger: Arc<dyn Ledger>,
+    /// The same, where others share it.
+    shared: Option<Arc<ReservedStore>>,
+}
 
-    /// What the store's clock shows at a moment of ours.
-    fn at(&self, moment: Instant) -> Timestamp;
+impl std::ops::Deref for Store {
+    type Target = dyn Ledger;
 
-    /// What it shows now.
-    fn now(&self) -> Timestamp {
-        self.at(Instant::now())
+    fn deref(&self) -> &(dyn Ledger + 'static) {
+        &*self.ledger
+    }
+}
+
+/// A store that cannot be lost.
+impl<L: Ledger + 'static> From<Arc<L>> for Store {
+    fn from(ledger: Arc<L>) -> Store {
+        Store {
+            ledger,
+            shared: None,
+        }
+    }
+}
+
+impl Store {
+    /// A store that others share, and that may be lost.
+    pub fn shared(guard: Arc<Guard>) -> Store {
+        let reserved = Arc::new(ReservedStore::new(guard));
+        Store {
+            ledger: reserved.clone(),
+            shared: Some(reserved),
+        }
     }
 
-    /// Asks for the jobs in order until `want` have started: all limits of a job, or none. A job
-    /// without a row gets one (held, due after a third of its visibility); a row of an older claim of the
-    /// same job is replaced and its slots end. Verdicts are in the order of `asks`.
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>>;
-
-    /// The backend handed these jobs out just now, so earlier claims of them are over, whether their time
-    /// has passed or not: rows of older claims go with their slots, and are returned.
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>>;
-
-    /// The hand-out did not happen: out becomes held again, and the start is uncounted (in spacing only if
-    /// it is still the newest). Says whether the row was out under this claim.
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool>;
-
-    /// The job is over, or not ours any more: its row and its slots go. `None` for `generation`
-    /// ends any claim. Ending twice is ending once. Gives the row as it was.
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>>;
-
-    /// Ends these claims, and older ones of the same jobs, many in one step where the store can. If it fails some may
-    /// have been ended.
-    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
-        Answer::later(async move {
-            for (job, claim) in claims {
-                self.end(job, Some(*claim)).await?;
-            }
-            Ok(())
-        })
+    fn guard(&self) -> Option<&Guard> {
+        self.shared.as_ref().map(|reserved| reserved.guard())
     }
 
-    /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out:
-    /// ours, and those out with workers of siblings that have not looked in time (no other sidecar is handed
-    /// such a row for a while then). What was offered to siblings keeps nothing else from being named, and is
-    /// named every few seconds. Called once a second or so it also tells the others that we live.
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
-
-    /// Changes a setting or a row; says whether there was anything to change.
-    fn set(&self, change: Change) -> Answer<'_, bool>;
-
-    /// Makes many changes, in one step where the store can; those for which there is nothing to change do
-    /// nothing.
-    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
-        Answer::later(async move {
-            for change in changes {
-                self.set(change).await?;
-            }
-            Ok(())
-        })
+    /// What may start under these limits, all of them together. Where starts are granted ahead no call is made.
+    pub fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        match &self.shared {
+            Some(reserved) => reserved.room(limited),
+            None => self.ledger.room(limited),
+        }
     }
-
-    /// The limits and settings that were made over HTTP, as far as this process knows. They are changed by
-    /// [`Store::set`] and end by themselves.
-    fn overrides(&self) -> &Overrides;
-
-    /// One job's row.
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>>;
-
-    /// What may start under these limits, all of them together.
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room>;
-
-    /// A key's usage under the given windows and throttle; `None` when it has none at all.
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a crate::limit::Limits,
-    ) -> Answer<'a, Option<Usage>>;
-
-    /// How many jobs of each of these keys are out, in their order.
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>>;
-
-    /// Our rows by place, for drain and inspection.
-    fn count(&self, place: Place) -> Answer<'_, usize>;
-
-    /// One step on a number that all sidecars share; it is 0 where nobody set it.
-    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number>;
-
-    /// Grants starts of a key ahead of their time, as [`KeyState::reserve`](crate::limit::KeyState::reserve)
-    /// does, after what was not used of earlier ones was given back. They have no rows and no slots. If
-    /// nobody hears of the answer they pass unused; what was given back must not be given back again.
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved>;
-
-    // What differs where others share the store.
-
-    /// Whether other sidecars may share it: then rows of held jobs are put there as soon as they are held.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// Whether no other sidecar lives or has left rows, as far as is known.
-    fn is_alone(&self) -> bool {
-        false
-    }
-
-    /// How many other sidecars live, as far as is known here.
-    fn siblings(&self) -> usize {
-        0
-    }
-
-    /// How often the store had other data than this sidecar knew: it was emptied, or replaced.
-    fn times_wiped(&self) -> u64 {
-        0
-    }
-
-    /// How often it has failed; calls that were under way together fail once.
-    fn times_failed(&self) -> u64 {
-        0
-    }
-
-    /// Whether it may have forgotten its last writes without saying so ([`StoreError::Wiped`]) where it answers again
-    /// after a failed call, as one does whose replica took its place.
-    fn forgets_unsaid(&self) -> bool {
-        true
-    }
-
-    /// How far [`Store::now`] may be from the clock that decides, in microseconds.
-    fn doubt(&self) -> u64 {
-        0
-    }
-
-    /// A hand-out takes so many microseconds from here on: a start counts so much later than it is granted,
-    /// and spacing grants it so much sooner. Where the way back takes longer than [`EARLY`], starts would be
-    /// late and undone otherwise. A start must not leave before it counts, less [`EARLY`]. What decides at
-    /// once needs no lead.
-    ///
-    /// [`EARLY`]: crate::limit::EARLY
-    fn lead(&self, micros: u64) {
-        let _none_needed = micros;
-    }
-
-    /// Held rows of siblings in a lane that are overdue or were offered (`until` in the past), and not
-    /// hidden; [`Change::Own`] takes one over. Of a sibling that is gone only those whose claims are sure to
-    /// stand: it kept each alive until a third of the visibility (of 30 s at most) before it was heard of
-    /// last. What lapsed since may be claimed again by one that is cut off from the store ([`guard`]).
-    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
-        let _nobody_else = (scope, queue, max);
-        Answer::now(Vec::new())
-    }
-
-    /// How many jobs of a queue siblings hold, over all scopes, hidden ones too. Rows of those that are gone
-    /// count until the backend must have the jobs back.
-    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
-        let _nobody_else = queue;
-        Answer::now(0)
-    }
-
-    /// Rows of other sidecars, held and out, at most `max`, in no order that matters: for inspection. Of those
-    /// that are gone too, but for held ones whose jobs the backend must have back by now.
-    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        let _nobody_else = max;
-        Answer::now(Vec::new())
-    }
-
-    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let step = Step::Put {
-                value: i64::from(paused),
-                version: None,
-            };
-            self.number(&fleet::paused(queue), step).await?;
-            Ok(())
-        })
-    }
-
-    /// Whether a queue was paused through some sidecar, and not resumed through one.
-    fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
-        Answer::later(async move {
-            let number = self.number(&fleet::paused(queue), Step::Read).await?;
-            Ok(number.value != 0)
-        })
-    }
-
-    /// Puts our rows back as they are, those out with their slots, and from then on goes by what the
-    /// store knows. Done at the start (with no rows), after [`StoreError::Wiped`] and after an outage.
-    ///
-    /// Where the data began anew, what we know of limits and settings made over HTTP comes first: what is not
-    /// there is put back, but only before anything may start. Who comes later takes what it finds: the others
-    /// have put back theirs, and what is missing may have been deleted since.
-    ///
-    /// Gives the jobs of the held ones that it did not take: their rows are hidden, or a sibling's by now.
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
-        Answer::later(async move {
-            let mut refused = Vec::new();
-            for row in rows {
-                let claimed = &row.claimed;
-                match row.place {
-                    Place::Held => {
-                        let verdicts = self.take(&[claimed], 0).await?;
-                        refused.extend(refused_of(&[claimed], &verdicts));
-                    }
-                    Place::Out => {
-                        let (claimed, until) = (claimed.clone(), row.until);
-                        self.set(Change::Adopt { claimed, until }).await?;
-                    }
-                }
-            }
-            Ok(refused)
-        })
-    }
-
-    /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
-    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
-        Box::pin(std::future::pending())
-    }
-
-    // The guard's alone: it knows when the store is lost.
 
     /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
-    fn is_lost(&self) -> bool {
-        false
+    pub fn is_lost(&self) -> bool {
+        self.guard().is_some_and(Guard::is_lost)
     }
 
     /// Whether it has ever answered. What was never seen may be another store than the one that is meant.
-    fn has_answered(&self) -> bool {
-        true
+    pub fn has_answered(&self) -> bool {
+        self.guard().is_none_or(Guard::has_answered)
     }
 
-    /// Whether a job may have a row that [`Store::row`] does not find: the store is lost, or was a moment ago and
-    /// others have not put theirs back yet.
-    fn may_miss_rows(&self) -> bool {
-        false
+    /// Whether a job may have a row that is not found: the store is lost, or was a moment ago and others have not put
+    /// theirs back yet.
+    pub fn may_miss_rows(&self) -> bool {
+        self.guard().is_some_and(Guard::may_miss_rows)
     }
 
-    /// Whether a held job must not go out, nor be kept alive, before the store is back: it is lost, and a sibling
-    /// that still has it may have taken the job over ([`guard`]).
-    fn sets_aside(&self, claimed: &Claimed) -> bool {
-        let _nobody_else = claimed;
-        false
-    }
-
-    /// When the store was last told of our rows again, after it was away for so long that siblings may have acted
-    /// for us. What was heard of a held job before that does not prove that it is ours still: a sibling may have
-    /// taken it over, and its claim looks the same.
-    fn told_anew(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Claims that were held here when the store was lost, and siblings' when it was back, each with its row as it
-    /// was then (`None`: it has ended). None of them starts here any more; [`Store::forgot`] ends that.
-    fn elsewhere(&self) -> Vec<(Claimed, Option<Row>)> {
-        Vec::new()
-    }
-
-    /// The hold has forgotten these, which [`Store::elsewhere`] named.
-    fn forgot(&self, gone: &[(Claimed, Option<Row>)]) {
-        let _none_named = gone;
+    /// How often it has failed; calls that were under way together fail once.
+    pub fn times_failed(&self) -> u64 {
+        self.guard().map_or(0, Guard::times_failed)
     }
 
     /// What single policies declare for the time when the store is lost, in place of earlier ones.
-    fn declare(&self, by_policy: guard::Declared) {
-        let _never_lost = by_policy;
+    pub fn declare(&self, by_policy: guard::Declared) {
+        if let Some(guard) = self.guard() {
+            guard.declare(by_policy);
+        }
     }
 
-    // Of what is kept here: rows by the guard and by `ReservedStore`, turns by the latter alone.
-
-    /// What is known of a job's row without a call. A worker may settle a job through another sidecar than
-    /// the one it has it from, so one that is unknown here may have a row as long as there are others.
-    fn known(&self, job: &str) -> Known {
-        let _ask = job;
-        Known::Unsure
+    /// What is known of a job's row without a call. A worker may settle a job through another sidecar than the one it
+    /// has it from, so one that is unknown here may have a row as long as there are others.
+    pub fn known(&self, job: &str) -> Known {
+        let shared = self.shared.as_ref();
+        shared.map_or(Known::Unsure, |reserved| reserved.known(job))
     }
 
     /// How many start times were granted ahead to this sidecar, and how many of them passed unused.
-    fn turns(&self) -> (u64, u64) {
-        (0, 0)
+    pub fn turns(&self) -> (u64, u64) {
+        self.shared
+            .as_ref()
+            .map_or((0, 0), |reserved| reserved.turns())
     }
 
-    /// The policies whose limits are reserved ahead, by their names, in place of earlier ones
-    /// ([`reserved::ReservedStore`]).
-    fn reserve_for(&self, policies: reserved::Policies) {
-        let _each_start_is_asked_for = policies;
+    /// The policies whose limits are reserved ahead, by their names, in place of earlier ones ([`ReservedStore`]).
+    pub fn reserve_for(&self, policies: reserved::Policies) {
+        if let Some(reserved) = &self.shared {
+            reserved.reserve_for(policies);
+        }
     }
 }

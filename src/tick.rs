@@ -1,8 +1,8 @@
 //! One reading of the clock for all that happens in one poll of a connection.
 //!
-//! A request of few microseconds used to read the clock ten times, which was a tenth of its cost. Within a poll
-//! nothing is waited for, so what was read first is true to its end, but for a process that is stopped in the
-//! middle. What must not be early after that reads the clock itself: starts, when the store is asked for them.
+//! A request of few microseconds used to read the clock ten times, which was a tenth of its cost. A poll waits for
+//! nothing, so its first reading stays true to its end, unless the process is stopped in the middle. Work that must
+//! not be early after such a stop reads the clock itself: starts do, before the store is asked for them.
 
 use std::cell::Cell;
 

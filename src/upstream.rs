@@ -1,6 +1,5 @@
-//! The way to the backend: idle connections kept per thread, heads cleaned on both sides, replies
-//! read whole or streamed, and the one question that decides whether a call may be made again:
-//! was it written?
+//! Calls the backend. Each thread keeps idle connections of its own. Heads are cleaned on both sides, replies are read
+//! whole or streamed, and one question decides whether a call may be made again: was it written?
 
 mod body;
 mod gate;
@@ -23,7 +22,7 @@ use rustls::CertificateError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
-pub use gate::Gate;
+pub use gate::WakeGate;
 pub(crate) use gate::{at_once, hold};
 pub use headers::{detached, named_by_connection, strip_hop_by_hop};
 pub use target::{BadTarget, Path, Target};
@@ -31,11 +30,11 @@ pub use target::{BadTarget, Path, Target};
 use crate::boxed::boxed;
 use crate::net::{Net, Stream};
 use crate::tick;
-use headers::{Seen, says_length};
-use link::{Failure, Idle, Link, Patience};
+use headers::{SpecialHeaders, says_length};
+use link::{ExchangeFailure, HttpLink, Idle, Patience};
 use outage::Outage;
 
-/// How many times its request a reply may be at the least. A batch is echoed job by job, each with more
+/// How many times longer than its request a reply may be in any case. A batch is echoed job by job, each with more
 /// members than were sent.
 pub const ECHO: usize = 32;
 
@@ -54,7 +53,7 @@ pub struct Call {
     pub timeout: Duration,
 }
 
-/// A reply read whole. Hop-by-hop headers are gone, but the length that it came with may still be said.
+/// A reply read whole. Hop-by-hop headers are gone, but its original length may still be in the head.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The status.
@@ -82,7 +81,7 @@ pub enum UpstreamError {
     TooLarge(usize),
 }
 
-/// To whole milliseconds: what is left of a budget is a number that nobody set.
+/// Rounds to whole milliseconds: the rest of a budget is a number that nobody set.
 fn rounded(time: Duration) -> Duration {
     let ms = time.as_micros().saturating_add(500) / 1_000;
     Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX))
@@ -109,26 +108,26 @@ pub enum SendError {
     Stalled(Duration),
 }
 
-/// Times and sizes on the way to the backend.
+/// Timeouts and sizes for calls to the backend.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// To open a connection, TLS included. Default 2 s.
+pub struct CallBounds {
+    /// How long opening a connection may take, TLS included. Default 2 s.
     pub connect: Duration,
     /// How long a connection stays idle. Default 4 s: Node closes after 5 s, and closing first
     /// is what keeps a request from meeting a close.
     pub idle: Duration,
-    /// To the head of a reply: from when a streamed request is sent, and anew each time that this has passed
-    /// and more of its body has gone out meanwhile. Default 30 s.
+    /// How long the head of a reply may take. For a streamed request this starts anew whenever it has passed and more
+    /// of the body has gone out meanwhile. Default 30 s.
     pub head: Duration,
-    /// The largest reply read whole, in bytes; or [`ECHO`] times the request's body, if that is more. The
-    /// backend has acted by then, so what is thrown away is jobs that nobody runs and enqueues in doubt:
-    /// it is there to bound memory, and to be met by no honest reply. Default 256 MiB.
+    /// The largest reply read whole, in bytes, or [`ECHO`] times the request's body if that is more. It only bounds
+    /// memory, and no honest reply should meet it: the backend has acted by then, so a reply thrown away means jobs
+    /// that nobody runs and enqueues in doubt. Default 256 MiB.
     pub reply: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for CallBounds {
+    fn default() -> CallBounds {
+        CallBounds {
             connect: Duration::from_secs(2),
             idle: Duration::from_secs(4),
             head: Duration::from_secs(30),
@@ -137,23 +136,31 @@ impl Default for Limits {
     }
 }
 
-/// A handle on one thread's connections. Cheap to clone.
+/// The head of a reply, whose body comes later.
+struct Answered {
+    parts: Parts,
+    body: ReplyBody,
+    /// When the request began on the connection that answered.
+    since: Instant,
+}
+
+/// One thread's connections. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Upstream(Arc<Shared>);
+pub struct Upstream(Arc<ConnectionPool>);
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectionPool {
     target: Target,
     net: Net,
-    limits: Limits,
+    limits: CallBounds,
     idle: Mutex<Idle>,
     outage: Arc<Outage>,
 }
 
 impl Upstream {
-    /// The way to `target`. Nothing is opened before the first request.
-    pub fn new(target: Target, net: Net, limits: Limits) -> Upstream {
-        Upstream(Arc::new(Shared {
+    /// Calls `target`. Nothing is opened before the first request.
+    pub fn new(target: Target, net: Net, limits: CallBounds) -> Upstream {
+        Upstream(Arc::new(ConnectionPool {
             target,
             net,
             limits,
@@ -162,16 +169,16 @@ impl Upstream {
         }))
     }
 
-    /// The same way for another thread: with connections of its own.
+    /// The same backend for another thread, with connections of its own.
     pub fn another(&self) -> Upstream {
-        let Shared {
+        let ConnectionPool {
             target,
             net,
             limits,
             outage,
             ..
         } = &*self.0;
-        Upstream(Arc::new(Shared {
+        Upstream(Arc::new(ConnectionPool {
             target: target.clone(),
             net: net.clone(),
             limits: *limits,
@@ -180,25 +187,25 @@ impl Upstream {
         }))
     }
 
-    /// Whether requests, of any thread, got no answer, and none was answered since then or others got none
-    /// within the last 5 s, as of the last look ([`Upstream::look`]).
+    /// Whether the backend is away, as of the last [`Upstream::look`]: a request of any thread got no answer, and
+    /// since then none was answered or others failed within the last 5 s.
     pub fn is_away(&self) -> bool {
         self.0.outage.is_on()
     }
 
-    /// Looks whether an outage is over, and ends it then, with a line in the log: nothing else does. `true`: it goes
-    /// on, and nobody has asked within the last 5 s.
+    /// Ends an outage that is over, with a line in the log; nothing else ends one. Returns `true` if it goes on and
+    /// nobody has asked within the last 5 s.
     pub fn look(&self) -> bool {
         self.0.outage.look()
     }
 
-    /// Where it leads.
+    /// The backend's address.
     pub fn target(&self) -> &Target {
         &self.0.target
     }
 
-    /// Sends and reads whole. A call that found its idle connection closed before anything was
-    /// written is sent on another one; nothing else is repeated.
+    /// Sends a request and reads the whole reply. A call whose idle connection was closed before anything was written
+    /// is sent on another one; nothing else is repeated.
     ///
     /// # Errors
     /// See [`UpstreamError`]: each variant says what the backend may have done.
@@ -223,10 +230,35 @@ impl Upstream {
 
     async fn call_whole(
         &self,
-        mut request: Box<Request<RequestBody>>,
+        request: Box<Request<RequestBody>>,
         time: Duration,
         most: usize,
     ) -> Result<Reply, UpstreamError> {
+        let answered = self.exchange(request, time).await;
+        let Answered { parts, body, since } = answered.map_err(|error| match error {
+            SendError::Backend(error) => error,
+            // A whole body neither breaks off nor stalls.
+            SendError::Broken | SendError::Stalled(_) => UpstreamError::Lost(error.to_string()),
+        })?;
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+            let why = "it switched protocols unasked".to_owned();
+            return Err(UpstreamError::Lost(why));
+        }
+        Ok(Reply {
+            body: self.read(body, since, time, most).await?,
+            status: parts.status,
+            headers: parts.headers,
+        })
+    }
+
+    /// Sends a request on an idle connection, or on a new one, and waits at most `time` for the head of the reply.
+    /// The request is only sent again when nothing of it was written.
+    async fn exchange(
+        &self,
+        mut request: Box<Request<RequestBody>>,
+        time: Duration,
+    ) -> Result<Answered, SendError> {
+        let progress = request.body().progress();
         let mut since = tick::now();
         let mut idle = self.pop(since);
         loop {
@@ -240,35 +272,30 @@ impl Upstream {
             let patience = Patience {
                 time,
                 since,
-                progress: None,
+                progress: progress.clone(),
             };
             match link.exchange(request, patience).await {
                 Ok(head) => {
                     let (parts, body) = self.streamed(head, link);
-                    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-                        let why = "it switched protocols unasked".to_owned();
-                        return Err(UpstreamError::Lost(why));
-                    }
-                    let body = self.read(body, since, time, most).await?;
-                    return Ok(Reply {
-                        status: parts.status,
-                        headers: parts.headers,
-                        body,
-                    });
+                    return Ok(Answered { parts, body, since });
                 }
-                Err(Failure::Unwritten(again, _)) if !fresh => {
+                Err(ExchangeFailure::Unwritten(again, _)) if !fresh => {
                     request = again;
                     idle = self.pop(since);
                 }
-                Err(Failure::Late) => return Err(UpstreamError::Timeout(time)),
-                Err(failure) => return Err(self.failed(failure)),
+                Err(ExchangeFailure::Broken(Some(error))) if error.is_user() => {
+                    return Err(SendError::Broken);
+                }
+                Err(ExchangeFailure::Stalled) => return Err(SendError::Stalled(time)),
+                Err(ExchangeFailure::Late) => return Err(UpstreamError::Timeout(time).into()),
+                Err(failure) => return Err(self.failed(failure).into()),
             }
         }
     }
 
-    /// Sends a request and answers with the head of its reply; bodies stream both ways. Both
-    /// heads are cleaned of what belongs to one connection, and `Host` becomes the backend's.
-    /// A request for another protocol keeps its `Upgrade`; see [`ReplyBody`] for the reply to it.
+    /// Sends a request and returns the head of its reply; bodies stream both ways. Both heads are cleaned of
+    /// hop-by-hop headers, and `Host` becomes the backend's. A request for another protocol keeps its `Upgrade`; see
+    /// [`ReplyBody`] for its reply.
     ///
     /// # Errors
     /// The backend gave no head of a reply, or the client's body broke off or stalled.
@@ -289,7 +316,7 @@ impl Upstream {
         &self,
         mut request: Box<Request<RequestBody>>,
     ) -> Result<Response<ReplyBody>, SendError> {
-        let seen = Seen::of(request.headers());
+        let seen = SpecialHeaders::of(request.headers());
         let websocket = seen.upgrade && wants_websocket(request.headers());
         self.clean(&mut request, seen)?;
         if websocket {
@@ -297,40 +324,8 @@ impl Upstream {
             headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         }
-        let time = self.0.limits.head;
-        let progress = request.body().progress();
-        let mut since = tick::now();
-        let mut idle = self.pop(since);
-        loop {
-            let (mut link, fresh) = match idle.take() {
-                Some(link) => (link, false),
-                None => (self.connect_boxed().await?, true),
-            };
-            if fresh {
-                since = Instant::now();
-            }
-            let patience = Patience {
-                time,
-                since,
-                progress: progress.clone(),
-            };
-            match link.exchange(request, patience).await {
-                Ok(head) => {
-                    let (parts, body) = self.streamed(head, link);
-                    return Ok(Response::from_parts(parts, body));
-                }
-                Err(Failure::Unwritten(again, _)) if !fresh => {
-                    request = again;
-                    idle = self.pop(since);
-                }
-                Err(Failure::Broken(Some(error))) if error.is_user() => {
-                    return Err(SendError::Broken);
-                }
-                Err(Failure::Stalled) => return Err(SendError::Stalled(time)),
-                Err(Failure::Late) => return Err(UpstreamError::Timeout(time).into()),
-                Err(failure) => return Err(self.failed(failure).into()),
-            }
-        }
+        let Answered { parts, body, .. } = self.exchange(request, self.0.limits.head).await?;
+        Ok(Response::from_parts(parts, body))
     }
 
     /// Notes whether there was an answer.
@@ -350,7 +345,7 @@ impl Upstream {
         *request.method_mut() = call.method;
         *request.uri_mut() = target;
         *request.headers_mut() = call.headers;
-        let seen = Seen::of(request.headers());
+        let seen = SpecialHeaders::of(request.headers());
         self.clean(&mut request, seen)?;
         let stores = matches!(
             *request.method(),
@@ -358,24 +353,28 @@ impl Upstream {
         );
         let headers = request.headers_mut();
         if seen.accept_encoding {
-            // What is read must not come packed.
+            // A reply that we read must not be compressed.
             headers.remove(header::ACCEPT_ENCODING);
         }
-        // The client's own line stays where it is right: hyper would make the same one anew.
+        // A correct length from the client stays: hyper would make the same one anew.
         let fits = seen.content_length && says_length(headers, length);
         if seen.content_length && !fits {
             headers.remove(header::CONTENT_LENGTH);
         }
-        // A POST without any length is answered with 411 by some servers.
+        // Some servers answer a POST without any length with 411.
         if length == 0 && stores && !fits {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         Ok(request)
     }
 
-    /// Makes a head ours: the backend's request line and `Host`, and nothing that was meant for
-    /// the connection it came on.
-    fn clean(&self, request: &mut Request<RequestBody>, seen: Seen) -> Result<(), UpstreamError> {
+    /// Rewrites a head for the backend: its request line and `Host`, without the headers that were meant for the
+    /// client's connection.
+    fn clean(
+        &self,
+        request: &mut Request<RequestBody>,
+        seen: SpecialHeaders,
+    ) -> Result<(), UpstreamError> {
         let asked = std::mem::take(request.uri_mut());
         *request.uri_mut() = self.0.target.line(asked).map_err(unsendable)?;
         *request.version_mut() = Version::HTTP_11;
@@ -384,11 +383,11 @@ impl Upstream {
             strip_hop_by_hop(headers);
         }
         if seen.expect {
-            // Answered on the client's connection already, when its body was first asked for.
+            // Already answered on the client's connection, when its body was first read.
             headers.remove(header::EXPECT);
         }
         let host = self.0.target.authority();
-        // To insert what is there already could grow the map first.
+        // Replaced in place, because inserting could grow the map first.
         match headers.get_mut(header::HOST) {
             Some(theirs) => *theirs = host,
             None => drop(headers.insert(header::HOST, host)),
@@ -396,11 +395,11 @@ impl Upstream {
         Ok(())
     }
 
-    /// How an exchange failed.
-    fn failed(&self, failure: Failure) -> UpstreamError {
+    /// Turns a failed exchange into an error.
+    fn failed(&self, failure: ExchangeFailure) -> UpstreamError {
         match failure {
-            Failure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
-            Failure::Broken(Some(error)) => {
+            ExchangeFailure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
+            ExchangeFailure::Broken(Some(error)) => {
                 let hint = match error.is_parse() && self.0.target.tls().is_none() {
                     true => {
                         " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
@@ -409,40 +408,36 @@ impl Upstream {
                 };
                 UpstreamError::Lost(format!("{}{hint}", whole(&error)))
             }
-            Failure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
-            Failure::Late | Failure::Stalled => UpstreamError::Lost("it came too late".to_owned()),
+            ExchangeFailure::Broken(None) => UpstreamError::Lost("the connection ended".to_owned()),
+            ExchangeFailure::Late | ExchangeFailure::Stalled => {
+                UpstreamError::Lost("it came too late".to_owned())
+            }
         }
     }
 
-    /// A connection that was idle.
-    fn pop(&self, now: Instant) -> Option<Box<Link>> {
+    /// Takes an idle connection.
+    fn pop(&self, now: Instant) -> Option<Box<HttpLink>> {
         self.0.idle.lock().pop(now, self.0.limits.idle)
     }
 
-    /// Closes the idle connections on which nothing was asked since `then`: a call of that time hears nothing, and they
-    /// may be as dead.
-    pub fn close_idle_since_before(&self, then: Instant) {
-        self.0.idle.lock().close_before(then);
-    }
-
-    /// Takes a connection back.
-    fn put(&self, link: Box<Link>) {
+    /// Keeps a connection as idle.
+    fn put(&self, link: Box<HttpLink>) {
         if self.0.idle.lock().push(link) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
     }
 
-    /// [`Upstream::connect`] out of the way: it is rare and large, and every request in progress would
-    /// have room for it.
+    /// Boxes [`Upstream::connect`]: it is rare and large, and otherwise every request in progress would have room for
+    /// it.
     fn connect_boxed(
         &self,
-    ) -> Pin<Box<dyn Future<Output = Result<Box<Link>, UpstreamError>> + Send + '_>> {
+    ) -> Pin<Box<dyn Future<Output = Result<Box<HttpLink>, UpstreamError>> + Send + '_>> {
         Box::pin(self.connect())
     }
 
     /// Opens a connection.
-    async fn connect(&self) -> Result<Box<Link>, UpstreamError> {
-        let Shared {
+    async fn connect(&self) -> Result<Box<HttpLink>, UpstreamError> {
+        let ConnectionPool {
             target,
             net,
             limits,
@@ -459,7 +454,7 @@ impl Upstream {
             }
         };
         match timeout(limits.connect, open).await {
-            Ok(Ok(stream)) => Link::open(stream).await.map_err(unsendable),
+            Ok(Ok(stream)) => HttpLink::open(stream).await.map_err(unsendable),
             Ok(Err(error)) => {
                 let hint = advice(&error);
                 Err(UpstreamError::Unreachable(format!(
@@ -475,11 +470,11 @@ impl Upstream {
         }
     }
 
-    /// A reply whose body comes later.
+    /// Makes a reply whose body is streamed.
     fn streamed(
         &self,
         head: Response<hyper::body::Incoming>,
-        link: Box<Link>,
+        link: Box<HttpLink>,
     ) -> (Parts, ReplyBody) {
         let (mut parts, body) = head.into_parts();
         let mut body = ReplyBody::new(body, link, self.clone());
@@ -491,8 +486,7 @@ impl Upstream {
         (parts, body)
     }
 
-    /// The whole body of a reply, of at most `cap` bytes, by the end of a call begun at `since` that may
-    /// take `time`.
+    /// Reads the whole body of a reply, of at most `cap` bytes, for a call that began at `since` and may take `time`.
     async fn read(
         &self,
         body: ReplyBody,
@@ -516,8 +510,8 @@ impl Upstream {
     }
 }
 
-/// Closes connections that nobody came back for, until there are none.
-async fn sweep(shared: Weak<Shared>) {
+/// Closes connections that were idle for too long, until none is left.
+async fn sweep(shared: Weak<ConnectionPool>) {
     let Some(idle) = shared.upgrade().map(|shared| shared.limits.idle) else {
         return;
     };
@@ -532,15 +526,14 @@ async fn sweep(shared: Weak<Shared>) {
     }
 }
 
-/// Whether the client asks to go on in the WebSocket protocol; the other that is seen, Java's
-/// `h2c`, is an offer that nobody need take.
+/// Whether the client wants to switch to WebSocket. The other offer that is seen, Java's `h2c`, may be ignored.
 pub fn wants_websocket(headers: &HeaderMap) -> bool {
     let protocol = headers.get(header::UPGRADE).map(HeaderValue::as_bytes);
     protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
         && named_by_connection(headers).any(|name| name == header::UPGRADE)
 }
 
-/// What to do where a connection with TLS cannot be opened.
+/// Says what to do when a TLS connection cannot be opened.
 fn advice(error: &std::io::Error) -> &'static str {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     match inner {
@@ -577,7 +570,7 @@ fn whole(error: &hyper::Error) -> String {
     text
 }
 
-/// What cannot even be written.
+/// The error for a request that cannot be written.
 fn unsendable(error: impl std::fmt::Display) -> UpstreamError {
     UpstreamError::Unreachable(error.to_string())
 }

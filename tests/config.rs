@@ -1,5 +1,5 @@
 //! Config files: which are accepted and what is said about the rest. The expected messages stand
-//! beside each file; `UPDATE_EXPECTED=1 cargo test --test config` writes them anew, to be read
+//! beside each file; `UPDATE_EXPECTED=1 cargo test --test it config` writes them anew, to be read
 //! before they are committed.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ojs_throttle::config::{self, LogFormat, Overrides, Settings};
+use ojs_throttle::config::{self, CommandLine, LogFormat, Settings};
 use ojs_throttle::json::Json;
 use ojs_throttle::policy::JobView;
 use proptest::prelude::*;
@@ -162,7 +162,7 @@ fn what_the_example_leaves_out_is_read_too() {
     }
     text = text.replace("http://127", "https://127");
     let settings = Settings::parse(&text, "example").unwrap();
-    let declared = settings.store.by_policy.values();
+    let declared = settings.on_store_error_by_policy.values();
     assert!(declared.eq([&config::OnStoreError::Closed]));
     assert_eq!(settings.upstream.token.as_ref().unwrap().expose(), "s3cret");
     let control = settings.server.control_token.as_ref();
@@ -295,10 +295,10 @@ fn the_command_line_wins_over_the_file() {
         "[server]\nlisten = \"127.0.0.1:1\"\nlog = \"json\"\n",
     )
     .unwrap();
-    let overrides = Overrides {
+    let overrides = CommandLine {
         listen: "127.0.0.1:2".parse().ok(),
         upstream: "http://other:3/x".parse().ok(),
-        ..Overrides::default()
+        ..CommandLine::default()
     };
     let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
     assert_eq!(settings.server.listen.port(), 2);
@@ -309,7 +309,7 @@ fn the_command_line_wins_over_the_file() {
     let bare = Settings::load_with(None, &overrides).unwrap();
     assert_eq!(bare.upstream.url.port, 3);
     assert!(
-        Settings::load_with(None, &Overrides::default())
+        Settings::load_with(None, &CommandLine::default())
             .unwrap_err()
             .to_string()
             .contains("--upstream")
@@ -329,9 +329,9 @@ fn how_long_a_stop_serves_at_least() {
         let text = format!("[server]\nupstream = 'http://ojs'\n{server}");
         fs::write(file.path(), text).unwrap();
         for (drain_min, expected) in [(None, run), (Some(Duration::ZERO), dev)] {
-            let overrides = Overrides {
+            let overrides = CommandLine {
                 drain_min,
-                ..Overrides::default()
+                ..CommandLine::default()
             };
             let settings = Settings::load_with(Some(file.path()), &overrides).unwrap();
             assert_eq!(settings.server.drain_min, expected, "{server:?}");

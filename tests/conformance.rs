@@ -1,13 +1,8 @@
 //! The official OJS conformance cases, judged by the rules of the official runner: directly against
 //! the embedded backend, and through a sidecar before it, which must not change a verdict.
 
-#[path = "conformance/runner.rs"]
+mod judge;
 mod runner;
-
-#[path = "sidecar/pair.rs"]
-mod pair;
-#[path = "sidecar/mod.rs"]
-mod sidecar;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,7 +12,7 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::net::Net;
 use ojs_throttle::net::sim::Network;
 
-use pair::{Pair, backend};
+use crate::sidecar::pair::{Pair, backend};
 use runner::{Base, Case, Verdict, load, run_case};
 
 /// How many cases there are.
@@ -291,6 +286,10 @@ fn through_limits_that_nothing_reaches_as_directly() {
     assert_only_made_to_pass(&differences(directly(), Lax::spec, GENEROUS));
 }
 
+/// A case that fails before some backends in any case: its second worker acknowledges a job that the first one still
+/// has. Through a sidecar with limits that is refused too.
+const ACKED_BY_ANOTHER: &str = "level-1-reliable/visibility/job-requeued-after-timeout.json";
+
 /// Nor with backends that have ways of their own: whatever a case says of them directly, it says
 /// through such a sidecar.
 #[test]
@@ -298,6 +297,15 @@ fn through_limits_before_laxer_backends_as_directly() {
     let laxer: [fn() -> Lax; 4] = [Lax::redis, Lax::postgres, Lax::lite, Lax::amqp];
     for lax in laxer {
         let direct = run_all(&cases(), lax, None);
-        assert_only_made_to_pass(&differences(&direct, lax, GENEROUS));
+        let mut differences = differences(&direct, lax, GENEROUS);
+        if let Some(told) = differences.remove(ACKED_BY_ANOTHER) {
+            let (directly, through) = told.split_once("through the sidecar").unwrap();
+            assert!(directly.contains("step-5: $.jobs[0].id"), "{told}");
+            assert!(
+                through.contains("step-6: wanted status 200, got 409"),
+                "{told}"
+            );
+        }
+        assert_only_made_to_pass(&differences);
     }
 }

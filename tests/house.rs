@@ -275,23 +275,21 @@ fn tests(source: &str, words: &[&str]) -> (Vec<String>, Vec<String>) {
     (names(need), names(others))
 }
 
-/// Every file of tests, with the name of its module.
+/// Every file of tests, with the path of its module. Benches are none.
 fn test_files() -> Vec<(String, PathBuf)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let entries = fs::read_dir(&folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut files = Vec::new();
-    for root in entries.filter(|path| path.extension().is_some_and(|end| end == "rs")) {
-        let source = fs::read_to_string(&root).unwrap();
-        files.push((String::new(), root));
-        for part in source.split("#[path = \"").skip(1) {
-            let (path, rest) = part.split_once("\"]").unwrap();
-            let module = rest
-                .split("mod ")
-                .nth(1)
-                .and_then(|rest| rest.split(';').next());
-            files.push((module.unwrap().to_owned(), folder.join(path)));
+    let mut folders = vec![tests.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests/bench") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let inside = path.strip_prefix(&tests).unwrap().with_extension("");
+                let names: Vec<_> = inside.iter().map(|name| name.to_str().unwrap()).collect();
+                files.push((names.join("::"), path));
+            }
         }
     }
     files

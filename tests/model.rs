@@ -1,19 +1,15 @@
 //! The limiter and the memory store against the promises, and against a naive model.
 
-#[path = "model/oracle.rs"]
 mod oracle;
-#[path = "model/promises.rs"]
 mod promises;
-#[path = "model/samples.rs"]
 mod samples;
-#[path = "model/worst.rs"]
 mod worst;
 
 use std::time::Duration;
 
 use ojs_throttle::limit::{EARLY, Limited, Space, Timestamp};
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Change, Claimed, Gen, Place, Store, Usage, Verdict};
+use ojs_throttle::store::{Change, Claimed, Gen, Ledger, LedgerExt, Place, Taken, Usage, Verdict};
 use proptest::prelude::*;
 
 use oracle::Oracle;
@@ -85,7 +81,9 @@ impl Both {
             asks.push(self.claimed(*job, limited));
         }
         let now = self.store.now();
-        let verdicts = self.store.take(&each(&asks), want).await.unwrap();
+        let Taken { verdicts, ended } = self.store.take(&each(&asks), want).await.unwrap();
+        let ended: Vec<_> = ended.iter().map(|row| &*row.claimed.job).collect();
+        assert_eq!(ended, self.model.end_older(&asks, now));
         assert_eq!(verdicts, self.model.take(&asks, want, now));
         for verdict in &verdicts {
             if let Verdict::Refused { at: Some(at), .. } = verdict {
@@ -276,8 +274,8 @@ proptest! {
                 if *first {
                     mixed.take(&each(&others), 9).await.unwrap();
                 }
-                let expected = alone.take(&each(&mine), 9).await.unwrap();
-                assert_eq!(mixed.take(&each(&mine), 9).await.unwrap(), expected);
+                let expected = alone.take(&each(&mine), 9).await.unwrap().verdicts;
+                assert_eq!(mixed.take(&each(&mine), 9).await.unwrap().verdicts, expected);
                 if !*first {
                     mixed.take(&each(&others), 9).await.unwrap();
                     mixed.back(&format!("other-{n}"), Gen(1)).await.unwrap();
@@ -320,7 +318,7 @@ proptest! {
             let room = store.room(&asked).await.unwrap();
             prop_assume!(room.starts < 200);
             let asks: Vec<Claimed> = (0..=room.starts).map(|n| samples::claimed(&format!("ask-{n}"), 1, &asked)).collect();
-            let verdicts = store.take(&each(&asks), usize::MAX).await.unwrap();
+            let verdicts = store.take(&each(&asks), usize::MAX).await.unwrap().verdicts;
             let started = verdicts.iter().filter(|v| matches!(v, Verdict::Started { .. })).count();
             assert!(started >= room.starts as usize);
             assert!(!agree || started == room.starts as usize);
@@ -335,11 +333,11 @@ proptest! {
             let (once, twice) = (MemoryStore::new(T.0), MemoryStore::new(T.0));
             for (n, (jobs, wait)) in warm.iter().enumerate() {
                 let asks: Vec<Claimed> = jobs.iter().map(|l| samples::claimed(&format!("warm-{n}"), 1, l)).collect();
-                assert_eq!(once.take(&each(&asks), 9).await.unwrap(), twice.take(&each(&asks), 9).await.unwrap());
+                assert_eq!(once.take(&each(&asks), 9).await.unwrap().verdicts, twice.take(&each(&asks), 9).await.unwrap().verdicts);
                 samples::advance(*wait).await;
             }
             let asks: Vec<Claimed> = asked.iter().map(|l| samples::claimed("asked", 1, l)).collect();
-            let first = twice.take(&each(&asks), 9).await.unwrap();
+            let first = twice.take(&each(&asks), 9).await.unwrap().verdicts;
             let out = first.iter().any(|verdict| matches!(verdict, Verdict::Started { .. }));
             assert_eq!(twice.back("asked", Gen(1)).await.unwrap(), out);
             assert!(!twice.back("asked", Gen(1)).await.unwrap(), "back twice");
@@ -347,7 +345,7 @@ proptest! {
                 let probe = std::slice::from_ref(&probe);
                 assert_eq!(once.room(probe).await.unwrap(), twice.room(probe).await.unwrap());
             }
-            assert_eq!(twice.take(&each(&asks), 9).await.unwrap(), first);
+            assert_eq!(twice.take(&each(&asks), 9).await.unwrap().verdicts, first);
         });
     }
 }

@@ -1,53 +1,31 @@
 //! Scenarios: one list, run under many seeds with a simulated network under a paused clock, once over
 //! real sockets, and with limiting switched off, where their checks must fail.
 //!
-//! `cargo test --test scenarios simulated::NAME` runs one; `SEED=7` in the environment picks its seed.
+//! `cargo test --test it scenarios::simulated::NAME` runs one; `SEED=7` in the environment picks its seed.
 
-#[path = "scenarios/actions.rs"]
 mod actions;
-#[path = "scenarios/adopted.rs"]
 mod adopted;
-#[path = "scenarios/attempts.rs"]
 mod attempts;
-#[path = "scenarios/back.rs"]
 mod back;
-#[path = "scenarios/beside.rs"]
 mod beside;
-#[path = "scenarios/bounds.rs"]
 mod bounds;
-#[path = "scenarios/crossings.rs"]
 mod crossings;
-#[path = "scenarios/crowded.rs"]
 mod crowded;
-#[path = "scenarios/faults.rs"]
 mod faults;
-#[path = "scenarios/flow.rs"]
 mod flow;
-#[path = "scenarios/given_back.rs"]
 mod given_back;
-mod harness;
-#[path = "scenarios/held.rs"]
 mod held;
-#[path = "scenarios/judges.rs"]
 mod judges;
-#[path = "scenarios/limits.rs"]
 mod limits;
-#[path = "scenarios/lives.rs"]
 mod lives;
-#[path = "scenarios/order.rs"]
 mod order;
-#[path = "scenarios/outages.rs"]
 mod outages;
-#[path = "scenarios/overdue.rs"]
 mod overdue;
-#[path = "sidecar/port.rs"]
-mod port;
-#[path = "scenarios/visibilities.rs"]
 mod visibilities;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use harness::{Job, Scenario};
+use crate::harness::{Job, Scenario};
 use serde_json::json;
 
 /// An email of tenant `a`, under the key `k:a`.
@@ -58,7 +36,7 @@ fn job() -> Job {
         .label("k:a")
 }
 
-scenarios! {
+crate::scenarios! {
     bounds::hammered: 4 limit real;
     bounds::drained: 4 limit real;
     bounds::held: 4 limit;
@@ -91,6 +69,7 @@ scenarios! {
     limits::basics_amqp: 10 limit;
     faults::hang_up_while_waiting: 25 limit real;
     faults::hang_up_during_the_claim: 16;
+    faults::hang_up_where_jobs_bring_limits: 4;
     faults::hang_ups_everywhere: 14 limit;
     faults::ack_reply_lost: 20 limit real;
     faults::ack_reply_cut: 10 limit;
@@ -100,7 +79,6 @@ scenarios! {
     faults::ack_answer_lost_to_the_worker: 10 real;
     faults::ack_answered_without_a_body: 2 real;
     faults::ack_is_slow_and_not_tried_again: 4;
-    faults::ack_given_up_by_a_gateway: 4;
     faults::nack_answer_lost_then_fails_alike: 8;
     faults::nack_reply_lost_and_claimed_again: 8;
     faults::backend_down_during_ack: 20 limit real;
@@ -117,6 +95,8 @@ scenarios! {
     attempts::fails_elsewhere_in_attempt_0: 2;
     crossings::nack_carried_out_before_an_outage: 8;
     crossings::requeue_reply_lost_and_claimed_again: 6;
+    crossings::said_by_a_worker_that_lost_its_job: 12;
+    crossings::nack_repeated_when_another_has_the_job: 4;
     crossings::more_that_hangs: 4;
     crossings::two_ends_of_a_held_job: 6;
     crossings::failed_end_of_a_job_in_hand: 4;
@@ -157,6 +137,7 @@ scenarios! {
     visibilities::very_short_beside_others: 12;
     visibilities::in_whole_seconds: 8 limit;
     order::priorities: 10 limit real;
+    order::higher_than_what_is_held: 8;
     order::kept_without_a_word: 6;
     order::limited_high_lets_low_go: 5 limit;
     order::queues_left_to_right: 5;
@@ -178,10 +159,7 @@ scenarios! {
     outages::hidden_a_second_time: 3;
     outages::looked_up_behind_a_gateway: 4;
     outages::one_cannot_be_looked_up: 6;
-    back::taken_over_meanwhile: 16;
-    back::told_once_for_each_loss: 4;
     back::not_kept: 4;
-    back::undone_when_its_row_has_ended: 4;
     beside::of_a_worker: 3;
     beside::of_a_worker_whose_own_hangs: 3;
     beside::of_a_worker_that_hangs_up: 3;
@@ -193,9 +171,9 @@ scenarios! {
     lives::backend_away_without_heartbeats: 6;
     lives::worker_dies: 12 limit;
     lives::dead_workers_without_a_reaper: 4;
-    lives::answers_that_died_with_the_sidecar: 3;
     lives::restarted_with_jobs_out: 12 limit;
     lives::gone_with_jobs_held: 10 limit;
+    lives::replaced_beside_a_backlog: 4;
     lives::drain_in_order: 10 real;
     lives::drain_goes_on_for_the_rest: 4;
     lives::drained_under_load: 12 limit;
@@ -207,6 +185,7 @@ scenarios! {
     adopted::reloaded_while_the_list_hangs: 6;
     adopted::first_limit_given_up: 12;
     adopted::only_held: 12;
+    adopted::claimed_under_an_id_that_is_not_shown: 8;
     adopted::heartbeat_after_a_flood: 2;
     adopted::heartbeat_of_made_up_ids: 2;
     adopted::tenant_of_a_running_job: 4;
@@ -217,15 +196,17 @@ scenarios! {
     overdue::nobody_can_ask: 30;
     overdue::heard_of_meanwhile: 8;
     flow::throttle_is_used: 4 limit;
+    flow::slow_throttle_is_used: 6 limit;
     flow::fast_throttle_is_used: 2 limit;
     flow::timed_while_more_is_asked: 12 limit;
-    flow::far_backend: 8 limit;
+    flow::far_backend: 9 limit;
     flow::slow_backend: 4 limit;
     flow::freed_slot_is_filled: 20 limit real;
     flow::free_comes_while_waiting: 4;
     flow::free_beside_limited: 6 limit;
     flow::many_keys: 6 limit;
     flow::trickle: 10;
+    flow::two_questions_in_a_row: 4;
     actions::drops_spec: 10 limit real;
     actions::drops_redis: 10 limit;
     actions::drops_postgres: 10 limit;

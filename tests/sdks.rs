@@ -1,58 +1,30 @@
 //! Four clients of our own that send what the official SDKs send, when they send it, and take answers
 //! as they do. They produce and work through the sidecar, before backends of each kind.
 //!
-//! `cargo test --test sdks simulated::python_day` runs one; `SEED=7` in the environment picks its
+//! `cargo test --test it sdks::simulated::python_day` runs one; `SEED=7` in the environment picks its
 //! backend.
 
-#[path = "sdks/backends.rs"]
 mod backends;
-#[path = "sdks/client.rs"]
 mod client;
-#[path = "sdks/days.rs"]
 mod days;
-#[path = "sdks/full.rs"]
 mod full;
-#[path = "sdks/go.rs"]
 mod go;
-#[expect(
-    dead_code,
-    unused_imports,
-    reason = "the harness has workers and jobs of its own"
-)]
-mod harness;
-#[path = "sdks/javascript.rs"]
 mod javascript;
-#[path = "sdks/office.rs"]
 mod office;
-#[path = "sidecar/pair.rs"]
-mod pair;
-#[path = "sidecar/port.rs"]
-mod port;
-#[path = "sdks/python.rs"]
 mod python;
-#[path = "sdks/reactions.rs"]
 mod reactions;
-#[path = "sdks/recorded.rs"]
 mod recorded;
-#[path = "sdks/rust.rs"]
 mod rust;
-#[path = "sdks/sdk.rs"]
 mod sdk;
-#[path = "sidecar/mod.rs"]
-mod sidecar;
-#[path = "sdks/stage.rs"]
 mod stage;
-#[path = "traffic/wire.rs"]
-mod wire;
-#[path = "sdks/worker.rs"]
 mod worker;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use harness::Scenario;
+use crate::harness::Scenario;
 
 // Each seed is a backend: those of the days try all of them.
-scenarios! {
+crate::scenarios! {
     days::javascript_day: 36 limit real;
     days::python_day: 36 limit real;
     days::go_day: 36 limit real;

@@ -1,4 +1,4 @@
-//! Routes, and what each of them reads and answers.
+//! The routes of the backend.
 
 mod operations;
 mod views;
@@ -9,19 +9,23 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::state::State;
-use super::wire::Refusal;
+use super::state::BackendState;
+use super::wire::ErrorReply;
 use operations::wrapped;
 
 /// The media type of every answer but those of unknown routes.
 const OJS: &str = "application/openjobspec+json";
 /// The longest body that is read.
 pub(super) const LONGEST_BODY: usize = 1024 * 1024;
-/// A status and the value to answer, or why not.
-type Answer = Result<(u16, Vec<u8>), Refusal>;
+/// A status and a body, or an error.
+type Answer = Result<(u16, Vec<u8>), ErrorReply>;
 
 /// Answers `request` as of `now`.
-pub(super) fn answer(state: &mut State, request: &Request<Bytes>, now: Instant) -> Response<Bytes> {
+pub(super) fn answer(
+    state: &mut BackendState,
+    request: &Request<Bytes>,
+    now: Instant,
+) -> Response<Bytes> {
     state.tick(now);
     let path = request.uri().path();
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -42,7 +46,7 @@ pub(super) fn answer(state: &mut State, request: &Request<Bytes>, now: Instant) 
     response
 }
 
-/// Codes that never leave: such answers have no envelope.
+/// Codes that never leave the backend: these answers have no envelope.
 const NO_ROUTE: &str = "no_route";
 const NO_METHOD: &str = "no_method";
 
@@ -71,7 +75,7 @@ fn plain_404() -> Response<Bytes> {
 }
 
 #[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
-fn envelope(refusal: &Refusal, id: &HeaderValue) -> Vec<u8> {
+fn envelope(refusal: &ErrorReply, id: &HeaderValue) -> Vec<u8> {
     let mut error = json!({
         "code": refusal.code,
         "message": refusal.message,
@@ -88,7 +92,7 @@ fn envelope(refusal: &Refusal, id: &HeaderValue) -> Vec<u8> {
 }
 
 fn text(value: &impl Serialize) -> Vec<u8> {
-    // What is written here are strings, numbers and JSON that was parsed before: it cannot fail.
+    // These values are strings, numbers and parsed JSON, so writing them cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -96,7 +100,7 @@ fn ok(value: &impl Serialize) -> Answer {
     Ok((200, text(value)))
 }
 
-fn request_id(state: &mut State, request: &Request<Bytes>, now: Instant) -> HeaderValue {
+fn request_id(state: &mut BackendState, request: &Request<Bytes>, now: Instant) -> HeaderValue {
     let sent = request
         .headers()
         .get("x-request-id")
@@ -108,7 +112,7 @@ fn request_id(state: &mut State, request: &Request<Bytes>, now: Instant) -> Head
     })
 }
 
-/// A single enqueue tells where the job is.
+/// The `Location` of a job that was enqueued alone.
 #[expect(
     clippy::indexing_slicing,
     reason = "what a JSON value does not have is null"
@@ -121,8 +125,8 @@ fn location(segments: &[&str], response: &Response<Bytes>) -> Option<HeaderValue
     HeaderValue::from_str(&format!("/ojs/v1/jobs/{}", body["job"]["id"].as_str()?)).ok()
 }
 
-/// What holds for every request.
-fn check(request: &Request<Bytes>) -> Result<(), Refusal> {
+/// Checks that hold for every request.
+fn check(request: &Request<Bytes>) -> Result<(), ErrorReply> {
     let writes = [Method::POST, Method::PUT, Method::PATCH].contains(request.method());
     let media = request
         .headers()
@@ -133,19 +137,24 @@ fn check(request: &Request<Bytes>) -> Result<(), Refusal> {
         .as_deref()
         .map(|media| media.split(';').next().unwrap_or_default().trim());
     if media.is_some_and(|media| media != OJS && media != "application/json") {
-        return Err(Refusal::invalid("Unsupported Content-Type."));
+        return Err(ErrorReply::invalid("Unsupported Content-Type."));
     }
     if request.body().len() > LONGEST_BODY {
-        return Err(Refusal::invalid("Failed to read request body."));
+        return Err(ErrorReply::invalid("Failed to read request body."));
     }
     Ok(())
 }
 
-fn route(state: &mut State, request: &Request<Bytes>, segments: &[&str], now: Instant) -> Answer {
+fn route(
+    state: &mut BackendState,
+    request: &Request<Bytes>,
+    segments: &[&str],
+    now: Instant,
+) -> Answer {
     let rest = match segments {
         ["ojs", "manifest"] => return only(request, &Method::GET, || views::manifest(state)),
         ["ojs", "v1", rest @ ..] => rest,
-        _ => return Err(Refusal::new(404, NO_ROUTE, "")),
+        _ => return Err(ErrorReply::new(404, NO_ROUTE, "")),
     };
     let (method, body) = (request.method().as_str(), request.body());
     match (method, rest) {
@@ -162,17 +171,14 @@ fn route(state: &mut State, request: &Request<Bytes>, segments: &[&str], now: In
         ("POST", ["workers", "heartbeat"]) => operations::heartbeat(state, body, now),
         ("GET", ["queues"]) => views::queues(state),
         ("GET", ["queues", name, "stats"]) => views::stats(state, name),
-        ("POST", ["queues", name, "pause"]) => {
-            ok(&json!({ "queue": views::pause(state, name, true, now) }))
-        }
-        ("POST", ["queues", name, "resume"]) => {
-            ok(&json!({ "queue": views::pause(state, name, false, now) }))
+        ("POST", ["queues", name, verb @ ("pause" | "resume")]) => {
+            ok(&json!({ "queue": views::pause_or_resume(state, name, verb, now) }))
         }
         ("GET", ["queues" | "jobs", _, "events"]) => Ok((200, b"retry: 3000\n\n".to_vec())),
         ("GET", ["events"]) => views::events(state, request.uri().query()),
         ("GET", ["dead-letter"]) => views::dead_letters(state),
         ("POST", ["dead-letter", id, "retry"]) => state
-            .revive(id, true, now)
+            .revive_dead(id, now)
             .and_then(|number| wrapped(state, number)),
         ("DELETE", ["dead-letter", id]) => state
             .bury(id)
@@ -186,12 +192,12 @@ fn only(request: &Request<Bytes>, method: &Method, then: impl FnOnce() -> Answer
     if request.method() == method {
         then()
     } else {
-        Err(Refusal::new(405, NO_METHOD, ""))
+        Err(ErrorReply::new(405, NO_METHOD, ""))
     }
 }
 
 /// 405 where another method would do, else 404.
-fn unrouted(rest: &[&str]) -> Refusal {
+fn unrouted(rest: &[&str]) -> ErrorReply {
     let known = matches!(
         rest,
         ["health" | "jobs" | "queues" | "events" | "dead-letter"]
@@ -202,8 +208,8 @@ fn unrouted(rest: &[&str]) -> Refusal {
             | ["dead-letter", _, "retry"]
     );
     if known {
-        Refusal::new(405, NO_METHOD, "")
+        ErrorReply::new(405, NO_METHOD, "")
     } else {
-        Refusal::new(404, NO_ROUTE, "")
+        ErrorReply::new(404, NO_ROUTE, "")
     }
 }

@@ -1,4 +1,4 @@
-//! A job: how it is read from an enqueue, checked, and shown.
+//! Reads a job from an enqueue, checks it, and shows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 use super::Lax;
-use super::retry::{Failure, Retry};
-use super::wire::{Clock, Members, Raw, Refusal, When, millis};
+use super::retry::{JobError, Retry};
+use super::wire::{ErrorReply, Members, Moment, Raw, WallClock};
 
-/// Where a job is in its life.
+/// The states of a job's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Scheduled,
@@ -23,7 +23,7 @@ pub(super) enum Phase {
     Cancelled,
 }
 
-/// How many phases there are.
+/// The number of phases.
 pub(super) const PHASES: usize = 7;
 
 impl Phase {
@@ -44,9 +44,9 @@ impl Phase {
     }
 }
 
-/// A job and all that is known of it.
+/// A job, as it was enqueued and as it is now.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct StoredJob {
     pub id: Arc<str>,
     pub queue: Arc<str>,
     pub kind: Arc<str>,
@@ -55,19 +55,19 @@ pub(super) struct Job {
     schema: Option<Raw>,
     tags: Option<Raw>,
     unknown: Vec<(String, Raw)>,
-    /// What the worker that runs it shall be told at its heartbeats (a conformance convention).
+    /// The directive that heartbeats give to its worker (a conformance convention).
     pub directive: Option<String>,
     pub priority: i32,
     pub retry: Option<Retry>,
     pub timeout: Option<Duration>,
     pub visibility: Option<Duration>,
-    pub scheduled: Option<When>,
-    pub expires: Option<When>,
+    pub scheduled: Option<Moment>,
+    pub expires: Option<Moment>,
     pub phase: Phase,
     pub attempt: u32,
-    /// Place among its equals in priority.
+    /// Its place among the jobs of its priority.
     pub order: u64,
-    /// When something happens to it by itself.
+    /// When its next deadline passes.
     pub due: Option<Instant>,
     pub created: Instant,
     pub started: Option<Instant>,
@@ -79,108 +79,74 @@ pub(super) struct Job {
     /// Wait before the next attempt.
     pub delay: Option<Duration>,
     pub result: Option<Raw>,
-    pub errors: Vec<Failure>,
+    pub errors: Vec<JobError>,
     /// In the dead-letter list.
     pub dead: bool,
 }
 
-/// The top-level members that an enqueue gives a meaning.
+/// The top-level members with a meaning in an enqueue.
 const KNOWN: [&str; 6] = ["id", "type", "args", "meta", "schema", "options"];
 
-/// Names of a job's members that only the backend sets.
+/// The members of a job that only the backend sets.
 const OWN: &str = "queue state priority attempt max_attempts timeout_ms tags created_at enqueued_at \
     scheduled_at expires_at started_at completed_at cancelled_at next_attempt_at retry_delay_ms \
     worker_id result error errors";
 
-impl Job {
-    /// Reads and checks one enqueue; `fresh` makes an id where none was sent.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one member after the other, in the order of the text"
-    )]
+impl StoredJob {
+    /// Reads and checks one enqueue, one member after the other; `fresh` is its id if none was sent.
     pub(super) fn parse(
         members: Members,
         lax: &Lax,
-        clock: &Clock,
+        clock: &WallClock,
         now: Instant,
-        fresh: impl FnOnce() -> String,
-    ) -> Result<Job, Refusal> {
-        let id = members.read::<String>("id", lax)?;
-        if id.as_ref().is_some_and(|id| !is_uuid_v7(id)) {
-            return Err(Refusal::invalid(
-                "The field 'id' must be a lower-case UUIDv7.",
-            ));
-        }
-        let kind = members.read::<String>("type", lax)?.unwrap_or_default();
-        if kind.len() > 255 || !kind.split('.').all(is_type_part) {
-            return Err(Refusal::invalid(
-                "The field 'type' is required: lower-case words joined by dots.",
-            ));
-        }
-        let args = members
-            .raw("args", lax)
-            .filter(|args| args.get().starts_with('['));
-        let args = args
-            .cloned()
-            .ok_or_else(|| Refusal::invalid("The field 'args' must be an array."))?;
-        let options = members.read::<Members>("options", lax)?.unwrap_or_default();
-        let queue = options
-            .read::<String>("queue", lax)?
-            .unwrap_or_else(|| "default".into());
-        if !is_queue(&queue) {
-            return Err(Refusal::invalid(
-                "The field 'options.queue' is not a queue name.",
-            ));
-        }
-        let priority: i32 = options.read("priority", lax)?.unwrap_or(0);
-        if !(-100..=100).contains(&priority) {
-            return Err(Refusal::invalid(
-                "The field 'options.priority' must be from -100 to 100.",
-            ));
-        }
-        check_rate_limit(&options, lax)?;
-        let meta = options
-            .object("metadata", lax)?
-            .filter(|(_, inner)| !inner.0.is_empty());
-        let meta = meta.map_or_else(|| members.object("meta", lax), |meta| Ok(Some(meta)))?;
-        let directive = match &meta {
-            Some((_, inner)) => inner.read::<serde_json::Value>("test_directive", lax)?,
-            None => None,
+        fresh: String,
+    ) -> Result<StoredJob, ErrorReply> {
+        let invalid = |message| Err(ErrorReply::invalid(message));
+        let id = id(&members)?;
+        let kind = kind(&members)?;
+        let args = members.raw("args").cloned();
+        let Some(args) = args.filter(|args| args.get().starts_with('[')) else {
+            return invalid("The field 'args' must be an array.");
         };
+        let options = members.members("options")?.unwrap_or_default();
+        let queue = options.read::<String>("queue")?;
+        let queue = queue.unwrap_or_else(|| "default".into());
+        if !is_queue(&queue) {
+            return invalid("The field 'options.queue' is not a queue name.");
+        }
+        let priority: i32 = options.read("priority")?.unwrap_or(0);
+        if !(-100..=100).contains(&priority) {
+            return invalid("The field 'options.priority' must be from -100 to 100.");
+        }
+        check_rate_limit(&options)?;
+        let (meta, directive) = meta(&members, &options)?;
         let scheduled = match time(&options, "delay_until", lax, clock, now)? {
             Some(when) => Some(when),
             None => time(&options, "scheduled_at", lax, clock, now)?,
         };
-        let later = scheduled.as_ref().is_some_and(|when| when.at > now);
-        Ok(Job {
-            id: id.unwrap_or_else(fresh).into(),
+        let due = scheduled
+            .as_ref()
+            .map(|when| when.at)
+            .filter(|at| *at > now);
+        let tags = options.read::<Vec<String>>("tags")?;
+        let retry = options.members("retry")?;
+        Ok(StoredJob {
+            id: id.unwrap_or(fresh).into(),
             queue: queue.into(),
             kind: kind.into(),
             args,
-            meta: meta.map(|(raw, _)| raw),
-            schema: members.read("schema", lax)?,
-            tags: options
-                .read::<Vec<String>>("tags", lax)?
-                .and(options.raw("tags", lax).cloned()),
-            directive: directive
-                .as_ref()
-                .and_then(|d| d.as_str())
-                .map(str::to_owned),
+            meta,
+            schema: members.read("schema")?,
+            tags: tags.and(options.raw("tags").cloned()),
+            directive,
             priority,
-            retry: options
-                .read::<Members>("retry", lax)?
-                .map(|retry| Retry::parse(&retry, lax))
-                .transpose()?,
-            timeout: millis(&options, "timeout_ms", lax)?,
-            visibility: millis(&options, "visibility_timeout_ms", lax)?,
-            due: scheduled.as_ref().filter(|_| later).map(|when| when.at),
+            retry: retry.map(|retry| Retry::parse(&retry)).transpose()?,
+            timeout: options.millis("timeout_ms")?,
+            visibility: options.millis("visibility_timeout_ms")?,
+            due,
             scheduled,
             expires: time(&options, "expires_at", lax, clock, now)?,
-            phase: if later {
-                Phase::Scheduled
-            } else {
-                Phase::Available
-            },
+            phase: due.map_or(Phase::Available, |_| Phase::Scheduled),
             attempt: 0,
             order: 0,
             created: now,
@@ -197,7 +163,7 @@ impl Job {
         })
     }
 
-    /// Attempts in all.
+    /// How often the job may be attempted.
     pub(super) fn max_attempts(&self) -> u32 {
         self.retry
             .as_ref()
@@ -205,10 +171,32 @@ impl Job {
     }
 }
 
-/// What is echoed though it means nothing.
+/// The id that was sent with the job.
+fn id(members: &Members) -> Result<Option<String>, ErrorReply> {
+    let id = members.read::<String>("id")?;
+    match id.as_ref().is_some_and(|id| !is_uuid_v7(id)) {
+        true => Err(ErrorReply::invalid(
+            "The field 'id' must be a lower-case UUIDv7.",
+        )),
+        false => Ok(id),
+    }
+}
+
+/// The type of the job.
+fn kind(members: &Members) -> Result<String, ErrorReply> {
+    let kind = members.read::<String>("type")?.unwrap_or_default();
+    match kind.len() <= 255 && kind.split('.').all(is_type_part) {
+        true => Ok(kind),
+        false => Err(ErrorReply::invalid(
+            "The field 'type' is required: lower-case words joined by dots.",
+        )),
+    }
+}
+
+/// The unknown members, which are echoed.
 fn kept(members: Members, lax: &Lax) -> Vec<(String, Raw)> {
     let mut unknown: Vec<(String, Raw)> = Vec::new();
-    for (name, value) in members.0 {
+    for (name, value) in members.all {
         let own = !lax.unknown_wins && OWN.split(' ').any(|own| own == name);
         if own || KNOWN.contains(&name.as_str()) {
             continue;
@@ -219,26 +207,41 @@ fn kept(members: Members, lax: &Lax) -> Vec<(String, Raw)> {
     unknown
 }
 
-/// Backends read one whole number out of a rate limit, and forget it.
-fn check_rate_limit(options: &Members, lax: &Lax) -> Result<(), Refusal> {
-    if let Some(limit) = options.read::<Members>("rate_limit", lax)? {
-        limit.read::<i64>("max_per_second", lax)?;
+/// Checks the one whole number that backends read out of a rate limit, and forget.
+fn check_rate_limit(options: &Members) -> Result<(), ErrorReply> {
+    if let Some(limit) = options.members("rate_limit")? {
+        limit.read::<i64>("max_per_second")?;
     }
     Ok(())
+}
+
+/// The metadata, and the directive in it. Metadata in the options wins over the member beside them.
+fn meta(members: &Members, options: &Members) -> Result<(Option<Raw>, Option<String>), ErrorReply> {
+    let own = options.object("metadata")?;
+    let meta = match own.filter(|(_, inner)| !inner.all.is_empty()) {
+        Some(meta) => Some(meta),
+        None => members.object("meta")?,
+    };
+    let Some((raw, inner)) = meta else {
+        return Ok((None, None));
+    };
+    let directive = inner.read::<serde_json::Value>("test_directive")?;
+    let directive = directive.and_then(|directive| directive.as_str().map(str::to_owned));
+    Ok((Some(raw), directive))
 }
 
 fn time(
     options: &Members,
     name: &str,
     lax: &Lax,
-    clock: &Clock,
+    clock: &WallClock,
     now: Instant,
-) -> Result<Option<When>, Refusal> {
-    let Some(text) = options.read::<String>(name, lax)? else {
+) -> Result<Option<Moment>, ErrorReply> {
+    let Some(text) = options.read::<String>(name)? else {
         return Ok(None);
     };
     match clock.when(&text, now) {
-        None if !lax.accepts_any_time => Err(Refusal::invalid(format!(
+        None if !lax.accepts_any_time => Err(ErrorReply::invalid(format!(
             "The field 'options.{name}' is not a time."
         ))),
         when => Ok(when),
@@ -271,17 +274,18 @@ fn is_uuid_v7(id: &str) -> bool {
         })
 }
 
-/// A job as it is shown.
+/// A job, as replies show it.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
-    pub job: &'a Job,
-    pub clock: &'a Clock,
+pub(super) struct ShownJob<'a> {
+    pub job: &'a StoredJob,
+    pub clock: &'a WallClock,
+    pub shows_claimer: bool,
 }
 
-impl Serialize for View<'_> {
+impl Serialize for ShownJob<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (job, clock) = (self.job, self.clock);
-        let mut shown = Shown {
+        let mut shown = JobMap {
             map: serializer.serialize_map(None)?,
             unknown: &job.unknown,
         };
@@ -316,7 +320,9 @@ impl Serialize for View<'_> {
         shown.put("retry_delay_ms", job.delay.map(millis))?;
         shown.put(
             "worker_id",
-            job.worker.as_deref().filter(|_| job.phase == Phase::Active),
+            job.worker
+                .as_deref()
+                .filter(|_| self.shows_claimer && job.phase == Phase::Active),
         )?;
         shown.put("result", job.result.as_ref())?;
         shown.put(
@@ -334,13 +340,13 @@ impl Serialize for View<'_> {
     }
 }
 
-/// An object in the making, in which unknown members take the place of those of their name.
-struct Shown<'a, M> {
+/// Writes an object in which unknown members replace the members of their name.
+struct JobMap<'a, M> {
     map: M,
     unknown: &'a [(String, Raw)],
 }
 
-impl<M: SerializeMap> Shown<'_, M> {
+impl<M: SerializeMap> JobMap<'_, M> {
     fn put(&mut self, name: &str, value: Option<impl Serialize>) -> Result<(), M::Error> {
         match value {
             Some(value) if !self.unknown.iter().any(|(other, _)| other == name) => {

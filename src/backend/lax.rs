@@ -1,4 +1,4 @@
-//! The ways in which real backends are laxer than the OJS text, as switches.
+//! The ways in which real backends are laxer than the OJS text, as data: one switch for each.
 
 /// What a nack with `requeue` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct Lax {
     pub beats_whole_seconds: bool,
     /// ACK, nack and heartbeat with the id of another worker than the claimer are refused with 409.
     pub checks_owner: bool,
+    /// Jobs that run show the id of the worker that claimed them.
+    pub shows_claimer: bool,
     /// Wrong states are answered with 500 `internal_error` instead of 409 `conflict`.
     pub wrong_state_is_500: bool,
     /// The replies to ACK and nack carry the job; also, their events reach the event streams.
@@ -120,6 +122,7 @@ impl Lax {
             reaps: true,
             beats_whole_seconds: false,
             checks_owner: true,
+            shows_claimer: true,
             wrong_state_is_500: false,
             settle_shows_job: true,
             extended: Extended::Named,

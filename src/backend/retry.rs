@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Lax;
-use super::wire::{Members, Raw, Refusal, duration};
+use super::wire::{ErrorReply, Members, Raw, duration};
 
 /// `options.retry`.
 #[derive(Debug)]
@@ -36,14 +35,14 @@ impl Default for Retry {
 }
 
 impl Retry {
-    pub(super) fn parse(members: &Members, lax: &Lax) -> Result<Retry, Refusal> {
-        let invalid = |message: String| Refusal::new(422, "validation_error", message);
+    pub(super) fn parse(members: &Members) -> Result<Retry, ErrorReply> {
+        let invalid = |message: String| ErrorReply::new(422, "validation_error", message);
         let mut retry = Retry::default();
-        if let Some(max) = members.read::<i64>("max_attempts", lax)? {
+        if let Some(max) = members.read::<i64>("max_attempts")? {
             retry.max_attempts = u32::try_from(max)
                 .map_err(|_| invalid(format!("retry.max_attempts must not be {max}")))?;
         }
-        if let Some(coefficient) = members.read::<f64>("backoff_coefficient", lax)? {
+        if let Some(coefficient) = members.read::<f64>("backoff_coefficient")? {
             if coefficient < 1.0 {
                 return Err(invalid(
                     "retry.backoff_coefficient must be at least 1.0".into(),
@@ -55,19 +54,16 @@ impl Retry {
             ("initial_interval", &mut retry.initial),
             ("max_interval", &mut retry.longest),
         ] {
-            if let Some(text) = members.read::<String>(name, lax)? {
+            if let Some(text) = members.read::<String>(name)? {
                 *field = duration(&text)
                     .ok_or_else(|| invalid(format!("retry.{name} is not a duration")))?;
             }
         }
-        retry.linear =
-            members.read::<String>("backoff_strategy", lax)?.as_deref() == Some("linear");
-        retry.jitter = members.read("jitter", lax)?.unwrap_or(true);
-        retry.fatal = members
-            .read("non_retryable_errors", lax)?
-            .unwrap_or_default();
+        retry.linear = members.read::<String>("backoff_strategy")?.as_deref() == Some("linear");
+        retry.jitter = members.read("jitter")?.unwrap_or(true);
+        retry.fatal = members.read("non_retryable_errors")?.unwrap_or_default();
         retry.keeps_dead =
-            members.read::<String>("on_exhaustion", lax)?.as_deref() == Some("dead_letter");
+            members.read::<String>("on_exhaustion")?.as_deref() == Some("dead_letter");
         Ok(retry)
     }
 
@@ -83,7 +79,7 @@ impl Retry {
 
     /// Whether `error` is one that the policy names as not worth another attempt; `Auth.*` names
     /// all that begin with `Auth.`.
-    pub(super) fn is_fatal(&self, error: &Failure) -> bool {
+    pub(super) fn is_fatal(&self, error: &JobError) -> bool {
         let class = error.details.as_ref().and_then(|details| {
             let details: serde_json::Value = serde_json::from_str(details.get()).ok()?;
             Some(details.get("error_class")?.as_str()?.to_owned())
@@ -104,7 +100,7 @@ impl Retry {
 
 /// One failed attempt.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Failure {
+pub(super) struct JobError {
     pub code: String,
     #[serde(rename = "type")]
     pub kind: String,
@@ -118,20 +114,20 @@ pub(super) struct Failure {
     pub at: String,
 }
 
-impl Failure {
+impl JobError {
     /// The `error` of a nack; one that is missing is a failure without a name.
-    pub(super) fn parse(members: &Members, lax: &Lax) -> Result<Failure, Refusal> {
-        let code: Option<String> = members.read("code", lax)?;
-        let kind: Option<String> = members.read("type", lax)?;
-        Ok(Failure {
+    pub(super) fn parse(members: &Members) -> Result<JobError, ErrorReply> {
+        let code: Option<String> = members.read("code")?;
+        let kind: Option<String> = members.read("type")?;
+        Ok(JobError {
             kind: kind
                 .or_else(|| code.clone())
                 .unwrap_or_else(|| "error".into()),
             code: code.unwrap_or_else(|| "handler_error".into()),
-            message: members.read("message", lax)?.unwrap_or_default(),
-            retryable: members.read("retryable", lax)?,
-            details: members.read("details", lax)?,
-            ..Failure::default()
+            message: members.read("message")?.unwrap_or_default(),
+            retryable: members.read("retryable")?,
+            details: members.read("details")?,
+            ..JobError::default()
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The backend behind a port: HTTP/1.1 as the real ones speak it, and the event streams.
+//! Serves the backend on a port: HTTP/1.1 as the real ones speak it, and the event streams.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -20,24 +20,24 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backend, Change, api};
+use super::{Backend, PhaseChange, api};
 use crate::net::{Listener, Stream};
 
-/// How often what time does is done without a request.
+/// How often deadlines are checked without a request.
 const REAPER: Duration = Duration::from_millis(500);
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(120);
 /// Replies longer than this are sent in chunks.
 const UNCHUNKED: usize = 2048;
-/// How often an event stream says that it is alive.
+/// How often an event stream sends a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Frames that an event stream may be ahead of its reader.
+/// How many frames an event stream may be ahead of its reader.
 const FRAMES: usize = 64;
 
 impl Backend {
-    /// Serves HTTP/1.1 on `listener` until `stop`; then answers what is under way, and returns.
+    /// Serves HTTP/1.1 on `listener` until `stop`, and returns when the requests in progress are answered.
     pub async fn serve(self, mut listener: Listener, stop: CancellationToken) {
-        let server = Arc::new(Server {
+        let server = Arc::new(Serving {
             backend: self,
             stop: stop.clone(),
             events: AtomicU64::new(0),
@@ -54,7 +54,7 @@ impl Backend {
                     Ok((stream, _)) => {
                         connections.spawn(connection(server.clone(), stream));
                     }
-                    // Out of descriptors, most likely: waiting may help, and spinning would not.
+                    // Probably no file descriptor is free: waiting may help, spinning would not.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 },
             }
@@ -64,15 +64,15 @@ impl Backend {
     }
 }
 
-/// What the connections share.
-struct Server {
+/// The state that all connections share.
+struct Serving {
     backend: Backend,
     stop: CancellationToken,
     /// Frames sent so far, over all event streams.
     events: AtomicU64,
 }
 
-async fn connection(server: Arc<Server>, stream: Stream) {
+async fn connection(server: Arc<Serving>, stream: Stream) {
     let stop = server.stop.clone();
     let service = hyper::service::service_fn(move |request| respond(server.clone(), request));
     let connection = hyper::server::conn::http1::Builder::new()
@@ -80,7 +80,7 @@ async fn connection(server: Arc<Server>, stream: Stream) {
         .header_read_timeout(IDLE)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // A connection that breaks has nobody left to tell.
+    // A broken connection has nobody left to tell.
     tokio::select! {
         _ = connection.as_mut() => return,
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
@@ -89,15 +89,15 @@ async fn connection(server: Arc<Server>, stream: Stream) {
 }
 
 async fn respond(
-    server: Arc<Server>,
+    server: Arc<Serving>,
     request: Request<Incoming>,
-) -> Result<Response<Reply>, hyper::Error> {
+) -> Result<Response<StreamedReply>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = match Limited::new(body, api::LONGEST_BODY + 1).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => match error.downcast::<hyper::Error>() {
             Ok(broken) => return Err(*broken),
-            // Too long: as long as it takes to be refused as such.
+            // A body that is just too long, so that it is refused as such.
             Err(_) => Bytes::from(vec![b' '; api::LONGEST_BODY + 1]),
         },
     };
@@ -110,9 +110,9 @@ async fn respond(
         .into_parts();
     let Some(topic) = topic else {
         let reply = if body.len() > UNCHUNKED {
-            Reply::Chunked(Some(body))
+            StreamedReply::Chunked(Some(body))
         } else {
-            Reply::Whole(Some(body))
+            StreamedReply::Whole(Some(body))
         };
         return Ok(Response::from_parts(head, reply));
     };
@@ -126,10 +126,10 @@ async fn respond(
         .insert("x-accel-buffering", HeaderValue::from_static("no"));
     let (frames, reply) = mpsc::channel(FRAMES);
     tokio::spawn(stream_events(server, topic, changes, frames, body));
-    Ok(Response::from_parts(head, Reply::Stream(reply)))
+    Ok(Response::from_parts(head, StreamedReply::Stream(reply)))
 }
 
-/// What an event stream is about.
+/// The subject of an event stream.
 enum Topic {
     Queue(String),
     Job(String),
@@ -149,7 +149,7 @@ impl Topic {
         }
     }
 
-    fn covers(&self, change: &Change) -> bool {
+    fn covers(&self, change: &PhaseChange) -> bool {
         match self {
             Topic::Queue(name) => *name == *change.queue,
             Topic::Job(id) => *id == *change.job,
@@ -159,9 +159,9 @@ impl Topic {
 
 /// Sends frames until the reader leaves, the backend stops, or the job has ended.
 async fn stream_events(
-    server: Arc<Server>,
+    server: Arc<Serving>,
     topic: Topic,
-    mut changes: broadcast::Receiver<Change>,
+    mut changes: broadcast::Receiver<PhaseChange>,
     frames: mpsc::Sender<Bytes>,
     first: Bytes,
 ) {
@@ -191,7 +191,7 @@ async fn stream_events(
 }
 
 /// One frame of an event stream.
-fn frame(number: u64, change: &Change) -> Bytes {
+fn frame(number: u64, change: &PhaseChange) -> Bytes {
     let data = json!({
         "event": "job.state_changed",
         "job_id": &*change.job,
@@ -211,16 +211,16 @@ fn frame(number: u64, change: &Change) -> Bytes {
 }
 
 /// The body of a reply.
-enum Reply {
+enum StreamedReply {
     /// With `Content-Length`.
     Whole(Option<Bytes>),
-    /// Of a length that is not told before.
+    /// In chunks.
     Chunked(Option<Bytes>),
     /// An event stream.
     Stream(mpsc::Receiver<Bytes>),
 }
 
-impl Body for Reply {
+impl Body for StreamedReply {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -229,22 +229,24 @@ impl Body for Reply {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = match self.get_mut() {
-            Reply::Whole(body) | Reply::Chunked(body) => {
+            StreamedReply::Whole(body) | StreamedReply::Chunked(body) => {
                 Poll::Ready(body.take().filter(|body| !body.is_empty()))
             }
-            Reply::Stream(frames) => frames.poll_recv(cx),
+            StreamedReply::Stream(frames) => frames.poll_recv(cx),
         };
         next.map(|body| body.map(|body| Ok(Frame::data(body))))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Reply::Whole(body) if body.as_ref().is_none_or(Bytes::is_empty))
+        matches!(self, StreamedReply::Whole(body) if body.as_ref().is_none_or(Bytes::is_empty))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Reply::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
-            Reply::Chunked(_) | Reply::Stream(_) => SizeHint::default(),
+            StreamedReply::Whole(body) => {
+                SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            StreamedReply::Chunked(_) | StreamedReply::Stream(_) => SizeHint::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the backend knows, and the only places where it changes.
+//! The backend's state, and the only places where it changes.
 
 mod claims;
 
@@ -11,16 +11,16 @@ use rand::{Rng, SeedableRng};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::job::{Job, PHASES, Phase, View};
-use super::retry::Failure;
-use super::wire::{Clock, Refusal};
-use super::{Change, Duplicate, Event, EventKind, Lax, Liveness, Requeue};
+use super::job::{PHASES, Phase, ShownJob, StoredJob};
+use super::retry::JobError;
+use super::wire::{ErrorReply, WallClock};
+use super::{Duplicate, Event, EventKind, Lax, Liveness, PhaseChange, Requeue};
 
-pub(super) use claims::{Beat, Fetch};
+pub(super) use claims::{BeatOutcome, FetchRequest};
 
-/// Finished jobs that are kept for those who ask; older ones are forgotten.
+/// How many finished jobs are kept for readers; older ones are forgotten.
 const KEPT_JOBS: usize = 100_000;
-/// Events that are kept; older ones are forgotten.
+/// How many events are kept; older ones are forgotten.
 const KEPT_EVENTS: usize = 1_000_000;
 
 /// Priority, then order of arrival.
@@ -28,49 +28,49 @@ type Rank = (Reverse<i32>, u64);
 
 /// One queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct JobQueue {
     pub paused: bool,
     pub created: Instant,
     ready: BTreeMap<Rank, u64>,
     counts: [usize; PHASES],
 }
 
-impl Queue {
+impl JobQueue {
     /// How many of its jobs are in `phase`.
     pub(super) fn count(&self, phase: Phase) -> usize {
         self.counts.get(phase as usize).copied().unwrap_or(0)
     }
 }
 
-/// Everything, under one lock.
+/// All state, under one lock.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct BackendState {
     pub lax: Lax,
-    pub clock: Clock,
+    pub clock: WallClock,
     /// Jobs by number, in the order in which they came.
-    jobs: BTreeMap<u64, Job>,
+    jobs: BTreeMap<u64, StoredJob>,
     ids: HashMap<Arc<str>, u64>,
-    pub queues: BTreeMap<Arc<str>, Queue>,
+    pub queues: BTreeMap<Arc<str>, JobQueue>,
     due: BTreeSet<(Instant, u64)>,
-    /// Claims that have expired and wait for a FETCH, where none ends by itself.
+    /// Expired claims that wait for a FETCH, where claims do not end by themselves.
     lapsed: BTreeSet<u64>,
-    /// Last sign of life by worker; used where liveness is keyed by worker.
+    /// The last sign of life of each worker, used where liveness is keyed by worker.
     seen: HashMap<Arc<str>, Instant>,
     finished: VecDeque<u64>,
     last: u64,
     random: SmallRng,
     pub ledger: VecDeque<Event>,
-    changes: broadcast::Sender<Change>,
+    changes: broadcast::Sender<PhaseChange>,
 }
 
-impl State {
+impl BackendState {
     pub(super) fn new(
         lax: Lax,
-        clock: Clock,
+        clock: WallClock,
         seed: u64,
-        changes: broadcast::Sender<Change>,
-    ) -> State {
-        State {
+        changes: broadcast::Sender<PhaseChange>,
+    ) -> BackendState {
+        BackendState {
             lax,
             clock,
             jobs: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Forgets everything but the numbering.
+    /// Forgets everything except the numbering.
     pub(super) fn clear(&mut self) {
         self.jobs.clear();
         self.ids.clear();
@@ -116,8 +116,8 @@ impl State {
             .to_string()
     }
 
-    pub(super) fn queue(&mut self, name: &str, now: Instant) -> &mut Queue {
-        self.queues.entry(name.into()).or_insert_with(|| Queue {
+    pub(super) fn queue(&mut self, name: &str, now: Instant) -> &mut JobQueue {
+        self.queues.entry(name.into()).or_insert_with(|| JobQueue {
             paused: false,
             created: now,
             ready: BTreeMap::new(),
@@ -125,26 +125,27 @@ impl State {
         })
     }
 
-    pub(super) fn find(&self, id: &str) -> Result<(u64, &Job), Refusal> {
+    pub(super) fn find(&self, id: &str) -> Result<(u64, &StoredJob), ErrorReply> {
         let found = self
             .ids
             .get(id)
             .and_then(|number| Some((*number, self.jobs.get(number)?)));
-        found.ok_or_else(|| Refusal::new(404, "not_found", format!("Job '{id}' not found.")))
+        found.ok_or_else(|| ErrorReply::not_found(format!("Job '{id}' not found.")))
     }
 
-    pub(super) fn view(&self, number: u64) -> Option<View<'_>> {
-        self.jobs.get(&number).map(|job| View {
+    pub(super) fn view(&self, number: u64) -> Option<ShownJob<'_>> {
+        self.jobs.get(&number).map(|job| ShownJob {
             job,
             clock: &self.clock,
+            shows_claimer: self.lax.shows_claimer,
         })
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Job> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &StoredJob> {
         self.jobs.values()
     }
 
-    /// Writes the ledger.
+    /// Adds a line to the ledger.
     fn note(&mut self, number: u64, kind: EventKind, now: Instant) {
         let Some(job) = self.jobs.get(&number) else {
             return;
@@ -168,12 +169,12 @@ impl State {
         }
     }
 
-    /// Tells the event streams, who may be nobody.
+    /// Tells the event streams of a change. Nobody may be listening.
     fn tell(&self, number: u64, from: Option<Phase>, now: Instant) {
         let Some(job) = self.jobs.get(&number) else {
             return;
         };
-        let _ = self.changes.send(Change {
+        let _ = self.changes.send(PhaseChange {
             job: job.id.clone(),
             job_type: job.kind.clone(),
             queue: job.queue.clone(),
@@ -185,7 +186,7 @@ impl State {
     }
 
     /// Takes the job out of every index, changes it, and puts it back.
-    fn change(&mut self, number: u64, edit: impl FnOnce(&mut Job)) {
+    fn change(&mut self, number: u64, edit: impl FnOnce(&mut StoredJob)) {
         self.unlink(number);
         if let Some(job) = self.jobs.get_mut(&number) {
             edit(job);
@@ -239,7 +240,11 @@ impl State {
     }
 
     /// Stores checked jobs, all or none.
-    pub(super) fn store(&mut self, jobs: Vec<Job>, now: Instant) -> Result<Vec<u64>, Refusal> {
+    pub(super) fn store(
+        &mut self,
+        jobs: Vec<StoredJob>,
+        now: Instant,
+    ) -> Result<Vec<u64>, ErrorReply> {
         let mut new = BTreeSet::new();
         for (index, job) in jobs.iter().enumerate() {
             let known = self.ids.contains_key(&job.id) || !new.insert(job.id.clone());
@@ -247,15 +252,15 @@ impl State {
                 _ if !known => continue,
                 Duplicate::Overwrites => continue,
                 Duplicate::Refused => {
-                    Refusal::new(409, "duplicate", format!("Job '{}' exists.", job.id))
+                    ErrorReply::new(409, "duplicate", format!("Job '{}' exists.", job.id))
                 }
-                Duplicate::Fails => Refusal::new(
+                Duplicate::Fails => ErrorReply::new(
                     500,
                     "internal_error",
                     "duplicate key value (SQLSTATE 23505)",
                 ),
             };
-            return Err(Refusal {
+            return Err(ErrorReply {
                 index: Some(index),
                 ..refusal
             });
@@ -263,7 +268,7 @@ impl State {
         Ok(jobs.into_iter().map(|job| self.insert(job, now)).collect())
     }
 
-    fn insert(&mut self, mut job: Job, now: Instant) -> u64 {
+    fn insert(&mut self, mut job: StoredJob, now: Instant) -> u64 {
         if let Some(old) = self.ids.get(&job.id).copied() {
             self.remove(old);
         }
@@ -295,7 +300,7 @@ impl State {
         }
     }
 
-    /// Does all that time does: what is scheduled becomes available, what is claimed expires.
+    /// Does what is due: scheduled jobs become available, claims expire.
     pub(super) fn tick(&mut self, now: Instant) {
         while let Some(&(at, number)) = self.due.first() {
             if at > now {
@@ -312,7 +317,8 @@ impl State {
         }
     }
 
-    /// Back among the available ones; the head keeps its place in the order, the tail takes a new one.
+    /// Makes a job available again. Requeued at the head it keeps its place in the order, at the tail it takes a new
+    /// one.
     fn make_available(&mut self, number: u64, kind: EventKind, now: Instant) {
         let order = (self.lax.requeue != Requeue::Head).then(|| self.next());
         self.note(number, kind, now);
@@ -324,7 +330,7 @@ impl State {
         });
     }
 
-    /// The deadline of an active job has passed.
+    /// Ends a claim whose deadline has passed.
     fn lapse(&mut self, number: u64, now: Instant) {
         let Some(job) = self.jobs.get(&number) else {
             return;
@@ -337,11 +343,11 @@ impl State {
         let exhausted = job.attempt >= job.max_attempts();
         if ran_out {
             self.note(number, EventKind::Expired, now);
-            let error = Failure {
+            let error = JobError {
                 code: "timeout".into(),
                 kind: "timeout".into(),
                 message: "The job ran longer than its timeout_ms.".into(),
-                ..Failure::default()
+                ..JobError::default()
             };
             self.fail(number, error, now);
         } else if exhausted && self.lax.expiry_discards {
@@ -352,8 +358,8 @@ impl State {
         }
     }
 
-    /// Until when a sign of life of its worker keeps the job, where any does.
-    fn alive_until(&self, job: &Job) -> Option<Instant> {
+    /// Until when a sign of life of its worker keeps the job, where liveness is keyed by worker.
+    fn alive_until(&self, job: &StoredJob) -> Option<Instant> {
         match self.lax.liveness {
             Liveness::Worker => Some(*self.seen.get(job.worker.as_ref()?)? + job.lease),
             Liveness::Job | Liveness::SinceStart => None,

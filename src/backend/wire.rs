@@ -1,4 +1,4 @@
-//! What requests are made of: JSON whose bytes survive, times, and why a request is refused.
+//! The parts of requests: JSON whose bytes survive, and times. Also why a request is refused.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use super::Lax;
 /// A JSON value as it was sent, byte for byte.
 pub(super) type Raw = Box<RawValue>;
 
-/// Why a request was refused, as the error envelope tells it.
+/// An error reply, as the error envelope shows it.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ErrorReply {
     pub status: u16,
     pub code: &'static str,
     pub message: String,
-    /// Place in the batch.
+    /// The job's place in the batch.
     pub index: Option<usize>,
 }
 
-impl Refusal {
-    pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal {
+impl ErrorReply {
+    pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> ErrorReply {
+        ErrorReply {
             status,
             code,
             message: message.into(),
@@ -32,14 +32,22 @@ impl Refusal {
         }
     }
 
-    pub(super) fn invalid(message: impl Into<String>) -> Refusal {
-        Refusal::new(400, "invalid_request", message)
+    pub(super) fn not_found(message: impl Into<String>) -> ErrorReply {
+        ErrorReply::new(404, "not_found", message)
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> ErrorReply {
+        ErrorReply::new(400, "invalid_request", message)
     }
 }
 
 /// The members of a JSON object in their order; of equal names the last one counts.
 #[derive(Debug, Default)]
-pub(super) struct Members(pub Vec<(String, Raw)>);
+pub(super) struct Members {
+    pub all: Vec<(String, Raw)>,
+    /// Whether names match whatever their case ([`Lax::folds_case`]).
+    folds_case: bool,
+}
 
 impl<'de> Deserialize<'de> for Members {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {
@@ -54,7 +62,10 @@ impl<'de> Deserialize<'de> for Members {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(Members {
+                    all: members,
+                    folds_case: false,
+                })
             }
         }
         deserializer.deserialize_map(Object)
@@ -63,16 +74,21 @@ impl<'de> Deserialize<'de> for Members {
 
 impl Members {
     /// The one JSON object in `body`.
-    pub(super) fn parse(body: &[u8], lax: &Lax) -> Result<Members, Refusal> {
+    pub(super) fn parse(body: &[u8], lax: &Lax) -> Result<Members, ErrorReply> {
         let value: &RawValue = serde_json::from_slice(body)
-            .map_err(|_| Refusal::new(400, lax.bad_json, "Invalid JSON in request body."))?;
-        serde_json::from_str(value.get())
-            .map_err(|_| Refusal::invalid("The body must be a JSON object."))
+            .map_err(|_| ErrorReply::new(400, lax.bad_json, "Invalid JSON in request body."))?;
+        let members: Members = serde_json::from_str(value.get())
+            .map_err(|_| ErrorReply::invalid("The body must be a JSON object."))?;
+        let folds_case = lax.folds_case;
+        Ok(Members {
+            folds_case,
+            ..members
+        })
     }
 
-    pub(super) fn raw(&self, name: &str, lax: &Lax) -> Option<&Raw> {
-        let same = |key: &str| key == name || (lax.folds_case && key.eq_ignore_ascii_case(name));
-        self.0
+    pub(super) fn raw(&self, name: &str) -> Option<&Raw> {
+        let same = |key: &str| key == name || (self.folds_case && key.eq_ignore_ascii_case(name));
+        self.all
             .iter()
             .rev()
             .find(|(key, _)| same(key))
@@ -80,48 +96,71 @@ impl Members {
     }
 
     /// The member `name` as a `T`; `null` is absent.
-    pub(super) fn read<T: DeserializeOwned>(
-        &self,
-        name: &str,
-        lax: &Lax,
-    ) -> Result<Option<T>, Refusal> {
-        match self.raw(name, lax) {
+    pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ErrorReply> {
+        match self.raw(name) {
             None => Ok(None),
             Some(value) if value.get() == "null" => Ok(None),
             Some(value) => serde_json::from_str(value.get())
                 .map(Some)
-                .map_err(|e| Refusal::invalid(format!("The field '{name}' is malformed: {e}"))),
+                .map_err(|e| ErrorReply::invalid(format!("The field '{name}' is malformed: {e}"))),
+        }
+    }
+
+    /// The members of the member `name`.
+    pub(super) fn members(&self, name: &str) -> Result<Option<Members>, ErrorReply> {
+        Ok(self.read(name)?.map(|inner| self.fold_like_this(inner)))
+    }
+
+    /// The members of each object in the list `name`.
+    pub(super) fn each(&self, name: &str) -> Result<Vec<Members>, ErrorReply> {
+        let list: Vec<Members> = self.read(name)?.unwrap_or_default();
+        let list = list.into_iter().map(|inner| self.fold_like_this(inner));
+        Ok(list.collect())
+    }
+
+    fn fold_like_this(&self, inner: Members) -> Members {
+        Members {
+            folds_case: self.folds_case,
+            ..inner
         }
     }
 
     /// The member `name` as it was sent, if it is an object.
-    pub(super) fn object(&self, name: &str, lax: &Lax) -> Result<Option<(Raw, Members)>, Refusal> {
-        let members = self.read::<Members>(name, lax)?;
-        Ok(members.and_then(|members| Some((self.raw(name, lax)?.clone(), members))))
+    pub(super) fn object(&self, name: &str) -> Result<Option<(Raw, Members)>, ErrorReply> {
+        let members = self.members(name)?;
+        Ok(members.and_then(|members| Some((self.raw(name)?.clone(), members))))
+    }
+
+    /// The member `name` as a number of milliseconds; 0 is absent, and more than a hundred years are a hundred
+    /// years.
+    pub(super) fn millis(&self, name: &str) -> Result<Option<Duration>, ErrorReply> {
+        const LONGEST: u64 = 100 * 365 * 86_400_000;
+        let millis = self.read::<u64>(name)?.filter(|millis| *millis > 0);
+        Ok(millis.map(|millis| Duration::from_millis(millis.min(LONGEST))))
     }
 }
 
 /// A moment as it was given (or as it prints, if it was given relative to now).
 #[derive(Debug)]
-pub(super) struct When {
+pub(super) struct Moment {
     pub at: Instant,
     pub text: String,
 }
 
 /// Turns this process's monotonic time into dates for printing, and back.
 #[derive(Clone, Debug)]
-pub(super) struct Clock {
+pub(super) struct WallClock {
     start: Instant,
     wall: jiff::Timestamp,
 }
 
-impl Clock {
+impl WallClock {
     #[expect(
         clippy::disallowed_methods,
         reason = "a backend is a process of its own"
     )]
-    pub(super) fn new() -> Clock {
-        Clock {
+    pub(super) fn new() -> WallClock {
+        WallClock {
             start: Instant::now(),
             wall: jiff::Timestamp::now(),
         }
@@ -149,10 +188,10 @@ impl Clock {
     }
 
     /// A date, or `+` and a duration from `now`.
-    pub(super) fn when(&self, text: &str, now: Instant) -> Option<When> {
+    pub(super) fn when(&self, text: &str, now: Instant) -> Option<Moment> {
         if let Some(relative) = text.strip_prefix('+') {
             let at = now.checked_add(duration(relative)?)?;
-            return Some(When {
+            return Some(Moment {
                 at,
                 text: self.print(at),
             });
@@ -160,22 +199,11 @@ impl Clock {
         let date: jiff::Timestamp = text.parse().ok()?;
         let ahead =
             Duration::try_from(date.duration_since(self.date(now))).unwrap_or(Duration::ZERO);
-        Some(When {
+        Some(Moment {
             at: now.checked_add(ahead)?,
             text: text.to_owned(),
         })
     }
-}
-
-/// A number of milliseconds; 0 is absent, and more than a hundred years are a hundred years.
-pub(super) fn millis(
-    members: &Members,
-    name: &str,
-    lax: &Lax,
-) -> Result<Option<Duration>, Refusal> {
-    const LONGEST: u64 = 100 * 365 * 86_400_000;
-    let millis = members.read::<u64>(name, lax)?.filter(|millis| *millis > 0);
-    Ok(millis.map(|millis| Duration::from_millis(millis.min(LONGEST))))
 }
 
 /// An ISO 8601 duration; a day has 24 hours.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The backend's address: `http` or `https`, host, port and a base path that is put before every
-/// request's own.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// request's own. The default is none, which is known by its empty host.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct BaseUrl {
     /// Whether TLS is spoken.
     pub tls: bool,
@@ -18,6 +18,11 @@ pub struct BaseUrl {
 }
 
 impl BaseUrl {
+    /// Whether no address was given.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.host.is_empty()
+    }
+
     /// Host and port as in a `Host` header.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') {

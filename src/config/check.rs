@@ -1,4 +1,4 @@
-//! `ojs-throttle check`: what a file says, without starting anything.
+//! `ojs-throttle check`: reads a file and reports on it, without starting anything.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub struct Entries {
 impl Settings {
     /// Counts what the file has.
     pub fn entries(&self) -> Entries {
-        // One that takes its numbers from several others is there once for each.
+        // A policy that takes its numbers from several others is there once for each.
         let policies = self.policies.policies().iter();
         let policies: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
         let limited = self.policies.queues().iter();

@@ -1,13 +1,14 @@
-//! What differs between two configs: by name, for people, and so that nothing is half applied.
+//! The difference between two configs. A reload applies it as a whole or not at all, and names it in the log.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Settings;
+use super::settings::{SETTINGS, TakesEffect};
 use crate::policy::{Policy, PolicySet, QueueLimits};
 use crate::pressure::Given;
 
-/// What a config has that another has not.
+/// The difference between two configs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Diff {
     /// `[[policy]]` entries.
@@ -32,28 +33,25 @@ pub struct Changes {
 }
 
 impl Diff {
-    /// What `new` changes.
+    /// Compares two configs.
     pub fn between(old: &Settings, new: &Settings) -> Diff {
-        let differing = |fields: &[(&'static str, Same)]| {
-            let differ = fields.iter().filter(|(_, same)| !same(old, new));
-            differ.map(|(name, _)| *name).collect()
-        };
+        let differs = |(name, same): (&'static str, Same)| (!same(old, new)).then_some(name);
         Diff {
             policies: Changes::between(policies(&old.policies), policies(&new.policies)),
             queues: Changes::between(queues(old), queues(new)),
-            fields: differing(CAN_CHANGE),
-            fixed: differing(FIXED),
+            fields: changing().filter_map(differs).collect(),
+            fixed: settings(TakesEffect::Restart).filter_map(differs).collect(),
         }
     }
 
-    /// The fields that can change while running: [`Diff::fields`] names some of these.
+    /// All fields that [`Diff::fields`] can name.
     pub fn can_change() -> impl Iterator<Item = &'static str> {
-        CAN_CHANGE.iter().map(|(name, _)| *name)
+        changing().map(|(name, _)| name)
     }
 
-    /// The fields that cannot change while running: [`Diff::fixed`] names some of these.
+    /// All fields that [`Diff::fixed`] can name.
     pub fn cannot_change() -> impl Iterator<Item = &'static str> {
-        FIXED.iter().map(|(name, _)| *name)
+        settings(TakesEffect::Restart).map(|(name, _)| name)
     }
 
     /// Whether the two mean the same.
@@ -118,7 +116,7 @@ impl Changes {
     }
 }
 
-/// By name; a policy that takes its numbers from several others is there once for each.
+/// Policies by name. A policy that takes its numbers from several others is there once for each.
 fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<&Policy>> {
     let mut named: BTreeMap<&str, Vec<&Policy>> = BTreeMap::new();
     for policy in set.policies() {
@@ -127,7 +125,7 @@ fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<&Policy>> {
     named
 }
 
-/// By name: limits and bounds.
+/// The limits and the bounds of each queue entry, by name.
 fn queues(settings: &Settings) -> BTreeMap<&str, (Option<&QueueLimits>, Option<&Given>)> {
     let mut named: BTreeMap<&str, (Option<&QueueLimits>, Option<&Given>)> = BTreeMap::new();
     for queue in settings.policies.queues() {
@@ -149,44 +147,15 @@ fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
         .collect()
 }
 
-/// Whether a field is the same in both.
-type Same = fn(&Settings, &Settings) -> bool;
-
-/// A field by its name, and where the settings keep it.
-macro_rules! field {
-    ($name:literal, $table:ident.$field:ident) => {
-        ($name, |a, b| a.$table.$field == b.$table.$field)
-    };
-}
-
-/// The fields that are read anew for each decision, and the level of the log.
-const CAN_CHANGE: &[(&str, Same)] = &[
-    field!("server.drain_timeout", server.drain_timeout),
-    field!("server.drain_min", server.drain_min),
-    field!("server.max_body", server.max_body),
-    field!("server.body_timeout", server.body_timeout),
-    field!("server.control_token", server.control_token),
-    field!("server.trust_tenant_header", server.trust_tenant_header),
-    field!("server.log_level", server.log_level),
-    field!("upstream.token", upstream.token),
-    field!("fetch.max_wait", fetch.max_wait),
-    field!("fetch.claim_budget", fetch.claim_budget),
-    field!("hold.idle", hold.idle),
-    field!("hold.max", hold.max),
-    field!("hold.max_bytes", hold.max_bytes),
-    field!("settle.retry_for", settle.retry_for),
-    field!(
-        "repairs.heartbeat_active_jobs",
-        repairs.heartbeat_active_jobs
-    ),
-    field!("repairs.queue_paths", repairs.queue_paths),
-    field!("repairs.job_and_jobs", repairs.job_and_jobs),
-    field!("repairs.media_type", repairs.media_type),
-    field!("policy.on_store_error", store.by_policy),
-    field!("policy.sync", store.reserved),
+/// Fields that a reload can change and that are no settings: they stand in lists, or with the policies.
+const LISTS: [(&str, Same); 5] = [
+    ("policy.on_store_error", |a, b| {
+        a.on_store_error_by_policy == b.on_store_error_by_policy
+    }),
+    ("policy.sync", |a, b| a.reserved == b.reserved),
     ("tenant", |a, b| a.bounds.tenants() == b.bounds.tenants()),
     ("queue", |a, b| {
-        // Of those that match, the first counts.
+        // The order matters: the first entry that matches a queue counts.
         let (before, after) = (queue_order(a), queue_order(b));
         let stayed = before.iter().filter(|name| after.contains(name));
         stayed.eq(after.iter().filter(|name| before.contains(name)))
@@ -196,36 +165,22 @@ const CAN_CHANGE: &[(&str, Same)] = &[
     }),
 ];
 
-/// The fields that something was built from at the start: listeners, connections, the form of the log.
-const FIXED: &[(&str, Same)] = &[
-    field!("server.listen", server.listen),
-    field!("server.admin_listen", server.admin_listen),
-    field!("server.upstream", upstream.url),
-    field!("server.threads", server.threads),
-    field!("server.max_connections", server.max_connections),
-    field!("server.max_in_flight", server.max_in_flight),
-    field!("server.header_timeout", server.header_timeout),
-    field!("server.idle_timeout", server.idle_timeout),
-    field!("server.upstream_timeout", upstream.timeout),
-    field!("server.connect_timeout", upstream.connect_timeout),
-    field!("server.log", server.log),
-    field!("upstream.ca_file", upstream.ca_file),
-    field!("upstream.requeue", upstream.requeue_harmless),
-    field!("upstream.claims_count", upstream.claims_count),
-    field!("upstream.liveness", upstream.worker_liveness),
-    field!("upstream.heartbeat", upstream.heartbeat_from_start),
-    field!("store.url", store.url),
-    field!("store.namespace", store.namespace),
-    field!("store.timeout", store.timeout),
-    field!("store.on_store_error", store.on_store_error),
-    field!("store.ca_file", store.ca_file),
-    field!("metrics.top_keys", metrics.top_keys),
-];
+/// Whether something is the same in both.
+type Same = fn(&Settings, &Settings) -> bool;
+
+/// The settings whose other values count then.
+fn settings(effect: TakesEffect) -> impl Iterator<Item = (&'static str, Same)> {
+    let those = SETTINGS.iter().filter(move |one| one.effect == effect);
+    those.map(|one| (one.name, one.same))
+}
+
+/// All that can change while running.
+fn changing() -> impl Iterator<Item = (&'static str, Same)> {
+    settings(TakesEffect::Live).chain(LISTS)
+}
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn settings(text: &str) -> Settings {
@@ -308,44 +263,11 @@ mod tests {
         let diff = Diff::between(&old, &new);
         let expected = [
             "server.listen",
-            "server.upstream",
             "server.threads",
+            "server.upstream",
             "metrics.top_keys",
         ];
         assert_eq!(diff.fixed, expected);
         assert!(!diff.is_empty());
-    }
-
-    /// A field that stands in neither list would change in the file and nowhere else.
-    #[test]
-    fn every_field_can_change_or_is_fixed() {
-        let example = include_str!("../../config.example.toml");
-        let known = super::super::known_fields(example);
-        let fields: BTreeSet<&str> = known
-            .iter()
-            .map(String::as_str)
-            .filter(|field| !field.starts_with("policy") && !field.starts_with("queue"))
-            // Tables themselves, and what stands in the entries of the two lists.
-            .filter(|field| {
-                field.split_once('.').is_some_and(|(table, _)| {
-                    [
-                        "server",
-                        "upstream",
-                        "store",
-                        "fetch",
-                        "hold",
-                        "settle",
-                        "repairs",
-                        "metrics",
-                        "job_policies",
-                    ]
-                    .contains(&table)
-                })
-            })
-            .collect();
-        let listed = CAN_CHANGE.iter().chain(FIXED).map(|(name, _)| *name);
-        let listed = listed
-            .filter(|name| !name.starts_with("policy.") && !["queue", "tenant"].contains(name));
-        assert_eq!(listed.collect::<BTreeSet<_>>(), fields);
     }
 }

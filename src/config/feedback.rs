@@ -1,19 +1,19 @@
-//! `[policy.feedback]`.
+//! Reads `[policy.feedback]`: how a policy learns from the limits of the service that its jobs call.
 
 use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{Found, Table};
+use super::reader::{FoundField, TomlTable};
 use crate::policy::{Backoff, Feedback, Pattern};
 
-/// The shortest pause, and the longest: a day.
+/// The shortest and the longest pause.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));
 
 const JITTER: &str = "the part of default_pause that may be added to it, such as 0.1";
 
 /// Reads the table of one policy, if it is there.
-pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
+pub(super) fn feedback(policy: &mut TomlTable<'_>) -> Feedback {
     let mut feedback = Feedback::default();
     let example = "feedback = { codes = [\"RateLimitError\"] }";
     let Some(mut table) = policy.maybe_table("feedback", example) else {
@@ -30,7 +30,7 @@ pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
         let title = format!("`{}` is longer than `max_pause`", found.path);
         table.error(&found.span, title, "no pause is ever longer than max_pause");
     }
-    if let Some(jitter) = table.fraction("jitter", 0.0..=1.0, JITTER) {
+    if let Some(jitter) = table.number_within("jitter", 0.0..=1.0, JITTER) {
         feedback.jitter = jitter;
     }
     feedback.probe = table.flag("probe", feedback.probe);
@@ -39,7 +39,7 @@ pub(super) fn feedback(policy: &mut Table<'_>) -> Feedback {
     feedback
 }
 
-fn honor(table: &mut Table<'_>, feedback: &mut Feedback) {
+fn honor(table: &mut TomlTable<'_>, feedback: &mut Feedback) {
     let Some(found) = table.get("honor") else {
         return;
     };
@@ -62,7 +62,7 @@ fn honor(table: &mut Table<'_>, feedback: &mut Feedback) {
     }
 }
 
-fn codes(table: &mut Table<'_>) -> Vec<Pattern> {
+fn codes(table: &mut TomlTable<'_>) -> Vec<Pattern> {
     let Some(found) = table.get("codes") else {
         return Vec::new();
     };
@@ -72,7 +72,7 @@ fn codes(table: &mut Table<'_>) -> Vec<Pattern> {
     };
     let mut codes = Vec::new();
     for item in items.iter() {
-        let text = table.as_text(&Found {
+        let text = table.as_text(&FoundField {
             path: found.path.clone(),
             span: item.span(),
             value: item.get_ref(),
@@ -90,7 +90,7 @@ fn codes(table: &mut Table<'_>) -> Vec<Pattern> {
 }
 
 /// `[policy.feedback.backoff]`, if it is there.
-fn backoff(feedback: &mut Table<'_>, max_pause: u64) -> Option<Backoff> {
+fn backoff(feedback: &mut TomlTable<'_>, max_pause: u64) -> Option<Backoff> {
     let example = "backoff = { initial = \"1s\", multiplier = 2, max = \"10m\" }";
     let mut table = feedback.maybe_table("backoff", example)?;
     let mut backoff = Backoff::default();
@@ -108,14 +108,14 @@ fn backoff(feedback: &mut Table<'_>, max_pause: u64) -> Option<Backoff> {
         table.error(&found.span, title, "it grows from initial to max");
     }
     let hint = "each refusal in a row multiplies the pause by it, such as 2";
-    if let Some(multiplier) = table.fraction("multiplier", 1.0..=100.0, hint) {
+    if let Some(multiplier) = table.number_within("multiplier", 1.0..=100.0, hint) {
         backoff.multiplier = multiplier;
     }
     table.finish();
     Some(backoff)
 }
 
-fn pause(table: &mut Table<'_>, name: &'static str, default: u64) -> u64 {
+fn pause(table: &mut TomlTable<'_>, name: &'static str, default: u64) -> u64 {
     let found = table.duration(name, Duration::from_micros(default), WITHIN.0..=WITHIN.1);
     u64::try_from(found.as_micros()).unwrap_or(default)
 }

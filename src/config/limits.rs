@@ -1,195 +1,176 @@
-//! How fast and how many: `concurrency`, `rate` and `throttle` of a policy or queue.
-
-use std::ops::Range;
+//! Tables of the file as a source of limits and bounds.
 
 use toml::de::DeValue;
 
-use super::reader::Table;
-use super::values::Text;
-use crate::limit::{Limits, Measure, Rate, Throttle};
-use crate::policy::numbers::{self, Window, Wrong};
+use super::reader::{Reported, TomlTable, article};
+use crate::duration;
+use crate::policy::fields::{Clash, Fields, Nested, Required};
+use crate::policy::limits::RATE;
+use crate::policy::nearest;
+use crate::policy::numbers::{self, Wrong};
 
-/// A period that any `rate` may have, in microseconds.
-const MINUTE: u64 = 60_000_000;
+impl Fields for TomlTable<'_> {
+    type Error = Reported;
+    const ONE_NAME: bool = true;
 
-/// `concurrency`, `rate` and `throttle` of a policy or queue.
-pub(super) fn limits(table: &mut Table<'_>) -> Option<Limits> {
-    let bounded = table.get("concurrency").is_some();
-    let concurrency = match table.integer("concurrency") {
-        None => None,
-        Some((slots, span)) => match numbers::concurrency(slots) {
-            Ok(slots) => Some(slots),
-            Err(message) => {
-                table.error(&span, format!("`{}.concurrency` {message}", table.path), "");
-                None
-            }
-        },
-    };
-    let given = table.get("rate");
-    let listed = table.tables("rate", "rate = { limit = 100, period = \"1m\" }");
-    if let (Err(wrong), Some(given)) = (numbers::rates(listed.len()), &given) {
-        let title = format!("`{}` {}", given.path, wrong.message);
-        table.error(&given.span, title, "");
+    fn has(&mut self, name: &'static str) -> bool {
+        self.get(name).is_some()
     }
-    if let Some(given) = given.as_ref().filter(|given| is_empty(given.value)) {
-        let title = format!("`{}` is an empty list", given.path);
-        let hint = "leave it out, or write rate = { limit = 100, period = \"1m\" }";
-        table.error(&given.span, title, hint);
-    }
-    let rates: Vec<Rate> = listed.into_iter().filter_map(rate).collect();
-    let throttled = table.get("throttle").is_some();
-    let throttle = table
-        .maybe_table("throttle", "throttle = { limit = 10, period = \"1s\" }")
-        .and_then(throttle);
-    // What is wrong was said; to go on without it would only find that a limit is missing.
-    let lost = (bounded && concurrency.is_none())
-        || (given.is_some() && rates.is_empty())
-        || (throttled && throttle.is_none());
-    (!lost).then_some(Limits {
-        concurrency,
-        rates,
-        throttle,
-    })
-}
 
-fn is_empty(value: &DeValue<'_>) -> bool {
-    matches!(value, DeValue::Array(items) if items.is_empty())
-}
-
-fn rate(mut table: Table<'_>) -> Option<Rate> {
-    let limit = limit(&mut table);
-    let window = table.word("window", Window::Sliding, &Window::WORDS);
-    let unread = table.get("tz").is_some();
-    let tz = table.text("tz");
-    let unread = unread && tz.is_none();
-    let zone = tz.as_ref().map(|tz| tz.text.as_str());
-    // With a period that is wrong the rest is looked at all the same, under one that would do.
-    let mut whole = !unread;
-    let read = match window {
-        Window::Calendar => {
-            let period = period_text(&mut table);
-            whole &= period.is_some();
-            limit.as_ref().map(|(limit, at)| {
-                let day = || (String::from("P1D"), at.clone());
-                let (text, span) = period.map_or_else(day, |Text { text, span }| (text, span));
-                let rate = numbers::calendar(*limit, &text, zone);
-                rate.map_err(|wrong| (wrong, at.clone(), span))
-            })
+    fn int(&mut self, name: &'static str) -> Result<Option<i64>, Reported> {
+        let Some(found) = self.get(name) else {
+            return Ok(None);
+        };
+        let number = match found.value {
+            DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix()).ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            self.wrong_type(&found, "a whole number", "digits only");
         }
-        Window::Sliding | Window::Fixed => {
-            let period = period(&mut table);
-            let read = if window == Window::Fixed {
-                numbers::fixed
-            } else {
-                numbers::rate
-            };
-            whole &= period.is_some();
-            limit.as_ref().map(|(limit, at)| {
-                let (period, span) = period.unwrap_or_else(|| (MINUTE, at.clone()));
-                let rate = numbers::no_zone(zone).and_then(|()| read(*limit, period));
-                rate.map_err(|wrong| (wrong, at.clone(), span))
-            })
-        }
-    };
-    let rate = match read {
-        Some(Ok(rate)) => Some(rate).filter(|_| whole),
-        Some(Err((wrong, at, period))) => {
-            let zone = tz.map_or_else(|| at.clone(), |tz| tz.span);
-            out_of_range(&table, wrong, [&at, &period, &zone]);
-            None
-        }
-        None => None,
-    };
-    table.finish();
-    rate
-}
-
-/// A period that may be a calendar's.
-fn period_text(table: &mut Table<'_>) -> Option<Text> {
-    match table.get("period").map(|found| found.value) {
-        Some(DeValue::String(_)) => table.text("period"),
-        // Says what is wrong with it.
-        _ => period(table).and(None),
+        number.map(Some).ok_or(Reported)
     }
-}
 
-fn throttle(mut table: Table<'_>) -> Option<Throttle> {
-    let by_interval = table.get("interval").is_some();
-    let interval = table.micros("interval");
-    let burst = table.integer("burst");
-    let measure = table.word("measure", Measure::Start, &numbers::MEASURES);
-    let (burst, burst_span) = burst.map_or((1, table.span.clone()), |(burst, span)| (burst, span));
-    if by_interval {
-        not_beside_interval(&mut table);
+    fn text(&mut self, name: &'static str) -> Result<Option<String>, Reported> {
+        let text = self.string(name).map(|text| text.text);
+        self.unless_reported(name, text)
     }
-    let found = match interval {
-        Some((micros, span)) => numbers::interval(micros, burst)
-            .map_err(|wrong| out_of_range(&table, wrong, [&span, &span, &burst_span])),
-        None if by_interval => Err(()),
-        None => {
-            let (limit, period) = (limit(&mut table), period(&mut table));
-            let read = limit.map(|(limit, at)| {
-                let (read, until) = match period {
-                    Some((period, until)) => {
-                        let read = numbers::throttle(limit, period, burst);
-                        (read.map(Some), until)
+
+    fn period(&mut self, name: &'static str) -> Result<Option<u64>, Reported> {
+        let Some(found) = self.get(name) else {
+            return Ok(None);
+        };
+        let example = "such as \"10s\", \"500ms\" or \"PT1M\"";
+        let (title, hint) = match found.value {
+            DeValue::String(text) => match duration::parse_period(text) {
+                Ok(micros) => return Ok(Some(micros)),
+                Err(bad) => (format!("`{}` {bad}", found.path), example.into()),
+            },
+            value => {
+                let kind = article(value.type_str());
+                let title = format!("`{}` must be a duration in quotes, not {kind}", found.path);
+                let hint = match value {
+                    DeValue::Integer(number) => {
+                        format!("say which unit: \"{0}ms\" or \"{0}s\"", number.as_str())
                     }
-                    // How they go together depends on the period.
-                    None => {
-                        let alone = numbers::starts(limit);
-                        let alone = alone.and_then(|_| numbers::count("burst", burst));
-                        (alone.map(|_| None), at.clone())
-                    }
+                    _ => example.into(),
                 };
-                read.map_err(|wrong| out_of_range(&table, wrong, [&at, &until, &burst_span]))
-            });
-            read.unwrap_or(Err(())).and_then(|read| read.ok_or(()))
-        }
-    };
-    table.finish();
-    found.ok().map(|spacing| Throttle { measure, ..spacing })
-}
+                (title, hint)
+            }
+        };
+        self.error(&found.span, title, hint);
+        Err(Reported)
+    }
 
-fn not_beside_interval(table: &mut Table<'_>) {
-    for other in ["limit", "period"] {
-        if let Some(found) = table.get(other) {
-            let title = format!("`{}` stands beside `interval`", found.path);
-            let hint = "write either interval, or limit and period";
-            table.error(&found.span, title, hint);
+    fn period_text(&mut self, name: &'static str) -> Result<Option<String>, Reported> {
+        match self.get(name).map(|found| found.value) {
+            Some(DeValue::String(text)) => Ok(Some(text.to_string())),
+            // Says what is wrong with it.
+            _ => Ok(self.period(name)?.map(|_| String::new())),
         }
     }
-}
 
-fn limit(table: &mut Table<'_>) -> Option<(i64, Range<usize>)> {
-    if table.get("limit").is_none() {
-        table.missing(
-            &table.span,
-            format!("`{}` needs a `limit`", table.path),
-            "such as limit = 100",
-        );
+    fn word<T: Copy>(
+        &mut self,
+        name: &'static str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, Reported> {
+        let Some(found) = self.get(name) else {
+            return Ok(None);
+        };
+        let all = words.iter().map(|(word, _)| format!("\"{word}\""));
+        let all = format!("write {}", all.collect::<Vec<_>>().join(" or "));
+        let DeValue::String(text) = found.value else {
+            self.wrong_type(&found, "a string", &all);
+            return Err(Reported);
+        };
+        if let Some((_, value)) = words.iter().find(|(word, _)| word == text) {
+            return Ok(Some(*value));
+        }
+        let near = nearest(text, words.iter().map(|(word, _)| *word));
+        let hint = near.map_or(all, |near| format!("did you mean \"{near}\"?"));
+        let title = format!("`{}` cannot be \"{text}\"", found.path);
+        self.error(&found.span, title, hint);
+        Err(Reported)
     }
-    table.integer("limit")
-}
 
-fn period(table: &mut Table<'_>) -> Option<(u64, Range<usize>)> {
-    if table.get("period").is_none() {
-        table.missing(
-            &table.span,
-            format!("`{}` needs a `period`", table.path),
-            "such as period = \"PT1M\"",
-        );
+    fn fraction(&mut self, name: &'static str) -> Result<Option<f64>, Reported> {
+        let hint = "a fraction of the bound, such as 0.8";
+        let number = self.number_within(name, 0.0..=1.0, hint);
+        self.unless_reported(name, number)
     }
-    table.micros("period")
+
+    fn bytes(&mut self, name: &'static str) -> Result<Option<u64>, Reported> {
+        let bytes = self.size_within(name, 0, 0..=usize::MAX >> 1);
+        self.unless_reported(name, bytes.map(|bytes| bytes as u64))
+    }
+
+    fn inside(&mut self, part: &Nested) -> Result<Option<Self>, Reported> {
+        let table = self.maybe_table(part.name, part.in_file);
+        self.unless_reported(part.name, table)
+    }
+
+    fn windows(&mut self) -> Result<Vec<Self>, Reported> {
+        let Some(given) = self.get(RATE.name) else {
+            return Ok(Vec::new());
+        };
+        let windows = self.tables(RATE.name, RATE.in_file);
+        if let Err(wrong) = numbers::rates(windows.len()) {
+            self.wrong(wrong);
+        }
+        if matches!(given.value, DeValue::Array(items) if items.is_empty()) {
+            let title = format!("`{}` is an empty list", given.path);
+            let hint = format!("leave it out, or write {}", RATE.in_file);
+            self.error(&given.span, title, hint);
+        }
+        match windows.is_empty() {
+            true => Err(Reported),
+            false => Ok(windows),
+        }
+    }
+
+    fn wrong(&mut self, wrong: Wrong) -> Reported {
+        let path = self.path_of(wrong.member);
+        let span = self.span_of(wrong.member);
+        let (title, hint) = match (wrong.hint, wrong.member) {
+            (Some(hint), _) => (format!("`{path}` {}", wrong.message), hint),
+            (None, "tz") => (format!("`{path}` cannot be this"), wrong.message),
+            (None, "by") => (format!("`{path}` is not valid"), wrong.message),
+            (None, _) => (format!("`{path}` is out of range"), wrong.message),
+        };
+        self.error(&span, title, hint);
+        Reported
+    }
+
+    fn missing(&mut self, field: &Required) -> Reported {
+        let title = format!("`{}` needs a `{}`", self.path, field.name);
+        let hint = format!("such as {}", field.in_file);
+        TomlTable::missing(self, &self.span, title, hint);
+        Reported
+    }
+
+    fn clash(&mut self, fields: &Clash) -> Reported {
+        let path = self.path_of(fields.field);
+        let title = format!("`{path}` stands beside `{}`", fields.beside);
+        self.error(&self.span_of(fields.field), title, fields.in_file);
+        Reported
+    }
+
+    fn finish(self) {
+        TomlTable::finish(self);
+    }
 }
 
-/// Reports a value at the place of its member: limit (or interval), period, and burst or time zone.
-fn out_of_range(table: &Table<'_>, wrong: Wrong, [limit, period, other]: [&Range<usize>; 3]) {
-    let (span, what) = match wrong.member {
-        "period" => (period, "is out of range"),
-        "burst" => (other, "is out of range"),
-        "tz" => (other, "cannot be this"),
-        _ => (limit, "is out of range"),
-    };
-    let title = format!("`{}.{}` {what}", table.path, wrong.member);
-    table.error(span, title, wrong.message);
+impl TomlTable<'_> {
+    /// What was read of a field: where there is nothing although the field is there, its problem was reported.
+    fn unless_reported<T>(
+        &mut self,
+        name: &'static str,
+        read: Option<T>,
+    ) -> Result<Option<T>, Reported> {
+        match read {
+            None if self.has(name) => Err(Reported),
+            read => Ok(read),
+        }
+    }
 }

@@ -1,12 +1,12 @@
-//! The globs that queues, types, meta and tenants are matched with.
+//! Reads globs, which match queues, types, meta and tenants.
 
 use toml::de::DeValue;
 
-use super::reader::{Found, Table};
+use super::reader::{FoundField, TomlTable};
 use super::values::Text;
 use crate::policy::Pattern;
 
-/// What names of one sort look like, to tell patterns that nothing can match.
+/// The characters that names of one sort have. A pattern with another one can never match.
 #[derive(Clone, Copy)]
 pub(super) struct Names {
     pub(super) what: &'static str,
@@ -26,8 +26,8 @@ pub(super) const TYPE: Names = Names {
 
 /// One pattern or a list of them.
 pub(super) fn patterns(
-    table: &Table<'_>,
-    found: &Found<'_>,
+    table: &TomlTable<'_>,
+    found: &FoundField<'_>,
     names: Option<Names>,
 ) -> Option<Vec<Pattern>> {
     let texts: Vec<Text> = match found.value {
@@ -37,7 +37,7 @@ pub(super) fn patterns(
         }],
         DeValue::Array(items) => {
             let each = items.iter().map(|item| {
-                table.as_text(&Found {
+                table.as_text(&FoundField {
                     path: found.path.clone(),
                     span: item.span(),
                     value: item.get_ref(),

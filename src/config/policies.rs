@@ -1,4 +1,4 @@
-//! `[[policy]]` and `[job_policies]`, and with the queues all that limits jobs.
+//! Reads `[[policy]]` and `[job_policies]`, and with `[[queue]]` everything that limits jobs.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 use toml::de::DeValue;
 
 use super::feedback;
-use super::limits::limits;
 use super::patterns::{QUEUE, TYPE, patterns};
 use super::queues::queues;
-use super::reader::{Reading, Table};
+use super::reader::{FileReading, TomlTable};
 use super::values::Text;
-use crate::limit::{Key, Limits, OnLimit};
-use crate::policy::{Accept, KeyMissing, Match, Pattern, Policy, PolicySet, Template};
+use crate::limit::{Key, Limits, MOST_WINDOWS, OnLimit, each_window};
+use crate::policy::limits::limits;
+use crate::policy::{Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Template};
 use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
 use crate::store::reserved;
 
-/// A `[[policy]]`, as far as it could be read, with the places that messages point at.
-struct Written {
+/// A `[[policy]]` as far as it could be read. The spans say where messages point.
+struct WrittenPolicy {
     /// Its name as it is written, valid or not.
     name: Option<String>,
     at: Range<usize>,
@@ -27,7 +27,7 @@ struct Written {
     limits: Option<Limits>,
     on_store_error: Option<OnStoreError>,
     reserved: bool,
-    /// Unless something of it could not be read.
+    /// `None` if something of it could not be read.
     policy: Option<Policy>,
 }
 
@@ -38,8 +38,8 @@ struct WrittenKey {
     template: Option<Template>,
 }
 
-/// What is read here.
-pub(super) struct Read {
+/// All that limits jobs.
+pub(super) struct Limiting {
     pub(super) policies: PolicySet,
     pub(super) bounds: FileBounds,
     pub(super) on_store_error: Declared,
@@ -48,11 +48,12 @@ pub(super) struct Read {
 }
 
 /// Reads and compiles policies, queues and job policies.
-pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> Read {
+pub(super) fn policies(reading: &FileReading<'_>, root: &mut TomlTable<'_>) -> Limiting {
     let tables = root.tables("policy", "[[policy]] above its fields");
-    let written: Vec<Written> = tables.into_iter().map(policy).collect();
+    let written: Vec<WrittenPolicy> = tables.into_iter().map(policy).collect();
     unique_names(reading, &written);
     shared_keys(reading, &written);
+    too_many_windows(reading, &written);
     without_limits(reading, &written);
     let policies = joined(&written);
     let (queues, bounds) = queues(reading, root);
@@ -62,7 +63,7 @@ pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> Read {
     });
     let reserved = written.iter().filter(|one| one.reserved);
     let reserved = reserved.filter_map(|one| one.policy.as_ref());
-    Read {
+    Limiting {
         on_store_error: declared.collect(),
         reserved: reserved.map(|policy| policy.name.clone()).collect(),
         policies: PolicySet::new(policies, queues, accept(root)),
@@ -71,9 +72,9 @@ pub(super) fn policies(reading: &Reading<'_>, root: &mut Table<'_>) -> Read {
 }
 
 /// Reads one `[[policy]]` to its end.
-fn policy(mut table: Table<'_>) -> Written {
+fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
     let (name, valid) = policy_name(&mut table);
-    table.text("description");
+    table.string("description");
     let matching = matching(&mut table);
     let key = key(&mut table, name.as_ref());
     let missing = [
@@ -81,15 +82,10 @@ fn policy(mut table: Table<'_>) -> Written {
         ("skip", KeyMissing::Skip),
         ("reject", KeyMissing::Reject),
     ];
-    let key_missing = table.word("key_missing", KeyMissing::default(), &missing);
-    let limits = limits(&mut table);
-    let actions = [
-        ("wait", OnLimit::Wait),
-        ("reschedule", OnLimit::Reschedule),
-        ("drop", OnLimit::Drop),
-    ];
-    let on_limit = table.word("on_limit", OnLimit::default(), &actions);
-    let on_store_error = table.word(
+    let key_missing = table.word_or("key_missing", KeyMissing::default(), &missing);
+    let limits = limits(&mut table).ok();
+    let on_limit = table.word_or("on_limit", OnLimit::default(), &ON_LIMIT);
+    let on_store_error = table.word_or(
         "on_store_error",
         None,
         &OnStoreError::words().map(|(word, mode)| (word, Some(mode))),
@@ -110,7 +106,7 @@ fn policy(mut table: Table<'_>) -> Written {
         })
     });
     let (name, span) = name.map(|name| (name.text, name.span)).unzip();
-    Written {
+    WrittenPolicy {
         name,
         at: span.filter(|span| !span.is_empty()).unwrap_or(header),
         key,
@@ -121,10 +117,10 @@ fn policy(mut table: Table<'_>) -> Written {
     }
 }
 
-/// Whether start times are reserved ahead in the store, and whether these limits can be.
-fn is_reserved(table: &mut Table<'_>, limits: Option<&Limits>, on_limit: OnLimit) -> bool {
+/// Reads `sync`, and reports a policy whose start times cannot be reserved ahead, or gain nothing by it.
+fn is_reserved(table: &mut TomlTable<'_>, limits: Option<&Limits>, on_limit: OnLimit) -> bool {
     let span = table.get("sync").map(|found| found.span);
-    let reserved = table.word("sync", false, &[("strict", false), ("reserved", true)]);
+    let reserved = table.word_or("sync", false, &[("strict", false), ("reserved", true)]);
     let (Some(span), Some(limits), true) = (span, limits, reserved) else {
         return reserved;
     };
@@ -138,11 +134,11 @@ fn is_reserved(table: &mut Table<'_>, limits: Option<&Limits>, on_limit: OnLimit
     reserved
 }
 
-/// The names of policies that no entry makes.
+/// Names that no entry may have: limits of jobs and of queues go by them.
 const TAKEN: [&str; 2] = ["job", "queue"];
 
-/// The name as it is written, and whether it can be one.
-fn policy_name(table: &mut Table<'_>) -> (Option<Text>, bool) {
+/// Reads the name; the flag says whether it is valid.
+fn policy_name(table: &mut TomlTable<'_>) -> (Option<Text>, bool) {
     if table.get("name").is_none() {
         table.missing(
             &table.span,
@@ -150,7 +146,7 @@ fn policy_name(table: &mut Table<'_>) -> (Option<Text>, bool) {
             "add name = \"…\"; metrics and headers show it",
         );
     }
-    let Some(name) = table.text("name") else {
+    let Some(name) = table.string("name") else {
         return (None, false);
     };
     let taken = TAKEN.contains(&name.text.as_str());
@@ -167,11 +163,11 @@ fn policy_name(table: &mut Table<'_>) -> (Option<Text>, bool) {
     (Some(name), valid && !taken)
 }
 
-/// `key`, or the name in its place: one that is not valid was reported as that.
-fn key(table: &mut Table<'_>, name: Option<&Text>) -> WrittenKey {
+/// Reads `key`. Without one the name is the key; a name that is not valid was reported already.
+fn key(table: &mut TomlTable<'_>, name: Option<&Text>) -> WrittenKey {
     let given = table.get("key").is_some();
     let text = if given {
-        table.text("key")
+        table.string("key")
     } else {
         name.cloned()
     };
@@ -190,7 +186,7 @@ fn key(table: &mut Table<'_>, name: Option<&Text>) -> WrittenKey {
     }
 }
 
-fn matching(table: &mut Table<'_>) -> Option<Match> {
+fn matching(table: &mut TomlTable<'_>) -> Option<Match> {
     let Some(mut table) = table.maybe_table("match", "match = { queue = \"billing\" }") else {
         return Some(Match::default());
     };
@@ -224,7 +220,7 @@ fn matching(table: &mut Table<'_>) -> Option<Match> {
 }
 
 fn meta_patterns(
-    table: &Table<'_>,
+    table: &TomlTable<'_>,
     before: &str,
     meta: &mut Vec<(Box<str>, Vec<Pattern>)>,
 ) -> Option<()> {
@@ -240,19 +236,19 @@ fn meta_patterns(
     Some(())
 }
 
-fn accept(root: &mut Table<'_>) -> Accept {
+fn accept(root: &mut TomlTable<'_>) -> Accept {
     let mut table = root.table("job_policies");
     let words = [
         ("tighten", Accept::Tighten),
         ("replace", Accept::Replace),
         ("ignore", Accept::Ignore),
     ];
-    let accept = table.word("accept", Accept::default(), &words);
+    let accept = table.word_or("accept", Accept::default(), &words);
     table.finish();
     accept
 }
 
-fn unique_names(reading: &Reading<'_>, written: &[Written]) {
+fn unique_names(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
     let mut names = HashSet::new();
     for one in written {
         if let Some(name) = one.name.as_ref().filter(|name| !names.insert(*name)) {
@@ -263,7 +259,7 @@ fn unique_names(reading: &Reading<'_>, written: &[Written]) {
 }
 
 /// The policies with numbers of their own, by their key, in the order of the file.
-fn limited_by_key(written: &[Written]) -> HashMap<&str, Vec<&Policy>> {
+fn limited_by_key(written: &[WrittenPolicy]) -> HashMap<&str, Vec<&Policy>> {
     let mut by_key: HashMap<&str, Vec<&Policy>> = HashMap::new();
     let policies = written.iter().filter_map(|one| one.policy.as_ref());
     for policy in policies.filter(|policy| policy.limits != Limits::default()) {
@@ -272,8 +268,8 @@ fn limited_by_key(written: &[Written]) -> HashMap<&str, Vec<&Policy>> {
     by_key
 }
 
-/// Two policies on one key with different numbers may be meant, or a mistake in copying.
-fn shared_keys(reading: &Reading<'_>, written: &[Written]) {
+/// Warns of two policies on one key with different numbers: it may be a mistake in copying.
+fn shared_keys(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
     let by_key = limited_by_key(written);
     for one in written {
         let (Some(policy), Some(key)) = (&one.policy, &one.key.text) else {
@@ -293,12 +289,33 @@ fn shared_keys(reading: &Reading<'_>, written: &[Written]) {
     }
 }
 
-/// Reports the policies that have no numbers and the key of none that has. What could not be read was
-/// reported as that, and may be what one without numbers means: a policy with its key, or with a key that
-/// nobody could read. The latter is nothing to one that goes by its name.
-fn without_limits(reading: &Reading<'_>, written: &[Written]) {
+/// Reports the policies with which a key has more windows than stores keep of one. A policy that has too many by
+/// itself is reported where its windows are read.
+fn too_many_windows(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
+    let by_key = limited_by_key(written);
+    for one in written {
+        let Some(policy) = &one.policy else { continue };
+        let same = by_key.get(policy.key.as_str()).into_iter().flatten();
+        let earlier = same.take_while(|other| other.name != policy.name);
+        let earlier = earlier.map(|other| &other.limits);
+        let all = earlier.clone().chain(std::iter::once(&policy.limits));
+        let count = each_window(all).count();
+        let alone = each_window(std::iter::once(&policy.limits)).count() <= MOST_WINDOWS;
+        if alone && count > MOST_WINDOWS && count > each_window(earlier).count() {
+            let key = policy.key.as_str();
+            let title =
+                format!("key {key:?} has at most {MOST_WINDOWS} windows, with this policy {count}");
+            let hint = "give the policies of one key the same periods";
+            reading.error(one.at.clone(), title, hint);
+        }
+    }
+}
+
+/// Reports policies without numbers whose key no policy with numbers has. A policy that could not be read may
+/// have that key, so nothing is reported where that is possible: one mistake gets one message.
+fn without_limits(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
     let (mut limited, mut unread) = (HashSet::new(), false);
-    let limits = |one: &&Written| one.limits != Some(Limits::default());
+    let limits = |one: &&WrittenPolicy| one.limits != Some(Limits::default());
     for WrittenKey { text, template, .. } in written.iter().filter(limits).map(|one| &one.key) {
         unread |= template.is_none();
         limited.extend(text.as_ref().map(|key| &*key.text));
@@ -320,7 +337,7 @@ fn without_limits(reading: &Reading<'_>, written: &[Written]) {
 }
 
 /// Gives a policy without numbers those of the policies whose key it uses.
-fn joined(written: &[Written]) -> Vec<Policy> {
+fn joined(written: &[WrittenPolicy]) -> Vec<Policy> {
     let by_key = limited_by_key(written);
     let mut policies = Vec::new();
     for policy in written.iter().filter_map(|one| one.policy.as_ref()) {

@@ -1,30 +1,36 @@
-//! `[[queue]]`: limits and bounds, and the bounds of `[[tenant]]`.
+//! Reads `[[queue]]`, its limits and its bounds.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::bounds;
-use super::limits::limits;
+use toml::de::DeValue;
+
 use super::patterns::{QUEUE, patterns};
-use super::reader::{Reading, Table};
+use super::reader::{FileReading, TomlTable};
+use super::tenants::tenants;
 use crate::limit::Limits;
+use crate::policy::fields::Fields;
+use crate::policy::limits::limits;
+use crate::policy::numbers::Wrong;
 use crate::policy::{Pattern, QueueLimits};
+use crate::pressure::given::{self, BOUNDS};
 use crate::pressure::{FileBounds, Given};
 
-/// What happens at a bound is said, and there is none.
-fn warn_of_no_bound(reading: &Reading<'_>, name: &Range<usize>, bounds: &Given, names_one: bool) {
-    if !names_one && !bounds.is_silent() {
-        reading.warn(
-            name.clone(),
-            "this queue entry says what happens at a bound, and has none",
-            "add max_depth or max_size: without it this is only for a bound that is set over HTTP",
-        );
+/// Refuses `drop_oldest` in an entry that is for every queue.
+fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
+    let strategy = table.get("strategy").map(|found| found.value);
+    if matches!(strategy, Some(DeValue::String(word)) if word == "drop_oldest") {
+        table.wrong(Wrong {
+            member: "strategy",
+            message: "cannot be \"drop_oldest\" for every queue".into(),
+            hint: Some("it loses jobs: name the queues that may lose theirs".into()),
+        });
     }
 }
 
-/// A queue may have one entry of its own, whether all of that can be read or not.
+/// Reports a second entry of the same name, whether the first could be read or not.
 fn unique(
-    reading: &Reading<'_>,
+    reading: &FileReading<'_>,
     seen: &mut HashSet<String>,
     names: &[Pattern],
     span: &Range<usize>,
@@ -37,10 +43,33 @@ fn unique(
     }
 }
 
-/// Reads and compiles all of them, in their order.
+/// An entry without a bound must have a limit, and its words on what happens at a bound have no effect yet. A bound
+/// that is there but wrong was reported already.
+fn report_no_bound(
+    reading: &FileReading<'_>,
+    span: &Range<usize>,
+    limits: &Limits,
+    bounds: &Given,
+) {
+    if !bounds.is_silent() {
+        reading.warn(
+            span.clone(),
+            "this queue entry says what happens at a bound, and has none",
+            "add max_depth or max_size: without it this is only for a bound that is set over HTTP",
+        );
+    } else if *limits == Limits::default() {
+        reading.missing(
+            span.clone(),
+            "this queue entry has no limit and no bound",
+            "add a limit, such as concurrency = 5, or a bound, such as max_depth = 1000, or remove the entry",
+        );
+    }
+}
+
+/// Reads all entries in the order of the file, and the bounds of `[[tenant]]`.
 pub(super) fn queues(
-    reading: &Reading<'_>,
-    root: &mut Table<'_>,
+    reading: &FileReading<'_>,
+    root: &mut TomlTable<'_>,
 ) -> (Vec<QueueLimits>, FileBounds) {
     let mut queues: Vec<QueueLimits> = Vec::new();
     let mut bounded = Vec::new();
@@ -57,38 +86,34 @@ pub(super) fn queues(
                 "add name = \"…\"; a glob gives each queue its own counters",
             );
         }
-        let limits = limits(&mut table);
+        let limits = limits(&mut table).ok();
         let names = name.as_ref().and_then(|(names, _)| names.as_ref());
         let all = |name: &Pattern| {
             name.as_str()
                 .bytes()
                 .all(|byte| matches!(byte, b'*' | b'?'))
         };
-        let everything = names.is_some_and(|names| names.iter().any(all));
-        let bounds = bounds::bounds(&mut table, everything);
-        let names_one = bounds::NAMES.iter().any(|name| table.get(name).is_some());
+        if names.is_some_and(|names| names.iter().any(all)) {
+            refuse_drop_for_all(&mut table);
+        }
+        let bounds = given::read(&mut table).ok();
+        let names_one = BOUNDS.iter().any(|name| table.get(name).is_some());
         table.finish();
         let Some((Some(names), found)) = name else {
             continue;
         };
         unique(reading, &mut seen, &names, &found.span);
-        let Some(limits) = limits else {
+        let (Some(limits), Some(bounds)) = (limits, bounds) else {
             continue;
         };
-        // One that was named and is wrong was reported as that.
-        if limits == Limits::default() && bounds.is_silent() && !names_one {
-            reading.missing(
-                found.span.clone(),
-                "this queue entry has no limit and no bound",
-                "add a limit, such as concurrency = 5, or a bound, such as max_depth = 1000, or remove the entry",
-            );
+        if !names_one {
+            report_no_bound(reading, &found.span, &limits, &bounds);
         }
-        warn_of_no_bound(reading, &found.span, &bounds, names_one);
         for name in names {
             if !bounds.is_silent() {
                 bounded.push((name.clone(), bounds.clone()));
             }
-            // What only bounds a queue must not make its FETCHes look for limits.
+            // A bound alone must not make FETCHes of the queue look for limits.
             if limits != Limits::default() {
                 queues.push(QueueLimits {
                     name,
@@ -97,6 +122,6 @@ pub(super) fn queues(
             }
         }
     }
-    let tenants = bounds::tenants(root);
+    let tenants = tenants(root);
     (queues, FileBounds::new(bounded).with_tenants(tenants))
 }

@@ -1,5 +1,5 @@
-//! Reads a parsed TOML document field by field and collects every problem instead of stopping at
-//! the first. A field that is asked for is known; what nobody asked for is refused at the end.
+//! Reads a parsed TOML document field by field and collects all problems, because people mend a file faster when
+//! they see all of them. Asking for a field makes it known; fields that nobody asked for are refused at the end.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,21 +8,21 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::report::Problem;
+use super::report::{Problem, ProblemSeverity};
 use crate::policy::nearest;
 
 /// Looks an environment variable up.
-pub(super) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
+pub(super) type Variables<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-/// What was found so far.
-pub(super) struct Reading<'e> {
+/// The problems and the known fields so far.
+pub(super) struct FileReading<'e> {
     problems: RefCell<Vec<Problem>>,
-    /// Every field that was asked for, by the table's path without indices.
+    /// The fields that were asked for, by the path of their table, such as `policy.rate`.
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
     unknown: RefCell<Vec<Unknown>>,
-    /// Whether all of the file could be parsed. If not, nothing can be said of what is not there.
+    /// Whether the whole file could be parsed. If not, a field that seems missing may be in the rest.
     whole: bool,
-    env: Env<'e>,
+    env: Variables<'e>,
 }
 
 /// A field that no one asked for.
@@ -32,9 +32,9 @@ struct Unknown {
     span: Range<usize>,
 }
 
-impl<'e> Reading<'e> {
-    pub(super) fn new(env: Env<'e>, whole: bool) -> Reading<'e> {
-        Reading {
+impl<'e> FileReading<'e> {
+    pub(super) fn new(env: Variables<'e>, whole: bool) -> FileReading<'e> {
+        FileReading {
             problems: RefCell::default(),
             known: RefCell::default(),
             unknown: RefCell::default(),
@@ -49,10 +49,15 @@ impl<'e> Reading<'e> {
         title: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.add(false, Some(span), title.into(), hint.into());
+        self.add(
+            ProblemSeverity::Error,
+            Some(span),
+            title.into(),
+            hint.into(),
+        );
     }
 
-    /// Something is not there: an error, unless it may stand where the file could not be parsed.
+    /// Reports a missing field, unless it may stand where the file could not be parsed.
     pub(super) fn missing(
         &self,
         span: Range<usize>,
@@ -64,7 +69,7 @@ impl<'e> Reading<'e> {
         }
     }
 
-    /// Something is doubtful. Where not all could be parsed there are worse things.
+    /// Reports something doubtful, unless the file has worse problems: it could not be parsed.
     pub(super) fn warn(
         &self,
         span: Range<usize>,
@@ -72,13 +77,24 @@ impl<'e> Reading<'e> {
         hint: impl Into<String>,
     ) {
         if self.whole {
-            self.add(true, Some(span), title.into(), hint.into());
+            self.add(
+                ProblemSeverity::Warning,
+                Some(span),
+                title.into(),
+                hint.into(),
+            );
         }
     }
 
-    fn add(&self, warning: bool, span: Option<Range<usize>>, title: String, hint: String) {
+    fn add(
+        &self,
+        severity: ProblemSeverity,
+        span: Option<Range<usize>>,
+        title: String,
+        hint: String,
+    ) {
         self.problems.borrow_mut().push(Problem {
-            warning,
+            severity,
             span,
             title,
             hint,
@@ -95,7 +111,7 @@ impl<'e> Reading<'e> {
                 format!("unknown field `{name}` in `{table}`")
             };
             problems.push(Problem {
-                warning: false,
+                severity: ProblemSeverity::Error,
                 span: Some(span),
                 title,
                 hint: advice(&known, &table, &name),
@@ -115,7 +131,7 @@ impl<'e> Reading<'e> {
     }
 }
 
-/// What an unknown field may have meant: a near name here, the same name elsewhere, or all there is.
+/// Suggests a near name of this table, else the table that has this name, else all names of this one.
 fn advice(known: &BTreeMap<String, BTreeSet<&'static str>>, table: &str, name: &str) -> String {
     let here = known.get(table).cloned().unwrap_or_default();
     if let Some(near) = nearest(name, here.iter().copied()) {
@@ -133,11 +149,15 @@ fn advice(known: &BTreeMap<String, BTreeSet<&'static str>>, table: &str, name: &
     }
 }
 
-/// One table of the file, or the lack of one.
-pub(super) struct Table<'r> {
-    reading: &'r Reading<'r>,
+/// Stands for a problem that was noted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Reported;
+
+/// A table of the file. A table that is not there reads as an empty one.
+pub(super) struct TomlTable<'r> {
+    reading: &'r FileReading<'r>,
     entries: Option<&'r DeTable<'r>>,
-    /// Path with indices left out: `policy.rate`.
+    /// The path without indices, such as `policy.rate`.
     pub(super) path: String,
     /// The table's header, or where the table would be.
     pub(super) span: Range<usize>,
@@ -146,25 +166,28 @@ pub(super) struct Table<'r> {
 
 /// One field's value.
 #[derive(Clone)]
-pub(super) struct Found<'r> {
+pub(super) struct FoundField<'r> {
     pub(super) path: String,
     pub(super) span: Range<usize>,
     pub(super) value: &'r DeValue<'r>,
 }
 
-impl<'r> Table<'r> {
-    pub(super) fn root(reading: &'r Reading<'r>, document: &'r Spanned<DeTable<'r>>) -> Table<'r> {
-        Table::new(reading, Some(document.get_ref()), String::new(), 0..0)
+impl<'r> TomlTable<'r> {
+    pub(super) fn root(
+        reading: &'r FileReading<'r>,
+        document: &'r Spanned<DeTable<'r>>,
+    ) -> TomlTable<'r> {
+        TomlTable::new(reading, Some(document.get_ref()), String::new(), 0..0)
     }
 
     fn new(
-        reading: &'r Reading<'r>,
+        reading: &'r FileReading<'r>,
         entries: Option<&'r DeTable<'r>>,
         path: String,
         span: Range<usize>,
-    ) -> Table<'r> {
+    ) -> TomlTable<'r> {
         reading.known.borrow_mut().entry(path.clone()).or_default();
-        Table {
+        TomlTable {
             reading,
             entries,
             path,
@@ -174,7 +197,7 @@ impl<'r> Table<'r> {
     }
 
     /// A field, if it is there.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<Found<'r>> {
+    pub(super) fn get(&mut self, name: &'static str) -> Option<FoundField<'r>> {
         self.asked.insert(name);
         self.reading
             .known
@@ -183,7 +206,7 @@ impl<'r> Table<'r> {
             .or_default()
             .insert(name);
         let value = self.entries?.get(name)?;
-        Some(Found {
+        Some(FoundField {
             path: self.path_of(name),
             span: value.span(),
             value: value.get_ref(),
@@ -198,33 +221,43 @@ impl<'r> Table<'r> {
         }
     }
 
+    /// The place of a field; the header of the table if the field is not there.
+    pub(super) fn span_of(&self, name: &str) -> Range<usize> {
+        let found = self.entries.and_then(|entries| entries.get(name));
+        found.map_or_else(|| self.span.clone(), Spanned::span)
+    }
+
     /// A table below this one; an absent one reads as empty.
-    pub(super) fn table(&mut self, name: &'static str) -> Table<'r> {
+    pub(super) fn table(&mut self, name: &'static str) -> TomlTable<'r> {
         let path = self.path_of(name);
         match self.get(name) {
             Some(found) => {
                 let table = self.as_table(&found, &format!("[{name}] above its fields"));
-                table.unwrap_or_else(|| Table::new(self.reading, None, path, found.span))
+                table.unwrap_or_else(|| TomlTable::new(self.reading, None, path, found.span))
             }
-            None => Table::new(self.reading, None, path, self.span.clone()),
+            None => TomlTable::new(self.reading, None, path, self.span.clone()),
         }
     }
 
     /// A table that may be absent; `example` is what would be right.
-    pub(super) fn maybe_table(&mut self, name: &'static str, example: &str) -> Option<Table<'r>> {
+    pub(super) fn maybe_table(
+        &mut self,
+        name: &'static str,
+        example: &str,
+    ) -> Option<TomlTable<'r>> {
         let found = self.get(name)?;
         self.as_table(&found, example)
     }
 
     /// Tables of one name: `[[name]]`, or one table where a list of one is meant.
-    pub(super) fn tables(&mut self, name: &'static str, example: &str) -> Vec<Table<'r>> {
+    pub(super) fn tables(&mut self, name: &'static str, example: &str) -> Vec<TomlTable<'r>> {
         let Some(found) = self.get(name) else {
             return Vec::new();
         };
         match found.value {
             DeValue::Array(items) => items
                 .iter()
-                .map(|item| Found {
+                .map(|item| FoundField {
                     path: found.path.clone(),
                     span: item.span(),
                     value: item.get_ref(),
@@ -235,10 +268,10 @@ impl<'r> Table<'r> {
         }
     }
 
-    /// Each name of this table with its value, all of them known.
-    pub(super) fn each(&self) -> Vec<(String, Found<'r>)> {
+    /// Every field of this table.
+    pub(super) fn each(&self) -> Vec<(String, FoundField<'r>)> {
         let entries = self.entries.into_iter().flat_map(|entries| entries.iter());
-        let found = |name: &str, value: &'r Spanned<DeValue<'r>>| Found {
+        let found = |name: &str, value: &'r Spanned<DeValue<'r>>| FoundField {
             path: self.path_of(name),
             span: value.span(),
             value: value.get_ref(),
@@ -248,9 +281,9 @@ impl<'r> Table<'r> {
             .collect()
     }
 
-    pub(super) fn as_table(&self, found: &Found<'r>, example: &str) -> Option<Table<'r>> {
+    pub(super) fn as_table(&self, found: &FoundField<'r>, example: &str) -> Option<TomlTable<'r>> {
         match found.value {
-            DeValue::Table(entries) => Some(Table::new(
+            DeValue::Table(entries) => Some(TomlTable::new(
                 self.reading,
                 Some(entries),
                 found.path.clone(),
@@ -263,7 +296,7 @@ impl<'r> Table<'r> {
         }
     }
 
-    pub(super) fn wrong_type(&self, found: &Found<'_>, should: &str, hint: &str) {
+    pub(super) fn wrong_type(&self, found: &FoundField<'_>, should: &str, hint: &str) {
         let title = format!(
             "`{}` must be {should}, not {}",
             found.path,
@@ -281,7 +314,7 @@ impl<'r> Table<'r> {
         self.reading.error(span.clone(), title, hint);
     }
 
-    /// As [`Reading::missing`].
+    /// As [`FileReading::missing`].
     pub(super) fn missing(
         &self,
         span: &Range<usize>,
@@ -322,6 +355,43 @@ impl<'r> Table<'r> {
                 span: name.span(),
             });
         self.reading.unknown.borrow_mut().extend(unknown);
+    }
+}
+
+/// The tables at the top of the file, each of which is read setting by setting.
+pub(super) struct TablesByName<'r> {
+    root: TomlTable<'r>,
+    tables: BTreeMap<&'static str, TomlTable<'r>>,
+}
+
+impl<'r> TablesByName<'r> {
+    pub(super) fn new(root: TomlTable<'r>) -> TablesByName<'r> {
+        TablesByName {
+            root,
+            tables: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn table(&mut self, name: &'static str) -> &mut TomlTable<'r> {
+        let root = &mut self.root;
+        self.tables.entry(name).or_insert_with(|| root.table(name))
+    }
+
+    /// Reads the setting of this name, such as `fetch.max_wait`.
+    pub(super) fn read<T>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        kind: impl FnOnce(&mut TomlTable<'_>, &'static str, T) -> T,
+    ) -> T {
+        let (table, field) = name.split_once('.').unwrap_or(("", name));
+        kind(self.table(table), field, default)
+    }
+
+    /// Refuses every field that was not asked for.
+    pub(super) fn finish(self) {
+        self.tables.into_values().for_each(TomlTable::finish);
+        self.root.finish();
     }
 }
 

@@ -1,17 +1,24 @@
-//! What is wrong with a config file: every problem at once, each shown under its line.
+//! The problems of a config file, all of them at once, each shown under its line.
 
 use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-/// The most problems that are shown; a file with more is another kind of file.
+/// The most problems that are shown: a file with more is no config file.
 const SHOWN: usize = 50;
+
+/// Whether a problem forbids a start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ProblemSeverity {
+    Error,
+    Warning,
+}
 
 /// One problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Problem {
-    pub(super) warning: bool,
+    pub(super) severity: ProblemSeverity,
     /// Bytes of the file; `None` for what is not in it.
     pub(super) span: Option<Range<usize>>,
     /// What is wrong, as a sentence that also reads well by itself.
@@ -48,7 +55,7 @@ impl Report {
     pub fn warnings(&self) -> usize {
         self.problems
             .iter()
-            .filter(|problem| problem.warning)
+            .filter(|problem| problem.severity == ProblemSeverity::Warning)
             .count()
     }
 
@@ -70,10 +77,9 @@ impl Report {
     }
 
     fn block(&self, problem: &Problem, renderer: &Renderer) -> String {
-        let level = if problem.warning {
-            Level::WARNING
-        } else {
-            Level::ERROR
+        let level = match problem.severity {
+            ProblemSeverity::Error => Level::ERROR,
+            ProblemSeverity::Warning => Level::WARNING,
         };
         let title = level.primary_title(&problem.title);
         let group = match problem.span.as_ref().filter(|_| !self.text.is_empty()) {
@@ -101,7 +107,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The titles only: what the file says stays out of logs.
+/// Shows the titles only: the text of the file stays out of logs.
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
@@ -112,7 +118,7 @@ impl fmt::Debug for Report {
 
 impl std::error::Error for Report {}
 
-/// A span that is within the text, on one line, and at least one character where there is one.
+/// Cuts a span to the text and to one line, and makes it one character long at least.
 fn clamped(span: &Range<usize>, text: &str) -> Range<usize> {
     let start = (0..=span.start.min(text.len()))
         .rev()
@@ -132,8 +138,8 @@ fn clamped(span: &Range<usize>, text: &str) -> Range<usize> {
     start..end
 }
 
-/// The text with `*` over all that stands behind a name such as `token`, over what a store's `url` says
-/// after its scheme, and over the login of any URL, byte for byte.
+/// Replaces secrets by `*`, byte for byte so that spans stay true: everything after a name such as `token`,
+/// a store's `url` after its scheme, and the login of any URL.
 fn masked(text: &str) -> String {
     text.split_inclusive('\n').map(masked_line).collect()
 }
@@ -147,7 +153,7 @@ fn masked_line(line: &str) -> String {
     let named = named.and_then(|at| after(at, "="));
     let url = value_of_url(&lower).map(|at| after(at, ":").unwrap_or(at));
     let from = [named, url].into_iter().flatten().min();
-    // What is no URL may have been meant as one: `redis:user:password@host`.
+    // A text that is no URL may have been meant as one: `redis:user:password@host`.
     let login = after(0, "://").or_else(|| after(after(0, "=")?, ":"));
     let login = login.and_then(|at| Some(at..at + lower.get(at..)?.rfind('@')?));
     let hidden = |at: usize| {
@@ -225,7 +231,7 @@ mod tests {
         for start in 0..10 {
             for end in 0..10 {
                 let problem = Problem {
-                    warning: false,
+                    severity: ProblemSeverity::Error,
                     span: Some(start..end),
                     title: "t".into(),
                     hint: "h".into(),
@@ -238,7 +244,7 @@ mod tests {
             }
         }
         let problem = Problem {
-            warning: true,
+            severity: ProblemSeverity::Warning,
             span: Some(0..9),
             title: "t".into(),
             hint: String::new(),

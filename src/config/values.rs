@@ -1,5 +1,5 @@
-//! The kinds of value that a field can have. Each getter reports what is wrong and gives the
-//! default, or nothing, so that reading goes on.
+//! The kinds of value that a field can have. Each getter reports a wrong value and gives the default or nothing,
+//! so that reading goes on.
 
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{Found, Table, article};
+use super::reader::{FoundField, TomlTable};
 use crate::duration;
-use crate::policy::nearest;
+use crate::policy::fields::Fields;
 
 /// A text and where it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,14 +18,14 @@ pub(super) struct Text {
     pub(super) span: Range<usize>,
 }
 
-impl Table<'_> {
+impl TomlTable<'_> {
     /// A string.
-    pub(super) fn text(&mut self, name: &'static str) -> Option<Text> {
+    pub(super) fn string(&mut self, name: &'static str) -> Option<Text> {
         let found = self.get(name)?;
         self.as_text(&found)
     }
 
-    pub(super) fn as_text(&self, found: &Found<'_>) -> Option<Text> {
+    pub(super) fn as_text(&self, found: &FoundField<'_>) -> Option<Text> {
         match found.value {
             DeValue::String(text) => Some(Text {
                 text: text.to_string(),
@@ -38,9 +38,9 @@ impl Table<'_> {
         }
     }
 
-    /// A string in which `${NAME}` stands for an environment variable.
+    /// A string with `${NAME}` replaced by the environment variable of that name.
     pub(super) fn expanded(&mut self, name: &'static str) -> Option<Text> {
-        let Text { text, span } = self.text(name)?;
+        let Text { text, span } = self.string(name)?;
         let (mut out, mut rest) = (String::new(), text.as_str());
         while let Some((before, after)) = rest.split_once("${") {
             let Some((variable, after)) = after.split_once('}') else {
@@ -67,50 +67,16 @@ impl Table<'_> {
         Some(Text { text: out, span })
     }
 
-    /// A string that is read into something else, with `${NAME}` filled in.
-    pub(super) fn parsed<T: FromStr<Err = String>>(
-        &mut self,
-        name: &'static str,
-    ) -> Option<(T, Range<usize>)> {
+    /// A string that is parsed, after `${NAME}` was replaced.
+    pub(super) fn parsed<T: FromStr<Err = String>>(&mut self, name: &'static str) -> Option<T> {
         let Text { text, span } = self.expanded(name)?;
         match text.parse() {
-            Ok(value) => Some((value, span)),
+            Ok(value) => Some(value),
             Err(hint) => {
                 self.error(
                     &span,
                     format!("`{}` is not valid", self.path_of(name)),
                     hint,
-                );
-                None
-            }
-        }
-    }
-
-    /// A duration in microseconds.
-    pub(super) fn micros(&mut self, name: &'static str) -> Option<(u64, Range<usize>)> {
-        let found = self.get(name)?;
-        let DeValue::String(text) = found.value else {
-            let hint = match found.value {
-                DeValue::Integer(number) => {
-                    format!("say which unit: \"{0}ms\" or \"{0}s\"", number.as_str())
-                }
-                _ => "such as \"10s\", \"500ms\" or \"PT1M\"".into(),
-            };
-            let title = format!(
-                "`{}` must be a duration in quotes, not {}",
-                found.path,
-                article(found.value.type_str())
-            );
-            self.error(&found.span, title, hint);
-            return None;
-        };
-        match duration::parse_period(text) {
-            Ok(micros) => Some((micros, found.span)),
-            Err(bad) => {
-                self.error(
-                    &found.span,
-                    format!("`{}` {bad}", found.path),
-                    "such as \"10s\", \"500ms\" or \"PT1M\"",
                 );
                 None
             }
@@ -124,40 +90,20 @@ impl Table<'_> {
         default: Duration,
         within: RangeInclusive<Duration>,
     ) -> Duration {
-        let Some((micros, span)) = self.micros(name) else {
+        let Ok(Some(micros)) = self.period(name) else {
             return default;
         };
         let value = Duration::from_micros(micros);
         if within.contains(&value) {
             return value;
         }
-        let (least, most) = (
-            duration::plain(*within.start()),
-            duration::plain(*within.end()),
-        );
-        let title = format!(
-            "`{}` must be from \"{least}\" to \"{most}\"",
-            self.path_of(name)
-        );
-        self.error(
-            &span,
-            title,
-            format!("the default is \"{}\"", duration::plain(default)),
-        );
+        let (least, most) = (within.start(), within.end());
+        let (least, most) = (duration::plain(*least), duration::plain(*most));
+        let path = self.path_of(name);
+        let title = format!("`{path}` must be from \"{least}\" to \"{most}\"");
+        let hint = format!("the default is \"{}\"", duration::plain(default));
+        self.error(&self.span_of(name), title, hint);
         default
-    }
-
-    /// A whole number.
-    pub(super) fn integer(&mut self, name: &'static str) -> Option<(i64, Range<usize>)> {
-        let found = self.get(name)?;
-        let number = match found.value {
-            DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix()).ok(),
-            _ => None,
-        };
-        if number.is_none() {
-            self.wrong_type(&found, "a whole number", "digits only");
-        }
-        Some((number?, found.span))
     }
 
     /// A whole number within a range, ends included.
@@ -166,24 +112,19 @@ impl Table<'_> {
         name: &'static str,
         within: RangeInclusive<usize>,
     ) -> Option<usize> {
-        let (number, span) = self.integer(name)?;
-        match usize::try_from(number) {
-            Ok(fits) if within.contains(&fits) => Some(fits),
-            _ => {
-                let title = format!(
-                    "`{}` must be from {} to {}",
-                    self.path_of(name),
-                    within.start(),
-                    within.end()
-                );
-                self.error(&span, title, format!("found {number}"));
-                None
-            }
+        let number = self.int(name).ok()??;
+        let fits = usize::try_from(number).ok();
+        let fits = fits.filter(|fits| within.contains(fits));
+        if fits.is_none() {
+            let (path, least, most) = (self.path_of(name), within.start(), within.end());
+            let title = format!("`{path}` must be from {least} to {most}");
+            self.error(&self.span_of(name), title, format!("found {number}"));
         }
+        fits
     }
 
-    /// A number, whole or not, within a range, ends included; `hint` is what it does.
-    pub(super) fn fraction(
+    /// A number, whole or not, within a range, ends included; `hint` says what it does.
+    pub(super) fn number_within(
         &mut self,
         name: &'static str,
         within: RangeInclusive<f64>,
@@ -210,53 +151,61 @@ impl Table<'_> {
         fits
     }
 
-    /// A number of bytes: `"8MiB"` or a plain number.
+    /// A number of bytes within a range, ends included, or the default.
     pub(super) fn size(
         &mut self,
         name: &'static str,
         default: usize,
         within: RangeInclusive<usize>,
     ) -> usize {
-        let Some(found) = self.get(name) else {
-            return default;
-        };
+        self.size_within(name, default, within).unwrap_or(default)
+    }
+
+    /// A number of bytes: `"8MiB"` or a plain number.
+    pub(super) fn size_within(
+        &mut self,
+        name: &'static str,
+        default: usize,
+        within: RangeInclusive<usize>,
+    ) -> Option<usize> {
+        let found = self.get(name)?;
         let bytes = match found.value {
             DeValue::String(text) => size(text),
             DeValue::Integer(digits) => usize::from_str_radix(digits.as_str(), digits.radix()).ok(),
             _ => None,
         };
-        match bytes {
-            Some(bytes) if within.contains(&bytes) => bytes,
+        let path = &found.path;
+        let (title, hint) = match bytes {
+            Some(bytes) if within.contains(&bytes) => return Some(bytes),
             Some(_) => {
-                let title = format!(
-                    "`{}` must be from {} to {}",
-                    found.path,
-                    plain_size(*within.start()),
-                    plain_size(*within.end())
-                );
-                self.error(
-                    &found.span,
-                    title,
-                    format!("the default is \"{}\"", plain_size(default)),
-                );
-                default
+                let (least, most) = (plain_size(*within.start()), plain_size(*within.end()));
+                let title = format!("`{path}` must be from {least} to {most}");
+                (title, format!("the default is \"{}\"", plain_size(default)))
             }
             None => {
-                self.error(
-                    &found.span,
-                    format!("`{}` must be a size", found.path),
-                    "such as \"8MiB\", \"64KiB\" or \"1GiB\"",
-                );
-                default
+                let hint = "such as \"8MiB\", \"64KiB\" or \"1GiB\"";
+                (format!("`{path}` must be a size"), hint.to_owned())
             }
-        }
+        };
+        self.error(&found.span, title, hint);
+        None
+    }
+
+    /// One of some words, or the default.
+    pub(super) fn word_or<T: Copy>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        words: &[(&str, T)],
+    ) -> T {
+        self.word(name, words).ok().flatten().unwrap_or(default)
     }
 
     /// `true` or `false`.
     pub(super) fn flag(&mut self, name: &'static str, default: bool) -> bool {
         match self.get(name) {
             None => default,
-            Some(Found {
+            Some(FoundField {
                 value: DeValue::Boolean(flag),
                 ..
             }) => *flag,
@@ -265,38 +214,6 @@ impl Table<'_> {
                 default
             }
         }
-    }
-
-    /// One of some words.
-    pub(super) fn word<T: Copy>(
-        &mut self,
-        name: &'static str,
-        default: T,
-        words: &[(&str, T)],
-    ) -> T {
-        let Some(found) = self.get(name) else {
-            return default;
-        };
-        let all: Vec<String> = words
-            .iter()
-            .map(|(word, _)| format!("\"{word}\""))
-            .collect();
-        let all = format!("write {}", all.join(" or "));
-        let DeValue::String(text) = found.value else {
-            self.wrong_type(&found, "a string", &all);
-            return default;
-        };
-        if let Some((_, value)) = words.iter().find(|(word, _)| word == text) {
-            return *value;
-        }
-        let near = nearest(text, words.iter().map(|(word, _)| *word));
-        let hint = near.map_or(all, |near| format!("did you mean \"{near}\"?"));
-        self.error(
-            &found.span,
-            format!("`{}` cannot be \"{text}\"", found.path),
-            hint,
-        );
-        default
     }
 }
 

@@ -1,34 +1,37 @@
-//! A small HTTP client, as an SDK has one: kept connections, JSON out, JSON in.
+//! A small JSON client, as an SDK has one.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 
 use crate::net::Net;
+use crate::upstream::{Call, CallBounds, Target, Upstream};
+
+/// How long one call may take, as with most SDKs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Calls one server.
 #[derive(Debug)]
-pub struct Client {
-    net: Net,
+pub struct HttpClient {
     addr: SocketAddr,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    server: Upstream,
 }
 
-impl Client {
+impl HttpClient {
     /// A client of the server at `addr`.
-    pub fn new(net: Net, addr: SocketAddr) -> Client {
-        Client {
-            net,
+    ///
+    /// # Errors
+    /// The address makes no URL.
+    pub fn new(net: Net, addr: SocketAddr) -> anyhow::Result<HttpClient> {
+        let target = Target::parse(&format!("http://{addr}"), None)?;
+        Ok(HttpClient {
             addr,
-            idle: Mutex::default(),
-        }
+            server: Upstream::new(target, net, CallBounds::default()),
+        })
     }
 
     /// The server's address.
@@ -47,22 +50,20 @@ impl Client {
     /// Gets `path` as JSON.
     ///
     /// # Errors
-    /// As [`Client::post`].
+    /// As [`HttpClient::post`].
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.call(Method::GET, path, Bytes::new()).await
     }
 
     async fn call(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Value> {
-        let what = || format!("{method} {path}");
-        let (status, body) = self
-            .exchange(&method, path, body)
-            .await
-            .with_context(what)?;
+        let what = format!("{method} {path}");
+        let answer = self.exchange(method, path, body).await;
+        let (status, body) = answer.with_context(|| what.clone())?;
         if !status.is_success() {
             let said = String::from_utf8_lossy(&body);
-            anyhow::bail!("{method} {path}: {status} {said}");
+            anyhow::bail!("{what}: {status} {said}");
         }
-        serde_json::from_slice(&body).with_context(what)
+        serde_json::from_slice(&body).context(what)
     }
 
     /// Sends `body` and returns the reply's status and body, whatever they are.
@@ -71,43 +72,21 @@ impl Client {
     /// No reply.
     pub async fn exchange(
         &self,
-        method: &Method,
+        method: Method,
         path: &str,
         body: Bytes,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let mut connection = match self.kept() {
-            Some(connection) => connection,
-            None => self.connect().await?,
+        let mut headers = HeaderMap::new();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        let call = Call {
+            method,
+            target: path.into(),
+            headers,
+            body,
+            timeout: PATIENCE,
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, self.addr.to_string())
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))?;
-        let (head, body) = connection.send_request(request).await?.into_parts();
-        let body = body.collect().await?.to_bytes();
-        // A connection that is still busy with its end is not kept.
-        if connection.ready().await.is_ok() {
-            self.idle.lock().push(connection);
-        }
-        Ok((head.status, body))
-    }
-
-    async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-        let stream = self
-            .net
-            .connect(&self.addr.ip().to_string(), self.addr.port())
-            .await?;
-        let (connection, driver) = http1::handshake(TokioIo::new(stream)).await?;
-        // What breaks a connection shows in the call that uses it.
-        tokio::spawn(async move { drop(driver.await) });
-        Ok(connection)
-    }
-
-    fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self.idle.lock();
-        idle.retain(|connection| !connection.is_closed());
-        idle.pop()
+        let reply = self.server.call(call).await?;
+        Ok((reply.status, reply.body))
     }
 }

@@ -1,5 +1,4 @@
-//! The verdict, from what workers and backend wrote down. It knows nothing of the sidecar and does
-//! no I/O.
+//! Judges a run from what workers and backend wrote down. It knows nothing of the sidecar and does no I/O.
 //!
 //! A start is seen by the worker some time after it was made. Each [`Start`] therefore has two
 //! times, the earliest that it may have been made and when it was seen, and a limit counts as
@@ -13,7 +12,7 @@ use super::records::{Pages, Received};
 use super::streams::{Limit, STREAMS};
 use crate::backend::{Event, EventKind};
 
-/// How much earlier than evenly spaced a start may be made, by the promise.
+/// How much earlier than evenly spaced a start may be made by the promise.
 pub const EARLY: Duration = Duration::from_millis(5);
 
 /// One start of one stream.
@@ -27,16 +26,16 @@ pub struct Start {
     pub done: Option<Duration>,
 }
 
-/// What became of one stream's limit.
+/// The verdict on one stream's limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Finding {
+pub struct StreamFinding {
     /// Starts in all.
     pub starts: usize,
-    /// The worst that was seen.
+    /// The worst moment.
     pub worst: Worst,
     /// Whether the limit was held throughout.
     pub held: bool,
-    /// The part of the limit that was used, on average over the time there was work: 1 is all.
+    /// The used part of the limit, averaged over the time with work: 1 is all of it.
     pub used: f64,
 }
 
@@ -49,29 +48,29 @@ pub enum Worst {
     AtOnce(u32),
     /// The starts in a row that were the furthest ahead of an even spacing.
     Span {
-        /// So many starts,
+        /// The number of these starts.
         starts: usize,
-        /// in so much time,
+        /// The time that they took.
         took: Duration,
-        /// which is certainly so much too early; zero if they were not.
+        /// How much too early that certainly is; zero if they were not.
         early: Duration,
     },
     /// There is no limit to be near.
     Nothing,
 }
 
-/// Whether every job is accounted for.
+/// The count of all jobs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Account {
-    /// Producers got a 201 for so many.
+    /// Jobs that producers got a 201 for.
     pub enqueued: usize,
-    /// The backend stored so many.
+    /// Jobs that the backend stored.
     pub stored: usize,
-    /// Workers received so many.
+    /// Jobs that workers received.
     pub received: usize,
-    /// The backend has so many as completed.
+    /// Jobs that the backend has as completed.
     pub completed: usize,
-    /// The backend has so many that are not completed yet.
+    /// Jobs in the backend that are not completed yet.
     pub left: usize,
     /// Jobs that a producer or a worker was told are safe, and that the backend does not have so.
     pub lost: usize,
@@ -100,8 +99,8 @@ pub fn starts(pages: &Pages, stream: usize, since: Duration) -> Vec<Start> {
     };
     let mut starts: Vec<Start> = of_stream.map(start).collect();
     starts.sort_by_key(|start| start.seen);
-    // What was made after one that is seen later was made after that one at the earliest: from here
-    // on `made` never goes back, and any row of starts was made after its first.
+    // A start may have been made as early as any start that was seen after it. So `made` never goes back, and any row
+    // of starts begins with its earliest.
     let mut least = Duration::MAX;
     for start in starts.iter_mut().rev() {
         least = least.min(start.made);
@@ -123,7 +122,7 @@ pub fn counts_until(limit: Limit, start: &Start) -> Duration {
 
 /// Judges the starts of a stream, sorted by `seen` with `made` not going back; there was work for
 /// it `from` .. `until`.
-pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> Finding {
+pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> StreamFinding {
     let (worst, held, used) = match rule {
         Limit::Rate { limit, period } => {
             let most = most(rule, starts);
@@ -144,7 +143,7 @@ pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> 
         }
         Limit::Free => (Worst::Nothing, true, 0.0),
     };
-    Finding {
+    StreamFinding {
         starts: starts.len(),
         worst,
         held,
@@ -152,8 +151,8 @@ pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> 
     }
 }
 
-/// How many starts count against their limit, from each moment on at which that changes. One that was seen
-/// when it may have ceased to count already, as after a stall, counts nowhere.
+/// How many starts count against their limit, from each moment at which that changes. A start that was seen only when
+/// it may have stopped counting, as after a stall, counts nowhere.
 pub fn counts(rule: Limit, starts: &[Start]) -> Vec<(Duration, u32)> {
     let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
     for start in starts {
@@ -312,32 +311,32 @@ fn median_and_longest(times: &mut [Duration]) -> (Duration, Duration) {
     (median, times.last().copied().unwrap_or_default())
 }
 
-/// All that there is to say at the end.
+/// The verdict on a whole run.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct Judgement {
     /// Per stream, in their order.
-    pub findings: [Finding; STREAMS.len()],
+    pub findings: [StreamFinding; STREAMS.len()],
     /// Every job.
     pub account: Account,
     /// Calls that failed.
     pub failed: usize,
 }
 
-impl Verdict {
+impl Judgement {
     /// Judges a whole run, in which there was work for all `from` .. `until`.
     pub fn of(
         pages: &Pages,
         ledger: &[Event],
         left: usize,
         (from, until): (Duration, Duration),
-    ) -> Verdict {
+    ) -> Judgement {
         let mut stream = 0;
         let findings = STREAMS.map(|kind| {
             let starts = starts(pages, stream, Duration::ZERO);
             stream += 1;
             judge(kind.limit, &starts, from, until)
         });
-        Verdict {
+        Judgement {
             findings,
             account: account(pages, ledger, left),
             failed: pages.trouble.len(),

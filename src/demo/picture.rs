@@ -26,7 +26,7 @@ pub enum Style {
     Lines,
 }
 
-/// What one frame shows.
+/// The state that one frame shows.
 #[derive(Debug)]
 pub struct Frame<'a> {
     /// The records so far.
@@ -90,30 +90,24 @@ impl Picture {
 }
 
 /// How a stream stands: what counts against its limit now, and the limit.
-struct Level {
+struct GaugeLevel {
     now: usize,
     limit: Option<usize>,
 }
 
-impl Level {
+impl GaugeLevel {
     fn over(&self) -> bool {
         self.limit.is_some_and(|limit| self.now > limit)
     }
 }
 
 impl Frame<'_> {
-    fn level(&self, stream: usize, rule: Limit) -> Level {
+    fn level(&self, stream: usize, rule: Limit) -> GaugeLevel {
         let recent = starts(self.pages, stream, self.now.saturating_sub(RECENT));
         let counts = |start| counts_until(rule, start) > self.now;
-        let limit = match rule {
-            Limit::Rate { limit, .. } | Limit::AtOnce(limit) | Limit::Spaced { limit, .. } => {
-                usize::try_from(limit).ok()
-            }
-            Limit::Free => None,
-        };
-        Level {
+        GaugeLevel {
             now: recent.iter().filter(|start| counts(start)).count(),
-            limit,
+            limit: rule.number().and_then(|limit| usize::try_from(limit).ok()),
         }
     }
 
@@ -202,7 +196,7 @@ const RED: &str = "\x1b[1;31m";
 const CYAN: &str = "\x1b[36m";
 
 /// A bar with the limit in its middle; what is beyond it is red.
-fn gauge(level: &Level) -> String {
+fn gauge(level: &GaugeLevel) -> String {
     let Some(limit) = level.limit else {
         return " ".repeat(2 * GAUGE);
     };
@@ -224,7 +218,7 @@ fn gauge(level: &Level) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::{Probe, Received};
+    use super::super::records::{ProbeTrip, Received};
     use super::*;
 
     /// Stripe starts at these times.
@@ -232,7 +226,7 @@ mod tests {
         let mut pages = Pages::default();
         for sent in (0..5_000).step_by(10) {
             let (sent, back) = (Duration::from_millis(sent), Duration::from_millis(sent + 1));
-            pages.probes.push(Probe { sent, back });
+            pages.probes.push(ProbeTrip { sent, back });
         }
         for at in times {
             let at = Duration::from_millis(at);

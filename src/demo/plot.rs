@@ -1,9 +1,10 @@
-//! The same picture as an SVG file, drawn by hand.
+//! Draws the picture of a whole run as an SVG file, by hand.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::judge::{Start, Verdict, counts, starts};
+use super::Enforcement;
+use super::judge::{Judgement, Start, counts, starts};
 use super::records::Pages;
 use super::report::sentence;
 use super::streams::{Limit, STREAMS};
@@ -19,12 +20,12 @@ const TOP: f64 = 84.0;
 const COLUMNS: usize = 420;
 
 /// Draws the whole run, which lasted until `until`.
-pub fn svg(pages: &Pages, verdict: &Verdict, broken: bool, until: Duration) -> String {
+pub fn svg(pages: &Pages, verdict: &Judgement, limits: Enforcement, until: Duration) -> String {
     let height = TOP + PITCH * 4.0 + 16.0;
     let colour = if verdict.held() { "good" } else { "bad" };
-    let title = match broken {
-        true => "ojs-throttle demo --break: the same jobs, limits off",
-        false => "ojs-throttle demo: starts against their limits",
+    let title = match limits {
+        Enforcement::Off => "ojs-throttle demo --break: the same jobs, limits off",
+        Enforcement::On => "ojs-throttle demo: starts against their limits",
     };
     let mut svg = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 810 {height}" width="810" height="{height}" role="img" aria-label="{title}">
@@ -33,7 +34,7 @@ pub fn svg(pages: &Pages, verdict: &Verdict, broken: bool, until: Duration) -> S
 <text class="title" x="20" y="32">{title}</text>
 <text class="{colour}" x="20" y="54">{}</text>
 "#,
-        escaped(&sentence(verdict, broken).replace('\n', " "))
+        escaped(&sentence(verdict, limits).replace('\n', " "))
     );
     for (index, stream) in STREAMS.iter().enumerate() {
         let panel = Panel {
@@ -72,12 +73,7 @@ struct Panel {
 impl Panel {
     fn draw(&self, svg: &mut String, name: &str, starts: &[Start]) {
         let levels = levels(self.rule, starts, self.until);
-        let limit = match self.rule {
-            Limit::Rate { limit, .. } | Limit::AtOnce(limit) | Limit::Spaced { limit, .. } => {
-                Some(limit)
-            }
-            Limit::Free => None,
-        };
+        let limit = self.rule.number();
         let most = levels.iter().copied().max().unwrap_or_default();
         let scale = f64::from(most.max(limit.unwrap_or(1))) * 1.2;
         let y = |level: u32| self.top + HEIGHT * (1.0 - f64::from(level) / scale);
@@ -138,7 +134,7 @@ impl Panel {
         }
     }
 
-    /// What the height of the plot is.
+    /// The meaning of the plot's height.
     fn measure(&self) -> String {
         match self.rule {
             Limit::Rate { period, .. } | Limit::Spaced { period, .. } => {
@@ -232,8 +228,8 @@ mod tests {
     #[test]
     fn an_empty_run_is_drawn_too() {
         let pages = Pages::default();
-        let verdict = Verdict::of(&pages, &[], 0, (Duration::ZERO, Duration::ZERO));
-        let svg = svg(&pages, &verdict, false, Duration::ZERO);
+        let verdict = Judgement::of(&pages, &[], 0, (Duration::ZERO, Duration::ZERO));
+        let svg = svg(&pages, &verdict, Enforcement::On, Duration::ZERO);
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }

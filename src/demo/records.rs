@@ -1,5 +1,5 @@
-//! What producers, workers and the probe saw, written down as they see it. All times count from
-//! the start of the demo.
+//! The records of producers, workers and the probe, written down as they see things. All times count from the start of
+//! the demo.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Records {
     pages: Arc<Mutex<Pages>>,
 }
 
-/// What was written down.
+/// The records.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     /// Jobs that a producer got a 201 for, by id: stream and when.
@@ -25,7 +25,7 @@ pub struct Pages {
     /// Jobs that workers received, in order, each time that one was.
     pub received: Vec<Received>,
     /// Trips of the probe, in order.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<ProbeTrip>,
     /// Calls that failed.
     pub trouble: Vec<String>,
     /// Per stream: enqueued, received.
@@ -49,7 +49,7 @@ pub struct Received {
 
 /// One trip through the sidecar to the backend and back.
 #[derive(Clone, Copy, Debug)]
-pub struct Probe {
+pub struct ProbeTrip {
     /// When it left.
     pub sent: Duration,
     /// When its reply was read.
@@ -58,7 +58,7 @@ pub struct Probe {
 
 impl Records {
     /// An empty notebook; time counts from now.
-    pub fn new() -> Records {
+    pub fn start() -> Records {
         Records {
             epoch: Instant::now(),
             pages: Arc::default(),
@@ -78,12 +78,6 @@ impl Records {
     /// Notes a failed call.
     pub fn trouble(&self, error: &anyhow::Error) {
         self.pages().trouble.push(format!("{error:#}"));
-    }
-}
-
-impl Default for Records {
-    fn default() -> Records {
-        Records::new()
     }
 }
 
@@ -112,7 +106,7 @@ mod tests {
     #[test]
     fn a_start_was_made_after_the_last_probe_that_was_back_had_left() {
         let ms = Duration::from_millis;
-        let probe = |sent, back| Probe {
+        let probe = |sent, back| ProbeTrip {
             sent: ms(sent),
             back: ms(back),
         };

@@ -1,19 +1,20 @@
-//! What is said before and after: in plain words, and as a table.
+//! The text before and after the run: plain words, and a table.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::judge::{EARLY, Verdict, Worst, blur, waits};
+use super::Enforcement;
+use super::judge::{EARLY, Judgement, Worst, blur, waits};
 use super::records::Pages;
 use super::streams::{Limit, STREAMS};
 use super::traffic::{PROBE, SLOTS, WORKERS};
 
-/// Starts that are known less well than this, mostly, say little about a spacing of 100 ms.
+/// Starts whose time is known less well than this say little about a spacing of 100 ms.
 const BLURRED: Duration = Duration::from_millis(40);
 
-/// The first lines: what is going to be seen.
-pub fn intro(sidecar: SocketAddr, backend: SocketAddr, broken: bool) -> String {
+/// The first lines: what the run will show.
+pub fn intro(sidecar: SocketAddr, backend: SocketAddr, limits: Enforcement) -> String {
     let mut text = format!(
         "Producers enqueue four kinds of jobs into one queue, faster than three of them
 may start. {WORKERS} workers with {SLOTS} slots each ask for all they can get. Everything
@@ -28,29 +29,29 @@ The sidecar is at http://{sidecar}, the backend at http://{backend}.\n\n"
             _ => writeln!(text, "  {:<7} {limit:<14} {}", stream.name, stream.told),
         };
     }
-    if broken {
+    if limits == Enforcement::Off {
         text.push_str("\n--break: the sidecar runs with these limits OFF.\n");
     }
     text
 }
 
-/// What the plain lines mean.
+/// The meaning of the plain lines.
 pub const LEGEND: &str =
     "Each second: what counts against the limit / the limit. Held jobs are those that
 wait in the sidecar, under a live claim of the backend.\n";
 
 /// The closing table and the verdict.
-pub fn closing(pages: &Pages, verdict: &Verdict, broken: bool) -> String {
+pub fn closing(pages: &Pages, verdict: &Judgement, enforcement: Enforcement) -> String {
     let mut text =
         String::from("\nFrom the records of workers and backend (no counter of the sidecar):\n\n");
     limits(&mut text, verdict);
     jobs(&mut text, pages, verdict);
     timing(&mut text, pages);
-    let _ = write!(text, "\n{}\n", sentence(verdict, broken));
+    let _ = write!(text, "\n{}\n", sentence(verdict, enforcement));
     text
 }
 
-fn limits(text: &mut String, verdict: &Verdict) {
+fn limits(text: &mut String, verdict: &Judgement) {
     let _ = writeln!(
         text,
         "  {:<7} {:<15} {:<17} {:<5} {:>6} {:>8}",
@@ -79,7 +80,7 @@ fn limits(text: &mut String, verdict: &Verdict) {
     }
 }
 
-fn jobs(text: &mut String, pages: &Pages, verdict: &Verdict) {
+fn jobs(text: &mut String, pages: &Pages, verdict: &Judgement) {
     let sums = &verdict.account;
     let _ = write!(
         text,
@@ -141,7 +142,7 @@ fn timing(text: &mut String, pages: &Pages) {
 }
 
 /// The verdict in one sentence.
-pub fn sentence(verdict: &Verdict, broken: bool) -> String {
+pub fn sentence(verdict: &Judgement, limits: Enforcement) -> String {
     let over: Vec<&str> = STREAMS
         .iter()
         .zip(&verdict.findings)
@@ -153,29 +154,29 @@ pub fn sentence(verdict: &Verdict, broken: bool) -> String {
         true => "Nothing was lost or doubled.",
         false => "Jobs were LOST or DOUBLED, or the sums are wrong.",
     };
-    match (over.is_empty(), broken) {
-        (true, false) if !verdict.idle().is_empty() => {
+    match (over.is_empty(), limits) {
+        (true, Enforcement::On) if !verdict.idle().is_empty() => {
             let idle = verdict.idle().join(", ");
             format!("NOT JUDGED: no job of {idle} was started.\n{sums}")
         }
-        (true, false) if verdict.failed > 0 => format!(
+        (true, Enforcement::On) if verdict.failed > 0 => format!(
             "NOT JUDGED: every limit was held, but {} calls failed.\n{sums}",
             verdict.failed
         ),
-        (true, false) => format!("HELD: every limit was held in every window.\n{sums}"),
-        (true, true) => format!("No limit was broken, although they were off.\n{sums}"),
-        (false, true) => {
+        (true, Enforcement::On) => format!("HELD: every limit was held in every window.\n{sums}"),
+        (true, Enforcement::Off) => format!("No limit was broken, although they were off.\n{sums}"),
+        (false, Enforcement::Off) => {
             format!("BREACH: {over} went over the limit, as --break asked for.\n{sums}")
         }
-        (false, false) => {
+        (false, Enforcement::On) => {
             format!("BREACH: {over} went over the limit. Please report this.\n{sums}")
         }
     }
 }
 
 /// The last lines: where to go from here.
-pub fn next(broken: bool) -> &'static str {
-    if broken {
+pub fn next(limits: Enforcement) -> &'static str {
+    if limits == Enforcement::Off {
         "Next:  ojs-throttle demo           the same with the limits on"
     } else {
         "Next:  ojs-throttle demo --break   the same jobs and workers, limits off
@@ -188,7 +189,7 @@ fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// To about a hundredth, for people.
+/// Formats a duration to about a hundredth.
 fn rounded(time: Duration) -> String {
     let millis = time.as_secs_f64() * 1e3;
     match millis {
@@ -207,9 +208,9 @@ mod tests {
     }
 
     /// Of a run in which one job of each stream was started.
-    fn verdict() -> Verdict {
+    fn verdict() -> Judgement {
         let run = (Duration::ZERO, Duration::ZERO);
-        let mut verdict = Verdict::of(&Pages::default(), &[], 0, run);
+        let mut verdict = Judgement::of(&Pages::default(), &[], 0, run);
         for finding in &mut verdict.findings {
             finding.starts = 1;
         }
@@ -221,11 +222,11 @@ mod tests {
         let mut verdict = verdict();
         verdict.account.stored = 100_000;
         let texts = [
-            intro(addr(65_535), addr(65_535), true),
+            intro(addr(65_535), addr(65_535), Enforcement::Off),
             LEGEND.into(),
-            closing(&Pages::default(), &verdict, false),
-            next(false).into(),
-            next(true).into(),
+            closing(&Pages::default(), &verdict, Enforcement::On),
+            next(Enforcement::On).into(),
+            next(Enforcement::Off).into(),
         ];
         for line in texts.iter().flat_map(|text| text.lines()) {
             assert!(line.chars().count() <= 80, "{line}");
@@ -235,25 +236,25 @@ mod tests {
     #[test]
     fn the_sentence_says_what_was_judged() {
         let mut verdict = verdict();
-        assert!(sentence(&verdict, false).starts_with("HELD"));
-        assert!(sentence(&verdict, true).starts_with("No limit was broken"));
+        assert!(sentence(&verdict, Enforcement::On).starts_with("HELD"));
+        assert!(sentence(&verdict, Enforcement::Off).starts_with("No limit was broken"));
         verdict.failed = 2;
-        let said = sentence(&verdict, false);
+        let said = sentence(&verdict, Enforcement::On);
         assert!(
             said.starts_with("NOT JUDGED") && said.contains("2 calls"),
             "{said}"
         );
         verdict.findings[1].starts = 0;
-        let said = sentence(&verdict, false);
+        let said = sentence(&verdict, Enforcement::On);
         assert!(
             said.starts_with("NOT JUDGED: no job of render was"),
             "{said}"
         );
         verdict.account.lost = 1;
-        assert!(sentence(&verdict, false).contains("LOST"));
+        assert!(sentence(&verdict, Enforcement::On).contains("LOST"));
         verdict.findings[2].held = false;
-        let said = sentence(&verdict, false);
+        let said = sentence(&verdict, Enforcement::On);
         assert!(said.starts_with("BREACH: mail went over"), "{said}");
-        assert!(sentence(&verdict, true).contains("as --break asked for"));
+        assert!(sentence(&verdict, Enforcement::Off).contains("as --break asked for"));
     }
 }

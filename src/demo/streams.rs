@@ -1,4 +1,4 @@
-//! The four streams of jobs, and what limits each of them.
+//! The four streams of jobs and their limits.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// The queue that all streams share: what the sidecar holds back of one must not hold up another.
+use super::Enforcement;
+
+/// The queue that all streams share: held jobs of one stream must not hold up another.
 pub const QUEUE: &str = "default";
 
 /// How one stream is limited.
@@ -34,8 +36,8 @@ pub enum Limit {
 
 /// One stream of jobs.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream {
-    /// What the picture calls it; also its rate-limit key.
+pub struct JobStream {
+    /// Its name in the picture, and its rate-limit key.
     pub name: &'static str,
     /// The type of its jobs.
     pub kind: &'static str,
@@ -49,12 +51,12 @@ pub struct Stream {
     pub told: &'static str,
 }
 
-/// A producer pauses while so many of its jobs wait, so that a long run does not pile up.
+/// How many of its jobs may wait before a producer pauses, so that a long run does not pile up.
 pub const BACKLOG: usize = 60;
 
 /// The streams, in the order in which they are shown.
-pub const STREAMS: [Stream; 4] = [
-    Stream {
+pub const STREAMS: [JobStream; 4] = [
+    JobStream {
         name: "stripe",
         kind: "payment.charge",
         limit: Limit::Rate {
@@ -65,7 +67,7 @@ pub const STREAMS: [Stream; 4] = [
         runs: (5, 25),
         told: "a [[policy]] in the config",
     },
-    Stream {
+    JobStream {
         name: "render",
         kind: "video.render",
         limit: Limit::AtOnce(3),
@@ -73,7 +75,7 @@ pub const STREAMS: [Stream; 4] = [
         runs: (100, 300),
         told: "a [[policy]] in the config",
     },
-    Stream {
+    JobStream {
         name: "mail",
         kind: "mail.send",
         limit: Limit::Spaced {
@@ -84,7 +86,7 @@ pub const STREAMS: [Stream; 4] = [
         runs: (5, 25),
         told: "sent along with each job",
     },
-    Stream {
+    JobStream {
         name: "free",
         kind: "report.build",
         limit: Limit::Free,
@@ -94,10 +96,12 @@ pub const STREAMS: [Stream; 4] = [
     },
 ];
 
-/// The sidecar's config. With `broken` the same sidecar has no limits, and heeds none that jobs
-/// bring.
-pub fn config(upstream: SocketAddr, broken: bool) -> String {
-    let policies = if broken { UNLIMITED } else { POLICIES };
+/// The sidecar's config. With the limits off it has none, and heeds none that jobs bring.
+pub fn config(upstream: SocketAddr, limits: Enforcement) -> String {
+    let policies = match limits {
+        Enforcement::On => POLICIES,
+        Enforcement::Off => UNLIMITED,
+    };
     format!("{}\nupstream = \"http://{upstream}\"\n{policies}", SERVER)
 }
 
@@ -124,7 +128,7 @@ const UNLIMITED: &str = r#"
 accept = "ignore"
 "#;
 
-impl Stream {
+impl JobStream {
     /// The enqueue body of its `nth` job. Mail brings its limit with it.
     pub fn job(&self, nth: u64) -> Value {
         let mut options = json!({ "queue": QUEUE });
@@ -147,6 +151,18 @@ impl Stream {
     }
 }
 
+impl Limit {
+    /// The number that its starts are counted against, if there is one.
+    pub fn number(self) -> Option<u32> {
+        match self {
+            Limit::Rate { limit, .. } | Limit::AtOnce(limit) | Limit::Spaced { limit, .. } => {
+                Some(limit)
+            }
+            Limit::Free => None,
+        }
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -166,7 +182,7 @@ mod tests {
     #[test]
     fn the_config_says_what_the_streams_promise() {
         let upstream = SocketAddr::from(([127, 0, 0, 1], 9));
-        let settings = Settings::parse(&config(upstream, false), "demo").unwrap();
+        let settings = Settings::parse(&config(upstream, Enforcement::On), "demo").unwrap();
         assert_eq!(settings.warnings.warnings(), 0, "{}", settings.warnings);
         for stream in STREAMS {
             let policies = settings.policies.policies();
@@ -184,7 +200,7 @@ mod tests {
                 Limit::Free => assert!(policy.is_none()),
             }
         }
-        let settings = Settings::parse(&config(upstream, true), "demo").unwrap();
+        let settings = Settings::parse(&config(upstream, Enforcement::Off), "demo").unwrap();
         assert!(settings.policies.is_empty());
     }
 

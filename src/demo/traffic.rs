@@ -1,4 +1,4 @@
-//! Producers, workers and the probe: they know one URL, and do what SDKs do.
+//! Producers, workers and the probe. They know one URL, and do what SDKs do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::client::Client;
-use super::records::{Probe, Received, Records};
-use super::streams::{BACKLOG, QUEUE, STREAMS, Stream};
+use super::client::HttpClient;
+use super::records::{ProbeTrip, Received, Records};
+use super::streams::{BACKLOG, JobStream, QUEUE, STREAMS};
 
 /// Workers.
 pub const WORKERS: u32 = 3;
@@ -27,14 +27,14 @@ const BATCH: Duration = Duration::from_millis(100);
 /// How often the probe goes.
 pub const PROBE: Duration = Duration::from_millis(10);
 
-/// What all of them share.
+/// The state that all of them share.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     /// Calls the sidecar.
-    pub client: Arc<Client>,
-    /// Where they write down what they see.
+    pub client: Arc<HttpClient>,
+    /// Where they write what they see.
     pub records: Records,
-    /// Ends producers and the probe at once, workers when they have finished what they have.
+    /// Ends producers and the probe at once, and workers when they have finished their jobs.
     pub stop: CancellationToken,
 }
 
@@ -80,8 +80,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// A worker: asks for as many jobs as it has free slots, runs them, acknowledges them.
-    /// It begins `after` a while: the polls of workers are not in step.
+    /// A worker: it asks for as many jobs as it has free slots, runs and acknowledges them. It begins `after` a while,
+    /// so that workers do not poll in step.
     pub async fn work(self, name: String, after: Duration) {
         tokio::time::sleep(after).await;
         let slots = Arc::new(Semaphore::new(SLOTS));
@@ -138,7 +138,7 @@ impl Traffic {
                 .unwrap_or_default();
             let runs = STREAMS
                 .get(stream)
-                .map(|stream: &Stream| stream.run_time(nth));
+                .map(|stream: &JobStream| stream.run_time(nth));
             received.push((pages.received.len(), runs.unwrap_or_default()));
             if let Some(count) = pages.count.get_mut(stream) {
                 count.1 += 1;
@@ -186,8 +186,7 @@ impl Traffic {
         }
     }
 
-    /// Goes through the sidecar to the backend and back, all the time, to bound how long other
-    /// things may have taken meanwhile.
+    /// Calls the backend through the sidecar all the time, to bound how long other calls may have taken meanwhile.
     pub async fn probe(self) {
         let mut tick = tokio::time::interval(PROBE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -200,7 +199,7 @@ impl Traffic {
             match self.client.get("/ojs/v1/health").await {
                 Ok(_) => {
                     let back = self.records.now();
-                    self.records.pages().probes.push(Probe { sent, back });
+                    self.records.pages().probes.push(ProbeTrip { sent, back });
                 }
                 Err(error) => self.records.trouble(&error),
             }

@@ -1,4 +1,4 @@
-//! The backend: is it there, what does it say it is, and what does a sidecar make of that.
+//! Checks the backend: does it answer, what does it say it is, and what does a sidecar conclude from that?
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 
 use super::probe::{Probe, Probed};
-use super::{Env, Level, Report, Source};
+use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::config::{self, Settings};
-use crate::proxy::Backend;
+use crate::proxy::BackendFacts;
 use crate::run;
 use crate::upstream::{Call, Target, Upstream};
 
 const PART: &str = "backend";
-/// The longest that one call may take here.
+/// The longest that one call may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The backend, asked as a sidecar asks it.
-pub(super) struct Asked {
+pub(super) struct BackendCalls {
     upstream: Upstream,
     headers: HeaderMap,
 }
 
-/// A call that was not answered with 2xx, for people.
+/// Why a call was not answered with 2xx, for people.
 pub(super) type Refused = String;
 
-impl Asked {
-    fn new(settings: &Settings, env: &Env) -> Result<Asked, Refused> {
+impl BackendCalls {
+    fn new(settings: &Settings, env: &DoctorEnv) -> Result<BackendCalls, Refused> {
         let ca = settings.upstream.ca_file.as_deref();
         let target = Target::parse(&settings.upstream.url.to_string(), ca);
         let target = target.map_err(|error| error.to_string())?;
-        let limits = run::upstream_limits(settings);
+        let limits = run::call_bounds(settings);
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -43,13 +43,13 @@ impl Asked {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        Ok(Asked {
+        Ok(BackendCalls {
             upstream: Upstream::new(target, env.net.clone(), limits),
             headers,
         })
     }
 
-    /// One call: its status, and its body if that is JSON.
+    /// Makes one call, and returns its status and body.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -68,7 +68,7 @@ impl Asked {
         Ok((reply.status, reply.body))
     }
 
-    /// One call whose answer must be 2xx: its JSON, or null.
+    /// Makes one call whose answer must be 2xx, and returns its JSON, or null.
     pub(super) async fn done(
         &self,
         method: Method,
@@ -85,12 +85,12 @@ impl Asked {
     }
 }
 
-pub(super) async fn examine(settings: &Settings, probe: bool, env: &Env, report: &mut Report) {
-    let asked = match Asked::new(settings, env) {
+pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut Diagnosis) {
+    let asked = match BackendCalls::new(settings, env) {
         Ok(asked) => asked,
         Err(why) => {
-            report.add(PART, "settings", Source::Config, why);
-            report.but(Level::Fail, "correct upstream.token or upstream.ca_file");
+            report.add(PART, "settings", Evidence::Config, why);
+            report.but(Severity::Fail, "correct upstream.token or upstream.ca_file");
             return;
         }
     };
@@ -98,56 +98,61 @@ pub(super) async fn examine(settings: &Settings, probe: bool, env: &Env, report:
     if !manifest(&asked, &settings.upstream, &known, report).await {
         return;
     }
-    if !probe {
-        return guessed(&settings.upstream, &known, report);
+    if !env.probe {
+        for belief in beliefs(&settings.upstream, &known) {
+            belief.tell(report);
+        }
+        let says = "whether the queue's stats are right is not known";
+        report.add(PART, "stats", Evidence::Assumed, says);
+        return report.unknown();
     }
     let mut probe = Probe::new(&asked, env.seed);
     let result = probe.run().await;
     let left = probe.clean().await;
     let says = format!("queue {}", probe.queue());
-    report.add(PART, "probe", Source::Probed, says);
+    report.add(PART, "probe", Evidence::Probed, says);
     match result {
         Ok(probed) => judge(&settings.upstream, &known, &probed, report),
         Err(why) => {
-            report.add(PART, "probe", Source::Probed, why);
+            report.add(PART, "probe", Evidence::Probed, why);
             let todo = "workers meet the same: look at the backend's log, and at upstream.token if it is a 401 or 403";
-            report.but(Level::Fail, todo);
+            report.but(Severity::Fail, todo);
         }
     }
     let says = match left {
         0 => "the probe's jobs are cancelled or completed".to_owned(),
         left => format!("{left} of the probe's jobs are still there"),
     };
-    report.add(PART, "cleaned up", Source::Probed, says);
+    report.add(PART, "cleaned up", Evidence::Probed, says);
     if left > 0 {
         let todo = format!("delete the jobs of the queue {} by hand", probe.queue());
-        report.but(Level::Warn, todo);
+        report.but(Severity::Warn, todo);
     }
 }
 
-/// Reads the manifest; whether there is any use in going on.
+/// Reads the manifest. Returns whether there is any use in going on.
 async fn manifest(
-    asked: &Asked,
-    upstream: &config::Upstream,
-    known: &Backend,
-    report: &mut Report,
+    asked: &BackendCalls,
+    upstream: &config::UpstreamSettings,
+    known: &BackendFacts,
+    report: &mut Diagnosis,
 ) -> bool {
     let url = &upstream.url;
     let (status, body) = match asked.ask(Method::GET, "/ojs/manifest", None).await {
         Ok(reply) => reply,
         Err(why) => {
-            // Where the cause says what to do, it stands in brackets at its end.
+            // A cause that says what to do has that in brackets at its end.
             let end = why.rsplit(" (").next().unwrap_or_default();
             let todo = match why.ends_with(')') && !end.starts_with("os error") {
                 true => format!("see the end of that line; server.upstream is {url}"),
                 false => format!("is it running, and is server.upstream right ({url})?"),
             };
-            report.add(PART, "reachable", Source::Measured, why);
-            report.but(Level::Fail, todo);
+            report.add(PART, "reachable", Evidence::Measured, why);
+            report.but(Severity::Fail, todo);
             return false;
         }
     };
-    report.add(PART, "reachable", Source::Measured, format!("yes, {url}"));
+    report.add(PART, "reachable", Evidence::Measured, format!("yes, {url}"));
     let manifest: Option<Value> = serde_json::from_slice(&body).ok();
     let manifest = manifest.filter(|_| status.is_success());
     let text = |pointer: &str| {
@@ -156,18 +161,18 @@ async fn manifest(
     };
     let Some(name) = text("/implementation/name") else {
         let says = format!("no manifest of OJS at /ojs/manifest ({status})");
-        report.add(PART, "manifest", Source::Measured, says);
+        report.add(PART, "manifest", Evidence::Measured, says);
         match status.as_u16() {
-            401 | 403 => report.but(Level::Fail, "set upstream.token to one that may read it"),
+            401 | 403 => report.but(Severity::Fail, "set upstream.token to one that may read it"),
             404 => report.but(
-                Level::Warn,
+                Severity::Warn,
                 "if OJS is elsewhere there, add its base path to server.upstream",
             ),
             500.. => report.but(
-                Level::Fail,
+                Severity::Fail,
                 "something in front of the backend speaks for it: is the backend up?",
             ),
-            _ => report.but(Level::Warn, "is that an OJS backend? --probe finds out"),
+            _ => report.but(Severity::Warn, "is that an OJS backend? --probe finds out"),
         }
         return status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN;
     };
@@ -176,172 +181,197 @@ async fn manifest(
     let spec = text("/specversion").or_else(|| text("/ojs_version"));
     let spec = spec.map_or(String::new(), |spec| format!(", OJS {spec}"));
     let says = format!("{name} {version}{spec}");
-    report.add(PART, "manifest", Source::Measured, says);
+    report.add(PART, "manifest", Evidence::Measured, says);
     true
 }
 
-/// What a sidecar takes to be so, where nothing was probed.
-fn guessed(upstream: &config::Upstream, known: &Backend, report: &mut Report) {
-    let source = |set: bool, told: bool| match (set, told) {
-        (true, _) => Source::Config,
-        (_, true) => Source::Manifest,
-        _ => Source::Assumed,
+/// A habit in which backends differ and by which a sidecar goes: its name in the report, and what it is.
+struct Habit {
+    name: &'static str,
+    yes: &'static str,
+    no: &'static str,
+}
+
+const ATTEMPTS: Habit = Habit {
+    name: "attempts",
+    yes: "counted when a job is handed out",
+    no: "counted when a job fails",
+};
+const REQUEUE: Habit = Habit {
+    name: "requeue",
+    yes: "harmless: a job that is given back is as before",
+    no: "costs the job an attempt or more: a held job is not given back",
+};
+const LIVENESS: Habit = Habit {
+    name: "liveness",
+    yes: "any heartbeat of a worker keeps all its jobs",
+    no: "a heartbeat keeps the jobs that it names",
+};
+const HEARTBEAT: Habit = Habit {
+    name: "heartbeat",
+    yes: "its visibility counts from the start of the job",
+    no: "its visibility counts from the heartbeat",
+};
+
+/// What a sidecar with these settings believes of a habit, and why.
+struct Belief {
+    habit: Habit,
+    is_so: bool,
+    evidence: Evidence,
+}
+
+impl Belief {
+    fn tell(&self, report: &mut Diagnosis) {
+        let says = match self.is_so {
+            true => self.habit.yes,
+            false => self.habit.no,
+        };
+        report.add(PART, self.habit.name, self.evidence, says);
+    }
+
+    /// Reports what the probe has found instead of the belief. Returns whether the belief was right.
+    fn tell_probed(mut self, found: Option<bool>, report: &mut Diagnosis) -> bool {
+        let believed = self.is_so;
+        if let Some(is_so) = found {
+            (self.is_so, self.evidence) = (is_so, Evidence::Probed);
+        }
+        self.tell(report);
+        self.is_so == believed
+    }
+}
+
+/// Attempts, requeue, liveness and heartbeat, in this order.
+fn beliefs(upstream: &config::UpstreamSettings, known: &BackendFacts) -> [Belief; 4] {
+    // The manifest of a backend that is known by name says more than an assumption.
+    let is_known = known.worker_liveness() || known.from_start();
+    let by_name = match is_known {
+        true => Evidence::Manifest,
+        false => Evidence::Assumed,
     };
-    let named = known.worker_liveness() || known.from_start();
-    let set = upstream.claims_count.is_some();
-    let says = counted(known.claims_count());
-    report.add(PART, "attempts", source(set, false), says.to_owned());
-    let set = upstream.requeue_harmless.is_some();
-    let says = requeued(known.requeue_harmless());
-    report.add(PART, "requeue", source(set, named), says.to_owned());
-    let set = upstream.worker_liveness.is_some();
-    let says = kept_alive(known.worker_liveness());
-    report.add(PART, "liveness", source(set, named), says.to_owned());
-    let set = upstream.heartbeat_from_start.is_some();
-    let says = extended(known.from_start());
-    report.add(PART, "heartbeat", source(set, named), says.to_owned());
-    let says = "whether the queue's stats are right is not known";
-    report.add(PART, "stats", Source::Assumed, says.to_owned());
-    report.unknown();
-}
-
-fn counted(at_claim: bool) -> &'static str {
-    match at_claim {
-        true => "counted when a job is handed out",
-        false => "counted when a job fails",
-    }
-}
-
-fn requeued(harmless: bool) -> &'static str {
-    match harmless {
-        true => "harmless: a job that is given back is as before",
-        false => "costs the job an attempt or more: a held job is not given back",
-    }
-}
-
-fn kept_alive(by_worker: bool) -> &'static str {
-    match by_worker {
-        true => "any heartbeat of a worker keeps all its jobs",
-        false => "a heartbeat keeps the jobs that it names",
-    }
-}
-
-fn extended(from_start: bool) -> &'static str {
-    match from_start {
-        true => "its visibility counts from the start of the job",
-        false => "its visibility counts from the heartbeat",
-    }
+    let belief = |habit, setting: Option<bool>, is_so, otherwise| Belief {
+        habit,
+        is_so,
+        evidence: setting.map_or(otherwise, |_| Evidence::Config),
+    };
+    [
+        belief(
+            ATTEMPTS,
+            upstream.claims_count,
+            known.claims_count(),
+            Evidence::Assumed,
+        ),
+        belief(
+            REQUEUE,
+            upstream.requeue_harmless,
+            known.requeue_harmless(),
+            by_name,
+        ),
+        belief(
+            LIVENESS,
+            upstream.worker_liveness,
+            known.worker_liveness(),
+            by_name,
+        ),
+        belief(
+            HEARTBEAT,
+            upstream.heartbeat_from_start,
+            known.from_start(),
+            by_name,
+        ),
+    ]
 }
 
 /// Puts what was found beside what a sidecar with these settings goes by.
-fn judge(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
-    attempts(upstream, known, probed, report);
-    given_back(upstream, known, probed, report);
-    report.add(PART, "visibility", Source::Probed, probed.visibility());
+fn judge(
+    upstream: &config::UpstreamSettings,
+    known: &BackendFacts,
+    probed: &Probed,
+    report: &mut Diagnosis,
+) {
+    let [attempts, requeue, liveness, heartbeat] = beliefs(upstream, known);
+    count_of_attempts(attempts, known, probed, report);
+    given_back(requeue, probed, report);
+    report.add(PART, "visibility", Evidence::Probed, probed.visibility());
     if probed.lasted.is_none() {
         report.but(
-            Level::Warn,
+            Severity::Warn,
             "let a worker die with a job: if that is active for longer than 30 s, dead workers keep their slots, and \
              on the last one of a queue they stop it",
         );
     }
-    alive(upstream, known, probed, report);
-    report.add(PART, "stats", Source::Probed, probed.stats.says.clone());
-    if !probed.stats.honest {
+    if let Some(by_worker) = probed.worker_liveness
+        && !liveness.tell_probed(Some(by_worker), report)
+    {
+        let (word, level) = match by_worker {
+            true => ("worker", Severity::Warn),
+            false => ("job", Severity::Fail),
+        };
+        report.but(level, format!("set upstream.liveness = \"{word}\""));
+    }
+    if !heartbeat.tell_probed(probed.from_start, report) {
+        let word = match probed.from_start {
+            Some(true) => "from_start",
+            _ => "from_now",
+        };
+        let todo = format!("set upstream.heartbeat = \"{word}\": held jobs run out else");
+        report.but(Severity::Fail, todo);
+    }
+    let says = match &probed.stats {
+        Ok(()) => "the queue's stats are right",
+        Err(why) => why,
+    };
+    report.add(PART, "stats", Evidence::Probed, says);
+    if probed.stats.is_err() {
         report.but(
-            Level::Warn,
+            Severity::Warn,
             "bounds of backpressure go by them: without them they go by what passed this sidecar",
         );
     }
 }
 
-fn attempts(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
+fn count_of_attempts(
+    belief: Belief,
+    known: &BackendFacts,
+    probed: &Probed,
+    report: &mut Diagnosis,
+) {
     let Some(first) = probed.first_attempt else {
-        let set = upstream.claims_count.is_some();
-        let says = counted(known.claims_count()).to_owned();
-        report.add(PART, "attempts", unseen(set), says);
-        if !set {
-            report.but(
-                Level::Warn,
-                "a FETCH shows no attempt: set upstream.claims_count",
-            );
+        belief.tell(report);
+        if belief.evidence != Evidence::Config {
+            let todo = "a FETCH shows no attempt: set upstream.claims_count";
+            report.but(Severity::Warn, todo);
         }
         return;
     };
     let at_claim = first > 0;
-    let says = counted(at_claim).to_owned();
-    report.add(PART, "attempts", Source::Probed, says);
+    belief.tell_probed(Some(at_claim), report);
+    // A setting of "auto" learns from the first job, as this does.
     known.saw_attempt(Some(first));
     if known.claims_count() != at_claim {
         let set = if at_claim { "yes" } else { "no" };
-        report.but(
-            Level::Fail,
-            format!("set upstream.claims_count = \"{set}\", or \"auto\""),
-        );
+        let todo = format!("set upstream.claims_count = \"{set}\", or \"auto\"");
+        report.but(Severity::Fail, todo);
     }
 }
 
-fn given_back(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
+fn given_back(belief: Belief, probed: &Probed, report: &mut Diagnosis) {
     let Some(found) = &probed.requeue else {
-        let set = upstream.requeue_harmless.is_some();
-        let says = requeued(known.requeue_harmless()).to_owned();
-        report.add(PART, "requeue", unseen(set), says);
-        return;
+        return belief.tell(report);
     };
-    let says = match found.harmless {
-        true => requeued(true).to_owned(),
-        false => format!("not harmless: {}", found.why),
+    let says = match found {
+        Ok(()) => REQUEUE.yes.to_owned(),
+        Err(why) => format!("not harmless: {why}"),
     };
-    report.add(PART, "requeue", Source::Probed, says);
-    match (known.requeue_harmless(), found.harmless) {
-        (true, false) => report.but(
-            Level::Fail,
+    report.add(PART, REQUEUE.name, Evidence::Probed, says);
+    match (belief.is_so, found) {
+        (true, Err(_)) => report.but(
+            Severity::Fail,
             "set upstream.requeue = \"burns\": a sidecar gives held jobs back, and that costs them",
         ),
-        (false, true) => report.but(
-            Level::Warn,
+        (false, Ok(())) => report.but(
+            Severity::Warn,
             "set upstream.requeue = \"harmless\": then a sidecar that is idle or drains gives held jobs back",
         ),
         _ => {}
-    }
-}
-
-/// Where that comes from which the probe did not see.
-fn unseen(set: bool) -> Source {
-    match set {
-        true => Source::Config,
-        false => Source::Assumed,
-    }
-}
-
-fn alive(upstream: &config::Upstream, known: &Backend, probed: &Probed, report: &mut Report) {
-    if let Some(by_worker) = probed.worker_liveness {
-        let says = kept_alive(by_worker).to_owned();
-        report.add(PART, "liveness", Source::Probed, says);
-        if known.worker_liveness() != by_worker {
-            let (word, level) = match by_worker {
-                true => ("worker", Level::Warn),
-                false => ("job", Level::Fail),
-            };
-            report.but(level, format!("set upstream.liveness = \"{word}\""));
-        }
-    }
-    match probed.from_start {
-        Some(from_start) => {
-            let says = extended(from_start).to_owned();
-            report.add(PART, "heartbeat", Source::Probed, says);
-            if known.from_start() != from_start {
-                let word = if from_start { "from_start" } else { "from_now" };
-                report.but(
-                    Level::Fail,
-                    format!("set upstream.heartbeat = \"{word}\": held jobs run out else"),
-                );
-            }
-        }
-        None => {
-            let set = upstream.heartbeat_from_start.is_some();
-            let says = extended(known.from_start()).to_owned();
-            report.add(PART, "heartbeat", unseen(set), says);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs of the doctor's own, in a queue of its own: what the backend does with them says what it is.
+//! Runs jobs of the doctor's own in a queue of its own. What the backend does with them shows its habits.
 
 use std::time::Duration;
 
@@ -6,48 +6,35 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::backend::{Asked, Refused};
-use crate::proxy::Backend;
+use super::backend::{BackendCalls, Refused};
+use crate::proxy::BackendFacts;
 
 /// The visibility that is asked for.
-const VISIBILITY: Duration = Duration::from_secs(2);
-/// When the heartbeat comes.
+const VISIBILITY_MS: u64 = 2_000;
+const VISIBILITY: Duration = Duration::from_millis(VISIBILITY_MS);
+/// When the heartbeat is sent.
 const BEAT: Duration = Duration::from_millis(1200);
-/// A job whose claim has not run out by then was not claimed for so short a time.
+/// How long the probe waits for a claim to end. After that the backend did not heed so short a visibility.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What requeue did.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Requeued {
-    pub(super) harmless: bool,
-    /// Why not.
-    pub(super) why: String,
-}
-
-/// What a queue's stats said.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Stats {
-    pub(super) honest: bool,
-    pub(super) says: String,
-}
-
-/// What was found out.
+/// The results of a probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Probed {
     /// The attempt that the first FETCH of a job showed, if it showed one.
     pub(super) first_attempt: Option<u32>,
-    /// `None`: no FETCH showed what it cost.
-    pub(super) requeue: Option<Requeued>,
-    /// How long a claim for [`VISIBILITY`] lasted; `None`: longer than the probe waited.
+    /// Whether giving a job back is harmless, or why not. `None` if no FETCH showed the attempt.
+    pub(super) requeue: Option<Result<(), String>>,
+    /// How long a claim for [`VISIBILITY`] lasted. `None` if it lasted longer than the probe waited.
     pub(super) lasted: Option<Duration>,
-    /// Whether a heartbeat kept a job that it did not name; `None`: nothing ran out to compare with, or all
-    /// of it at once.
+    /// Whether a heartbeat kept a job that it did not name. `None` if nothing ran out to compare with, or everything
+    /// ran out at once.
     pub(super) worker_liveness: Option<bool>,
     /// Whether a heartbeat did not move the end of the claim that it named.
     pub(super) from_start: Option<bool>,
-    pub(super) stats: Stats,
+    /// Whether the queue's stats are right, or what is wrong with them.
+    pub(super) stats: Result<(), String>,
 }
 
 impl Probed {
@@ -67,25 +54,25 @@ impl Probed {
     }
 }
 
-/// What a heartbeat did, by whether the job that it named and one that it did not are still active so long
-/// `after` it: whether it kept both, and whether it did not move the end of the claim that it named. `None`: a
-/// backend that seldom looks for claims that are over has ended the moved one with the others.
+/// Judges a heartbeat by the two jobs that are looked at so long `after` it: the one it named and the one it did not.
+/// Returns whether it kept both, and whether it left the end of the named claim where it was. `None` where a backend
+/// that looks seldom has ended the moved claim with the others.
 fn heeded(named: bool, unnamed: bool, after: Duration) -> Option<(bool, bool)> {
     (named || after < VISIBILITY).then_some((named && unnamed, !named))
 }
 
 /// A run of the probe.
 pub(super) struct Probe<'a> {
-    backend: &'a Asked,
+    backend: &'a BackendCalls,
     queue: String,
     jobs: Vec<String>,
 }
 
 impl<'a> Probe<'a> {
-    pub(super) fn new(backend: &'a Asked, seed: u64) -> Probe<'a> {
+    pub(super) fn new(backend: &'a BackendCalls, seed: u64) -> Probe<'a> {
         Probe {
             backend,
-            queue: format!("{}{seed:016x}", Backend::PROBED),
+            queue: format!("{}{seed:016x}", BackendFacts::PROBED),
             jobs: Vec::new(),
         }
     }
@@ -94,7 +81,7 @@ impl<'a> Probe<'a> {
         &self.queue
     }
 
-    /// About [`VISIBILITY`] and a second, or [`PATIENCE`] where claims last longer.
+    /// Runs the probe. It takes about [`VISIBILITY`] and a second, or [`PATIENCE`] where claims last longer.
     pub(super) async fn run(&mut self) -> Result<Probed, Refused> {
         let (first_attempt, requeue) = self.requeue().await?;
         for _ in 0..3 {
@@ -106,19 +93,19 @@ impl<'a> Probe<'a> {
         let (named, _) = self.fetch("beats").await?;
         let (unnamed, _) = self.fetch("beats").await?;
         let active = self.stats("active").await;
-        let stats = stats(&waiting, &active);
+        let stats = judge_stats(&waiting, &active);
         sleep(BEAT.saturating_sub(claimed.elapsed())).await;
         let beat = json!({
             "worker_id": self.worker("beats"),
             "active_jobs": [named],
-            "visibility_timeout_ms": u64::try_from(VISIBILITY.as_millis()).unwrap_or(0),
+            "visibility_timeout_ms": VISIBILITY_MS,
         });
         let beaten = Instant::now();
         self.post("workers/heartbeat", beat).await?;
         let lasted = self.runs_out(&alone, claimed).await?;
         let (mut worker_liveness, mut from_start) = (None, None);
         if lasted.is_some() {
-            // What looks for claims that are over may come to these a moment later.
+            // The backend may look at these claims a moment later.
             sleep(LOOK * 3).await;
             let (named, unnamed) = (self.active(&named).await?, self.active(&unnamed).await?);
             if let Some((by_worker, unmoved)) = heeded(named, unnamed, beaten.elapsed()) {
@@ -135,8 +122,8 @@ impl<'a> Probe<'a> {
         })
     }
 
-    /// A job on its last attempt is given back: what it cost it.
-    async fn requeue(&mut self) -> Result<(Option<u32>, Option<Requeued>), Refused> {
+    /// Gives back a job on its last attempt, and sees what that costs it.
+    async fn requeue(&mut self) -> Result<(Option<u32>, Option<Result<(), String>>), Refused> {
         let id = self.enqueue(1).await?;
         let (_, first) = self.fetch("requeue").await?;
         let nack = json!({
@@ -147,21 +134,14 @@ impl<'a> Probe<'a> {
         });
         self.post("workers/nack", nack).await?;
         let state = self.state(&id).await?;
-        let burns = |why: String| Requeued {
-            harmless: false,
-            why,
-        };
         if state != "available" {
             let why = format!("a job on its last attempt is {state} afterwards");
-            return Ok((first, Some(burns(why))));
+            return Ok((first, Some(Err(why))));
         }
         let (_, again) = self.fetch("requeue").await?;
         let requeued = first.zip(again).map(|(first, again)| match again == first {
-            true => Requeued {
-                harmless: true,
-                why: String::new(),
-            },
-            false => burns(format!(
+            true => Ok(()),
+            false => Err(format!(
                 "the next claim shows attempt {again} after {first}"
             )),
         });
@@ -170,12 +150,12 @@ impl<'a> Probe<'a> {
         Ok((first, requeued))
     }
 
-    /// Ends all jobs that are not over; how many are not.
+    /// Ends all jobs that are not over. Returns how many could not be ended.
     pub(super) async fn clean(&self) -> usize {
         let mut left = 0;
         for id in &self.jobs {
             let path = format!("/ojs/v1/jobs/{id}");
-            // Its state says whether it went.
+            // The job's state shows whether this worked.
             drop(self.backend.ask(Method::DELETE, &path, None).await);
             match self.state(id).await.as_deref() {
                 Ok("completed" | "cancelled") => {}
@@ -212,13 +192,13 @@ impl<'a> Probe<'a> {
         Ok(id.to_owned())
     }
 
-    /// Claims one job: its id, and its attempt where that is shown.
+    /// Claims one job. Returns its id, and its attempt where that is shown.
     async fn fetch(&self, role: &str) -> Result<(String, Option<u32>), Refused> {
         let fetch = json!({
             "queues": [self.queue],
             "count": 1,
             "worker_id": self.worker(role),
-            "visibility_timeout_ms": u64::try_from(VISIBILITY.as_millis()).unwrap_or(0),
+            "visibility_timeout_ms": VISIBILITY_MS,
         });
         let deadline = Instant::now() + VISIBILITY;
         loop {
@@ -254,7 +234,7 @@ impl<'a> Probe<'a> {
         Ok(self.state(id).await? == "active")
     }
 
-    /// How long the claim lasted, if it ends before the patience does.
+    /// How long the claim lasted, if it ended within [`PATIENCE`].
     async fn runs_out(&self, id: &str, claimed: Instant) -> Result<Option<Duration>, Refused> {
         while self.active(id).await? {
             if claimed.elapsed() > PATIENCE {
@@ -281,21 +261,17 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// Three jobs waited, and three were out.
-fn stats(waiting: &Result<u64, Refused>, active: &Result<u64, Refused>) -> Stats {
-    let wrong = |says: String| Stats {
-        honest: false,
-        says,
-    };
+/// Whether the stats were right: three jobs waited, and three were out.
+fn judge_stats(
+    waiting: &Result<u64, Refused>,
+    active: &Result<u64, Refused>,
+) -> Result<(), String> {
     match (waiting, active) {
-        (Ok(3), Ok(3)) => Stats {
-            honest: true,
-            says: "the queue's stats are right".to_owned(),
-        },
-        (Ok(waiting), Ok(active)) => wrong(format!(
+        (Ok(3), Ok(3)) => Ok(()),
+        (Ok(waiting), Ok(active)) => Err(format!(
             "the queue's stats are wrong: 3 waited and they said {waiting}, 3 were out and they said {active}"
         )),
-        (Err(why), _) | (_, Err(why)) => wrong(format!("the queue's stats cannot be read: {why}")),
+        (Err(why), _) | (_, Err(why)) => Err(format!("the queue's stats cannot be read: {why}")),
     }
 }
 

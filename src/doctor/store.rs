@@ -1,37 +1,39 @@
-//! The store: is it there, is it ours, how far is it, what time has it.
+//! Checks the store: does it answer, is its data ours, how far away is it, and what time has it?
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Env, Level, Report, Source};
+use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
 use crate::run::open_store;
 use crate::store::redis::{self, Inspection, Kept, RedisStore};
-use crate::store::{Inspection as SqlInspection, Step, Store, StoreError, postgres, sqlite};
+use crate::store::{Inspection as SqlInspection, Ledger, Step, StoreError, postgres, sqlite};
 
-/// Calls that are timed.
+/// How many calls are timed.
 const CALLS: usize = 200;
-/// From here on a clock is off enough to be seen in logs and calendars.
+/// A clock that is off by this much shows in logs and calendars.
 const APART: Duration = Duration::from_secs(1);
 const PART: &str = "store";
+/// The remedy for a SQLite file that cannot be written.
+const WRITABLE: &str = "let the sidecar's user write the file, and make files in its folder";
 
-pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, report: &mut Report) {
+pub(super) async fn examine(settings: &StoreSettings, env: &DoctorEnv, report: &mut Diagnosis) {
     match &settings.url {
         StoreUrl::Memory => {
             let says = "memory: in each sidecar's own process; a restart begins with empty windows";
-            report.add(PART, "kind", Source::Config, says.to_owned());
+            report.add(PART, "kind", Evidence::Config, says);
         }
-        StoreUrl::Redis(url) => on_redis(settings, url.expose(), probe, env, report).await,
+        StoreUrl::Redis(url) => on_redis(settings, url.expose(), env, report).await,
         StoreUrl::Postgres(url) => {
             let config = match postgres_config(settings, url.expose(), env) {
                 Ok(config) => config,
                 Err(why) => return unread(why, report),
             };
             let seen = postgres::inspect(&config, &env.clock, CALLS).await;
-            on_sql(seen, settings, probe, env, report).await;
+            on_sql(seen, settings, env, report).await;
         }
         StoreUrl::Sqlite(path) => {
             let config = sqlite::Config {
@@ -41,46 +43,45 @@ pub(super) async fn examine(settings: &StoreSettings, probe: bool, env: &Env, re
                 timeout: settings.timeout,
             };
             let seen = sqlite::inspect(&config, &env.clock, CALLS);
-            on_sql(seen, settings, probe, env, report).await;
+            on_sql(seen, settings, env, report).await;
             unwritable(path, report);
         }
     }
 }
 
-fn name(env: &Env) -> String {
+fn name(env: &DoctorEnv) -> String {
     format!("doctor-{:016x}", env.seed)
 }
 
-/// The settings name no store.
-fn unread(why: String, report: &mut Report) {
-    report.add(PART, "settings", Source::Config, why);
-    report.but(Level::Fail, "correct store.url or store.ca_file");
+/// Reports settings that name no usable store.
+fn unread(why: String, report: &mut Diagnosis) {
+    report.add(PART, "settings", Evidence::Config, why);
+    report.but(Severity::Fail, "correct store.url or store.ca_file");
 }
 
 async fn on_sql(
     seen: Result<SqlInspection, StoreError>,
     settings: &StoreSettings,
-    probe: bool,
-    env: &Env,
-    report: &mut Report,
+    env: &DoctorEnv,
+    report: &mut Diagnosis,
 ) {
     let seen = match seen {
         Ok(seen) => seen,
         Err(error) => return lost(&error, report),
     };
     let says = format!("yes, namespace {}", settings.namespace);
-    report.add(PART, "reachable", Source::Measured, says);
-    report.add(PART, "version", Source::Measured, seen.server);
+    report.add(PART, "reachable", Evidence::Measured, says);
+    report.add(PART, "version", Evidence::Measured, seen.server);
     let says = match seen.live {
         None => "none yet: the first sidecar makes it".to_owned(),
         Some(live) => ours(live),
     };
-    report.add(PART, "schema", Source::Measured, says);
+    report.add(PART, "schema", Evidence::Measured, says);
     if !seen.trips.is_empty() {
         clock(seen.ahead, seen.trips.first().copied(), report);
     }
     trips(&seen.trips, settings.timeout, report);
-    if probe {
+    if env.probe {
         match open_store(settings, env.seed, env.clock.now().0).await {
             Ok(store) => writes(&*store, report).await,
             Err(error) => lost(&StoreError::Unusable(format!("{error:#}")), report),
@@ -95,13 +96,7 @@ fn ours(live: usize) -> String {
     }
 }
 
-async fn on_redis(
-    settings: &StoreSettings,
-    url: &str,
-    probe: bool,
-    env: &Env,
-    report: &mut Report,
-) {
+async fn on_redis(settings: &StoreSettings, url: &str, env: &DoctorEnv, report: &mut Diagnosis) {
     let store = match redis_store(settings, url, env) {
         Ok(store) => store,
         Err(why) => return unread(why, report),
@@ -111,17 +106,17 @@ async fn on_redis(
         Err(error) => return lost(&error, report),
     };
     let says = format!("yes, namespace {}", settings.namespace);
-    report.add(PART, "reachable", Source::Measured, says);
+    report.add(PART, "reachable", Evidence::Measured, says);
     server(&seen, report);
     data(&seen, report);
     clock(seen.ahead, seen.trips.first().copied(), report);
     trips(&seen.trips, settings.timeout, report);
-    if probe {
+    if env.probe {
         writes(&store, report).await;
     }
 }
 
-fn redis_store(settings: &StoreSettings, url: &str, env: &Env) -> Result<RedisStore, String> {
+fn redis_store(settings: &StoreSettings, url: &str, env: &DoctorEnv) -> Result<RedisStore, String> {
     let target = redis::Target::parse(url, roots(settings)?);
     let config = redis::Config {
         target: target.map_err(|error| format!("store.url: {error}"))?,
@@ -135,7 +130,7 @@ fn redis_store(settings: &StoreSettings, url: &str, env: &Env) -> Result<RedisSt
 fn postgres_config(
     settings: &StoreSettings,
     url: &str,
-    env: &Env,
+    env: &DoctorEnv,
 ) -> Result<postgres::Config, String> {
     let target = postgres::Target::parse(url, roots(settings)?);
     Ok(postgres::Config {
@@ -151,43 +146,30 @@ fn roots(settings: &StoreSettings) -> Result<Option<Vec<u8>>, String> {
     roots.map_err(|error| format!("store.ca_file cannot be read: {error}"))
 }
 
-/// Why it is of no use, and what helps.
-fn lost(error: &StoreError, report: &mut Report) {
-    report.add(PART, "reachable", Source::Measured, error.to_string());
-    report.but(Level::Fail, remedy(error));
+/// Reports why the store cannot be used, and what helps.
+fn lost(error: &StoreError, report: &mut Diagnosis) {
+    report.add(PART, "reachable", Evidence::Measured, error.to_string());
+    report.but(Severity::Fail, remedy(error));
 }
 
-/// What helps where the error says what it is.
+/// The remedy for an error that names its cause.
 fn by_word(error: &StoreError) -> Option<&'static str> {
-    let said = error.to_string();
-    let known = [
-        (
-            "folder is not there",
-            "make that folder, or correct store.url",
-        ),
-        (
-            "readonly database",
-            "let the sidecar's user write the file, and make files in its folder",
-        ),
-        (
-            "unable to open database file",
-            "let the sidecar's user write the file, and make files in its folder",
-        ),
-        ("disk is full", "make room on the disk of that file"),
-        (
-            "OOM command not allowed",
-            "the server is at its maxmemory: raise it",
-        ),
-        (
-            "READONLY",
-            "that server is a replica: store.url must lead to its master",
-        ),
-    ];
-    let found = known.into_iter().find(|(word, _)| said.contains(word));
-    found.map(|(_, todo)| todo)
+    Some(match &*error.to_string() {
+        said if said.contains("folder is not there") => "make that folder, or correct store.url",
+        said if said.contains("readonly database") => WRITABLE,
+        said if said.contains("unable to open database file") => WRITABLE,
+        said if said.contains("disk is full") => "make room on the disk of that file",
+        said if said.contains("OOM command not allowed") => {
+            "the server is at its maxmemory: raise it"
+        }
+        said if said.contains("READONLY") => {
+            "that server is a replica: store.url must lead to its master"
+        }
+        _ => return None,
+    })
 }
 
-/// What helps.
+/// The remedy for an error.
 fn remedy(error: &StoreError) -> &'static str {
     if let Some(todo) = by_word(error) {
         return todo;
@@ -205,54 +187,53 @@ fn remedy(error: &StoreError) -> &'static str {
     }
 }
 
-/// Fails where a file can be read and not written. Nothing is written: it is only opened for that.
-fn unwritable(path: &Path, report: &mut Report) {
+/// Reports a file that cannot be written. It is only opened for writing; nothing is written.
+fn unwritable(path: &Path, report: &mut Diagnosis) {
     if let Err(error) = OpenOptions::new().write(true).open(path)
         && error.kind() != ErrorKind::NotFound
     {
         let says = format!("{}: cannot be written: {error}", path.display());
-        report.add(PART, "file", Source::Measured, says);
-        let todo = "let the sidecar's user write the file, and make files in its folder";
-        report.but(Level::Fail, todo);
+        report.add(PART, "file", Evidence::Measured, says);
+        report.but(Severity::Fail, WRITABLE);
     }
 }
 
-fn server(seen: &Inspection, report: &mut Report) {
+fn server(seen: &Inspection, report: &mut Diagnosis) {
     let says = match seen.server {
         Some((name, (major, minor))) => format!("{name} {major}.{minor}"),
         None => "the user may not ask (INFO)".to_owned(),
     };
-    report.add(PART, "version", Source::Measured, says);
+    report.add(PART, "version", Evidence::Measured, says);
     if seen.too_old() {
-        report.but(Level::Fail, "6.2 or newer is needed: upgrade the server");
+        report.but(Severity::Fail, "6.2 or newer is needed: upgrade the server");
     }
     if let Some(policy) = &seen.eviction {
         let says = format!("maxmemory-policy {policy}");
-        report.add(PART, "eviction", Source::Measured, says);
+        report.add(PART, "eviction", Evidence::Measured, says);
         if policy != "noeviction" {
             let todo = "CONFIG SET maxmemory-policy noeviction: a key that is evicted has forgotten what it used";
-            report.but(Level::Warn, todo);
+            report.but(Severity::Warn, todo);
         }
     }
 }
 
-fn data(seen: &Inspection, report: &mut Report) {
+fn data(seen: &Inspection, report: &mut Diagnosis) {
     let says = match seen.kept {
         Kept::Nothing => "none yet: no sidecar was there in the last week".to_owned(),
         Kept::Ours { live } => ours(live),
     };
-    report.add(PART, "data", Source::Measured, says);
+    report.add(PART, "data", Evidence::Measured, says);
     let (loaded, all) = seen.scripts;
     let says = match loaded == all {
         true => format!("all {all} loaded"),
         false => format!("{loaded} of {all} loaded; the others are with their first call"),
     };
-    report.add(PART, "scripts", Source::Measured, says);
+    report.add(PART, "scripts", Evidence::Measured, says);
 }
 
-fn clock(ahead: i64, sure: Option<Duration>, report: &mut Report) {
+fn clock(ahead: i64, sure: Option<Duration>, report: &mut Diagnosis) {
     let by = Duration::from_micros(ahead.unsigned_abs());
-    // Nobody need know less than that.
+    // A smaller difference matters to nobody.
     let sure = (sure.unwrap_or_default() / 2).max(Duration::from_millis(10));
     let where_to = if ahead < 0 { "behind" } else { "ahead of" };
     let says = match by <= sure {
@@ -262,15 +243,15 @@ fn clock(ahead: i64, sure: Option<Duration>, report: &mut Report) {
             length(by)
         ),
     };
-    report.add(PART, "clock", Source::Measured, says);
+    report.add(PART, "clock", Evidence::Measured, says);
     if by > APART {
         let todo = "limits hold, but calendar windows and times in answers are the store's: look at NTP on both hosts";
-        report.but(Level::Warn, todo);
+        report.but(Severity::Warn, todo);
     }
 }
 
 /// `trips` are sorted.
-fn trips(trips: &[Duration], timeout: Duration, report: &mut Report) {
+fn trips(trips: &[Duration], timeout: Duration, report: &mut Diagnosis) {
     let part = |of: usize| trips.get((trips.len() * of).div_ceil(100).saturating_sub(1));
     let (middle, slow) = (part(50), part(99));
     let (Some(middle), Some(slow)) = (middle, slow) else {
@@ -282,39 +263,39 @@ fn trips(trips: &[Duration], timeout: Duration, report: &mut Report) {
         length(*slow),
         trips.len()
     );
-    report.add(PART, "round trip", Source::Measured, says);
-    // Where a sidecar joins the others, one question may be three round trips.
+    report.add(PART, "round trip", Evidence::Measured, says);
+    // A question of a sidecar that joins the others may take three round trips.
     if *slow > timeout / 3 {
         let todo = format!(
             "calls are given up after store.timeout, {}: bring the store nearer, or raise it",
             duration::plain(timeout)
         );
-        report.but(Level::Warn, todo);
+        report.but(Severity::Warn, todo);
     }
 }
 
-/// Whether it may be written to: one shared number, which is forgotten after a day.
-async fn writes(store: &dyn Store, report: &mut Report) {
+/// Checks that the store may be written to, with one shared number that is forgotten after a day.
+async fn writes(store: &dyn Ledger, report: &mut Diagnosis) {
     match store
         .number("doctor", Step::Add { by: 1, most: None })
         .await
     {
-        Ok(_) => report.add(PART, "writes", Source::Probed, "allowed".to_owned()),
+        Ok(_) => report.add(PART, "writes", Evidence::Probed, "allowed"),
         Err(error) => {
-            report.add(PART, "writes", Source::Probed, error.to_string());
+            report.add(PART, "writes", Evidence::Probed, error.to_string());
             let todo = match (by_word(&error), &error) {
-                // Who may read may lack the right to write.
+                // A user may have the right to read but not to write.
                 (None, StoreError::Unusable(_)) => {
                     "give the user the rights that the README names under \"Who may what, and other notes for each store\""
                 }
                 _ => remedy(&error),
             };
-            report.but(Level::Fail, todo);
+            report.but(Severity::Fail, todo);
         }
     }
 }
 
-/// To three digits or so.
+/// Formats a duration with about three digits.
 fn length(of: Duration) -> String {
     let micros = of.as_micros();
     match micros {
@@ -341,7 +322,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_a_failure() {
         let dir = tempfile::tempdir().unwrap();
-        let mut report = Report::default();
+        let mut report = Diagnosis::default();
         unwritable(&dir.path().join("none.db"), &mut report);
         assert_eq!(report.findings(), [], "it may be made");
         // Nobody can write a folder, root neither.

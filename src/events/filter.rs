@@ -1,8 +1,7 @@
-//! What a subscriber wants to hear, from the query of its request: `channel`, `types`, and beside them
-//! `queues` and `job_types`, `sources` (events text, 6.1 and 6.4). All of them must match. Parameters
-//! that are not known here are for others.
+//! A subscriber's filter, read from the query of its request: `channel`, `types`, `queues`, `job_types` and `sources`
+//! (events text, 6.1 and 6.4). All of them must match. Other parameters are ignored.
 
-use super::Told;
+use super::EncodedEvent;
 use crate::ojs;
 
 /// The most names in one list.
@@ -10,15 +9,15 @@ const NAMES: usize = 64;
 /// The longest name or pattern, in bytes.
 const LONGEST: usize = 256;
 
-/// What a subscriber wants to hear; by default everything.
+/// A subscriber's filter; by default it lets everything through.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Filter {
     /// The channel it asked for.
     pub channel: Channel,
-    types: Vec<Pattern>,
-    queues: Vec<Pattern>,
-    job_types: Vec<Pattern>,
-    sources: Vec<Pattern>,
+    types: Vec<NamePattern>,
+    queues: Vec<NamePattern>,
+    job_types: Vec<NamePattern>,
+    sources: Vec<NamePattern>,
 }
 
 /// One of the streams that SDKs name.
@@ -35,24 +34,24 @@ pub enum Channel {
     Other(Box<str>),
 }
 
-/// A query that nobody can have meant.
+/// A query that can match nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct BadFilter {
     /// The parameter.
     pub field: &'static str,
-    /// What is wrong with it, and what would be right.
+    /// The problem, and what would be right.
     pub why: String,
 }
 
-/// A name, or all names that begin so.
+/// A name, or the beginning of names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Pattern {
+struct NamePattern {
     begins: Box<str>,
     open: bool,
 }
 
-impl Pattern {
+impl NamePattern {
     fn matches(&self, name: &str) -> bool {
         if self.open {
             name.starts_with(&*self.begins)
@@ -99,14 +98,14 @@ impl Filter {
     }
 
     /// Whether the subscriber wants this event of `source`.
-    pub(super) fn lets_through(&self, told: &Told, source: &str) -> bool {
+    pub(super) fn lets_through(&self, told: &EncodedEvent, source: &str) -> bool {
         let on_channel = match &self.channel {
             Channel::All => true,
             Channel::Job(id) => told.job.as_deref() == Some(id),
             Channel::Queue(name) => told.queue.as_deref() == Some(name),
             Channel::Other(_) => false,
         };
-        let any = |list: &[Pattern], name: Option<&str>| {
+        let any = |list: &[NamePattern], name: Option<&str>| {
             list.is_empty() || name.is_some_and(|name| list.iter().any(|one| one.matches(name)))
         };
         on_channel
@@ -166,7 +165,7 @@ fn channel(text: &str) -> Result<Channel, BadFilter> {
 }
 
 /// One item of a list: printable characters, and a `*` only at the end.
-fn pattern(field: &'static str, text: &str) -> Result<Pattern, BadFilter> {
+fn pattern(field: &'static str, text: &str) -> Result<NamePattern, BadFilter> {
     let bad = |why: String| Err(BadFilter { field, why });
     if text.len() > LONGEST {
         return bad(format!("has a name of more than {LONGEST} bytes"));
@@ -191,7 +190,7 @@ fn pattern(field: &'static str, text: &str) -> Result<Pattern, BadFilter> {
         ));
     }
     let begins = begins.into();
-    Ok(Pattern { begins, open })
+    Ok(NamePattern { begins, open })
 }
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
-//! The frames of an event stream: cut out of bytes that come in pieces, and read.
+//! Cuts an event stream into frames, and reads their fields.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 /// The largest frame, in bytes.
 const LARGEST: usize = 1 << 20;
 
-/// A frame is larger than we read, and left out.
+/// A frame is too large, and was left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an event of more than {LARGEST} bytes")]
 pub struct TooLong;
 
-/// Cuts a stream into frames. Line ends become `\n`: some readers know no other.
+/// Cuts a stream into frames. Line ends become `\n`, because some readers know no other.
 #[derive(Default, Debug)]
 pub struct Frames {
     buffer: BytesMut,
-    /// Up to where there is no end of a frame.
+    /// No frame ends before this place.
     searched: usize,
-    /// The last byte was a carriage return, whose line feed may follow.
+    /// Whether the last byte was a carriage return, whose line feed may follow.
     returned: bool,
-    /// Up to the end of a frame nothing counts: it is too long.
+    /// Whether the rest of a frame that is too long is being skipped.
     skips: bool,
 }
 
@@ -35,10 +35,10 @@ impl Frames {
         }
     }
 
-    /// The next whole frame, with its empty line. What is left at the end of a stream is no frame.
+    /// The next whole frame, with its empty line. Bytes left at the end of a stream are no frame.
     ///
     /// # Errors
-    /// The next one is longer than a frame may be: it is left out, and what follows it comes.
+    /// The next frame is too long: it is left out, and the one after it comes next.
     #[expect(clippy::should_implement_trait, reason = "more may come after None")]
     pub fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         loop {
@@ -67,8 +67,7 @@ impl Frames {
         }
     }
 
-    /// The whole lines before the next frame that say nothing: comments, which are signs of life, and empty
-    /// ones.
+    /// The whole lines before the next frame that carry no event: comments, which are signs of life, and empty lines.
     pub fn comments(&mut self) -> Bytes {
         if self.skips {
             return Bytes::new();
@@ -91,13 +90,13 @@ pub fn field<'a>(frame: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> 
     })
 }
 
-/// The frame's data as one text; `None`: it has none.
+/// The frame's data as one text, if it has any.
 pub fn data(frame: &[u8]) -> Option<Vec<u8>> {
     let lines: Vec<&[u8]> = field(frame, "data").collect();
     (!lines.is_empty()).then(|| lines.join(&b'\n'))
 }
 
-/// The frame with other data.
+/// Replaces the frame's data.
 pub fn with_data(frame: &[u8], data: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(frame.len() + data.len());
     for line in frame.split(|byte| *byte == b'\n') {

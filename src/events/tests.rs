@@ -9,8 +9,8 @@ fn events() -> (Events, Metrics) {
     (Events::new("s1", metrics.clone()), metrics)
 }
 
-fn event<'a>(kind: &'static str, queue: &'a str, job: &'a str) -> Event<'a> {
-    Event {
+fn event<'a>(kind: &'static str, queue: &'a str, job: &'a str) -> NewEvent<'a> {
+    NewEvent {
         kind,
         subject: job,
         queue: Some(queue),
@@ -27,14 +27,14 @@ fn subscribe(events: &Events, query: &str) -> Subscription {
         .unwrap()
 }
 
-async fn told(subscription: &mut Subscription) -> Arc<Told> {
+async fn told(subscription: &mut Subscription) -> Arc<EncodedEvent> {
     match subscription.next().await {
-        Next::Event(told) => told,
+        Delivery::Event(told) => told,
         other => panic!("{other:?}"),
     }
 }
 
-fn parsed(told: &Told) -> serde_json::Value {
+fn parsed(told: &EncodedEvent) -> serde_json::Value {
     let frame = told.frame();
     serde_json::from_slice(&frames::data(&frame).unwrap()).unwrap()
 }
@@ -98,8 +98,8 @@ async fn each_hears_what_it_asked_for_in_order() {
         let mut heard = Vec::new();
         loop {
             match one.next().await {
-                Next::Event(told) => heard.push(told.id.clone()),
-                Next::Over => break,
+                Delivery::Event(told) => heard.push(told.id.clone()),
+                Delivery::Over => break,
                 other => panic!("{other:?}"),
             }
         }
@@ -131,7 +131,7 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
         told(&mut quick).await;
     }
     let lost = match slow.next().await {
-        Next::Lost(lost) => usize::try_from(lost).unwrap(),
+        Delivery::Lost(lost) => usize::try_from(lost).unwrap(),
         other => panic!("{other:?}"),
     };
     assert_eq!(lost, count - KEPT, "no more is kept than the ring has");

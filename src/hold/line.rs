@@ -8,11 +8,67 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Hold, Lane};
-use crate::limit::{Key, Limited, Space};
 
-/// A waiting FETCH.
+/// The places of a waiting FETCH in the lines of its lanes; it leaves them when this is dropped.
+#[derive(Debug)]
+pub struct Standing {
+    hold: Arc<Hold>,
+    lanes: Vec<Lane>,
+    waiter: Waiter,
+    /// Since when it stands there.
+    pub since: Instant,
+}
+
+impl Standing {
+    /// Stands in the lines of all the lanes, behind who is there already.
+    pub fn new(hold: &Arc<Hold>, lanes: Vec<Lane>) -> Standing {
+        let since = Instant::now();
+        let mut state = hold.state();
+        state.waiters += 1;
+        let waiter = Waiter::new(state.waiters);
+        for lane in &lanes {
+            state.queues.open(lane, since).line.join(&waiter);
+        }
+        drop(state);
+        Standing {
+            waiter,
+            hold: Arc::clone(hold),
+            lanes,
+            since,
+        }
+    }
+
+    /// Ends when it may be its turn; a wake that came before is not lost.
+    pub async fn woken(&self) {
+        self.waiter.notify.notified().await;
+    }
+
+    /// Whether it is the first in a lane's line: it watches the clock and asks the backend.
+    pub fn is_first(&self, lane: &Lane) -> bool {
+        let state = self.hold.state();
+        let queue = state.queues.get(lane);
+        queue.is_some_and(|queue| queue.line.is_first(&self.waiter))
+    }
+
+    /// Whether it is the first in any of its lines.
+    pub fn is_first_anywhere(&self) -> bool {
+        self.lanes.iter().any(|lane| self.is_first(lane))
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let mut state = self.hold.state();
+        for lane in &self.lanes {
+            if let Some(queue) = state.queues.get_mut(lane) {
+                queue.line.leave(&self.waiter);
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
-pub struct Waiter {
+pub(super) struct Waiter {
     id: u64,
     notify: Arc<Notify>,
 }
@@ -23,11 +79,6 @@ impl Waiter {
             id,
             notify: Arc::new(Notify::new()),
         }
-    }
-
-    /// Ends when the waiter is woken; a wake that came before is not lost.
-    pub async fn woken(&self) {
-        self.notify.notified().await;
     }
 }
 
@@ -66,101 +117,8 @@ impl Line {
         }
     }
 
-    fn is_first(&self, waiter: &Waiter) -> bool {
+    pub(super) fn is_first(&self, waiter: &Waiter) -> bool {
         let first = self.waiters.front();
         first.is_some_and(|first| first.id == waiter.id)
-    }
-}
-
-impl Hold {
-    /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
-    /// ask again.
-    pub fn wake(&self, freed: &[Limited]) {
-        self.wake_where(|space, key| freed.iter().any(|f| f.space == space && f.key == *key));
-    }
-
-    /// The same for keys of which nothing else is known.
-    pub fn wake_keys(&self, freed: &[(Space, Key)]) {
-        self.wake_where(|space, key| freed.iter().any(|f| f.0 == space && f.1 == *key));
-    }
-
-    fn wake_where(&self, is_freed: impl Fn(Space, &Key) -> bool) {
-        let mut state = self.state();
-        let wakes = state.woken();
-        for queue in state.queues.values_mut() {
-            let touches = |limited: &[Limited]| limited.iter().any(|l| is_freed(l.space, &l.key));
-            // The queue's own limits may have been set since its jobs were read.
-            let whole = is_freed(Space::Queue, &queue.key);
-            let mut woken = whole || touches(&queue.gate.limited);
-            for group in queue.all_groups_mut() {
-                if whole || touches(&group.limits) {
-                    group.wake(wakes);
-                    woken = true;
-                }
-            }
-            if woken {
-                queue.line.wake();
-            }
-        }
-    }
-
-    /// Why jobs were refused is not to be counted on any more (a slot that ended unheard, a store that is
-    /// back): all may be asked for again.
-    pub fn ask_all(&self) {
-        let mut state = self.state();
-        let wakes = state.woken();
-        for queue in state.queues.values_mut() {
-            for group in queue.all_groups_mut() {
-                group.wake(wakes);
-            }
-            queue.line.wake_all();
-        }
-    }
-
-    /// Wakes every waiting FETCH (drain).
-    pub fn wake_all(&self) {
-        for queue in self.state().queues.values() {
-            queue.line.wake_all();
-        }
-    }
-
-    /// Wakes the first who waits for the lane, if something of it may be asked for.
-    pub fn nudge(&self, lane: &Lane) {
-        let state = self.state();
-        if let Some(queue) = state.holding(lane)
-            && queue
-                .all_groups()
-                .any(|group| group.refused.is_none() && !group.jobs.is_empty())
-        {
-            queue.line.wake();
-        }
-    }
-
-    /// Stands in the lines of all the lanes, behind who is there already.
-    pub fn stand(&self, lanes: &[Lane], now: Instant) -> Waiter {
-        let mut state = self.state();
-        state.waiters += 1;
-        let waiter = Waiter::new(state.waiters);
-        for lane in lanes {
-            state.queues.open(lane, now).line.join(&waiter);
-        }
-        waiter
-    }
-
-    /// Leaves the lines; the next in each is woken.
-    pub fn leave(&self, lanes: &[Lane], waiter: &Waiter) {
-        let mut state = self.state();
-        for lane in lanes {
-            if let Some(queue) = state.queues.get_mut(lane) {
-                queue.line.leave(waiter);
-            }
-        }
-    }
-
-    /// Whether a waiter is the first in a lane's line: it watches the clock and asks the backend.
-    pub fn is_first_in_line(&self, lane: &Lane, waiter: &Waiter) -> bool {
-        let state = self.state();
-        let queue = state.queues.get(lane);
-        queue.is_some_and(|queue| queue.line.is_first(waiter))
     }
 }

@@ -4,13 +4,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::line::Line;
-use super::state::End;
-use super::{Held, Refused, Wakes};
+use super::{Held, Refusal, Refused, Relimited, Wakes};
 use crate::limit::{EARLY, Key, Limited, Timestamp};
 use crate::policy::{self, Gate};
+
+/// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
+const KNOWN: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -20,6 +23,8 @@ pub(super) struct Group {
     pub(super) jobs: VecDeque<Held>,
     /// Why it may not be asked for, if it may not.
     pub(super) refused: Option<Refused>,
+    /// When it was refused.
+    pub(super) refused_at: Timestamp,
     /// When it was last let be asked again, or made.
     pub(super) woken: Wakes,
     /// The policy that refused last.
@@ -36,6 +41,7 @@ impl Group {
             edition: held.edition,
             jobs: VecDeque::from([held]),
             refused: None,
+            refused_at: Timestamp::default(),
             woken,
             refused_by: None,
             rescheduled: None,
@@ -48,12 +54,35 @@ impl Group {
         self.woken = woken;
     }
 
+    /// One of its jobs was refused, and so would the others be.
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        self.refused_by = Some(refusal.policy);
+        self.rescheduled = refusal.rescheduled;
+        // What refused it may be over since, and who told has gone by.
+        if self.woken <= refusal.asked {
+            self.refused = Some(refusal.refused);
+            self.refused_at = refusal.at;
+        }
+    }
+
+    /// A job waits in its place: those that came before it leave first.
+    fn insert(&mut self, held: Held) {
+        let before = |other: &Held| other.place <= held.place;
+        let at = self.jobs.partition_point(before);
+        self.jobs.insert(at, held);
+    }
+
     /// Whether jobs under these limits belong here.
     pub(super) fn is_of(&self, edition: u64, limits: &[Limited]) -> bool {
         self.edition == edition && *self.limits == *limits
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
+        self.may_start(now) || self.refused_at.plus(KNOWN) <= now
+    }
+
+    /// Whether nothing known keeps its jobs from starting.
+    fn may_start(&self, now: Timestamp) -> bool {
         match self.refused {
             None => true,
             Some(Refused::Until(at)) => at <= now.plus(EARLY),
@@ -67,7 +96,7 @@ impl Group {
     pub(super) fn scheduled_at(&self, visibility: u64, now: Timestamp) -> Option<Timestamp> {
         let since = self.rescheduled?;
         match self.refused? {
-            Refused::Until(at) => (!self.may_ask(now)).then_some(at),
+            Refused::Until(at) => (!self.may_start(now)).then_some(at),
             Refused::ForSlot(_) | Refused::Paused => {
                 let visibility = visibility.max(1);
                 let times = now.since(since) / visibility + 1;
@@ -102,8 +131,6 @@ pub(super) struct Queue {
     pub(super) bytes: usize,
     /// Whether no worker had asked for jobs of this lane in a while, as of the last look.
     pub(super) idle: bool,
-    /// Since when siblings may have its jobs, because others need their places.
-    pub(super) offered: Option<Instant>,
 }
 
 impl Queue {
@@ -121,8 +148,12 @@ impl Queue {
             known: 0,
             bytes: 0,
             idle: false,
-            offered: None,
         }
+    }
+
+    /// Whether jobs are held or being asked of the backend.
+    pub(super) fn is_busy(&self) -> bool {
+        self.known > 0 || self.in_flight > 0
     }
 
     /// All groups, highest priority first.
@@ -143,8 +174,8 @@ impl Queue {
         self.highest = self.highest.max(Some(priority));
     }
 
-    /// A job waits at that end of its group.
-    pub(super) fn place(&mut self, held: Held, end: End, wakes: Wakes) {
+    /// A job waits in its place.
+    pub(super) fn place(&mut self, held: Held, wakes: Wakes) {
         let groups = self
             .groups
             .entry(Reverse(held.claimed.priority))
@@ -153,8 +184,7 @@ impl Queue {
             .iter_mut()
             .find(|group| group.is_of(held.edition, &held.written));
         match group {
-            Some(group) if end == End::Front => group.jobs.push_front(held),
-            Some(group) => group.jobs.push_back(held),
+            Some(group) => group.insert(held),
             None => groups.push_back(Group::of(held, wakes)),
         }
     }
@@ -207,4 +237,40 @@ impl Queue {
         }
         None
     }
+}
+
+/// The same jobs in groups by the limits of now. A job without new limits is left with those it has.
+pub(super) fn regrouped(
+    old: VecDeque<Group>,
+    edition: u64,
+    limits: &mut HashMap<Arc<str>, Relimited>,
+    woken: Wakes,
+) -> VecDeque<Group> {
+    let mut groups = VecDeque::new();
+    let mut jobs: Vec<Held> = Vec::new();
+    for group in old {
+        if group.edition < edition {
+            jobs.extend(group.jobs);
+        } else {
+            groups.push_back(group);
+        }
+    }
+    jobs.sort_by_key(|held| held.place);
+    let index = |(at, group): (usize, &Group)| ((group.edition, group.limits.clone()), at);
+    let mut places: HashMap<(u64, Arc<[Limited]>), usize> =
+        groups.iter().enumerate().map(index).collect();
+    for mut held in jobs {
+        let new = limits.remove(&held.claimed.job);
+        if let Some(new) = new.filter(|new| new.generation == held.claimed.generation) {
+            held.limit(new.limits, edition);
+        }
+        let place = *places
+            .entry((held.edition, held.written.clone()))
+            .or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.insert(held),
+            None => groups.push_back(Group::of(held, woken)),
+        }
+    }
+    groups
 }

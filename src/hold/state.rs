@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use super::doom::Doom;
-use super::idle::Amount;
 use super::lanes::Lanes;
+use super::offer::Offer;
+use super::places::Amount;
 use super::queue::Queue;
-use super::{Held, Lane, Wakes};
+use super::{Held, Lane, Refusal, Wakes};
 use crate::store::Gen;
 
 /// Where a known job is.
@@ -23,8 +23,8 @@ pub(super) enum Whereabouts {
     /// Out of its group, because a cancel, a delete or a settle that names it is under way, or it is to
     /// be dropped.
     Hidden(Box<Held>),
-    /// Out of its group, because it may be a sibling's by now.
-    Aside(Box<Held>),
+    /// Out of its group, because siblings may have it.
+    Offered(Box<Offer>),
 }
 
 #[derive(Debug)]
@@ -41,11 +41,24 @@ pub(super) struct Known {
     pub(super) doom: Option<Doom>,
 }
 
+/// How far the end of a job has come that is to be ended instead of started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doom {
+    /// Nobody is at it.
+    Due,
+    /// The backend is being told.
+    Ending,
+}
+
 impl Known {
+    /// Whether it is being asked for.
+    pub(super) fn is_picked(&self) -> bool {
+        matches!(self.whereabouts, Whereabouts::InHand)
+    }
+
     /// Whether it is this claim of the job that is in hand.
     pub(super) fn in_hand(&self, held: &Held) -> bool {
-        matches!(self.whereabouts, Whereabouts::InHand)
-            && self.generation == held.claimed.generation
+        self.is_picked() && self.generation == held.claimed.generation
     }
 }
 
@@ -57,6 +70,8 @@ pub(super) struct Glance {
     pub(super) known: AtomicUsize,
     /// How often jobs were let be asked for again.
     pub(super) wakes: AtomicU64,
+    /// How many jobs are offered to siblings.
+    pub(super) offers: AtomicUsize,
 }
 
 #[derive(Default, Debug)]
@@ -75,13 +90,10 @@ pub(super) struct State {
     pub(super) waiters: u64,
     /// The latest edition of the policies that jobs here were put under.
     pub(super) edition: u64,
-}
-
-/// Which end of its group a job goes to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Front,
-    Back,
+    /// How many jobs have come so far.
+    pub(super) came: u64,
+    /// The claims that came since they were last taken from here to be named to the store.
+    pub(super) unnamed: Vec<(Arc<str>, Gen)>,
 }
 
 impl State {
@@ -99,28 +111,38 @@ impl State {
         self.queues.get(lane).filter(|queue| queue.known > 0)
     }
 
-    /// What was on its way is here, or did not come: others may wait for the places that it might have filled.
+    /// A job has left, or what was on its way is here or did not come: others may wait for the places.
     pub(super) fn feed(&mut self) {
         if std::mem::take(&mut self.starved) {
             self.queues.values().for_each(|queue| queue.line.wake());
         }
     }
 
-    pub(super) fn place(&mut self, held: Held, end: End) {
+    /// A job waits, in its place.
+    pub(super) fn place(&mut self, held: Held) {
         let (now, wakes) = (held.since, self.wakes());
-        self.queues.open(&held.lane(), now).place(held, end, wakes);
+        self.queues.open(&held.lane(), now).place(held, wakes);
     }
 
-    /// A job becomes known and waits.
-    pub(super) fn enter(&mut self, mut held: Held, end: End) {
+    /// A job comes, behind all others.
+    pub(super) fn add(&mut self, mut held: Held) {
+        self.came += 1;
+        held.place = self.came;
+        let claimed = &held.claimed;
+        self.unnamed.push((claimed.job.clone(), claimed.generation));
+        self.enter(held);
+    }
+
+    /// A job becomes known, and waits in its place.
+    pub(super) fn enter(&mut self, mut held: Held) {
         let wakes = self.wakes();
-        let queue = self.know(&mut held, Whereabouts::Waiting);
+        let queue = self.know(&mut held);
         queue.saw(held.claimed.priority);
-        queue.place(held, end, wakes);
+        queue.place(held, wakes);
     }
 
     /// A job becomes known.
-    pub(super) fn know(&mut self, held: &mut Held, whereabouts: Whereabouts) -> &mut Queue {
+    fn know(&mut self, held: &mut Held) -> &mut Queue {
         // It may be a part of a reply, all of which would stay as long as it waits.
         held.body = Bytes::copy_from_slice(&held.body);
         let lane = held.lane();
@@ -132,7 +154,7 @@ impl State {
             priority: held.claimed.priority,
             attempt: held.claimed.attempt,
             bytes,
-            whereabouts,
+            whereabouts: Whereabouts::Waiting,
             hide: false,
             doom: None,
         };
@@ -145,7 +167,8 @@ impl State {
             self.idle.jobs += 1;
             self.idle.bytes += bytes;
         }
-        queue
+        self.queues.follow(&lane);
+        self.queues.open(&lane, held.since)
     }
 
     /// Jobs that are neither in hand nor gone.
@@ -154,7 +177,8 @@ impl State {
             .jobs
             .values()
             .filter_map(|known| match &known.whereabouts {
-                Whereabouts::Hidden(held) | Whereabouts::Aside(held) => Some(&**held),
+                Whereabouts::Hidden(held) => Some(&**held),
+                Whereabouts::Offered(offer) => Some(&offer.held),
                 _ => None,
             });
         self.queues.values().flat_map(Queue::jobs).chain(apart)
@@ -176,9 +200,24 @@ impl State {
         Some((known, held))
     }
 
-    /// A job in hand waits again, or is hidden if it is to be. `false`: it does not wait, because it is hidden or
-    /// was replaced or forgotten meanwhile.
-    pub(super) fn wait_again(&mut self, held: Held, end: End) -> bool {
+    /// A picked job goes out. `false`: it may not, because it was hidden, replaced or forgotten meanwhile.
+    pub(super) fn start(&mut self, held: &Held) -> bool {
+        let known = self.jobs.get(&held.claimed.job);
+        if !known.is_some_and(|known| !known.hide && known.in_hand(held)) {
+            return false;
+        }
+        if let Some(lane) = self.leave(&held.claimed.job)
+            && let Some(queue) = self.queues.get_mut(&lane)
+        {
+            queue.turn_over(held.claimed.priority, held.edition, &held.written);
+        }
+        true
+    }
+
+    /// A picked job waits again where it stood, or is hidden if it is to be. `refused` says why it may not be asked
+    /// for, and holds for all of its group. Returns `false` if it does not wait, because it is hidden or was replaced or
+    /// forgotten meanwhile.
+    pub(super) fn wait_again(&mut self, held: Held, refused: Option<Refusal>) -> bool {
         let Some(known) = self.jobs.get_mut(&held.claimed.job) else {
             return false;
         };
@@ -190,8 +229,36 @@ impl State {
             return false;
         }
         known.whereabouts = Whereabouts::Waiting;
-        self.place(held, end);
+        let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
+        let limits = held.written.clone();
+        self.place(held);
+        // What was refused under earlier limits is asked again under those of now.
+        let refused = refused.filter(|_| edition == self.edition);
+        if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane))
+            && let Some(group) = queue.group(priority, edition, &limits)
+        {
+            group.refuse(refusal);
+        }
         true
+    }
+
+    /// Whether the job is to be ended.
+    pub(super) fn is_doomed(&self, job: &str) -> bool {
+        self.jobs.get(job).is_some_and(|known| known.doom.is_some())
+    }
+
+    /// Whether the backend is being told to end a job, which makes room in the hold soon.
+    pub(super) fn is_dropping(&self) -> bool {
+        let mut all = self.jobs.values();
+        all.any(|known| known.doom == Some(Doom::Ending))
+    }
+
+    /// The backend handed a job out again while it was being ended: what was decided stands.
+    pub(super) fn doom_again(&mut self, job: &str) {
+        if let Some((known, held)) = self.take_out(job) {
+            known.doom = Some(Doom::Due);
+            known.whereabouts = Whereabouts::Hidden(Box::new(held));
+        }
     }
 
     pub(super) fn forget_claim(&mut self, job: &str, generation: Gen) -> bool {
@@ -202,6 +269,9 @@ impl State {
     /// A job is not known any more; says where it was.
     pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
         let known = self.jobs.remove(job)?;
+        if matches!(known.whereabouts, Whereabouts::Offered(_)) {
+            self.count_offers(-1);
+        }
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
@@ -214,6 +284,8 @@ impl State {
                 queue.remove(known.priority, job);
             }
         }
+        self.queues.follow(&known.lane);
+        self.feed();
         Some(known.lane)
     }
 }

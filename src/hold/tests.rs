@@ -1,8 +1,11 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use crate::store::{Claim, Gen};
+
+/// As many as there are.
+const MANY: usize = usize::MAX;
 
 fn limits(keys: &[&str]) -> Arc<[Limited]> {
     let limited = keys.iter().map(|key| Limited {
@@ -32,6 +35,14 @@ pub(super) fn lane(scope: u64) -> Lane {
     }
 }
 
+pub(super) fn hold() -> Arc<Hold> {
+    Arc::default()
+}
+
+pub(super) fn most(jobs: usize, bytes: usize) -> Amount {
+    Amount { jobs, bytes }
+}
+
 /// A claimed job of scope 1 in queue `q`.
 pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     Held::of(Claim {
@@ -42,26 +53,20 @@ pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
     })
 }
 
-pub(super) fn ids(picked: &[Held]) -> Vec<&str> {
+pub(super) fn ids(picked: &[impl std::ops::Deref<Target = Held>]) -> Vec<&str> {
     picked.iter().map(|held| &*held.claimed.job).collect()
 }
 
-fn put_all_back(hold: &Hold, picked: Vec<Held>) {
-    picked
-        .into_iter()
-        .rev()
-        .for_each(|held| hold.put_back(held, None));
-}
-
-/// Whether a job may go out.
-fn starts(hold: &Hold, held: &Held) -> bool {
-    hold.started(std::iter::once(held)).is_empty()
+/// The job, if it may go out. If it may not, it is put back.
+fn start(hold: &Hold, pick: Pick) -> Option<Held> {
+    hold.start(&mut vec![pick]).pop()
 }
 
 /// A refusal that nothing has overtaken.
 fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
     Refusal {
         refused,
+        at: NOW,
         asked: Wakes(u64::MAX),
         policy,
         rescheduled: None,
@@ -72,7 +77,7 @@ const NOW: Timestamp = Timestamp(1_000_000);
 
 #[tokio::test(start_paused = true)]
 async fn what_is_seen_without_the_lock_is_what_is_held() {
-    let hold = Hold::default();
+    let hold = hold();
     let one = || vec![job("a", 0, &["k"])];
     let sees = |any: bool| {
         assert_eq!(hold.is_empty(), !any);
@@ -85,11 +90,11 @@ async fn what_is_seen_without_the_lock_is_what_is_held() {
     sees(true);
     assert!(hold.hide("a"));
     hold.show("a");
-    let picked = hold.pick(&lane(1), 1, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, NOW);
     sees(true);
-    assert!(starts(&hold, &picked[0]));
+    let started = hold.start(&mut { picked }).pop().unwrap();
     sees(false);
-    hold.undo(picked.into_iter().next().unwrap());
+    hold.take_back(started);
     sees(true);
     assert!(hold.forget("a").is_some());
     sees(false);
@@ -100,7 +105,7 @@ async fn what_is_seen_without_the_lock_is_what_is_held() {
 
 #[tokio::test(start_paused = true)]
 async fn leaves_by_priority_then_turn_then_age() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![
         job("a1", 0, &["a"]),
         job("a2", 0, &["a"]),
@@ -108,18 +113,21 @@ async fn leaves_by_priority_then_turn_then_age() {
         job("high", 5, &["a"]),
         job("a3", 0, &["a"]),
     ]);
-    let picked = hold.pick(&lane(1), 10, NOW);
+    let picked = hold.pick(&lane(1), 10, 2, NOW);
+    assert_eq!(ids(&picked), ["high", "a1"], "no more than that");
+    drop(picked);
+    let picked = hold.pick(&lane(1), 10, MANY, NOW);
     assert_eq!(ids(&picked), ["high", "a1", "b1", "a2", "a3"]);
-    put_all_back(&hold, picked);
+    drop(picked);
     assert_eq!(
-        ids(&hold.pick(&lane(1), 10, NOW)),
+        ids(&hold.pick(&lane(1), 10, MANY, NOW)),
         ["high", "a1", "b1", "a2", "a3"]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_group_that_started_one_waits_for_the_others_turns() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![
         job("a1", 0, &["a"]),
         job("a2", 0, &["a"]),
@@ -128,11 +136,10 @@ async fn a_group_that_started_one_waits_for_the_others_turns() {
     ]);
     let mut order = Vec::new();
     for _ in 0..4 {
-        let mut picked = hold.pick(&lane(1), 1, NOW);
+        let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
         let first = picked.remove(0);
-        put_all_back(&hold, picked);
-        assert!(starts(&hold, &first));
-        order.push(first.claimed.job.to_string());
+        drop(picked);
+        order.push(start(&hold, first).unwrap().claimed.job.to_string());
     }
     assert_eq!(order, ["a1", "b1", "a2", "b2"]);
     assert!(hold.is_empty() && hold.bytes() == 0);
@@ -140,43 +147,43 @@ async fn a_group_that_started_one_waits_for_the_others_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
     let policy = || Arc::from("a");
-    for held in hold.pick(&lane(1), 1, NOW).into_iter().rev() {
+    for held in hold.pick(&lane(1), 1, MANY, NOW) {
         let refused = if &*held.claimed.job == "a1" {
             Refused::ForSlot(Timestamp(0))
         } else {
             Refused::Until(NOW.plus(50_000))
         };
-        hold.put_back(held, Some(refusal(refused, policy())));
+        held.refuse(refusal(refused, policy()));
     }
-    assert!(hold.pick(&lane(1), 1, NOW.plus(44_999)).is_empty());
+    assert!(hold.pick(&lane(1), 1, MANY, NOW.plus(44_999)).is_empty());
     let prospect = hold.prospect(&lane(1)).0;
     assert_eq!(prospect.at, Some(NOW.plus(50_000)));
     assert!(
         prospect.slot.is_some(),
         "the far time does not hide the slot"
     );
-    let early = hold.pick(&lane(1), 1, NOW.plus(45_000));
+    let early = hold.pick(&lane(1), 1, MANY, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
-    put_all_back(&hold, early);
+    drop(early);
     assert_eq!(hold.prospect(&lane(1)).1.as_deref(), Some("a"));
     hold.wake(&limits(&["a"]));
-    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
-    let (hold, gate) = (Hold::default(), gate(&["q"]));
+    let (hold, gate) = (hold(), gate(&["q"]));
     let refused = |now| hold.is_refused(&lane(1), &gate, now);
     assert!(!refused(NOW), "nothing is held");
     hold.add(vec![job("a1", 0, &["q"])]);
     assert!(!refused(NOW), "it was not asked for yet");
     let refuse = || {
-        let held = hold.pick(&lane(1), 1, NOW).remove(0);
+        let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
         let until = Refused::Until(NOW.plus(50_000));
-        hold.put_back(held, Some(refusal(until, Arc::from("q"))));
+        held.refuse(refusal(until, Arc::from("q")));
     };
     refuse();
     assert!(refused(NOW.plus(44_999)));
@@ -193,133 +200,141 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_key_offers_no_prospect() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let held = hold.pick(&lane(1), 1, NOW).remove(0);
-    hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("a"))));
+    let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    held.refuse(refusal(Refused::Paused, Arc::from("a")));
     assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
     // The key had no slots while the store was lost: nothing ends that would say so.
     hold.ask_all();
-    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn scopes_do_not_meet() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    assert!(hold.pick(&lane(2), 1, NOW).is_empty());
+    assert!(hold.pick(&lane(2), 1, MANY, NOW).is_empty());
     assert!(!hold.holds(&lane(2)) && hold.holds(&lane(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hidden_job_does_not_leave_wherever_it_was() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("waiting", 0, &["a"]), job("in hand", 0, &["b"])]);
     assert!(hold.hide("waiting"));
-    let mut picked = hold.pick(&lane(1), 1, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
     assert_eq!(ids(&picked), ["in hand"]);
     assert!(hold.hide("in hand"));
     let held = picked.remove(0);
-    assert!(!starts(&hold, &held), "a cancel came while it was in hand");
-    hold.put_back(held, None);
-    assert!(hold.pick(&lane(1), 1, NOW).is_empty());
+    assert!(
+        start(&hold, held).is_none(),
+        "a cancel came while it was in hand"
+    );
+    assert!(hold.pick(&lane(1), 1, MANY, NOW).is_empty());
     assert_eq!(hold.len(), 2);
     hold.show("in hand");
     hold.show("waiting");
-    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["waiting", "in hand"]);
+    assert_eq!(
+        ids(&hold.pick(&lane(1), 1, MANY, NOW)),
+        ["waiting", "in hand"]
+    );
     assert!(!hold.hide("unknown"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_comes_again_replaces_the_earlier_claim() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), 1, NOW).remove(0);
+    let first = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
     hold.add(vec![job("a1", 0, &["a"])]);
-    hold.put_back(first, None);
+    drop(first);
     assert_eq!(hold.len(), 1);
-    let mut picked = hold.pick(&lane(1), 5, NOW);
+    let mut picked = hold.pick(&lane(1), 5, MANY, NOW);
     assert_eq!(ids(&picked), ["a1"], "the earlier claim is void");
     // So too while the earlier one waits, and it leaves nothing behind.
     let size = hold.bytes();
-    hold.put_back(picked.remove(0), None);
+    drop(picked.remove(0));
     hold.add(vec![job("a1", 0, &["a"])]);
     assert_eq!((hold.len(), hold.bytes()), (1, size));
-    assert_eq!(ids(&hold.pick(&lane(1), 5, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 5, MANY, NOW)), ["a1"]);
     hold.forget("a1");
     assert!(!hold.holds(&lane(1)));
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
+    let hold = hold();
+    hold.add(vec![job("in hand", 0, &["a"]), job("waiting", 0, &["a"])]);
+    let in_hand = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let mut again = [job("in hand", 0, &["a"]), job("waiting", 0, &["a"])];
+    for held in &mut again {
+        held.claimed.generation = Gen(2);
+    }
+    let waiting = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    hold.add(again.to_vec());
+    for held in [in_hand, waiting] {
+        assert!(start(&hold, held).is_none());
+    }
+    let mut picked = hold.pick(&lane(1), 9, MANY, NOW);
+    assert_eq!(ids(&picked), ["in hand", "waiting"]);
+    assert_eq!(hold.start(&mut picked).len(), 2);
+    assert!(hold.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hand_out_undone_after_the_job_came_again_is_void() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), 1, NOW).remove(0);
-    assert!(starts(&hold, &first));
+    let first = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let first = start(&hold, first).unwrap();
     let mut again = job("a1", 0, &["a"]);
     again.claimed.generation = Gen(2);
     hold.add(vec![again]);
-    hold.undo(first);
-    let picked = hold.pick(&lane(1), 5, NOW);
+    hold.take_back(first);
+    let picked = hold.pick(&lane(1), 5, MANY, NOW);
     assert_eq!(ids(&picked), ["a1"]);
     assert_eq!(picked[0].claimed.generation, Gen(2));
     assert!(hold.has_claim("a1", Gen(2)) && !hold.has_claim("a1", Gen(1)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn fresh_claims_go_out_unheld_only_where_nothing_is_before_them() {
-    let hold = Hold::default();
-    hold.fetched(&lane(1), &Gate::default(), Instant::now());
-    hold.fetched(&lane(2), &Gate::default(), Instant::now());
-    let fresh = |id| [job(id, 0, &["a"])];
-    assert!(hold.is_first(&lane(1), &fresh("a")));
-    hold.add(vec![job("a", 0, &["a"])]);
-    assert!(!hold.is_first(&lane(1), &fresh("b")), "one waits");
-    assert!(hold.is_first(&lane(2), &fresh("b")));
-    assert!(
-        !hold.is_first(&lane(2), &fresh("a")),
-        "it is held elsewhere"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_undone_hand_out_is_first_again() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let mut picked = hold.pick(&lane(1), 1, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
     let first = picked.remove(0);
-    assert!(starts(&hold, &first));
-    hold.undo(first);
-    assert_eq!(ids(&hold.pick(&lane(1), 2, NOW)), ["a1", "a2"]);
+    hold.take_back(start(&hold, first).unwrap());
+    assert_eq!(ids(&hold.pick(&lane(1), 2, MANY, NOW)), ["a1", "a2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lookahead_counts_what_is_held_and_what_is_on_its_way() {
-    let hold = Hold::default();
-    let lane = lane(1);
+    let hold = hold();
+    let free = |jobs, bytes| hold.lookahead(&lane(1), most(jobs, bytes));
     hold.add(vec![job("a1", 0, &["a"])]);
-    assert_eq!(hold.lookahead(&lane, 4, 1 << 20), Lookahead::Free(3));
-    hold.asking(&lane, 3, Instant::now());
-    assert_eq!(hold.lookahead(&lane, 4, 1 << 20), Lookahead::Soon);
-    hold.asked(&lane, 3, false, Instant::now());
-    assert_eq!(hold.lookahead(&lane, 4, 1 << 20), Lookahead::Free(3));
-    assert_eq!(hold.lookahead(&lane, 1, 1 << 20), Lookahead::Full);
-    let full = hold.lookahead(&lane, 4, 1);
-    assert_eq!(full, Lookahead::Full, "bytes count too");
-    // As many as should fit, by the size of those that are there, and one where that is unsure.
+    assert_eq!(free(4, 1 << 20), Lookahead::Free(2));
+    let coming = hold.asking(&lane(1), 3, Instant::now());
+    assert_eq!(free(4, 1 << 20), Lookahead::Soon);
+    coming.answered(Behind::Nothing);
+    assert_eq!(free(4, 1 << 20), Lookahead::Free(2));
+    assert_eq!(free(4, 1), Lookahead::Full, "bytes count too");
+    // As many as should fit, by the size of those that are there.
     let each = hold.bytes();
-    assert_eq!(hold.lookahead(&lane, 9, each * 6 + 1), Lookahead::Free(5));
-    assert_eq!(hold.lookahead(&lane, 9, each + 1), Lookahead::Free(1));
-    assert_eq!(hold.lookahead(&lane, 9, each), Lookahead::Full);
+    assert_eq!(free(9, each * 6 + 1), Lookahead::Free(3));
+    assert_eq!(free(9, each), Lookahead::Free(1), "one beside them");
+    hold.add(vec![job("a2", 0, &["a"])]);
+    assert_eq!(free(9, each * 2), Lookahead::Full);
+    assert_eq!(free(2, 1 << 20), Lookahead::Full);
 }
 
 /// How many places of a hold for `max` jobs each of these lanes gets, one after the other, when it takes all
 /// that there are for it.
 fn given(max: usize, lanes: u64) -> Vec<usize> {
-    let hold = Hold::default();
+    let hold = hold();
     let take = |scope: u64| {
         let mut taken = 0;
-        while let Lookahead::Free(n) = hold.lookahead(&lane(scope), max, 64 << 20) {
+        while let Lookahead::Free(n) = hold.lookahead(&lane(scope), most(max, 64 << 20)) {
             let jobs = (0..n).map(|nth| {
                 let mut held = job(&format!("{scope}:{}", taken + nth), 0, &["a"]);
                 held.claimed.scope = scope;
@@ -334,50 +349,56 @@ fn given(max: usize, lanes: u64) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_hold_has_places_for_other_lanes() {
-    assert_eq!(given(32, 8), [32, 2, 2, 1, 1, 1, 1, 0]);
+async fn a_lane_may_hold_three_times_what_is_free() {
+    assert_eq!(given(32, 8), [24, 6, 2, 2, 2, 2, 2, 0]);
     assert_eq!(given(2, 3), [2, 1, 0]);
-    assert_eq!(given(1, 3), [1, 1, 0]);
-    let many = given(1024, 19);
-    assert_eq!(many[..4], [1024, 64, 48, 36]);
-    assert_eq!(many[17..], [1, 0]);
-    assert_eq!(many.iter().sum::<usize>(), 1280);
+    assert_eq!(given(1, 3), [2, 0, 0]);
+    assert_eq!(given(1024, 7), [768, 192, 48, 12, 3, 2, 2]);
+    // Two that take in turn get three sevenths each.
+    let (hold, most) = (hold(), most(7_000, 64 << 20));
+    let mut came = 0;
+    while let Lookahead::Free(_) = hold.lookahead(&lane(1 + came % 2), most) {
+        let mut held = job(&came.to_string(), 0, &["a"]);
+        held.claimed.scope = 1 + came % 2;
+        hold.add(vec![held]);
+        came += 1;
+    }
+    assert!((5_990..=6_000).contains(&came), "{came}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_others_is_not_given_twice() {
-    let (hold, now) = (Hold::default(), Instant::now());
-    let lookahead = |scope| hold.lookahead(&lane(scope), 8, 1 << 20);
-    hold.add((0..8).map(|n| job(&n.to_string(), 0, &["a"])).collect());
+async fn the_last_places_are_not_given_twice() {
+    let (hold, now) = (hold(), Instant::now());
+    let lookahead = |scope| hold.lookahead(&lane(scope), most(8, 1 << 20));
+    hold.add((0..6).map(|n| job(&n.to_string(), 0, &["a"])).collect());
     assert_eq!(lookahead(1), Lookahead::Full);
     assert_eq!(lookahead(2), Lookahead::Free(1));
-    // Both places are asked for.
-    for scope in [2, 3] {
-        hold.asking(&lane(scope), 1, now);
-    }
+    // Both places are asked for, and those beside the hold.
+    let coming = hold.asking(&lane(2), 1, now);
+    let _others = [3, 4, 5].map(|scope| hold.asking(&lane(scope), 1, now));
     assert_eq!(lookahead(2), Lookahead::Soon);
-    assert_eq!(lookahead(4), Lookahead::Soon);
+    assert_eq!(lookahead(6), Lookahead::Soon);
     assert_eq!(lookahead(1), Lookahead::Full, "nothing of that is for it");
-    hold.asked(&lane(2), 1, false, now);
-    assert_eq!(lookahead(4), Lookahead::Free(1));
+    coming.answered(Behind::Nothing);
+    assert_eq!(lookahead(6), Lookahead::Free(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_full_of_bytes_has_places_for_other_lanes() {
-    let hold = Hold::default();
+async fn bytes_are_shared_by_the_same_rule() {
+    let hold = hold();
     hold.add((0..8).map(|n| job(&n.to_string(), 0, &["a"])).collect());
-    let (eight, lookahead) = (hold.bytes(), |scope| {
-        let hold = &hold;
-        move |bytes| hold.lookahead(&lane(scope), 100, bytes)
-    });
-    assert_eq!(lookahead(1)(eight), Lookahead::Full);
-    assert_eq!(lookahead(2)(eight), Lookahead::Free(1));
-    assert_eq!(lookahead(2)(eight / 2), Lookahead::Full);
+    let eight = hold.bytes();
+    let lookahead = |scope, bytes| hold.lookahead(&lane(scope), most(100, bytes));
+    assert_eq!(lookahead(1, eight / 2 * 3), Lookahead::Free(1));
+    assert_eq!(lookahead(1, eight / 3 * 4), Lookahead::Full);
+    assert_eq!(lookahead(2, eight / 3 * 4), Lookahead::Free(1));
+    assert_eq!(lookahead(2, eight), Lookahead::Free(1), "one beside them");
+    assert_eq!(lookahead(2, eight / 2), Lookahead::Full);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lower_priorities_wait_for_the_backends_word() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("low", 0, &["a"])]);
     assert!(!hold.outranked(&lane(1)), "one priority only was seen");
     hold.add(vec![job("high", 5, &["b"])]);
@@ -388,29 +409,30 @@ async fn lower_priorities_wait_for_the_backends_word() {
 
 #[tokio::test(start_paused = true)]
 async fn the_line_wakes_one_and_then_the_next() {
-    let hold = Hold::default();
+    let hold = hold();
     let lanes = [lane(1)];
-    let first = hold.stand(&lanes, Instant::now());
-    let second = hold.stand(&lanes, Instant::now());
-    assert!(hold.is_first_in_line(&lanes[0], &first));
-    assert!(!hold.is_first_in_line(&lanes[0], &second));
-    let second_woken = second.woken();
-    tokio::pin!(second_woken);
-    assert!(
-        tokio::time::timeout(Duration::from_secs(1), &mut second_woken)
+    let first = Standing::new(&hold, lanes.to_vec());
+    let second = Standing::new(&hold, lanes.to_vec());
+    assert!(first.is_first(&lanes[0]) && !second.is_first(&lanes[0]));
+    {
+        let second_woken = second.woken();
+        tokio::pin!(second_woken);
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), &mut second_woken)
+                .await
+                .is_err()
+        );
+        drop(first);
+        tokio::time::timeout(Duration::from_secs(1), second_woken)
             .await
-            .is_err()
-    );
-    hold.leave(&lanes, &first);
-    tokio::time::timeout(Duration::from_secs(1), second_woken)
-        .await
-        .expect("its turn");
-    assert!(hold.is_first_in_line(&lanes[0], &second));
+            .expect("its turn");
+    }
+    assert!(second.is_first(&lanes[0]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_empty_and_idle_is_forgotten() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.fetched(&lane(1), &Gate::default(), Instant::now());
     hold.add(vec![job("a1", 0, &["a"])]);
     tokio::time::advance(Duration::from_secs(100)).await;
@@ -423,11 +445,11 @@ async fn what_is_empty_and_idle_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_tidied_is_in_nobodys_way() {
-    let (hold, now) = (Hold::default(), Instant::now());
+    let (hold, now) = (hold(), Instant::now());
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
-    hold.asking(&lane(2), 1, now);
+    let coming = hold.asking(&lane(2), 1, now);
     hold.fetched(&lane(3), &Gate::default(), now);
-    let waiter = hold.stand(&[lane(4)], now);
+    let standing = Standing::new(&hold, vec![lane(4)]);
     hold.forget("a1");
     tokio::time::advance(Duration::from_secs(100)).await;
     hold.tidy(now);
@@ -442,9 +464,9 @@ async fn what_is_tidied_is_in_nobodys_way() {
         .flat_map(|q| q.all_groups())
         .count();
     assert_eq!(groups, 1, "of those one is empty");
-    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b1"]);
-    hold.asked(&lane(2), 1, true, now);
-    hold.leave(&[lane(4)], &waiter);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b1"]);
+    coming.answered(Behind::More);
+    drop(standing);
     hold.forget("b1");
     hold.tidy(Instant::now());
     assert_eq!(lanes(&hold), 0);
@@ -452,10 +474,10 @@ async fn what_is_tidied_is_in_nobodys_way() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_is_woken_by_what_may_help() {
-    let (hold, now) = (Hold::default(), Instant::now());
+    let (hold, now) = (hold(), Instant::now());
     hold.fetched(&lane(1), &gate(&["g"]), now);
     let lanes = [lane(1)];
-    let waiter = hold.stand(&lanes, now);
+    let waiter = Standing::new(&hold, lanes.to_vec());
     let woken = async || {
         tokio::time::timeout(Duration::ZERO, waiter.woken())
             .await
@@ -473,37 +495,36 @@ async fn who_waits_is_woken_by_what_may_help() {
     assert!(!woken().await, "nothing is held");
     hold.wake(&limits(&["q"]));
     assert!(!woken().await, "a job's key of that name");
-    let behind = hold.stand(&lanes, now);
-    hold.leave(&lanes, &behind);
+    drop(Standing::new(&hold, lanes.to_vec()));
     assert!(!woken().await, "one behind has left");
     hold.add(vec![job("a", 0, &["k"])]);
-    assert!(!woken().await, "who claimed asks next");
+    assert!(woken().await, "what came may start");
     hold.nudge(&lanes[0]);
     assert!(woken().await, "it may be asked for");
     hold.wake(&limits(&["k"]));
     assert!(woken().await, "a held job's");
     let refuse = || {
-        let held = hold.pick(&lanes[0], 1, NOW).remove(0);
+        let held = hold.pick(&lanes[0], 1, MANY, NOW).remove(0);
         let refused = refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
-        hold.put_back(held, Some(refused));
+        held.refuse(refused);
     };
     refuse();
     hold.nudge(&lanes[0]);
     hold.wake_keys(&[(Space::Queue, key("k"))]);
     assert!(!woken().await, "a queue of that name");
-    assert!(hold.pick(&lanes[0], 1, NOW).is_empty());
+    assert!(hold.pick(&lanes[0], 1, MANY, NOW).is_empty());
     hold.wake_keys(&[(Space::Queue, key("q"))]);
     assert!(woken().await);
     refuse();
     hold.ask_all();
     assert!(woken().await);
-    let held = hold.pick(&lanes[0], 1, NOW).remove(0);
-    assert!(starts(&hold, &held));
-    hold.undo(held);
+    let held = hold.pick(&lanes[0], 1, MANY, NOW).remove(0);
+    hold.take_back(start(&hold, held).unwrap());
     assert!(woken().await, "it may start here");
-    hold.set_aside(|_| true);
+    let offers = hold.offer(&hold.unwanted(Duration::ZERO));
     assert!(!woken().await);
-    hold.set_aside(|_| false);
+    let ours: Vec<_> = offers.into_iter().map(|of| (of, Gen(9))).collect();
+    hold.end_offers(&ours);
     assert!(woken().await, "it may start again");
     hold.wake_all();
     assert!(woken().await);
@@ -513,31 +534,40 @@ async fn who_waits_is_woken_by_what_may_help() {
 
 #[tokio::test(start_paused = true)]
 async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() {
-    let (hold, now) = (Hold::default(), Instant::now());
-    let waiter = hold.stand(&[lane(1)], now);
+    let (hold, now) = (hold(), Instant::now());
+    let waiter = Standing::new(&hold, vec![lane(1)]);
     let woken = async || {
         let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
         woken.await.is_ok()
     };
-    hold.asking(&lane(2), 5, now);
-    hold.asked(&lane(2), 1, true, now);
+    let (one, three) = (hold.asking(&lane(2), 1, now), hold.asking(&lane(2), 3, now));
+    one.answered(Behind::More);
     assert!(!woken().await, "it found nothing yet");
-    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(1));
-    hold.asking(&lane(3), 1, now);
-    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Soon);
+    assert_eq!(
+        hold.lookahead(&lane(1), most(4, 1 << 20)),
+        Lookahead::Free(1)
+    );
+    let other = hold.asking(&lane(3), 2, now);
+    assert_eq!(hold.lookahead(&lane(1), most(4, 1 << 20)), Lookahead::Soon);
     assert!(hold.more(&lane(2)));
-    hold.asked(&lane(2), 4, false, now);
+    three.answered(Behind::Nothing);
     assert!(woken().await && !hold.more(&lane(2)));
-    hold.asked(&lane(3), 1, false, now);
+    other.answered(Behind::Nothing);
     assert!(!woken().await, "once");
     assert_eq!(hold.of_queue("q"), (0, 0));
-    hold.taking_over(&lane(2), now);
+    let coming = hold.coming(&lane(2), 1, now);
     assert_eq!(hold.of_queue("q"), (0, 1));
     assert_eq!(hold.promised("q", &Gate::default()), 1);
-    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(3));
-    hold.taken_over(&lane(2), now);
+    assert_eq!(
+        hold.lookahead(&lane(1), most(4, 1 << 20)),
+        Lookahead::Free(2)
+    );
+    drop(coming);
     assert_eq!(hold.of_queue("q"), (0, 0));
-    assert_eq!(hold.lookahead(&lane(1), 4, 1 << 20), Lookahead::Free(4));
+    assert_eq!(
+        hold.lookahead(&lane(1), most(4, 1 << 20)),
+        Lookahead::Free(3)
+    );
     hold.add(vec![job("a", 0, &["k"])]);
     assert_eq!(hold.of_queue("q"), (1, 0));
     assert_eq!(hold.counts()["q"], 1);
@@ -545,7 +575,7 @@ async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() 
 
 #[tokio::test(start_paused = true)]
 async fn claims_of_one_id_are_proven_together_and_end_one_by_one() {
-    let hold = Hold::default();
+    let hold = hold();
     let claim = |id: &str, claim_id: &str| {
         let mut held = job(id, 0, &["k"]);
         held.claimed.claim_id = claim_id.into();
@@ -574,7 +604,7 @@ async fn claims_of_one_id_are_proven_together_and_end_one_by_one() {
     assert!(hold.is_past_deadline("c") && !hold.is_past_deadline("unknown"));
     let margin = |seconds| {
         let visibility = Duration::from_secs(seconds);
-        (now + visibility).duration_since(deadline(now, visibility))
+        (now + visibility).duration_since(Proof::new(now, visibility).deadline)
     };
     assert_eq!(margin(5), Duration::from_millis(500));
     assert_eq!(margin(3_600), Duration::from_secs(2));
@@ -610,7 +640,7 @@ fn under(hold: &Hold, edition: u64, keys: impl Fn(&str) -> &'static [&'static st
 
 #[tokio::test(start_paused = true)]
 async fn other_limits_apply_at_once_and_in_order() {
-    let hold = Hold::default();
+    let hold = hold();
     let mut jobs = vec![
         job("a1", 0, &["a"]),
         job("b1", 0, &["b"]),
@@ -622,59 +652,56 @@ async fn other_limits_apply_at_once_and_in_order() {
     }
     hold.add(jobs);
     // Both keys are shut.
-    for held in hold.pick(&lane(1), 1, NOW) {
-        hold.put_back(
-            held,
-            Some(refusal(Refused::ForSlot(Timestamp(0)), Arc::from("p"))),
-        );
+    for held in hold.pick(&lane(1), 1, MANY, NOW) {
+        held.refuse(refusal(Refused::ForSlot(Timestamp(0)), Arc::from("p")));
     }
-    assert!(hold.pick(&lane(1), 1, NOW).is_empty());
+    assert!(hold.pick(&lane(1), 1, MANY, NOW).is_empty());
     under(&hold, 1, |_| &["c"]);
-    let picked = hold.pick(&lane(1), 9, NOW);
+    let picked = hold.pick(&lane(1), 9, MANY, NOW);
     assert_eq!(ids(&picked), ["a1", "b1", "a2", "b2"]);
-    let on_c = |held: &Held| held.edition == 1 && held.claimed.limited[0].key.as_str() == "c";
+    let on_c = |held: &Pick| held.edition == 1 && held.claimed.limited[0].key.as_str() == "c";
     assert!(picked.iter().all(on_c));
-    put_all_back(&hold, picked);
+    drop(picked);
     // Apart again, in turn.
     under(
         &hold,
         2,
         |job| if job.starts_with('a') { &["a"] } else { &["b"] },
     );
-    assert_eq!(ids(&hold.pick(&lane(1), 1, NOW)), ["a1", "b1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1", "b1"]);
     assert_eq!(hold.len(), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_in_hand_during_a_change_is_asked_again() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let picked = hold.pick(&lane(1), 1, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, NOW);
     under(&hold, 1, |_| &["a"]);
     for held in picked {
-        hold.put_back(held, Some(refusal(Refused::Paused, Arc::from("p"))));
+        held.refuse(refusal(Refused::Paused, Arc::from("p")));
     }
     // It was refused under limits that are no more, and it waits beside its like until it is picked.
-    let picked = hold.pick(&lane(1), 1, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, NOW);
     assert_eq!(ids(&picked), ["a2", "a1"]);
     assert_eq!(
         picked.iter().map(|held| held.edition).collect::<Vec<_>>(),
         [1, 0]
     );
-    put_all_back(&hold, picked);
+    drop(picked);
     under(&hold, 1, |_| &["a"]);
     assert!(hold.before(1).is_empty());
-    let picked = hold.pick(&lane(1), 1, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, NOW);
     assert_eq!(picked.len(), 1, "they are one group again");
-    put_all_back(&hold, picked);
-    let picked = hold.pick(&lane(1), 9, NOW);
-    assert_eq!(ids(&picked), ["a2", "a1"]);
-    assert!(picked.iter().all(|held| starts(&hold, held)));
+    drop(picked);
+    let mut picked = hold.pick(&lane(1), 9, MANY, NOW);
+    assert_eq!(ids(&picked), ["a1", "a2"], "and in order");
+    assert_eq!(hold.start(&mut picked).len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
     let found = hold.before(1);
     let mut again = job("a1", 0, &["b"]);
@@ -686,7 +713,7 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
         job: held.claimed.job.clone(),
     };
     hold.relimit(1, found.iter().map(of).collect());
-    let held = hold.pick(&lane(1), 1, NOW).remove(0);
+    let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
     assert_eq!(
         (held.edition, held.claimed.limited[0].key.as_str()),
         (0, "b")
@@ -695,37 +722,40 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-    let mut picked = hold.pick(&lane(1), 2, NOW);
+    let mut picked = hold.pick(&lane(1), 2, MANY, NOW);
     let (b, a) = (picked.pop().unwrap(), picked.pop().unwrap());
-    assert!(hold.doom(a.clone()));
-    hold.put_back(b, None);
-    assert!(!starts(&hold, &a), "it must not go out");
-    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["b"]);
+    let doomed = a.doom().unwrap();
+    drop(b);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
     assert!(hold.doomed().is_empty(), "someone is at it");
-    assert_eq!(hold.lookahead(&lane(1), 2, 1 << 20), Lookahead::Soon);
+    assert_eq!(hold.lookahead(&lane(1), most(2, 1 << 20)), Lookahead::Soon);
 
     // It failed: the next to look gets it, once, also after a cancel that failed too.
-    hold.spared("a", Gen(0));
-    assert!(hold.doomed().is_empty(), "another claim's word");
-    hold.spared("a", Gen(1));
+    drop(doomed);
     assert!(hold.hide("a"));
     hold.show("a");
-    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
-    assert_eq!(ids(&hold.doomed()), ["a"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
+    let earlier = hold.doomed();
+    assert_eq!(ids(&earlier), ["a"]);
     assert!(hold.doomed().is_empty());
 
     // The backend hands it out again: what was decided stands, for the new claim.
     let mut again = job("a", 0, &["k"]);
     again.claimed.generation = Gen(2);
     hold.add(vec![again]);
-    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
-    assert_eq!(ids(&hold.doomed()), ["a"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
+    let mut again = hold.doomed();
+    assert_eq!(ids(&again), ["a"]);
     assert!(!hold.forget_claim("a", Gen(1)) && hold.has_claim("a", Gen(2)));
-    hold.ended("a", Gen(1));
+    earlier.into_iter().for_each(Doomed::gone);
     assert!(hold.has("a"), "the earlier claim ended");
-    hold.ended("a", Gen(2));
+    assert!(
+        hold.doomed().is_empty(),
+        "that says nothing of the later one"
+    );
+    again.remove(0).gone();
     assert!(!hold.has("a"));
 }
 
@@ -735,35 +765,23 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
         asked: hold.wakes(),
         ..refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"))
     };
-    let may_ask = |hold: &Hold| hold.pick(&lane(1), 1, NOW).len() == 1;
+    let may_ask = |hold: &Arc<Hold>| hold.pick(&lane(1), 1, MANY, NOW).len() == 1;
 
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![job("a", 0, &["k"])]);
-    let a = hold.pick(&lane(1), 1, NOW).remove(0);
+    let a = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
     let refused = no(&hold);
     hold.wake(&limits(&["other"]));
-    hold.put_back(a, Some(refused));
+    a.refuse(refused);
     assert!(
         !may_ask(&hold),
         "the end of another key's slot is nothing to it"
     );
     hold.wake(&limits(&["k"]));
-    let a = hold.pick(&lane(1), 1, NOW).remove(0);
+    let a = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
     let refused = no(&hold);
     hold.wake(&limits(&["k"]));
-    hold.put_back(a, Some(refused));
-    assert!(may_ask(&hold));
-
-    // A fresh claim is not in the hold yet when the slot ends.
-    let hold = Hold::default();
-    let mut fresh = [job("a", 0, &["k"])];
-    hold.fetched(&lane(1), &Gate::default(), Instant::now());
-    assert!(hold.is_first(&lane(1), &fresh));
-    let refused = no(&hold);
-    hold.wake(&limits(&["k"]));
-    let [a] = &mut fresh;
-    hold.enter(a);
-    hold.put_back(a.clone(), Some(refused));
+    a.refuse(refused);
     assert!(may_ask(&hold));
 }
 
@@ -771,17 +789,14 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
 async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let second = |n: u64| NOW.plus(n * 1_000_000);
     let refuse = |refused, rescheduled| {
-        let hold = Hold::default();
+        let hold = hold();
         hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-        let held = hold.pick(&lane(1), 1, NOW).remove(0);
+        let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
         let policy = Arc::from("k");
-        hold.put_back(
-            held,
-            Some(Refusal {
-                rescheduled,
-                ..refusal(refused, policy)
-            }),
-        );
+        held.refuse(Refusal {
+            rescheduled,
+            ..refusal(refused, policy)
+        });
         hold
     };
     let at = |hold: &Hold, now| {
@@ -808,99 +823,294 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_set_aside_is_out_of_reach_until_it_is_not() {
-    let hold = Hold::default();
+async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() {
+    let hold = hold();
     let claim = |id: &str, generation| {
         let mut held = job(id, 0, &["k"]);
         held.claimed.generation = Gen(generation);
         held
     };
     hold.add((1..=5).map(|n| claim(&n.to_string(), n)).collect());
-    let in_hand = hold.pick(&lane(1), 1, NOW).remove(0);
+    let in_hand = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
     let old = |claimed: &Claimed| claimed.generation <= Gen(4);
-    assert_eq!(hold.set_aside(old), 3, "one is in hand, one is new");
-    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["5"]);
-    hold.put_back(in_hand, None);
-    assert_eq!(hold.set_aside(old), 1);
-    assert_eq!(hold.len(), 5);
-    assert!(hold.take_last(|_| true, &HashSet::new()).is_none());
+    let wanted: Vec<Claimed> = hold.unwanted(Duration::ZERO);
+    let wanted: Vec<Claimed> = wanted.into_iter().filter(old).collect();
+    assert!(!hold.has_offers());
+    assert_eq!(hold.offer(&wanted).len(), 3, "one is in hand, one is new");
+    assert!(hold.offer(&wanted).is_empty(), "once");
+    assert!(hold.is_offered(&wanted[0]) && !hold.is_offered(&in_hand.claimed));
+    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    assert_eq!(ids(&picked), ["5"]);
+    assert_eq!(hold.start(&mut { picked }).len(), 1);
+    drop(in_hand);
+    assert_eq!(hold.len(), 4);
+    // Nobody gets back what the store has not heard of.
+    assert!(hold.offers_of(&lane(1)).is_empty());
+    assert_eq!(hold.untold_offers().len(), 3);
+    hold.note_offers_known(&wanted);
+    assert!(hold.untold_offers().is_empty());
+    assert_eq!(hold.offers_of(&lane(1)).len(), 3);
+    assert!(hold.offers_of(&lane(2)).is_empty());
     // A cancel finds it, and one that fails changes nothing.
     assert!(hold.hide("2") && hold.hide("3"));
     hold.show("2");
-    assert!(hold.pick(&lane(1), 9, NOW).is_empty());
+    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    assert_eq!(ids(&picked), ["1"]);
+    assert_eq!(hold.start(&mut { picked }).len(), 1);
     tokio::time::advance(Duration::from_secs(27)).await;
-    assert!(hold.lapsed(|_| true).is_empty());
+    assert!(hold.lapsed_offers().is_empty());
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(hold.lapsed(|claimed| claimed.generation == Gen(4)).len(), 1);
+    assert_eq!(hold.lapsed_offers().len(), 3);
     // All may go out again, in their order, but for what is hidden meanwhile.
-    assert_eq!(hold.set_aside(|_| false), 0);
-    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["1", "2", "4"]);
+    let offers = hold.all_offers().into_iter();
+    let ours: Vec<_> = offers.map(|of| (of, Gen(9))).collect();
+    hold.end_offers(&ours);
+    assert!(!hold.has_offers());
+    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    assert_eq!(ids(&picked), ["2", "4"]);
+    assert_eq!(picked[0].claimed.generation, Gen(9));
+    assert_eq!(hold.start(&mut { picked }).len(), 2);
     hold.show("3");
-    assert_eq!(ids(&hold.pick(&lane(1), 9, NOW)), ["3"]);
+    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    assert_eq!(ids(&picked), ["3"]);
+    assert_eq!(hold.start(&mut { picked }).len(), 1);
+    // The backend hands one out again.
+    hold.add(vec![claim("6", 6)]);
+    hold.offer(&hold.unwanted(Duration::ZERO));
+    assert!(hold.has_offers());
+    hold.add(vec![claim("6", 7)]);
+    assert!(!hold.has_offers());
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_jobs_go_one_by_one_and_the_last_first() {
-    let hold = Hold::default();
+    let hold = hold();
     hold.add(vec![
         job("low", -1, &["k"]),
         job("a", 0, &["k"]),
         job("b", 0, &["k"]),
         job("c", 0, &["k"]),
     ]);
-    assert!(hold.take_last(|_| false, &HashSet::new()).is_none());
+    assert!(hold.pick_last(|_| false, &HashSet::new()).is_none());
     let stay = HashSet::from([Arc::from("c")]);
-    let low = hold.take_last(|_| true, &stay).unwrap();
-    let last = hold.take_last(|_| true, &stay).unwrap();
+    let low = hold.pick_last(|_| true, &stay).unwrap();
+    let last = hold.pick_last(|_| true, &stay).unwrap();
     assert_eq!((&*low.claimed.job, &*last.claimed.job), ("low", "b"));
     // One that is handed out to us again meanwhile is another claim.
     let mut again = job("low", -1, &["k"]);
     again.claimed.generation = Gen(2);
     hold.add(vec![again]);
-    hold.wait_on(low);
-    hold.wait_on(last);
-    let order: Vec<Held> = (0..4)
-        .filter_map(|_| hold.take_last(|_| true, &HashSet::new()))
+    drop((low, last));
+    let order: Vec<Pick> = (0..4)
+        .filter_map(|_| hold.pick_last(|_| true, &HashSet::new()))
         .collect();
-    assert_eq!(ids(&order), ["low", "b", "c", "a"]);
+    assert_eq!(ids(&order), ["low", "c", "b", "a"]);
     assert_eq!(order[0].claimed.generation, Gen(2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_proven_before_is_in_doubt() {
-    let hold = Hold::default();
-    hold.fetched(&lane(1), &Gate::default(), Instant::now());
-    let jobs = ["waits", "aside", "hidden", "later"].map(|id| job(id, 0, &["k"]));
-    hold.add(jobs.to_vec());
-    hold.set_aside(|claimed| &*claimed.job == "aside");
-    assert!(hold.hide("hidden"));
-    tokio::time::advance(Duration::from_secs(1)).await;
-    let then = Instant::now();
-    hold.proved("later", then, Duration::from_secs(30));
-    hold.doubt_before(then);
-    let proofs = hold.proofs();
-    let in_doubt = |id: &str| {
-        let (_, proven, _) = (proofs.iter().find(|(claimed, ..)| &*claimed.job == id)).unwrap();
-        then.duration_since(*proven) >= Duration::from_secs(30)
-    };
-    let doubts = ["waits", "aside", "hidden", "later"].map(in_doubt);
-    assert_eq!(doubts, [true, true, true, false]);
 }
 
 #[test]
 fn of_two_words_of_the_backend_the_later_counts() {
-    let (hold, second) = (Hold::default(), Duration::from_secs(1));
+    let (hold, second) = (hold(), Duration::from_secs(1));
     hold.add(vec![job("a", 0, &["k"])]);
-    let then = hold.proofs()[0].1;
+    let then = hold.proofs()[0].1.at;
     hold.proved("a", then + second, second);
     // Sent before that one, and answered after it.
     hold.proved("a", then, 30 * second);
-    let (_, proven, granted) = hold.proofs().remove(0);
-    assert_eq!((proven, granted), (then + second, second));
+    let (_, proof) = hold.proofs().remove(0);
+    assert_eq!((proof.at, proof.granted), (then + second, second));
     // Nothing that was said before a doubt counts against what is said after it.
-    let mut picked = hold.pick(&lane(1), 1, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
     picked[0].doubt();
-    put_all_back(&hold, picked);
+    drop(picked);
     hold.proved("a", then, 30 * second);
-    assert_eq!(hold.proofs()[0].2, 30 * second);
+    assert_eq!(hold.proofs()[0].1.granted, 30 * second);
+}
+
+const IDLE: Duration = Duration::from_secs(10);
+const LARGE: usize = 1 << 20;
+const NONE: Option<Duration> = None;
+
+/// So many held jobs of a lane that a worker asked for just now: `1a`, `1b` and so on.
+fn hold_jobs(hold: &Hold, scope: u64, jobs: u8) {
+    hold.fetched(&lane(scope), &Gate::default(), Instant::now());
+    let jobs = (b'a'..b'a' + jobs).map(|letter| {
+        let mut held = job(&format!("{scope}{}", char::from(letter)), 0, &["k"]);
+        held.claimed.scope = scope;
+        held
+    });
+    hold.add(jobs.collect());
+}
+
+async fn pass(hold: &Hold, time: Duration) {
+    tokio::time::advance(time).await;
+    hold.look_for_idle(IDLE, Instant::now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_asks_for_takes_no_places() {
+    let hold = hold();
+    hold_jobs(&hold, 1, 4);
+    let asks = |scope: u64| hold.fetched(&lane(scope), &Gate::default(), Instant::now());
+    let bytes = hold.bytes();
+    let free = |max_bytes| hold.lookahead(&lane(2), most(8, max_bytes));
+    pass(&hold, IDLE - Duration::from_millis(1)).await;
+    assert_eq!(
+        (free(LARGE), free(bytes)),
+        (Lookahead::Free(3), Lookahead::Free(1))
+    );
+    pass(&hold, Duration::from_millis(1)).await;
+    assert_eq!(
+        (free(LARGE), free(bytes)),
+        (Lookahead::Free(6), Lookahead::Free(3))
+    );
+    // What leaves an idle lane, and what comes into it.
+    hold.forget("1a");
+    hold_jobs(&hold, 2, 1);
+    assert_eq!(free(LARGE), Lookahead::Free(5));
+    // Somebody asks for it again, and it is worked off like any.
+    asks(1);
+    assert_eq!(hold.lookahead(&lane(3), most(8, LARGE)), Lookahead::Free(3));
+    // A FETCH that stands in line asks.
+    let _waiter = Standing::new(&hold, vec![lane(1)]);
+    pass(&hold, 2 * IDLE).await;
+    assert_eq!(hold.lookahead(&lane(3), most(8, LARGE)), Lookahead::Free(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_says_nothing_of_what_is_idle() {
+    let hold = hold();
+    let idle = || {
+        let Amount { jobs, bytes } = hold.state().idle;
+        (jobs, bytes)
+    };
+    hold_jobs(&hold, 1, 3);
+    assert!(hold.unwanted(IDLE).is_empty());
+    pass(&hold, IDLE).await;
+    assert_eq!(hold.unwanted(IDLE).len(), 3);
+    let three = (3, hold.bytes());
+    assert_eq!(idle(), three);
+    // Another lane is busy meanwhile.
+    hold_jobs(&hold, 2, 2);
+    hold_jobs(&hold, 2, 0);
+    hold.forget("2a");
+    assert_eq!(idle(), three);
+    hold.forget("1a");
+    hold.forget("1b");
+    assert_eq!(idle(), (1, three.1 / 3));
+    // What left is not counted again at the next look.
+    pass(&hold, Duration::ZERO).await;
+    assert_eq!(idle(), (1, three.1 / 3));
+    hold_jobs(&hold, 1, 0);
+    assert_eq!(idle(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_places_are_needed_the_longest_idle_go() {
+    let hold = hold();
+    for scope in 1..=3 {
+        hold_jobs(&hold, scope, 6);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    pass(&hold, IDLE).await;
+    // Eight of eighteen take no places; the others have taken all, those beside the hold too.
+    assert!(
+        hold.pick_idle(most(8, LARGE), NONE).is_empty(),
+        "nobody needs them"
+    );
+    assert_eq!(hold.lookahead(&lane(4), most(8, LARGE)), Lookahead::Soon);
+    let gone = hold.pick_idle(most(8, LARGE), NONE);
+    assert_eq!(ids(&gone), ["1f", "1e"]);
+    gone.into_iter().for_each(Pick::gone);
+    assert!(
+        hold.pick_idle(most(8, LARGE), NONE).is_empty(),
+        "once for each need"
+    );
+    assert_eq!(hold.lookahead(&lane(4), most(8, LARGE)), Lookahead::Free(1));
+    // Bytes likewise.
+    let few = hold.bytes() / 4;
+    assert_eq!(hold.lookahead(&lane(4), most(100, few)), Lookahead::Soon);
+    assert_eq!(
+        ids(&hold.pick_idle(most(100, few), NONE))[..2],
+        ["1d", "1c"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn siblings_have_their_time_to_take_what_would_go() {
+    const OFFERED: Duration = Duration::from_secs(5);
+    let hold = hold();
+    for scope in 1..=3 {
+        hold_jobs(&hold, scope, 6);
+    }
+    pass(&hold, IDLE).await;
+    let needs = || assert_eq!(hold.lookahead(&lane(4), most(8, LARGE)), Lookahead::Soon);
+    let gone = || hold.pick_idle(most(8, LARGE), Some(OFFERED)).len();
+    // What was not offered stays, however long it waits.
+    needs();
+    pass(&hold, 2 * OFFERED).await;
+    assert_eq!(gone(), 0);
+    needs();
+    assert_eq!(hold.offer(&hold.unwanted(IDLE)).len(), 18);
+    assert_eq!(gone(), 0);
+    pass(&hold, OFFERED).await;
+    // One of them is asked for again.
+    hold.fetched(&lane(1), &Gate::default(), Instant::now());
+    pass(&hold, Duration::ZERO).await;
+    needs();
+    assert_eq!(gone(), 2);
+    assert_eq!(hold.all_offers().len() + hold.untold_offers().len(), 16);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_for_a_backlog_that_fills_the_hold_by_itself() {
+    let hold = hold();
+    hold_jobs(&hold, 1, 12);
+    pass(&hold, IDLE).await;
+    hold_jobs(&hold, 2, 10);
+    assert_eq!(hold.lookahead(&lane(2), most(8, LARGE)), Lookahead::Full);
+    assert!(hold.pick_idle(most(8, LARGE), NONE).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
+    let hold = hold();
+    let named = |hold: &Hold| {
+        let mut named: Vec<String> = Vec::new();
+        named.extend(hold.take_unnamed().iter().map(|of| of.job.to_string()));
+        named
+    };
+    assert!(named(&hold).is_empty());
+    let numbered = |id: &str, generation| {
+        let mut held = job(id, 0, &["k"]);
+        held.claimed.generation = Gen(generation);
+        held
+    };
+    hold.add((1..=4).map(|n| numbered(&n.to_string(), n)).collect());
+    hold.forget("2");
+    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    assert_eq!(
+        (ids(&picked), named(&hold)),
+        (vec!["1"], vec!["3".into(), "4".into()])
+    );
+    drop(picked);
+    assert!(named(&hold).is_empty(), "once");
+    // The backend gives one again.
+    hold.add(vec![numbered("3", 9)]);
+    assert_eq!(named(&hold), ["3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
+    let hold = hold();
+    hold.add(vec![job("a", 0, &["k"])]);
+    for refused in [
+        Refused::Paused,
+        Refused::ForSlot(NOW),
+        Refused::Until(NOW.plus(9_000_000)),
+    ] {
+        let pick = hold.pick(&lane(1), 1, MANY, NOW.plus(2_000_000)).remove(0);
+        pick.refuse(refusal(refused, Arc::from("k")));
+        let may_ask = |after| hold.candidates(&lane(1), NOW.plus(after)) == 1;
+        assert!(!may_ask(999_999) && may_ask(1_000_000), "{refused:?}");
+    }
 }

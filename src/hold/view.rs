@@ -3,25 +3,17 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
+use tokio::time::Instant;
 
+use super::offer::Offer;
 use super::queue::Queue;
-use super::state::Whereabouts;
-use super::{Held, Hold};
+use super::state::Known;
+use super::{Held, Hold, Lane, Proof, Refused};
 use crate::limit::{Limited, Limits, Timestamp};
-use crate::store::Gen;
-
-/// A held job as others see it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct View {
-    /// The job as a worker would get it.
-    pub body: Bytes,
-    /// Its attempt as it was claimed, if the backend showed one.
-    pub attempt: Option<u32>,
-    /// When it is expected to start, if it is rescheduled; else it is available.
-    pub scheduled_at: Option<Timestamp>,
-}
+use crate::policy::Gate;
+use crate::store::{Claimed, Gen};
 
 /// How many jobs of a queue are held.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -30,6 +22,52 @@ pub struct Tally {
     pub held: usize,
     /// Those of them that are seen as scheduled.
     pub scheduled: usize,
+}
+
+/// What waiting could bring a FETCH; by default nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Prospect {
+    /// When the soonest of what waits for a time could start.
+    pub at: Option<Timestamp>,
+    /// From when the end of a slot, which may come at any moment, could let something start.
+    pub slot: Option<Timestamp>,
+}
+
+impl Prospect {
+    /// Something could start at this time.
+    pub fn at(at: Timestamp) -> Prospect {
+        Prospect {
+            at: Some(at),
+            slot: None,
+        }
+    }
+
+    /// Something could start when a slot ends, from this time on.
+    pub fn slot_from(at: Timestamp) -> Prospect {
+        Prospect {
+            at: None,
+            slot: Some(at),
+        }
+    }
+
+    /// Something could start when a slot ends.
+    pub fn slot() -> Prospect {
+        Prospect::slot_from(Timestamp(0))
+    }
+
+    /// Whether waiting until `end` may help.
+    pub fn is_by(self, end: Timestamp) -> bool {
+        self.at.into_iter().chain(self.slot).any(|at| at <= end)
+    }
+
+    /// What both bring.
+    pub fn or(self, other: Prospect) -> Prospect {
+        let sooner = |a: Option<Timestamp>, b: Option<Timestamp>| a.into_iter().chain(b).min();
+        Prospect {
+            at: sooner(self.at, other.at),
+            slot: sooner(self.slot, other.slot),
+        }
+    }
 }
 
 impl Hold {
@@ -78,7 +116,7 @@ impl Hold {
     pub fn is_in_hand(&self, job: &str) -> bool {
         let state = self.state();
         let known = state.jobs.get(job);
-        known.is_some_and(|known| matches!(known.whereabouts, Whereabouts::InHand))
+        known.is_some_and(Known::is_picked)
     }
 
     /// Whether this claim of a job is held, in hand included.
@@ -89,38 +127,6 @@ impl Hold {
         let state = self.state();
         let known = state.jobs.get(job);
         known.is_some_and(|known| known.generation == generation)
-    }
-
-    /// Under which scope a job is held, in hand included.
-    pub fn scope_of(&self, job: &str) -> Option<u64> {
-        if self.is_empty() {
-            return None;
-        }
-        let state = self.state();
-        Some(state.jobs.get(job)?.lane.scope)
-    }
-
-    /// The waiting jobs of a queue, or of all queues without a name, under the scopes of which `sees` says so.
-    pub fn views(
-        &self,
-        name: Option<&str>,
-        now: Timestamp,
-        sees: impl Fn(u64) -> bool,
-    ) -> Vec<View> {
-        let state = self.state();
-        let lanes = state
-            .queues
-            .iter()
-            .filter(|(lane, _)| name.is_none_or(|name| name == &*lane.queue) && sees(lane.scope));
-        let groups = lanes.flat_map(|(_, queue)| queue.all_groups());
-        let views = groups.flat_map(|group| {
-            group.jobs.iter().map(move |held| View {
-                body: held.body.clone(),
-                attempt: held.claimed.attempt,
-                scheduled_at: group.scheduled_at(held.claimed.visibility, now),
-            })
-        });
-        views.collect()
     }
 
     /// How many held jobs each queue has under the scopes of which `sees` says so.
@@ -195,5 +201,204 @@ impl Hold {
             .filter(|group| group.limits.iter().any(&matches))
             .map(|group| group.jobs.len())
             .sum()
+    }
+
+    /// Whether and when a job of the lane could start by itself, and the policy that it waits for.
+    pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<Arc<str>>) {
+        let state = self.state();
+        let Some(queue) = state.queues.get(lane) else {
+            return (Prospect::default(), None);
+        };
+        let groups = queue.all_groups().filter(|group| !group.jobs.is_empty());
+        groups.fold((Prospect::default(), None), |(prospect, policy), group| {
+            let with = prospect.or(match group.refused {
+                None => Prospect::at(Timestamp(0)),
+                Some(Refused::Until(at)) => Prospect::at(at),
+                Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
+                Some(Refused::Paused) => Prospect::default(),
+            });
+            if with == prospect && policy.is_some() {
+                (prospect, policy)
+            } else {
+                (with, group.refused_by.clone())
+            }
+        })
+    }
+
+    /// Whether the backend may have more of the lane than it gave, as far as its last answer tells.
+    pub fn more(&self, lane: &Lane) -> bool {
+        self.state().queues.get(lane).is_none_or(|queue| queue.more)
+    }
+
+    /// When the backend was last asked for jobs of the lane.
+    pub fn asked_at(&self, lane: &Lane) -> Option<Instant> {
+        self.state().queues.get(lane)?.asked_at
+    }
+
+    /// Up to `max` waiting jobs of the lane, with their attempts, that are `alike` and not proven since `before`, next
+    /// to leave first: they are proven together with the one that is due.
+    pub fn unproven(
+        &self,
+        lane: &Lane,
+        alike: impl Fn(&Claimed) -> bool,
+        before: Instant,
+        max: usize,
+    ) -> Vec<(Arc<str>, Option<u32>)> {
+        let state = self.state();
+        let Some(queue) = state.queues.get(lane) else {
+            return Vec::new();
+        };
+        (queue.jobs())
+            .filter(|held| held.proof.at < before && alike(&held.claimed))
+            .take(max)
+            .map(|held| (held.claimed.job.clone(), held.claimed.attempt))
+            .collect()
+    }
+
+    /// The jobs that are not in hand, each with the backend's last word on it.
+    pub fn proofs(&self) -> Vec<(Claimed, Proof)> {
+        self.state()
+            .each()
+            .map(|held| (held.claimed.clone(), held.proof))
+            .collect()
+    }
+
+    /// Whether a held job's claim can no longer be counted on.
+    pub fn is_past_deadline(&self, job: &str) -> bool {
+        let now = Instant::now();
+        self.state()
+            .each()
+            .any(|held| &*held.claimed.job == job && held.proof.deadline <= now)
+    }
+
+    /// How many waiting jobs of the lane may be asked for.
+    pub fn candidates(&self, lane: &Lane, now: Timestamp) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let state = self.state();
+        let groups = state.holding(lane).into_iter().flat_map(Queue::all_groups);
+        let may_ask = groups.filter(|group| group.may_ask(now));
+        may_ask.map(|group| group.jobs.len()).sum()
+    }
+
+    /// Jobs of the queue, over all scopes, that wait for nothing but the gate's own limits, with those in
+    /// flight: what the queue's room is already promised to.
+    pub fn promised(&self, queue_name: &str, gate: &Gate) -> usize {
+        let state = self.state();
+        let of_queue = state.queues.of_queue(queue_name);
+        of_queue
+            .map(|queue| {
+                let waiting: usize = (queue.all_groups())
+                    .filter(|group| group.limits.len() <= gate.limited.len())
+                    .map(|group| group.jobs.len())
+                    .sum();
+                waiting + queue.in_flight
+            })
+            .sum()
+    }
+
+    /// Whether a held job of the lane that waits for nothing but the gate's own limits was refused, and
+    /// may not be asked for yet: then there is no room for another either, and the store need not be asked.
+    pub fn is_refused(&self, lane: &Lane, gate: &Gate, now: Timestamp) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let state = self.state();
+        let Some(queue) = state.holding(lane) else {
+            return false;
+        };
+        queue.all_groups().any(|group| {
+            !group.jobs.is_empty()
+                && group.limits.len() <= gate.limited.len()
+                && !group.may_ask(now)
+        })
+    }
+
+    /// Whether the backend must be asked before a held job of the lane goes out: the lane has shown a
+    /// higher priority than the best that is held here.
+    pub fn outranked(&self, lane: &Lane) -> bool {
+        let state = self.state();
+        let Some(queue) = state.queues.get(lane) else {
+            return false;
+        };
+        let best = queue
+            .groups
+            .iter()
+            .find(|(_, groups)| groups.iter().any(|g| !g.jobs.is_empty()));
+        best.is_some_and(|(Reverse(best), _)| queue.highest > Some(*best))
+    }
+
+    /// The claims of which the store has not heard: those that came since this was last asked, but for picked ones,
+    /// for which the question of their start is the first word.
+    pub fn take_unnamed(&self) -> Vec<Claimed> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut state = self.state();
+        let mut unnamed = std::mem::take(&mut state.unnamed);
+        unnamed.retain(|(job, generation)| {
+            let known = state.jobs.get(job);
+            known.is_some_and(|known| known.generation == *generation && !known.is_picked())
+        });
+        if unnamed.is_empty() {
+            return Vec::new();
+        }
+        let unnamed: HashSet<Gen> = unnamed.into_iter().map(|(_, of)| of).collect();
+        let claims = state.each().map(|held| &held.claimed);
+        let claims = claims.filter(|claimed| unnamed.contains(&claimed.generation));
+        claims.cloned().collect()
+    }
+
+    /// The waiting jobs whose limits are of an earlier edition of the policies.
+    pub fn before(&self, edition: u64) -> Vec<Held> {
+        let state = self.state();
+        let groups = state.queues.values().flat_map(Queue::all_groups);
+        let early = groups.filter(|group| group.edition < edition);
+        early.flat_map(|group| &group.jobs).cloned().collect()
+    }
+
+    /// The waiting jobs of lanes that no worker has asked for in so long: siblings may have a worker for them.
+    pub fn unwanted(&self, idle: Duration) -> Vec<Claimed> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let state = self.state();
+        let queues = state.queues.values();
+        let idle = queues.filter(|queue| queue.fetched_at.elapsed() >= idle);
+        let waiting = idle.flat_map(Queue::jobs);
+        waiting.map(|held| held.claimed.clone()).collect()
+    }
+
+    /// The offers of which the store has not said that it knows them: it is asked again.
+    pub fn untold_offers(&self) -> Vec<Claimed> {
+        self.offers_that(|offer| !offer.is_known)
+    }
+
+    /// The jobs of a lane of which the store knows that they are offered, those first that were claimed first.
+    pub fn offers_of(&self, lane: &Lane) -> Vec<Claimed> {
+        self.offers_that(|offer| offer.is_known && offer.held.lane() == *lane)
+    }
+
+    /// All jobs of which the store knows that they are offered, those first that were claimed first.
+    pub fn all_offers(&self) -> Vec<Claimed> {
+        self.offers_that(|offer| offer.is_known)
+    }
+
+    /// The offered jobs whose claims can no longer be counted on.
+    pub fn lapsed_offers(&self) -> Vec<Claimed> {
+        let now = Instant::now();
+        self.offers_that(|offer| offer.held.proof.deadline <= now)
+    }
+
+    fn offers_that(&self, is: impl Fn(&Offer) -> bool) -> Vec<Claimed> {
+        if !self.has_offers() {
+            return Vec::new();
+        }
+        let state = self.state();
+        let offers = state.offers().filter(|offer| is(offer));
+        let mut claims: Vec<Claimed> = offers.map(|offer| offer.held.claimed.clone()).collect();
+        claims.sort_by_key(|claimed| claimed.generation);
+        claims
     }
 }

@@ -5,14 +5,14 @@ use wide::u8x16;
 /// How many bytes are looked at together.
 pub(super) const LANE: usize = 16;
 
-/// Sixteen bytes. What is found among them is told as bits, one for each byte, the first one lowest.
+/// Sixteen bytes. Findings are bits, one for each byte, with the first byte lowest.
 #[derive(Clone, Copy)]
-pub(super) struct Lane(u8x16);
+pub(super) struct ByteLane(u8x16);
 
-impl Lane {
+impl ByteLane {
     #[inline]
-    pub(super) fn of(bytes: &[u8; LANE]) -> Lane {
-        Lane(u8x16::new(*bytes))
+    pub(super) fn of(bytes: &[u8; LANE]) -> ByteLane {
+        ByteLane(u8x16::new(*bytes))
     }
 
     /// Where a string ends or must not go on: at a quote, a backslash, a control character below a blank.
@@ -25,7 +25,7 @@ impl Lane {
     /// Whether any has such a place.
     #[inline]
     pub(super) fn any_stops(lanes: &[[u8; LANE]]) -> bool {
-        let stops = lanes.iter().map(|lane| Lane::of(lane).stops());
+        let stops = lanes.iter().map(|lane| ByteLane::of(lane).stops());
         stops.fold(u8x16::ZERO, |all, one| all | one).to_bitmask() != 0
     }
 
@@ -51,7 +51,7 @@ impl Lane {
     #[inline]
     pub(super) fn brackets(self) -> u64 {
         // Both kinds differ in the bit of lower case only.
-        let lower = Lane(self.0 | u8x16::splat(0x20));
+        let lower = ByteLane(self.0 | u8x16::splat(0x20));
         u64::from((lower.same(b'{') | lower.same(b'}')).to_bitmask())
     }
 
@@ -84,7 +84,7 @@ mod tests {
                         let found = bytes.iter().position(|byte| wanted(*byte));
                         found.unwrap_or(LANE)
                     };
-                    let lane = Lane::of(&bytes);
+                    let lane = ByteLane::of(&bytes);
                     let stops = |byte| byte < b' ' || matches!(byte, b'"' | b'\\');
                     assert_eq!(lane.stop(), place_of(stops), "{bytes:?}");
                     assert_eq!(lane.beyond(), place_of(|byte| byte > 0x7f), "{bytes:?}");

@@ -7,25 +7,19 @@ use super::string::unescaped;
 /// Letters from the rare to the frequent, as they are in the names and texts of jobs.
 const RARE_FIRST: &[u8] = b"zqjxkwvbyghfp_muldcrsnotiae";
 
-/// What Go folds to an ASCII letter.
+/// The characters that Go folds to an ASCII letter.
 const KELVIN_SIGN: char = '\u{212A}';
 const LONG_S: char = '\u{17F}';
 
 /// A member's name as it is written between its quotes.
 #[derive(Clone, Copy)]
 pub(super) struct Name<'a> {
-    inside: &'a [u8],
-    /// Whether it has escapes or characters beyond ASCII: it may be one that is shorter.
-    disguised: bool,
+    pub(super) inside: &'a [u8],
+    /// Whether it has escapes or characters beyond ASCII, so that it may be a shorter name.
+    pub(super) disguised: bool,
 }
 
-impl<'a> Name<'a> {
-    /// `disguised`: it has escapes or characters beyond ASCII.
-    #[inline]
-    pub(super) fn known(inside: &'a [u8], disguised: bool) -> Name<'a> {
-        Name { inside, disguised }
-    }
-
+impl Name<'_> {
     /// Whether Go's decoder takes it for its field `name`.
     #[inline]
     pub(super) fn folds_to(self, name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Reading while checking: each byte of a text is looked at once.
+//! Reads while it checks, so that each byte of a text is looked at once.
 //!
 //! [`Json::parse`] checks a text, and every walk over it afterwards looks at it again. Where one walk is
 //! enough, and the text is large or comes with every request, a [`Reader`] does both in one pass.
@@ -96,7 +96,11 @@ impl<'a> Reader<'a> {
             let text = reader.text;
             let name = scan::name(text, reader.pos)?;
             reader.pos = name.value;
-            member(MemberName(Name::known(name.inside, name.disguised)), reader)
+            let written = Name {
+                inside: name.inside,
+                disguised: name.disguised,
+            };
+            member(MemberName(written), reader)
         })
     }
 
@@ -112,7 +116,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What comes between `open` and `close`, piece by piece; a value that begins otherwise as a whole.
+    /// Reads the pieces between `open` and `close`. A value that begins otherwise is read as a whole.
     fn inside(
         &mut self,
         open: u8,

@@ -7,7 +7,7 @@ use std::iter;
 use std::ops::Range;
 
 use super::JsonError;
-use super::lane::{LANE, Lane};
+use super::lane::{ByteLane, LANE};
 
 /// Checks that `text` is one value with whitespace around it, and says where.
 pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
@@ -46,7 +46,7 @@ fn word(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 /// Checks the array or object that begins at `pos`; returns its end.
 #[inline(never)]
 fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
-    let mut open = Open::default();
+    let mut open = Nesting::default();
     loop {
         pos = match text.get(pos) {
             Some(b'"') => string(text, pos)?,
@@ -57,7 +57,7 @@ fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
                 let closer = if *opener == b'{' { b'}' } else { b']' };
                 let first = blank(text, pos + 1);
                 if text.get(first) != Some(&closer) {
-                    open.push(closer == b'}');
+                    open.push(closer);
                     pos = if closer == b'}' {
                         name(text, first)?.value
                     } else {
@@ -98,10 +98,9 @@ fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
     }
 }
 
-/// What is open around a place: one bit for each level, set for an object. All but absurd texts fit into
-/// one word.
+/// The nesting around a place: one bit for each level, set for an object. Nearly every text fits into one word.
 #[derive(Default)]
-struct Open {
+struct Nesting {
     levels: usize,
     /// The innermost lowest.
     objects: u64,
@@ -109,13 +108,13 @@ struct Open {
     outer: Vec<u64>,
 }
 
-impl Open {
+impl Nesting {
     #[inline]
-    fn push(&mut self, object: bool) {
+    fn push(&mut self, closer: u8) {
         if self.levels > 0 && self.levels.is_multiple_of(64) {
             self.outer.push(self.objects);
         }
-        self.objects = self.objects << 1 | u64::from(object);
+        self.objects = self.objects << 1 | u64::from(closer == b'}');
         self.levels += 1;
     }
 
@@ -135,7 +134,7 @@ impl Open {
 }
 
 /// A member's name, checked.
-pub(super) struct Named<'a> {
+pub(super) struct CheckedName<'a> {
     /// The name without its quotes.
     pub(super) inside: &'a [u8],
     /// Whether it has escapes or characters beyond ASCII.
@@ -149,15 +148,15 @@ const NEAR: usize = 1 + LANE + 3;
 
 /// Checks a member's name and colon.
 #[inline(always)]
-pub(super) fn name(text: &[u8], pos: usize) -> Result<Named<'_>, JsonError> {
+pub(super) fn name(text: &[u8], pos: usize) -> Result<CheckedName<'_>, JsonError> {
     // Nearly all are short, and stand close to their values.
     if let Some([b'"', near @ ..]) = text.get(pos..).and_then(<[u8]>::first_chunk::<NEAR>)
-        && let Some(lane) = near.first_chunk().map(Lane::of)
+        && let Some(lane) = near.first_chunk().map(ByteLane::of)
         && let length = lane.stop()
         && let Some((inside, [b'"', b':', value, ..])) = near.split_at_checked(length)
         && *value > b' '
     {
-        return Ok(Named {
+        return Ok(CheckedName {
             inside,
             disguised: lane.beyond() < length,
             value: pos + 1 + length + 2,
@@ -167,7 +166,7 @@ pub(super) fn name(text: &[u8], pos: usize) -> Result<Named<'_>, JsonError> {
 }
 
 #[inline(never)]
-fn any_name(text: &[u8], pos: usize) -> Result<Named<'_>, JsonError> {
+fn any_name(text: &[u8], pos: usize) -> Result<CheckedName<'_>, JsonError> {
     if text.get(pos) != Some(&b'"') {
         return Err(JsonError::Malformed(pos));
     }
@@ -177,7 +176,7 @@ fn any_name(text: &[u8], pos: usize) -> Result<Named<'_>, JsonError> {
     if text.get(colon) != Some(&b':') {
         return Err(JsonError::Malformed(colon));
     }
-    Ok(Named {
+    Ok(CheckedName {
         inside,
         disguised: !inside.is_ascii() || inside.contains(&b'\\'),
         value: blank(text, colon + 1),
@@ -304,7 +303,7 @@ fn blanks(text: &[u8], mut pos: usize) -> usize {
 }
 
 /// Where a member's name and value are.
-pub(super) struct Entry {
+pub(super) struct MemberRange {
     /// The name with its quotes.
     pub(super) name: Range<usize>,
     /// Whether the name has escapes or characters beyond ASCII.
@@ -314,7 +313,7 @@ pub(super) struct Entry {
 }
 
 /// The members of the object that begins at `start` of a checked text; none if that is not one.
-pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Entry> + use<'_> {
+pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = MemberRange> + use<'_> {
     let mut place = (text.get(start) == Some(&b'{')).then_some(start + 1);
     iter::from_fn(move || {
         let start = next(text, place?)?;
@@ -322,7 +321,7 @@ pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Entry> 
         let named = name(text, start).ok()?;
         let value = named.value..skip(text, named.value);
         place = Some(value.end);
-        Some(Entry {
+        Some(MemberRange {
             name: start..start + named.inside.len() + 2,
             disguised: named.disguised,
             value,
@@ -375,13 +374,13 @@ fn skip(text: &[u8], mut pos: usize) -> usize {
 /// what skipping costs.
 fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
     let mut open = 1_usize;
-    // What the block before leaves: an escape for the first byte, and all bits set in a string.
+    // The state after the last block: whether its last byte escapes the next one, and all bits set inside a string.
     let mut escape = false;
     let mut inside = 0_u64;
     loop {
         let rest = text.get(pos..).unwrap_or_default();
         let lanes = lanes(rest);
-        let bits = |found: fn(Lane) -> u64| {
+        let bits = |found: fn(ByteLane) -> u64| {
             let all = lanes.iter().rev();
             all.fold(0, |bits, lane| bits << LANE | found(*lane))
         };
@@ -393,7 +392,7 @@ fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
         } else {
             u64::MAX
         };
-        let mut brackets = bits(Lane::brackets) & !strings;
+        let mut brackets = bits(ByteLane::brackets) & !strings;
 
         // Brackets are few: one at a time is quicker than counting both kinds.
         while brackets != 0 {
@@ -417,7 +416,7 @@ const BLOCK: usize = 64;
 
 /// The next bytes of a text, with blanks behind it.
 #[inline]
-fn lanes(rest: &[u8]) -> [Lane; BLOCK / LANE] {
+fn lanes(rest: &[u8]) -> [ByteLane; BLOCK / LANE] {
     let mut padded = [b' '; BLOCK];
     let block = rest.first_chunk().unwrap_or_else(|| {
         let both = padded.iter_mut().zip(rest);
@@ -425,7 +424,7 @@ fn lanes(rest: &[u8]) -> [Lane; BLOCK / LANE] {
         &padded
     });
     let (lanes, _) = block.as_chunks();
-    std::array::from_fn(|nth| Lane::of(lanes.get(nth).unwrap_or(&[b' '; LANE])))
+    std::array::from_fn(|nth| ByteLane::of(lanes.get(nth).unwrap_or(&[b' '; LANE])))
 }
 
 /// The bytes after a backslash that is not itself escaped. `carry` says whether the first byte
@@ -473,7 +472,7 @@ pub(super) fn stop(text: &[u8], pos: usize) -> usize {
     let rest = text.get(pos..).unwrap_or_default();
     let (lanes, end) = rest.as_chunks();
     for (nth, lane) in lanes.iter().enumerate() {
-        let at = Lane::of(lane).stop();
+        let at = ByteLane::of(lane).stop();
         if at < LANE {
             return pos + nth * LANE + at;
         }
@@ -483,7 +482,7 @@ pub(super) fn stop(text: &[u8], pos: usize) -> usize {
         .iter_mut()
         .zip(end)
         .for_each(|(to, from)| *to = *from);
-    pos + lanes.len() * LANE + Lane::of(&padded).stop().min(end.len())
+    pos + lanes.len() * LANE + ByteLane::of(&padded).stop().min(end.len())
 }
 
 /// How many bytes at the beginning are whole blocks without a place at which a string ends or must not go on.
@@ -492,12 +491,12 @@ fn quiet(rest: &[u8]) -> usize {
     let (blocks, _) = rest.as_chunks::<BLOCK>();
     let stops = |block: &&[u8; BLOCK]| {
         let (lanes, _) = block.as_chunks();
-        Lane::any_stops(lanes)
+        ByteLane::any_stops(lanes)
     };
     BLOCK * blocks.iter().take_while(|block| !stops(block)).count()
 }
 
 #[inline]
-fn lane_at(text: &[u8], pos: usize) -> Option<Lane> {
-    text.get(pos..)?.first_chunk().map(Lane::of)
+fn lane_at(text: &[u8], pos: usize) -> Option<ByteLane> {
+    text.get(pos..)?.first_chunk().map(ByteLane::of)
 }

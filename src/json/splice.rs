@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::scan::{self, Entry};
+use super::scan::{self, MemberRange};
 use super::{Json, Kind, Member, quote};
 
 /// Replacements in a text, applied in one pass.
@@ -12,13 +12,13 @@ pub struct Splice {
     edits: Vec<Edit>,
     /// Changes of whole members with the place where their object begins. Which comma goes or
     /// comes depends on all changes of an object, so that is settled when they are applied.
-    changes: Vec<(usize, Change)>,
+    changes: Vec<(usize, MemberChange)>,
 }
 
 type Edit = (Range<usize>, Vec<u8>);
 
 #[derive(Debug)]
-enum Change {
+enum MemberChange {
     /// Removes the member whose name begins here.
     Remove(usize),
     /// Adds a member: name, colon and value.
@@ -41,7 +41,7 @@ impl Splice {
     /// Removes an object's member with the comma that belongs to it.
     pub fn remove_member(&mut self, object: Json<'_>, member: Member<'_>) {
         self.changes
-            .push((object.start, Change::Remove(member.name.start)));
+            .push((object.start, MemberChange::Remove(member.name.start)));
     }
 
     /// Adds a member at an object's end: `name` plain, `value` as JSON. Members that have the
@@ -50,7 +50,7 @@ impl Splice {
         let mut member = quote(name).into_bytes();
         member.push(b':');
         member.extend_from_slice(value);
-        self.changes.push((object.start, Change::Add(member)));
+        self.changes.push((object.start, MemberChange::Add(member)));
     }
 
     /// Sets a member: in the place of the one that has this very name, else at the object's end. `value` is JSON.
@@ -111,7 +111,7 @@ impl Splice {
 }
 
 /// Turns all changes of one object into edits.
-fn settle(text: &[u8], changes: &[(usize, Change)], edits: &mut Vec<Edit>) {
+fn settle(text: &[u8], changes: &[(usize, MemberChange)], edits: &mut Vec<Edit>) {
     let Some((object, _)) = changes.first() else {
         return;
     };
@@ -119,8 +119,8 @@ fn settle(text: &[u8], changes: &[(usize, Change)], edits: &mut Vec<Edit>) {
     let mut added = Vec::new();
     for (_, change) in changes {
         match change {
-            Change::Remove(name) => removed.push(*name),
-            Change::Add(member) => added.push(member),
+            MemberChange::Remove(name) => removed.push(*name),
+            MemberChange::Add(member) => added.push(member),
         }
     }
     removed.sort_unstable();
@@ -129,7 +129,7 @@ fn settle(text: &[u8], changes: &[(usize, Change)], edits: &mut Vec<Edit>) {
     let mut end = object + 1;
     let mut kept = false;
     let mut entries = scan::members(text, *object).peekable();
-    while let Some(Entry { name, value, .. }) = entries.next() {
+    while let Some(MemberRange { name, value, .. }) = entries.next() {
         if removed.binary_search(&name.start).is_err() {
             kept = true;
         } else if kept {

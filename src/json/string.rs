@@ -5,20 +5,20 @@ use std::fmt::Write;
 use std::iter;
 use std::str::Chars;
 
-/// The text of a checked string from what is between its quotes, which is `plain` if it has no escapes; `None`
-/// where a surrogate has no partner, which no text can hold.
-pub(super) fn text(inside: &[u8], plain: bool) -> Option<Cow<'_, str>> {
+/// The text between the quotes of a checked string without escapes.
+pub(super) fn plain(inside: &[u8]) -> Cow<'_, str> {
     // Much quicker than the lossy way, which is hardly ever needed.
-    let whole = match std::str::from_utf8(inside) {
+    match std::str::from_utf8(inside) {
         Ok(whole) => Cow::Borrowed(whole),
         Err(_) => String::from_utf8_lossy(inside),
-    };
-    if plain {
-        return Some(whole);
     }
-    unescaped(&whole)
-        .collect::<Option<String>>()
-        .map(Cow::Owned)
+}
+
+/// The text of a checked string with escapes, from the text between its quotes. `None` if a surrogate has no
+/// partner, which no text can hold.
+pub(super) fn unescape(inside: &[u8]) -> Option<Cow<'_, str>> {
+    let text: Option<String> = unescaped(&plain(inside)).collect();
+    text.map(Cow::Owned)
 }
 
 /// The characters of a checked string from what is between its quotes; `None` stands for a

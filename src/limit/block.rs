@@ -1,6 +1,6 @@
 //! A window with edges over one key's starts: where it ends, and how many there were.
 
-use super::packed::{Reader, Writer};
+use super::packed::{PackedReader, Writer};
 use super::{EARLY, Edges, Rate, Timestamp, WindowKind};
 
 /// The starts of one key in one fixed or calendar window.
@@ -44,7 +44,11 @@ impl Block {
         to.u32(self.next);
     }
 
-    pub(super) fn unpack(period: u64, kind: WindowKind, from: &mut Reader<'_>) -> Option<Block> {
+    pub(super) fn unpack(
+        period: u64,
+        kind: WindowKind,
+        from: &mut PackedReader<'_>,
+    ) -> Option<Block> {
         Some(Block {
             period,
             kind,
@@ -90,7 +94,7 @@ impl Block {
 
     /// When more may start than the `limit` allows at `now`, if anything counts.
     pub(super) fn grows(&self, limit: u32, now: Timestamp) -> Option<Timestamp> {
-        let At { edges, count, next } = self.at(now);
+        let CurrentWindow { edges, count, next } = self.at(now);
         let room = |count: u32| limit.saturating_sub(count);
         match (count, room(next) > room(count)) {
             (0, _) => None,
@@ -101,7 +105,7 @@ impl Block {
 
     /// When those that count at `now` begin to leave, if there are any.
     pub(super) fn leaves(&self, now: Timestamp) -> Option<Timestamp> {
-        let At { edges, count, .. } = self.at(now);
+        let CurrentWindow { edges, count, .. } = self.at(now);
         (count > 0).then_some(edges.ends)
     }
 
@@ -129,16 +133,16 @@ impl Block {
 
     /// The window of `now`. A time before the one that is known is that of a clock which went back;
     /// that frees nothing.
-    fn at(&self, now: Timestamp) -> At {
+    fn at(&self, now: Timestamp) -> CurrentWindow {
         let Block {
             edges, count, next, ..
         } = *self;
         if now < edges.ends {
-            return At { edges, count, next };
+            return CurrentWindow { edges, count, next };
         }
         let new = self.edges(now);
         let follows = new.starts == edges.ends;
-        At {
+        CurrentWindow {
             edges: new,
             count: if follows { next } else { 0 },
             next: 0,
@@ -151,7 +155,7 @@ impl Block {
 }
 
 /// A window, and what counts in it.
-struct At {
+struct CurrentWindow {
     edges: Edges,
     count: u32,
     next: u32,

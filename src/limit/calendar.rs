@@ -76,9 +76,9 @@ impl Unit {
 
 /// A time zone by its IANA name. Cheap to clone; equal when the names are.
 #[derive(Clone)]
-pub struct Zone(Arc<Named>);
+pub struct Zone(Arc<NamedZone>);
 
-struct Named {
+struct NamedZone {
     name: Box<str>,
     rules: TimeZone,
 }
@@ -92,7 +92,7 @@ impl Zone {
         let unknown = || UnknownZone(name.into());
         let rules = TimeZone::get(name).map_err(|_| unknown())?;
         let name = rules.iana_name().ok_or_else(unknown)?.into();
-        Ok(Zone(Arc::new(Named { name, rules })))
+        Ok(Zone(Arc::new(NamedZone { name, rules })))
     }
 
     /// Its name, as the database writes it.

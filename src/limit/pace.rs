@@ -15,7 +15,7 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-use super::packed::{Reader, Writer};
+use super::packed::{PackedReader, Writer};
 use super::{EARLY, Room, Throttle, Timestamp};
 
 /// The longest time in nanoseconds in which a burst may be earned back: 2^61, some 73 years. A
@@ -140,7 +140,7 @@ impl Pace {
         to.time(self.last);
     }
 
-    pub(super) fn unpack(from: &mut Reader<'_>) -> Option<Pace> {
+    pub(super) fn unpack(from: &mut PackedReader<'_>) -> Option<Pace> {
         let (micros, rest) = (from.long()?, u64::from(from.u16()?));
         Some(Pace {
             earned: micros.saturating_mul(1000).saturating_add(rest),
@@ -203,8 +203,8 @@ impl Spacing {
             .unwrap_or(Quota::per_second(self.burst));
         let quota = spaced.allow_burst(self.burst);
         // Born at time zero, so that its state is time since 1970 and outlives the limiter.
-        let limiter: RateLimiter<NotKeyed, Earned, At, NoOpMiddleware<Nanos>> =
-            RateLimiter::new(quota, Earned(Cell::new(earned)), At(Cell::new(0)));
+        let limiter: RateLimiter<NotKeyed, Earned, GivenTime, NoOpMiddleware<Nanos>> =
+            RateLimiter::new(quota, Earned(Cell::new(earned)), GivenTime(Cell::new(0)));
         limiter.clock().0.set(nanos(at));
         match limiter.check() {
             Ok(()) => Ok(limiter.into_state_store().0.get()),
@@ -230,9 +230,9 @@ impl StateStore for Earned {
 }
 
 /// `governor`'s clock: the time that was passed in.
-struct At(Cell<u64>);
+struct GivenTime(Cell<u64>);
 
-impl Clock for At {
+impl Clock for GivenTime {
     type Instant = Nanos;
 
     fn now(&self) -> Nanos {

@@ -38,9 +38,9 @@ impl Writer {
 }
 
 /// Bytes being read.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct PackedReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> PackedReader<'a> {
     pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

@@ -35,8 +35,7 @@ impl KeyState {
     ///
     /// Windows must be sliding ones: those with edges know only the window of now. No slots are taken, so
     /// a limit on them refuses what is over it and counts nothing. A shut key grants what it would grant
-    /// now, and so does one with a window of which nothing is known any more: a start in it would be all that
-    /// is known.
+    /// now, and so does one that has no place for a window.
     pub fn reserve(
         &mut self,
         limits: &Limits,
@@ -45,7 +44,7 @@ impl KeyState {
         now: Timestamp,
     ) -> Reserved {
         let mut reserved = Reserved::default();
-        let only_now = self.is_shut(now).is_some() || self.has_forgotten(limits, now);
+        let only_now = self.is_shut(now).is_some() || self.lacks_place(limits, now);
         let mut from = now;
         while reserved.turns.len() < want {
             match self.ask(limits, from) {

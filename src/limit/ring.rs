@@ -1,6 +1,6 @@
 //! The starts of a busy window, counted by sub-window.
 
-use super::packed::{Reader, Writer};
+use super::packed::{PackedReader, Writer};
 use super::{EARLY, Timestamp};
 
 /// How many sub-windows are kept. With 126 of them to a period and twice [`EARLY`] the oldest that
@@ -44,7 +44,7 @@ impl Ring {
         self.counts.iter().for_each(|count| to.u32(*count));
     }
 
-    pub(super) fn unpack(period: u64, from: &mut Reader<'_>) -> Option<Ring> {
+    pub(super) fn unpack(period: u64, from: &mut PackedReader<'_>) -> Option<Ring> {
         let mut ring = Ring::new(period, Timestamp::default());
         ring.low = from.long()?;
         ring.total = from.u32()?;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::packed::{Reader, Writer};
+use super::packed::{PackedReader, Writer};
 use super::{Room, Timestamp};
 
 /// No starts until a time, but for probes where they are wanted.
@@ -40,7 +40,7 @@ impl Shut {
         to.time(self.next);
     }
 
-    pub(super) fn unpack(from: &mut Reader<'_>) -> Option<Shut> {
+    pub(super) fn unpack(from: &mut PackedReader<'_>) -> Option<Shut> {
         Some(Shut {
             since: from.time()?,
             until: from.time()?,

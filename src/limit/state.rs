@@ -1,6 +1,6 @@
 //! Everything that is known of one key, and the two steps of a start: ask, then take.
 
-use super::packed::{Reader, Writer};
+use super::packed::{PackedReader, Writer};
 use super::windows::Windows;
 use super::{
     EARLY, Limits, Measure, Pace, Rate, Refusal, Room, Shut, Strategy, Throttle, Timestamp,
@@ -30,6 +30,11 @@ pub struct Undo {
 }
 
 impl Undo {
+    /// When the start was granted, which is at most [`EARLY`] before it counts.
+    pub fn granted(&self) -> Timestamp {
+        self.then
+    }
+
     /// All of it as bytes.
     pub fn pack(&self) -> Vec<u8> {
         let mut to = Writer::default();
@@ -42,7 +47,7 @@ impl Undo {
 
     /// What [`Undo::pack`] wrote; `None`: somebody else did.
     pub fn unpack(bytes: &[u8]) -> Option<Undo> {
-        let from = &mut Reader(bytes);
+        let from = &mut PackedReader(bytes);
         let undo = Undo {
             at: from.time()?,
             then: from.time()?,
@@ -68,22 +73,6 @@ impl KeyState {
     /// # Errors
     /// The refusal that lets go last.
     pub fn ask(&self, limits: &Limits, now: Timestamp) -> Result<Timestamp, Refusal> {
-        self.ask_ahead(limits, now, 0)
-    }
-
-    /// As [`KeyState::ask`], for a hand-out that takes `lead` microseconds: the start counts so much later,
-    /// spacing grants it so much sooner, and names a time that is so much sooner where it refuses. The
-    /// job must not go out before the time at which it counts, less [`EARLY`].
-    ///
-    /// # Errors
-    /// The refusal that lets go last.
-    pub fn ask_ahead(
-        &self,
-        limits: &Limits,
-        now: Timestamp,
-        lead: u64,
-    ) -> Result<Timestamp, Refusal> {
-        let soonest = now.plus(lead);
         let mut worst: Option<Refusal> = None;
         let mut opens: Option<Timestamp> = None;
         let mut refuse = |strategy, limit, current, at| {
@@ -114,10 +103,9 @@ impl KeyState {
         let at = limits
             .throttle
             .as_ref()
-            .map_or(soonest, |throttle| self.pace.next(throttle, soonest));
-        if at > soonest.plus(EARLY) {
+            .map_or(now, |throttle| self.pace.next(throttle, now));
+        if at > now.plus(EARLY) {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
-            let at = at.minus(lead);
             refuse(Strategy::Throttle, limit, limit, Some(at));
         }
         match worst {
@@ -141,7 +129,7 @@ impl KeyState {
         for throttle in limits.clone().filter_map(|limits| limits.throttle.as_ref()) {
             self.pace = self.pace.and(before.after(throttle, at));
         }
-        for rate in windows(limits) {
+        for rate in each_window(limits) {
             self.windows.add(rate, at, now);
         }
         if let Some(shut) = &mut self.shut {
@@ -167,7 +155,7 @@ impl KeyState {
         if self.pace == undo.after {
             self.pace = undo.before;
         }
-        for rate in windows(limits) {
+        for rate in each_window(limits) {
             self.windows.remove(rate, undo.at, undo.then);
         }
         if let Some(shut) = &mut self.shut {
@@ -175,10 +163,10 @@ impl KeyState {
         }
     }
 
-    /// Whether a window of these limits may have been forgotten while it counted starts.
-    pub(super) fn has_forgotten(&self, limits: &Limits, now: Timestamp) -> bool {
+    /// Whether the key has no place for a window of these limits.
+    pub(super) fn lacks_place(&self, limits: &Limits, now: Timestamp) -> bool {
         let mut rates = limits.rates.iter();
-        rates.any(|rate| self.windows.forgotten(rate, now).is_some())
+        rates.any(|rate| self.windows.has_place_at(rate, now).is_some())
     }
 
     /// A start that was counted at `at` did not happen, however old it is.
@@ -237,11 +225,6 @@ impl KeyState {
 
     /// How many starts the limits allow at `now`.
     pub fn room(&self, limits: &Limits, now: Timestamp) -> Room {
-        self.room_ahead(limits, now, 0)
-    }
-
-    /// As [`KeyState::room`], for hand-outs that take `lead` microseconds.
-    pub fn room_ahead(&self, limits: &Limits, now: Timestamp, lead: u64) -> Room {
         let mut room = Room::OPEN;
         if let Some(shut) = self.is_shut(now) {
             let until = shut.room(now);
@@ -259,11 +242,7 @@ impl KeyState {
             room = room.and(self.rate_room(rate, now));
         }
         match &limits.throttle {
-            Some(throttle) => {
-                let pace = self.pace.room(throttle, now.plus(lead));
-                let at = pace.at.map(|at| at.minus(lead));
-                room.and(Room { at, ..pace })
-            }
+            Some(throttle) => room.and(self.pace.room(throttle, now)),
             None => room,
         }
     }
@@ -277,10 +256,7 @@ impl KeyState {
     pub fn counted(&self, rate: &Rate, now: Timestamp) -> (u32, Option<Timestamp>) {
         match self.windows.get(rate) {
             Some(window) => (window.count(now), window.leaves(now)),
-            None => match self.windows.forgotten(rate, now) {
-                Some(until) => (rate.limit.get(), Some(until)),
-                None => (0, None),
-            },
+            None => (0, None),
         }
     }
 
@@ -318,7 +294,7 @@ impl KeyState {
 
     /// What [`KeyState::pack`] wrote; `None`: somebody else did.
     pub fn unpack(bytes: &[u8]) -> Option<(KeyState, Timestamp)> {
-        let from = &mut Reader(bytes);
+        let from = &mut PackedReader(bytes);
         let (active, seen, pace) = (from.u32()?, from.time()?, Pace::unpack(from)?);
         let shut = match from.byte()? {
             0 => None,
@@ -343,7 +319,7 @@ impl KeyState {
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {
         let limit = rate.limit.get();
         let window = self.windows.get(rate);
-        if let Some(until) = self.windows.forgotten(rate, now) {
+        if let Some(until) = self.windows.has_place_at(rate, now) {
             return Room {
                 starts: 0,
                 at: Some(granted_from(until)),
@@ -366,8 +342,10 @@ fn granted_from(first: Timestamp) -> Timestamp {
     first.plus(EARLY)
 }
 
-/// Each window once.
-fn windows<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> impl Iterator<Item = &'a Rate> {
+/// Each window of these limits once.
+pub fn each_window<'a>(
+    limits: impl Iterator<Item = &'a Limits> + Clone,
+) -> impl Iterator<Item = &'a Rate> {
     let all = limits.flat_map(|limits| limits.rates.iter());
     let earlier = all.clone();
     let same = |one: &Rate, other: &Rate| one.period == other.period && one.window == other.window;

@@ -1,6 +1,6 @@
 //! A sliding window over one key's starts.
 
-use super::packed::{Reader, Writer};
+use super::packed::{PackedReader, Writer};
 use super::ring::Ring;
 use super::{EARLY, Timestamp};
 
@@ -52,7 +52,11 @@ impl Window {
         }
     }
 
-    pub(super) fn unpack(period: u64, is_exact: bool, from: &mut Reader<'_>) -> Option<Window> {
+    pub(super) fn unpack(
+        period: u64,
+        is_exact: bool,
+        from: &mut PackedReader<'_>,
+    ) -> Option<Window> {
         let starts = if is_exact {
             let mut log = Vec::with_capacity(from.0.len() / 7);
             while !from.0.is_empty() {

@@ -1,5 +1,5 @@
-//! Connections that are opened: which address of a name; and, of those that are accepted too, whether the other side is
-//! still there.
+//! Opens connections: chooses among the addresses of a name, and has the system notice a peer that vanished. A host
+//! that vanished sends no word of it, so without this a request on such a connection would wait for its whole time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,34 +9,61 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// How long an address has for itself. One that lets packets vanish must not take the time of those after it.
+/// How long an address is tried alone. One that lets packets vanish must not take the time of those after it.
 const AHEAD: Duration = Duration::from_millis(250);
-/// Silence after which the other side is asked whether it is there, how often, and the answers that it may miss.
-/// A host that vanished sends no word of it, and an event stream and a WebSocket have no time of their own.
-const SILENCE: Duration = Duration::from_secs(15);
-const EACH: Duration = Duration::from_secs(5);
-const MISSED: u32 = 3;
 
-/// Opens a connection to the first of a name's addresses that answers.
+/// How the system asks whether a silent peer is still there.
+pub(super) struct Probes {
+    /// The silence before the first probe.
+    silence: Duration,
+    /// The time between two probes.
+    each: Duration,
+    /// The unanswered probes after which the connection has ended.
+    missed: u32,
+}
+
+/// For clients: event streams and WebSockets have no timeout of their own.
+pub(super) const OF_CLIENTS: Probes = Probes {
+    silence: Duration::from_secs(15),
+    each: Duration::from_secs(5),
+    missed: 3,
+};
+
+/// For the backend: an ACK must not wait long for an answer on a dead connection.
+const OF_BACKEND: Probes = Probes {
+    silence: Duration::from_secs(2),
+    each: Duration::from_secs(1),
+    missed: 3,
+};
+
+/// How long the backend's host may leave bytes of ours unacknowledged. Probes do not run while bytes are under way,
+/// and by itself the system would send those again for a quarter of an hour. Only Linux has this option.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
+
+/// Opens a connection to the first of a name's addresses that answers. If it dies without a word, that shows
+/// within 5 s.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(super) async fn open(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let stream = first_of(addresses, TcpStream::connect).await?;
     stream.set_nodelay(true)?;
-    ask_when_silent(SockRef::from(&stream))?;
+    probe_when_silent(SockRef::from(&stream), &OF_BACKEND)?;
+    #[cfg(target_os = "linux")]
+    SockRef::from(&stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     Ok(stream)
 }
 
-/// Has the system end a connection when the other side is not there any more. What a listener accepts inherits it.
-pub(super) fn ask_when_silent(socket: SockRef<'_>) -> io::Result<()> {
+/// Has the system end the connection when its peer is gone. Connections that a listener accepts inherit this.
+pub(super) fn probe_when_silent(socket: SockRef<'_>, probes: &Probes) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
-        .with_time(SILENCE)
-        .with_interval(EACH)
-        .with_retries(MISSED);
+        .with_time(probes.silence)
+        .with_interval(probes.each)
+        .with_retries(probes.missed);
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// What the first address that answers gives. The next is tried when one has failed, and beside those that
-/// have not answered in [`AHEAD`].
+/// Connects to the first address that answers. The next one is tried when one has failed, and beside those that
+/// have not answered within [`AHEAD`].
 async fn first_of<T, A>(
     mut addresses: impl Iterator<Item = SocketAddr>,
     connect: impl Fn(SocketAddr) -> A,
@@ -113,12 +140,19 @@ mod tests {
         let Ok((Stream::Tcp(accepted), _)) = there.accept().await else {
             panic!("nothing came")
         };
-        for stream in [opened, accepted] {
+        #[cfg(target_os = "linux")]
+        assert_eq!(
+            SockRef::from(&opened).tcp_user_timeout().unwrap(),
+            Some(Duration::from_secs(5))
+        );
+        for (stream, probes) in [(opened, OF_BACKEND), (accepted, OF_CLIENTS)] {
             let socket = SockRef::from(&stream);
             assert!(socket.keepalive().unwrap());
-            assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE);
-            assert_eq!(socket.tcp_keepalive_interval().unwrap(), EACH);
-            assert_eq!(socket.tcp_keepalive_retries().unwrap(), MISSED);
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), probes.silence);
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), probes.each);
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), probes.missed);
         }
+        let noticed = OF_BACKEND.silence + OF_BACKEND.each * OF_BACKEND.missed;
+        assert_eq!(noticed, Duration::from_secs(5));
     }
 }

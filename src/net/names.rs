@@ -1,5 +1,5 @@
-//! The addresses of a name: one look-up at a time for each, shared by all who wait for it. A look-up has a thread of
-//! its own for as long as it takes, whoever still waits; what it finds too late for them is for those who come next.
+//! Looks up the addresses of names. All who wait for a name share one look-up, which has a thread of its own. If it
+//! finishes too late for them, its addresses serve those who come next.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,29 +10,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// So long somebody waits for a look-up: a little less than for a connection, so that it is said what was late.
+/// How long a caller waits for a look-up. It is a little less than the time for a connection, so that the error names
+/// the look-up.
 const LONGEST: Duration = Duration::from_millis(1_900);
 
-/// So long the addresses are kept that came too late, before they are looked up anew: where each look-up takes as
-/// long, nobody would ever have any.
+/// How long addresses that came too late are kept before the next look-up. Where each look-up takes that long, nobody
+/// would ever have an address otherwise.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// What was found, or why nothing was.
+/// The addresses, or why there are none.
 type Found = Result<Vec<IpAddr>, (io::ErrorKind, String)>;
 
 thread_local! {
-    /// The look-ups of this thread that are under way, or whose addresses are kept.
+    /// The look-ups of this thread that run, and those whose addresses are kept.
     static LOOK_UPS: RefCell<HashMap<String, LookUp>> = RefCell::default();
 }
 
-/// A look-up that is under way, or whose addresses are kept.
+/// A look-up that runs, or whose addresses are kept.
 struct LookUp {
     found: watch::Receiver<Option<Found>>,
-    /// Whether somebody asked for the name since it was last looked at.
+    /// Whether somebody asked for the name since the last look-up.
     asked: bool,
 }
 
-/// All addresses of `host` with this port, in the order in which they are to be tried.
+/// All addresses of `host` with this port, in the order in which to try them.
 ///
 /// # Errors
 /// There are none, or they were not found in time.
@@ -57,7 +58,7 @@ pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAdd
     }
 }
 
-/// The look-up of a name that is under way or kept, or a new one.
+/// The running or kept look-up of a name, or a new one.
 fn join(host: &str) -> watch::Receiver<Option<Found>> {
     let name = host.to_owned();
     join_or(host, move || {
@@ -69,7 +70,7 @@ fn join(host: &str) -> watch::Receiver<Option<Found>> {
     })
 }
 
-/// The same; `look_up` begins a new one.
+/// Like [`join`], but starts a new one with `look_up`.
 fn join_or<L>(
     host: &str,
     look_up: impl Fn() -> L + Send + 'static,
@@ -78,7 +79,7 @@ where
     L: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
 {
     LOOK_UPS.with_borrow_mut(|all| {
-        // Of one whose runtime is gone nothing comes any more.
+        // A look-up whose runtime is gone never answers.
         let known = all.get_mut(host);
         if let Some(known) = known.filter(|known| known.found.has_changed().is_ok()) {
             known.asked = true;
@@ -95,8 +96,8 @@ where
     })
 }
 
-/// Looks a name up. Where that takes too long the addresses are kept, and looked up anew for as long as somebody
-/// asks for them; those before stand until then, so that nobody waits.
+/// Looks a name up. If that takes too long, the addresses are kept and looked up anew for as long as somebody asks for
+/// them. The old addresses stand until then, so that nobody waits.
 async fn keep<L>(host: String, give: watch::Sender<Option<Found>>, look_up: impl Fn() -> L)
 where
     L: Future<Output = io::Result<Vec<IpAddr>>>,

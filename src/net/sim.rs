@@ -1,5 +1,5 @@
-//! A network inside one process, for simulated time: ports are channels, connections are pipes.
-//! What belongs to one simulated process ([`Network::process`]) can be cut off as if it was killed.
+//! A network inside one process for simulated time: ports are channels, connections are pipes. The part that belongs
+//! to one simulated process ([`Network::process`]) can be cut off as if that process was killed.
 
 use std::collections::HashMap;
 use std::io;

@@ -86,13 +86,6 @@ impl PolicySet {
         }
     }
 
-    /// Whether some entry names this queue, exactly or by a glob.
-    pub fn names_queue(&self, queue: &str) -> bool {
-        let patterns = self.policies.iter().flat_map(|one| &one.matching.queue);
-        let entries = self.queues.iter().map(|entry| &entry.name);
-        patterns.chain(entries).any(|name| name.matches(queue))
-    }
-
     /// The queues that some entry names without a glob and of which every job waits for this job key.
     pub fn covered<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;

@@ -1,20 +1,27 @@
 //! The `rate_limit` that comes with a job: every spelling found in the wild, read into one form.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
-use super::numbers::{self, Window, Wrong};
-use super::{FieldError, spelling, template};
-use crate::duration;
-use crate::json::{Json, Kind};
-use crate::limit::{Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle};
+use super::fields::{Fields, JsonObject, Strangers};
+use super::limits::limits_in_json;
+use super::spelling::POLICY;
+use super::{FieldError, template};
+use crate::json::Json;
+use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 
 /// The member of `meta` for producers whose SDK has no `rate_limit` option.
 pub const META: &str = "ojs.rate_limit";
 
 /// The policy name of limits that a job brings.
 pub const BROUGHT: &str = "job";
+
+/// The words of `on_limit`.
+pub const ON_LIMIT: [(&str, OnLimit); 3] = [
+    ("wait", OnLimit::Wait),
+    ("reschedule", OnLimit::Reschedule),
+    ("drop", OnLimit::Drop),
+];
 
 /// The member of `meta` in which the sidecar keeps the policy as sent, because backends forget it:
 /// `{"policy": …, "at": "options.rate_limit", "visibility_timeout_ms": …}`.
@@ -75,7 +82,7 @@ pub fn sent_policies(job: Json<'_>) -> Result<Vec<Sent<'_>>, FieldError> {
     let mut sent = Vec::new();
     for (at, value) in places {
         let Some(raw) = value else { continue };
-        if let Some(policy) = read_sent(raw, at, &queue)? {
+        if let Some(policy) = read(raw, at, &queue, Strangers::RefuseSlips)? {
             sent.push(Sent { at, raw, policy });
         }
     }
@@ -100,7 +107,7 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
     for policy in places
         .into_iter()
         .flatten()
-        .filter_map(|value| read(value, "", queue).ok().flatten())
+        .filter_map(|value| read(value, "", queue, Strangers::Pass).ok().flatten())
     {
         if !own.contains(&policy) {
             own.push(policy);
@@ -109,71 +116,43 @@ pub fn own_policies(job: Json<'_>, queue: &str) -> Vec<Limited> {
     own
 }
 
-/// As [`read`], of one that its producer can still mend: what would limit less than it seems to say is refused.
-/// What the backend has already is read as it is, so that the rest of it limits.
-fn read_sent(raw: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, FieldError> {
-    let stranger = spelling::stranger(raw, At::Path(at))?;
-    one_rate(raw, At::Path(at))?;
-    let policy = read(raw, at, queue)?;
-    match (stranger, &policy) {
-        (Some(name), Some(policy)) if policy.limits == Limits::default() => {
-            let message = format!(
-                "is not known, and nothing beside it is a limit; known are {}",
-                spelling::known()
-            );
-            Err(At::Path(at).field(&name, message))
-        }
-        _ => Ok(policy),
-    }
-}
-
 /// Reads one `rate_limit` value in any of the accepted spellings; `at` is where it stands, for
-/// messages. `None`: it is null. Unknown members are ignored, `null` members are absent.
-/// `{max_per_second: 1}` has no key and uses its queue's own, `max_per_second:<queue>`; a policy with
-/// only a key has no numbers and joins that key.
+/// messages. `None`: it is null. `{max_per_second: 1}` has no key and uses its queue's own,
+/// `max_per_second:<queue>`; a policy with only a key has no numbers and joins that key.
+///
+/// `strangers` are refused where the producer can still mend what would limit less than it seems to say.
 ///
 /// # Errors
 /// The first member that has a wrong type, an unknown word or a number out of range.
-fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, FieldError> {
+fn read(
+    value: Json<'_>,
+    at: &str,
+    queue: &str,
+    strangers: Strangers,
+) -> Result<Option<Limited>, FieldError> {
     if value.is_null() {
         return Ok(None);
     }
-    let at = At::Path(at);
-    if value.kind() != Kind::Object {
-        return Err(at.error(
-            "must be an object such as {\"key\": \"stripe\", \"concurrency\": 5}",
-            value,
-        ));
-    }
-    let mut throttle = read_throttle(value, at)?;
-    let mut keyless = None;
-    if let Some(most) = at.int(value, "max_per_second")? {
-        let spacing = numbers::throttle(most, 1_000_000, 1)
-            .map_err(|wrong| at.field("max_per_second", wrong.message))?;
-        // Two spacings of one key would be one state asked twice: the slower one says both.
-        throttle = Some(throttle.map_or(spacing, |other| slower(other, spacing)));
-        keyless = Some(template::key_of("max_per_second:", queue));
-    }
-    let limits = Limits {
-        concurrency: match at.int(value, "concurrency")? {
-            Some(slots) => {
-                Some(numbers::concurrency(slots).map_err(|m| at.field("concurrency", m))?)
-            }
-            None => None,
-        },
-        rates: read_rates(value, at)?,
-        throttle,
-    };
-    let on_limit = read_on_limit(value, at)?;
-    let key = match (read_key(value, at)?, keyless) {
-        (Some(key), _) | (None, Some(key)) => key,
-        (None, None) => {
-            return Err(at.field(
+    let example = "{\"key\": \"stripe\", \"concurrency\": 5}";
+    let mut from = JsonObject::new(value, at, strangers, example)?;
+    let stranger = from.check_names(&POLICY)?;
+    let limits = limits_in_json(&mut from)?;
+    let on_limit = from.word("on_limit", &ON_LIMIT)?.unwrap_or_default();
+    let key = match (from.text("key")?, from.has("max_per_second")) {
+        (Some(text), _) => Key::new(&text).map_err(|bad| from.error("key", bad.to_string()))?,
+        (None, true) => template::key_of("max_per_second:", queue),
+        (None, false) => {
+            return Err(from.error(
                 "key",
                 "is required: the name that all jobs of one limit share, such as \"stripe\"",
             ));
         }
     };
+    if let Some(name) = stranger.filter(|_| limits == Limits::default()) {
+        let known = POLICY.join(", ");
+        let message = format!("is not known, and nothing beside it is a limit; known are {known}");
+        return Err(from.error(&name, message));
+    }
     Ok(Some(Limited {
         space: Space::Job,
         key,
@@ -183,341 +162,16 @@ fn read(value: Json<'_>, at: &str, queue: &str) -> Result<Option<Limited>, Field
     }))
 }
 
-/// A spacing that passes neither of two: the longer step, the smaller burst, and from start to start
-/// unless both are measured otherwise.
-pub(super) fn slower(one: Throttle, other: Throttle) -> Throttle {
-    let starts_a_period = |t: &Throttle| (u128::from(t.period.get()), u128::from(t.limit.get()));
-    let ((p1, l1), (p2, l2)) = (starts_a_period(&one), starts_a_period(&other));
-    let step = if p1 * l2 >= p2 * l1 { one } else { other };
-    let measure = match one.measure == other.measure {
-        true => one.measure,
-        false => Measure::Start,
-    };
-    Throttle {
-        burst: one.burst.min(other.burst),
-        measure,
-        ..step
-    }
-}
-
-/// Both together: the smaller number of slots, every window, the slower spacing.
-pub fn strictest(one: Limits, other: Limits) -> Limits {
-    let mut rates = one.rates;
-    for rate in other.rates {
-        // Starts are counted once for each period and kind of window.
-        let same = |known: &&mut Rate| (known.period, &known.window) == (rate.period, &rate.window);
-        match rates.iter_mut().find(same) {
-            Some(known) => known.limit = known.limit.min(rate.limit),
-            None => rates.push(rate),
-        }
-    }
-    Limits {
-        concurrency: match (one.concurrency, other.concurrency) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        },
-        rates,
-        throttle: match (one.throttle, other.throttle) {
-            (Some(a), Some(b)) => Some(slower(a, b)),
-            (a, b) => a.or(b),
-        },
-    }
-}
-
-fn read_key(value: Json<'_>, at: At<'_>) -> Result<Option<Key>, FieldError> {
-    match at.text(value, "key")? {
-        Some(text) => Key::new(&text)
-            .map(Some)
-            .map_err(|bad| at.field("key", bad.to_string())),
-        None => Ok(None),
-    }
-}
-
-fn read_on_limit(value: Json<'_>, at: At<'_>) -> Result<OnLimit, FieldError> {
-    match at.text(value, "on_limit")?.as_deref() {
-        None | Some("wait") => Ok(OnLimit::Wait),
-        Some("reschedule") => Ok(OnLimit::Reschedule),
-        Some("drop") => Ok(OnLimit::Drop),
-        Some(other) => Err(at.field(
-            "on_limit",
-            format!("must be \"wait\", \"reschedule\" or \"drop\", found {other:?}"),
-        )),
-    }
-}
-
-/// Refuses a `rate` that is none, a `limit` beside one, which says the same, and a period without either.
-pub(super) fn one_rate(value: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
-    let rate = present(value, "rate");
-    // What is beside a wrong one is not what is wrong.
-    if let Some(rate) = rate {
-        is_rate(rate, at)?;
-        if rate.kind() == Kind::Array && rate.items().next().is_none() {
-            return Err(at.field("rate", "is an empty list: leave it out"));
-        }
-    }
-    let flat = present(value, "limit").is_some();
-    if rate.is_some() && flat {
-        return Err(at.field("limit", "says the same as rate: leave one of them out"));
-    }
-    let number = rate.is_some_and(|rate| rate.kind() == Kind::Number);
-    let beside = ["period", "window", "tz"];
-    let lonely = beside
-        .into_iter()
-        .find(|name| present(value, name).is_some());
-    match lonely.filter(|_| !flat && !number) {
-        Some(name) => Err(at.field(name, "needs a limit beside it")),
-        None => Ok(()),
-    }
-}
-
-/// Refuses a member `rate` of a kind that none has; `at` is where the object stands that has it.
-fn is_rate(rate: Json<'_>, at: At<'_>) -> Result<(), FieldError> {
-    let inside = at.member("rate");
-    match rate.kind() {
-        Kind::Object | Kind::Number => Ok(()),
-        Kind::Array => {
-            numbers::rates(rate.items().count()).map_err(|wrong| at.wrong(wrong))?;
-            let mut items = rate.items().enumerate();
-            match items.find(|(_, item)| item.kind() != Kind::Object) {
-                Some((index, item)) => Err(inside
-                    .item(index)
-                    .error("must be an object with limit and period", item)),
-                None => Ok(()),
-            }
-        }
-        _ => Err(inside.error(
-            "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}",
-            rate,
-        )),
-    }
-}
-
-/// `rate: {limit, period}`, a list of them, `rate: 5` beside `period`, or `limit` and `period` flat.
-pub(super) fn read_rates(value: Json<'_>, at: At<'_>) -> Result<Vec<Rate>, FieldError> {
-    let Some(rate) = present(value, "rate") else {
-        return Ok(match at.int(value, "limit")? {
-            Some(limit) => vec![read_rate(value, limit, "limit", at)?],
-            None => Vec::new(),
-        });
-    };
-    let one = |rate: Json<'_>, at: At<'_>| match at.int(rate, "limit")? {
-        Some(limit) => read_rate(rate, limit, "limit", at),
-        None => Err(at.field(
-            "limit",
-            "is required: how many jobs may start in one period",
-        )),
-    };
-    is_rate(rate, at)?;
-    let inside = at.member("rate");
-    match rate.kind() {
-        Kind::Number => {
-            let limit = at.int(value, "rate")?.unwrap_or_default();
-            Ok(vec![read_rate(value, limit, "rate", at)?])
-        }
-        Kind::Array => {
-            let items = rate.items().enumerate();
-            items
-                .map(|(index, item)| one(item, inside.item(index)))
-                .collect()
-        }
-        _ => Ok(vec![one(rate, inside)?]),
-    }
-}
-
-fn read_rate(
-    holder: Json<'_>,
-    limit: i64,
-    limit_name: &str,
-    at: At<'_>,
-) -> Result<Rate, FieldError> {
-    let named = |wrong: Wrong| {
-        let name = if wrong.member == "limit" {
-            limit_name
-        } else {
-            wrong.member
-        };
-        at.field(name, wrong.message)
-    };
-    numbers::starts(limit).map_err(named)?;
-    let (window, tz) = (at.text(holder, "window")?, at.text(holder, "tz")?);
-    let window = Window::read(window.as_deref()).map_err(named)?;
-    if present(holder, "period").is_none() {
-        return Err(at.field("period", "is required, such as \"PT1M\""));
-    }
-    let rate = match window {
-        Window::Calendar => {
-            let period = at.text(holder, "period")?.unwrap_or_default();
-            numbers::calendar(limit, &period, tz.as_deref())
-        }
-        _ => {
-            let period = at.period(holder, "period")?.unwrap_or_default();
-            let read = if window == Window::Fixed {
-                numbers::fixed
-            } else {
-                numbers::rate
-            };
-            numbers::no_zone(tz.as_deref()).and_then(|()| read(limit, period))
-        }
-    };
-    rate.map_err(named)
-}
-
-/// `throttle: {limit, period, burst?, measure?}` or `throttle: {interval, burst?, measure?}`.
-pub(super) fn read_throttle(value: Json<'_>, at: At<'_>) -> Result<Option<Throttle>, FieldError> {
-    let Some(throttle) = present(value, "throttle") else {
-        return Ok(None);
-    };
-    let at = at.member("throttle");
-    if throttle.kind() != Kind::Object {
-        return Err(at.error(
-            "must be an object such as {\"limit\": 10, \"period\": \"PT1S\"}",
-            throttle,
-        ));
-    }
-    let burst = at.int(throttle, "burst")?.unwrap_or(1);
-    let measure = at.text(throttle, "measure")?;
-    let measure = numbers::measure(measure.as_deref()).map_err(|wrong| at.wrong(wrong))?;
-    let found = (
-        at.int(throttle, "limit")?,
-        at.period(throttle, "period")?,
-        at.period(throttle, "interval")?,
-    );
-    let spacing = match found {
-        (Some(limit), Some(period), None) => numbers::throttle(limit, period, burst),
-        (None, None, Some(interval)) => numbers::interval(interval, burst),
-        (_, _, Some(_)) => {
-            return Err(at.field("interval", "stands by itself; leave out limit and period"));
-        }
-        (Some(_), None, None) => return Err(at.field("period", "is required, such as \"PT1S\"")),
-        (None, _, None) => {
-            return Err(at.field(
-                "limit",
-                "is required: how many jobs may start in one period",
-            ));
-        }
-    };
-    spacing
-        .map(|spacing| Some(Throttle { measure, ..spacing }))
-        .map_err(|wrong| at.wrong(wrong))
-}
-
-/// A member that is there and not null.
-pub(super) fn present<'a>(value: Json<'a>, name: &str) -> Option<Json<'a>> {
-    value.get(name).filter(|member| !member.is_null())
-}
-
-/// Where a value stands, for messages: it is written out only when something is wrong.
-#[derive(Clone, Copy)]
-pub(super) enum At<'a> {
-    /// A path; empty where the text begins.
-    Path(&'a str),
-    /// A member of the object there.
-    Member(&'a At<'a>, &'a str),
-    /// An item of the list there, from 0.
-    Item(&'a At<'a>, usize),
-}
-
-impl fmt::Display for At<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            At::Path(path) => f.write_str(path),
-            At::Member(At::Path(""), name) => f.write_str(name),
-            At::Member(at, name) => write!(f, "{at}.{name}"),
-            At::Item(at, index) => write!(f, "{at}[{index}]"),
-        }
-    }
-}
-
-impl At<'_> {
-    pub(super) fn member<'m>(&'m self, name: &'m str) -> At<'m> {
-        At::Member(self, name)
-    }
-
-    pub(super) fn item(&self, index: usize) -> At<'_> {
-        At::Item(self, index)
-    }
-
-    pub(super) fn field(self, name: &str, message: impl Into<String>) -> FieldError {
-        FieldError {
-            field: self.member(name).to_string(),
-            message: message.into(),
-        }
-    }
-
-    /// A member of the object here is wrong.
-    fn wrong(self, wrong: Wrong) -> FieldError {
-        self.field(wrong.member, wrong.message)
-    }
-
-    pub(super) fn error(self, should: &str, found: Json<'_>) -> FieldError {
-        FieldError {
-            field: self.to_string(),
-            message: format!("{should}, found {}", kind_name(found.kind())),
-        }
-    }
-
-    pub(super) fn int(self, object: Json<'_>, name: &str) -> Result<Option<i64>, FieldError> {
-        let Some(found) = present(object, name) else {
-            return Ok(None);
-        };
-        match found.int() {
-            Some(number) => Ok(Some(number)),
-            None if found.kind() == Kind::Number => Err(self.field(name, "must be a whole number")),
-            None => Err(self.member(name).error("must be a whole number", found)),
-        }
-    }
-
-    pub(super) fn text<'j>(
-        self,
-        object: Json<'j>,
-        name: &str,
-    ) -> Result<Option<Cow<'j, str>>, FieldError> {
-        let Some(found) = present(object, name) else {
-            return Ok(None);
-        };
-        match found.text() {
-            Some(text) => Ok(Some(text)),
-            None if found.kind() == Kind::String => {
-                Err(self.field(name, "has half of a surrogate pair"))
-            }
-            None => Err(self.member(name).error("must be a string", found)),
-        }
-    }
-
-    pub(super) fn period(self, object: Json<'_>, name: &str) -> Result<Option<u64>, FieldError> {
-        let Some(found) = present(object, name) else {
-            return Ok(None);
-        };
-        let Some(text) = found.text() else {
-            return Err(self
-                .member(name)
-                .error("must be a duration such as \"PT1M\"", found));
-        };
-        duration::parse_period(&text)
-            .map(Some)
-            .map_err(|bad| self.field(name, bad.to_string()))
-    }
-}
-
-pub(super) fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Null => "null",
-        Kind::Bool => "true or false",
-        Kind::Number => "a number",
-        Kind::String => "a string",
-        Kind::Array => "a list",
-        Kind::Object => "an object",
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::numbers;
     use super::*;
-    use crate::limit::WindowKind;
+    use crate::duration;
+    use crate::limit::{Measure, WindowKind};
 
     fn read(policy: &str) -> Result<Option<Limited>, FieldError> {
         let value = Json::parse(policy.as_bytes(), 16).unwrap();
-        super::read(value, "options.rate_limit", "billing")
+        super::read(value, "options.rate_limit", "billing", Strangers::Pass)
     }
 
     /// A policy in one line: key, slots, windows, spacing.

@@ -1,4 +1,4 @@
-//! Which numbers a limit may have, the same for the config file and for jobs.
+//! Which numbers a limit may have, wherever it is said.
 
 use std::borrow::Cow;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use jiff::Span;
 
 use crate::duration;
-use crate::limit::{Measure, Rate, Throttle, Unit, WindowKind, Zone};
+use crate::limit::{MOST_WINDOWS, Measure, Rate, Throttle, Unit, WindowKind, Zone};
 
 /// The largest `limit`, `burst` and `concurrency`.
 pub const MOST: i64 = 1_000_000_000;
@@ -18,40 +18,47 @@ pub const LONGEST: u64 = 366 * 86_400 * 1_000_000;
 /// on both sides are little.
 pub const SHORTEST_FIXED: u64 = 1_000_000;
 /// The most windows that one policy, queue or override has: each is asked at every start.
-pub const RATES: usize = 8;
+pub const RATES: usize = MOST_WINDOWS;
 /// A day in microseconds.
 const DAY: u64 = 86_400_000_000;
 
 /// A number out of range: which member, and what would be right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
-    /// `limit`, `rate`, `period`, `window`, `tz`, `burst`, `interval` or `measure`.
+    /// `concurrency`, `limit`, `rate`, `period`, `tz`, `burst` or `interval`.
     pub member: &'static str,
     /// What would be right.
     pub message: String,
+    /// What to do about it, where `message` is the whole of what is wrong.
+    pub hint: Option<String>,
 }
 
 fn wrong<T>(member: &'static str, message: impl Into<String>) -> Result<T, Wrong> {
     Err(Wrong {
         member,
         message: message.into(),
+        hint: None,
     })
 }
 
 /// Slots: 0 (pause) to [`MOST`].
 ///
 /// # Errors
-/// Out of range; says what would be right.
-pub fn concurrency(slots: i64) -> Result<u32, String> {
+/// Out of range.
+pub fn concurrency(slots: i64) -> Result<u32, Wrong> {
     match u32::try_from(slots) {
         Ok(fits) if slots <= MOST => Ok(fits),
-        _ => Err(format!("must be from 0 (pause) to {MOST}, found {slots}")),
+        _ => Err(Wrong {
+            member: "concurrency",
+            message: format!("must be from 0 (pause) to {MOST}, found {slots}"),
+            hint: Some(String::new()),
+        }),
     }
 }
 
 /// The words of `window`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Window {
+pub enum WindowWord {
     /// Every interval of the period's length.
     #[default]
     Sliding,
@@ -61,30 +68,13 @@ pub enum Window {
     Calendar,
 }
 
-impl Window {
+impl WindowWord {
     /// Each with its word.
-    pub const WORDS: [(&str, Window); 3] = [
-        ("sliding", Window::Sliding),
-        ("fixed", Window::Fixed),
-        ("calendar", Window::Calendar),
+    pub const WORDS: [(&str, WindowWord); 3] = [
+        ("sliding", WindowWord::Sliding),
+        ("fixed", WindowWord::Fixed),
+        ("calendar", WindowWord::Calendar),
     ];
-
-    /// Reads the word; none is a sliding window.
-    ///
-    /// # Errors
-    /// Another word.
-    pub fn read(word: Option<&str>) -> Result<Window, Wrong> {
-        let Some(word) = word else {
-            return Ok(Window::Sliding);
-        };
-        match Window::WORDS.iter().find(|(known, _)| *known == word) {
-            Some((_, window)) => Ok(*window),
-            None => wrong(
-                "window",
-                format!("must be \"sliding\", \"fixed\" or \"calendar\", found {word:?}"),
-            ),
-        }
-    }
 }
 
 /// How many windows a list has.
@@ -94,60 +84,49 @@ impl Window {
 pub fn rates(count: usize) -> Result<(), Wrong> {
     match count {
         0..=RATES => Ok(()),
-        _ => wrong(
-            "rate",
-            format!("has at most {RATES} windows, this one has {count}"),
-        ),
+        _ => Err(Wrong {
+            member: "rate",
+            message: format!("has at most {RATES} windows, this one has {count}"),
+            hint: Some(String::new()),
+        }),
     }
 }
 
-/// A sliding window of `limit` starts in `period` microseconds.
+/// A window of `limit` starts in `period` microseconds, sliding or fixed. [`calendar`] makes the others.
 ///
 /// # Errors
-/// A number is out of range.
-pub fn rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
-    Ok(Rate {
-        limit: starts(limit)?,
-        ..enqueue_rate(limit, period)?
-    })
-}
-
-/// The same of enqueues, which a pause does not stop.
-///
-/// # Errors
-/// As [`rate`].
-pub fn enqueue_rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
-    Ok(Rate {
-        limit: count("limit", limit)?,
-        period: checked_period(period)?,
-        window: WindowKind::Sliding,
-    })
-}
-
-/// A window of `limit` starts at multiples of `period` microseconds.
-///
-/// # Errors
-/// A number is out of range, or the period is under [`SHORTEST_FIXED`].
-pub fn fixed(limit: i64, period: u64) -> Result<Rate, Wrong> {
-    let rate = rate(limit, period)?;
-    if period < SHORTEST_FIXED {
+/// The period is out of range, or under [`SHORTEST_FIXED`] in a fixed window.
+pub fn rate(limit: NonZeroU32, period: u64, window: WindowWord) -> Result<Rate, Wrong> {
+    let micros = checked_period(period)?;
+    if window == WindowWord::Fixed && period < SHORTEST_FIXED {
         let found = duration::iso(period);
         let message = format!("must be at least 1s for a fixed window, found {found}");
         return wrong("period", message);
     }
     Ok(Rate {
-        window: WindowKind::Fixed,
-        ..rate
+        limit,
+        period: micros,
+        window: match window {
+            WindowWord::Fixed => WindowKind::Fixed,
+            WindowWord::Sliding | WindowWord::Calendar => WindowKind::Sliding,
+        },
     })
+}
+
+/// A sliding window of enqueues, which a pause does not stop.
+///
+/// # Errors
+/// A number is out of range.
+pub fn enqueue_rate(limit: i64, period: u64) -> Result<Rate, Wrong> {
+    rate(count("limit", limit)?, period, WindowWord::Sliding)
 }
 
 /// A calendar's window of `limit` starts: `period` is a day, a week, a month or a year, `tz` the
 /// wall's time zone, UTC if none is given.
 ///
 /// # Errors
-/// The limit is out of range, the period another, or the time zone unknown.
-pub fn calendar(limit: i64, period: &str, tz: Option<&str>) -> Result<Rate, Wrong> {
-    let limit = starts(limit)?;
+/// The period is another, or the time zone is unknown.
+pub fn calendar(limit: NonZeroU32, period: &str, tz: Option<&str>) -> Result<Rate, Wrong> {
     let Some(unit) = unit(period) else {
         let message = format!(
             "must be \"P1D\", \"P1W\", \"P1M\" or \"P1Y\" for a calendar window, found {period:?}; \
@@ -218,32 +197,15 @@ pub const MEASURES: [(&str, Measure); 2] = [
     ("completion", Measure::Completion),
 ];
 
-/// Reads `throttle.measure`; none is from start to start.
-///
-/// # Errors
-/// Another word.
-pub fn measure(word: Option<&str>) -> Result<Measure, Wrong> {
-    let Some(word) = word else {
-        return Ok(Measure::Start);
-    };
-    match MEASURES.iter().find(|(known, _)| *known == word) {
-        Some((_, measure)) => Ok(*measure),
-        None => wrong(
-            "measure",
-            format!("must be \"start\" or \"completion\", found {word:?}"),
-        ),
-    }
-}
-
 /// Spacing of `limit` starts in `period` microseconds, with `burst` at once.
 ///
 /// # Errors
 /// A number is out of range, or starts would be less than a microsecond apart.
-pub fn throttle(limit: i64, period: u64, burst: i64) -> Result<Throttle, Wrong> {
+pub fn throttle(limit: NonZeroU32, period: u64, burst: NonZeroU32) -> Result<Throttle, Wrong> {
     let throttle = Throttle {
-        limit: starts(limit)?,
+        limit,
         period: checked_period(period)?,
-        burst: count("burst", burst)?,
+        burst,
         measure: Measure::Start,
     };
     spaced(throttle, "limit")
@@ -253,7 +215,7 @@ pub fn throttle(limit: i64, period: u64, burst: i64) -> Result<Throttle, Wrong> 
 ///
 /// # Errors
 /// As [`throttle`].
-pub fn interval(interval: u64, burst: i64) -> Result<Throttle, Wrong> {
+pub fn interval(interval: u64, burst: NonZeroU32) -> Result<Throttle, Wrong> {
     let period = match NonZeroU64::new(interval) {
         Some(micros) if interval <= LONGEST => micros,
         _ => {
@@ -267,7 +229,7 @@ pub fn interval(interval: u64, burst: i64) -> Result<Throttle, Wrong> {
         Throttle {
             limit: NonZeroU32::MIN,
             period,
-            burst: count("burst", burst)?,
+            burst,
             measure: Measure::Start,
         },
         "interval",
@@ -333,14 +295,23 @@ fn checked_period(period: u64) -> Result<NonZeroU64, Wrong> {
 mod tests {
     use super::*;
 
+    const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+    fn n(number: u32) -> NonZeroU32 {
+        NonZeroU32::new(number).unwrap()
+    }
+
     #[test]
     fn ranges() {
-        assert!(rate(1, SHORTEST).is_ok() && rate(MOST, LONGEST).is_ok());
-        assert_eq!(rate(0, 1_000_000).unwrap_err().member, "limit");
-        assert_eq!(rate(-1, 1_000_000).unwrap_err().member, "limit");
-        assert_eq!(rate(MOST + 1, 1_000_000).unwrap_err().member, "limit");
-        assert_eq!(rate(1, SHORTEST - 1).unwrap_err().member, "period");
-        assert_eq!(rate(1, LONGEST + 1).unwrap_err().member, "period");
+        assert!(enqueue_rate(1, SHORTEST).is_ok() && enqueue_rate(MOST, LONGEST).is_ok());
+        for limit in [0, -1, MOST + 1] {
+            assert_eq!(starts(limit).unwrap_err().member, "limit");
+            assert_eq!(enqueue_rate(limit, SHORTEST).unwrap_err().member, "limit");
+        }
+        for period in [SHORTEST - 1, LONGEST + 1] {
+            assert_eq!(enqueue_rate(1, period).unwrap_err().member, "period");
+            assert_eq!(throttle(ONE, period, ONE).unwrap_err().member, "period");
+        }
         assert_eq!(concurrency(0), Ok(0));
         assert!(concurrency(-1).is_err() && concurrency(MOST + 1).is_err());
     }
@@ -348,17 +319,15 @@ mod tests {
     #[test]
     fn no_hint_to_pause_starts_where_enqueues_are_limited() {
         let hint = |wrong: Wrong| wrong.message.contains("concurrency = 0");
-        assert!(hint(rate(0, 1_000_000).unwrap_err()));
-        assert!(hint(throttle(0, 1_000_000, 1).unwrap_err()));
+        assert!(hint(starts(0).unwrap_err()));
         let wrong = enqueue_rate(0, 1_000_000).unwrap_err();
         assert_eq!(wrong.member, "limit");
         assert!(!hint(wrong));
-        assert_eq!(rate(5, 1_000_000), enqueue_rate(5, 1_000_000));
     }
 
     #[test]
     fn calendar_periods_and_zones() {
-        let kind = |period, tz| calendar(5, period, tz).map(|rate| rate.window);
+        let kind = |period, tz| calendar(ONE, period, tz).map(|rate| rate.window);
         let oslo = Zone::new("Europe/Oslo").unwrap();
         let (utc, some) = (Zone::new("UTC").unwrap(), Some("europe/oslo"));
         let table = [
@@ -382,43 +351,44 @@ mod tests {
             assert_eq!(kind(text, None).unwrap_err().member, "period", "{text}");
         }
         assert_eq!(kind("P1D", Some("Mars/Base")).unwrap_err().member, "tz");
-        assert_eq!(calendar(0, "P1D", None).unwrap_err().member, "limit");
-        assert_eq!(calendar(MOST + 1, "P1D", None).unwrap_err().member, "limit");
-        assert!(calendar(MOST, "P1Y", None).is_ok());
     }
 
     #[test]
-    fn words_of_windows_and_measures() {
-        assert_eq!(Window::read(None), Ok(Window::Sliding));
-        assert_eq!(Window::read(Some("calendar")), Ok(Window::Calendar));
-        assert_eq!(Window::read(Some("Fixed")).unwrap_err().member, "window");
-        assert_eq!(measure(Some("completion")), Ok(Measure::Completion));
-        assert_eq!(measure(Some("")).unwrap_err().member, "measure");
+    fn windows_that_are_not_a_calendar_s() {
         assert!(no_zone(None).is_ok());
         assert_eq!(no_zone(Some("UTC")).unwrap_err().member, "tz");
-        assert!(fixed(1, SHORTEST_FIXED).is_ok());
-        assert_eq!(fixed(1, SHORTEST_FIXED - 1).unwrap_err().member, "period");
+        assert!(rate(ONE, SHORTEST_FIXED, WindowWord::Fixed).is_ok());
+        assert_eq!(
+            rate(ONE, SHORTEST_FIXED - 1, WindowWord::Fixed)
+                .unwrap_err()
+                .member,
+            "period"
+        );
     }
 
     #[test]
     fn spacing_can_be_counted() {
-        assert!(throttle(1_000_000, 1_000_000, 1).is_ok());
+        assert!(throttle(n(1_000_000), 1_000_000, n(1)).is_ok());
         assert_eq!(
-            throttle(1_000_001, 1_000_000, 1).unwrap_err().member,
+            throttle(n(1_000_001), 1_000_000, n(1)).unwrap_err().member,
             "limit"
         );
         assert!(
-            interval(100, 1).is_ok(),
+            interval(100, ONE).is_ok(),
             "an interval may be shorter than the shortest period"
         );
         // governor multiplies burst and spacing in 64 bits and lets everything in when that wraps.
         assert_eq!(
-            throttle(1, 86_400_000_000, 300_000).unwrap_err().member,
+            throttle(n(1), 86_400_000_000, n(300_000))
+                .unwrap_err()
+                .member,
             "burst"
         );
-        assert!(throttle(1, 86_400_000_000, 26_000).is_ok());
+        assert!(throttle(n(1), 86_400_000_000, n(26_000)).is_ok());
         assert_eq!(
-            throttle(1, 86_400_000_000, 27_000).unwrap_err().member,
+            throttle(n(1), 86_400_000_000, n(27_000))
+                .unwrap_err()
+                .member,
             "burst",
             "what a throttle would be held to is refused"
         );

@@ -1,7 +1,8 @@
-//! Limits as they are set over HTTP: overrides of a key, limits of a queue, and what a queue's config
-//! says of them. Read strictly: an operator's word that is not understood changes nothing.
+//! Reads limits that are set over HTTP: overrides of a key, limits of a queue, and a queue's config. Unknown
+//! members are refused, so that an operator's word that is not understood changes nothing.
 
-use super::job::{At, kind_name, one_rate, present, read_rates, read_throttle, slower};
+use super::fields::{Fields, JsonObject, Strangers};
+use super::limits::{self, RATE, limits_in_json};
 use super::{FieldError, numbers};
 use crate::duration;
 use crate::json::{Json, Kind};
@@ -34,8 +35,6 @@ const RATE_LIMIT: [&str; 7] = [
     "throttle",
     "max_per_second",
 ];
-pub(super) const RATE: [&str; 4] = ["limit", "period", "window", "tz"];
-pub(super) const THROTTLE: [&str; 5] = ["limit", "period", "interval", "burst", "measure"];
 
 /// A body that sets limits, checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,36 +68,24 @@ impl SetLimits {
     /// The first member that is wrong, unknown, or missing; a body that sets no limit; an end that is over 366
     /// days away.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<SetLimits, FieldError> {
-        let at = At::Path("");
-        if body.kind() != Kind::Object {
-            return Err(FieldError {
-                field: "body".into(),
-                message: format!(
-                    "must be an object such as {{\"concurrency\": 5}}, found {}",
-                    kind_name(body.kind())
-                ),
-            });
-        }
-        known(body, at, &SET)?;
-        let limits = Limits {
-            concurrency: concurrency(body, at)?,
-            ..read_rate_limit(body, at)?
-        };
+        let mut from = JsonObject::new(body, "", Strangers::Refuse, "{\"concurrency\": 5}")?;
+        from.check_names(&SET)?;
+        let limits = limits_in_json(&mut from)?;
         if limits == Limits::default() {
             let message = "is missing, and so are rate and throttle: give at least one of them; \
                            DELETE takes a limit away";
-            return Err(at.field("concurrency", message));
+            return Err(from.error("concurrency", message));
         }
-        let expires_at = time(body, at, "expires_at", now)?;
+        let expires_at = time(&mut from, "expires_at", now)?;
         if expires_at.is_some_and(|end| is_far(end, now)) {
             let message = format!("{FAR}; leave it out for limits that stay");
-            return Err(at.field("expires_at", message));
+            return Err(from.error("expires_at", message));
         }
         Ok(SetLimits {
             limits,
             expires_at,
-            reason: note(body, at, "reason")?,
-            by: note(body, at, "by")?,
+            reason: note(&mut from, "reason")?,
+            by: note(&mut from, "by")?,
         })
     }
 }
@@ -116,36 +103,27 @@ impl NextStart {
     /// # Errors
     /// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<NextStart, FieldError> {
-        let at = At::Path("");
         let example = "{\"after\": \"PT30S\"}";
-        if body.kind() != Kind::Object {
-            return Err(FieldError {
-                field: "body".into(),
-                message: format!(
-                    "must be an object such as {example}, found {}",
-                    kind_name(body.kind())
-                ),
-            });
-        }
-        known(body, at, &["at", "after"])?;
-        let (name, next) = match (time(body, at, "at", now)?, at.period(body, "after")?) {
+        let mut from = JsonObject::new(body, "", Strangers::Refuse, example)?;
+        from.check_names(&["at", "after"])?;
+        let (name, next) = match (time(&mut from, "at", now)?, from.period("after")?) {
             (Some(next), None) => ("at", next),
             (None, Some(wait)) => ("after", now.plus(wait)),
             (Some(_), Some(_)) => {
-                return Err(at.field("after", "stands by itself; leave out at"));
+                return Err(from.error("after", "stands by itself; leave out at"));
             }
             (None, None) => {
                 let message =
                     format!("is missing, and so is after: give one of them, such as {example}");
-                return Err(at.field("at", message));
+                return Err(from.error("at", message));
             }
         };
         if next <= now {
             let message = "must be more than nothing; DELETE opens a key";
-            return Err(at.field(name, message));
+            return Err(from.error(name, message));
         }
         if is_far(next, now) {
-            return Err(at.field(name, FAR));
+            return Err(from.error(name, FAR));
         }
         Ok(NextStart { at: next })
     }
@@ -157,15 +135,17 @@ impl QueueConfig {
     /// # Errors
     /// The first member about limits that is wrong.
     pub fn read(body: Json<'_>) -> Result<QueueConfig, FieldError> {
-        let at = At::Path("");
+        let Ok(mut from) = JsonObject::new(body, "", Strangers::Pass, "") else {
+            return Ok(QueueConfig::default());
+        };
         let concurrency = match body.get("concurrency") {
             None => None,
-            Some(_) => Some(concurrency(body, at)?),
+            Some(_) => Some(limits::concurrency(&mut from)?),
         };
         let rate_limit = match body.get("rate_limit") {
             None => None,
             Some(none) if none.is_null() => Some(None),
-            Some(given) => Some(Some(queue_rate_limit(given, at.member("rate_limit"))?)),
+            Some(given) => Some(Some(queue_rate_limit(given)?)),
         };
         Ok(QueueConfig {
             concurrency,
@@ -195,75 +175,33 @@ impl QueueConfig {
 }
 
 /// `rate_limit` of a queue's config: an object, or a number of starts a second.
-fn queue_rate_limit(given: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
+fn queue_rate_limit(given: Json<'_>) -> Result<Limits, FieldError> {
+    let at = "rate_limit";
     if given.kind() == Kind::Number {
-        let limit = given
-            .int()
-            .ok_or_else(|| at.error("must be a whole number or an object", given))?;
-        let rate = numbers::rate(limit, 1_000_000).map_err(|wrong| FieldError {
-            field: at.to_string(),
-            message: wrong.message,
-        })?;
+        let error = |message: String| FieldError {
+            field: at.into(),
+            message,
+        };
+        let limit = given.int();
+        let limit = limit.ok_or_else(|| error("must be a whole number or an object".into()))?;
+        let rate = numbers::starts(limit)
+            .and_then(|limit| numbers::rate(limit, 1_000_000, numbers::WindowWord::Sliding))
+            .map_err(|wrong| error(wrong.message))?;
         return Ok(Limits {
             rates: vec![rate],
             ..Limits::default()
         });
     }
-    if given.kind() != Kind::Object {
-        let should = "must be an object such as {\"limit\": 100, \"period\": \"PT1M\"}";
-        return Err(at.error(should, given));
-    }
-    known(given, at, &RATE_LIMIT)?;
-    let limits = read_rate_limit(given, at)?;
+    let mut from = JsonObject::new(given, at, Strangers::Refuse, RATE.in_json)?;
+    from.check_names(&RATE_LIMIT)?;
+    let limits = limits_in_json(&mut from)?;
     if limits == Limits::default() {
-        return Err(at.field(
-            "limit",
-            "is required: how many jobs may start in one period",
-        ));
+        return Err(from.missing(&limits::LIMIT));
     }
     Ok(limits)
 }
 
-/// Windows and spacing, in any of their spellings.
-fn read_rate_limit(value: Json<'_>, at: At<'_>) -> Result<Limits, FieldError> {
-    one_rate(value, at)?;
-    if let Some(rate) = present(value, "rate") {
-        let inside = at.member("rate");
-        match rate.kind() {
-            Kind::Object => known(rate, inside, &RATE)?,
-            Kind::Array => {
-                for (index, item) in rate.items().enumerate() {
-                    known(item, inside.item(index), &RATE)?;
-                }
-            }
-            _ => {}
-        }
-    }
-    if let Some(throttle) = present(value, "throttle") {
-        known(throttle, at.member("throttle"), &THROTTLE)?;
-    }
-    let mut throttle = read_throttle(value, at)?;
-    if let Some(most) = at.int(value, "max_per_second")? {
-        let spacing = numbers::throttle(most, 1_000_000, 1)
-            .map_err(|wrong| at.field("max_per_second", wrong.message))?;
-        throttle = Some(throttle.map_or(spacing, |other| slower(other, spacing)));
-    }
-    Ok(Limits {
-        concurrency: None,
-        rates: read_rates(value, at)?,
-        throttle,
-    })
-}
-
-fn concurrency(value: Json<'_>, at: At<'_>) -> Result<Option<u32>, FieldError> {
-    let Some(slots) = at.int(value, "concurrency")? else {
-        return Ok(None);
-    };
-    let slots = numbers::concurrency(slots).map_err(|message| at.field("concurrency", message))?;
-    Ok(Some(slots))
-}
-
-/// What is wrong with a time that [`is_far`].
+/// The message about a time that [`is_far`].
 const FAR: &str = "is more than 366 days away";
 
 /// Whether a time is farther away than the longest period: more likely a slip than meant.
@@ -273,62 +211,35 @@ fn is_far(time: Timestamp, now: Timestamp) -> bool {
 
 /// A time to come.
 fn time(
-    body: Json<'_>,
-    at: At<'_>,
-    name: &str,
+    from: &mut JsonObject<'_>,
+    name: &'static str,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, FieldError> {
     let example = "such as \"2026-02-13T13:00:00Z\"";
-    let Some(text) = at.text(body, name)? else {
+    let Some(text) = from.text(name)? else {
         return Ok(None);
     };
     let time = duration::moment(&text).map(Timestamp).ok_or_else(|| {
-        at.field(
-            name,
-            format!("must be a time with its zone, {example}, found {text:?}"),
-        )
+        let message = format!("must be a time with its zone, {example}, found {text:?}");
+        from.error(name, message)
     })?;
     if time <= now {
         let message = format!("has passed: it must be a time to come, {example}");
-        return Err(at.field(name, message));
+        return Err(from.error(name, message));
     }
     Ok(Some(time))
 }
 
-fn note(body: Json<'_>, at: At<'_>, name: &str) -> Result<Option<String>, FieldError> {
-    match at.text(body, name)? {
-        Some(text) if text.len() > LONGEST_TEXT => Err(at.field(
-            name,
-            format!(
-                "has at most {LONGEST_TEXT} bytes, this one has {}",
-                text.len()
-            ),
-        )),
-        text => Ok(text.map(|text| text.into_owned())),
-    }
-}
-
-/// Refuses members that mean nothing here, with what may have been meant.
-fn known(object: Json<'_>, at: At<'_>, names: &[&str]) -> Result<(), FieldError> {
-    for member in object.members() {
-        if names.iter().any(|name| member.is_named(name)) {
-            continue;
+/// A text for people.
+fn note(from: &mut JsonObject<'_>, name: &'static str) -> Result<Option<String>, FieldError> {
+    match from.text(name)? {
+        Some(text) if text.len() > LONGEST_TEXT => {
+            let length = text.len();
+            let message = format!("has at most {LONGEST_TEXT} bytes, this one has {length}");
+            Err(from.error(name, message))
         }
-        let written = member.name.text().unwrap_or_default();
-        // It is said back, so it is not said whole.
-        let name: String = written.chars().take(64).collect();
-        let alike = |known: &str| {
-            let both = known.bytes().zip(name.bytes());
-            both.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count()
-        };
-        let nearest = names.iter().max_by_key(|known| alike(known));
-        let advice = match nearest.filter(|known| alike(known) >= 3) {
-            Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => format!("known are {}", names.join(", ")),
-        };
-        return Err(at.field(&name, format!("is not known here; {advice}")));
+        text => Ok(text),
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
 //! What a name that is not known may have meant.
 
-use super::FieldError;
-use super::job::{At, present};
-use super::set::{RATE, THROTTLE};
-use crate::json::Json;
+use super::limits::{RATE, THROTTLE};
 
 /// The members of a job's policy.
-const POLICY: [&str; 10] = [
+pub(super) const POLICY: [&str; 10] = [
     "key",
     "concurrency",
     "rate",
@@ -54,50 +51,17 @@ fn edits(one: &str, other: &str) -> usize {
     at(&row, other.len())
 }
 
-/// Refuses members of a job's policy that can only be slips: known ones misspelt, or in the wrong place. Texts to
-/// come may add others, which pass; the first of them, if there are some.
-///
-/// # Errors
-/// The first slip.
-pub(super) fn stranger(policy: Json<'_>, at: At<'_>) -> Result<Option<String>, FieldError> {
-    let stranger = no_slip(policy, at, &POLICY)?;
-    if let Some(rate) = present(policy, "rate") {
-        let at = at.member("rate");
-        no_slip(rate, at, &RATE)?;
-        for (index, item) in rate.items().enumerate() {
-            no_slip(item, at.item(index), &RATE)?;
-        }
-    }
-    if let Some(throttle) = present(policy, "throttle") {
-        no_slip(throttle, at.member("throttle"), &THROTTLE)?;
-    }
-    Ok(stranger)
-}
-
-/// The known members of a job's policy, for messages.
-pub(super) fn known() -> String {
-    POLICY.join(", ")
-}
-
-fn no_slip(object: Json<'_>, at: At<'_>, here: &[&str]) -> Result<Option<String>, FieldError> {
-    let mut stranger = None;
-    for member in object.members() {
-        if member.value.is_null() || here.iter().any(|name| member.is_named(name)) {
-            continue;
-        }
-        let written = member.name.text().unwrap_or_default();
-        // It is said back, so it is not said whole.
-        let name: String = written.chars().take(64).collect();
-        if let Some(advice) = meant(&name.to_ascii_lowercase(), here) {
-            return Err(at.field(&name, format!("is not known here; {advice}")));
-        }
-        stranger.get_or_insert(name);
-    }
-    Ok(stranger)
+/// What an unknown member may have meant: the nearest one, or all that are known.
+pub(super) fn advice(name: &str, here: &[&str]) -> String {
+    let near = nearest(&name.to_ascii_lowercase(), here.iter().copied());
+    near.map_or_else(
+        || format!("known are `{}`", here.join("`, `")),
+        |near| format!("did you mean `{near}`?"),
+    )
 }
 
 /// What an unknown member must have meant; `None`: it may be one of another text.
-fn meant(name: &str, here: &[&str]) -> Option<String> {
+pub(super) fn misspelt(name: &str, here: &[&str]) -> Option<String> {
     // To refuse takes more than to suggest: `name` and `note` are near to `rate`.
     let length = name.chars().count();
     let slip = |known: &&str| {
@@ -108,9 +72,9 @@ fn meant(name: &str, here: &[&str]) -> Option<String> {
     if let Some(near) = here.iter().find(|known| slip(known)) {
         return Some(format!("did you mean `{near}`?"));
     }
-    if THROTTLE.contains(&name) {
+    if THROTTLE.fields.contains(&name) {
         Some("it belongs in `throttle`".to_owned())
-    } else if RATE.contains(&name) {
+    } else if RATE.fields.contains(&name) {
         Some("it belongs in `rate`".to_owned())
     } else {
         let beside = POLICY.contains(&name);
@@ -148,7 +112,7 @@ mod tests {
 
     #[test]
     fn slips_are_told_from_members_of_other_texts() {
-        let advice = |name: &str| meant(&name.to_ascii_lowercase(), &POLICY);
+        let advice = |name: &str| misspelt(&name.to_ascii_lowercase(), &POLICY);
         for (slip, meant) in [
             ("concurency", "concurrency"),
             ("concurrent", "concurrency"),
@@ -167,7 +131,7 @@ mod tests {
             assert_eq!(advice, format!("did you mean `{meant}`?"), "{slip}");
         }
         for slip in ["brust", "busrt", "burts"] {
-            let advice = meant(slip, &THROTTLE);
+            let advice = misspelt(slip, THROTTLE.fields);
             assert_eq!(advice.as_deref(), Some("did you mean `burst`?"), "{slip}");
         }
         let misplaced = advice("burst");

@@ -167,7 +167,7 @@ impl Template {
             match part {
                 Part::Literal(literal) => out.push_str(literal),
                 Part::Place(attribute) => match attribute.of(job) {
-                    Some(value) => escape(&value, out.len() == start, out),
+                    Some(value) => escape(&value, start, out),
                     None => {
                         out.push_str(MISSING);
                         missing = missing.or(Some(attribute.name()));
@@ -185,7 +185,7 @@ pub fn key_of(prefix: &str, value: &str) -> Key {
     let mut out = String::from(prefix);
     match value {
         "" => out.push_str(MISSING),
-        _ => escape(value, prefix.is_empty(), &mut out),
+        _ => escape(value, 0, &mut out),
     }
     checked(out)
 }
@@ -261,7 +261,13 @@ fn split(text: &str) -> Result<Vec<Part>, BadTemplate> {
         let brace = rest.find(['{', '}']).unwrap_or(rest.len());
         let (literal, after) = rest.split_at(brace);
         if !literal.is_empty() {
-            check_literal(literal, parts.is_empty())?;
+            let is_allowed = |c: &char| c.is_ascii_alphanumeric() || ".:-_".contains(*c);
+            let starts_well =
+                !parts.is_empty() || literal.starts_with(|c: char| c.is_ascii_alphanumeric());
+            let wrong = literal.chars().find(|c| !is_allowed(c));
+            if let Some(c) = wrong.or(literal.chars().next().filter(|_| !starts_well)) {
+                return Err(BadTemplate::Character(c));
+            }
             parts.push(Part::Literal(literal.into()));
         }
         rest = after;
@@ -284,19 +290,10 @@ fn split(text: &str) -> Result<Vec<Part>, BadTemplate> {
     Ok(parts)
 }
 
-fn check_literal(literal: &str, first: bool) -> Result<(), BadTemplate> {
-    let allowed = |(at, c): &(usize, char)| {
-        c.is_ascii_alphanumeric() || (".:-_".contains(*c) && !(first && *at == 0))
-    };
-    match literal.char_indices().find(|c| !allowed(c)) {
-        Some((_, c)) => Err(BadTemplate::Character(c)),
-        None => Ok(()),
-    }
-}
-
-/// Appends a value so that it can be told apart from every other value and from the template. `first`: the
-/// key begins with it.
-fn escape(value: &str, mut first: bool, out: &mut String) {
+/// Appends a value so that it can be told apart from every other value and from the template. The key begins at
+/// `start` in `out`, and not with every character.
+fn escape(value: &str, start: usize, out: &mut String) {
+    let mut first = out.len() == start;
     // Most values need nothing.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || (!first && matches!(byte, b'.' | b'-'));
     if value.bytes().all(plain) {

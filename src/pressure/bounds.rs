@@ -17,7 +17,7 @@ pub const WARNING: f64 = 0.8;
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(20);
 /// What happens to an enqueue that does not fit (backpressure text, section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Strategy {
+pub enum OverflowStrategy {
     /// It is refused at once.
     #[default]
     Reject,
@@ -27,20 +27,20 @@ pub enum Strategy {
     DropOldest,
 }
 
-impl Strategy {
+impl OverflowStrategy {
     /// All of them, with their words.
-    pub const WORDS: [(&'static str, Strategy); 3] = [
-        ("reject", Strategy::Reject),
-        ("block", Strategy::Block),
-        ("drop_oldest", Strategy::DropOldest),
+    pub const WORDS: [(&'static str, OverflowStrategy); 3] = [
+        ("reject", OverflowStrategy::Reject),
+        ("block", OverflowStrategy::Block),
+        ("drop_oldest", OverflowStrategy::DropOldest),
     ];
 
     /// The word in configs and answers.
     pub fn as_str(self) -> &'static str {
         match self {
-            Strategy::Reject => "reject",
-            Strategy::Block => "block",
-            Strategy::DropOldest => "drop_oldest",
+            OverflowStrategy::Reject => "reject",
+            OverflowStrategy::Block => "block",
+            OverflowStrategy::DropOldest => "drop_oldest",
         }
     }
 }
@@ -80,7 +80,7 @@ pub struct Given {
     /// The most bytes of waiting jobs; 0 is unbounded.
     pub max_bytes: Option<u64>,
     /// What happens beyond them.
-    pub strategy: Option<Strategy>,
+    pub strategy: Option<OverflowStrategy>,
     /// The fraction of a bound from which warnings are given, 0 to 1.
     pub warning_threshold: Option<f64>,
     /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once, 0 when
@@ -90,10 +90,6 @@ pub struct Given {
     pub block_timeout_max: Option<Duration>,
     /// The most jobs that producers may enqueue in a period.
     pub enqueue_rate: Option<PushRate>,
-    /// Refuse while the oldest available job is older than this.
-    pub max_age: Option<Duration>,
-    /// Refuse jobs that could not be expected to start within this.
-    pub max_wait: Option<Duration>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
 }
@@ -114,23 +110,8 @@ impl Given {
             resume_threshold: self.resume_threshold.or(other.resume_threshold),
             block_timeout_max: self.block_timeout_max.or(other.block_timeout_max),
             enqueue_rate: self.enqueue_rate.or(other.enqueue_rate),
-            max_age: self.max_age.or(other.max_age),
-            max_wait: self.max_wait.or(other.max_wait),
             per_key: self.per_key.clone().or_else(|| other.per_key.clone()),
         }
-    }
-
-    /// Whose jobs are dropped first, where any are: those of the heaviest key, or tenant.
-    fn drops_by(&self) -> Option<Template> {
-        if self.strategy != Some(Strategy::DropOldest) {
-            return None;
-        }
-        let keys = self.per_key.as_ref().filter(|keys| keys.max_depth > 0);
-        // It is a template.
-        keys.map_or_else(
-            || Template::new("{tenant}").ok(),
-            |keys| Some(keys.by.clone()),
-        )
     }
 
     /// The bounds that this makes; `None`: it bounds nothing.
@@ -144,16 +125,13 @@ impl Given {
             warning_threshold: self.warning_threshold.unwrap_or(WARNING),
             // What makes room for itself is never shut.
             resume_threshold: match strategy {
-                Strategy::DropOldest => 1.0,
-                Strategy::Reject | Strategy::Block => resume,
+                OverflowStrategy::DropOldest => 1.0,
+                OverflowStrategy::Reject | OverflowStrategy::Block => resume,
             },
             block_timeout_max: self.block_timeout_max.unwrap_or(BLOCK_TIMEOUT_MAX),
             enqueue_rate: self.enqueue_rate,
-            max_age: self.max_age,
-            max_wait: self.max_wait,
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
             tenants: false,
-            drops_by: self.drops_by(),
         };
         bounds.has_own().then_some(bounds)
     }
@@ -168,7 +146,7 @@ pub struct Bounds {
     /// The most bytes of waiting jobs, each as long as it was sent.
     pub max_bytes: Option<u64>,
     /// What happens beyond them.
-    pub strategy: Strategy,
+    pub strategy: OverflowStrategy,
     /// The fraction from which warnings are given.
     pub warning_threshold: f64,
     /// The fraction below which a queue that was full accepts again; 1 where it drops.
@@ -177,16 +155,10 @@ pub struct Bounds {
     pub block_timeout_max: Duration,
     /// The most jobs that producers may enqueue in a period.
     pub enqueue_rate: Option<PushRate>,
-    /// Refuse while the oldest available job is older than this.
-    pub max_age: Option<Duration>,
-    /// Refuse jobs that could not be expected to start within this.
-    pub max_wait: Option<Duration>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
     /// Whether tenants are bounded, so that it matters whose its jobs are.
     pub tenants: bool,
-    /// What says whose a job is, where jobs are dropped: the one with the most loses one.
-    pub drops_by: Option<Template>,
 }
 
 impl Bounds {
@@ -195,23 +167,17 @@ impl Bounds {
         self.max_depth.is_some()
             || self.max_bytes.is_some()
             || self.enqueue_rate.is_some()
-            || self.max_age.is_some()
-            || self.max_wait.is_some()
             || self.per_key.is_some()
     }
 
     /// Whether anything here is about how much waits, so that the depth must be known.
     pub fn needs_depth(&self) -> bool {
-        self.max_depth.is_some()
-            || self.max_bytes.is_some()
-            || self.max_age.is_some()
-            || self.max_wait.is_some()
-            || self.tells_apart()
+        self.max_depth.is_some() || self.max_bytes.is_some() || self.tells_apart()
     }
 
     /// Whether it matters which jobs wait, not only how many.
     pub fn tells_apart(&self) -> bool {
-        self.per_key.is_some() || self.tenants || self.drops_by.is_some()
+        self.per_key.is_some() || self.tenants || self.strategy == OverflowStrategy::DropOldest
     }
 }
 
@@ -255,10 +221,10 @@ impl FileBounds {
 
 /// The bounds of every queue as they are now. Immutable: a change makes another.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct BoundsTable {
     file: Arc<FileBounds>,
     set: HashMap<Arc<str>, Given>,
-    /// Asked with every enqueue.
+    /// QueueAnswer with every enqueue.
     exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>>,
     globs: Vec<(Pattern, Option<Arc<Bounds>>)>,
     /// What bounds all others: their jobs' tenants.
@@ -267,12 +233,12 @@ pub(super) struct Table {
     any: bool,
 }
 
-impl Table {
+impl BoundsTable {
     pub(super) fn new(
         file: Arc<FileBounds>,
         set: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
-    ) -> Table {
+    ) -> BoundsTable {
         let tenants = Tenants::new(file.tenants.clone(), tenants);
         let bounded = tenants.any();
         let bounds_of = |given: &Given| match (given.bounds(), bounded) {
@@ -296,7 +262,7 @@ impl Table {
         let others = bounds_of(&Given::default());
         let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
         let any = all.any(Option::is_some) || others.is_some();
-        Table {
+        BoundsTable {
             file,
             set,
             exact,
@@ -308,8 +274,8 @@ impl Table {
     }
 
     /// This one with another file.
-    pub(super) fn with_file(&self, file: Arc<FileBounds>) -> Table {
-        Table::new(file, self.set.clone(), self.tenants.set().clone())
+    pub(super) fn with_file(&self, file: Arc<FileBounds>) -> BoundsTable {
+        BoundsTable::new(file, self.set.clone(), self.tenants.set().clone())
     }
 
     /// This one with other bounds over HTTP, of queues and of tenants.
@@ -317,8 +283,8 @@ impl Table {
         &self,
         queues: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
-    ) -> Table {
-        Table::new(Arc::clone(&self.file), queues, tenants)
+    ) -> BoundsTable {
+        BoundsTable::new(Arc::clone(&self.file), queues, tenants)
     }
 
     /// Whether a queue has bounds under its own name, and not only as one of many.
@@ -327,7 +293,7 @@ impl Table {
     }
 
     /// The queues with other bounds than they had `before`; `None`: any may be among them.
-    pub(super) fn differs(&self, before: &Table) -> Option<Vec<Arc<str>>> {
+    pub(super) fn differs(&self, before: &BoundsTable) -> Option<Vec<Arc<str>>> {
         if self.globs != before.globs || self.others != before.others {
             return None;
         }
@@ -373,16 +339,13 @@ impl Table {
 const ONLY_TENANTS: Bounds = Bounds {
     max_depth: None,
     max_bytes: None,
-    strategy: Strategy::Reject,
+    strategy: OverflowStrategy::Reject,
     warning_threshold: WARNING,
     resume_threshold: 1.0,
     block_timeout_max: BLOCK_TIMEOUT_MAX,
     enqueue_rate: None,
-    max_age: None,
-    max_wait: None,
     per_key: None,
     tenants: true,
-    drops_by: None,
 };
 
 /// What bounds a queue that had bounds and has none any more.
@@ -410,7 +373,7 @@ mod tests {
         }
     }
 
-    fn table(set: &[(&str, Given)]) -> Table {
+    fn table(set: &[(&str, Given)]) -> BoundsTable {
         let entry = |name: &str, given| (Pattern::new(name), given);
         let file = FileBounds::new(vec![
             entry("b*", depth(10)),
@@ -420,10 +383,10 @@ mod tests {
         let set = set
             .iter()
             .map(|(name, given)| (Arc::from(*name), given.clone()));
-        Table::new(Arc::new(file), set.collect(), HashMap::new())
+        BoundsTable::new(Arc::new(file), set.collect(), HashMap::new())
     }
 
-    fn found(table: &Table, queue: &str) -> Option<u64> {
+    fn found(table: &BoundsTable, queue: &str) -> Option<u64> {
         table.of(queue).and_then(|bounds| bounds.max_depth)
     }
 
@@ -437,17 +400,17 @@ mod tests {
     #[test]
     fn what_is_set_is_laid_over_the_file() {
         let block = Given {
-            strategy: Some(Strategy::Block),
+            strategy: Some(OverflowStrategy::Block),
             ..Given::default()
         };
         let with = table(&[("mail", block), ("bills", depth(0)), ("other", depth(7))]);
         assert_eq!(found(&with, "mail"), Some(30));
-        assert_eq!(with.of("mail").unwrap().strategy, Strategy::Block);
+        assert_eq!(with.of("mail").unwrap().strategy, OverflowStrategy::Block);
         assert!(with.of("bills").is_none(), "0 is unbounded");
         assert_eq!(found(&with, "other"), Some(7));
         let without = with.with_set(HashMap::new(), HashMap::new());
         assert_eq!(found(&without, "bills"), Some(10));
-        assert!(!Table::default().any() && with.any());
+        assert!(!BoundsTable::default().any() && with.any());
     }
 
     #[test]
@@ -483,7 +446,7 @@ mod tests {
     fn jobs_of_all_queues_count_where_a_tenant_is_bounded() {
         let file = FileBounds::new(vec![(Pattern::new("mail"), depth(3))]);
         let one = HashMap::from([(Arc::from("acme"), 5)]);
-        let table = Table::new(Arc::new(file), HashMap::new(), one);
+        let table = BoundsTable::new(Arc::new(file), HashMap::new(), one);
         for (queue, most) in [("mail", Some(3)), ("other", None)] {
             let bounds = table.of(queue).unwrap();
             assert_eq!(bounds.max_depth, most);
@@ -496,7 +459,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_text() {
         let bounds = depth(5).bounds().unwrap();
-        assert_eq!(bounds.strategy, Strategy::Reject);
+        assert_eq!(bounds.strategy, OverflowStrategy::Reject);
         assert_eq!(
             (bounds.warning_threshold, bounds.resume_threshold),
             (0.8, 1.0)

@@ -1,14 +1,14 @@
-//! How many jobs wait in a queue: what the backend said last, and what was seen to come and go since.
+//! How many jobs wait in a queue: the backend's number at the last look, and what was seen to come and go since.
 //!
-//! Nothing is ever counted as gone that may not be: whatever could be in the backend's number and in
-//! ours is in both, so the estimate errs upwards, and the next **look** (a question to the backend)
-//! mends it. A look for which enqueues were kept out is exact.
+//! Only admissions raise the estimate, and a **look** (a question to the backend) corrects it. A job that may be in
+//! the backend's number and in ours counts in both, so the estimate is never too low. A look during which enqueues
+//! were kept out is exact.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::share::{CLAIM, Elsewhere, Others, Part, Shared};
+use super::queue::Looks;
 
 /// A point in the order of things, so that what was sent before an answer is told from what was sent
 /// after it, however coarse the clock.
@@ -51,7 +51,7 @@ impl Counts {
 
 /// What is held in this sidecar: to the backend it is active.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Held {
+pub struct HeldCount {
     /// Jobs in the hold.
     pub jobs: u64,
     /// Jobs that the backend was asked for and that have not come yet.
@@ -60,7 +60,7 @@ pub struct Held {
 
 /// Where the number comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum Source {
+enum DepthSource {
     /// Nowhere yet.
     #[default]
     Unknown,
@@ -72,7 +72,7 @@ enum Source {
 
 /// Whether a look is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Want {
+pub enum LookWanted {
     /// No.
     Nothing,
     /// Yes, but nobody has to wait for it.
@@ -84,74 +84,82 @@ pub enum Want {
 /// One queue's depth.
 #[derive(Clone, Default, Debug)]
 pub struct Estimate {
-    source: Source,
-    /// What the backend has, as of the last look.
-    base: u64,
-    /// Stored since, perhaps already in `base`.
-    since: u64,
-    /// Left since, surely not yet gone from `base`.
-    left: u64,
-    /// Sent on and not answered.
+    source: DepthSource,
+    /// Jobs in the backend's queue: its number at the last look, and what was seen to come and go since.
+    stored: u64,
+    /// Enqueues that were sent on and not answered.
     in_flight: u64,
     /// When the last look ended, well or not.
     looked: Option<Instant>,
-    /// What was sent before this may be in `base`.
+    /// What was sent before this mark may be in the backend's number.
     known: Mark,
-    /// Claims that were on their way when the last look ended: gone from `base`, and not held yet.
-    doubt: u64,
-    look: Option<Look>,
-    /// Of `since`, what may be in `base` already: stored while a look was on its way.
-    unsure: u64,
-    /// Waiting in states that the backend does not tell of, as of the last look.
-    hidden: u64,
+    /// Claims that were on their way when the last look ended: gone from the backend's number, and not held yet.
+    claims: u64,
+    /// Jobs that other sidecars held at the last look.
+    elsewhere: u64,
+    /// The look that is on its way.
+    look: Option<PendingLook>,
+    /// Whether the last look may have counted an enqueue twice.
+    unsure: bool,
     /// The last enqueue that was stored.
-    stored_at: Mark,
-    /// What is known of the enqueues of other sidecars.
-    pub(super) part: Part,
-    /// What waits at other sidecars.
-    pub(super) elsewhere: Elsewhere,
+    newest: Mark,
+}
+
+/// Whether enqueues are let in while a look is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LookKind {
+    /// They are, and may be counted twice.
+    Open,
+    /// They wait for its end: it is exact.
+    Closed,
 }
 
 /// A look on its way.
 #[derive(Clone, Copy, Debug)]
-struct Look {
-    /// Stored since it began: perhaps in what it will say.
-    since: u64,
-    /// Whether enqueues are kept out meanwhile.
-    closed: bool,
+struct PendingLook {
+    /// Jobs that were stored since its question left: the answer may have them in it.
+    stored: u64,
+    kind: LookKind,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug)]
+pub struct LookFound {
+    /// The backend's numbers.
+    pub counts: Counts,
+    /// Jobs that are known to wait in states that the backend does not tell of.
+    pub hidden: u64,
+    /// What this sidecar holds.
+    pub held: HeldCount,
+    /// Jobs that other sidecars hold.
+    pub elsewhere: u64,
 }
 
 impl Estimate {
     /// The depth, with enqueues that are on their way.
-    pub fn depth(&self, held: Held) -> u64 {
+    pub fn depth(&self, held: HeldCount) -> u64 {
         self.waiting(held) + self.in_flight
     }
 
-    /// The same without places of siblings that nobody here knows to be used: so many are known to be there.
-    pub fn known(&self, held: Held) -> u64 {
-        let come = self.part.may_have_come();
-        let come = come.map_or(self.since, |come| come.min(self.since));
-        self.with(come) + self.outside(held) + self.in_flight
-    }
-
     /// The depth without enqueues that are on their way.
-    pub fn waiting(&self, held: Held) -> u64 {
-        self.in_backend() + self.outside(held)
+    pub fn waiting(&self, held: HeldCount) -> u64 {
+        // Held jobs are active to the backend, and wait all the same.
+        self.stored + held.jobs + self.claims.min(held.asked) + self.elsewhere
     }
 
     /// The depth of the backend's queue.
     pub(super) fn in_backend(&self) -> u64 {
-        self.with(self.part.may_have_come().unwrap_or(self.since))
+        self.stored
     }
 
-    /// The same, where so many came since the last look.
-    fn with(&self, come: u64) -> u64 {
-        (self.base + self.hidden + come).saturating_sub(self.left)
+    /// Jobs that other sidecars held at the last look.
+    pub(super) fn elsewhere(&self) -> u64 {
+        self.elsewhere
     }
 
-    /// What waits and is active to the backend.
-    fn outside(&self, held: Held) -> u64 {
-        held.jobs + self.doubt.min(held.asked) + self.elsewhere.jobs()
+    /// Another sidecar holds a job that was held here.
+    pub(super) fn taken_over(&mut self) {
+        self.elsewhere += 1;
     }
 
     /// Enqueues that are on their way.
@@ -161,7 +169,7 @@ impl Estimate {
 
     /// Whether anything is known.
     pub fn is_known(&self) -> bool {
-        self.source != Source::Unknown
+        self.source != DepthSource::Unknown
     }
 
     /// Whether a look is on its way.
@@ -171,100 +179,89 @@ impl Estimate {
 
     /// Whether enqueues are to wait for it.
     pub fn is_closed(&self) -> bool {
-        self.look.is_some_and(|look| look.closed)
+        self.look.is_some_and(|look| look.kind == LookKind::Closed)
     }
 
     /// Whether the backend tells numbers, as far as is known.
     pub fn is_told(&self) -> bool {
-        self.source == Source::Stats
+        self.source == DepthSource::Stats
     }
 
     /// `jobs` are sent on.
     pub fn reserve(&mut self, jobs: u64) {
         self.in_flight += jobs;
-        self.part.reserve(jobs);
     }
 
     /// They were stored, or perhaps were.
     pub fn stored(&mut self, jobs: u64, mark: Mark) {
         self.in_flight = self.in_flight.saturating_sub(jobs);
-        self.part.stored(jobs);
-        self.note(jobs, mark);
+        self.came(jobs, mark);
     }
 
     /// They were not stored.
     pub fn refused(&mut self, jobs: u64) {
         self.in_flight = self.in_flight.saturating_sub(jobs);
-        self.part.refused(jobs);
     }
 
-    /// `jobs` wait again that did not before: failed and to be tried again, or given back.
+    /// `jobs` came to wait in the backend's queue: stored, failed and to be tried again, or given back.
     pub fn came(&mut self, jobs: u64, mark: Mark) {
-        self.part.came(jobs);
-        self.note(jobs, mark);
-    }
-
-    fn note(&mut self, jobs: u64, mark: Mark) {
-        self.since += jobs;
-        self.stored_at = self.stored_at.max(mark);
+        self.stored += jobs;
+        self.newest = self.newest.max(mark);
         if let Some(look) = &mut self.look {
-            look.since += jobs;
+            look.stored += jobs;
         }
     }
 
-    /// `jobs` were given to us in answer to what was sent at `sent`; says how many of them count: what
-    /// may be gone from the backend's number already does not.
+    /// `jobs` were given to us in answer to what was sent at `sent`. Returns how many of them count: those that may
+    /// be gone from the backend's number already do not.
     pub fn left(&mut self, jobs: u64, sent: Mark) -> u64 {
         if sent < self.known {
             return 0;
         }
-        let counted = jobs.min(self.in_backend());
-        self.left += counted;
+        let counted = jobs.min(self.stored);
+        self.stored -= counted;
         counted
     }
 
-    /// A FETCH that was sent at `sent` got fewer jobs than it asked for: nothing was available. Only
+    /// A FETCH that was sent at `sent` got fewer jobs than it asked for: nothing was available. This is only
     /// believed where the backend tells no numbers, and nothing was stored since.
     pub fn ran_dry(&mut self, sent: Mark) {
-        if self.source == Source::Passing && self.stored_at < sent && self.in_flight == 0 {
-            (self.base, self.since, self.left) = (0, 0, 0);
+        if self.source == DepthSource::Passing && self.newest < sent && self.in_flight == 0 {
+            self.stored = 0;
         }
     }
 
     /// Whether a look is wanted by an enqueue that finds `room` of `bound` places after it (`None`: it
-    /// does not fit). `stuck`: some enqueues on their way are not answered for long, so that waiting for
-    /// them tells nothing.
-    pub fn wants(&self, room: Option<u64>, bound: u64, stuck: bool, now: Instant) -> Want {
+    /// does not fit). Where enqueues on their way are not answered for long, waiting for them tells
+    /// nothing.
+    pub(super) fn wants(
+        &self,
+        room: Option<u64>,
+        bound: u64,
+        looks: &Looks,
+        now: Instant,
+    ) -> LookWanted {
         let Some(looked) = self.looked else {
-            return Want::First;
+            return LookWanted::First;
         };
         let age = now.saturating_duration_since(looked);
-        if self.source == Source::Passing {
+        if self.source == DepthSource::Passing {
             return if age >= BLIND {
-                Want::Soon
+                LookWanted::Soon
             } else {
-                Want::Nothing
+                LookWanted::Nothing
             };
         }
         match room {
-            Some(room) if room > bound / 2 && age >= FAR => Want::Soon,
-            Some(room) if room > bound / 2 || age < NEAR => Want::Nothing,
-            Some(room) if room > bound / 10 && age >= HALF => Want::Soon,
-            Some(room) if room > bound / 10 => Want::Nothing,
+            Some(room) if room > bound / 2 && age >= FAR => LookWanted::Soon,
+            Some(room) if room > bound / 2 || age < NEAR => LookWanted::Nothing,
+            Some(room) if room > bound / 10 && age >= HALF => LookWanted::Soon,
+            Some(room) if room > bound / 10 => LookWanted::Nothing,
             // It may fit after all: a look that keeps enqueues out tells.
-            None if self.unsure > 0 && !stuck => Want::First,
-            _ if age >= NEAR => Want::First,
-            _ => Want::Nothing,
+            None if self.unsure && !looks.stuck => LookWanted::First,
+            _ if age >= NEAR => LookWanted::First,
+            _ => LookWanted::Nothing,
         }
-    }
-
-    /// Whether the last look was so little before `now` that what left since then tells what may be on its way
-    /// to other sidecars.
-    pub(super) fn follows(&self, now: Instant) -> bool {
-        let recent = |looked| now.saturating_duration_since(looked) <= 2 * CLAIM;
-        // Of a look that knew nothing of others, what they let in since is not known.
-        let knew = self.source == Source::Stats && self.part.may_have_come().is_some();
-        knew && self.looked.is_some_and(recent)
     }
 
     /// Whether the last look is so long ago that another may begin.
@@ -275,7 +272,7 @@ impl Estimate {
     /// When another may begin; `None`: there was none.
     pub fn due(&self) -> Option<Instant> {
         let gap = match self.source {
-            Source::Passing => BLIND,
+            DepthSource::Passing => BLIND,
             _ => NEAR,
         };
         self.looked.map(|looked| looked + gap)
@@ -288,66 +285,46 @@ impl Estimate {
             let unused = looked.saturating_duration_since(used + UNUSED);
             now.saturating_duration_since(looked) >= unused.clamp(HALF, SELDOM)
         };
-        self.source == Source::Stats && self.looked.is_none_or(old)
+        self.source == DepthSource::Stats && self.looked.is_none_or(old)
     }
 
-    /// A look begins; `closed`: enqueues wait for it. `false`: one is on its way.
-    pub fn begin(&mut self, closed: bool) -> bool {
+    /// Begins a look. `false`: one is on its way already, which is closed from now on if this one would be.
+    pub fn begin(&mut self, kind: LookKind) -> bool {
         if let Some(look) = &mut self.look {
-            look.closed |= closed;
+            if kind == LookKind::Closed {
+                look.kind = kind;
+            }
             return false;
         }
-        self.look = Some(Look { since: 0, closed });
+        self.look = Some(PendingLook { stored: 0, kind });
         true
     }
 
-    /// What is on its way from now on may be in what the look says, or not: the question leaves.
+    /// The question of the look leaves: what is stored from now on may be in its answer, or not.
     pub fn asking(&mut self) {
         if let Some(look) = &mut self.look {
-            look.since = 0;
+            look.stored = 0;
         }
     }
 
-    /// The look ended with these numbers. `hidden`: jobs that are known to wait in states in which the
-    /// backend shows none. `shared`: what the store knew before the question, and `others` what it
-    /// knew after the answer, where a fleet shares it. Says by how much the depth was below what was thought.
-    pub fn told(
-        &mut self,
-        counts: Counts,
-        hidden: u64,
-        held: Held,
-        (shared, others): (Option<Shared>, Option<Others>),
-        (now, mark): (Instant, Mark),
-    ) -> u64 {
-        let before = self.waiting(held);
-        if let Some(shared) = shared {
-            self.part.hears(shared.granted);
-        }
-        let there = self.in_backend();
-        let since = self.look.take().map_or(0, |look| look.since);
-        self.source = Source::Stats;
-        self.base = counts.total();
-        self.hidden = hidden;
-        self.since = since;
-        self.unsure = since + self.in_flight;
-        self.left = 0;
-        self.doubt = held.asked;
+    /// The look ended. Returns by how much the depth is below what was thought.
+    pub fn told(&mut self, found: &LookFound, now: Instant, mark: Mark) -> u64 {
+        let before = self.waiting(found.held);
+        let stored = self.stored_since_asked();
+        self.look = None;
+        self.source = DepthSource::Stats;
+        self.stored = found.counts.total() + found.hidden + stored;
+        self.unsure = stored + self.in_flight > 0;
+        self.claims = found.held.asked;
+        self.elsewhere = found.elsewhere;
         self.looked = Some(now);
         self.known = mark;
-        self.part.looked(shared);
-        match shared {
-            Some(_) => {
-                let left = there.saturating_sub(self.in_backend());
-                self.elsewhere.looked(others, left, now);
-            }
-            None => self.elsewhere = Elsewhere::default(),
-        }
-        before.saturating_sub(self.waiting(held))
+        before.saturating_sub(self.waiting(found.held))
     }
 
-    /// Stored since the question of the look that is on its way.
-    pub(super) fn since_asked(&self) -> u64 {
-        self.look.map_or(0, |look| look.since)
+    /// Jobs that were stored since the question of the look that is on its way.
+    pub(super) fn stored_since_asked(&self) -> u64 {
+        self.look.map_or(0, |look| look.stored)
     }
 
     /// What was known is not true any more: a look comes before anything is answered.
@@ -355,33 +332,27 @@ impl Estimate {
         self.looked = None;
     }
 
-    /// Nothing is known of other sidecars any more.
-    pub(super) fn alone(&mut self) {
-        self.part.looked(None);
-        self.elsewhere = Elsewhere::default();
-    }
-
     /// The backend has no numbers for us: from now on only what passes counts.
     pub fn untold(&mut self, now: Instant) {
-        self.alone();
+        self.elsewhere = 0;
         self.look = None;
         self.looked = Some(now);
         // Numbers that were told once are better than none.
-        if self.source == Source::Unknown {
-            self.source = Source::Passing;
+        if self.source == DepthSource::Unknown {
+            self.source = DepthSource::Passing;
         }
     }
 
     /// The backend's numbers are not true, and never were: only what passes counts.
     pub fn disbelieved(&mut self, now: Instant) {
         self.untold(now);
-        self.source = Source::Passing;
+        self.source = DepthSource::Passing;
     }
 
     /// The backend did not answer.
     pub fn unanswered(&mut self, now: Instant) {
         self.look = None;
-        if self.source != Source::Unknown {
+        if self.source != DepthSource::Unknown {
             self.looked = Some(now);
         }
     }
@@ -391,25 +362,24 @@ impl Estimate {
 mod tests {
     use super::*;
 
-    const NONE: Held = Held { jobs: 0, asked: 0 };
+    const NONE: HeldCount = HeldCount { jobs: 0, asked: 0 };
 
-    fn available(available: u64) -> Counts {
-        Counts {
-            available,
-            ..Counts::default()
+    fn found(available: u64) -> LookFound {
+        LookFound {
+            counts: Counts {
+                available,
+                ..Counts::default()
+            },
+            hidden: 0,
+            held: NONE,
+            elsewhere: 0,
         }
     }
 
     fn told(jobs: u64) -> Estimate {
         let mut estimate = Estimate::default();
-        assert!(estimate.begin(true));
-        estimate.told(
-            available(jobs),
-            0,
-            NONE,
-            (None, None),
-            (Instant::now(), Mark(1)),
-        );
+        assert!(estimate.begin(LookKind::Closed));
+        estimate.told(&found(jobs), Instant::now(), Mark(1));
         estimate
     }
 
@@ -418,17 +388,11 @@ mod tests {
         let mut estimate = told(10);
         estimate.reserve(3);
         estimate.stored(1, Mark(2));
-        estimate.begin(false);
+        estimate.begin(LookKind::Open);
         estimate.asking();
         estimate.stored(1, Mark(3));
         // The backend has 12 or 13: the one that settled meanwhile may be in there.
-        estimate.told(
-            available(12),
-            0,
-            NONE,
-            (None, None),
-            (Instant::now(), Mark(4)),
-        );
+        estimate.told(&found(12), Instant::now(), Mark(4));
         assert_eq!(estimate.depth(NONE), 12 + 1 + 1);
         estimate.refused(1);
         assert_eq!(estimate.depth(NONE), 13);
@@ -446,69 +410,63 @@ mod tests {
     #[test]
     fn held_jobs_and_claims_that_were_on_their_way_count() {
         let mut estimate = Estimate::default();
-        estimate.begin(false);
-        let held = |jobs, asked| Held { jobs, asked };
-        estimate.told(
-            available(5),
-            2,
-            held(3, 4),
-            (None, None),
-            (Instant::now(), Mark(9)),
-        );
+        estimate.begin(LookKind::Open);
+        let held = |jobs, asked| HeldCount { jobs, asked };
+        let found = LookFound {
+            hidden: 2,
+            held: held(3, 4),
+            ..found(5)
+        };
+        estimate.told(&found, Instant::now(), Mark(9));
         assert_eq!(estimate.depth(held(3, 4)), 14);
         assert_eq!(estimate.depth(held(6, 0)), 13, "they came");
         assert_eq!(estimate.depth(held(6, 8)), 17, "others are asked for");
     }
 
     #[test]
-    fn what_left_tells_only_after_a_look_that_knew_of_others() {
-        let (mut estimate, now) = (Estimate::default(), Instant::now());
-        assert!(!estimate.follows(now));
-        let at = (now, Mark(1));
-        estimate.told(available(5), 0, NONE, (None, None), at);
-        assert!(!estimate.follows(now));
-        let (granted, open) = (9, 2);
-        let shared = Some(Shared { granted, open });
-        let others = |held, more| Some(Others { held, more });
-        estimate.told(available(5), 0, NONE, (shared, others(4, false)), at);
-        assert_eq!(estimate.depth(NONE), 5 + 2 + 4);
-        assert_eq!(estimate.known(NONE), 5 + 4, "two places are only open");
-        assert!(estimate.follows(now + 2 * CLAIM) && !estimate.follows(now + 3 * CLAIM));
-        // Three more were let in, four have left the queue, and one of those has arrived.
-        let (granted, open) = (12, 0);
-        let shared = Some(Shared { granted, open });
-        estimate.told(available(6), 0, NONE, (shared, others(5, true)), at);
-        assert_eq!(
-            estimate.depth(NONE),
-            6 + 4 + 5,
-            "that one counts twice for now"
-        );
-        estimate.alone();
-        assert_eq!(estimate.depth(NONE), 6);
+    fn what_other_sidecars_hold_counts() {
+        let mut estimate = told(5);
+        let others = LookFound {
+            elsewhere: 4,
+            ..found(5)
+        };
+        assert_eq!(estimate.told(&others, Instant::now(), Mark(2)), 0);
+        assert_eq!(estimate.depth(NONE), 9);
+        estimate.taken_over();
+        assert_eq!(estimate.depth(NONE), 10);
+        estimate.untold(Instant::now());
+        assert_eq!(estimate.depth(NONE), 5);
     }
 
     #[test]
     fn looks_are_few_far_from_the_bound() {
         let (estimate, now) = (told(10), Instant::now());
-        let after = |room, ms| estimate.wants(room, 1_000, false, now + Duration::from_millis(ms));
-        assert_eq!(after(Some(900), 4_000), Want::Nothing);
-        assert_eq!(after(Some(900), 5_100), Want::Soon);
-        assert_eq!(after(Some(400), 900), Want::Nothing);
-        assert_eq!(after(Some(400), 1_100), Want::Soon);
-        assert_eq!(after(Some(50), 90), Want::Nothing);
-        assert_eq!(after(Some(50), 110), Want::First);
-        assert_eq!(after(None, 90), Want::Nothing);
-        assert_eq!(after(None, 110), Want::First);
+        let after = |room, ms| {
+            estimate.wants(
+                room,
+                1_000,
+                &Looks::default(),
+                now + Duration::from_millis(ms),
+            )
+        };
+        assert_eq!(after(Some(900), 4_000), LookWanted::Nothing);
+        assert_eq!(after(Some(900), 5_100), LookWanted::Soon);
+        assert_eq!(after(Some(400), 900), LookWanted::Nothing);
+        assert_eq!(after(Some(400), 1_100), LookWanted::Soon);
+        assert_eq!(after(Some(50), 90), LookWanted::Nothing);
+        assert_eq!(after(Some(50), 110), LookWanted::First);
+        assert_eq!(after(None, 90), LookWanted::Nothing);
+        assert_eq!(after(None, 110), LookWanted::First);
         assert_eq!(
-            Estimate::default().wants(Some(900), 1_000, false, now),
-            Want::First
+            Estimate::default().wants(Some(900), 1_000, &Looks::default(), now),
+            LookWanted::First
         );
     }
 
     #[test]
     fn without_numbers_what_passes_counts() {
         let (mut estimate, now) = (Estimate::default(), Instant::now());
-        estimate.begin(true);
+        estimate.begin(LookKind::Closed);
         estimate.untold(now);
         estimate.reserve(4);
         estimate.stored(4, Mark(1));
@@ -519,8 +477,8 @@ mod tests {
         estimate.ran_dry(Mark(3));
         assert_eq!(estimate.depth(NONE), 0);
         assert_eq!(
-            estimate.wants(None, 5, false, now + Duration::from_secs(9)),
-            Want::Nothing
+            estimate.wants(None, 5, &Looks::default(), now + Duration::from_secs(9)),
+            LookWanted::Nothing
         );
     }
 }

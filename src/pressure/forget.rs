@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Now, Pressure, State};
+use super::PressureState;
 
 /// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
 /// bring some more.
@@ -14,27 +14,7 @@ const MOST: usize = 10_000;
 /// How long a queue is remembered that nobody uses and in which nothing waits.
 pub(super) const UNUSED: Duration = Duration::from_secs(600);
 
-impl Pressure {
-    /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
-    /// their names or something is to be remembered of them. Call it now and then.
-    pub fn forget_unused(&self, now: Now) {
-        let mut state = self.state.lock();
-        let table = self.table.load();
-        let State {
-            queues, sharing, ..
-        } = &mut *state;
-        queues.retain(|name, queue| {
-            let stays = queue.is_used(now.at) || sharing.contains(name) || table.names(name);
-            // Of one that is not bounded any more, what is known is true no longer.
-            stays || (table.of(name).is_some() && queue.has_some((self.held)(name), now))
-        });
-        let len = queues.len();
-        queues.shrink_to(2 * len);
-        self.sums.shrink();
-    }
-}
-
-impl State {
+impl PressureState {
     /// A tenth of the queues that nobody uses goes when there are too many, and first those of which nothing is
     /// remembered, such as queues in which nothing was ever stored.
     pub(super) fn forget_idle(&mut self, now: Instant) {
@@ -43,7 +23,7 @@ impl State {
         }
         let mut idle: Vec<(bool, Instant, Arc<str>)> = (self.queues.iter())
             .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
-            .filter(|(_, queue)| queue.used < now)
+            .filter(|(_, queue)| queue.used < now && !queue.share.is_asking())
             .map(|(name, queue)| (queue.remembers(), queue.used, Arc::clone(name)))
             .collect();
         idle.sort();
@@ -62,7 +42,10 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
     use crate::pressure::bounds::PushRate;
-    use crate::pressure::{Answer, Counts, FileBounds, Given, Held, Mark, Outcome, Told, Want};
+    use crate::pressure::{
+        Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Mark, Now, Pressure,
+        StatsTold, TakenTo, Want,
+    };
 
     fn at(seconds: u64, begun: Instant) -> Now {
         Now {
@@ -81,26 +64,25 @@ mod tests {
             keys: Vec::new(),
             tenants: Vec::new(),
             droppable: Vec::new(),
-            pace: None,
             paused: false,
             gone: 0,
             drop: 0,
         }];
         let mut answer = pressure.ask(&mut wants, now);
-        if let Answer::Look(_) = answer {
-            let told = Told::Counts(Counts::default());
-            pressure.looked(queue, told, (None, None), now);
+        if let Admission::Look(_) = answer {
+            let told = StatsTold::Counts(Counts::default());
+            pressure.looked(queue, told, None, now);
             answer = pressure.ask(&mut wants, now);
         }
         match answer {
-            Answer::Go(places) => drop(places.settle(Outcome::Stored, &[])),
+            Admission::Go(places) => drop(places.settle(EnqueueOutcome::Stored, &[])),
             other => panic!("{queue}: {other:?}"),
         }
     }
 
     fn leave(pressure: &Arc<Pressure>, queue: &str, now: Now) {
         let sent = Mark(pressure.mark().0 + 1);
-        pressure.left(queue, 1, sent, true, now);
+        pressure.left(queue, 1, sent, TakenTo::Worker, now);
     }
 
     fn bounded(most: u64) -> Given {
@@ -130,7 +112,7 @@ mod tests {
             ]
         };
         let file = |glob| Arc::new(FileBounds::new(file(glob)));
-        let pressure = Pressure::new(file("*"), |_| Held::default());
+        let pressure = Pressure::new(file("*"), |_| HeldCount::default());
         let begun = Instant::now();
         let set = HashMap::from([(Arc::from("set"), bounded(5))]);
         assert!(pressure.set(set, HashMap::new(), at(0, begun)).is_empty());
@@ -163,7 +145,7 @@ mod tests {
     #[test]
     fn the_room_of_those_that_were_forgotten_is_given_back() {
         let file = FileBounds::new(vec![(Pattern::new("*"), bounded(9))]);
-        let pressure = Pressure::new(Arc::new(file), |_| Held::default());
+        let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
         let begun = Instant::now();
         for nth in 0..5_000 {
             let queue = format!("q{nth}");

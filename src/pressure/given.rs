@@ -1,15 +1,20 @@
-//! A queue's bounds as they are set and shown over HTTP (backpressure text, 6.2): `backpressure` of a
-//! queue's config, and the words of the OJS queue configuration beside it.
+//! The one reader of a queue's bounds, for the file and for HTTP (backpressure text, 6.2), where the words of the
+//! OJS queue configuration may stand beside `backpressure`; and how bounds are shown.
 
 use std::time::Duration;
 
-use super::bounds::{Given, PerKey, PushRate, Strategy};
+use super::bounds::{BLOCK_TIMEOUT_MAX, Given, OverflowStrategy, PerKey, PushRate};
 use crate::duration;
 use crate::json::{Json, Kind, quote};
+use crate::policy::fields::{
+    Clash, Fields, JsonObject, Nested, Required, Strangers, from_0, whole,
+};
+use crate::policy::limits::required;
+use crate::policy::numbers::Wrong;
 use crate::policy::{FieldError, Template, numbers};
 
 /// The members of `backpressure`.
-const BACKPRESSURE: [&str; 12] = [
+const BACKPRESSURE: [&str; 10] = [
     "max_depth",
     "max_size_bytes",
     "max_size",
@@ -18,20 +23,39 @@ const BACKPRESSURE: [&str; 12] = [
     "resume_threshold",
     "block_timeout_max",
     "enqueue_rate",
-    "max_age",
-    "max_wait",
     "per_key",
     "enabled",
 ];
 /// How deep its JSON nests.
 const DEPTH: usize = 4;
-const RATE: [&str; 2] = ["limit", "period"];
-const PER_KEY: [&str; 2] = ["by", "max_depth"];
+
+/// The fields that bound a queue.
+pub const BOUNDS: [&str; 5] = [
+    "max_depth",
+    "max_size",
+    "max_size_bytes",
+    "enqueue_rate",
+    "per_key",
+];
+
+/// `enqueue_rate`.
+const ENQUEUE_RATE: Nested = Nested {
+    name: "enqueue_rate",
+    fields: &["limit", "period"],
+    in_file: "enqueue_rate = { limit = 100, period = \"1s\" }",
+    in_json: "{\"limit\": 100, \"period\": \"PT1S\"}",
+};
+
+/// `per_key`.
+const PER_KEY: Nested = Nested {
+    name: "per_key",
+    fields: &["by", "max_depth"],
+    in_file: "per_key = { by = \"{meta.tenant_id}\", max_depth = 5000 }",
+    in_json: "{\"by\": \"{meta.tenant_id}\", \"max_depth\": 5000}",
+};
 
 /// The longest that an enqueue may wait, whatever is set: SDKs give up after 30 s.
 const LONGEST_BLOCK: Duration = Duration::from_secs(25);
-/// The longest `max_age` and `max_wait`.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl Given {
     /// What the body of `PUT …/queues/{name}/config` says of bounds: `None`, nothing; `Some(None)`, that
@@ -49,17 +73,19 @@ impl Given {
             return Ok(Some(None));
         }
         if let Some(object) = backpressure {
-            known(object, "backpressure", &BACKPRESSURE)?;
             given = read_backpressure(object)?;
             // What is switched off leaves its numbers beside it.
-            off = present(object, "enabled").and_then(|flag| flag.boolean()) == Some(false);
+            off = object.get("enabled").and_then(|flag| flag.boolean()) == Some(false);
         }
         let capacity = capacity.filter(|object| object.kind() == Kind::Object);
-        let capacity = capacity.map(|object| (object, "capacity.", "on_overflow"));
+        let capacity = capacity.map(|object| (object, "capacity", "on_overflow"));
         for (object, at, overflow) in capacity.into_iter().chain([(body, "", "overflow_policy")]) {
-            let words = read_capacity(object, at, overflow)?;
+            let Ok(mut from) = JsonObject::new(object, at, Strangers::Pass, "") else {
+                continue;
+            };
+            let words = read_capacity(&mut from, overflow)?;
             if !off {
-                given.agrees(&words, object, at, overflow)?;
+                given.agrees(&words, &from, overflow)?;
             }
             given = given.over(&words);
         }
@@ -74,11 +100,10 @@ impl Given {
     fn agrees(
         &self,
         words: &Given,
-        object: Json<'_>,
-        at: &str,
+        from: &JsonObject<'_>,
         overflow: &str,
     ) -> Result<(), FieldError> {
-        let depth = match present(object, "max_depth") {
+        let depth = match from.get("max_depth") {
             Some(_) => "max_depth",
             None => "max_size",
         };
@@ -91,7 +116,7 @@ impl Given {
         } else {
             return Ok(());
         };
-        Err(contradicts(format!("{at}{name}")))
+        Err(from.error(name, CONTRADICTS))
     }
 
     /// What [`Given::to_json`] made; `None`: somebody else wrote it.
@@ -121,8 +146,6 @@ impl Given {
         put("warning_threshold", fraction(self.warning_threshold));
         put("resume_threshold", fraction(self.resume_threshold));
         put("block_timeout_max", time(self.block_timeout_max));
-        put("max_age", time(self.max_age));
-        put("max_wait", time(self.max_wait));
         put(
             "enqueue_rate",
             self.enqueue_rate.map(|rate| {
@@ -139,68 +162,132 @@ impl Given {
     }
 }
 
-fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
-    let path = |name: &str| format!("backpressure.{name}");
-    let enabled = match present(object, "enabled") {
-        Some(flag) => match flag.boolean() {
-            Some(enabled) => enabled,
-            None => return wrong(path("enabled"), "must be true or false", flag),
-        },
-        None => true,
+/// Reads bounds: of a `[[queue]]` of the file, or of `backpressure` in a queue's config.
+///
+/// # Errors
+/// Something of them is wrong.
+pub fn read<F: Fields>(from: &mut F) -> Result<Given, F::Error> {
+    let max_depth = from_0(from, "max_depth");
+    let max_bytes = max_bytes(from);
+    let strategy = from.word("strategy", &OverflowStrategy::WORDS);
+    let warning_threshold = from.fraction("warning_threshold");
+    let resume_threshold = from.fraction("resume_threshold");
+    let block_timeout_max = block_timeout_max(from);
+    let rate = from.inside(&ENQUEUE_RATE);
+    let rate = rate.and_then(|rate| rate.map(|rate| whole(rate, enqueue_rate)).transpose());
+    let per_key_of = from.inside(&PER_KEY);
+    let per_key = per_key_of.and_then(|keys| keys.map(|keys| whole(keys, per_key)).transpose());
+    Ok(Given {
+        max_depth: max_depth?,
+        max_bytes: max_bytes?,
+        strategy: strategy?,
+        warning_threshold: warning_threshold?,
+        resume_threshold: resume_threshold?,
+        block_timeout_max: block_timeout_max?,
+        enqueue_rate: rate?,
+        per_key: per_key?,
+    })
+}
+
+/// Two names of the bound on bytes.
+const TWO_SIZES: Clash = Clash {
+    field: "max_size_bytes",
+    beside: "max_size",
+    in_file: "they are the same: leave one of them out",
+    in_json: CONTRADICTS,
+};
+
+fn max_bytes<F: Fields>(from: &mut F) -> Result<Option<u64>, F::Error> {
+    let (one, other) = (from.bytes("max_size_bytes"), from.bytes("max_size"));
+    match (one?, other?) {
+        (Some(one), Some(other)) if F::ONE_NAME || one != other => Err(from.clash(&TWO_SIZES)),
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+fn block_timeout_max<F: Fields>(from: &mut F) -> Result<Option<Duration>, F::Error> {
+    let name = "block_timeout_max";
+    let time = from.period(name)?.map(Duration::from_micros);
+    if time.is_none_or(|time| time <= LONGEST_BLOCK) {
+        return Ok(time);
+    }
+    let (most, default) = (
+        duration::plain(LONGEST_BLOCK),
+        duration::plain(BLOCK_TIMEOUT_MAX),
+    );
+    Err(from.wrong(Wrong {
+        member: name,
+        message: format!("must be from \"0s\" to \"{most}\""),
+        hint: Some(format!("the default is \"{default}\"")),
+    }))
+}
+
+fn enqueue_rate<F: Fields>(from: &mut F) -> Result<PushRate, F::Error> {
+    let number = |name| Required {
+        name,
+        in_file: ENQUEUE_RATE.in_file,
+        in_json: "is required",
     };
-    if !enabled {
+    let limit = required(from, &number("limit"), |from| from.int("limit"));
+    let period = required(from, &number("period"), |from| from.period("period"));
+    let rate = numbers::enqueue_rate(limit?, period?);
+    Ok(rate.map_err(|wrong| from.wrong(wrong))?.into())
+}
+
+fn per_key<F: Fields>(from: &mut F) -> Result<PerKey, F::Error> {
+    let by = from.text("by").and_then(|by| {
+        let by = Template::new(by.as_deref().unwrap_or("{tenant}"));
+        by.map_err(|bad| {
+            from.wrong(Wrong {
+                member: "by",
+                message: bad.to_string(),
+                hint: None,
+            })
+        })
+    });
+    let bound = Required {
+        name: "max_depth",
+        in_file: PER_KEY.in_file,
+        in_json: "is required",
+    };
+    let max_depth = required(from, &bound, |from| from_0(from, "max_depth"));
+    Ok(PerKey {
+        by: by?,
+        max_depth: max_depth?,
+    })
+}
+
+/// Reads `backpressure` of a queue's config.
+fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
+    let example = "{\"max_depth\": 1000}";
+    let mut from = JsonObject::new(object, "backpressure", Strangers::Refuse, example)?;
+    from.check_names(&BACKPRESSURE)?;
+    match from.get("enabled").map(|flag| flag.boolean()) {
+        None | Some(Some(true)) => read(&mut from),
         // Said by forms that keep the numbers of what is switched off.
-        return Ok(Given {
+        Some(Some(false)) => Ok(Given {
             max_depth: Some(0),
             max_bytes: Some(0),
             ..Given::default()
-        });
+        }),
+        Some(None) => Err(from.error("enabled", "must be true or false")),
     }
-    let size = either(object, ["max_size_bytes", "max_size"], path)?;
-    Ok(Given {
-        max_depth: count(object, "max_depth", path)?,
-        max_bytes: size,
-        strategy: strategy(object, "strategy", path)?,
-        warning_threshold: fraction(object, "warning_threshold", path)?,
-        resume_threshold: fraction(object, "resume_threshold", path)?,
-        block_timeout_max: time(object, "block_timeout_max", LONGEST_BLOCK)?,
-        max_age: time(object, "max_age", LONGEST)?,
-        max_wait: time(object, "max_wait", LONGEST)?,
-        enqueue_rate: enqueue_rate(object)?,
-        per_key: per_key(object)?,
-    })
 }
 
 /// The words of the OJS queue configuration: `max_size` is a number of jobs there.
-fn read_capacity(object: Json<'_>, at: &str, overflow: &str) -> Result<Given, FieldError> {
-    let path = |name: &str| format!("{at}{name}");
-    let depth = either(object, ["max_depth", "max_size"], path)?;
-    let bytes = count(object, "max_size_bytes", path)?;
-    let strategy = strategy(object, overflow, path)?;
-    let strategy = strategy.filter(|_| depth.is_some() || bytes.is_some());
+fn read_capacity(from: &mut JsonObject<'_>, overflow: &'static str) -> Result<Given, FieldError> {
+    let (depth, size) = (from_0(from, "max_depth")?, from_0(from, "max_size")?);
+    if differ(depth, size) {
+        return Err(from.error("max_size", CONTRADICTS));
+    }
+    let (max_depth, max_bytes) = (depth.or(size), from_0(from, "max_size_bytes")?);
+    let strategy = from.word(overflow, &OverflowStrategy::WORDS)?;
     Ok(Given {
-        max_depth: depth,
-        max_bytes: bytes,
-        strategy,
+        max_depth,
+        max_bytes,
+        strategy: strategy.filter(|_| max_depth.is_some() || max_bytes.is_some()),
         ..Given::default()
     })
-}
-
-fn present<'a>(object: Json<'a>, name: &str) -> Option<Json<'a>> {
-    object.get(name).filter(|value| !value.is_null())
-}
-
-/// A number that has two names.
-fn either(
-    object: Json<'_>,
-    [one, other]: [&str; 2],
-    path: impl Fn(&str) -> String,
-) -> Result<Option<u64>, FieldError> {
-    let (first, second) = (count(object, one, &path)?, count(object, other, &path)?);
-    match differ(first, second) {
-        true => Err(contradicts(path(other))),
-        false => Ok(first.or(second)),
-    }
 }
 
 /// Whether both say something, and not the same.
@@ -208,182 +295,8 @@ fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
     one.is_some() && other.is_some() && one != other
 }
 
-fn contradicts(field: String) -> FieldError {
-    let message =
-        "says something else than another name of the same in this body: leave one of them out";
-    FieldError {
-        field,
-        message: message.into(),
-    }
-}
-
-fn wrong<T>(field: String, should: &str, found: Json<'_>) -> Result<T, FieldError> {
-    let found: String = String::from_utf8_lossy(found.raw())
-        .chars()
-        .take(64)
-        .collect();
-    Err(FieldError {
-        field,
-        message: format!("{should}, found {found}"),
-    })
-}
-
-fn count(
-    object: Json<'_>,
-    name: &str,
-    path: impl Fn(&str) -> String,
-) -> Result<Option<u64>, FieldError> {
-    let Some(value) = present(object, name) else {
-        return Ok(None);
-    };
-    match value.int().and_then(|number| u64::try_from(number).ok()) {
-        Some(number) => Ok(Some(number)),
-        None => wrong(
-            path(name),
-            "must be a whole number from 0 (unbounded)",
-            value,
-        ),
-    }
-}
-
-fn strategy(
-    object: Json<'_>,
-    name: &str,
-    path: impl Fn(&str) -> String,
-) -> Result<Option<Strategy>, FieldError> {
-    let Some(value) = present(object, name) else {
-        return Ok(None);
-    };
-    let word = value.text().unwrap_or_default();
-    let known = Strategy::WORDS.iter().find(|(known, _)| *known == word);
-    match known {
-        Some((_, strategy)) => Ok(Some(*strategy)),
-        None => wrong(
-            path(name),
-            "must be \"reject\", \"block\" or \"drop_oldest\"",
-            value,
-        ),
-    }
-}
-
-fn fraction(
-    object: Json<'_>,
-    name: &str,
-    path: impl Fn(&str) -> String,
-) -> Result<Option<f64>, FieldError> {
-    let Some(value) = present(object, name) else {
-        return Ok(None);
-    };
-    let number = match value.kind() {
-        Kind::Number => std::str::from_utf8(value.raw())
-            .ok()
-            .and_then(|text| text.parse().ok()),
-        _ => None,
-    };
-    match number.filter(|number| (0.0..=1.0).contains(number)) {
-        Some(number) => Ok(Some(number)),
-        None => wrong(path(name), "must be a number from 0 to 1", value),
-    }
-}
-
-fn time(object: Json<'_>, name: &str, most: Duration) -> Result<Option<Duration>, FieldError> {
-    let Some(value) = present(object, name) else {
-        return Ok(None);
-    };
-    let micros = value.text().and_then(|text| duration::parse(&text).ok());
-    let within = micros
-        .map(Duration::from_micros)
-        .filter(|time| *time <= most);
-    match within {
-        Some(time) => Ok(Some(time)),
-        None => {
-            let should = format!(
-                "must be a duration such as \"PT20S\", at most {}",
-                duration::plain(most)
-            );
-            wrong(format!("backpressure.{name}"), &should, value)
-        }
-    }
-}
-
-fn enqueue_rate(object: Json<'_>) -> Result<Option<PushRate>, FieldError> {
-    let Some(value) = present(object, "enqueue_rate") else {
-        return Ok(None);
-    };
-    let path = |name: &str| format!("backpressure.enqueue_rate.{name}");
-    known(value, "backpressure.enqueue_rate", &RATE)?;
-    let missing = |name: &str| FieldError {
-        field: path(name),
-        message: "is required".into(),
-    };
-    let limit = present(value, "limit").ok_or_else(|| missing("limit"))?;
-    let period = present(value, "period").ok_or_else(|| missing("period"))?;
-    let Some(jobs) = limit.int() else {
-        return wrong(path("limit"), "must be a whole number", limit);
-    };
-    let Some(micros) = period
-        .text()
-        .and_then(|text| duration::parse_period(&text).ok())
-    else {
-        return wrong(
-            path("period"),
-            "must be a duration such as \"PT1M\"",
-            period,
-        );
-    };
-    let rate = numbers::enqueue_rate(jobs, micros).map_err(|wrong| FieldError {
-        field: path(wrong.member),
-        message: wrong.message,
-    })?;
-    Ok(Some(rate.into()))
-}
-
-fn per_key(object: Json<'_>) -> Result<Option<PerKey>, FieldError> {
-    let Some(value) = present(object, "per_key") else {
-        return Ok(None);
-    };
-    let path = |name: &str| format!("backpressure.per_key.{name}");
-    known(value, "backpressure.per_key", &PER_KEY)?;
-    let by = present(value, "by").and_then(|by| by.text());
-    let by = by.as_deref().unwrap_or("{tenant}");
-    let by = Template::new(by).map_err(|bad| FieldError {
-        field: path("by"),
-        message: bad.to_string(),
-    })?;
-    let Some(max_depth) = count(value, "max_depth", path)? else {
-        return Err(FieldError {
-            field: path("max_depth"),
-            message: "is required".into(),
-        });
-    };
-    Ok(Some(PerKey { by, max_depth }))
-}
-
-/// Refuses what is no object, and members that mean nothing here.
-fn known(object: Json<'_>, at: &str, names: &[&str]) -> Result<(), FieldError> {
-    if object.kind() != Kind::Object {
-        return wrong(at.to_owned(), "must be an object", object);
-    }
-    let stranger = object
-        .members()
-        .find(|member| !names.iter().any(|name| member.is_named(name)));
-    match stranger {
-        None => Ok(()),
-        Some(member) => {
-            let name: String = member
-                .name
-                .text()
-                .unwrap_or_default()
-                .chars()
-                .take(64)
-                .collect();
-            Err(FieldError {
-                field: format!("{at}.{name}"),
-                message: format!("is not known here; known are {}", names.join(", ")),
-            })
-        }
-    }
-}
+const CONTRADICTS: &str =
+    "says something else than another name of the same in this body: leave one of them out";
 
 #[cfg(test)]
 mod tests {

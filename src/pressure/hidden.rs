@@ -17,7 +17,9 @@ const MOST: usize = 100_000;
 
 /// The waiting jobs of one queue that its backend does not tell of.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Hidden {
+pub(super) struct HiddenJobs {
+    /// Of all that waits, how many jobs no FETCH would get: those that the backend tells of, too.
+    pub(super) later: u64,
     scheduled: Later,
     retryable: Retries,
 }
@@ -37,7 +39,7 @@ struct Retries {
     jobs: HashMap<Arc<str>, Timestamp>,
 }
 
-impl Hidden {
+impl HiddenJobs {
     /// A job was stored that is available from `due` on.
     pub(super) fn schedule(&mut self, due: Timestamp) {
         self.scheduled.add(due);
@@ -88,15 +90,9 @@ impl Hidden {
         ]
     }
 
-    /// How many still waited at `now`, scheduled and retryable; tells `came` when the others came to be
-    /// available, and how many.
-    pub(super) fn waiting(
-        &mut self,
-        now: Timestamp,
-        mut came: impl FnMut(Timestamp, u64),
-    ) -> (u64, u64) {
-        let scheduled = self.scheduled.waiting(now, &mut came);
-        (scheduled, self.retryable.waiting(now, &mut came))
+    /// How many still wait at `now`, scheduled and retryable. Forgets the others.
+    pub(super) fn waiting(&mut self, now: Timestamp) -> (u64, u64) {
+        (self.scheduled.waiting(now), self.retryable.waiting(now))
     }
 }
 
@@ -125,13 +121,11 @@ impl Later {
         self.jobs.range(..=now).map(|(_, jobs)| jobs).sum()
     }
 
-    fn waiting(&mut self, now: Timestamp, came: &mut impl FnMut(Timestamp, u64)) -> u64 {
+    fn waiting(&mut self, now: Timestamp) -> u64 {
         while let Some(first) = self.jobs.first_entry()
             && first.key().plus(LATE) <= now
         {
-            let (due, jobs) = first.remove_entry();
-            self.count -= jobs;
-            came(due, jobs);
+            self.count -= first.remove();
         }
         self.count
     }
@@ -157,13 +151,12 @@ impl Retries {
         self.due.iter().take_while(|(due, _)| *due <= now).count() as u64
     }
 
-    fn waiting(&mut self, now: Timestamp, came: &mut impl FnMut(Timestamp, u64)) -> u64 {
+    fn waiting(&mut self, now: Timestamp) -> u64 {
         while let Some((due, _)) = self.due.first()
             && due.plus(LATE) <= now
-            && let Some((due, job)) = self.due.pop_first()
+            && let Some((_, job)) = self.due.pop_first()
         {
             self.jobs.remove(&job);
-            came(due, 1);
         }
         self.jobs.len() as u64
     }
@@ -175,16 +168,13 @@ mod tests {
 
     #[test]
     fn they_are_counted_until_their_time() {
-        let mut hidden = Hidden::default();
+        let mut hidden = HiddenJobs::default();
         let at = |secs: u64| Timestamp(1_800_000_000_000_000 + secs * 1_000_000);
         [30, 10, 20, 20]
             .into_iter()
             .for_each(|secs| hidden.schedule(at(secs)));
         hidden.retry("a", at(5));
-        let mut came = Vec::new();
-        let mut waiting = |hidden: &mut Hidden, secs| {
-            hidden.waiting(at(secs), |due, jobs| came.push((due, jobs)))
-        };
+        let waiting = |hidden: &mut HiddenJobs, secs| hidden.waiting(at(secs));
         assert_eq!(waiting(&mut hidden, 0), (4, 1));
         assert_eq!(waiting(&mut hidden, 6), (4, 1), "perhaps not available yet");
         assert_eq!(waiting(&mut hidden, 12), (3, 0));
@@ -192,22 +182,23 @@ mod tests {
         assert!(!hidden.unschedule(at(10)), "not known any more");
         assert_eq!(waiting(&mut hidden, 12), (2, 0));
         assert_eq!(waiting(&mut hidden, 40), (0, 0));
-        assert_eq!(came, [10, 5, 20, 30].map(|secs| (at(secs), 1)));
     }
 
     #[test]
     fn those_to_be_tried_again_are_told_apart() {
-        let (mut hidden, at) = (Hidden::default(), |secs: u64| Timestamp(secs * 1_000_000));
+        let (mut hidden, at) = (HiddenJobs::default(), |secs: u64| {
+            Timestamp(secs * 1_000_000)
+        });
         for (job, secs) in [("a", 10), ("b", 10), ("c", 20), ("c", 30)] {
             hidden.retry(job, at(secs));
         }
-        assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 3), "one failed twice");
+        assert_eq!(hidden.waiting(at(5)), (0, 3), "one failed twice");
         assert!(hidden.unretry("a", at(5)) && !hidden.unretry("a", at(5)));
         assert!(!hidden.unretry("b", at(10)), "it may run");
         assert!(!hidden.unretry("x", at(5)));
-        assert_eq!(hidden.waiting(at(5), |_, _| {}), (0, 2));
-        assert_eq!(hidden.waiting(at(12), |_, _| {}), (0, 1));
-        let waits = |hidden: &Hidden, secs| {
+        assert_eq!(hidden.waiting(at(5)), (0, 2));
+        assert_eq!(hidden.waiting(at(12)), (0, 1));
+        let waits = |hidden: &HiddenJobs, secs| {
             let [_, Waits { all, early, sure }] = hidden.waits(at(secs));
             (all, early, sure)
         };

@@ -8,38 +8,38 @@ use tokio::sync::oneshot;
 use super::want::tried_to_drop;
 use super::{Places, Pressure, Want};
 
-/// Those who wait, in the order in which they came.
+/// The enqueues that wait, in the order in which they came.
 #[derive(Default, Debug)]
-pub(super) struct Line {
-    waiters: VecDeque<Waiter>,
+pub(super) struct BlockedLine {
+    waiters: VecDeque<BlockedEnqueue>,
     last: u64,
 }
 
-/// One who waits.
+/// An enqueue that waits.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct BlockedEnqueue {
     number: u64,
     pub(super) wants: Vec<Want>,
-    /// `None`: it is dropping a job.
+    /// How it is told; `None` while it drops a job.
     tell: Option<oneshot::Sender<Come>>,
 }
 
-/// What one who waits is told.
+/// The news for an enqueue that waits.
 #[derive(Debug)]
 pub enum Come {
-    /// Its turn: these are its places.
+    /// It has these places.
     Places(Places),
-    /// It would be its turn if a job of this queue went. It says with [`Turn::dropped`] what became of that.
+    /// It must drop a job of this queue first, and say with [`LineTurn::dropped`] whether that worked.
     Drop(Arc<str>),
 }
 
-impl Waiter {
+impl BlockedEnqueue {
     /// Whether it can be told anything now.
     pub(super) fn hears(&self) -> bool {
         self.tell.is_some()
     }
 
-    /// Hands over its places, or gives them back: it has gone.
+    /// Hands over its places. Returns them if its producer has hung up.
     pub(super) fn give(&mut self, places: Places) -> Result<(), Places> {
         let Some(tell) = self.tell.take() else {
             return Err(places);
@@ -59,7 +59,7 @@ impl Waiter {
     }
 }
 
-/// What those who wait want: who comes later fits beside it or not at all.
+/// The places that those in line want: who comes later must fit beside them.
 #[derive(Default, Debug)]
 pub(super) struct Ahead {
     queues: HashMap<Arc<str>, Before>,
@@ -112,31 +112,31 @@ impl Ahead {
     }
 }
 
-impl Line {
+impl BlockedLine {
     pub(super) fn stand(
         &mut self,
         pressure: Arc<Pressure>,
         wants: Vec<Want>,
         most: usize,
-    ) -> Option<Turn> {
+    ) -> Option<LineTurn> {
         if self.waiters.len() >= most {
             return None;
         }
         self.last += 1;
         let (tell, told) = oneshot::channel();
-        self.waiters.push_back(Waiter {
+        self.waiters.push_back(BlockedEnqueue {
             number: self.last,
             wants,
             tell: Some(tell),
         });
-        Some(Turn {
+        Some(LineTurn {
             pressure,
             number: self.last,
             told,
         })
     }
 
-    /// It is known what became of the job that one who waits was to drop: it hears by `tell` how that goes on.
+    /// Notes how many jobs went for an enqueue that waits; it hears by `tell` what comes next.
     fn dropped(&mut self, number: u64, queue: &str, gone: u64, tell: oneshot::Sender<Come>) {
         let mut waiters = self.waiters.iter_mut();
         if let Some(waiter) = waiters.find(|waiter| waiter.number == number) {
@@ -157,7 +157,7 @@ impl Line {
     }
 
     /// Keeps those for whom `stays` says so.
-    pub(super) fn retain(&mut self, stays: impl FnMut(&mut Waiter) -> bool) {
+    pub(super) fn retain(&mut self, stays: impl FnMut(&mut BlockedEnqueue) -> bool) {
         self.waiters.retain_mut(stays);
     }
 
@@ -168,19 +168,19 @@ impl Line {
 
 /// A place in the line; left when dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct LineTurn {
     pressure: Arc<Pressure>,
     number: u64,
     told: oneshot::Receiver<Come>,
 }
 
-impl Turn {
-    /// What it is told, when it is its turn.
+impl LineTurn {
+    /// Waits for its turn.
     pub async fn come(&mut self) -> Option<Come> {
         (&mut self.told).await.ok()
     }
 
-    /// So many jobs of a queue went for it; it waits on.
+    /// Notes that `gone` jobs of a queue went for it. It waits on.
     pub fn dropped(&mut self, queue: &str, gone: u64) {
         let (tell, told) = oneshot::channel();
         self.told = told;
@@ -189,7 +189,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LineTurn {
     fn drop(&mut self) {
         self.pressure.state.lock().line.leave(self.number);
     }

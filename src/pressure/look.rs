@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::queue::Queue;
-use super::{Away, Counts, Looking, Now, Others, Pressure, Shared};
+use super::queue::BoundedQueue;
+use super::{Away, Counts, LookFound, LookKind, Looking, Now, Pressure};
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum StatsTold {
     /// The backend's numbers.
     Counts(Counts),
     /// It has none.
@@ -21,7 +21,16 @@ pub enum Told {
     Away(Away),
 }
 
-/// What a backend does not tell of.
+/// What a look found of other sidecars.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fleet {
+    /// Jobs that they hold.
+    pub held: u64,
+    /// The number of the queue in the store, as the look has set it.
+    pub number: u64,
+}
+
+/// A part of the depth that a backend does not tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Untold {
     /// Jobs that are scheduled or to be tried again.
@@ -32,17 +41,17 @@ pub enum Untold {
 
 impl Looking {
     /// A look for which no enqueue waits.
-    fn beside(queue: &mut Queue, name: &Arc<str>) -> Looking {
+    fn beside(queue: &mut BoundedQueue, name: &Arc<str>) -> Looking {
         Looking {
-            done: Arc::clone(&queue.done).notified_owned(),
-            begin: queue.estimate.begin(false),
+            done: Arc::clone(&queue.looks.done).notified_owned(),
+            begin: queue.estimate.begin(LookKind::Open),
             queue: Arc::clone(name),
         }
     }
 }
 
 impl Pressure {
-    /// A bounded queue is seen for the first time, and something is kept of it from now on. `false`: it is known.
+    /// Begins to keep the depth of a bounded queue. `false`: it is kept already, or the queue has no bounds.
     pub fn meet(&self, queue: &str, now: Instant) -> bool {
         let Some(bounds) = self.bounds(queue) else {
             return false;
@@ -57,21 +66,22 @@ impl Pressure {
         new
     }
 
-    /// Begins a look at a queue; `closed`: enqueues wait for it. `false`: one is on its way, or the queue
-    /// is not known.
-    pub fn begin_look(&self, queue: &str, closed: bool) -> bool {
-        self.with(queue, |queue| queue.estimate.begin(closed))
+    /// Begins a look at a queue. `false`: one is on its way, or the queue is not known.
+    pub fn begin_look(&self, queue: &str, kind: LookKind) -> bool {
+        self.with(queue, |queue| queue.estimate.begin(kind))
             .unwrap_or(false)
     }
 
     /// Begins a look at a queue if the last is long enough ago.
     pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
-        let begin = |queue: &mut Queue| queue.estimate.is_due(now) && queue.estimate.begin(true);
+        let begin = |queue: &mut BoundedQueue| {
+            queue.estimate.is_due(now) && queue.estimate.begin(LookKind::Closed)
+        };
         self.with(queue, begin).unwrap_or(false)
     }
 
-    /// Begins looks at queues in which jobs of a tenant are counted, where the last one is long enough ago: some
-    /// may have left unseen. No more than `most` of them, those first that were not looked at for longest.
+    /// Begins looks at queues in which jobs of a tenant are counted, because some may have left unseen: at most
+    /// `most` looks, where the last one is longest ago.
     pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
         let mut state = self.state.lock();
         let counted = self.sums.queues(tenant).into_iter();
@@ -86,13 +96,13 @@ impl Pressure {
             .collect()
     }
 
-    /// Begins a look at a queue of which something is known, for somebody who wants to be told its depth, and
-    /// says whose credentials were used last: a reader's may tell less.
+    /// Begins a look for somebody who reads a queue's depth. Returns the scope of the last look too: with the
+    /// reader's credentials the backend may tell less.
     pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Looking, u64)> {
         let mut state = self.state.lock();
         let (name, queue) = state.queues.get_key_value_mut(queue)?;
         let due = queue.estimate.is_known() && queue.estimate.is_due(now);
-        due.then(|| (Looking::beside(queue, name), queue.scope))
+        due.then(|| (Looking::beside(queue, name), queue.looks.scope))
     }
 
     /// Whether the backend's numbers are all that waits in its queue.
@@ -107,44 +117,32 @@ impl Pressure {
         self.state.lock().queues.get(queue)?.estimate.due()
     }
 
-    /// What a look that keeps enqueues out should wait for, if anything: that those on their way are
-    /// answered, and jobs that go for them gone.
+    /// The end of all enqueues on their way, for a look that keeps enqueues out. `None`: there is none to wait for.
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
         let state = self.state.lock();
         let queue = state.queues.get(queue)?;
-        let wait = queue.estimate.is_closed() && queue.is_moving() && !queue.stuck;
-        wait.then(|| Arc::clone(&queue.settled).notified_owned())
+        let wait = queue.estimate.is_closed() && queue.is_moving() && !queue.looks.stuck;
+        wait.then(|| Arc::clone(&queue.looks.settled).notified_owned())
     }
 
-    /// The question of a look leaves now. `stuck`: it was not worth waiting for those on their way.
-    /// `scope`: whose credentials it has. Says whether it follows another look so closely that what left between
-    /// them tells what may be on its way to other sidecars.
-    pub fn asking(&self, queue: &str, stuck: bool, scope: u64, now: Instant) -> bool {
-        let mut state = self.state.lock();
-        let Some(queue) = state.queues.get_mut(queue) else {
-            return false;
-        };
-        queue.stuck |= stuck;
-        queue.scope = scope;
-        queue.estimate.asking();
-        queue.estimate.follows(now)
+    /// Notes that enqueues on their way were not answered in time: a look does not wait for them again.
+    pub fn note_stuck(&self, queue: &str) {
+        self.with(queue, |queue| queue.looks.stuck = true);
     }
 
-    /// How many jobs of a queue other sidecars hold, as of the last look.
-    pub fn held_by_others(&self, queue: &str) -> u64 {
-        self.with(queue, |queue| queue.estimate.elsewhere.held())
-            .unwrap_or(0)
+    /// Notes that the question of a look leaves now, with the credentials of `scope`.
+    pub fn asking(&self, queue: &str, scope: u64) {
+        self.with(queue, |queue| {
+            queue.looks.scope = scope;
+            queue.estimate.asking();
+        });
     }
 
-    /// A job that was held here has gone to another sidecar, which holds it.
-    pub fn taken_over(&self, queue: &str) {
-        self.with(queue, |queue| queue.estimate.elsewhere.took());
-    }
-
-    /// How many jobs of a queue are known here and in none of these numbers; tells if they leave them out for sure.
-    fn hides(
+    /// How many jobs of a queue are known here and are in none of these numbers. Sets `untold` where the backend
+    /// surely leaves them out.
+    pub(super) fn hides(
         &self,
-        queue: &mut Queue,
+        queue: &mut BoundedQueue,
         counts: &Counts,
         now: Now,
         untold: &mut Option<Untold>,
@@ -156,11 +154,11 @@ impl Pressure {
             (tells_retryable, counts.retryable, retryable),
         ];
         // What came after the question is not in the answer.
-        let quiet = queue.estimate.since_asked() == 0;
+        let newer = queue.estimate.stored_since_asked();
         let mut all = 0;
         for (tells, told, waits) in states {
-            let hidden = tells.hides(told, waits, quiet);
-            if hidden > 0 && (told.is_none() || (quiet && waits.sure > 0)) {
+            let hidden = tells.hides(told, waits, newer);
+            if hidden > 0 && (told.is_none() || (newer == 0 && waits.sure > 0)) {
                 *untold = Some(Untold::States);
             }
             all += hidden;
@@ -168,43 +166,47 @@ impl Pressure {
         all
     }
 
-    /// A look ended. `shared`: what the store knew of the queue before the question left, and `others` what it
-    /// knew after the answer, where a fleet shares it. Says whether the backend turns out not to tell of all that waits.
+    /// Ends a look. `fleet`: what it found of other sidecars; `None`: each counts for itself. Returns what the backend
+    /// turns out not to tell.
     pub fn looked(
         self: &Arc<Self>,
         name: &str,
-        told: Told,
-        (shared, others): (Option<Shared>, Option<Others>),
+        told: StatsTold,
+        fleet: Option<Fleet>,
         now: Now,
     ) -> Option<Untold> {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
         let mut untold = None;
         match told {
-            Told::Counts(counts) => {
+            StatsTold::Counts(counts) => {
                 let hidden = self.hides(queue, &counts, now, &mut untold);
-                let mark = self.mark();
-                let held = (self.held)(name);
-                let of_fleet = (shared, others);
-                queue.told(counts, hidden, held, of_fleet, (now.at, mark));
+                let found = LookFound {
+                    counts,
+                    hidden,
+                    held: (self.held)(name),
+                    elsewhere: fleet.map_or(0, |fleet| fleet.held),
+                };
+                queue.told(&found, now.at, self.mark());
             }
-            Told::Nothing => {
+            StatsTold::Nothing => {
                 if !queue.estimate.is_told() {
                     untold = Some(Untold::All);
                 }
                 queue.estimate.untold(now.at);
-                queue.away = None;
+                queue.looks.away = None;
             }
-            Told::Lie => {
+            StatsTold::Lie => {
                 queue.estimate.disbelieved(now.at);
-                queue.away = None;
+                queue.looks.away = None;
             }
-            Told::Away(away) => {
+            StatsTold::Away(away) => {
                 queue.estimate.unanswered(now.at);
-                queue.away = Some((away, now.at));
+                queue.looks.away = Some((away, now.at));
             }
         }
-        queue.done.notify_waiters();
+        queue.share.looked(fleet.map(|fleet| fleet.number));
+        queue.looks.done.notify_waiters();
         self.serve(&mut state, now);
         untold
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Level, Now, Outcome, Pressure, Want};
+use super::{EnqueueOutcome, Level, Now, Pressure, Want};
 
 /// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
 /// again; dropped later they count as filled.
@@ -15,14 +15,14 @@ pub struct Places {
     pub(super) wants: Vec<Want>,
     pub(super) now: Now,
     pub(super) sent: bool,
-    /// Queues that should be looked at soon, by the caller.
+    /// Queues that the caller should look at soon.
     pub look: Vec<Arc<str>>,
     /// Whether the caller had to look at queues before, or to wait; it says so itself.
     pub looked: bool,
 }
 
 impl Places {
-    /// What it was that fitted.
+    /// The enqueue that fitted.
     pub fn wants(&self) -> impl Iterator<Item = &Want> {
         self.wants.iter()
     }
@@ -40,7 +40,7 @@ impl Places {
         !self.look.is_empty() || self.wants.iter().any(|want| want.drop > 0)
     }
 
-    /// From now on the jobs may be stored.
+    /// Notes that the enqueue is sent on: from now on its jobs may be stored.
     pub fn sending(&mut self) {
         self.sent = true;
     }
@@ -54,7 +54,7 @@ impl Places {
     /// were sent. Says where each queue stands now.
     pub fn settle(
         mut self,
-        outcome: Outcome,
+        outcome: EnqueueOutcome,
         ids: &[(Arc<str>, Box<str>)],
     ) -> Vec<(Arc<str>, Level)> {
         let mut levels = Vec::with_capacity(self.wants.len());
@@ -64,7 +64,7 @@ impl Places {
 
     fn end(
         &mut self,
-        outcome: Outcome,
+        outcome: EnqueueOutcome,
         ids: &[(Arc<str>, Box<str>)],
         levels: &mut Vec<(Arc<str>, Level)>,
     ) {
@@ -78,7 +78,7 @@ impl Places {
         }
         let (mark, now) = (self.pressure.mark(), Instant::now());
         let mut state = self.pressure.state.lock();
-        if outcome == Outcome::Refused {
+        if outcome == EnqueueOutcome::Refused {
             state.refused(&wants, self.now.stamp);
             let now = Now {
                 at: now,
@@ -90,9 +90,9 @@ impl Places {
             let Some(queue) = state.queues.get_mut(&want.queue) else {
                 continue;
             };
-            if outcome == Outcome::Stored {
+            if outcome == EnqueueOutcome::Stored {
                 let own = by_queue.get(&*want.queue);
-                queue.stored(&want, own.into_iter().flatten().copied(), mark, now);
+                queue.stored(&want, own.into_iter().flatten().copied(), mark);
             }
             let level = self.pressure.level_of(queue, &want.queue);
             levels.extend(level.map(|level| (want.queue, level)));
@@ -103,8 +103,8 @@ impl Places {
 impl Drop for Places {
     fn drop(&mut self) {
         let outcome = match self.sent {
-            true => Outcome::Stored,
-            false => Outcome::Refused,
+            true => EnqueueOutcome::Stored,
+            false => EnqueueOutcome::Refused,
         };
         self.end(outcome, &[], &mut Vec::new());
     }

@@ -10,33 +10,30 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Away;
-use super::ages::Ages;
-use super::bounds::{Bounds, PushRate, Strategy, UNBOUNDED};
+use super::bounds::{Bounds, OverflowStrategy, PushRate, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::{Crossed, Edge, Edges, Said, Shut};
-use super::estimate::{Estimate, Held, NEAR, Want as Look};
+use super::edge::{Crossed, Edge, QueueEdges, RefusalTold};
+use super::estimate::{Estimate, HeldCount, LookWanted, NEAR};
 use super::forget::UNUSED;
-use super::hidden::Hidden;
-use super::keys::Keys;
+use super::hidden::HiddenJobs;
+use super::known::{KeyCounts, KnownJobs};
 use super::line::Before;
-use super::recount::Recount;
-use super::share::Lease;
-use super::since::Since;
-use super::sizes::Sizes;
+use super::share::Share;
+use super::sizes::Bytes;
 use super::tenants::FullTenant;
-use super::want::{Full, Level, Met, Now, Unit, Usage, Want};
+use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Want};
 use crate::limit::{Timestamp, Window};
 
-/// What one queue says to an enqueue.
+/// The answer of one queue to an enqueue.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum QueueAnswer {
     /// It fits. `drop`: as many jobs must go for it. `look`: the depth should be looked at soon.
     Fits { drop: u64, look: bool },
     /// Nobody knows until the backend is asked.
     Look,
-    /// It fits once the store has given places for it.
-    Lease,
-    /// It fits once a job of the queue was dropped: none could be, the last time.
+    /// It fits once the store has granted places for it.
+    Places,
+    /// It fits once a job of the queue was dropped. The last time none could be.
     Drop,
     /// It does not fit.
     Full(Box<Full>),
@@ -44,43 +41,41 @@ pub(super) enum Asked {
 
 /// The state of one queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct BoundedQueue {
     pub(super) estimate: Estimate,
+    pub(super) share: Share,
     drain: Drain,
-    sizes: Sizes,
-    bytes_in_flight: u64,
-    since: Since,
+    bytes: Bytes,
     window: Option<Window>,
-    keys: Keys,
-    /// The same by tenant.
-    pub(super) tenants: Keys,
-    pub(super) ages: Ages,
-    pub(super) recount: Recount,
-    edges: Edges,
-    /// By its depth.
-    shut: Shut,
-    /// By its bytes.
-    shut_by_bytes: Shut,
-    hidden: Hidden,
+    pub(super) members: KnownJobs,
+    edges: QueueEdges,
+    hidden: HiddenJobs,
+    drops: Drops,
+    pub(super) looks: Looks,
+    /// Its bounds, as they were last read.
+    pub(super) bounds: Arc<Bounds>,
+    /// When it was last asked for, or its depth was last seen to change.
+    pub(super) used: Instant,
+}
+
+/// The jobs of a queue that are dropped for new ones (`drop_oldest`).
+#[derive(Default, Debug)]
+struct Drops {
     /// Jobs that are about to be dropped for others.
     dropping: u64,
-    /// No job was there, the last time that one was to be dropped: from then on one must go before another enqueue
-    /// is let in.
+    /// Set when no job could be dropped. From then on one must be dropped before another enqueue is let in.
     undroppable: Option<Instant>,
     /// Jobs that came over the bound and for which none could be dropped.
     owed: u64,
-    /// Of what waits, how much no FETCH would get: it waits for a time.
-    later: u64,
+}
+
+/// The looks at a queue.
+#[derive(Default, Debug)]
+pub(super) struct Looks {
     /// Told when a look ends.
     pub(super) done: Arc<Notify>,
     /// Told when no enqueue is on its way any more.
     pub(super) settled: Arc<Notify>,
-    /// The last that was said of its bounds.
-    pub(super) bounds: Arc<Bounds>,
-    /// When it was last asked for.
-    pub(super) used: Instant,
-    /// When its depth was last seen to change.
-    moved: Instant,
     /// The scope of the last look.
     pub(super) scope: u64,
     /// Whether the last look waited in vain for enqueues on their way.
@@ -89,36 +84,22 @@ pub(super) struct Queue {
     pub(super) away: Option<(Away, Instant)>,
 }
 
-impl Queue {
+impl BoundedQueue {
     /// One of which nothing is known yet; `tenants`: where its jobs will be told apart by tenant.
-    pub(super) fn new(bounds: Arc<Bounds>, tenants: Keys, now: Instant) -> Queue {
-        Queue {
+    pub(super) fn new(bounds: Arc<Bounds>, tenants: KeyCounts, now: Instant) -> BoundedQueue {
+        BoundedQueue {
             estimate: Estimate::default(),
+            share: Share::default(),
             drain: Drain::default(),
-            sizes: Sizes::default(),
-            bytes_in_flight: 0,
-            since: Since::default(),
+            bytes: Bytes::default(),
             window: None,
-            keys: Keys::default(),
-            tenants,
-            ages: Ages::default(),
-            recount: Recount::default(),
-            edges: Edges::default(),
-            shut: Shut::default(),
-            shut_by_bytes: Shut::default(),
-            hidden: Hidden::default(),
-            dropping: 0,
-            undroppable: None,
-            owed: 0,
-            later: 0,
-            done: Arc::default(),
-            settled: Arc::default(),
+            members: KnownJobs::new(tenants),
+            edges: QueueEdges::default(),
+            hidden: HiddenJobs::default(),
+            drops: Drops::default(),
+            looks: Looks::default(),
             bounds,
             used: now,
-            moved: now,
-            scope: 0,
-            stuck: false,
-            away: None,
         }
     }
 
@@ -127,76 +108,72 @@ impl Queue {
     pub(super) fn ask(
         &mut self,
         want: &Want,
-        held: Held,
+        held: HeldCount,
         before: Option<&Before>,
         tenant: Option<&FullTenant>,
         now: Now,
-    ) -> Asked {
+    ) -> QueueAnswer {
         if !want.bounds.needs_depth() {
             return match self.over_rate(want, now) {
-                Some(full) => Asked::Full(Box::new(full)),
-                None => Asked::Fits {
+                Some(full) => QueueAnswer::Full(Box::new(full)),
+                None => QueueAnswer::Fits {
                     drop: 0,
                     look: false,
                 },
             };
         }
         let mut tight = self.tightest(want, held);
-        let may_drop = want.bounds.strategy == Strategy::DropOldest && !want.paused;
+        let may_drop = want.bounds.strategy == OverflowStrategy::DropOldest && !want.paused;
         // Nobody waits for what makes room for itself.
         let before = before.filter(|_| !may_drop);
         let mut full = self.too_much(want, before, held, now);
         let mut drop = 0;
         let drops = may_drop
-            && (full.as_ref())
-                .is_some_and(|full| full.ever && matches!(full.met, Met::Depth | Met::Bytes));
+            && (full.as_ref()).is_some_and(|full| {
+                full.ever && matches!(full.met, BoundMet::Depth | BoundMet::Bytes)
+            });
         if let Some(tenant) = tenant.filter(|_| drops || full.is_none()) {
             full = Some(self.full_of(want, tenant, now));
         } else if drops && self.full_key(want, None).is_some() {
             // Others that leave make no room for a key that has its share.
-            full = Some(self.full(want, Met::Key, before, held, now));
+            full = Some(self.full(want, BoundMet::Key, before, held, now));
         } else if drops
             && let Some(jobs) = self.goes(want, held)
             && jobs <= self.droppable(held)
-            && self.undroppable.is_none_or(|from| now.at >= from)
+            && self.drops.undroppable.is_none_or(|from| now.at >= from)
         {
             drop = jobs;
             full = None;
             tight.0 = None;
         }
         let room = if full.is_some() { None } else { tight.0 };
-        let look = self.estimate.wants(room, tight.1, self.stuck, now.at);
-        if self.estimate.is_closed() || look == Look::First && !never(&full) {
-            return Asked::Look;
+        let look = self.estimate.wants(room, tight.1, &self.looks, now.at);
+        if self.estimate.is_closed() || look == LookWanted::First && !never(&full) {
+            return QueueAnswer::Look;
         }
         let full = full.or_else(|| self.over_rate(want, now));
         if let Some(full) = full {
-            return Asked::Full(Box::new(full));
+            return QueueAnswer::Full(Box::new(full));
         }
-        if drop > 0 && want.gone == 0 && self.undroppable.is_some() {
-            return Asked::Drop;
+        if drop > 0 && want.gone == 0 && self.drops.undroppable.is_some() {
+            return QueueAnswer::Drop;
         }
         let makes_room = drop + want.gone > 0;
-        if want.bounds.max_depth.is_some() && !self.estimate.part.has(want.jobs, makes_room) {
-            return Asked::Lease;
+        if let Some(bound) = want.bounds.max_depth.filter(|_| !makes_room) {
+            let room = bound.saturating_sub(self.depth(held));
+            if self.share.needs(want.jobs, room, bound) {
+                self.share.want(want.jobs);
+                return QueueAnswer::Places;
+            }
         }
-        Asked::Fits {
+        QueueAnswer::Fits {
             drop,
-            look: look != Look::Nothing,
+            look: look != LookWanted::Nothing,
         }
-    }
-
-    /// The places to ask the store for; `others` sidecars live.
-    pub(super) fn lease(&mut self, held: Held, others: u64) -> Option<Lease> {
-        let bound = self.bounds.max_depth?;
-        let taken = self.depth(held) + self.estimate.part.unused();
-        let room = bound.saturating_sub(taken);
-        self.estimate.part.near = room <= bound / 2;
-        self.estimate.part.lease(room, others)
     }
 
     /// The places left of the bound that has the fewest, and the bound.
-    fn tightest(&mut self, want: &Want, held: Held) -> (Option<u64>, u64) {
+    fn tightest(&mut self, want: &Want, held: HeldCount) -> (Option<u64>, u64) {
         let depth = self.depth(held) + want.jobs;
         let of_depth = want
             .bounds
@@ -220,37 +197,27 @@ impl Queue {
         &mut self,
         want: &Want,
         before: Option<&Before>,
-        held: Held,
+        held: HeldCount,
         now: Now,
     ) -> Option<Full> {
         let bounds = &want.bounds;
         let (jobs, bytes_before) = before.map_or((0, 0), |before| (before.jobs, before.bytes));
         let (depth, resume) = (self.depth(held), bounds.resume_threshold);
         if let Some(bound) = bounds.max_depth
-            && (depth + jobs + want.jobs > bound || self.shut.still(depth, bound, resume))
+            && (depth + jobs + want.jobs > bound || self.edges.shut.still(depth, bound, resume))
         {
-            return Some(self.full(want, Met::Depth, before, held, now));
+            return Some(self.full(want, BoundMet::Depth, before, held, now));
         }
         if let Some(bound) = bounds.max_bytes {
             let bytes = self.bytes(held);
             if bytes + bytes_before + want.bytes() > bound
-                || self.shut_by_bytes.still(bytes, bound, resume)
+                || self.edges.shut_by_bytes.still(bytes, bound, resume)
             {
-                return Some(self.full(want, Met::Bytes, before, held, now));
+                return Some(self.full(want, BoundMet::Bytes, before, held, now));
             }
         }
         if self.full_key(want, before).is_some() {
-            return Some(self.full(want, Met::Key, before, held, now));
-        }
-        if bounds
-            .max_age
-            .is_some_and(|most| self.age(held, now) > most)
-        {
-            return Some(self.full(want, Met::Age, before, held, now));
-        }
-        let wait = self.predicted(want, held, now);
-        if bounds.max_wait.is_some_and(|most| wait > most) {
-            return Some(self.full(want, Met::Wait, before, held, now));
+            return Some(self.full(want, BoundMet::Key, before, held, now));
         }
         None
     }
@@ -263,7 +230,7 @@ impl Queue {
             let ahead = || before.map_or(0, |before| before.of_key(key));
             let wanted = wanted.entry(key).or_insert_with(ahead);
             *wanted += 1;
-            let waiting = self.keys.count(key);
+            let waiting = self.members.keys.count(key);
             (waiting + *wanted > most).then(|| (Arc::clone(key), waiting))
         })
     }
@@ -271,12 +238,11 @@ impl Queue {
     fn full_of(&self, want: &Want, tenant: &FullTenant, now: Now) -> Full {
         Full {
             queue: Arc::clone(&want.queue),
-            met: Met::Tenant,
+            met: BoundMet::Tenant,
             depth: tenant.waiting,
-            at_least: tenant.waiting,
             bound: tenant.most,
             wanted: tenant.wanted,
-            unit: Unit::Jobs,
+            unit: BoundUnit::Jobs,
             resumes: None,
             strategy: want.bounds.strategy,
             after: self.drain.time_for(1, now.at),
@@ -289,16 +255,16 @@ impl Queue {
     pub(super) fn full(
         &mut self,
         want: &Want,
-        met: Met,
+        met: BoundMet,
         before: Option<&Before>,
-        held: Held,
+        held: HeldCount,
         now: Now,
     ) -> Full {
         let bounds = &want.bounds;
         let resume = bounds.resume_threshold;
-        let (mut key, mut resumes, mut unit, mut at_least) = (None, None, Unit::Jobs, None);
+        let (mut key, mut resumes, mut unit) = (None, None, BoundUnit::Jobs);
         let (used, bound, wanted) = match met {
-            Met::Key => {
+            BoundMet::Key => {
                 let bound = bounds
                     .per_key
                     .as_ref()
@@ -312,20 +278,17 @@ impl Queue {
                 key = full;
                 (waiting.unwrap_or(0), bound, alike as u64)
             }
-            Met::Bytes => {
+            BoundMet::Bytes => {
                 let bound = bounds.max_bytes.unwrap_or(u64::MAX);
                 let used = self.bytes(held);
-                resumes = self.shut_by_bytes.resumes(used, bound, resume);
-                unit = Unit::Bytes;
+                resumes = self.edges.shut_by_bytes.resumes(used, bound, resume);
+                unit = BoundUnit::Bytes;
                 (used, bound, want.bytes())
             }
-            Met::Age => in_time(self.age(held, now), bounds.max_age, &mut unit),
-            Met::Wait => in_time(self.predicted(want, held, now), bounds.max_wait, &mut unit),
-            Met::Depth | Met::Rate | Met::Tenant => {
+            BoundMet::Depth | BoundMet::Rate | BoundMet::Tenant => {
                 let bound = bounds.max_depth.unwrap_or(u64::MAX);
-                resumes = self.shut.resumes(self.depth(held), bound, resume);
-                at_least = Some(self.known_depth(held));
-                (self.told_depth(held), bound, want.jobs)
+                resumes = self.edges.shut.resumes(self.depth(held), bound, resume);
+                (self.depth(held), bound, want.jobs)
             }
         };
         let places = self.places(want, held).unwrap_or(1).max(1);
@@ -333,7 +296,6 @@ impl Queue {
             queue: Arc::clone(&want.queue),
             met,
             depth: used,
-            at_least: at_least.unwrap_or(used),
             bound,
             wanted,
             unit,
@@ -347,13 +309,16 @@ impl Queue {
     }
 
     /// How many jobs must go so that the enqueue fits; `None`: no number of them would help.
-    fn places(&mut self, want: &Want, held: Held) -> Option<u64> {
+    fn places(&mut self, want: &Want, held: HeldCount) -> Option<u64> {
         let depth = self.depth(held);
         let of_depth = match want.bounds.max_depth {
             Some(bound) if want.jobs > bound => return None,
             Some(bound) => {
                 let resumes = (bound as f64 * want.bounds.resume_threshold) as u64;
-                let refuses = self.shut.still(depth, bound, want.bounds.resume_threshold);
+                let refuses = self
+                    .edges
+                    .shut
+                    .still(depth, bound, want.bounds.resume_threshold);
                 let until = if refuses { resumes } else { bound };
                 (depth + want.jobs).saturating_sub(until)
             }
@@ -373,16 +338,16 @@ impl Queue {
 
     /// How many jobs go for the enqueue; `None`: no number of them would help. In a fleet no more than have come
     /// through here: what siblings have dropped is seen by the next look only, and would go again.
-    fn goes(&mut self, want: &Want, held: Held) -> Option<u64> {
+    fn goes(&mut self, want: &Want, held: HeldCount) -> Option<u64> {
         let places = self.places(want, held)?;
-        if !self.estimate.part.is_shared() {
+        if !self.share.is_on() {
             return Some(places);
         }
         let of_bytes = want.bounds.max_bytes.map_or(0, |_| {
             let depth = self.depth(held);
             want.bytes().div_ceil(average(self.bytes(held), depth))
         });
-        let came = want.jobs.max(of_bytes) + self.owed;
+        let came = want.jobs.max(of_bytes) + self.drops.owed;
         Some(places.min(came.saturating_sub(want.gone)))
     }
 
@@ -405,14 +370,13 @@ impl Queue {
         };
         Some(Full {
             queue: Arc::clone(&want.queue),
-            met: Met::Rate,
+            met: BoundMet::Rate,
             depth: u64::from(count),
-            at_least: u64::from(count),
             bound: u64::from(limit),
             wanted: want.jobs,
-            unit: Unit::Jobs,
+            unit: BoundUnit::Jobs,
             resumes: None,
-            strategy: Strategy::Reject,
+            strategy: OverflowStrategy::Reject,
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
             ever,
@@ -433,87 +397,63 @@ impl Queue {
     }
 
     /// The depth as bounds count it: what is about to be dropped is gone.
-    fn depth(&self, held: Held) -> u64 {
-        self.estimate.depth(held).saturating_sub(self.dropping)
+    fn depth(&self, held: HeldCount) -> u64 {
+        self.depth_with_dropped(held)
+            .saturating_sub(self.drops.dropping)
     }
 
-    /// The depth without places of siblings that may be unused.
-    fn known_depth(&self, held: Held) -> u64 {
-        self.estimate.known(held).saturating_sub(self.dropping)
+    /// The depth by what this sidecar knows, or by the fleet's number where that is higher.
+    fn depth_with_dropped(&self, held: HeldCount) -> u64 {
+        let of_fleet = self.share.depth().unwrap_or(0);
+        self.estimate.depth(held).max(of_fleet)
     }
 
-    /// The depth as it is told: never beyond its bound for places of siblings alone.
-    fn told_depth(&self, held: Held) -> u64 {
-        let most = self.bounds.max_depth.unwrap_or(u64::MAX);
-        self.depth(held).min(self.known_depth(held).max(most))
+    fn bytes(&mut self, held: HeldCount) -> u64 {
+        let waiting = self
+            .estimate
+            .waiting(held)
+            .saturating_sub(self.drops.dropping);
+        self.bytes.of(waiting)
     }
 
-    fn bytes(&mut self, held: Held) -> u64 {
-        let waiting = self.estimate.waiting(held).saturating_sub(self.dropping);
-        self.sizes.of(waiting) + self.bytes_in_flight
-    }
-
-    /// Whether the queue would be over its bound without this one of the jobs that are about to be dropped. If
-    /// not, others have left meanwhile, and it stays.
-    pub(super) fn must_drop(&mut self, held: Held) -> bool {
-        let others = self.dropping.saturating_sub(1);
-        let depth = self.estimate.depth(held).saturating_sub(others);
+    /// Whether the queue would be over its bound if one job less were dropped. If not, others have left meanwhile,
+    /// and the job stays.
+    pub(super) fn must_drop(&mut self, held: HeldCount) -> bool {
+        let others = self.drops.dropping.saturating_sub(1);
+        let depth = self.depth_with_dropped(held).saturating_sub(others);
         let waiting = self.estimate.waiting(held).saturating_sub(others);
-        let bytes = self.sizes.of(waiting) + self.bytes_in_flight;
+        let bytes = self.bytes.of(waiting);
         let over = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used > bound);
         let must = over(depth, self.bounds.max_depth) || over(bytes, self.bounds.max_bytes);
         if !must {
-            self.dropping = others;
+            self.drops.dropping = others;
             self.tell_settled();
         }
         must
     }
 
     /// How many jobs are surely available.
-    fn droppable(&self, held: Held) -> u64 {
+    fn droppable(&self, held: HeldCount) -> u64 {
         // Only who holds a job can drop it.
-        let elsewhere = self.estimate.elsewhere.jobs();
-        let waiting = self.estimate.waiting(held).saturating_sub(elsewhere);
-        waiting.saturating_sub(self.later + self.dropping)
-    }
-
-    /// How long the oldest available job that is known has waited.
-    fn age(&mut self, held: Held, now: Now) -> Duration {
-        let available = self.estimate.waiting(held).saturating_sub(self.later);
-        let oldest = self.since.oldest(available);
-        oldest.map_or(Duration::ZERO, |at| now.at.saturating_duration_since(at))
-    }
-
-    /// How long a new job would wait, as far as is known.
-    fn predicted(&self, want: &Want, held: Held, now: Now) -> Duration {
-        let measured = self.drain.rate(now.at);
-        let pace = match (measured, want.pace) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let before = self.depth(held).saturating_sub(self.later) as f64;
-        let seconds = pace.map_or(0.0, |pace| before / pace.max(1e-9));
-        Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
+        let elsewhere = self.estimate.elsewhere();
+        let of_fleet = self.share.depth().unwrap_or(0);
+        let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight());
+        let waiting = self.estimate.waiting(held).max(of_fleet);
+        let waiting = waiting.saturating_sub(elsewhere);
+        waiting.saturating_sub(self.hidden.later + self.drops.dropping)
     }
 
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
-    pub(super) fn level(&mut self, held: Held) -> Level {
+    pub(super) fn level(&mut self, held: HeldCount) -> Level {
         let bounds = Arc::clone(&self.bounds);
-        // Places that siblings may not use bring no queue near its bound: those that they do are known with the next
-        // look, which comes soon there.
-        let known = self.known_depth(held);
-        let near = |bound: u64| known as f64 >= bound as f64 * bounds.warning_threshold;
-        let depth = match bounds.max_depth.is_some_and(near) {
-            true => self.told_depth(held),
-            false => known,
-        };
+        let depth = self.depth(held);
         let bytes = self.bytes(held);
         let usage = |used, bound: Option<u64>, unit| {
-            let of = |bound| Usage { used, bound, unit };
+            let of = |bound| BoundUsage { used, bound, unit };
             bound.map(of)
         };
-        let of_depth = usage(depth, bounds.max_depth, Unit::Jobs);
-        let of_bytes = usage(bytes, bounds.max_bytes, Unit::Bytes);
+        let of_depth = usage(depth, bounds.max_depth, BoundUnit::Jobs);
+        let of_bytes = usage(bytes, bounds.max_bytes, BoundUnit::Bytes);
         let both = of_depth.into_iter().chain(of_bytes);
         let most = both.max_by(|a, b| a.share().total_cmp(&b.share()));
         // Where there is no bound, nothing is near it.
@@ -528,21 +468,20 @@ impl Queue {
             most,
             above: self.edges.is_above(),
             crossed,
-            over: self.edges.over(),
         }
     }
 
-    /// It has these bounds from now on. Says where it stands, if it was near those that it had: where it has
-    /// none any more, beside the last.
+    /// Gives it other bounds. Returns where it stands if it was near the old ones; if it has none any more, beside
+    /// the old ones.
     pub(super) fn bound_again(
         &mut self,
         bounds: &Arc<Bounds>,
-        held: impl Fn() -> Held,
+        held: impl Fn() -> HeldCount,
         now: Instant,
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         if *self.bounds != **bounds {
-            (self.shut, self.shut_by_bytes) = Default::default();
+            (self.edges.shut, self.edges.shut_by_bytes) = Default::default();
         }
         self.bounds = Arc::clone(bounds);
         if **bounds == UNBOUNDED {
@@ -558,7 +497,6 @@ impl Queue {
         let level = self.level(held());
         Some(Level {
             most: level.most.or(last.most),
-            over: last.over,
             ..level
         })
     }
@@ -570,37 +508,31 @@ impl Queue {
 
     /// Whether it is near its bound and should be looked at, although nobody asks.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
-        self.is_above() && self.estimate.is_old(self.used.max(self.moved), now)
+        self.is_above() && self.estimate.is_old(self.used, now)
     }
 
     /// Why the backend could not be asked, if that was just now.
     pub(super) fn away_at(&self, now: Instant) -> Option<&Away> {
-        let (away, at) = self.away.as_ref()?;
+        let (away, at) = self.looks.away.as_ref()?;
         (now.saturating_duration_since(*at) < NEAR).then_some(away)
     }
 
     /// Whether anything is remembered that no look at the backend would tell again.
     pub(super) fn remembers(&self) -> bool {
         let pushed = |window: &Window| window.newest() > Timestamp::default();
-        !(self.keys.is_empty()
-            && self.tenants.is_empty()
-            && self.ages.is_empty()
-            && self.sizes.is_empty()
-            && self.hidden.is_empty())
+        !(self.members.is_empty() && self.bytes.is_empty() && self.hidden.is_empty())
             || self.window.as_ref().is_some_and(pushed)
-            || self.recount.is_proven()
             || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
     }
 
     /// Whether somebody used it not long ago, or waits for it.
     pub(super) fn is_used(&self, now: Instant) -> bool {
-        let last = self.used.max(self.moved);
-        let unused = now.saturating_duration_since(last) >= UNUSED;
-        !unused || self.is_moving() || self.estimate.is_looking() || self.estimate.part.asking
+        let unused = now.saturating_duration_since(self.used) >= UNUSED;
+        !unused || self.is_moving() || self.estimate.is_looking() || self.share.is_asking()
     }
 
     /// Whether anything waits in it, or is remembered that no look at the backend would tell again.
-    pub(super) fn has_some(&mut self, held: Held, now: Now) -> bool {
+    pub(super) fn has_some(&mut self, held: HeldCount, now: Now) -> bool {
         // What is over by now is seen when somebody asks.
         self.hidden(now);
         let counts = |window: &Window| window.count(now.stamp) > 0;
@@ -609,23 +541,25 @@ impl Queue {
         bytes > 0 || self.depth(held) > 0 || self.is_above() || self.remembers()
     }
 
-    /// A producer is told at `now` that it does not fit; where else that is worth telling.
-    pub(super) fn says(&mut self, full: &Full, now: Instant) -> Said {
-        self.edges
-            .refused(full.met, full.key.as_ref(), full.ever, now)
+    /// Notes that a producer is told that it does not fit. Returns where else that is worth telling.
+    pub(super) fn says(&mut self, full: &Full, now: Instant) -> RefusalTold {
+        self.edges.refused(full, now)
     }
 
-    /// An enqueue does not fit, by this bound. Where the queue itself is full, it may be shut for a while.
-    pub(super) fn refuses(&mut self, met: Met, held: Held) {
+    /// Notes that an enqueue does not fit by this bound. If the queue itself is full, it is shut until it is below
+    /// its resume threshold.
+    pub(super) fn refuses(&mut self, met: BoundMet, held: HeldCount) {
         let bounds = Arc::clone(&self.bounds);
         let depth = self.depth(held);
         match met {
-            Met::Depth if bounds.max_depth.is_some_and(|bound| depth >= bound) => self.shut.shut(),
-            Met::Bytes => {
+            BoundMet::Depth if bounds.max_depth.is_some_and(|bound| depth >= bound) => {
+                self.edges.shut.shut()
+            }
+            BoundMet::Bytes => {
                 let bytes = self.bytes(held);
                 let one_more = bytes + average(bytes, depth);
                 if bounds.max_bytes.is_some_and(|bound| one_more > bound) {
-                    self.shut_by_bytes.shut();
+                    self.edges.shut_by_bytes.shut();
                 }
             }
             _ => {}
@@ -636,22 +570,6 @@ impl Queue {
 /// How long the jobs of a queue are on average.
 fn average(bytes: u64, depth: u64) -> u64 {
     (bytes / depth.max(1)).max(1)
-}
-
-/// How much of a bound that is a time is used, and the bound, as numbers of this unit; no enqueue uses more of it.
-fn in_time(used: Duration, bound: Option<Duration>, unit: &mut Unit) -> (u64, u64, u64) {
-    let bound = bound.unwrap_or_default();
-    let is_whole = bound.subsec_nanos() == 0;
-    *unit = if is_whole {
-        Unit::Seconds
-    } else {
-        Unit::Millis
-    };
-    let count = |time: Duration| match is_whole {
-        true => time.as_secs(),
-        false => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-    };
-    (count(used), count(bound), 0)
 }
 
 fn never(full: &Option<Full>) -> bool {

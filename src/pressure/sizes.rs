@@ -8,14 +8,16 @@ const EACH: usize = 65_536;
 
 /// The waiting jobs that are known, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sizes {
+pub(super) struct Bytes {
     each: VecDeque<u32>,
     bytes: u64,
     /// Older ones: how many, and their bytes.
     rest: (u64, u64),
+    /// Bytes of enqueues that are on their way.
+    in_flight: u64,
 }
 
-impl Sizes {
+impl Bytes {
     /// A job of `bytes` was stored.
     pub(super) fn add(&mut self, bytes: u64) {
         let size = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -29,8 +31,18 @@ impl Sizes {
         }
     }
 
-    /// The bytes of a queue in which `depth` jobs wait. Those that are known beyond that have left;
-    /// those that are not known are as long as the others on average.
+    /// An enqueue is on its way.
+    pub(super) fn reserve(&mut self, bytes: u64) {
+        self.in_flight += bytes;
+    }
+
+    /// An enqueue was answered.
+    pub(super) fn release(&mut self, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+
+    /// The bytes of a queue in which `depth` jobs wait, with those on their way. Jobs that are known beyond that have
+    /// left; jobs that are not known are as long as the others on average.
     pub(super) fn of(&mut self, depth: u64) -> u64 {
         let mut surplus = self.known().saturating_sub(depth);
         if surplus > 0 && self.rest.0 > 0 {
@@ -51,10 +63,11 @@ impl Sizes {
             }
         }
         let (known, unknown) = (self.known(), depth.saturating_sub(self.known()));
-        match known {
+        let waiting = match known {
             0 => 0,
             _ => self.bytes + (self.bytes / known).saturating_mul(unknown),
-        }
+        };
+        waiting + self.in_flight
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -72,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_oldest_leave_first() {
-        let mut sizes = Sizes::default();
+        let mut sizes = Bytes::default();
         [10, 20, 30].into_iter().for_each(|size| sizes.add(size));
         assert_eq!(sizes.of(3), 60);
         assert_eq!(sizes.of(2), 50);
@@ -83,7 +96,7 @@ mod tests {
 
     #[test]
     fn deep_queues_are_summed_up_and_emptied() {
-        let mut sizes = Sizes::default();
+        let mut sizes = Bytes::default();
         let many = EACH as u64 + 1_000;
         (0..many).for_each(|n| sizes.add(n % 7));
         let all = (0..many).map(|n| n % 7).sum::<u64>();

@@ -1,20 +1,20 @@
-//! How many jobs of each tenant wait, over all queues. What each queue knows of its own is summed up as it changes:
-//! an enqueue asks for few of many tenants, and there may be thousands of queues.
+//! How many jobs of each tenant wait, over all queues. The sums change with each queue, because there may be thousands
+//! of queues and an enqueue asks for few tenants.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The sums of what all [`super::keys::Keys`] of tenants know. Only asked and changed under the lock of the queues.
+/// The sums over all [`super::known::KeyCounts`] of tenants. They are only used under the lock of the queues.
 #[derive(Default, Debug)]
 pub(super) struct Sums(Mutex<HashMap<Arc<str>, Sum>>);
 
-/// One tenant, of which something waits.
+/// The jobs of one tenant that wait.
 #[derive(Default, Debug)]
 struct Sum {
     jobs: u64,
-    /// In which queues.
+    /// The queues that they are in.
     queues: HashSet<Arc<str>>,
 }
 
@@ -31,7 +31,7 @@ impl Sums {
         queues.cloned().collect()
     }
 
-    /// One more is in this queue.
+    /// Counts one more job in this queue.
     pub(super) fn add(&self, tenant: &Arc<str>, queue: &Arc<str>) {
         let mut all = self.0.lock();
         let sum = match all.get_mut(tenant) {
@@ -44,7 +44,7 @@ impl Sums {
         }
     }
 
-    /// So many less wait; `left`: a queue in which no more are.
+    /// Takes jobs off; `left`: a queue in which none of the tenant is left.
     pub(super) fn take(&self, tenant: &str, jobs: u64, left: Option<&Arc<str>>) {
         let mut all = self.0.lock();
         let Some(sum) = all.get_mut(tenant) else {
@@ -59,7 +59,7 @@ impl Sums {
         }
     }
 
-    /// Gives back the room of those of which nothing waits any more.
+    /// Gives back the memory of tenants of which nothing waits any more.
     pub(super) fn shrink(&self) {
         let mut all = self.0.lock();
         for sum in all.values_mut() {
@@ -83,7 +83,8 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
     use crate::pressure::{
-        Answer, Counts, FileBounds, Held, Now, Outcome, Places, Pressure, Told, Want,
+        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, Now, Places, Pressure, StatsTold,
+        Want,
     };
 
     const TENANTS: [&str; 3] = ["a", "b", "c"];
@@ -94,7 +95,7 @@ mod tests {
         /// An enqueue of a job of each of these tenants, into these queues.
         Send(Vec<(usize, usize)>),
         /// One is stored, and answered with the ids or without, or refused.
-        Settle(usize, Outcome, bool),
+        Settle(usize, EnqueueOutcome, bool),
         /// A job leaves, or is started out of the hold.
         Gone(usize, usize),
         /// The backend says how many wait.
@@ -106,7 +107,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         let jobs = prop::collection::vec((0..4_usize, 0..3_usize), 1..5);
-        let outcome = prop_oneof![Just(Outcome::Stored), Just(Outcome::Refused)];
+        let outcome = prop_oneof![Just(EnqueueOutcome::Stored), Just(EnqueueOutcome::Refused)];
         prop_oneof![
             8 => jobs.prop_map(Step::Send),
             6 => (0..4_usize, outcome, any::<bool>()).prop_map(|(n, o, ids)| Step::Settle(n, o, ids)),
@@ -159,8 +160,8 @@ mod tests {
                 available,
                 ..Counts::default()
             };
-            let told = Told::Counts(counts);
-            self.pressure.looked(queue, told, (None, None), self.now);
+            let told = StatsTold::Counts(counts);
+            self.pressure.looked(queue, told, None, self.now);
         }
 
         fn send(&mut self, jobs: &[(usize, usize)]) {
@@ -175,7 +176,6 @@ mod tests {
                     keys: Vec::new(),
                     tenants: Vec::new(),
                     droppable: Vec::new(),
-                    pace: None,
                     paused: false,
                     gone: 0,
                     drop: 0,
@@ -188,8 +188,10 @@ mod tests {
             // Where others are on their way, one look is not enough.
             for _ in 0..2 {
                 match self.pressure.ask(&mut wants, self.now) {
-                    Answer::Go(places) => return self.sent.push(places),
-                    Answer::Look(looks) => looks.iter().for_each(|look| self.look(&look.queue, 1)),
+                    Admission::Go(places) => return self.sent.push(places),
+                    Admission::Look(looks) => {
+                        looks.iter().for_each(|look| self.look(&look.queue, 1))
+                    }
                     _ => return,
                 }
             }
@@ -199,7 +201,8 @@ mod tests {
         fn walk(&self, tenant: &str) -> (u64, HashSet<Arc<str>>) {
             let state = self.pressure.state.lock();
             let each = state.queues.iter();
-            let each = each.map(|(name, queue)| (Arc::clone(name), queue.tenants.count(tenant)));
+            let each =
+                each.map(|(name, queue)| (Arc::clone(name), queue.members.tenants.count(tenant)));
             let some: Vec<_> = each.filter(|(_, jobs)| *jobs > 0).collect();
             let jobs = some.iter().map(|(_, jobs)| jobs).sum();
             (jobs, some.into_iter().map(|(name, _)| name).collect())
@@ -214,7 +217,7 @@ mod tests {
             let tenants = vec![(Pattern::new("a"), 5), (Pattern::new("*"), 9)];
             let file = FileBounds::new(Vec::new()).with_tenants(tenants);
             let now = Now { at: Instant::now(), stamp: Timestamp(1_770_000_000_000_000) };
-            let pressure = Pressure::new(Arc::new(file), |_| Held::default());
+            let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
             let mut world = World { pressure, now, sent: Vec::new(), ids: 0 };
             for step in steps {
                 world.take(step.clone());

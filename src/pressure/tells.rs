@@ -30,13 +30,13 @@ impl Tells {
     }
 
     /// How many of these jobs are in none of the backend's numbers, of which this one is `told`. Where it was never
-    /// seen to leave any out, those whose time has come are taken to be available. `quiet`: none came since the
-    /// question.
-    pub(super) fn hides(&self, told: Option<u64>, waits: Waits, quiet: bool) -> u64 {
+    /// seen to leave any out, those whose time has come are taken to be available. `newer` jobs came
+    /// after the question.
+    pub(super) fn hides(&self, told: Option<u64>, waits: Waits, newer: u64) -> u64 {
         match told {
             // An answer without it tells nothing of them, whatever others told.
             None => return waits.all,
-            Some(0) if quiet && waits.early > 0 => self.missed.store(true, Ordering::Relaxed),
+            Some(0) if newer == 0 && waits.early > 0 => self.missed.store(true, Ordering::Relaxed),
             Some(0) => {}
             Some(_) => self.told.store(true, Ordering::Relaxed),
         }
@@ -60,10 +60,10 @@ mod tests {
             sure: early,
         };
         let tells = Tells::default();
-        let hides = |told, waits| tells.hides(told, waits, true);
+        let hides = |told, waits| tells.hides(told, waits, 0);
         assert_eq!(hides(None, waits(2, 0)), 2, "no number at all");
         assert_eq!(hides(Some(0), waits(2, 0)), 0, "available by now");
-        let asked_before = tells.hides(Some(0), waits(2, 1), false);
+        let asked_before = tells.hides(Some(0), waits(2, 1), 1);
         assert_eq!(asked_before, 1);
         assert_eq!(hides(Some(0), waits(2, 0)), 0, "that showed nothing");
         assert_eq!(hides(Some(0), waits(2, 1)), 2);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::bounds::Table;
+use super::bounds::BoundsTable;
 use super::line::Ahead;
 use super::sums::Sums;
 use super::want::Want;
@@ -56,7 +56,7 @@ pub(super) struct FullTenant {
 
 /// The first tenant of which an enqueue would let too many wait, with those who wait `ahead` of it.
 pub(super) fn full(
-    table: &Table,
+    table: &BoundsTable,
     sums: &Sums,
     wants: &[Want],
     ahead: &Ahead,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, Strategy};
-use super::edge::{Crossed, Whose};
+use super::bounds::{Bounds, OverflowStrategy};
+use super::edge::Crossed;
 use crate::limit::Timestamp;
 
 /// The moment of a question, on both clocks.
@@ -33,10 +33,8 @@ pub struct Want {
     pub keys: Vec<Arc<str>>,
     /// The tenant of each of them, where tenants are bounded.
     pub tenants: Vec<Arc<str>>,
-    /// Whose each of them is, and its priority, where jobs are dropped.
-    pub droppable: Vec<(Arc<str>, i64)>,
-    /// The fastest that jobs of the queue may start under its own limits, a second.
-    pub pace: Option<f64>,
+    /// The priority of each of them, where jobs are dropped.
+    pub droppable: Vec<i64>,
     /// Whether the queue is known to be paused: nothing of it can be dropped.
     pub paused: bool,
     /// How many jobs have gone for it already.
@@ -56,7 +54,7 @@ impl Want {
     }
 }
 
-/// It was tried to drop jobs of a queue for an enqueue, and so many went. That is tried once.
+/// Notes that `gone` jobs of a queue went for an enqueue. If none did, it is not tried again.
 pub fn tried_to_drop(wants: &mut [Want], queue: &str, gone: u64) {
     for want in wants.iter_mut().filter(|want| *want.queue == *queue) {
         want.gone += gone;
@@ -67,15 +65,11 @@ pub fn tried_to_drop(wants: &mut [Want], queue: &str, gone: u64) {
 
 /// Which bound an enqueue met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Met {
+pub enum BoundMet {
     /// `max_depth`.
     Depth,
     /// `max_size`.
     Bytes,
-    /// `max_age`.
-    Age,
-    /// `max_wait`.
-    Wait,
     /// `enqueue_rate`.
     Rate,
     /// `per_key`.
@@ -86,25 +80,19 @@ pub enum Met {
 
 /// What the numbers of a bound count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unit {
+pub enum BoundUnit {
     /// Jobs.
     Jobs,
     /// Bytes of jobs, each as long as it was sent.
     Bytes,
-    /// Whole seconds.
-    Seconds,
-    /// Milliseconds, where the bound is not a whole number of seconds.
-    Millis,
 }
 
-impl Unit {
+impl BoundUnit {
     /// Its name in answers, events and the log; `None`: jobs, which need none.
     pub fn as_str(self) -> Option<&'static str> {
         match self {
-            Unit::Jobs => None,
-            Unit::Bytes => Some("bytes"),
-            Unit::Seconds => Some("seconds"),
-            Unit::Millis => Some("milliseconds"),
+            BoundUnit::Jobs => None,
+            BoundUnit::Bytes => Some("bytes"),
         }
     }
 }
@@ -124,21 +112,19 @@ pub struct Full {
     /// The queue.
     pub queue: Arc<str>,
     /// Which of its bounds.
-    pub met: Met,
+    pub met: BoundMet,
     /// How much of it is used.
     pub depth: u64,
-    /// How much of that is known: the rest are places of siblings, which may be unused.
-    pub at_least: u64,
     /// The bound.
     pub bound: u64,
     /// How much more of it the enqueue wants; 0 where that is not how it is met.
     pub wanted: u64,
     /// What these numbers count.
-    pub unit: Unit,
+    pub unit: BoundUnit,
     /// Where the queue was full and is shut since: when it accepts again.
     pub resumes: Option<Resumes>,
     /// What the queue does.
-    pub strategy: Strategy,
+    pub strategy: OverflowStrategy,
     /// When there should be room; `None`: nobody knows.
     pub after: Option<Duration>,
     /// Jobs that leave in a second, as measured.
@@ -150,25 +136,29 @@ pub struct Full {
 }
 
 impl Full {
-    /// Of several that are met, the highest is told: what could never fit, then what does not wait, then what
-    /// takes longest.
+    /// The rank among several bounds that are met, of which the highest is told: what could never fit, then what
+    /// does not wait, then what takes longest.
     pub(super) fn rank(&self) -> (bool, bool, Option<Duration>) {
-        (!self.ever, self.strategy != Strategy::Block, self.after)
+        (
+            !self.ever,
+            self.strategy != OverflowStrategy::Block,
+            self.after,
+        )
     }
 }
 
 /// How much of a bound is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usage {
-    /// So much.
+pub struct BoundUsage {
+    /// How much is used.
     pub used: u64,
     /// The bound.
     pub bound: u64,
     /// What both count.
-    pub unit: Unit,
+    pub unit: BoundUnit,
 }
 
-impl Usage {
+impl BoundUsage {
     /// The fraction that is used: 1 where the bound is met, and more where it is passed.
     pub(super) fn share(self) -> f64 {
         self.used as f64 / self.bound as f64
@@ -185,14 +175,11 @@ pub struct Level {
     /// The bytes of what waits, as far as they are known.
     pub bytes: u64,
     /// How much of the bound that is nearest is used; `None`: no bound of this kind.
-    pub most: Option<Usage>,
+    pub most: Option<BoundUsage>,
     /// Whether that is at the warning threshold or beyond.
     pub above: bool,
     /// The edge that was crossed just now.
     pub crossed: Option<Crossed>,
-    /// Whose enqueues the log has as refused, by an age or a wait or for a key or a tenant, and one of whose has
-    /// been accepted since.
-    pub over: Vec<Whose>,
 }
 
 impl Level {

@@ -7,78 +7,76 @@ use http::request::Parts;
 
 use super::body::Body;
 use super::respond::{self, Fault};
-use super::{Proxy, REPLY_DEPTH, refuse};
+use super::{Proxy, REPLY_DEPTH, calls, outside, refuse};
 use crate::json::{Json, Kind, Splice};
-use crate::store::Place;
+use crate::store::{LedgerExt, Place};
 
 /// An extension that the sidecar adds.
-struct Extension {
+struct OjsExtension {
     capability: &'static str,
     uri: &'static str,
     entry: &'static str,
 }
 
-const EXTENSIONS: [Extension; 2] = [
-    Extension {
+const EXTENSIONS: [OjsExtension; 2] = [
+    OjsExtension {
         capability: "rate_limiting",
         uri: "urn:ojs:ext:rate-limiting",
         entry: r#"{"name":"rate-limiting","uri":"urn:ojs:ext:rate-limiting","version":"1.0.0-rc.1"}"#,
     },
-    Extension {
+    OjsExtension {
         capability: "backpressure",
         uri: "urn:ojs:ext:backpressure",
         entry: r#"{"name":"backpressure","uri":"urn:ojs:ext:backpressure","version":"1.0.0-rc.1"}"#,
     },
 ];
 
-impl Proxy {
-    /// `GET /ojs/manifest`.
-    pub(super) async fn manifest(&self, parts: Box<Parts>) -> Response<Body> {
-        let call = self.plain_call(&parts, Bytes::new());
-        let mut reply = match super::call(self, "manifest", call).await {
-            Ok(reply) => reply,
-            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
-        };
-        if reply.status.is_success()
-            && let Some(manifest) = with_extensions(&reply.body)
-        {
-            reply.body = manifest.into();
-        }
-        respond::theirs(reply)
+/// `GET /ojs/manifest`.
+pub(super) async fn manifest(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
+    let call = outside::plain_call(proxy, &parts, Bytes::new());
+    let mut reply = match calls::call(proxy, "manifest", call).await {
+        Ok(reply) => reply,
+        Err(error) => return refuse(&parts, Fault::backend(&error)),
+    };
+    if reply.status.is_success()
+        && let Some(manifest) = with_extensions(&reply.body)
+    {
+        reply.body = manifest.into();
     }
+    respond::theirs(reply)
+}
 
-    /// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
-    pub(super) async fn health(&self, parts: Box<Parts>) -> Response<Body> {
-        let sidecar = &self.sidecar;
-        let call = self.plain_call(&parts, Bytes::new());
-        let mut reply = match super::call(self, "health", call).await {
-            Ok(reply) => reply,
-            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
-        };
-        let slots = sidecar.store.count(Place::Out).await;
-        let status = match &slots {
-            _ if sidecar.draining.is_cancelled() => "draining",
-            _ if sidecar.store.is_lost() => "store_lost",
-            Ok(_) => "ok",
-            Err(_) => "store_unavailable",
-        };
-        let slots = slots.map_or_else(|_| "null".to_owned(), |slots| slots.to_string());
-        let throttle = format!(
-            r#"{{"status":"{status}","held":{},"slots":{slots},"near_bound":{},"blocked":{},"version":"{}"}}"#,
-            sidecar.hold.len(),
-            sidecar.pressure.near_bound(),
-            sidecar.pressure.blocked(),
-            env!("CARGO_PKG_VERSION"),
-        );
-        if let Ok(health) = Json::parse(&reply.body, REPLY_DEPTH)
-            && health.kind() == Kind::Object
-        {
-            let mut splice = Splice::new();
-            splice.set(health, "throttle", &throttle);
-            reply.body = splice.apply(&reply.body).into();
-        }
-        respond::theirs(reply)
+/// `GET /ojs/v1/health`: the backend's answer, whatever it says, with `throttle` in it.
+pub(super) async fn health(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let call = outside::plain_call(proxy, &parts, Bytes::new());
+    let mut reply = match calls::call(proxy, "health", call).await {
+        Ok(reply) => reply,
+        Err(error) => return refuse(&parts, Fault::backend(&error)),
+    };
+    let slots = sidecar.store.count(Place::Out).await;
+    let status = match &slots {
+        _ if sidecar.tasks.draining.is_cancelled() => "draining",
+        _ if sidecar.store.is_lost() => "store_lost",
+        Ok(_) => "ok",
+        Err(_) => "store_unavailable",
+    };
+    let slots = slots.map_or_else(|_| "null".to_owned(), |slots| slots.to_string());
+    let throttle = format!(
+        r#"{{"status":"{status}","held":{},"slots":{slots},"near_bound":{},"blocked":{},"version":"{}"}}"#,
+        sidecar.hold.len(),
+        sidecar.admit.pressure.near_bound(),
+        sidecar.admit.pressure.blocked(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    if let Ok(health) = Json::parse(&reply.body, REPLY_DEPTH)
+        && health.kind() == Kind::Object
+    {
+        let mut splice = Splice::new();
+        splice.set(health, "throttle", &throttle);
+        reply.body = splice.apply(&reply.body).into();
     }
+    respond::theirs(reply)
 }
 
 /// A manifest that names the extensions; `None`: it is no JSON object.
@@ -90,8 +88,8 @@ fn with_extensions(text: &[u8]) -> Option<Vec<u8>> {
     Some(manifest)
 }
 
-fn with_extension(text: &[u8], extension: &Extension) -> Option<Vec<u8>> {
-    let Extension {
+fn with_extension(text: &[u8], extension: &OjsExtension) -> Option<Vec<u8>> {
+    let OjsExtension {
         capability, entry, ..
     } = extension;
     let manifest = Json::parse(text, REPLY_DEPTH).ok()?;
@@ -131,7 +129,7 @@ fn with_extension(text: &[u8], extension: &Extension) -> Option<Vec<u8>> {
 }
 
 /// Adds an extension to a list of URIs or of objects, as its first item is.
-fn add_extension(list: Json<'_>, extension: &Extension, splice: &mut Splice) {
+fn add_extension(list: Json<'_>, extension: &OjsExtension, splice: &mut Splice) {
     let plain = list
         .items()
         .next()

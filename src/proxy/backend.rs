@@ -9,7 +9,7 @@ use crate::limit::Timestamp;
 
 /// How the backend behaves where the official ones differ.
 #[derive(Debug, Default)]
-pub struct Backend {
+pub struct BackendFacts {
     /// Whether handing a job out counts an attempt.
     claims_count: Trait,
     /// Whether giving a claimed job back with `requeue` costs it nothing.
@@ -37,7 +37,7 @@ pub struct Said {
     pub from_start: Option<bool>,
 }
 
-impl Backend {
+impl BackendFacts {
     /// How the queues are called that the doctor's probe leaves behind, each with a number of its own.
     pub const PROBED: &str = "ojs-throttle-doctor-";
 }
@@ -68,21 +68,27 @@ impl Trait {
         }
     }
 
-    /// What was set stays.
-    fn learn(&self, value: bool) {
+    /// Notes that it is so. What was set stays.
+    fn learn_yes(&self) {
+        self.learn(LEARNT_YES);
+    }
+
+    /// Notes that it is not so. What was set stays.
+    fn learn_no(&self) {
+        self.learn(LEARNT_NO);
+    }
+
+    fn learn(&self, learnt: u8) {
         if self.0.load(Ordering::Relaxed) < SET_NO {
-            self.0.store(
-                if value { LEARNT_YES } else { LEARNT_NO },
-                Ordering::Relaxed,
-            );
+            self.0.store(learnt, Ordering::Relaxed);
         }
     }
 }
 
-impl Backend {
+impl BackendFacts {
     /// A backend of which this is known.
-    pub fn new(said: Said) -> Backend {
-        Backend {
+    pub fn new(said: Said) -> BackendFacts {
+        BackendFacts {
             claims_count: Trait::set(said.claims_count),
             requeue_harmless: Trait::set(said.requeue_harmless),
             worker_liveness: Trait::set(said.worker_liveness),
@@ -146,8 +152,8 @@ impl Backend {
     /// Learns from a fresh claim: attempt 0 is only seen where claims do not count.
     pub fn saw_attempt(&self, attempt: Option<u32>) {
         match (attempt, self.claims_count.known()) {
-            (Some(0), known) if known != Some(false) => self.claims_count.learn(false),
-            (Some(_), None) => self.claims_count.learn(true),
+            (Some(0), known) if known != Some(false) => self.claims_count.learn_no(),
+            (Some(_), None) => self.claims_count.learn_yes(),
             _ => {}
         }
     }
@@ -174,16 +180,16 @@ impl Backend {
                 .any(|w| w.text().is_some_and(|text| is(&text)))
         };
         if says("amqp") {
-            self.worker_liveness.learn(true);
-            self.requeue_harmless.learn(false);
+            self.worker_liveness.learn_yes();
+            self.requeue_harmless.learn_no();
         }
         if says("lite") {
-            self.from_start.learn(true);
-            self.requeue_harmless.learn(false);
-            self.retries_always.learn(true);
+            self.from_start.learn_yes();
+            self.requeue_harmless.learn_no();
+            self.retries_always.learn_yes();
         }
         if says("lite") || says("nats") {
-            self.cancelled_stays.learn(true);
+            self.cancelled_stays.learn_yes();
         }
     }
 
@@ -203,7 +209,7 @@ mod tests {
 
     #[test]
     fn attempt_zero_proves_that_claims_do_not_count() {
-        let backend = Backend::default();
+        let backend = BackendFacts::default();
         assert!(backend.claims_count() && !backend.requeue_harmless());
         backend.saw_attempt(Some(1));
         assert!(backend.claims_count());
@@ -215,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_the_config_sets_is_not_unlearnt() {
-        let backend = Backend::new(Said {
+        let backend = BackendFacts::new(Said {
             claims_count: Some(true),
             requeue_harmless: Some(true),
             ..Said::default()

@@ -24,9 +24,9 @@ pub trait Watch: Send {
 pub type Tunnel = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A reply's body.
-pub struct Body(Kind);
+pub struct Body(BodyKind);
 
-enum Kind {
+enum BodyKind {
     Empty,
     Whole(Bytes),
     Watched(Bytes, Option<Box<dyn Watch>>),
@@ -42,41 +42,41 @@ type Change = dyn FnMut(&[u8]) -> Bytes + Send;
 impl Body {
     /// No body.
     pub fn empty() -> Body {
-        Body(Kind::Empty)
+        Body(BodyKind::Empty)
     }
 
     /// A whole body whose leaving is watched: `watch` is told when the connection polls it first, and is
     /// dropped either way. Not for an empty one, which no connection polls.
     pub fn watched(bytes: Bytes, watch: impl Watch + 'static) -> Body {
-        Body(Kind::Watched(bytes, Some(Box::new(watch))))
+        Body(BodyKind::Watched(bytes, Some(Box::new(watch))))
     }
 
     /// A body that goes on until the sender is dropped. Its length is not told before.
     pub fn frames(frames: mpsc::Receiver<Bytes>) -> Body {
-        Body(Kind::Frames(frames))
+        Body(BodyKind::Frames(frames))
     }
 
     /// A body that streams, with each of its parts changed on the way: into nothing where more is needed
     /// first. One that does not stream stays as it is.
     pub fn changed(self, change: impl FnMut(&[u8]) -> Bytes + Send + 'static) -> Body {
         match self.0 {
-            Kind::Stream(body) => Body(Kind::Changed(body, Box::new(change))),
+            BodyKind::Stream(body) => Body(BodyKind::Changed(body, Box::new(change))),
             _ => self,
         }
     }
 
     /// No body, and what the connection is for after it.
     pub fn before(tunnel: Tunnel) -> Body {
-        Body(Kind::Tunnel(tunnel))
+        Body(BodyKind::Tunnel(tunnel))
     }
 
     /// What the connection is for after this reply, if it is not for more requests.
     pub fn take_tunnel(&mut self) -> Option<Tunnel> {
-        if !matches!(self.0, Kind::Tunnel(_)) {
+        if !matches!(self.0, BodyKind::Tunnel(_)) {
             return None;
         }
-        match std::mem::replace(&mut self.0, Kind::Empty) {
-            Kind::Tunnel(tunnel) => Some(tunnel),
+        match std::mem::replace(&mut self.0, BodyKind::Empty) {
+            BodyKind::Tunnel(tunnel) => Some(tunnel),
             _ => None,
         }
     }
@@ -85,26 +85,26 @@ impl Body {
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Empty => f.write_str("Empty"),
-            Kind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
-            Kind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
-            Kind::Stream(_) => f.write_str("Stream"),
-            Kind::Frames(_) => f.write_str("Frames"),
-            Kind::Changed(..) => f.write_str("Changed"),
-            Kind::Tunnel(_) => f.write_str("Tunnel"),
+            BodyKind::Empty => f.write_str("Empty"),
+            BodyKind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            BodyKind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
+            BodyKind::Stream(_) => f.write_str("Stream"),
+            BodyKind::Frames(_) => f.write_str("Frames"),
+            BodyKind::Changed(..) => f.write_str("Changed"),
+            BodyKind::Tunnel(_) => f.write_str("Tunnel"),
         }
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Body {
-        Body(Kind::Whole(bytes))
+        Body(BodyKind::Whole(bytes))
     }
 }
 
 impl From<ReplyBody> for Body {
     fn from(body: ReplyBody) -> Body {
-        Body(Kind::Stream(body))
+        Body(BodyKind::Stream(body))
     }
 }
 
@@ -118,16 +118,16 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let bytes = match &mut this.0 {
-            Kind::Stream(body) => return Pin::new(body).poll_frame(cx),
-            Kind::Changed(body, change) => return poll_changed(body, change, cx),
-            Kind::Frames(frames) => {
+            BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
+            BodyKind::Changed(body, change) => return poll_changed(body, change, cx),
+            BodyKind::Frames(frames) => {
                 return frames
                     .poll_recv(cx)
                     .map(|next| next.map(|bytes| Ok(Frame::data(bytes))));
             }
-            Kind::Empty | Kind::Tunnel(_) => return Poll::Ready(None),
-            Kind::Whole(bytes) => bytes,
-            Kind::Watched(bytes, watch) => {
+            BodyKind::Empty | BodyKind::Tunnel(_) => return Poll::Ready(None),
+            BodyKind::Whole(bytes) => bytes,
+            BodyKind::Watched(bytes, watch) => {
                 if let Some(mut watch) = watch.take() {
                     watch.sent();
                 }
@@ -135,28 +135,28 @@ impl http_body::Body for Body {
             }
         };
         let bytes = std::mem::take(bytes);
-        this.0 = Kind::Empty;
+        this.0 = BodyKind::Empty;
         Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Empty | Kind::Tunnel(_) => true,
-            Kind::Whole(bytes) => bytes.is_empty(),
+            BodyKind::Empty | BodyKind::Tunnel(_) => true,
+            BodyKind::Whole(bytes) => bytes.is_empty(),
             // Not before it was polled: that is what the watch waits for.
-            Kind::Watched(..) | Kind::Frames(_) | Kind::Changed(..) => false,
-            Kind::Stream(body) => body.is_end_stream(),
+            BodyKind::Watched(..) | BodyKind::Frames(_) | BodyKind::Changed(..) => false,
+            BodyKind::Stream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Empty | Kind::Tunnel(_) => SizeHint::with_exact(0),
-            Kind::Whole(bytes) | Kind::Watched(bytes, _) => {
+            BodyKind::Empty | BodyKind::Tunnel(_) => SizeHint::with_exact(0),
+            BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _) => {
                 SizeHint::with_exact(bytes.len() as u64)
             }
-            Kind::Stream(body) => body.size_hint(),
-            Kind::Frames(_) | Kind::Changed(..) => SizeHint::default(),
+            BodyKind::Stream(body) => body.size_hint(),
+            BodyKind::Frames(_) | BodyKind::Changed(..) => SizeHint::default(),
         }
     }
 }

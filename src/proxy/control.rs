@@ -3,10 +3,39 @@
 mod host;
 pub(super) mod limits;
 pub(super) mod named;
-mod overrides;
-mod queue_config;
-mod settings;
+pub(super) mod overrides;
+pub(super) mod queue_config;
+pub(super) mod settings;
 pub(super) mod shape;
-mod tenants;
-mod verbs;
-mod waiting;
+pub(super) mod tenants;
+pub(crate) mod verbs;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::live::Live;
+use named::KnownKeys;
+
+pub(super) use limits::not_allowed;
+
+/// What is set: by the config, by people over HTTP, and by jobs.
+#[derive(Debug)]
+pub(super) struct Control {
+    /// What the config says now.
+    pub(super) live: ArcSwap<Live>,
+    /// The keys that were named.
+    pub(super) named: KnownKeys,
+    /// The edition of the store's settings that is followed.
+    followed: Mutex<u64>,
+}
+
+impl Control {
+    /// Begins with what the config says. Nothing else is set yet.
+    pub(super) fn new(live: Live) -> Control {
+        Control {
+            live: ArcSwap::from_pointee(live),
+            named: KnownKeys::default(),
+            followed: Mutex::default(),
+        }
+    }
+}

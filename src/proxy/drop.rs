@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::lookup::Lookup;
-use super::{Proxy, REPLY_DEPTH, said};
-use crate::hold::Held;
+use super::calls::{self, Lookup};
+use super::{Proxy, REPLY_DEPTH, depth, tell};
+use crate::hold::{Doomed, Held};
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
 use crate::log::cut;
@@ -17,7 +17,7 @@ use crate::upstream::Call;
 
 /// How an attempt to end a job came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(super) enum DropEnd {
     /// It is discarded, or cancelled where it cannot be discarded.
     Dropped,
     /// It ended in another way, or its claim is not ours any more.
@@ -26,100 +26,105 @@ pub(super) enum End {
     Open,
 }
 
-impl Proxy {
-    /// Ends doomed jobs, one after the other, while their FETCH goes on.
-    pub(super) fn drop_soon(&self, doomed: Vec<Held>) {
-        if doomed.is_empty() {
-            return;
+/// Ends doomed jobs, one after the other, while their FETCH goes on.
+pub(super) fn drop_soon(proxy: &Proxy, doomed: Vec<Doomed>) {
+    if doomed.is_empty() {
+        return;
+    }
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    // Tracked: a stop waits for it.
+    let _task = sidecar.tasks.spawn(async move {
+        for held in doomed {
+            drop_one(&proxy, held).await;
         }
-        let proxy = self.clone();
-        // Tracked: a stop waits for it.
-        let _task = self.sidecar.tasks.spawn(async move {
-            for held in doomed {
-                proxy.drop_one(&held).await;
+    });
+}
+
+async fn drop_one(proxy: &Proxy, held: Doomed) {
+    let sidecar = &proxy.sidecar;
+    let (job, generation) = (&held.claimed.job, held.claimed.generation);
+    let end = if Instant::now() < held.proof.deadline {
+        let nack = final_nack(&held);
+        end_claimed(proxy, held.claimed.scope, job, nack).await
+    } else {
+        // Perhaps not ours any more; the sweep will tell.
+        DropEnd::Open
+    };
+    match end {
+        // It is due again.
+        DropEnd::Open => return,
+        DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
+        DropEnd::Dropped => {
+            if let Some(by) = acting(&held, usize::MAX, OnLimit::Drop) {
+                tracing::debug!(
+                    job = &*cut(job),
+                    policy = %by.policy,
+                    key = %by.key,
+                    "dropped: over its limit"
+                );
+                sidecar.metrics.dropped(&by.policy);
+                tell::dropped(sidecar, &held, by);
             }
-        });
-    }
-
-    async fn drop_one(&self, held: &Held) {
-        let sidecar = &self.sidecar;
-        let (job, generation) = (&held.claimed.job, held.claimed.generation);
-        let end = if Instant::now() < held.deadline && !sidecar.store.sets_aside(&held.claimed) {
-            let nack = final_nack(held);
-            self.end_claimed(held.claimed.scope, job, nack).await
-        } else {
-            // Perhaps not ours any more; the sweep will tell.
-            End::Open
-        };
-        match end {
-            End::Open => return sidecar.hold.spared(job, generation),
-            End::Lost => sidecar.metrics.count(Counted::HoldLost),
-            End::Dropped => {
-                if let Some(by) = acting(held, usize::MAX, OnLimit::Drop) {
-                    tracing::debug!(
-                        job = &*cut(job),
-                        policy = %by.policy,
-                        key = %by.key,
-                        "dropped: over its limit"
-                    );
-                    sidecar.metrics.dropped(&by.policy);
-                    sidecar.tell_dropped(held, by);
-                }
-                sidecar.held_is_over(&held.claimed.queue, job);
-            }
-        }
-        sidecar.end(job, Some(generation)).await;
-        sidecar.hold.ended(job, generation);
-    }
-
-    /// A nack that allows no retry, and a cancel where the backend retries all the same.
-    pub(super) async fn end_claimed(&self, scope: u64, job: &Arc<str>, nack: String) -> End {
-        if self.sidecar.backend.retries_always() {
-            return self.cancel_refused(scope, job).await;
-        }
-        let call = super::post(self, scope, "/ojs/v1/workers/nack", nack);
-        let answer = super::call(self, "drop", call).await;
-        let reply = answer.ok().filter(|reply| reply.status.is_success());
-        let said = reply.as_ref().and_then(|reply| state_in(&reply.body));
-        let state = match said {
-            Some(state) => Some(state),
-            None => self.state_of(scope, job).await,
-        };
-        match (state.as_deref(), reply.is_some()) {
-            (Some("discarded"), _) | (Some(GONE), true) => End::Dropped,
-            (Some("completed" | "cancelled"), _) | (Some("available" | GONE), false) => End::Lost,
-            (Some("active") | None, _) => End::Open,
-            // The backend means to try it again.
-            (Some(_), _) => self.cancel_refused(scope, job).await,
+            depth::held_is_over(sidecar, &held.claimed.queue, job);
         }
     }
+    sidecar.end(job, Some(generation)).await;
+    held.gone();
+}
 
-    async fn cancel_refused(&self, scope: u64, job: &Arc<str>) -> End {
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
-        let call = Call {
-            method: http::Method::DELETE,
-            ..super::get(self, scope, target)
-        };
-        let answer = super::call(self, "drop", call).await;
-        if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
-            return End::Dropped;
-        }
-        match self.state_of(scope, job).await.as_deref() {
-            Some("discarded") => End::Dropped,
-            // Ours, if its reply was lost.
-            Some("cancelled") if answer.is_err() => End::Dropped,
-            Some("completed" | "cancelled" | GONE) => End::Lost,
-            _ => End::Open,
-        }
+/// A nack that allows no retry, and a cancel where the backend retries all the same.
+pub(super) async fn end_claimed(
+    proxy: &Proxy,
+    scope: u64,
+    job: &Arc<str>,
+    nack: String,
+) -> DropEnd {
+    if proxy.sidecar.backend.retries_always() {
+        return cancel_refused(proxy, scope, job).await;
     }
+    let call = calls::post(proxy, scope, "/ojs/v1/workers/nack", nack);
+    let answer = calls::call(proxy, "drop", call).await;
+    let reply = answer.ok().filter(|reply| reply.status.is_success());
+    let said = reply.as_ref().and_then(|reply| state_in(&reply.body));
+    let state = match said {
+        Some(state) => Some(state),
+        None => state_of(proxy, scope, job).await,
+    };
+    match (state.as_deref(), reply.is_some()) {
+        (Some("discarded"), _) | (Some(GONE), true) => DropEnd::Dropped,
+        (Some("completed" | "cancelled"), _) | (Some("available" | GONE), false) => DropEnd::Lost,
+        (Some("active") | None, _) => DropEnd::Open,
+        // The backend means to try it again.
+        (Some(_), _) => cancel_refused(proxy, scope, job).await,
+    }
+}
 
-    /// The state that the backend has a job in; [`GONE`] if it knows none; `None`: it cannot be asked.
-    async fn state_of(&self, scope: u64, job: &str) -> Option<String> {
-        match self.look_up(scope, job).await {
-            Lookup::Found(reply) => state_in(&reply),
-            Lookup::Gone => Some(GONE.into()),
-            Lookup::Unknown | Lookup::Unanswered => None,
-        }
+async fn cancel_refused(proxy: &Proxy, scope: u64, job: &Arc<str>) -> DropEnd {
+    let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(job));
+    let call = Call {
+        method: http::Method::DELETE,
+        ..calls::get(proxy, scope, target)
+    };
+    let answer = calls::call(proxy, "drop", call).await;
+    if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
+        return DropEnd::Dropped;
+    }
+    match state_of(proxy, scope, job).await.as_deref() {
+        Some("discarded") => DropEnd::Dropped,
+        // Ours, if its reply was lost.
+        Some("cancelled") if answer.is_err() => DropEnd::Dropped,
+        Some("completed" | "cancelled" | GONE) => DropEnd::Lost,
+        _ => DropEnd::Open,
+    }
+}
+
+/// The state that the backend has a job in; [`GONE`] if it knows none; `None`: it cannot be asked.
+async fn state_of(proxy: &Proxy, scope: u64, job: &str) -> Option<String> {
+    match calls::look_up(proxy, scope, job).await {
+        Lookup::Found(reply) => state_in(&reply),
+        Lookup::Gone => Some(GONE.into()),
+        Lookup::Unknown | Lookup::Unanswered => None,
     }
 }
 
@@ -143,7 +148,7 @@ fn final_nack(held: &Held) -> String {
         )
     });
     let claimed = &held.claimed;
-    said::discard(
+    calls::discard(
         &claimed.job,
         &claimed.claim_id,
         "rate_limit_dropped",

@@ -2,24 +2,25 @@
 //! A policy in `meta` whose name has escapes gets its plain one. Everything else passes byte for byte.
 
 mod admit;
-mod flat;
 mod full;
 mod overflow;
 mod sent;
 
+use super::body::Body;
+use super::control::named::{self, Brought};
+use super::control::overrides;
+use super::fetch::enqueued;
+use super::mirror::{self, Forgotten};
+use super::outlive::to_the_end;
+use super::respond::{self, Fault};
+use super::{DEPTH, Proxy, Sidecar, refuse};
+use crate::store::LedgerExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 
-use super::body::Body;
-use super::control::named::Brought;
-use super::mirror::{self, Forgotten};
-use super::outlive::{Client, to_the_end};
-use super::refuse;
-use super::respond::{self, Fault};
-use super::{DEPTH, Proxy};
 use crate::boxed::boxed;
 use crate::json::{self, Json, Kind, Splice};
 use crate::limit::Space;
@@ -28,11 +29,9 @@ use crate::policy::job::{filed, meta_of};
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
-use sent::VISIBILITY;
+use sent::{VISIBILITY, unreadable};
 
-pub(super) use flat::Warned;
-
-/// What a body sends.
+/// The kind of body of an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sends {
     /// One job.
@@ -47,7 +46,7 @@ pub(super) enum Sends {
 enum Unsendable {
     /// What a job brings is wrong.
     Brings(FieldError),
-    /// Nobody knows what it says.
+    /// Backends read it in different ways.
     Unclear(Fault),
 }
 
@@ -62,221 +61,248 @@ pub(super) fn several_batches() -> Fault {
     Fault::field("jobs", "is there several times: say everything in one")
 }
 
-impl Proxy {
-    /// Answers one enqueue of a job, of a batch, or of templates of jobs.
-    pub(super) async fn enqueue(
-        &self,
-        mut parts: Box<Parts>,
-        body: Bytes,
-        sends: Sends,
-    ) -> Response<Body> {
-        let sidecar = &self.sidecar;
-        let bounded = sends != Sends::Templates && sidecar.pressure.any();
-        let read = (bounded && sends == Sends::Job).then(|| sent::read_job(&body));
-        let job = match read {
-            Some(Err(error)) => match Fault::unread(error) {
-                Some(fault) => return refuse(&parts, fault),
-                None => None,
-            },
+/// Answers one enqueue of a job, of a batch, or of templates of jobs.
+pub(super) async fn enqueue(
+    proxy: &Proxy,
+    mut parts: Box<Parts>,
+    body: Bytes,
+    sends: Sends,
+) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let bounded = sends != Sends::Templates && sidecar.admit.pressure.any();
+    let read = (bounded && sends == Sends::Job).then(|| sent::read_job(&body));
+    let job = match read {
+        Some(Err(error)) => match unreadable(&body, error) {
+            Some(fault) => return refuse(&parts, fault),
             None => None,
-            Some(Ok(job)) if job.ambiguous => return refuse(&parts, ambiguous("")),
-            Some(Ok(job)) => Some(job),
-        };
-        let mut places = None;
-        if bounded {
-            match self.admit(&parts, &body, sends, job.as_ref()).await {
-                Ok(found) => places = found,
-                Err(fault) => return refuse(&parts, fault),
-            }
+        },
+        None => None,
+        Some(Ok(job)) if job.ambiguous => return refuse(&parts, ambiguous("")),
+        Some(Ok(job)) => Some(job),
+    };
+    let mut places = None;
+    if bounded {
+        match admit::admit(proxy, &parts, &body, sends, job.as_ref()).await {
+            Ok(found) => places = found,
+            Err(fault) => return refuse(&parts, fault),
         }
-        let policies = Arc::clone(&sidecar.live().policies);
-        let brings = || match &job {
-            Some(job) => job.brings,
-            None => json::may_name(&body, mirror::NEEDLE),
-        };
-        let has_visibility = || match &job {
-            Some(job) => job.has_visibility,
-            None => json::may_name(&body, VISIBILITY),
-        };
-        let is_flat = || match &job {
-            Some(job) => job.flat,
-            None => sent::may_have_flat(&body, sends),
-        };
-        let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
-        // Where the mirror is believed, it is ours.
-        let mirrors = policies.accept() != Accept::Ignore || limits || bounded;
-        let matters = (mirrors && brings())
-            || (limits && (policies.rejects() || has_visibility()))
-            || ((limits || bounded) && is_flat());
-        if !matters && places.is_none() {
-            return self.send_on(&mut parts, body).await;
-        }
-        let prepared = match matters {
-            true => self.prepared(&parts, &body, sends, &policies),
-            false => Ok((body, Vec::new())),
-        };
-        let (body, brought) = match prepared {
-            // A template is no job that waits.
-            Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
-            Ok(prepared) => prepared,
-            Err(Unsendable::Brings(error)) => {
-                sidecar.metrics.count(Counted::PolicyRefused);
-                return refuse(&parts, Fault::field(&error.field, &error.message));
-            }
-            Err(Unsendable::Unclear(fault)) => return refuse(&parts, fault),
-        };
-        drop(policies);
-        self.send_counted(parts, body, brought, places).await
     }
+    let policies = Arc::clone(&sidecar.live().policies);
+    let brings = || match &job {
+        Some(job) => job.brings,
+        None => sent::may_name(&body, mirror::NEEDLE),
+    };
+    let has_visibility = || match &job {
+        Some(job) => job.has_visibility,
+        None => sent::may_name(&body, VISIBILITY),
+    };
+    let is_flat = || match &job {
+        Some(job) => job.flat,
+        None => sent::may_have_flat(&body, sends),
+    };
+    let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
+    // Where the mirror is believed, it is ours.
+    let mirrors = policies.accept() != Accept::Ignore || limits || bounded;
+    let matters = (mirrors && brings())
+        || (limits && (policies.rejects() || has_visibility()))
+        || ((limits || bounded) && is_flat());
+    if !matters && places.is_none() {
+        return send_on(proxy, &mut parts, body).await;
+    }
+    let prepared = match matters {
+        true => prepared(proxy, &parts, &body, sends, &policies),
+        false => Ok((body, Vec::new())),
+    };
+    let (body, brought) = match prepared {
+        // A template is no job that waits.
+        Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
+        Ok(prepared) => prepared,
+        Err(Unsendable::Brings(error)) => {
+            sidecar.metrics.count(Counted::PolicyRefused);
+            return refuse(&parts, Fault::field(&error.field, &error.message));
+        }
+        Err(Unsendable::Unclear(fault)) => return refuse(&parts, fault),
+    };
+    drop(policies);
+    send_counted(proxy, parts, body, brought, places).await
+}
 
-    /// Forwards a body whose jobs count: the call runs to its end although the producer hangs up, so that
-    /// what is counted is what is stored.
-    async fn send_counted(
-        &self,
-        mut parts: Box<Parts>,
-        body: Bytes,
-        brought: Vec<Option<Brought>>,
-        mut places: Option<Places>,
-    ) -> Response<Body> {
-        let proxy = self.clone();
-        // Whose queues are looked at lends its credentials, later too; all others are not remembered.
-        let lends = places
-            .as_ref()
-            .filter(|places| places.looked || places.asks());
-        let lender = lends.map(|_| self.sidecar.scopes.lender(&parts.headers));
-        let call = self.enqueue_call(&mut parts, body);
-        let work = boxed(|| async move {
-            if let Some(places) = &mut places {
-                places.sending();
-            }
-            let mut answer = proxy.upstream.call(call).await;
-            if let (Ok(reply), Some(lender)) = (&answer, &lender)
-                && reply.status.is_success()
-            {
-                proxy.sidecar.scopes.accept_lender(lender);
-            }
-            if let Some(places) = places {
-                let scope = lender.map_or(0, |lender| lender.scope);
-                proxy.settled(places, &mut answer, scope).await;
-            }
-            if let Ok(reply) = &answer
-                && reply.status == http::StatusCode::CREATED
-            {
-                proxy.sidecar.enqueued(&brought, &reply.body);
-            }
-            answer
-        });
-        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
-        respond::answer(&parts, answer, true)
+/// Forwards a body whose jobs count. The call runs to its end although the producer hangs up, because the
+/// backend may store its jobs.
+async fn send_counted(
+    proxy: &Proxy,
+    mut parts: Box<Parts>,
+    body: Bytes,
+    brought: Vec<Option<Brought>>,
+    mut places: Option<Places>,
+) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    // Whose queues are looked at lends its credentials, later too; all others are not remembered.
+    let lends = places
+        .as_ref()
+        .filter(|places| places.looked || places.asks());
+    let lender = lends.map(|_| proxy.sidecar.scopes.lender(&parts.headers));
+    for brought in brought.iter().flatten() {
+        proxy.sidecar.fetching.limits(&brought.queue);
     }
-
-    /// Forwards a body that is known, as it is.
-    async fn send_on(&self, parts: &mut Parts, body: Bytes) -> Response<Body> {
-        let answer = self.upstream.call(self.enqueue_call(parts, body)).await;
-        respond::answer(parts, answer, true)
-    }
-
-    fn enqueue_call(&self, parts: &mut Parts, body: Bytes) -> Call {
-        Call {
-            method: parts.method.clone(),
-            target: self.target(&parts.uri),
-            headers: respond::take_headers(parts),
-            body,
-            timeout: self.sidecar.live().settings.upstream_timeout,
+    let outranks = enqueued::may_outrank(&proxy.sidecar, &body);
+    let call = enqueue_call(&proxy, &mut parts, body);
+    let work = boxed(|| async move {
+        if let Some(places) = &mut places {
+            places.sending();
         }
-    }
+        let mut answer = proxy.upstream.call(call).await;
+        if let (Ok(reply), Some(lender)) = (&answer, &lender)
+            && reply.status.is_success()
+        {
+            proxy.sidecar.scopes.accept_lender(lender);
+        }
+        if let Some(places) = places {
+            let scope = lender.map_or(0, |lender| lender.scope);
+            admit::settled(&proxy, places, &mut answer, scope).await;
+        }
+        if let Ok(reply) = &answer
+            && reply.status == http::StatusCode::CREATED
+        {
+            named::enqueued(&proxy.sidecar, &brought, &reply.body);
+            enqueued::outrank(&proxy.sidecar, outranks);
+        }
+        answer
+    });
+    let answer = to_the_end(&sidecar.tasks.left, work).await;
+    respond::answer_storing(&parts, answer)
+}
 
-    /// The body with every job's mirror in it, and the limits that its jobs name. What is no JSON goes on
-    /// as it came: the backend will say what is wrong with it.
-    fn prepared(
-        &self,
-        parts: &Parts,
-        body: &Bytes,
-        sends: Sends,
-        policies: &PolicySet,
-    ) -> Result<(Bytes, Vec<Option<Brought>>), Unsendable> {
-        let whole = match Json::parse(body, DEPTH) {
-            Ok(whole) => whole,
-            Err(error) => {
-                let unread = Fault::unread(error).map(Unsendable::Unclear);
-                return unread.map_or_else(|| Ok((body.clone(), Vec::new())), Err);
-            }
-        };
-        if sends == Sends::Batch && sent::has_several(whole, "jobs") {
-            return Err(Unsendable::Unclear(several_batches()));
-        }
-        let mut splice = Splice::new();
-        let mut all = Vec::new();
-        for (at, job) in jobs_in(whole, sends) {
-            if sent::is_ambiguous(job) {
-                return Err(Unsendable::Unclear(ambiguous(&at)));
-            }
-            let brought = self.prepare(parts, job, sends, policies, &mut splice);
-            all.push(brought.map_err(|error| {
-                Unsendable::Brings(FieldError {
-                    field: format!("{at}{}", error.field),
-                    ..error
-                })
-            })?);
-        }
-        let body = match splice.is_empty() {
-            true => body.clone(),
-            false => splice.apply(body).into(),
-        };
-        Ok((body, all))
+/// Forwards a body that is known, as it is.
+async fn send_on(proxy: &Proxy, parts: &mut Parts, body: Bytes) -> Response<Body> {
+    let outranks = enqueued::may_outrank(&proxy.sidecar, &body);
+    let answer = proxy.upstream.call(enqueue_call(proxy, parts, body)).await;
+    if answer
+        .as_ref()
+        .is_ok_and(|reply| reply.status == http::StatusCode::CREATED)
+    {
+        enqueued::outrank(&proxy.sidecar, outranks);
     }
+    respond::answer_storing(parts, answer)
+}
 
-    /// Checks one job and writes its mirror; says which limits it brings.
-    fn prepare(
-        &self,
-        parts: &Parts,
-        job: Json<'_>,
-        sends: Sends,
-        policies: &PolicySet,
-        splice: &mut Splice,
-    ) -> Result<Option<Brought>, FieldError> {
-        let options = job.get("options");
-        let queue = filed(options.and_then(|options| options.get("queue")));
-        let sent = if policies.accept() != Accept::Ignore {
-            unforward(options, splice);
-            policy::sent_policies(job)?
-        } else {
-            Vec::new()
-        };
-        let meta = meta_of(job, options);
-        if policies.rejects() {
-            let kind = job
-                .get("type")
-                .and_then(|kind| kind.text())
-                .unwrap_or_default();
-            let tenant = super::job::tenant(&parts.headers);
-            let view = JobView {
-                queue: &queue,
-                kind: &kind,
-                meta,
-                tenant: self.sidecar.live().trusted(tenant),
-            };
-            policies.missing_key(&view).map_or(Ok(()), Err)?;
-        }
-        let visibility = options
-            .and_then(|options| options.get(VISIBILITY))
-            // What no limit touches is not touched.
-            .filter(|_| !sent.is_empty() || self.sidecar.limits_queue(&queue, policies))
-            .and_then(|ms| ms.int());
-        let is_flat = sends != Sends::Templates && sent::is_flat(job);
-        let watched = is_flat && self.sidecar.watches_flat(job, &queue, policies);
-        let forgotten = Forgotten {
-            policy: forgotten(&sent),
-            visibility_ms: visibility.filter(|ms| *ms > 0),
-            queue: (watched || (is_flat && !sent.is_empty())).then_some(&*queue),
-        };
-        write(job, meta, forgotten, splice);
-        let brought = (!sent.is_empty()).then(|| Brought {
-            queue: Arc::from(queue),
-            limited: sent.into_iter().map(|sent| sent.policy).collect(),
-        });
-        Ok(brought)
+fn enqueue_call(proxy: &Proxy, parts: &mut Parts, body: Bytes) -> Call {
+    Call {
+        method: parts.method.clone(),
+        target: proxy.target(&parts.uri),
+        headers: respond::take_headers(parts),
+        body,
+        timeout: proxy.sidecar.live().settings.upstream.timeout,
     }
+}
+
+/// The body with every job's mirror in it, and the limits that its jobs name. What is JSON to nobody goes on as it
+/// came: the backend will say what is wrong with it.
+fn prepared(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &Bytes,
+    sends: Sends,
+    policies: &PolicySet,
+) -> Result<(Bytes, Vec<Option<Brought>>), Unsendable> {
+    let whole = match Json::parse(body, DEPTH) {
+        Ok(whole) => whole,
+        Err(error) => {
+            let unread = unreadable(body, error).map(Unsendable::Unclear);
+            return unread.map_or_else(|| Ok((body.clone(), Vec::new())), Err);
+        }
+    };
+    if sends == Sends::Batch && sent::has_several(whole, "jobs") {
+        return Err(Unsendable::Unclear(several_batches()));
+    }
+    let mut splice = Splice::new();
+    let mut all = Vec::new();
+    for (at, job) in jobs_in(whole, sends) {
+        if sent::is_ambiguous(job) {
+            return Err(Unsendable::Unclear(ambiguous(&at)));
+        }
+        let brought = prepare(proxy, parts, job, sends, policies, &mut splice);
+        all.push(brought.map_err(|error| {
+            Unsendable::Brings(FieldError {
+                field: format!("{at}{}", error.field),
+                ..error
+            })
+        })?);
+    }
+    let body = match splice.is_empty() {
+        true => body.clone(),
+        false => splice.apply(body).into(),
+    };
+    Ok((body, all))
+}
+
+/// Checks one job and writes its mirror; says which limits it brings.
+fn prepare(
+    proxy: &Proxy,
+    parts: &Parts,
+    job: Json<'_>,
+    sends: Sends,
+    policies: &PolicySet,
+    splice: &mut Splice,
+) -> Result<Option<Brought>, FieldError> {
+    let options = job.get("options");
+    let queue = filed(options.and_then(|options| options.get("queue")));
+    let sent = if policies.accept() != Accept::Ignore {
+        unforward(options, splice);
+        let sent = policy::sent_policies(job)?;
+        policies.too_many_windows(&sent).map_or(Ok(()), Err)?;
+        sent
+    } else {
+        Vec::new()
+    };
+    let meta = meta_of(job, options);
+    if policies.rejects() {
+        let kind = job
+            .get("type")
+            .and_then(|kind| kind.text())
+            .unwrap_or_default();
+        let tenant = super::job::tenant(&parts.headers);
+        let view = JobView {
+            queue: &queue,
+            kind: &kind,
+            meta,
+            tenant: proxy.sidecar.live().trusted(tenant),
+        };
+        policies.missing_key(&view).map_or(Ok(()), Err)?;
+    }
+    let visibility = options
+        .and_then(|options| options.get(VISIBILITY))
+        // What no limit touches is not touched.
+        .filter(|_| !sent.is_empty() || limits_queue(&proxy.sidecar, &queue, policies))
+        .and_then(|ms| ms.int());
+    let is_flat = sends != Sends::Templates && sent::is_flat(job);
+    let watched = is_flat && watches(&proxy.sidecar, job, &queue, policies);
+    let forgotten = Forgotten {
+        policy: forgotten(&sent),
+        visibility_ms: visibility.filter(|ms| *ms > 0),
+        queue: (watched || (is_flat && !sent.is_empty())).then_some(&*queue),
+    };
+    write(job, meta, forgotten, splice);
+    let brought = (!sent.is_empty()).then(|| Brought {
+        queue: Arc::from(queue),
+        limited: sent.into_iter().map(|sent| sent.policy).collect(),
+    });
+    Ok(brought)
+}
+
+/// Whether a limit can touch a queue by its name.
+pub(super) fn limits_queue(sidecar: &Sidecar, queue: &str, policies: &PolicySet) -> bool {
+    !policies.gate(queue).open() || overrides::set_for_queue(sidecar, queue).is_some()
+}
+
+/// Whether limits or bounds look at a job that is filed in one queue and names another, by either name.
+fn watches(sidecar: &Sidecar, job: Json<'_>, filed: &str, policies: &PolicySet) -> bool {
+    let is_watched = |queue: &str| {
+        sidecar.admit.pressure.bounds(queue).is_some() || limits_queue(sidecar, queue, policies)
+    };
+    let named = job.get("queue").and_then(|queue| queue.text());
+    is_watched(filed) || named.is_some_and(|named| is_watched(&named))
 }
 
 /// The jobs of a body, each with what stands before its fields in messages.

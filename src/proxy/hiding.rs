@@ -10,7 +10,7 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::Sidecar;
-use crate::store::Change;
+use crate::store::{Change, LedgerExt};
 
 /// How long a sibling may look, after its last call, how that ended.
 const LOOKS: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(super) struct Hiding {
 
 impl Hiding {
     fn begin(sidecar: &Arc<Sidecar>, job: &Arc<str>) -> Hiding {
-        let mut hidden = sidecar.hidden();
+        let mut hidden = hidden(sidecar);
         hidden.here.entry(job.clone()).or_default().count += 1;
         Hiding {
             sidecar: Arc::clone(sidecar),
@@ -50,8 +50,8 @@ impl Hiding {
 
     /// Hides its row. `false`: it has none that is held, or one that a sibling's call hides.
     pub(super) async fn hide_row(&self) -> bool {
-        let done = self.sidecar.hide_row(&self.job, true).await;
-        let mut hidden = self.sidecar.hidden();
+        let done = set_row(&self.sidecar, hidden_row(&self.job)).await;
+        let mut hidden = hidden(&self.sidecar);
         hidden.here.get_mut(&self.job).is_some_and(|calls| {
             calls.row |= done;
             calls.row
@@ -61,7 +61,7 @@ impl Hiding {
     /// Its call came to nothing: the job may go out again, unless another call hides it.
     pub(super) async fn show(self) {
         let is_last = {
-            let mut hidden = self.sidecar.hidden();
+            let mut hidden = hidden(&self.sidecar);
             let Hidden { here, elsewhere } = &mut *hidden;
             let calls = here.get_mut(&self.job);
             let last = calls.filter(|calls| calls.count == 1);
@@ -72,95 +72,103 @@ impl Hiding {
             })
         };
         if is_last {
-            self.sidecar.hide_row(&self.job, false).await;
+            set_row(&self.sidecar, shown_row(&self.job)).await;
         }
     }
 }
 
 impl Drop for Hiding {
     fn drop(&mut self) {
-        let mut hidden = self.sidecar.hidden();
+        let mut hidden = hidden(&self.sidecar);
         if let Some(calls) = hidden.here.get_mut(&self.job) {
             calls.count -= 1;
             if calls.count == 0 {
                 hidden.here.remove(&self.job);
             }
         }
-        self.sidecar.show_unless(&hidden, &self.job);
+        show_unless(&self.sidecar, &hidden, &self.job);
     }
 }
 
-impl Sidecar {
-    /// Locked before the hold, never after.
-    fn hidden(&self) -> MutexGuard<'_, Hidden> {
-        self.hidden.lock()
-    }
+/// Locked before the hold, never after.
+fn hidden(sidecar: &Sidecar) -> MutexGuard<'_, Hidden> {
+    sidecar.settle.hidden.lock()
+}
 
-    fn show_unless(&self, hidden: &Hidden, job: &str) {
-        if !hidden.here.contains_key(job) && !hidden.elsewhere.contains_key(job) {
-            self.hold.show(job);
+fn show_unless(sidecar: &Sidecar, hidden: &Hidden, job: &str) {
+    if !hidden.here.contains_key(job) && !hidden.elsewhere.contains_key(job) {
+        sidecar.hold.show(job);
+    }
+}
+
+/// Keeps a held job from going out, whoever holds it. `None`: nobody does.
+pub(super) async fn hide(sidecar: &Arc<Sidecar>, job: &Arc<str>) -> Option<Hiding> {
+    // First, so that no call that ends meanwhile shows it.
+    let hiding = Hiding::begin(sidecar, job);
+    let here = sidecar.hold.hide(job);
+    (hiding.hide_row().await || here).then_some(hiding)
+}
+
+/// As [`hide`], if it is held here. Its row stays as it is.
+pub(super) fn hide_here(sidecar: &Arc<Sidecar>, job: &Arc<str>) -> Option<Hiding> {
+    // Mostly it is not.
+    if !sidecar.hold.has(job) {
+        return None;
+    }
+    let hiding = Hiding::begin(sidecar, job);
+    sidecar.hold.hide(job).then_some(hiding)
+}
+
+/// Hides the row of a held job.
+fn hidden_row(job: &Arc<str>) -> Change {
+    let (job, hidden) = (job.clone(), true);
+    Change::Hidden { job, hidden }
+}
+
+/// Shows the row of a held job again.
+fn shown_row(job: &Arc<str>) -> Change {
+    let (job, hidden) = (job.clone(), false);
+    Change::Hidden { job, hidden }
+}
+
+async fn set_row(sidecar: &Sidecar, change: Change) -> bool {
+    sidecar.store.is_shared() && matches!(sidecar.store.set(change).await, Ok(true))
+}
+
+/// A sibling's call hides a job of ours.
+pub(super) fn hide_for_another(sidecar: &Sidecar, job: &Arc<str>) {
+    let mut hidden = hidden(sidecar);
+    if sidecar.hold.hide(job) {
+        let since = hidden.elsewhere.entry(job.clone());
+        since.or_insert_with(Instant::now);
+    }
+}
+
+/// No sibling's call hides it any more. The next time that one does has a time of its own.
+pub(super) fn show_for_another(sidecar: &Sidecar, job: &str) {
+    let mut hidden = hidden(sidecar);
+    hidden.elsewhere.remove(job);
+    show_unless(sidecar, &hidden, job);
+}
+
+/// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
+/// was tried again and again.
+pub(super) async fn show_forgotten(sidecar: &Sidecar) {
+    let patience = {
+        let settings = &sidecar.live().settings;
+        settings.settle.retry_for + settings.upstream.timeout + LOOKS
+    };
+    let forgotten: Vec<Arc<str>> = {
+        let mut hidden = hidden(sidecar);
+        let elsewhere = &mut hidden.elsewhere;
+        let old = elsewhere.extract_if(|_, since| since.elapsed() >= patience);
+        old.map(|(job, _)| job).collect()
+    };
+    for job in forgotten {
+        let hides = hidden(sidecar).here.contains_key(&job);
+        if sidecar.hold.has(&job) && !hides {
+            set_row(sidecar, shown_row(&job)).await;
         }
-    }
-
-    /// Keeps a held job from going out, whoever holds it. `None`: nobody does.
-    pub(super) async fn hide(self: &Arc<Sidecar>, job: &Arc<str>) -> Option<Hiding> {
-        // First, so that no call that ends meanwhile shows it.
-        let hiding = Hiding::begin(self, job);
-        let here = self.hold.hide(job);
-        (hiding.hide_row().await || here).then_some(hiding)
-    }
-
-    /// As [`Sidecar::hide`], if it is held here. Its row stays as it is.
-    pub(super) fn hide_here(self: &Arc<Sidecar>, job: &Arc<str>) -> Option<Hiding> {
-        // Mostly it is not.
-        if !self.hold.has(job) {
-            return None;
-        }
-        let hiding = Hiding::begin(self, job);
-        self.hold.hide(job).then_some(hiding)
-    }
-
-    async fn hide_row(&self, job: &Arc<str>, hidden: bool) -> bool {
-        let job = job.clone();
-        let change = Change::Hidden { job, hidden };
-        self.store.is_shared() && matches!(self.store.set(change).await, Ok(true))
-    }
-
-    /// A sibling's call hides a job of ours.
-    pub(super) fn hide_for_another(&self, job: &Arc<str>) {
-        let mut hidden = self.hidden();
-        if self.hold.hide(job) {
-            let since = hidden.elsewhere.entry(job.clone());
-            since.or_insert_with(Instant::now);
-        }
-    }
-
-    /// No sibling's call hides it any more. The next time that one does has a time of its own.
-    pub(super) fn show_for_another(&self, job: &str) {
-        let mut hidden = self.hidden();
-        hidden.elsewhere.remove(job);
-        self.show_unless(&hidden, job);
-    }
-
-    /// Shows what a sibling hid so long ago that it must be gone: its call would have ended, even an ACK that
-    /// was tried again and again.
-    pub(super) async fn show_forgotten(&self) {
-        let patience = {
-            let settings = &self.live().settings;
-            settings.settle_retry_for + settings.upstream_timeout + LOOKS
-        };
-        let forgotten: Vec<Arc<str>> = {
-            let mut hidden = self.hidden();
-            let elsewhere = &mut hidden.elsewhere;
-            let old = elsewhere.extract_if(|_, since| since.elapsed() >= patience);
-            old.map(|(job, _)| job).collect()
-        };
-        for job in forgotten {
-            let hides = self.hidden().here.contains_key(&job);
-            if self.hold.has(&job) && !hides {
-                self.hide_row(&job, false).await;
-            }
-            self.show_for_another(&job);
-        }
+        show_for_another(sidecar, &job);
     }
 }

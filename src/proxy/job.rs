@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use super::live::Live;
 use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope};
-use crate::hold::{self, Held, Lane};
+use crate::hold::{Held, Lane, Proof};
 use crate::json::{Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp};
-use crate::policy::{self, Accept, JobView, Known};
+use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
 
 /// The circumstances of a claim.
-pub(super) struct Origin<'a> {
+pub(super) struct ClaimOrigin<'a> {
     /// How many jobs were asked for.
     pub(super) asked: usize,
     /// Whose credentials.
@@ -38,7 +38,7 @@ pub(super) struct Origin<'a> {
     pub(super) mark: Mark,
 }
 
-impl Origin<'_> {
+impl ClaimOrigin<'_> {
     /// The queue that a job came from. What it says is only believed among those that were asked:
     /// some backends let a producer's own top-level `queue` overwrite the real one, and a job held
     /// under a name that no FETCH asks for would never leave.
@@ -79,26 +79,22 @@ impl<'a> Shown<'a> {
     }
 
     /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty
-    /// object; `None`: it is no FETCH reply. So many were asked for. Says too whether the reply may be handed
-    /// on as it is if all of them start: nobody could read other jobs in it.
-    pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<(Vec<Shown<'a>>, bool)> {
+    /// object; `None`: it is no FETCH reply. So many were asked for.
+    pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<Vec<Shown<'a>>> {
         let mut reader = Reader::new(reply, REPLY_DEPTH);
         let mut shown = Vec::with_capacity(asked.min(LIKELY));
-        let (mut jobs, mut lone, mut clear) = (None, None, true);
+        let (mut jobs, mut lone) = (None, None);
         let whole = reader.members(|name, reader| {
             if name.is("jobs") {
                 // The last of a name counts.
-                clear &= jobs.is_none();
                 shown.clear();
                 jobs = Some(reader.items(|reader| {
                     shown.push(Shown::read(reader)?);
                     Ok(())
                 })?);
             } else if name.is("job") {
-                clear &= lone.is_none();
                 lone = Some(reader.value()?);
             } else {
-                clear &= !["job", "jobs"].iter().any(|other| name.folds_to(other));
                 reader.value()?;
             }
             Ok(())
@@ -107,14 +103,10 @@ impl<'a> Shown<'a> {
         reader.end().ok()?;
         match (jobs, lone) {
             _ if !is_object => None,
-            (Some(jobs), lone) if jobs.kind() == Kind::Array => {
-                let first = shown.first().map(|shown| shown.job.raw());
-                let in_step = lone.is_none_or(|lone| Some(lone.raw()) == first);
-                Some((shown, clear && in_step))
-            }
+            (Some(jobs), _) if jobs.kind() == Kind::Array => Some(shown),
             (Some(jobs), None) if !jobs.is_null() => None,
-            (_, Some(job)) if job.kind() == Kind::Object => Some((vec![Shown::of(job)], false)),
-            _ => Some((Vec::new(), false)),
+            (_, Some(job)) if job.kind() == Kind::Object => Some(vec![Shown::of(job)]),
+            _ => Some(Vec::new()),
         }
     }
 }
@@ -122,112 +114,106 @@ impl<'a> Shown<'a> {
 /// A reply whose jobs are being read.
 pub(super) struct Reading<'a> {
     text: &'a Bytes,
-    origin: &'a Origin<'a>,
+    origin: &'a ClaimOrigin<'a>,
     /// When it came, on both clocks.
     came: (Instant, Timestamp),
     /// The policies of now, not of when the backend was asked.
     live: &'a Live,
-    known: MutexGuard<'a, Known>,
+    known: MutexGuard<'a, LimitCache>,
     /// Whether its jobs may have limits of their own or mirrors. One search of the reply spares several of
     /// each job: hardly any bring something.
     brings: bool,
 }
 
-impl Sidecar {
-    /// Begins to read the jobs of a reply that came at `ended`.
-    pub(super) fn reading<'a>(
-        &self,
-        text: &'a Bytes,
-        origin: &'a Origin<'_>,
-        live: &'a Live,
-        ended: Instant,
-    ) -> Reading<'a> {
-        Reading {
-            text,
-            origin,
-            came: (ended, self.store.at(ended)),
-            live,
-            known: live.known(),
-            brings: mirror::may_bring(text),
-        }
+/// Begins to read the jobs of a reply that came at `ended`.
+pub(super) fn reading<'a>(
+    sidecar: &Sidecar,
+    text: &'a Bytes,
+    origin: &'a ClaimOrigin<'_>,
+    live: &'a Live,
+    ended: Instant,
+) -> Reading<'a> {
+    Reading {
+        text,
+        origin,
+        came: (ended, sidecar.store.at(ended)),
+        live,
+        known: live.known(),
+        brings: mirror::may_bring(text),
     }
+}
 
-    /// Reads one job of a reply; `None`: it has no id, so nothing can be kept about it.
-    pub(super) fn read_job(&self, shown: &Shown<'_>, reading: &mut Reading<'_>) -> Option<Held> {
-        let (origin, live, brings) = (reading.origin, reading.live, reading.brings);
-        let (came, came_at) = reading.came;
-        let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
-        let id = id?.text()?;
-        let filed = || brings.then(|| mirror::filed(job)).flatten();
-        let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
-        let kind = kind_of(kind, live);
-        let attempt = attempt.and_then(|a| a.u32());
-        self.backend.saw_attempt(attempt);
-        let own = match brings {
-            true => own(job, &queue),
-            false => Box::default(),
-        };
-        let view = JobView {
-            queue: &queue,
-            kind: &kind,
-            meta,
-            tenant: live.trusted(origin.tenant),
-        };
-        if !own.is_empty() && live.policies.accept() != Accept::Ignore {
-            self.brought.store(true, Ordering::Relaxed);
-        }
-        let limits = limits_of(&view, &own, live, &mut reading.known);
-        let wished = brings.then(|| mirror::visibility(job)).flatten();
-        let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
-        let visibility = origin.visibility.unwrap_or(lasts);
-        let claimed = Claimed::from(Claim {
-            job: Arc::from(id.as_ref()),
-            generation: self.next_claim(came_at),
-            claim_id: origin.claim_id.clone(),
-            scope: origin.scope,
-            queue,
-            priority: priority
-                .and_then(|p| p.int())
-                .map_or(0, |p| p.clamp(-1000, 1000) as i32),
-            attempt,
-            claimed_at: came_at,
-            visibility: micros(visibility),
-            limited: limits.clone(),
-        });
-        Some(Held {
-            claimed,
-            written: limits,
-            edition: live.edition,
-            own,
-            lasts,
-            tenant: origin.tenant.map(Arc::from),
-            body: match brings {
-                true => mirror::shown(job),
-                // Found in this text, so it is within.
-                false => reading.text.slice(job.range()),
-            },
-            deadline: hold::deadline(origin.sent, visibility),
-            proven: origin.sent,
-            granted: visibility,
-            since: came,
-            refused: None,
-            starts: Timestamp::default(),
-        })
+/// Reads one job of a reply; `None`: it has no id, so nothing can be kept about it.
+pub(super) fn read_job(
+    sidecar: &Sidecar,
+    shown: &Shown<'_>,
+    reading: &mut Reading<'_>,
+) -> Option<Held> {
+    let (origin, live, brings) = (reading.origin, reading.live, reading.brings);
+    let (came, came_at) = reading.came;
+    let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
+    let id = id?.text()?;
+    let filed = || brings.then(|| mirror::filed(job)).flatten();
+    let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
+    let kind = kind_of(kind, live);
+    let attempt = attempt.and_then(|a| a.u32());
+    sidecar.backend.saw_attempt(attempt);
+    let own = match brings {
+        true => own(job, &queue),
+        false => Box::default(),
+    };
+    let view = JobView {
+        queue: &queue,
+        kind: &kind,
+        meta,
+        tenant: live.trusted(origin.tenant),
+    };
+    if !own.is_empty() && live.policies.accept() != Accept::Ignore {
+        sidecar.fetching.brought.store(true, Ordering::Relaxed);
     }
+    let limits = limits_of(&view, &own, live, &mut reading.known);
+    let wished = brings.then(|| mirror::visibility(job)).flatten();
+    let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
+    let visibility = origin.visibility.unwrap_or(lasts);
+    let claimed = Claimed::from(Claim {
+        job: Arc::from(id.as_ref()),
+        generation: sidecar.fetching.next_claim(came_at),
+        claim_id: origin.claim_id.clone(),
+        worker: None,
+        scope: origin.scope,
+        queue,
+        priority: priority
+            .and_then(|p| p.int())
+            .map_or(0, |p| p.clamp(-1000, 1000) as i32),
+        attempt,
+        claimed_at: came_at,
+        visibility: micros(visibility),
+        limited: limits,
+    });
+    let body = match brings {
+        true => mirror::shown(job),
+        // Found in this text, so it is within.
+        false => reading.text.slice(job.range()),
+    };
+    let proof = Proof::new(origin.sent, visibility);
+    let mut held = Held::new(claimed, live.edition, body, proof, came);
+    (held.own, held.lasts) = (own, lasts);
+    held.tenant = origin.tenant.map(Arc::from);
+    Some(held)
+}
 
-    /// Everything that limits a held job under `live`.
-    pub(super) fn limits_again(&self, held: &Held, live: &Live) -> Arc<[Limited]> {
-        let job = Json::parse(&held.body, REPLY_DEPTH).ok();
-        let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
-        let kind = kind_of(kind, live);
-        let view = JobView {
-            queue: &held.claimed.queue,
-            kind: &kind,
-            meta,
-            tenant: live.trusted(held.tenant.as_deref()),
-        };
-        limits_of(&view, &held.own, live, &mut live.known())
-    }
+/// Everything that limits a held job under `live`.
+pub(super) fn limits_again(_sidecar: &Sidecar, held: &Held, live: &Live) -> Arc<[Limited]> {
+    let job = Json::parse(&held.body, REPLY_DEPTH).ok();
+    let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+    let kind = kind_of(kind, live);
+    let view = JobView {
+        queue: &held.claimed.queue,
+        kind: &kind,
+        meta,
+        tenant: live.trusted(held.tenant.as_deref()),
+    };
+    limits_of(&view, &held.own, live, &mut live.known())
 }
 
 /// Everything that limits a job under `live`; `known` is what is known of that.
@@ -235,7 +221,7 @@ pub(super) fn limits_of(
     job: &JobView<'_>,
     own: &[Limited],
     live: &Live,
-    known: &mut Known,
+    known: &mut LimitCache,
 ) -> Arc<[Limited]> {
     let limits = match own {
         [] => known.limits(&live.policies, job),

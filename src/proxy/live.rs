@@ -6,22 +6,23 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Settings, Sidecar};
-use crate::hold::{Held, Relimited};
-use crate::policy::{Known, PolicySet};
+use super::control::named;
+use super::{ProxySettings, Sidecar, depth, job};
+use crate::hold::{Held, Pick, Relimited};
+use crate::policy::{LimitCache, PolicySet};
 
 /// Everything that can change while the sidecar runs.
 #[derive(Debug)]
 pub struct Live {
-    pub(super) settings: Settings,
+    pub(super) settings: ProxySettings,
     pub(super) policies: Arc<PolicySet>,
     /// Counts the changes. What was made from an earlier one is made anew before it decides anything.
     pub(super) edition: u64,
-    known: Mutex<Known>,
+    known: Mutex<LimitCache>,
 }
 
 impl Live {
-    pub(super) fn new(settings: Settings, policies: Arc<PolicySet>) -> Live {
+    pub(super) fn new(settings: ProxySettings, policies: Arc<PolicySet>) -> Live {
         Live {
             settings,
             policies,
@@ -32,11 +33,11 @@ impl Live {
 
     /// The tenant header of a request, if it is trusted.
     pub(super) fn trusted<'a>(&self, tenant: Option<&'a str>) -> Option<&'a str> {
-        tenant.filter(|_| self.settings.trust_tenant_header)
+        tenant.filter(|_| self.settings.server.trust_tenant_header)
     }
 
     /// The limits of jobs like which one was seen under these policies.
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> MutexGuard<'_, LimitCache> {
         self.known.lock()
     }
 
@@ -51,7 +52,7 @@ impl Live {
 impl Sidecar {
     /// What the config says at this moment; not to be kept over an await.
     pub(super) fn live(&self) -> Guard<Arc<Live>> {
-        self.live.load()
+        self.control.live.load()
     }
 
     /// Swaps settings and policies: they apply from the next decision on, to held jobs and waiting
@@ -60,7 +61,7 @@ impl Sidecar {
     ///
     /// Reading thousands of policies takes longer than a request may wait, so call it from a thread that
     /// serves nothing. One call at a time.
-    pub fn publish(&self, settings: Settings, policies: Arc<PolicySet>) -> Arc<Live> {
+    pub fn publish(&self, settings: ProxySettings, policies: Arc<PolicySet>) -> Arc<Live> {
         let edition = self.live().edition + 1;
         let next = Arc::new(Live {
             settings,
@@ -71,9 +72,9 @@ impl Sidecar {
         // Most of the work is done before the swap and outside all locks.
         let limits = self.under(&next, self.hold.before(edition));
         let bounds = Arc::clone(&next.settings.bounds);
-        let last = self.live.swap(Arc::clone(&next));
-        let levels = self.pressure.publish(bounds, self.now());
-        self.tell_edges(&levels);
+        let last = self.control.live.swap(Arc::clone(&next));
+        let levels = self.admit.pressure.publish(bounds, depth::now(self));
+        depth::tell_edges(self, &levels);
         self.hold.relimit(edition, limits);
         // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
         let limits = self.under(&next, self.hold.before(edition));
@@ -85,8 +86,8 @@ impl Sidecar {
     /// The limits of held jobs as they are under `live`.
     fn under(&self, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
         let each = jobs.into_iter().map(|held| {
-            let limits = self.limits_again(&held, live);
-            self.renamed(&limits);
+            let limits = job::limits_again(self, &held, live);
+            named::renamed(self, &limits);
             Relimited {
                 job: held.claimed.job.clone(),
                 generation: held.claimed.generation,
@@ -96,12 +97,12 @@ impl Sidecar {
         each.collect()
     }
 
-    /// Puts jobs in hand under the limits of now.
-    pub(super) fn renew(&self, jobs: &mut [Held]) {
+    /// Puts picked jobs under the limits of now.
+    pub(super) fn renew(&self, jobs: &mut [Pick]) {
         let live = self.live();
         for held in jobs.iter_mut().filter(|held| held.edition != live.edition) {
-            let limits = self.limits_again(held, &live);
-            self.renamed(&limits);
+            let limits = job::limits_again(self, held, &live);
+            named::renamed(self, &limits);
             held.limit(limits, live.edition);
         }
     }

@@ -13,6 +13,16 @@ use crate::upstream::Upstream;
 /// How long a thing that goes on is not said again.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// Which places a request takes. Requests that settle a job or keep it alive have places of their own, so that
+/// others cannot keep them out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// An ACK, nack or heartbeat.
+    Urgent,
+    /// Any other request.
+    Ordinary,
+}
+
 /// What one listener has in hand now.
 #[derive(Debug, Default)]
 pub struct Load {

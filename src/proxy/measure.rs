@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Sidecar;
+use super::load::Urgency;
+use super::{Sidecar, depth, waiting};
 use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
-use crate::metrics::Labels;
+use crate::metrics::{Labels, StoreFigures};
 use crate::policy::numbers;
-use crate::store::Place;
+use crate::store::{LedgerExt, Place};
 
 /// Of so many keys without series of their own a shared store is asked in one call.
 const AT_ONCE: usize = 1_000;
@@ -19,127 +20,138 @@ const MAX_ASKED: usize = 20_000;
 /// How long a scrape waits for what only the store knows.
 const ASKING: Duration = Duration::from_secs(2);
 
-impl Sidecar {
-    /// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
-    /// answer, what only it knows stays as it was.
-    pub async fn measure(&self) {
-        self.measure_here();
-        let _late = tokio::time::timeout(ASKING, self.measure_out()).await;
-    }
+/// Sets the gauges that are read rather than counted; called at each scrape. While the store is slow to
+/// answer, what only it knows stays as it was.
+pub(crate) async fn measure(sidecar: &Sidecar) {
+    measure_here(sidecar);
+    let _late = tokio::time::timeout(ASKING, measure_out(sidecar)).await;
+}
 
-    /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
-    /// store, where nothing counts it.
-    async fn measure_out(&self) {
-        if let Ok(out) = self.store.count(Place::Out).await {
-            self.metrics.slots(out);
+/// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
+/// store, where nothing counts it.
+async fn measure_out(sidecar: &Sidecar) {
+    if let Ok(out) = sidecar.store.count(Place::Out).await {
+        sidecar.metrics.slots(out);
+    }
+    let (own, shared) = sidecar.metrics.named();
+    if !own.is_empty()
+        && let Ok(active) = sidecar.store.active(&own).await
+    {
+        for ((space, key), active) in own.iter().zip(active) {
+            sidecar.metrics.active(*space, key, active);
         }
-        let (own, shared) = self.metrics.named();
-        if !own.is_empty()
-            && let Ok(active) = self.store.active(&own).await
-        {
-            for ((space, key), active) in own.iter().zip(active) {
-                self.metrics.active(*space, key, active);
-            }
-        }
-        if !shared {
-            return;
-        }
+    }
+    if !shared {
+        return;
+    }
+    let own: HashSet<(Space, Key)> = own.into_iter().collect();
+    let all = sidecar
+        .control
+        .named
+        .keys()
+        .into_iter()
+        .map(|key| (Space::Job, key));
+    let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
+    if let Some(out) = out_of(sidecar, &others).await {
+        sidecar.metrics.others_active(out);
+    }
+}
+
+/// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the
+/// store does not say, or there are none. They cannot be counted here: what starts through one sidecar may end
+/// through another.
+async fn out_of(sidecar: &Sidecar, keys: &[(Space, Key)]) -> Option<f64> {
+    if sidecar.store.is_shared() && keys.len() > MAX_ASKED {
+        return Some(f64::NAN);
+    }
+    let mut out = None;
+    for some in keys.chunks(AT_ONCE) {
+        let active = sidecar.store.active(some).await.ok()?;
+        *out.get_or_insert(0.0) += active.into_iter().map(f64::from).sum::<f64>();
+    }
+    out
+}
+
+/// The gauges that no store is asked for.
+fn measure_here(sidecar: &Sidecar) {
+    let (own, shared) = sidecar.metrics.named();
+    if shared {
         let own: HashSet<(Space, Key)> = own.into_iter().collect();
-        let all = self.named.keys().into_iter().map(|key| (Space::Job, key));
-        let others: Vec<_> = all.filter(|key| !own.contains(key)).collect();
-        if let Some(out) = self.out_of(&others).await {
-            self.metrics.others_active(out);
-        }
+        let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
+        sidecar
+            .metrics
+            .others_waiting(sidecar.hold.waiting(|limited| !is_own(limited)));
     }
+    let policies = Arc::clone(&sidecar.live().policies);
+    let pending = sidecar.control.named.pending();
+    let waiting = |space, key: &Key| match space {
+        Space::Queue => waiting::of_queue(sidecar, key.as_str()),
+        Space::Job => waiting::of_key(sidecar, key, &policies, &pending),
+    };
+    sidecar.metrics.hold(
+        sidecar.hold.len(),
+        sidecar.hold.bytes(),
+        sidecar.hold_most(&sidecar.live().settings).jobs,
+        &waiting,
+    );
+    sidecar.metrics.store(&StoreFigures {
+        is_lost: sidecar.store.is_lost(),
+        siblings: sidecar.store.siblings(),
+        times_wiped: sidecar.store.times_wiped(),
+        times_failed: sidecar.store.times_failed(),
+    });
+    let (granted, unused) = sidecar.store.turns();
+    sidecar.metrics.turns(granted, unused);
+    let overrides = sidecar.store.overrides();
+    let pauses = overrides.pauses(sidecar.store.now());
+    sidecar.metrics.overrides(overrides.len(), pauses);
+    measure_limits(sidecar);
+    measure_pressure(sidecar);
+    measure_load(sidecar);
+}
 
-    /// How many jobs of these keys are out in all: not a number where they are too many to ask for; `None` where the
-    /// store does not say, or there are none. They cannot be counted here: what starts through one sidecar may end
-    /// through another.
-    async fn out_of(&self, keys: &[(Space, Key)]) -> Option<f64> {
-        if self.store.is_shared() && keys.len() > MAX_ASKED {
-            return Some(f64::NAN);
-        }
-        let mut out = None;
-        for some in keys.chunks(AT_ONCE) {
-            let active = self.store.active(some).await.ok()?;
-            *out.get_or_insert(0.0) += active.into_iter().map(f64::from).sum::<f64>();
-        }
-        out
-    }
+/// The numbers of the config that are in force. An override counts where a policy has one key only: those of
+/// single keys are too many to show.
+fn measure_limits(sidecar: &Sidecar) {
+    let policies = Arc::clone(&sidecar.live().policies);
+    let (set, now) = (sidecar.store.overrides(), sidecar.store.now());
+    let by_policy = policies.policies().iter().flat_map(|policy| {
+        let key = policy.key.constant();
+        let set = key.and_then(|key| set.get(Space::Job, key, now));
+        let limits = set.map(|set| set.over(&policy.limits));
+        let limits = limits.as_ref().unwrap_or(&policy.limits);
+        numbers_of(&[("policy", &policy.name)], limits)
+    });
+    let by_queue = policies.queues().iter().flat_map(|queue| {
+        let labels = [("policy", "queue"), ("queue", queue.name.as_str())];
+        numbers_of(&labels, &queue.limits)
+    });
+    sidecar.metrics.limits(by_policy.chain(by_queue));
+}
 
-    /// The gauges that no store is asked for.
-    fn measure_here(&self) {
-        let (own, shared) = self.metrics.named();
-        if shared {
-            let own: HashSet<(Space, Key)> = own.into_iter().collect();
-            let is_own = |limited: &Limited| own.contains(&(limited.space, limited.key.clone()));
-            self.metrics
-                .others_waiting(self.hold.waiting(|limited| !is_own(limited)));
-        }
-        let waiting = |space, key: &Key| {
-            self.hold
-                .waiting(|limited| limited.space == space && limited.key == *key)
-        };
-        self.metrics.hold(
-            self.hold.len(),
-            self.hold.bytes(),
-            self.hold_max(&self.live().settings),
-            &waiting,
-        );
-        let (siblings, wiped) = (self.store.siblings(), self.store.times_wiped());
-        let failed = self.store.times_failed();
-        self.metrics
-            .store(self.store.is_lost(), siblings, wiped, failed);
-        let (granted, unused) = self.store.turns();
-        self.metrics.turns(granted, unused);
-        let overrides = self.store.overrides();
-        let pauses = overrides.pauses(self.store.now());
-        self.metrics.overrides(overrides.len(), pauses);
-        self.measure_limits();
-        self.measure_pressure();
-        self.measure_load();
-    }
+/// The gauges of bounded queues.
+fn measure_pressure(sidecar: &Sidecar) {
+    let names = sidecar.admit.pressure.names().into_iter();
+    let parts = names.filter_map(|queue| {
+        let level = depth::tell_level(sidecar, &queue)?;
+        Some((queue, level.pressure()))
+    });
+    sidecar.metrics.pressure(&parts.collect::<Vec<_>>());
+    sidecar.metrics.blocked(sidecar.admit.pressure.blocked());
+}
 
-    /// The numbers of the config that are in force. An override counts where a policy has one key only: those of
-    /// single keys are too many to show.
-    fn measure_limits(&self) {
-        let policies = Arc::clone(&self.live().policies);
-        let (set, now) = (self.store.overrides(), self.store.now());
-        let by_policy = policies.policies().iter().flat_map(|policy| {
-            let key = policy.key.constant();
-            let set = key.and_then(|key| set.get(Space::Job, key, now));
-            let limits = set.map(|set| set.over(&policy.limits));
-            let limits = limits.as_ref().unwrap_or(&policy.limits);
-            numbers_of(&[("policy", &policy.name)], limits)
-        });
-        let by_queue = policies.queues().iter().flat_map(|queue| {
-            let labels = [("policy", "queue"), ("queue", queue.name.as_str())];
-            numbers_of(&labels, &queue.limits)
-        });
-        self.metrics.limits(by_policy.chain(by_queue));
-    }
-
-    /// The gauges of bounded queues.
-    fn measure_pressure(&self) {
-        let names = self.pressure.names().into_iter();
-        let parts = names.filter_map(|queue| {
-            let level = self.tell_level(&queue)?;
-            Some((queue, level.pressure()))
-        });
-        self.metrics.pressure(&parts.collect::<Vec<_>>());
-        self.metrics.blocked(self.pressure.blocked());
-    }
-
-    /// The gauges of the way in and of the way out.
-    fn measure_load(&self) {
-        let threads = &self.threads;
-        self.metrics.load(
-            threads.sum(|load| &load.connections),
-            // Those whose clients hung up keep their places.
-            threads.sum(|load| &load.ordinary) + self.left_behind(false),
-            threads.sum(|load| &load.urgent) + self.left_behind(true),
-        );
-        self.metrics.backend(!threads.backend_is_away());
+/// The gauges of the way in and of the way out.
+fn measure_load(sidecar: &Sidecar) {
+    let threads = &sidecar.tasks.threads;
+    sidecar.metrics.load(
+        threads.sum(|load| &load.connections),
+        // Those whose clients hung up keep their places.
+        threads.sum(|load| &load.ordinary) + sidecar.left_behind(Urgency::Ordinary),
+        threads.sum(|load| &load.urgent) + sidecar.left_behind(Urgency::Urgent),
+    );
+    match threads.backend_is_away() {
+        true => sidecar.metrics.backend_is_away(),
+        false => sidecar.metrics.backend_is_up(),
     }
 }
 

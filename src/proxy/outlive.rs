@@ -5,47 +5,50 @@
 //! it become a task of its own.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Whether the client is still there, as far as the connection tells.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Client(Arc<AtomicBool>);
+use super::load::Threads;
 
-impl Client {
-    /// Whether it has hung up.
-    pub(super) fn has_gone(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+/// What is under way: in the threads, and beside the requests that are answered, by who waits for its end.
+#[derive(Default, Debug)]
+pub(super) struct Tasks {
+    /// What the sidecar does by itself.
+    pub(super) own: TaskTracker,
+    /// ACKs, nacks and heartbeats whose clients hung up.
+    pub(super) settling: TaskTracker,
+    /// Other requests whose clients hung up.
+    pub(super) left: TaskTracker,
+    /// Cancelled when the sidecar drains: nothing waits from then on.
+    pub(super) draining: CancellationToken,
+    /// What each thread has in hand.
+    pub(super) threads: Threads,
+}
 
-    /// Ends when it has hung up.
-    pub(super) async fn gone(&self) {
-        // No waker is kept: the work is polled anew as soon as it is a task of its own.
-        std::future::poll_fn(|_| match self.has_gone() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-        .await;
+impl Tasks {
+    /// Begins work of the sidecar's own.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.own.spawn(work)
     }
 }
 
-/// Runs `work` for `client`. Dropped before its end, it runs on as one of `tasks`, and what it
-/// comes to is dropped.
+/// Runs `work`. Dropped before its end, it runs on as one of `tasks`, and what it comes to is dropped.
 ///
 /// The work comes boxed: whoever awaits it needs no room for it, and it is not copied on its way here.
 pub(super) fn to_the_end<T: Send + 'static>(
     tasks: &TaskTracker,
-    client: Client,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
 ) -> impl Future<Output = T> + Send {
     Outliving {
         work: Some(work),
         tasks,
-        client,
     }
 }
 
@@ -53,7 +56,6 @@ struct Outliving<'a, T: Send + 'static> {
     /// Not there once it has ended, nor after a panic in it.
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     tasks: &'a TaskTracker,
-    client: Client,
 }
 
 impl<T: Send + 'static> Future for Outliving<'_, T> {
@@ -76,7 +78,6 @@ impl<T: Send + 'static> Drop for Outliving<'_, T> {
     fn drop(&mut self) {
         // Without a runtime the process is ending, and nothing could run on.
         if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
-            self.client.0.store(true, Ordering::Relaxed);
             self.tasks
                 .spawn_on(async move { drop(work.await) }, &runtime);
         }
@@ -93,24 +94,21 @@ mod tests {
     async fn work_ends_with_or_without_its_client() {
         let tasks = TaskTracker::new();
         let work = Box::pin(async { 7 });
-        assert_eq!(to_the_end(&tasks, Client::default(), work).await, 7);
+        assert_eq!(to_the_end(&tasks, work).await, 7);
 
         let (go, wait) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel();
-        let client = Client::default();
-        let seen = client.clone();
         let work = Box::pin(async move {
-            seen.gone().await;
             wait.await.unwrap();
-            done.send(seen.has_gone()).unwrap();
+            done.send(7).unwrap();
         });
-        let mut running = Box::pin(to_the_end(&tasks, client, work));
+        let mut running = Box::pin(to_the_end(&tasks, work));
         tokio::select! {
             () = &mut running => panic!("it waits"),
             () = tokio::task::yield_now() => {}
         }
         drop(running);
         go.send(()).unwrap();
-        assert!(ended.await.unwrap());
+        assert_eq!(ended.await.unwrap(), 7);
     }
 }

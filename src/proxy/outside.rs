@@ -2,9 +2,6 @@
 //! `scheduled`, where `on_limit` is `reschedule`), with the attempt they had before the claim. Pausing,
 //! cancelling and deleting them works at once.
 
-mod elsewhere;
-mod list;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,320 +11,315 @@ use http::{Response, StatusCode};
 
 use super::body::Body;
 use super::control::shape::rfc3339;
-use super::outlive::{Client, to_the_end};
-use super::refuse;
+use super::depth::{self, told};
+use super::outlive::to_the_end;
 use super::respond::{self, Fault};
-use super::{Proxy, REPLY_DEPTH, mirror, paused};
+use super::scope::Sight;
+use super::sweep::adopt;
+use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, siblings};
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
+use crate::store::{Gen, LedgerExt, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
-use list::Query;
 
-impl Proxy {
-    /// `GET` of one job or a list of jobs.
-    pub(super) async fn show_jobs(&self, parts: Box<Parts>) -> Response<Body> {
-        let mut reply = match self
-            .upstream
-            .call(self.plain_call(&parts, Bytes::new()))
-            .await
-        {
-            Ok(reply) => reply,
-            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
+/// `GET` of one job: a held one is shown as it was before its claim.
+pub(super) async fn show_job(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
+    let call = plain_call(proxy, &parts, Bytes::new());
+    let mut reply = match proxy.upstream.call(call).await {
+        Ok(reply) => reply,
+        Err(error) => return refuse(&parts, Fault::backend(&error)),
+    };
+    let scope = proxy.sidecar.scopes.of(&parts.headers);
+    let shown = match held_elsewhere(proxy, scope, &reply).await {
+        None if reply.status == StatusCode::OK => relabelled(proxy, &reply.body),
+        shown => shown,
+    };
+    if let Some(shown) = shown {
+        reply.body = shown.into();
+    }
+    respond::theirs(reply)
+}
+
+/// `GET` of one queue's numbers or of all.
+pub(super) async fn show_queues(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    queue: Option<&str>,
+) -> Response<Body> {
+    let answer = queues(proxy, &parts, queue).await;
+    respond::answer(&parts, answer)
+}
+
+/// The backend's reply with its counts put right.
+pub(super) async fn queues(
+    proxy: &Proxy,
+    parts: &Parts,
+    queue: Option<&str>,
+) -> Result<Reply, UpstreamError> {
+    let call = plain_call(proxy, parts, Bytes::new());
+    let mut reply = proxy.upstream.call(call).await?;
+    let sight = proxy.sidecar.scopes.sight(&parts.headers);
+    let mut tallies = tallies(&proxy.sidecar, &sight);
+    if let Some(queue) = queue
+        && reply.status == StatusCode::OK
+        && sight.is_whole()
+    {
+        let elsewhere = siblings::held_by_siblings(&proxy.sidecar, queue).await;
+        if elsewhere > 0 {
+            tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
+        }
+    }
+    if !tallies.is_empty()
+        && reply.status == StatusCode::OK
+        && let Some(body) = recounted(&reply.body, queue, &tallies)
+    {
+        reply.body = body.into();
+    }
+    if let Some(queue) = queue
+        && reply.status == StatusCode::OK
+        && let Some(body) = told::with_depth(proxy, &reply.body, queue).await
+    {
+        reply.body = body.into();
+    }
+    Ok(reply)
+}
+
+/// Cancel or delete of a job: a held one is hidden first, then the call goes on.
+pub(super) async fn cancel(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    job: &str,
+) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    let call = plain_call(&proxy, &parts, body);
+    let name: Arc<str> = Arc::from(job);
+    // To its end: a job that is hidden for a client that hangs up must be shown again.
+    let work = Box::pin(async move {
+        let hiding = hiding::hide(&proxy.sidecar, &name).await;
+        let hidden = hiding.is_some();
+        let mark = proxy.sidecar.admit.pressure.mark();
+        let mut answer = calls::call(&proxy, "cancel", call).await;
+        let shown = match &answer {
+            Ok(reply) if hidden => relabelled(&proxy, &reply.body),
+            _ => None,
         };
-        let shown = match self.held_elsewhere(&reply).await {
-            None => self.shown(&parts, &reply).await,
-            shown => shown,
-        };
-        if let Some(shown) = shown {
+        match &answer {
+            Ok(reply) if reply.status.is_success() => {
+                proxy.sidecar.hold.forget(&name);
+                proxy.sidecar.end(&name, None).await;
+                let sent = (!hidden).then_some(mark);
+                depth::cancelled(&proxy.sidecar, reply, sent);
+                depth::made_room(&proxy.sidecar);
+            }
+            // Gone or in another state: the next proof tells, if it is still ours.
+            _ => {
+                if let Some(hiding) = hiding {
+                    hiding.show().await;
+                }
+            }
+        }
+        if let (Ok(reply), Some(shown)) = (&mut answer, shown) {
             reply.body = shown.into();
         }
-        respond::theirs(reply)
-    }
+        answer
+    });
+    let answer = to_the_end(&sidecar.tasks.left, work).await;
+    respond::answer(&parts, answer)
+}
 
-    /// `GET` of one queue's numbers or of all.
-    pub(super) async fn show_queues(
-        &self,
-        parts: Box<Parts>,
-        queue: Option<&str>,
-    ) -> Response<Body> {
-        let answer = self.queues(&parts, queue).await;
-        respond::answer(&parts, answer, false)
-    }
-
-    /// The backend's reply with its counts put right.
-    pub(super) async fn queues(
-        &self,
-        parts: &Parts,
-        queue: Option<&str>,
-    ) -> Result<Reply, UpstreamError> {
-        let call = self.plain_call(parts, Bytes::new());
-        let mut reply = self.upstream.call(call).await?;
-        let sight = self.sidecar.scopes.sight(&parts.headers);
-        let mut tallies = self.sidecar.tallies(&sight);
-        if let Some(queue) = queue
-            && reply.status == StatusCode::OK
-            && sight.is_whole()
-        {
-            let elsewhere = self.sidecar.held_by_siblings(queue).await;
-            if elsewhere > 0 {
-                tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
-            }
-        }
-        if !tallies.is_empty()
-            && reply.status == StatusCode::OK
-            && let Some(body) = recounted(&reply.body, queue, &tallies)
-        {
-            reply.body = body.into();
-        }
-        if let Some(queue) = queue
-            && reply.status == StatusCode::OK
-            && let Some(body) = self.with_depth(&reply.body, queue).await
-        {
-            reply.body = body.into();
-        }
-        Ok(reply)
-    }
-
-    /// Cancel or delete of a job: a held one is hidden first, then the call goes on.
-    pub(super) async fn cancel(&self, parts: Box<Parts>, body: Bytes, job: &str) -> Response<Body> {
-        let proxy = self.clone();
-        let call = self.plain_call(&parts, body);
-        let name: Arc<str> = Arc::from(job);
-        // To its end: a job that is hidden for a client that hangs up must be shown again.
-        let work = Box::pin(async move {
-            let hiding = proxy.sidecar.hide(&name).await;
-            let hidden = hiding.is_some();
-            let mark = proxy.sidecar.pressure.mark();
-            let mut answer = super::call(&proxy, "cancel", call).await;
-            let shown = match &answer {
-                Ok(reply) if hidden => proxy.relabelled(&reply.body),
-                _ => None,
-            };
-            match &answer {
-                Ok(reply) if reply.status.is_success() => {
-                    proxy.sidecar.hold.forget(&name);
-                    proxy.sidecar.end(&name, None).await;
-                    let sent = (!hidden).then_some(mark);
-                    proxy.sidecar.cancelled(reply, sent);
-                    proxy.sidecar.made_room();
-                }
-                // Gone or in another state: the next proof tells, if it is still ours.
-                _ => {
-                    if let Some(hiding) = hiding {
-                        hiding.show().await;
-                    }
-                }
-            }
-            if let (Ok(reply), Some(shown)) = (&mut answer, shown) {
-                reply.body = shown.into();
-            }
-            answer
-        });
-        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
-        respond::answer(&parts, answer, false)
-    }
-
-    /// Retry of a job by hand: it waits again, or is available before its time.
-    pub(super) async fn revive(&self, parts: &Parts, body: Bytes, job: &str) -> Response<Body> {
-        let proxy = self.clone();
-        let call = self.plain_call(parts, body);
-        let name = job.to_owned();
-        // To its end: it waits again whether the client hears of it or not.
-        let work = Box::pin(async move {
-            let answer = proxy.upstream.call(call).await;
-            if let Ok(reply) = &answer {
-                proxy.sidecar.revived(reply, &name);
-            }
-            answer
-        });
-        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
-        respond::answer(parts, answer, false)
-    }
-
-    /// Retry of whatever has failed: the answer says how many jobs wait again, but not where.
-    pub(super) async fn revive_many(&self, parts: &Parts, body: Bytes) -> Response<Body> {
-        let proxy = self.clone();
-        let call = self.plain_call(parts, body);
-        // To its end, as the retry of one.
-        let work = Box::pin(async move {
-            let answer = proxy.upstream.call(call).await;
-            // Without an answer it may have been carried out too.
-            proxy.sidecar.pressure.doubt_all();
-            answer
-        });
-        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
-        respond::answer(parts, answer, false)
-    }
-
-    /// Pause and resume: held jobs of a paused queue stay from the moment the call comes.
-    pub(super) async fn pause(
-        &self,
-        parts: Box<Parts>,
-        body: Bytes,
-        queue: &str,
-        pause: bool,
-    ) -> Response<Body> {
-        let proxy = self.clone();
-        let call = self.plain_call(&parts, body);
-        let scope = self.sidecar.scopes.of(&parts.headers);
-        let queue: Arc<str> = Arc::from(queue);
-        // To its end: what comes of it counts here, whether the client hears of it or not.
-        let work = Box::pin(async move {
-            match pause {
-                true => proxy.paused(call, scope, &queue).await,
-                false => proxy.resumed(call, &queue).await,
-            }
-        });
-        let answer = to_the_end(&self.sidecar.left, Client::default(), work).await;
-        respond::answer(&parts, answer, false)
-    }
-
-    async fn paused(
-        &self,
-        call: Call,
-        scope: u64,
-        queue: &Arc<str>,
-    ) -> Result<Reply, UpstreamError> {
-        let sidecar = &self.sidecar;
-        sidecar.paused.begin(queue);
-        sidecar.share_pause(queue, true).await;
-        let answer = super::call(self, "pause", call).await;
-        let stands = match &answer {
-            Ok(reply) if reply.status.is_success() => true,
-            Ok(reply) if !reply.status.is_server_error() => false,
-            Err(error) if !error.in_doubt() => false,
-            // It may have been carried out.
-            _ => self.says_paused(scope, queue).await,
-        };
-        let _nobody_reads = sidecar.paused.reading.write().await;
-        sidecar.paused.end(queue, stands);
-        if stands {
-            // A resume that came between may have told them otherwise.
-            sidecar.share_pause(queue, true).await;
-        } else if !sidecar.paused.has(queue) {
-            sidecar.share_pause(queue, false).await;
-            sidecar.hold.wake_all();
+/// Retry of a job by hand: it waits again, or is available before its time.
+pub(super) async fn revive(proxy: &Proxy, parts: &Parts, body: Bytes, job: &str) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    let call = plain_call(&proxy, parts, body);
+    let name = job.to_owned();
+    // To its end: it waits again whether the client hears of it or not.
+    let work = Box::pin(async move {
+        let answer = proxy.upstream.call(call).await;
+        if let Ok(reply) = &answer {
+            depth::revived(&proxy.sidecar, reply, &name);
         }
         answer
-    }
+    });
+    let answer = to_the_end(&sidecar.tasks.left, work).await;
+    respond::answer(parts, answer)
+}
 
-    async fn resumed(&self, call: Call, queue: &Arc<str>) -> Result<Reply, UpstreamError> {
-        let sidecar = &self.sidecar;
-        let answer = super::call(self, "pause", call).await;
-        if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
-            let _nobody_reads = sidecar.paused.reading.write().await;
-            sidecar.paused.set(queue, false);
-            sidecar.share_pause(queue, false).await;
+/// Retry of whatever has failed: the answer says how many jobs wait again, but not where.
+pub(super) async fn revive_many(proxy: &Proxy, parts: &Parts, body: Bytes) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    let call = plain_call(&proxy, parts, body);
+    // To its end, as the retry of one.
+    let work = Box::pin(async move {
+        let answer = proxy.upstream.call(call).await;
+        // Without an answer it may have been carried out too.
+        proxy.sidecar.admit.pressure.doubt_all();
+        answer
+    });
+    let answer = to_the_end(&sidecar.tasks.left, work).await;
+    respond::answer(parts, answer)
+}
+
+/// Pause: held jobs of the queue stay from the moment the call comes.
+pub(super) async fn pause(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    queue: &str,
+) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let (proxy, queue) = (proxy.clone(), Arc::from(queue));
+    let call = plain_call(&proxy, &parts, body);
+    let scope = proxy.sidecar.scopes.of(&parts.headers);
+    // To its end: what comes of it counts here, whether the client hears of it or not.
+    let work = Box::pin(async move { paused(&proxy, call, scope, &queue).await });
+    let answer = to_the_end(&sidecar.tasks.left, work).await;
+    respond::answer(&parts, answer)
+}
+
+/// Resume: held jobs of the queue go on when the backend has carried it out.
+pub(super) async fn resume(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    queue: &str,
+) -> Response<Body> {
+    let sidecar = &proxy.sidecar;
+    let (proxy, queue) = (proxy.clone(), Arc::from(queue));
+    let call = plain_call(&proxy, &parts, body);
+    // To its end, as a pause.
+    let work = Box::pin(async move { resumed(&proxy, call, &queue).await });
+    let answer = to_the_end(&sidecar.tasks.left, work).await;
+    respond::answer(&parts, answer)
+}
+
+async fn paused(
+    proxy: &Proxy,
+    call: Call,
+    scope: u64,
+    queue: &Arc<str>,
+) -> Result<Reply, UpstreamError> {
+    let sidecar = &proxy.sidecar;
+    sidecar.fetching.paused.begin(queue);
+    siblings::share_pause(sidecar, queue).await;
+    let answer = calls::call(proxy, "pause", call).await;
+    let stands = match &answer {
+        Ok(reply) if reply.status.is_success() => true,
+        Ok(reply) if !reply.status.is_server_error() => false,
+        Err(error) if !error.in_doubt() => false,
+        // It may have been carried out.
+        _ => says_paused(proxy, scope, queue).await,
+    };
+    let _nobody_reads = sidecar.fetching.paused.reading.write().await;
+    if stands {
+        sidecar.fetching.paused.end_done(queue);
+        // A resume that came between may have told them otherwise.
+        siblings::share_pause(sidecar, queue).await;
+    } else {
+        sidecar.fetching.paused.end_failed(queue);
+        if !sidecar.fetching.paused.has(queue) {
+            siblings::share_resume(sidecar, queue).await;
             sidecar.hold.wake_all();
         }
-        answer
     }
+    answer
+}
 
-    /// Whether the backend's numbers of a queue say that it is paused.
-    async fn says_paused(&self, scope: u64, queue: &str) -> bool {
-        let path = crate::ojs::encoded(queue);
-        let call = super::get(self, scope, format!("/ojs/v1/queues/{path}/stats"));
-        let stats = super::call(self, "queue_stats", call).await;
-        stats.is_ok_and(|stats| paused::told(&stats.body) == Some(true))
+async fn resumed(proxy: &Proxy, call: Call, queue: &Arc<str>) -> Result<Reply, UpstreamError> {
+    let sidecar = &proxy.sidecar;
+    let answer = calls::call(proxy, "pause", call).await;
+    if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
+        let _nobody_reads = sidecar.fetching.paused.reading.write().await;
+        sidecar.fetching.paused.resume(queue);
+        siblings::share_resume(sidecar, queue).await;
+        sidecar.hold.wake_all();
     }
+    answer
+}
 
-    /// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.
-    pub(super) async fn reset(&self, parts: Box<Parts>, body: Bytes) -> Response<Body> {
-        self.sidecar.clear().await;
-        let answer = self.upstream.call(self.plain_call(&parts, body)).await;
-        self.sidecar.clear().await;
-        respond::answer(&parts, answer, false)
+/// Whether the backend's numbers of a queue say that it is paused.
+async fn says_paused(proxy: &Proxy, scope: u64, queue: &str) -> bool {
+    let path = crate::ojs::encoded(queue);
+    let call = calls::get(proxy, scope, format!("/ojs/v1/queues/{path}/stats"));
+    let stats = calls::call(proxy, "queue_stats", call).await;
+    stats.is_ok_and(|stats| paused::read_paused(&stats.body) == Some(true))
+}
+
+/// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.
+pub(super) async fn reset(proxy: &Proxy, parts: Box<Parts>, body: Bytes) -> Response<Body> {
+    proxy.sidecar.clear().await;
+    let answer = proxy.upstream.call(plain_call(proxy, &parts, body)).await;
+    proxy.sidecar.clear().await;
+    respond::answer(&parts, answer)
+}
+
+/// The request as it came, for a reply that is read whole.
+pub(super) fn plain_call(proxy: &Proxy, parts: &Parts, body: Bytes) -> Call {
+    Call {
+        method: parts.method.clone(),
+        target: proxy.target(&parts.uri),
+        headers: parts.headers.clone(),
+        body,
+        timeout: proxy.sidecar.live().settings.upstream.timeout,
     }
+}
 
-    /// The request as it came, for a reply that is read whole.
-    pub(super) fn plain_call(&self, parts: &Parts, body: Bytes) -> Call {
-        Call {
-            method: parts.method.clone(),
-            target: self.target(&parts.uri),
-            headers: parts.headers.clone(),
-            body,
-            timeout: self.sidecar.live().settings.upstream_timeout,
+/// The job of a reply as it was before its claim, if it is held, and without its mirror. `None`: as it came.
+fn relabelled(proxy: &Proxy, text: &[u8]) -> Option<Vec<u8>> {
+    if proxy.sidecar.hold.is_empty() {
+        return mirror::hide_all(text);
+    }
+    let whole = Json::parse(text, REPLY_DEPTH).ok()?;
+    let mut splice = Splice::new();
+    for job in whole.get_exact("job").into_iter().chain([whole]) {
+        mirror::hide(job, &mut splice);
+        let id = job.text_of("id");
+        let now = proxy.sidecar.store.now();
+        if let Some((attempt, at)) = id.and_then(|id| proxy.sidecar.hold.seen(&id, now)) {
+            relabel(proxy, job, attempt, at, &mut splice);
         }
     }
+    (!splice.is_empty()).then(|| splice.apply(text))
+}
 
-    /// The reply with held jobs shown as what they are and mirrors hidden; `None`: as it came.
-    async fn shown(&self, parts: &Parts, reply: &Reply) -> Option<Vec<u8>> {
-        if reply.status != StatusCode::OK {
-            return None;
-        }
-        if self.sidecar.hold.is_empty() {
-            return mirror::hide_all(&reply.body);
-        }
-        let asked = Query::of(parts.uri.query().unwrap_or_default());
-        let sight = || self.sidecar.scopes.sight(&parts.headers);
-        match asked.state.as_deref() {
-            Some("active") => {
-                let sight = sight();
-                Box::pin(self.without_held(parts, &reply.body, &asked, &sight)).await
+/// Shows an active job as `available`, or as `scheduled` at this time, as it was before its claim.
+pub(super) fn relabel(
+    proxy: &Proxy,
+    job: Json<'_>,
+    attempt: Option<u32>,
+    scheduled_at: Option<Timestamp>,
+    splice: &mut Splice,
+) {
+    let is_active = |job: Json<'_>| job.get("state")?.text().map(|state| state == "active");
+    let scheduled_at = scheduled_at.filter(|_| is_active(job) == Some(true));
+    let (state, at) = match scheduled_at {
+        Some(at) => ("\"scheduled\"", Some(quote(&rfc3339(at)))),
+        None => ("\"available\"", None),
+    };
+    if let Some(at) = &at
+        && job.get("scheduled_at").is_none()
+    {
+        splice.add_member(job, "scheduled_at", at.as_bytes());
+    }
+    for member in job.members() {
+        if member.is_named("state") {
+            if member.value.text().as_deref() == Some("active") {
+                splice.replace(member.value.range(), state);
             }
-            Some("available" | "scheduled") => self.with_held(&reply.body, &asked, &sight()),
-            _ => self.relabelled(&reply.body),
-        }
-    }
-
-    /// Every held job in a text as `available` or `scheduled`, mirrors hidden.
-    fn relabelled(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
-        let mut splice = Splice::new();
-        let lists = ["items", "jobs"]
-            .into_iter()
-            .filter_map(|name| whole.get_exact(name));
-        let jobs = lists
-            .flat_map(|list| list.items())
-            .chain(whole.get_exact("job"))
-            .chain([whole]);
-        for job in jobs {
-            mirror::hide(job, &mut splice);
-            let id = job.text_of("id");
-            let now = self.sidecar.store.now();
-            if let Some((attempt, at)) = id.and_then(|id| self.sidecar.hold.seen(&id, now)) {
-                self.relabel(job, attempt, at, &mut splice);
+        } else if let (true, Some(at)) = (member.is_named("scheduled_at"), &at) {
+            splice.replace(member.value.range(), at.clone());
+        } else if member.is_named("attempt") {
+            // Its claim may have shown none.
+            if let Some(attempt) = attempt.or_else(|| member.value.u32()) {
+                let before = proxy.sidecar.backend.before_claim(attempt);
+                splice.replace(member.value.range(), before.to_string());
             }
-        }
-        (!splice.is_empty()).then(|| splice.apply(text))
-    }
-
-    /// Shows an active job as `available`, or as `scheduled` at this time, as it was before its claim.
-    pub(super) fn relabel(
-        &self,
-        job: Json<'_>,
-        attempt: Option<u32>,
-        scheduled_at: Option<Timestamp>,
-        splice: &mut Splice,
-    ) {
-        let is_active = |job: Json<'_>| job.get("state")?.text().map(|state| state == "active");
-        let scheduled_at = scheduled_at.filter(|_| is_active(job) == Some(true));
-        let (state, at) = match scheduled_at {
-            Some(at) => ("\"scheduled\"", Some(quote(&rfc3339(at)))),
-            None => ("\"available\"", None),
-        };
-        if let Some(at) = &at
-            && job.get("scheduled_at").is_none()
-        {
-            splice.add_member(job, "scheduled_at", at.as_bytes());
-        }
-        for member in job.members() {
-            if member.is_named("state") {
-                if member.value.text().as_deref() == Some("active") {
-                    splice.replace(member.value.range(), state);
-                }
-            } else if let (true, Some(at)) = (member.is_named("scheduled_at"), &at) {
-                splice.replace(member.value.range(), at.clone());
-            } else if member.is_named("attempt") {
-                // Its claim may have shown none.
-                if let Some(attempt) = attempt.or_else(|| member.value.u32()) {
-                    let before = self.sidecar.backend.before_claim(attempt);
-                    splice.replace(member.value.range(), before.to_string());
-                }
-            } else if member.is_named("started_at") || member.is_named("worker_id") {
-                splice.remove_member(job, member);
-            }
+        } else if member.is_named("started_at") || member.is_named("worker_id") {
+            splice.remove_member(job, member);
         }
     }
 }
@@ -398,4 +390,40 @@ fn shift(object: Json<'_>, moved: Tally, splice: &mut Splice) {
         }
         splice.replace(active.range(), few.saturating_sub(held).max(0).to_string());
     }
+}
+
+/// How many held jobs of each queue a caller is told of.
+fn tallies(sidecar: &Sidecar, sight: &Sight) -> HashMap<Arc<str>, Tally> {
+    let sees = |scope| sight.sees(scope);
+    sidecar.hold.tallies(sidecar.store.now(), sees)
+}
+
+/// One job, which the backend shows as active, as what it is if a sibling holds it; `None`: none does.
+/// A limited job that runs has a row, so one without a row is held. The store is asked only about jobs that may be
+/// another's.
+async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<u8>> {
+    let sidecar = &proxy.sidecar;
+    if reply.status != StatusCode::OK || sidecar.store.siblings() == 0 {
+        return None;
+    }
+    let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
+    let claimed = adopt::running(sidecar, scope, job, Gen(0))?;
+    match siblings::row_of(sidecar, &claimed.job).await.ok()? {
+        Some(row) if row.place != Place::Held => return None,
+        Some(_) => {}
+        // The jobs of keys that are reserved ahead run without rows.
+        None if sidecar.store.may_miss_rows() || sidecar.store.turns().0 > 0 => return None,
+        None => {}
+    }
+    let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
+    let mut splice = Splice::new();
+    mirror::hide(job, &mut splice);
+    relabel(proxy, job, claimed.attempt, None, &mut splice);
+    Some(splice.apply(&reply.body))
+}
+
+/// The job of a reply that shows one; `None`: it shows many, or none.
+fn one_job(whole: Json<'_>) -> Option<Json<'_>> {
+    let job = whole.get_exact("job");
+    job.or_else(|| whole.get_exact("id").map(|_| whole))
 }

@@ -8,17 +8,17 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 
 use super::body::Body;
-use super::respond::{self, Fault};
+use super::respond::{self, BackendFault, Fault};
 use crate::upstream::{self, ReplyBody, RequestBody, Upstream, UpstreamError};
 
 /// Sends a request on as it is and streams the reply back. The body may have been read already
-/// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]). `stores`: the request may make the backend store a
-/// job; in doubt it is 500 and not retryable, never 502 to 504, on which SDKs would send it again.
+/// ([`bytes::Bytes`]) or not ([`hyper::body::Incoming`]). `fault`: where the request may make the
+/// backend store a job, doubt is 500 and not retryable, never 502 to 504, on which SDKs would send it again.
 pub fn pass<B: Into<RequestBody>>(
     to: &Upstream,
     parts: Box<Parts>,
     body: B,
-    stores: bool,
+    fault: BackendFault,
 ) -> impl Future<Output = Response<Body>> + Send + use<'_, B> {
     let mut request = Box::new(Request::from_parts(*parts, body.into()));
     let id = respond::request_id(request.headers());
@@ -29,10 +29,10 @@ pub fn pass<B: Into<RequestBody>>(
     async move {
         match sending.await {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                switch(reply, client).unwrap_or_else(|| unasked(stores).reply(id))
+                switch(reply, client).unwrap_or_else(|| unasked(fault).reply(id))
             }
             Ok(reply) => reply.map(Body::from),
-            Err(error) => Fault::sending(&error, stores).reply(id),
+            Err(error) => Fault::sending(&error, fault).reply(id),
         }
     }
 }
@@ -64,7 +64,7 @@ fn strip_framing(headers: &mut HeaderMap) {
     headers.remove(http::header::TRANSFER_ENCODING);
 }
 
-fn unasked(stores: bool) -> Fault {
+fn unasked(fault: BackendFault) -> Fault {
     let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-    Fault::backend(&error, stores)
+    fault(&error)
 }

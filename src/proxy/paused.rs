@@ -19,14 +19,14 @@ const MAX: usize = 10_000;
 pub(super) struct Paused {
     /// Hardly any is, and then no lock is needed to see that.
     any: AtomicBool,
-    queues: Mutex<HashMap<Arc<str>, Pause>>,
+    queues: Mutex<HashMap<Arc<str>, PausedQueue>>,
     /// Shared by those who read in the store whether a queue is paused, and taken by who ends a pause: what was
     /// read before an end is noted before it too.
     pub(super) reading: RwLock<()>,
 }
 
 #[derive(Default, Debug)]
-struct Pause {
+struct PausedQueue {
     /// How many calls that pause it are under way.
     calls: usize,
     /// Since when a pause is known to stand.
@@ -35,12 +35,12 @@ struct Pause {
 
 impl Paused {
     /// The queues, unless there is none.
-    fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, Pause>>> {
+    fn some(&self) -> Option<MutexGuard<'_, HashMap<Arc<str>, PausedQueue>>> {
         self.any.load(Ordering::Acquire).then(|| self.queues.lock())
     }
 
     /// Changes what is known of a queue.
-    fn change(&self, queue: &str, change: impl FnOnce(&mut Pause)) {
+    fn change(&self, queue: &str, change: impl FnOnce(&mut PausedQueue)) {
         let mut all = self.queues.lock();
         if all.len() < MAX || all.contains_key(queue) {
             let pause = all.entry_ref(queue).or_default();
@@ -58,25 +58,33 @@ impl Paused {
         self.some().is_some_and(|all| all.contains_key(queue))
     }
 
-    /// A call that pauses a queue is on its way: until its [`Paused::end`] the queue is paused.
+    /// A call that pauses a queue is on its way: the queue is paused until the call ends, with [`Paused::end_done`]
+    /// or [`Paused::end_failed`].
     pub(super) fn begin(&self, queue: &str) {
         self.change(queue, |pause| pause.calls += 1);
     }
 
-    /// It has ended, and the pause stands as of now; or it came to nothing, and the queue is what it would be
-    /// without it.
-    pub(super) fn end(&self, queue: &str, stands: bool) {
+    /// The call has paused the queue.
+    pub(super) fn end_done(&self, queue: &str) {
         self.change(queue, |pause| {
             pause.calls = pause.calls.saturating_sub(1);
-            if stands {
-                pause.since = Some(Instant::now());
-            }
+            pause.since = Some(Instant::now());
         });
     }
 
-    /// Notes that a queue is paused as of now, or is not.
-    pub(super) fn set(&self, queue: &str, paused: bool) {
-        self.change(queue, |pause| pause.since = paused.then(Instant::now));
+    /// The call came to nothing: the queue is what it would be without it.
+    pub(super) fn end_failed(&self, queue: &str) {
+        self.change(queue, |pause| pause.calls = pause.calls.saturating_sub(1));
+    }
+
+    /// Notes that a queue is paused as of now.
+    pub(super) fn pause(&self, queue: &str) {
+        self.change(queue, |pause| pause.since = Some(Instant::now()));
+    }
+
+    /// Notes that a queue is not paused.
+    pub(super) fn resume(&self, queue: &str) {
+        self.change(queue, |pause| pause.since = None);
     }
 
     /// The backend did not say otherwise of a pause that was known to stand at `since`: it does now, unless it was
@@ -116,8 +124,8 @@ impl Paused {
     }
 }
 
-/// What a queue's numbers say of a pause, if they say anything.
-pub(super) fn told(stats: &[u8]) -> Option<bool> {
+/// Whether a queue's numbers say that it is paused; `None`: they do not say.
+pub(super) fn read_paused(stats: &[u8]) -> Option<bool> {
     let stats = Json::parse(stats, REPLY_DEPTH).ok()?;
     let queue = stats.get_exact("queue").unwrap_or(stats);
     let paused = queue.get_exact("paused");
@@ -134,17 +142,17 @@ mod tests {
     async fn an_answer_brings_no_pause_back_that_was_ended_meanwhile() {
         let paused = Paused::default();
         let pass = || tokio::time::advance(Duration::from_secs(1));
-        paused.set("a", true);
+        paused.pause("a");
         let since = Instant::now();
         pass().await;
         paused.stands("a", since);
         assert_eq!(paused.since(|_| true), [("a".into(), Instant::now())]);
         let since = Instant::now();
         pass().await;
-        paused.set("a", false);
+        paused.resume("a");
         paused.stands("a", since);
         assert!(!paused.has("a"));
-        paused.set("a", true);
+        paused.pause("a");
         let anew = Instant::now();
         pass().await;
         paused.stands("a", since);
@@ -157,16 +165,16 @@ mod tests {
         let before = Instant::now();
         assert!(!paused.has("a"));
         tokio::time::advance(Duration::from_secs(1)).await;
-        paused.set("a", true);
-        paused.set("b", true);
+        paused.pause("a");
+        paused.pause("b");
         paused.is_over("a", before);
         assert!(paused.has("a") && paused.has("b") && !paused.has("c"));
         assert_eq!(paused.since(|queue| queue == "b").len(), 1);
         paused.is_over("a", Instant::now() + Duration::from_secs(1));
-        paused.set("b", false);
+        paused.resume("b");
         assert!(!paused.has("a") && !paused.has("b"));
         assert!(!paused.any.load(Ordering::Relaxed));
-        paused.set("a", true);
+        paused.pause("a");
         paused.clear();
         assert!(!paused.has("a"));
     }
@@ -182,15 +190,15 @@ mod tests {
         // Jobs that were given meanwhile say nothing of a pause that has not ended.
         paused.is_over("a", Instant::now() + Duration::from_secs(1));
         paused.stands("a", Instant::now());
-        paused.end("a", true);
-        paused.end("a", false);
+        paused.end_done("a");
+        paused.end_failed("a");
         assert!(paused.has("a"));
         assert_eq!(listed(&paused), 1);
 
         paused.begin("a");
-        paused.set("a", false);
+        paused.resume("a");
         assert!(paused.has("a"), "that call may pause it yet");
-        paused.end("a", false);
+        paused.end_failed("a");
         assert!(!paused.has("a"));
         // Asked about before it ended.
         paused.stands("a", Instant::now());

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::lookup::{Lookup, job_in};
-use super::{Backend, DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, said};
+use super::calls::{self, Lookup, job_in};
+use super::{BackendFacts, DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::store::Claimed;
+use crate::store::{Claimed, LedgerExt};
 
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
@@ -36,7 +36,7 @@ pub(super) struct Extension {
 
 impl Extension {
     /// What makes a job's claim last so long from now on.
-    pub(super) fn of(claimed: &Claimed, lasts: Duration, backend: &Backend) -> Extension {
+    pub(super) fn of(claimed: &Claimed, lasts: Duration, backend: &BackendFacts) -> Extension {
         Extension {
             claim_id: claimed.claim_id.clone(),
             lasts,
@@ -44,9 +44,17 @@ impl Extension {
         }
     }
 
+    /// The same under another worker id.
+    pub(super) fn under(self, claim_id: &Arc<str>) -> Extension {
+        Extension {
+            claim_id: Arc::clone(claim_id),
+            ..self
+        }
+    }
+
     /// What a job gets while it is held. It needs no more than the default: should this process die, the backend has
     /// it back soon. The worker's own visibility is given when it goes out.
-    pub(super) fn of_held(claimed: &Claimed, backend: &Backend) -> Extension {
+    pub(super) fn of_held(claimed: &Claimed, backend: &BackendFacts) -> Extension {
         let its_own = Duration::from_micros(claimed.visibility);
         Extension::of(claimed, its_own.min(DEFAULT_VISIBILITY), backend)
     }
@@ -60,7 +68,7 @@ impl Extension {
         let now = sidecar.store.now();
         let age = Duration::from_micros(self.counts_from.map_or(0, |from| now.since(from)));
         let ms = sidecar.backend.heartbeat_value(self.lasts, age).as_millis();
-        said::heartbeat(&self.claim_id, jobs, ms)
+        calls::heartbeat(&self.claim_id, jobs, ms)
     }
 }
 
@@ -75,95 +83,91 @@ pub(super) enum Word {
     None,
 }
 
-impl Proxy {
-    /// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up, several
-    /// at once, where its answer does not name them, until a third of what it asks for is over: what hangs is asked
-    /// anew while the claims last.
-    pub(super) async fn confirm(
-        &self,
-        scope: u64,
-        extension: &Extension,
-        jobs: &[Named],
-        asked: usize,
-    ) -> Vec<Word> {
-        let sidecar = &self.sidecar;
-        let sent = Instant::now();
-        let body = extension.heartbeat(jobs.iter().map(|(job, _)| &**job), sidecar);
-        let target = "/ojs/v1/workers/heartbeat";
-        let patience = (extension.lasts / 3).max(LEAST);
-        let mut heartbeat = super::post(self, scope, target, body);
-        heartbeat.timeout = heartbeat.timeout.min(patience);
-        let answer = super::call(self, "heartbeat", heartbeat).await;
-        let named = match answer {
-            // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
-            Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
-                named(&reply.body)
-            }
-            _ => Vec::new(),
+/// One heartbeat for `jobs`, and what the backend says of each. The first `asked` are looked up, several
+/// at once, where its answer does not name them, until a third of what it asks for is over: what hangs is asked
+/// anew while the claims last.
+pub(super) async fn confirm(
+    proxy: &Proxy,
+    scope: u64,
+    extension: &Extension,
+    jobs: &[Named],
+    asked: usize,
+) -> Vec<Word> {
+    let sidecar = &proxy.sidecar;
+    let sent = Instant::now();
+    let body = extension.heartbeat(jobs.iter().map(|(job, _)| &**job), sidecar);
+    let target = "/ojs/v1/workers/heartbeat";
+    let patience = (extension.lasts / 3).max(LEAST);
+    let mut heartbeat = calls::post(proxy, scope, target, body);
+    heartbeat.timeout = heartbeat.timeout.min(patience);
+    let answer = calls::call(proxy, "heartbeat", heartbeat).await;
+    let named = match answer {
+        // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
+        Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
+            named(&reply.body)
+        }
+        _ => Vec::new(),
+    };
+    let mut words = vec![Word::None; jobs.len()];
+    let mut unnamed = Vec::new();
+    for (nth, ((job, attempt), word)) in jobs.iter().zip(&mut words).enumerate() {
+        if named.iter().any(|id| **id == **job) {
+            sidecar.hold.proved(job, sent, extension.lasts);
+            *word = Word::Ours(sent);
+        } else if nth < asked {
+            unnamed.push((nth, job.clone(), *attempt));
+        }
+    }
+    let (mut unnamed, mut looks) = (unnamed.into_iter(), JoinSet::new());
+    loop {
+        while looks.len() < AT_ONCE
+            && sent.elapsed() < patience
+            && let Some((nth, job, attempt)) = unnamed.next()
+        {
+            let proxy = proxy.clone();
+            looks.spawn(async move {
+                let active = still_active(&proxy, scope, &job, attempt).await;
+                (nth, active)
+            });
+        }
+        let Some(looked) = looks.join_next().await else {
+            return words;
         };
-        let mut words = vec![Word::None; jobs.len()];
-        let mut unnamed = Vec::new();
-        for (nth, ((job, attempt), word)) in jobs.iter().zip(&mut words).enumerate() {
-            if named.iter().any(|id| **id == **job) {
-                sidecar.hold.proved(job, sent, extension.lasts);
-                *word = Word::Ours(sent);
-            } else if nth < asked {
-                unnamed.push((nth, job.clone(), *attempt));
-            }
-        }
-        let (mut unnamed, mut looks) = (unnamed.into_iter(), JoinSet::new());
-        loop {
-            while looks.len() < AT_ONCE
-                && sent.elapsed() < patience
-                && let Some((nth, job, attempt)) = unnamed.next()
-            {
-                let proxy = self.clone();
-                looks.spawn(async move {
-                    let active = proxy.still_active(scope, &job, attempt).await;
-                    (nth, active)
-                });
-            }
-            let Some(looked) = looks.join_next().await else {
-                return words;
+        if let Ok((nth, active)) = looked
+            && let Some(word) = words.get_mut(nth)
+        {
+            *word = match active {
+                Some(true) => Word::Ours(sent),
+                Some(false) => Word::Gone,
+                None => Word::None,
             };
-            if let Ok((nth, active)) = looked
-                && let Some(word) = words.get_mut(nth)
-            {
-                *word = match active {
-                    Some(true) => Word::Ours(sent),
-                    Some(false) => Word::Gone,
-                    None => Word::None,
-                };
-            }
         }
     }
+}
 
-    /// Whether the backend has the job as active, in the attempt in which it was `claimed`; `None`: it cannot be asked.
-    pub(super) async fn still_active(
-        &self,
-        scope: u64,
-        job: &str,
-        claimed: Option<u32>,
-    ) -> Option<bool> {
-        match self.look_up(scope, job).await {
-            Lookup::Found(reply) => is_active(&reply, claimed),
-            Lookup::Gone => Some(false),
-            Lookup::Unknown | Lookup::Unanswered => None,
-        }
+/// Whether the backend has the job as active, in the attempt in which it was `claimed`; `None`: it cannot be asked.
+pub(super) async fn still_active(
+    proxy: &Proxy,
+    scope: u64,
+    job: &str,
+    claimed: Option<u32>,
+) -> Option<bool> {
+    match calls::look_up(proxy, scope, job).await {
+        Lookup::Found(reply) => is_active(&reply, claimed),
+        Lookup::Gone => Some(false),
+        Lookup::Unknown | Lookup::Unanswered => None,
     }
+}
 
-    /// The same of a job that was adopted under nobody's credentials: that there is none it may say to strangers only.
-    pub(super) async fn shown_active(&self, claimed: &Claimed) -> Option<bool> {
-        let attempt = claimed.attempt;
-        if claimed.scope != 0 {
-            return self
-                .still_active(claimed.scope, &claimed.job, attempt)
-                .await;
-        }
-        match self.look_up(0, &claimed.job).await {
-            Lookup::Found(reply) => is_active(&reply, attempt),
-            Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => None,
-        }
+/// The same of a job that was adopted under nobody's credentials: that there is none it may say to strangers only.
+pub(super) async fn shown_active(proxy: &Proxy, claimed: &Claimed) -> Option<bool> {
+    let attempt = claimed.attempt;
+    if claimed.scope != 0 {
+        return still_active(proxy, claimed.scope, &claimed.job, attempt).await;
+    }
+    match calls::look_up(proxy, 0, &claimed.job).await {
+        Lookup::Found(reply) => is_active(&reply, attempt),
+        Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => None,
     }
 }
 

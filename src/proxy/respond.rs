@@ -1,5 +1,6 @@
 //! Replies of our own: the one place that turns what went wrong into status, envelope and headers.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use uuid::Uuid;
 
 use super::body::{Body, ReadError};
 use super::{mirror, ours, refuse};
-use crate::json::JsonError;
+use crate::config::MediaType;
 use crate::ojs::{self, BadPath};
 use crate::upstream::{Reply, SendError, UpstreamError};
 
@@ -71,6 +72,9 @@ struct Inner<'a> {
     details: &'a Map<String, Value>,
 }
 
+/// Makes the fault of a backend that did not answer: [`Fault::backend`] or [`Fault::storing`].
+pub type BackendFault = fn(&UpstreamError) -> Fault;
+
 impl Fault {
     /// A fault of this status; not retryable, nothing else said.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Fault {
@@ -109,16 +113,6 @@ impl Fault {
         fault
     }
 
-    /// 400 for a body that some backends may understand though we do not; `None`: one that is no JSON to anybody, which
-    /// is the backend's to refuse.
-    pub fn unread(error: JsonError) -> Option<Fault> {
-        match error {
-            JsonError::Malformed(_) => None,
-            JsonError::Deep(_) => Some(Fault::deep()),
-            JsonError::Trailing(_) => Some(Fault::bad_request(error.to_string())),
-        }
-    }
-
     /// 405; `allow` are the methods that may be used, as the header names them.
     pub fn not_allowed(allow: &'static str, message: impl Into<String>) -> Fault {
         let mut fault = Fault::new(
@@ -152,11 +146,16 @@ impl Fault {
             .later(Duration::from_secs(1))
     }
 
-    /// The backend did not answer. `stores`: the request may have made the backend store a job.
-    pub fn backend(error: &UpstreamError, stores: bool) -> Fault {
-        if stores && error.in_doubt() {
-            return Fault::in_doubt(error);
+    /// The backend did not answer a request that may have made it store a job.
+    pub fn storing(error: &UpstreamError) -> Fault {
+        match error.in_doubt() {
+            true => Fault::in_doubt(error),
+            false => Fault::backend(error),
         }
+    }
+
+    /// The backend did not answer a request that stores no job.
+    pub fn backend(error: &UpstreamError) -> Fault {
         let (status, code) = match error {
             UpstreamError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "backend_unreachable"),
             UpstreamError::Lost(_) | UpstreamError::TooLarge(_) => {
@@ -171,10 +170,11 @@ impl Fault {
         fault.later(Duration::from_secs(1))
     }
 
-    /// A streamed request got no reply: the fault is the side's whose body or reply failed.
-    pub fn sending(error: &SendError, stores: bool) -> Fault {
+    /// A streamed request got no reply: the fault is the side's whose body or reply failed. `backends` is the fault
+    /// where that is the backend.
+    pub fn sending(error: &SendError, backends: BackendFault) -> Fault {
         match error {
-            SendError::Backend(error) => Fault::backend(error, stores),
+            SendError::Backend(error) => backends(error),
             SendError::Broken => Fault::broken(error.to_string()),
             SendError::Stalled(_) => Fault::slow(error.to_string()),
         }
@@ -214,6 +214,15 @@ impl Fault {
     /// The reply to a request with this `X-Request-Id` (see [`request_id`]).
     pub fn reply(&self, request_id: Option<HeaderValue>) -> Response<Body> {
         let id = request_id.or_else(fresh_id);
+        let retry_after = self.retry_after.map(retry_seconds);
+        let mut details = Cow::Borrowed(&self.details);
+        if let Some(seconds) = retry_after.filter(|_| self.status == StatusCode::TOO_MANY_REQUESTS)
+        {
+            // Python's SDK shows the details and hides the header.
+            details
+                .to_mut()
+                .insert("retry_after".to_owned(), seconds.into());
+        }
         let body = serde_json::to_vec(&Envelope {
             error: Inner {
                 code: self.code,
@@ -225,7 +234,7 @@ impl Fault {
                     .unwrap_or_default(),
                 hint: self.hint.unwrap_or_else(|| advice(self.code)),
                 members: self.more.as_ref().map(|more| &more.members),
-                details: &self.details,
+                details: &details,
             },
         });
         // Maps with text as keys always serialize; were it otherwise, the status says enough.
@@ -237,8 +246,8 @@ impl Fault {
         if let Some(id) = id {
             headers.insert(ojs::REQUEST_ID, id);
         }
-        if let Some(after) = self.retry_after {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_seconds(after)));
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(more) = &self.more {
             headers.extend(more.headers.iter().cloned());
@@ -381,15 +390,22 @@ pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
     self::reply(reply)
 }
 
-/// What came of a call, as it goes to the client; `stores`: the backend may have stored a job.
-pub(super) fn answer(
+/// What came of a call that stores no job, as it goes to the client.
+pub(super) fn answer(parts: &Parts, answer: Result<Reply, UpstreamError>) -> Response<Body> {
+    match answer {
+        Ok(reply) => theirs(reply),
+        Err(error) => refuse(parts, Fault::backend(&error)),
+    }
+}
+
+/// What came of a call that may have made the backend store a job, as it goes to the client.
+pub(super) fn answer_storing(
     parts: &Parts,
     answer: Result<Reply, UpstreamError>,
-    stores: bool,
 ) -> Response<Body> {
     match answer {
         Ok(reply) => theirs(reply),
-        Err(error) => refuse(parts, Fault::backend(&error, stores)),
+        Err(error) => refuse(parts, Fault::storing(&error)),
     }
 }
 
@@ -410,28 +426,15 @@ pub fn reply(mut reply: Reply) -> Response<Body> {
     response
 }
 
-/// Which clients get replies labelled `application/json`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Relabel {
-    /// None.
-    Never,
-    /// Those known to read nothing else: the Python SDK, by its user agent.
-    #[default]
-    Auto,
-    /// All.
-    Always,
-}
-
-impl Relabel {
-    /// Whether replies to a request with these headers are relabelled.
-    pub fn applies(self, request: &HeaderMap) -> bool {
-        match self {
-            Relabel::Never => false,
-            Relabel::Always => true,
-            Relabel::Auto => request
-                .get(header::USER_AGENT)
-                .is_some_and(|agent| agent.as_bytes().starts_with(b"python-httpx")),
-        }
+/// Whether replies to a request with these headers are labelled `application/json`.
+pub fn wants_plain_json(when: MediaType, request: &HeaderMap) -> bool {
+    match when {
+        MediaType::Off => false,
+        MediaType::Always => true,
+        // The Python SDK, known by its user agent, reads nothing else.
+        MediaType::Auto => request
+            .get(header::USER_AGENT)
+            .is_some_and(|agent| agent.as_bytes().starts_with(b"python-httpx")),
     }
 }
 
@@ -522,15 +525,12 @@ mod tests {
     fn whether_a_job_may_be_stored_decides() {
         let timeout = UpstreamError::Timeout(Duration::from_secs(1));
         let gone = UpstreamError::Unreachable("refused".into());
-        let status = |error, stores| {
-            let fault = Fault::backend(error, stores);
-            (fault.status.as_u16(), fault.retryable)
-        };
-        assert_eq!(status(&timeout, false), (504, true));
-        assert_eq!(status(&timeout, true), (500, false));
-        assert_eq!(status(&gone, true), (502, true));
+        let status = |fault: Fault| (fault.status.as_u16(), fault.retryable);
+        assert_eq!(status(Fault::backend(&timeout)), (504, true));
+        assert_eq!(status(Fault::storing(&timeout)), (500, false));
+        assert_eq!(status(Fault::storing(&gone)), (502, true));
         assert_eq!(
-            status(&UpstreamError::Lost(String::new()), false),
+            status(Fault::backend(&UpstreamError::Lost(String::new()))),
             (502, true)
         );
     }
@@ -538,12 +538,14 @@ mod tests {
     #[test]
     fn relabelling_is_for_those_who_need_it() {
         let mut request = HeaderMap::new();
-        assert!(!Relabel::Auto.applies(&request) && Relabel::Always.applies(&request));
+        assert!(!wants_plain_json(MediaType::Auto, &request));
+        assert!(wants_plain_json(MediaType::Always, &request));
         request.insert(
             header::USER_AGENT,
             HeaderValue::from_static("python-httpx/0.28.1"),
         );
-        assert!(Relabel::Auto.applies(&request) && !Relabel::Never.applies(&request));
+        assert!(wants_plain_json(MediaType::Auto, &request));
+        assert!(!wants_plain_json(MediaType::Off, &request));
         let mut reply = HeaderMap::new();
         assert!(!relabel(&mut reply));
         reply.insert(header::CONTENT_TYPE, ojs::MEDIA_TYPE);

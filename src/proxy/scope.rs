@@ -28,11 +28,11 @@ pub(super) struct Scopes {
     /// `None`: all sidecars must come to the same, for they hand each other's held jobs out.
     hasher: Option<RandomState>,
     hold: Arc<Hold>,
-    known: Mutex<Known>,
+    known: Mutex<KnownScope>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownScope {
     credentials: HashMap<u64, Credentials>,
     /// Counts uses, so that the latest of each scope can be compared.
     uses: u64,
@@ -192,7 +192,7 @@ impl Scopes {
     }
 }
 
-impl Known {
+impl KnownScope {
     fn next_use(&mut self) -> u64 {
         self.uses += 1;
         self.uses
@@ -240,29 +240,29 @@ impl Credentials {
     }
 }
 
-impl Sidecar {
-    /// The headers of our own calls for a scope: its credentials, or the configured token.
-    pub(super) fn own_headers(&self, scope: u64, json: bool) -> HeaderMap {
-        let credentials = self.scopes.credentials(scope);
-        let mut headers = HeaderMap::with_capacity(4);
-        headers.insert(VERSION, HeaderValue::from_static("1.0"));
-        if json {
-            headers.insert(
-                CONTENT_TYPE,
-                HeaderValue::from_static("application/openjobspec+json"),
-            );
-        }
-        if let Some(value) = credentials
-            .authorization
-            .or_else(|| self.live().settings.token.clone())
-        {
-            headers.insert(AUTHORIZATION, value);
-        }
-        if let Some(value) = credentials.tenant {
-            headers.insert(TENANT, value);
-        }
-        headers
+/// The headers of our own calls with a body for a scope.
+pub(super) fn json_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
+    let mut headers = own_headers(sidecar, scope);
+    let json = HeaderValue::from_static("application/openjobspec+json");
+    headers.insert(CONTENT_TYPE, json);
+    headers
+}
+
+/// The headers of our own calls for a scope: its credentials, or the configured token.
+pub(super) fn own_headers(sidecar: &Sidecar, scope: u64) -> HeaderMap {
+    let credentials = sidecar.scopes.credentials(scope);
+    let mut headers = HeaderMap::with_capacity(4);
+    headers.insert(VERSION, HeaderValue::from_static("1.0"));
+    if let Some(value) = credentials
+        .authorization
+        .or_else(|| sidecar.live().settings.token.clone())
+    {
+        headers.insert(AUTHORIZATION, value);
     }
+    if let Some(value) = credentials.tenant {
+        headers.insert(TENANT, value);
+    }
+    headers
 }
 
 #[cfg(test)]

@@ -8,13 +8,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::body::{self, Body};
-use super::enqueue::Sends;
-use super::load::Load;
-use super::pass;
-use super::refuse;
-use super::respond::{Fault, Own};
-use super::settle::Verb;
-use super::{Sidecar, respond};
+use super::control::{self, limits, overrides, queue_config, tenants};
+use super::enqueue::{self, Sends};
+use super::load::{Load, Urgency};
+use super::respond::{self, Fault, Own};
+use super::settle::{self, Verb};
+use super::{Sidecar, about, heartbeat, outside, pass, refuse, stream};
 use crate::boxed::boxed;
 use crate::metrics::Counted;
 use crate::ojs::{self, Operation};
@@ -43,7 +42,7 @@ impl Deref for Proxy {
 impl Proxy {
     /// A service for one thread.
     pub fn new(sidecar: Arc<Sidecar>, upstream: Upstream) -> Proxy {
-        let load = sidecar.threads.add(&upstream);
+        let load = sidecar.tasks.threads.add(&upstream);
         Proxy(Arc::new(OfThread {
             sidecar,
             upstream,
@@ -62,31 +61,37 @@ impl Proxy {
     }
 
     /// Whether a request settles a job or keeps it alive, by its head.
-    pub fn is_urgent(head: &Parts) -> bool {
-        head.method == Method::POST && ojs::is_urgent(head.uri.path())
+    pub fn urgency(head: &Parts) -> Urgency {
+        match head.method == Method::POST && ojs::is_urgent(head.uri.path()) {
+            true => Urgency::Urgent,
+            false => Urgency::Ordinary,
+        }
     }
 
     /// Whether a client's replies are relabelled, by the head of its request.
     pub fn wants_plain_json(&self, head: &Parts) -> bool {
-        let relabel = self.sidecar.live().settings.media_type;
-        relabel.applies(&head.headers)
+        let when = self.sidecar.live().settings.repairs.media_type;
+        respond::wants_plain_json(when, &head.headers)
     }
 
-    /// The last look at a reply, the backend's or ours: relabelled where its client wants that, and counted where
-    /// it says that we refused or failed.
-    pub fn leaving(&self, reply: &mut Response<Body>, plain_json: bool) {
-        let metrics = &self.sidecar.metrics;
-        if let Some(Own(code)) = reply.extensions().get() {
-            metrics.answered(reply.status().as_u16(), code);
+    /// Labels a reply, the backend's or ours, as plain JSON.
+    pub fn make_plain(&self, reply: &mut Response<Body>) {
+        if respond::relabel(reply.headers_mut()) {
+            self.sidecar.metrics.count(Counted::MediaTypeMended);
         }
-        if plain_json && respond::relabel(reply.headers_mut()) {
-            metrics.count(Counted::MediaTypeMended);
+    }
+
+    /// Counts a reply in which we refused or failed.
+    pub fn leaving(&self, reply: &Response<Body>) {
+        if let Some(Own(code)) = reply.extensions().get() {
+            let status = reply.status().as_u16();
+            self.sidecar.metrics.answered(status, code);
         }
     }
 
     /// Answers one request.
     pub async fn handle(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
-        self.sidecar.keep_control_token(&mut parts);
+        overrides::keep_control_token(&self.sidecar, &mut parts);
         // A reference to the same bytes: the operation's names are parts of them.
         let uri = parts.uri.clone();
         let operation = match Operation::of(&parts.method, uri.path()) {
@@ -109,38 +114,51 @@ impl Proxy {
             | Operation::RetryJob { .. }
             | Operation::RetryMany
             | Operation::RetryDeadLetter { .. }
-            | Operation::Reset => self.with_body(parts, body, operation).await,
-            Operation::Job { .. }
-            | Operation::AdminJob { .. }
-            | Operation::AdminJobs
-            | Operation::DeadLetters => Box::pin(self.show_jobs(parts)).await,
-            Operation::QueueStats { queue } => {
-                Box::pin(self.show_queues(parts, Some(&queue))).await
-            }
-            Operation::AdminQueue { queue } => Box::pin(self.show_queue(parts, &queue)).await,
-            Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
-                Box::pin(self.show_queues(parts, None)).await
-            }
-            Operation::RateLimits => Box::pin(self.list(&parts)).await,
-            Operation::RateLimit { .. }
+            | Operation::Reset
+            | Operation::RateLimit { .. }
             | Operation::Override { .. }
             | Operation::QueueLimit { .. } => self.with_body(parts, body, operation).await,
-            Operation::QueueConfig { .. } if matches!(parts.method, Method::GET | Method::PUT) => {
-                self.with_body(parts, body, operation).await
+            Operation::Job { .. } | Operation::AdminJob { .. } => {
+                Box::pin(outside::show_job(self, parts)).await
             }
-            Operation::Tenant { .. } | Operation::TenantLimits { .. }
-                if matches!(parts.method, Method::GET | Method::PUT | Method::DELETE) =>
-            {
-                self.with_body(parts, body, operation).await
+            Operation::AdminJobs | Operation::DeadLetters => {
+                Box::pin(self.forward(&parts, Bytes::new())).await
             }
-            Operation::Manifest => Box::pin(self.manifest(parts)).await,
-            Operation::Health => Box::pin(self.health(parts)).await,
-            Operation::EventStream => Box::pin(self.event_stream(parts)).await,
-            Operation::BackendEvents => Box::pin(self.backends_stream(parts, body)).await,
+            Operation::QueueStats { queue } => {
+                Box::pin(outside::show_queues(self, parts, Some(&queue))).await
+            }
+            Operation::AdminQueue { queue } => {
+                Box::pin(queue_config::show_queue(self, parts, &queue)).await
+            }
+            Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
+                Box::pin(outside::show_queues(self, parts, None)).await
+            }
+            Operation::RateLimits => Box::pin(limits::list(self, &parts)).await,
+            Operation::Manifest => Box::pin(about::manifest(self, parts)).await,
+            Operation::Health => Box::pin(about::health(self, parts)).await,
+            Operation::EventStream => Box::pin(stream::event_stream(self, parts)).await,
+            Operation::BackendEvents => Box::pin(stream::backends_stream(self, parts, body)).await,
             Operation::QueueConfig { .. }
             | Operation::Tenant { .. }
-            | Operation::TenantLimits { .. }
-            | Operation::Other => self.pass(parts, body).await,
+            | Operation::TenantLimits { .. } => self.queue_or_tenant(parts, body, operation).await,
+            Operation::Other => self.pass(parts, body).await,
+        }
+    }
+
+    /// Reads or changes the settings of a queue or a tenant, or passes the request. A backend that allows any origin
+    /// here would let a web page change limits, so it is not asked for its `OPTIONS`.
+    async fn queue_or_tenant(
+        &self,
+        parts: Box<Parts>,
+        body: Incoming,
+        operation: Operation<'_>,
+    ) -> Response<Body> {
+        let is_queue = matches!(operation, Operation::QueueConfig { .. });
+        match parts.method {
+            Method::OPTIONS => refuse(&parts, control::not_allowed("GET, HEAD, PUT, DELETE")),
+            Method::GET | Method::PUT => self.with_body(parts, body, operation).await,
+            Method::DELETE if !is_queue => self.with_body(parts, body, operation).await,
+            _ => self.pass(parts, body).await,
         }
     }
 
@@ -156,7 +174,11 @@ impl Proxy {
         }
         let (most, patience, reset) = {
             let settings = &self.sidecar.live().settings;
-            (settings.max_body, settings.body_timeout, settings.reset)
+            (
+                settings.server.max_body,
+                settings.server.body_timeout,
+                settings.reset,
+            )
         };
         let bytes = match body::read(body, most, patience).await {
             Ok(bytes) => bytes,
@@ -165,43 +187,52 @@ impl Proxy {
         // What is rare or large is boxed: every request in progress has room for the largest.
         match operation {
             Operation::Fetch => self.fetch(parts, bytes).await,
-            Operation::Ack => self.settle(parts, bytes, Verb::Ack).await,
-            Operation::Nack => self.settle(parts, bytes, Verb::Nack).await,
-            Operation::Heartbeat => boxed(|| self.heartbeat(parts, bytes)).await,
-            Operation::Enqueue => self.enqueue(parts, bytes, Sends::Job).await,
-            Operation::Batch => self.enqueue(parts, bytes, Sends::Batch).await,
+            Operation::Ack => settle::settle(self, parts, bytes, Verb::Ack).await,
+            Operation::Nack => settle::settle(self, parts, bytes, Verb::Nack).await,
+            Operation::Heartbeat => boxed(|| heartbeat::heartbeat(self, parts, bytes)).await,
+            Operation::Enqueue => enqueue::enqueue(self, parts, bytes, Sends::Job).await,
+            Operation::Batch => enqueue::enqueue(self, parts, bytes, Sends::Batch).await,
             Operation::Cron | Operation::Workflows => {
-                self.enqueue(parts, bytes, Sends::Templates).await
+                enqueue::enqueue(self, parts, bytes, Sends::Templates).await
             }
-            Operation::CancelJob { id } => Box::pin(self.cancel(parts, bytes, &id)).await,
+            Operation::CancelJob { id } => Box::pin(outside::cancel(self, parts, bytes, &id)).await,
             Operation::RetryJob { id } | Operation::RetryDeadLetter { id } => {
-                Box::pin(self.revive(&parts, bytes, &id)).await
+                Box::pin(outside::revive(self, &parts, bytes, &id)).await
             }
-            Operation::RetryMany => Box::pin(self.revive_many(&parts, bytes)).await,
-            Operation::Pause { queue } => Box::pin(self.pause(parts, bytes, &queue, true)).await,
-            Operation::Resume { queue } => Box::pin(self.pause(parts, bytes, &queue, false)).await,
+            Operation::RetryMany => Box::pin(outside::revive_many(self, &parts, bytes)).await,
+            Operation::Pause { queue } => {
+                Box::pin(outside::pause(self, parts, bytes, &queue)).await
+            }
+            Operation::Resume { queue } => {
+                Box::pin(outside::resume(self, parts, bytes, &queue)).await
+            }
             Operation::RateLimit { key } | Operation::Override { key } => {
-                Box::pin(self.rate_limit(parts, bytes, &key)).await
+                Box::pin(overrides::rate_limit(self, parts, bytes, &key)).await
             }
             Operation::QueueLimit { queue } => {
-                Box::pin(self.queue_limit(parts, bytes, &queue)).await
+                Box::pin(overrides::queue_limit(self, parts, bytes, &queue)).await
             }
             Operation::QueueConfig { queue } => {
-                Box::pin(self.queue_config(parts, bytes, &queue)).await
+                Box::pin(queue_config::queue_config(self, parts, bytes, &queue)).await
             }
             Operation::Tenant { id } => {
-                Box::pin(self.tenant(parts, bytes, &id, Some("limits"))).await
+                Box::pin(tenants::tenant(self, parts, bytes, &id, Some("limits"))).await
             }
-            Operation::TenantLimits { id } => Box::pin(self.tenant(parts, bytes, &id, None)).await,
-            Operation::Reset if reset => Box::pin(self.reset(parts, bytes)).await,
+            Operation::TenantLimits { id } => {
+                Box::pin(tenants::tenant(self, parts, bytes, &id, None)).await
+            }
+            Operation::Reset if reset => Box::pin(outside::reset(self, parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
         }
     }
 
     /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
-        let answer = self.upstream.call(self.plain_call(parts, bytes)).await;
-        respond::answer(parts, answer, false)
+        let answer = self
+            .upstream
+            .call(outside::plain_call(self, parts, bytes))
+            .await;
+        respond::answer(parts, answer)
     }
 
     /// Streams a request and its reply.
@@ -210,11 +241,14 @@ impl Proxy {
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> impl Future<Output = Response<Body>> + Send + '_ {
-        let stores = parts.method == Method::POST;
+        let fault = match parts.method {
+            Method::POST => Fault::storing,
+            _ => Fault::backend,
+        };
         if let Some(plain) = self.plain(&parts.uri) {
             parts.uri = plain;
         }
-        pass::pass(&self.upstream, parts, body, stores)
+        pass::pass(&self.upstream, parts, body, fault)
     }
 
     /// The target to send upstream: the raw path and query, over-encoded queue names made plain.
@@ -224,7 +258,7 @@ impl Proxy {
 
     /// The target with an over-encoded queue name made plain; `None`: there is none in it.
     fn plain(&self, uri: &Uri) -> Option<Uri> {
-        if !self.sidecar.live().settings.repair_paths || !uri.path().contains("/queues/") {
+        if !self.sidecar.live().settings.repairs.queue_paths || !uri.path().contains("/queues/") {
             return None;
         }
         let path = ojs::plain_path(uri.path())?;

@@ -4,15 +4,16 @@
 //! read, the task stands still: the ring goes on without it, the backend's stream waits in its socket,
 //! and nobody else notices.
 
-mod feed;
 mod relay;
 
+use crate::store::LedgerExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
+use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use uuid::Uuid;
@@ -21,10 +22,12 @@ use super::body::Body;
 use super::respond::Fault;
 use super::scope::TENANT;
 use super::{Proxy, Sidecar, ours, refuse};
-use crate::events::{Channel, Event, Filter, Next, Subscription, Told, Value};
+use crate::events::{
+    Channel, Delivery, EncodedEvent, Filter, Frames, NewEvent, Subscription, Value,
+};
 use crate::limit::Timestamp;
 use crate::upstream::detached;
-use relay::{Begun, Relay, Relayed};
+use relay::{Begun, Relay, Relayed, is_stream, without_mirrors};
 
 /// How often a stream says that it is alive (real-time text, 2.4).
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -36,49 +39,47 @@ const HELLO: Bytes = Bytes::from_static(b"retry: 3000\n\n");
 /// comes back says how far it was in both.
 const BESIDE: char = '~';
 
-impl Proxy {
-    /// Answers with a stream that lasts until the client leaves or the sidecar ends.
-    pub(super) async fn event_stream(&self, parts: Box<Parts>) -> Response<Body> {
-        let filter = match Filter::read(parts.uri.query()) {
-            Ok(filter) => filter,
-            Err(bad) => return refuse(&parts, Fault::field(bad.field, &bad.why)),
-        };
-        let last = Last::of(&parts);
-        let theirs = last.as_ref().map(|last| (last.theirs.clone(), last.sure));
-        let mut relay = Relay::new(self.clone(), &parts, filter.clone(), theirs);
-        let Some(subscription) = self.sidecar.events.subscribe(filter) else {
-            return refuse(&parts, full());
-        };
-        let begun = relay.begin().await;
-        if let Begun::Refused(reply) = begun {
-            return reply.map(Body::from);
-        }
-        if let (Channel::Other(name), Begun::Absent) = (&subscription.filter().channel, &begun) {
-            let why = format!("{name:?} is no channel here; write `job:ID`, `queue:NAME` or `all`");
-            return refuse(&parts, Fault::field("channel", &why));
-        }
-        let (out, frames) = mpsc::channel(FRAMES);
-        let stream = Stream {
-            sidecar: Arc::clone(&self.sidecar),
-            subscription,
-            tenant: parts.headers.get(&TENANT).map(detached),
-            relay,
-            out,
-        };
-        // Tracked, and over when the events are closed.
-        let _task = self.sidecar.tasks.spawn(stream.run(last));
-        let mut response = Response::new(Body::frames(frames));
-        let headers = response.headers_mut();
-        ours(&parts.headers, headers);
-        for (name, value) in [
-            (header::CONTENT_TYPE, "text/event-stream"),
-            (header::CACHE_CONTROL, "no-cache"),
-            (header::HeaderName::from_static("x-accel-buffering"), "no"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        response
+/// Answers with a stream that lasts until the client leaves or the sidecar ends.
+pub(super) async fn event_stream(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
+    let filter = match Filter::read(parts.uri.query()) {
+        Ok(filter) => filter,
+        Err(bad) => return refuse(&parts, Fault::field(bad.field, &bad.why)),
+    };
+    let last = Last::of(&parts);
+    let theirs = last.as_ref().map(|last| (last.theirs.clone(), last.sure));
+    let mut relay = Relay::new(proxy.clone(), &parts, filter.clone(), theirs);
+    let Some(subscription) = proxy.sidecar.events.subscribe(filter) else {
+        return refuse(&parts, full());
+    };
+    let begun = relay.begin().await;
+    if let Begun::Refused(reply) = begun {
+        return reply.map(Body::from);
     }
+    if let (Channel::Other(name), Begun::Absent) = (&subscription.filter().channel, &begun) {
+        let why = format!("{name:?} is no channel here; write `job:ID`, `queue:NAME` or `all`");
+        return refuse(&parts, Fault::field("channel", &why));
+    }
+    let (out, frames) = mpsc::channel(FRAMES);
+    let stream = EventStream {
+        sidecar: Arc::clone(&proxy.sidecar),
+        subscription,
+        tenant: parts.headers.get(&TENANT).map(detached),
+        relay,
+        out,
+    };
+    // Tracked, and over when the events are closed.
+    let _task = proxy.sidecar.tasks.spawn(stream.run(last));
+    let mut response = Response::new(Body::frames(frames));
+    let headers = response.headers_mut();
+    ours(&parts.headers, headers);
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// 503: no more streams than this.
@@ -128,7 +129,7 @@ fn told_at(id: &str) -> Option<Timestamp> {
 }
 
 /// One open stream.
-struct Stream {
+struct EventStream {
     sidecar: Arc<Sidecar>,
     subscription: Subscription,
     /// Who names one is told of its jobs only, as in lists.
@@ -137,7 +138,7 @@ struct Stream {
     out: mpsc::Sender<Bytes>,
 }
 
-impl Stream {
+impl EventStream {
     /// Runs until the client leaves or the events are closed. `last`: what it had last.
     async fn run(mut self, last: Option<Last>) {
         let mut goes_on = self.send(HELLO).await;
@@ -151,10 +152,10 @@ impl Stream {
             let frame = tokio::select! {
                 () = self.out.closed() => return,
                 next = self.subscription.next() => match next {
-                    Next::Event(told) if !self.sees(&told) => continue,
-                    Next::Event(told) => self.frame(&told),
-                    Next::Lost(lost) => self.lost(lost),
-                    Next::Over => return self.end(),
+                    Delivery::Event(told) if !self.sees(&told) => continue,
+                    Delivery::Event(told) => self.frame(&told),
+                    Delivery::Lost(lost) => self.lost(lost),
+                    Delivery::Over => return self.end(),
                 },
                 relayed = self.relay.next() => match relayed {
                     Relayed::Frame(frame) => frame,
@@ -177,7 +178,7 @@ impl Stream {
     }
 
     /// Whether the client is told of this: of a job of which nobody knows whose it is, who names a tenant is not.
-    fn sees(&self, told: &Told) -> bool {
+    fn sees(&self, told: &EncodedEvent) -> bool {
         let Some(tenant) = self.tenant.as_ref().filter(|_| told.is_of_a_job()) else {
             return true;
         };
@@ -186,7 +187,7 @@ impl Stream {
             .is_some_and(|scope| scopes.is_of(scope, tenant))
     }
 
-    fn frame(&self, told: &Told) -> Bytes {
+    fn frame(&self, told: &EncodedEvent) -> Bytes {
         self.subscription.sent();
         match self.relay.last_id() {
             Some(theirs) => told.frame_as(&format!("{}{BESIDE}{theirs}", told.id())),
@@ -229,7 +230,7 @@ impl Stream {
         let channel = self.subscription.filter().channel.to_string();
         let channel = ("channel", Value::Text(&channel));
         let data: Vec<_> = [channel].into_iter().chain(data.iter().copied()).collect();
-        let event = Event {
+        let event = NewEvent {
             kind,
             subject: "events",
             queue: None,
@@ -240,6 +241,41 @@ impl Stream {
         };
         self.sidecar.events.notice(self.sidecar.store.now(), &event)
     }
+}
+
+/// Passes the backend's own event stream of one job or one queue, without mirrors: what comes frame by frame, and signs
+/// of life between them at once.
+pub(super) async fn backends_stream(
+    proxy: &Proxy,
+    mut parts: Box<Parts>,
+    body: Incoming,
+) -> Response<Body> {
+    // What is read must not come packed.
+    parts.headers.remove(header::ACCEPT_ENCODING);
+    let reply = proxy.pass(parts, body).await;
+    if reply.status() != StatusCode::OK || !is_stream(reply.headers()) {
+        return reply;
+    }
+    let (mut head, body) = reply.into_parts();
+    head.headers.remove(header::CONTENT_LENGTH);
+    let mut frames = Frames::default();
+    let shown = move |bytes: &[u8]| {
+        let mut out = BytesMut::new();
+        frames.push(bytes);
+        loop {
+            match frames.next() {
+                Ok(Some(frame)) => out.extend_from_slice(&without_mirrors(frame)),
+                Ok(None) => {
+                    out.extend_from_slice(&frames.comments());
+                    return out.freeze();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an event of the backend's is left out of its stream");
+                }
+            }
+        }
+    };
+    Response::from_parts(head, body.changed(shown))
 }
 
 #[cfg(test)]

@@ -4,162 +4,165 @@
 
 use std::borrow::Cow;
 
-use super::fetch::gated::Met;
+use super::waiting::MetLimit;
 use super::{REPLY_DEPTH, Sidecar};
-use crate::events::{Event, Value};
+use crate::events::{NewEvent, Value};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
 use crate::log::cut;
 use crate::metrics::Counted;
 use crate::policy::Pause;
-use crate::store::Claimed;
+use crate::store::{Claimed, LedgerExt};
 use crate::upstream::Reply;
 
-impl Sidecar {
-    /// A backend's FETCH reply is none that can be read, and is passed on.
-    pub(super) fn unreadable(&self, reply: &Reply) {
-        self.metrics.count(Counted::Nonsense);
-        if self.unreadable.now() {
-            let kind = reply.headers.get(http::header::CONTENT_TYPE);
-            tracing::warn!(
-                status = reply.status.as_u16(),
-                content_type = kind.and_then(|kind| kind.to_str().ok()),
-                bytes = reply.body.len(),
-                "a FETCH was answered with what is no list of jobs; it is passed on, and nothing of it is \
-                 limited: is server.upstream an OJS backend?"
-            );
-        }
-    }
-
-    /// A held job was refused for the first time since it waits: it is counted, and told.
-    pub(super) fn exceeded(&self, held: &Held, by: &Limited, why: &Refusal) {
-        self.metrics.exceeded(by, why.strategy);
-        tracing::debug!(
-            job = &*cut(&held.claimed.job),
-            queue = &*cut(&held.claimed.queue),
-            key = &*by.space.name_of(&by.key),
-            policy = &*by.policy,
-            strategy = why.strategy.as_str(),
-            limit = why.limit,
-            current = why.current,
-            "held: its limit allows no start"
+/// A backend's FETCH reply is none that can be read, and is passed on.
+pub(super) fn unreadable(sidecar: &Sidecar, reply: &Reply) {
+    sidecar.metrics.count(Counted::Nonsense);
+    if sidecar.fetching.unreadable.now() {
+        let kind = reply.headers.get(http::header::CONTENT_TYPE);
+        tracing::warn!(
+            status = reply.status.as_u16(),
+            content_type = kind.and_then(|kind| kind.to_str().ok()),
+            bytes = reply.body.len(),
+            "a FETCH was answered with what is no list of jobs; it is passed on, and nothing of it is \
+             limited: is server.upstream an OJS backend?"
         );
-        let Some(about) = self.about(held, by.space, &by.key) else {
-            return;
-        };
-        let data = [
-            ("key", Value::Text(&about.key)),
+    }
+}
+
+/// A held job was refused for the first time since it waits: it is counted, and told.
+pub(super) fn exceeded(sidecar: &Sidecar, held: &Held, by: &Limited, why: &Refusal) {
+    sidecar.metrics.exceeded(by, why.strategy);
+    tracing::debug!(
+        job = &*cut(&held.claimed.job),
+        queue = &*cut(&held.claimed.queue),
+        key = &*by.space.name_of(&by.key),
+        policy = &*by.policy,
+        strategy = why.strategy.as_str(),
+        limit = why.limit,
+        current = why.current,
+        "held: its limit allows no start"
+    );
+    let Some(about) = about(sidecar, held, by.space, &by.key) else {
+        return;
+    };
+    let data = [
+        ("key", Value::Text(&about.key)),
+        ("strategy", Value::Text(why.strategy.as_str())),
+        ("limit", Value::Number(why.limit.into())),
+        ("current", Value::Number(why.current.into())),
+    ];
+    tell(sidecar, "rate_limit.exceeded", &about, &data);
+}
+
+/// A queue's own limits keep its next job in the backend, where nobody reads it: that is counted and
+/// told of the queue.
+pub(super) fn exceeded_unread(sidecar: &Sidecar, queue: &str, by: &Limited, why: MetLimit) {
+    sidecar.metrics.exceeded(by, why.strategy);
+    let key = by.space.name_of(&by.key);
+    tracing::debug!(
+        queue,
+        key = &*key,
+        policy = &*by.policy,
+        strategy = why.strategy.as_str(),
+        "jobs wait in the backend: their limit allows no start"
+    );
+    let event = NewEvent {
+        kind: "rate_limit.exceeded",
+        subject: &key,
+        queue: Some(queue),
+        job: None,
+        job_type: None,
+        scope: None,
+        data: &[
+            ("key", Value::Text(&key)),
             ("strategy", Value::Text(why.strategy.as_str())),
             ("limit", Value::Number(why.limit.into())),
             ("current", Value::Number(why.current.into())),
-        ];
-        self.tell("rate_limit.exceeded", &about, &data);
-    }
+        ],
+    };
+    sidecar.events.tell(sidecar.store.now(), &event);
+}
 
-    /// A queue's own limits keep its next job in the backend, where nobody reads it: that is counted and
-    /// told of the queue.
-    pub(super) fn exceeded_unread(&self, queue: &str, by: &Limited, why: Met) {
-        self.metrics.exceeded(by, why.strategy);
-        let key = by.space.name_of(&by.key);
-        tracing::debug!(
-            queue,
-            key = &*key,
-            policy = &*by.policy,
-            strategy = why.strategy.as_str(),
-            "jobs wait in the backend: their limit allows no start"
-        );
-        let event = Event {
-            kind: "rate_limit.exceeded",
-            subject: &key,
-            queue: Some(queue),
-            job: None,
-            job_type: None,
-            scope: None,
-            data: &[
-                ("key", Value::Text(&key)),
-                ("strategy", Value::Text(why.strategy.as_str())),
-                ("limit", Value::Number(why.limit.into())),
-                ("current", Value::Number(why.current.into())),
-            ],
-        };
-        self.events.tell(self.store.now(), &event);
-    }
+/// A job that was refused may start now, and does.
+pub(super) fn released(sidecar: &Sidecar, held: &Held, episode: &Episode) {
+    let Some(about) = about(sidecar, held, episode.space, &episode.key) else {
+        return;
+    };
+    let data = [
+        ("key", Value::Text(&about.key)),
+        ("strategy", Value::Text(episode.strategy.as_str())),
+        ("job_id", Value::Text(&held.claimed.job)),
+    ];
+    tell(sidecar, "rate_limit.released", &about, &data);
+}
 
-    /// A job that was refused may start now, and does.
-    pub(super) fn tell_released(&self, held: &Held, episode: &Episode) {
-        let Some(about) = self.about(held, episode.space, &episode.key) else {
-            return;
-        };
-        let data = [
-            ("key", Value::Text(&about.key)),
-            ("strategy", Value::Text(episode.strategy.as_str())),
-            ("job_id", Value::Text(&held.claimed.job)),
-        ];
-        self.tell("rate_limit.released", &about, &data);
-    }
+/// A refused job was ended in the backend.
+pub(super) fn dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
+    let Some(about) = about(sidecar, held, by.space, &by.key) else {
+        return;
+    };
+    let data = [
+        ("key", Value::Text(&about.key)),
+        ("job_id", Value::Text(&held.claimed.job)),
+        ("job_type", Value::Text(&about.job_type)),
+    ];
+    tell(sidecar, "rate_limit.dropped", &about, &data);
+}
 
-    /// A refused job was ended in the backend.
-    pub(super) fn tell_dropped(&self, held: &Held, by: &Limited) {
-        let Some(about) = self.about(held, by.space, &by.key) else {
-            return;
-        };
-        let data = [
-            ("key", Value::Text(&about.key)),
-            ("job_id", Value::Text(&held.claimed.job)),
-            ("job_type", Value::Text(&about.job_type)),
-        ];
-        self.tell("rate_limit.dropped", &about, &data);
-    }
+/// The service behind a key said, through the nack of a job, that the key is to be shut.
+pub(super) fn adjusted(sidecar: &Sidecar, by: &Claimed, key: &Key, pause: Pause) {
+    let event = NewEvent {
+        kind: "rate_limit.dynamic_adjusted",
+        subject: key.as_str(),
+        queue: Some(&by.queue),
+        job: Some(&by.job),
+        job_type: None,
+        scope: Some(by.scope),
+        data: &[
+            ("key", Value::Text(key.as_str())),
+            ("until", Value::Time(pause.until)),
+            ("reason", Value::Text(pause.reason)),
+        ],
+    };
+    sidecar.events.tell(sidecar.store.now(), &event);
+}
 
-    /// The service behind a key said, through the nack of a job, that the key is to be shut.
-    pub(super) fn tell_adjusted(&self, by: &Claimed, key: &Key, pause: Pause) {
-        let event = Event {
-            kind: "rate_limit.dynamic_adjusted",
-            subject: key.as_str(),
-            queue: Some(&by.queue),
-            job: Some(&by.job),
-            job_type: None,
-            scope: Some(by.scope),
-            data: &[
-                ("key", Value::Text(key.as_str())),
-                ("until", Value::Time(pause.until)),
-                ("reason", Value::Text(pause.reason)),
-            ],
-        };
-        self.events.tell(self.store.now(), &event);
+/// What all events of a held job have; `None`: nobody listens, so nothing is read.
+fn about<'a>(sidecar: &Sidecar, held: &'a Held, space: Space, key: &'a Key) -> Option<About<'a>> {
+    if !sidecar.events.heard() {
+        return None;
     }
+    let job = Json::parse(&held.body, REPLY_DEPTH).ok();
+    let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
+    Some(About {
+        claimed: &held.claimed,
+        key: space.name_of(key),
+        job_type: kind.and_then(|kind| kind.text()).unwrap_or_default(),
+        trace: meta.and_then(trace_id),
+    })
+}
 
-    /// What all events of a held job have; `None`: nobody listens, so nothing is read.
-    fn about<'a>(&self, held: &'a Held, space: Space, key: &'a Key) -> Option<About<'a>> {
-        if !self.events.heard() {
-            return None;
-        }
-        let job = Json::parse(&held.body, REPLY_DEPTH).ok();
-        let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
-        Some(About {
-            claimed: &held.claimed,
-            key: space.name_of(key),
-            job_type: kind.and_then(|kind| kind.text()).unwrap_or_default(),
-            trace: meta.and_then(trace_id),
-        })
-    }
-
-    fn tell(&self, kind: &'static str, about: &About<'_>, data: &[(&'static str, Value<'_>)]) {
-        let trace = about.trace.as_deref();
-        let trace = trace.map(|trace| ("trace_id", Value::Text(trace)));
-        let data: Vec<_> = data.iter().copied().chain(trace).collect();
-        let event = Event {
-            kind,
-            subject: &about.claimed.job,
-            queue: Some(&about.claimed.queue),
-            job: Some(&about.claimed.job),
-            job_type: Some(&about.job_type),
-            scope: Some(about.claimed.scope),
-            data: &data,
-        };
-        self.events.tell(self.store.now(), &event);
-    }
+fn tell(
+    sidecar: &Sidecar,
+    kind: &'static str,
+    about: &About<'_>,
+    data: &[(&'static str, Value<'_>)],
+) {
+    let trace = about.trace.as_deref();
+    let trace = trace.map(|trace| ("trace_id", Value::Text(trace)));
+    let data: Vec<_> = data.iter().copied().chain(trace).collect();
+    let event = NewEvent {
+        kind,
+        subject: &about.claimed.job,
+        queue: Some(&about.claimed.queue),
+        job: Some(&about.claimed.job),
+        job_type: Some(&about.job_type),
+        scope: Some(about.claimed.scope),
+        data: &data,
+    };
+    sidecar.events.tell(sidecar.store.now(), &event);
 }
 
 /// What is the same in all events of a job and a key.

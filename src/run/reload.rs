@@ -1,5 +1,6 @@
-//! Other settings for a running sidecar: from a file that is followed, all of them or none.
+//! Puts other settings in force while the sidecar runs, all of them or none, and follows the file they are from.
 
+use crate::store::LedgerExt;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,31 +12,28 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
 
-use super::proxy_settings;
-use crate::config::{Diff, File, QUIET, Report, Seen, Settings, Watch};
+use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings};
 use crate::metrics::Metrics;
-use crate::proxy::{Live, Sidecar};
+use crate::proxy::{self, Live, Sidecar};
 
-/// How often the file is looked at although nothing was seen: some mounts tell nothing.
+/// How often the file is read although nothing was seen: some mounts report nothing.
 const EVERY: Duration = Duration::from_secs(2);
-/// The longest that a file which is never the same twice is left alone.
-const LONGEST: Duration = Duration::from_secs(2);
-/// How often it is said that the file is bad, for as long as it is.
+/// How often the log repeats that the file is bad.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// The level of the log, which whoever made the log lets us change.
+/// Changes the level of the log.
 pub type LogLevel = reload::Handle<LevelFilter, Registry>;
 
 /// What became of new settings.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ReloadOutcome {
     /// They are in force.
     Applied(Diff),
-    /// They say what is in force already.
+    /// They are in force already.
     Unchanged,
     /// These fields cannot change while running, so nothing did.
     Refused(Vec<&'static str>),
-    /// There is nothing in the file: taken for half written, not for the end of all limits.
+    /// The file is empty. It is taken for half written, because to lift all limits is rarely meant.
     Empty,
     /// They are wrong.
     Invalid(Report),
@@ -43,31 +41,31 @@ pub enum Outcome {
     Unreadable(String),
 }
 
-impl Outcome {
+impl ReloadOutcome {
     /// The word in metrics.
     pub fn word(&self) -> &'static str {
         match self {
-            Outcome::Applied(_) => "applied",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Refused(_) | Outcome::Empty => "refused",
-            Outcome::Invalid(_) => "invalid",
-            Outcome::Unreadable(_) => "unreadable",
+            ReloadOutcome::Applied(_) => "applied",
+            ReloadOutcome::Unchanged => "unchanged",
+            ReloadOutcome::Refused(_) | ReloadOutcome::Empty => "refused",
+            ReloadOutcome::Invalid(_) => "invalid",
+            ReloadOutcome::Unreadable(_) => "unreadable",
         }
     }
 
     /// Whether what runs is what the settings say.
     pub fn is_good(&self) -> bool {
-        matches!(self, Outcome::Applied(_) | Outcome::Unchanged)
+        matches!(self, ReloadOutcome::Applied(_) | ReloadOutcome::Unchanged)
     }
 }
 
 /// What is wrong and what to do, for the log.
-impl fmt::Display for Outcome {
+impl fmt::Display for ReloadOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Applied(diff) => write!(f, "{diff}"),
-            Outcome::Unchanged => f.write_str("unchanged"),
-            Outcome::Refused(fields) => {
+            ReloadOutcome::Applied(diff) => write!(f, "{diff}"),
+            ReloadOutcome::Unchanged => f.write_str("unchanged"),
+            ReloadOutcome::Refused(fields) => {
                 let each = fields.iter().map(|field| format!("`{field}`"));
                 let fields = each.collect::<Vec<_>>().join(", ");
                 write!(
@@ -75,39 +73,39 @@ impl fmt::Display for Outcome {
                     "{fields} cannot change while running: restart, or put back what it was"
                 )
             }
-            Outcome::Empty => f.write_str(
+            ReloadOutcome::Empty => f.write_str(
                 "the file is empty, as one that is half written; \
                  to run without limits leave its [server] table there",
             ),
-            Outcome::Invalid(report) => write!(f, "{report}"),
-            Outcome::Unreadable(why) => write!(f, "it cannot be read: {why}"),
+            ReloadOutcome::Invalid(report) => write!(f, "{report}"),
+            ReloadOutcome::Unreadable(why) => write!(f, "it cannot be read: {why}"),
         }
     }
 }
 
 /// Changes the settings of a running sidecar. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Reload(Arc<Inner>);
+pub struct Reload(Arc<ReloadState>);
 
 #[derive(Debug)]
-struct Inner {
+struct ReloadState {
     sidecar: Arc<Sidecar>,
     reset: bool,
     running: Mutex<InForce>,
 }
 
-/// What runs, and what did until just now.
+/// The settings in force, and policies that were in force just before.
 #[derive(Debug)]
 struct InForce {
     settings: Arc<Settings>,
-    /// Policies that requests may still be using. Dropping thousands takes longer than a request may
-    /// wait, so none of those is to be the last that holds them.
+    /// Policies that requests may still be using. They are dropped here, because to drop thousands takes longer
+    /// than a request may wait.
     retired: Vec<Arc<Live>>,
 }
 
 impl Reload {
     pub(super) fn new(settings: Settings, sidecar: Arc<Sidecar>, reset: bool) -> Reload {
-        Reload(Arc::new(Inner {
+        Reload(Arc::new(ReloadState {
             sidecar,
             reset,
             running: Mutex::new(InForce {
@@ -126,33 +124,33 @@ impl Reload {
         Arc::clone(&self.running().settings)
     }
 
-    /// Puts other settings in force, all of them or none. Usage, slots, held jobs and connections stay;
-    /// what is over a lower limit ends by itself. The log is not ours: who follows a file changes its level.
+    /// Puts other settings in force, all of them or none. Usage, slots, held jobs and connections stay: jobs over a
+    /// lower limit run to their end. The level of the log stays too; `Following` changes it.
     ///
-    /// Takes as long as there are policies and held jobs; not for a thread that serves requests.
-    pub fn apply(&self, settings: Settings) -> Outcome {
+    /// It takes time for each policy and each held job, so it is not for a thread that serves requests.
+    pub fn apply(&self, settings: Settings) -> ReloadOutcome {
         let mut running = self.running();
         let diff = Diff::between(&running.settings, &settings);
         if !diff.fixed.is_empty() {
-            return Outcome::Refused(diff.fixed);
+            return ReloadOutcome::Refused(diff.fixed);
         }
         if diff.is_empty() {
-            return Outcome::Unchanged;
+            return ReloadOutcome::Unchanged;
         }
-        let next = match proxy_settings(&settings, self.0.reset) {
+        let next = match proxy::ProxySettings::new(&settings, self.0.reset) {
             Ok(next) => next,
-            Err(field) => return Outcome::Refused(vec![field]),
+            Err(field) => return ReloadOutcome::Refused(vec![field]),
         };
         // Nothing can fail from here on.
-        let declared = settings.store.by_policy.clone();
+        let declared = settings.on_store_error_by_policy.clone();
         self.0.sidecar.store().declare(declared);
-        let reserved = settings.store.reserved.clone();
+        let reserved = settings.reserved.clone();
         self.0.sidecar.store().reserve_for(reserved);
         let last = self.0.sidecar.publish(next, Arc::clone(&settings.policies));
         running.retired.push(last);
         running.settings = Arc::new(settings);
         running.let_go();
-        Outcome::Applied(diff)
+        ReloadOutcome::Applied(diff)
     }
 }
 
@@ -163,22 +161,20 @@ impl InForce {
     }
 }
 
-/// Follows a file: when it changes, what runs changes.
+/// Reads a file when it changes, and puts it in force.
 #[derive(Debug)]
 pub(super) struct Following {
-    file: File,
+    file: ConfigFile,
     reload: Reload,
     metrics: Metrics,
     ask: Arc<Notify>,
     level: LogLevel,
-    watch: Watch,
-    /// Whether the watch works, as was last said.
+    watch: FolderWatch,
+    /// Whether the watch works, as the log said last.
     sighted: bool,
-    /// What was last found in the file, and acted upon.
+    /// What was last found in the file.
     last: Option<Result<String, String>>,
-    /// What was found since and may be half written, and since when there is something new.
-    unsettled: Option<(Result<String, String>, Instant)>,
-    /// Since the file is bad: when that was last said.
+    /// When the log last said that the file is bad; `None`: it is good.
     bad: Option<Instant>,
 }
 
@@ -186,25 +182,34 @@ pub(super) struct Following {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
     /// It is time to.
-    Time,
-    /// Something happened beside it, and it has been quiet since.
+    Poll,
+    /// Something happened in its folder.
     Seen,
-    /// It is being written, for all that is known.
-    Busy,
     /// Somebody asks.
     Asked,
 }
 
+/// What it means that the file was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Occasion {
+    /// It is the first time, just after the start.
+    Start,
+    /// The file is as bad as it was a minute ago.
+    Reminder,
+    /// The file changed, or somebody asked.
+    Reload,
+}
+
 impl Following {
     pub(super) fn new(
-        file: File,
+        file: ConfigFile,
         reload: Reload,
         metrics: Metrics,
         ask: Arc<Notify>,
         level: LogLevel,
     ) -> Following {
         Following {
-            watch: Watch::new(&file.path),
+            watch: FolderWatch::new(&file.path),
             file,
             reload,
             metrics,
@@ -212,7 +217,6 @@ impl Following {
             level,
             sighted: true,
             last: None,
-            unsettled: None,
             bad: None,
         }
     }
@@ -223,113 +227,79 @@ impl Following {
         let mut why = Why::Seen;
         loop {
             let metrics = self.metrics.clone();
-            // What waits for disks or takes long runs beside the thread that serves.
+            // A slow disk or thousands of policies must not stop the thread that serves.
             let look = tokio::task::spawn_blocking(move || {
-                let again = self.look(why);
-                (self, again)
+                self.look(why);
+                self
             });
-            let Ok((back, again)) = look.await else {
+            let Ok(back) = look.await else {
                 tracing::error!(
                     "a bug: the config file is not followed any more; restart to change it"
                 );
-                metrics.config(false, None);
+                metrics.config_is_not_in_force(None);
                 return;
             };
             self = back;
-            if again {
-                why = tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = self.ask.notified() => Why::Asked,
-                    () = tokio::time::sleep(QUIET) => Why::Busy,
-                };
-                continue;
-            }
             why = tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.ask.notified() => Why::Asked,
-                seen = self.watch.seen(EVERY) => match seen {
-                    None => Why::Time,
-                    Some(Seen::Change) => Why::Seen,
-                    Some(Seen::Busy) => Why::Busy,
-                    Some(Seen::Blind(error)) => {
-                        self.sight(Err(error));
-                        Why::Time
-                    }
+                seen = self.watch.has_change(EVERY) => match seen {
+                    true => Why::Seen,
+                    false => Why::Poll,
                 },
             };
         }
     }
 
-    /// Looks at the file and does what follows. `true`: it has changed, and may be half written; look again
-    /// after [`QUIET`].
-    fn look(&mut self, why: Why) -> bool {
-        // Before the file is read, so that nothing can happen unseen in between.
-        let watching = self.watch.renew();
+    /// Reads the file and puts it in force if it is another one.
+    fn look(&mut self, why: Why) {
+        // Before the file is read, so that no change is missed in between.
+        let watching = self.watch.open();
         self.sight(watching);
         self.reload.running().let_go();
-        // Before the file is read: what is closed then is whole.
-        let open = self.watch.is_being_written();
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);
-        if !same && self.is_unsettled(why, open, &found) {
-            return true;
-        }
-        self.unsettled = None;
         if same && why != Why::Asked && !remind {
-            return false;
+            return;
+        }
+        if !same && why == Why::Poll {
+            // The watch saw nothing of it: another folder may have taken the name.
+            self.watch.close();
         }
         let begun = Instant::now();
         let was_bad = self.bad.is_some();
         let outcome = match &found {
             Ok(text) => self.outcome(text),
-            Err(why) => Outcome::Unreadable(why.clone()),
+            Err(why) => ReloadOutcome::Unreadable(why.clone()),
         };
-        let first = self.last.replace(found).is_none();
-        let reminder = same && why != Why::Asked;
-        self.tell(&outcome, begun.elapsed(), first, reminder);
-        if why == Why::Asked && !was_bad && matches!(outcome, Outcome::Unchanged) {
+        let occasion = match self.last.replace(found) {
+            None => Occasion::Start,
+            Some(_) if same && why != Why::Asked => Occasion::Reminder,
+            Some(_) => Occasion::Reload,
+        };
+        self.tell(&outcome, begun.elapsed(), occasion);
+        if why == Why::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
             let file = self.file.path.display();
             tracing::info!(%file, "the config file was looked at as asked: it is what runs");
         }
-        false
     }
 
-    /// Whether what was found may be half written: until it is closed, and until two looks agree where it was
-    /// not quiet or nothing was seen; at most for [`LONGEST`].
-    fn is_unsettled(&mut self, why: Why, open: bool, found: &Result<String, String>) -> bool {
-        match why {
-            Why::Asked => return false,
-            Why::Seen if !open => return false,
-            // A watch that missed it is made anew.
-            Why::Time if !open => self.watch.close(),
-            Why::Time | Why::Seen | Why::Busy => {}
-        }
-        let before = self.unsettled.as_ref();
-        let since = before.map_or_else(Instant::now, |(_, since)| *since);
-        let agree = !open && before.is_some_and(|(text, _)| text == found);
-        if agree || since.elapsed() >= LONGEST {
-            return false;
-        }
-        self.unsettled = Some((found.clone(), since));
-        true
-    }
-
-    fn outcome(&self, text: &str) -> Outcome {
+    fn outcome(&self, text: &str) -> ReloadOutcome {
         let blank = text.trim().is_empty();
         match self.file.parse(text) {
-            Err(_) if blank => Outcome::Empty,
-            Err(report) => Outcome::Invalid(report),
+            Err(_) if blank => ReloadOutcome::Empty,
+            Err(report) => ReloadOutcome::Invalid(report),
             Ok(new) => {
                 let running = self.reload.settings();
                 if blank && !Diff::between(&running, &new).is_empty() {
-                    return Outcome::Empty;
+                    return ReloadOutcome::Empty;
                 }
                 let warnings = new.warnings.clone();
                 let (level, before) = (new.server.log_level, running.server.log_level);
                 let outcome = self.reload.apply(new);
-                if matches!(outcome, Outcome::Applied(_)) {
-                    // One that is to say less has this reload's own lines still.
+                if matches!(outcome, ReloadOutcome::Applied(_)) {
+                    // A level that logs less is set later, so that the lines of this reload are still there.
                     if level > before {
                         self.log_from(level);
                     }
@@ -342,40 +312,42 @@ impl Following {
         }
     }
 
-    /// Logs what is of this level or worse.
+    /// Sets the level of the log.
     fn log_from(&self, level: tracing::Level) {
         if let Err(error) = self.level.reload(LevelFilter::from_level(level)) {
             tracing::error!(%error, "a bug: the log's level is as it was; restart to change it");
         }
     }
 
-    /// Says in the log and in metrics what happened. `first`: the look at the start, which is no reload
-    /// unless there is something to say. `reminder`: nobody changed the file nor asked, which is none either
-    /// unless the file is good now.
-    fn tell(&mut self, outcome: &Outcome, took: Duration, first: bool, reminder: bool) {
+    /// Says in the log and in the metrics what happened. The look at the start and a reminder that the file is bad
+    /// count as reloads only if they changed something.
+    fn tell(&mut self, outcome: &ReloadOutcome, took: Duration, occasion: Occasion) {
         let file = self.file.path.display();
         let was_bad = self.bad.is_some();
         match outcome {
-            Outcome::Applied(diff) => {
+            ReloadOutcome::Applied(diff) => {
                 let ms = took.as_secs_f64() * 1_000.0;
                 tracing::info!(%file, took_ms = format!("{ms:.1}"), "config reloaded: {diff}");
                 self.log_from(self.reload.settings().server.log_level);
             }
-            Outcome::Unchanged if was_bad => {
+            ReloadOutcome::Unchanged if was_bad => {
                 tracing::info!(%file, "the config file is good again, and as it runs");
             }
-            Outcome::Unchanged => {}
+            ReloadOutcome::Unchanged => {}
             bad => tracing::error!(%file, "config not reloaded, the last good one runs on\n{bad}"),
         }
         self.bad = (!outcome.is_good()).then(Instant::now);
         let counts = match outcome {
-            Outcome::Unchanged => !first,
-            Outcome::Applied(_) => true,
-            _ => !reminder,
+            ReloadOutcome::Unchanged => occasion != Occasion::Start,
+            ReloadOutcome::Applied(_) => true,
+            _ => occasion != Occasion::Reminder,
         };
-        self.metrics
-            .config(outcome.is_good(), counts.then(|| outcome.word()));
-        if first || was_bad || matches!(outcome, Outcome::Applied(_)) {
+        let counted = counts.then(|| outcome.word());
+        match outcome.is_good() {
+            true => self.metrics.config_is_in_force(counted),
+            false => self.metrics.config_is_not_in_force(counted),
+        }
+        if occasion == Occasion::Start || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
             let now = self.reload.0.sidecar.store().now();
             if outcome.is_good() {
                 self.metrics.config_good_at(now.0);
@@ -383,7 +355,7 @@ impl Following {
         }
     }
 
-    /// Says once that the watch does not work, and once that it does again.
+    /// Logs once that the watch does not work, and once that it works again.
     fn sight(&mut self, watching: Result<(), String>) {
         let sighted = watching.is_ok();
         if let Err(error) = watching

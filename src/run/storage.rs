@@ -8,8 +8,7 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::store::guard::Guard;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
-use crate::store::reserved::ReservedStore;
-use crate::store::{Clock, Store, StoreError, postgres, sqlite};
+use crate::store::{Clock, Ledger, Store, StoreError, postgres, sqlite};
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
@@ -25,14 +24,14 @@ pub async fn open_store(
     settings: &StoreSettings,
     seed: u64,
     unix_micros: u64,
-) -> anyhow::Result<Arc<dyn Store>> {
+) -> anyhow::Result<Store> {
     let clock = Clock::new(unix_micros);
     let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
     let roots = roots.context("store.ca_file cannot be read")?;
     let (namespace, owner) = (settings.namespace.clone(), name(seed));
     let timeout = settings.timeout;
-    let (store, checked): (Arc<dyn Store>, _) = match &settings.url {
-        StoreUrl::Memory => return Ok(Arc::new(MemoryStore::on(clock))),
+    let (ledger, checked): (Arc<dyn Ledger>, _) = match &settings.url {
+        StoreUrl::Memory => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
         StoreUrl::Redis(url) => {
             let target = redis::Target::parse(url.expose(), roots).context("store.url")?;
             let config = redis::Config {
@@ -78,6 +77,9 @@ pub async fn open_store(
             "the store is not there yet (store.url); until it is nothing that is limited starts, and /readyz is 503"
         ),
     }
-    let guarded = Guard::new(store, settings.on_store_error).answered(answered);
-    Ok(Arc::new(ReservedStore::new(Arc::new(guarded))))
+    let mut guard = Guard::new(ledger, settings.on_store_error);
+    if answered {
+        guard = guard.that_has_answered();
+    }
+    Ok(Store::shared(Arc::new(guard)))
 }

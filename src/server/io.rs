@@ -1,5 +1,4 @@
-//! A client's stream, with what its watchdog needs to know, and a close that lets the last reply
-//! arrive.
+//! A client's stream. It tells the watchdog what happens, and closes in a way that lets the last reply arrive.
 
 use std::io;
 use std::pin::Pin;
@@ -13,9 +12,8 @@ use tokio::time::Sleep;
 use super::watchdog::Flags;
 use crate::net::Stream;
 
-/// How much of what a client still sends is read before its connection is closed, in bytes.
+/// The most bytes that are read from a client before its connection is closed, and the longest time for it.
 const LINGER_BYTES: usize = 256 * 1024;
-/// How long.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A client's stream.
@@ -26,8 +24,8 @@ pub(super) struct Guarded {
     linger: Option<Linger>,
 }
 
-/// A stream that is shut on our side: what was not read is read now, because closing over unread
-/// bytes resets the connection, and the client would lose the reply that it has not read yet.
+/// Reads what the client still sends after our side is shut. Closing over unread bytes resets the connection, and the
+/// client would lose a reply that it has not read yet.
 #[derive(Debug)]
 struct Linger {
     left: usize,
@@ -67,7 +65,7 @@ impl AsyncWrite for Guarded {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.flags.wrote(polled.is_ready());
+        this.flags.wrote(&polled);
         polled
     }
 
@@ -78,7 +76,7 @@ impl AsyncWrite for Guarded {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.flags.wrote(polled.is_ready());
+        this.flags.wrote(&polled);
         polled
     }
 
@@ -97,7 +95,7 @@ impl AsyncWrite for Guarded {
             flags,
         } = self.get_mut();
         if flags.is_tunnel() {
-            // What the client still sends has a reader.
+            // The tunnel reads what the client still sends.
             return Pin::new(stream).poll_shutdown(cx);
         }
         if linger.is_none() {
@@ -112,7 +110,7 @@ impl AsyncWrite for Guarded {
 }
 
 impl Linger {
-    /// Ready at the client's end, an error, or when it has had enough.
+    /// Ready at the end of the client's bytes, on an error, or when bytes or time are used up.
     fn poll(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         loop {

@@ -1,5 +1,5 @@
-//! What a request's head must keep to, beyond what hyper asks: everything here could be read in
-//! two ways by us and by the backend.
+//! Rules for a request's head beyond hyper's own. Each refuses something that we and the backend could read in two
+//! ways.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -11,13 +11,13 @@ use crate::upstream::named_by_connection;
 /// The tenant header of the OJS multi-tenancy text.
 const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 
-/// How the media types of gRPC begin.
+/// The beginning of the media types of gRPC.
 const GRPC: &[u8] = b"application/grpc";
 
-/// What may be asked with, whatever a path makes of it.
+/// The methods that some path serves.
 const SERVED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Refuses a head that is not unambiguous (RFC 9110, RFC 9112), with the status to say.
+/// Refuses an ambiguous head (RFC 9110, RFC 9112).
 pub(super) fn check(head: &Parts) -> Result<(), Fault> {
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
         let message = format!("{} is not served here", head.method);
@@ -25,7 +25,7 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
     }
     let headers = &head.headers;
     let (mut hosts, mut logins, mut tenants) = (0, 0, 0);
-    // One look at each line costs less than a lookup for each rule.
+    // One pass over the lines costs less than a lookup for each rule.
     for (name, value) in headers {
         match *name {
             header::HOST => {
@@ -44,7 +44,7 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
             _ => {}
         }
     }
-    // Some read the first, some the last, some join them.
+    // Some servers read the first one, some the last one, and some join them.
     if logins > 1 {
         return Err(refuse("the request has two Authorization headers"));
     }
@@ -60,7 +60,7 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
     }
 }
 
-/// Nothing in the value may make it more than `host[:port]`.
+/// Refuses a value that is more than `host[:port]`.
 fn host(value: &HeaderValue) -> Result<(), Fault> {
     let plain = |byte: &u8| {
         byte.is_ascii_alphanumeric()
@@ -72,7 +72,7 @@ fn host(value: &HeaderValue) -> Result<(), Fault> {
     Err(refuse("Host is no host and port"))
 }
 
-/// What is no text would be no tenant here, and some tenant to the backend.
+/// Refuses a tenant that is not UTF-8: it would be no tenant here, and some tenant to the backend.
 fn tenant(value: &HeaderValue) -> Result<(), Fault> {
     match std::str::from_utf8(value.as_bytes()) {
         Ok(_) => Ok(()),
@@ -80,8 +80,7 @@ fn tenant(value: &HeaderValue) -> Result<(), Fault> {
     }
 }
 
-/// Nothing but one `chunked`: we undo no other coding, and a second one is how requests are
-/// smuggled.
+/// Accepts only a single `chunked`. We undo no other coding, and requests are smuggled with a second one.
 fn transfer_encoding(headers: &HeaderMap) -> Result<(), Fault> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let first = codings.next().map(|coding| coding.as_bytes().trim_ascii());
@@ -107,7 +106,7 @@ fn expect(expectation: &HeaderValue, version: Version) -> Result<(), Fault> {
     .closing())
 }
 
-/// gRPC, as gRPC-Web over HTTP/1.1 too, would take jobs past their limits.
+/// Refuses gRPC, and gRPC-Web over HTTP/1.1: it would take jobs past their limits.
 fn media_type(value: &HeaderValue) -> Result<(), Fault> {
     let value = value.as_bytes().trim_ascii();
     let (begin, rest) = value.split_at_checked(GRPC.len()).unwrap_or_default();
@@ -122,7 +121,7 @@ fn media_type(value: &HeaderValue) -> Result<(), Fault> {
     Err(fault.closing())
 }
 
-/// What `Connection` names does not reach the backend, so it must not name what the request means.
+/// Refuses a `Connection` header that names a header with meaning: named headers do not reach the backend.
 fn connection(headers: &HeaderMap) -> Result<(), Fault> {
     match named_by_connection(headers).find(is_protected) {
         Some(name) => Err(refuse(&format!("Connection must not name {name}"))),

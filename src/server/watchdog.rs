@@ -1,5 +1,5 @@
-//! When a client's connection has had its time. One timer a connection, moved only when it fires
-//! or must fire earlier: an ordinary request touches no timer.
+//! Ends a client's connection whose time is up. Each connection has one timer, which moves only when it fires or must
+//! fire earlier, so an ordinary request touches no timer.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,23 +9,22 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
-use super::Limits;
+use super::ListenerBounds;
 use crate::tick;
 
-/// What the parts of one connection tell its watchdog. All in one task, so order is given and the
-/// atomics are only for the compiler.
+/// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
-    /// Requests whose reply is not over: 0 or 1.
+    /// Whether a request's reply is not over yet.
     busy: AtomicBool,
-    /// Bytes came since the last request.
+    /// Whether bytes came since the last request.
     head: AtomicBool,
-    /// The client does not take what we write.
+    /// Whether the client does not take what we write.
     blocked: AtomicBool,
-    /// Requests and writes, to see that there was one.
+    /// Counts requests and writes, so that the watchdog sees progress.
     moves: AtomicU32,
     draining: AtomicBool,
-    /// It is a tunnel now.
+    /// Whether the connection is a tunnel now.
     tunnel: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
@@ -35,9 +34,10 @@ impl Flags {
         self.head.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn wrote(&self, done: bool) {
-        self.blocked.store(!done, Ordering::Relaxed);
-        if done {
+    /// Notes how a write went.
+    pub(super) fn wrote<T>(&self, written: &Poll<T>) {
+        self.blocked.store(written.is_pending(), Ordering::Relaxed);
+        if written.is_ready() {
             self.moves.store(
                 self.moves.load(Ordering::Relaxed).wrapping_add(1),
                 Ordering::Relaxed,
@@ -45,15 +45,15 @@ impl Flags {
         }
     }
 
-    /// A request has come.
+    /// Notes that a request has come.
     pub(super) fn begin(&self) {
         self.head.store(false, Ordering::Relaxed);
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// Its reply is over.
+    /// Notes that the reply is over.
     pub(super) fn end(&self) {
-        // What was read meanwhile was the request's body.
+        // Bytes that came meanwhile were the request's body.
         self.head.store(false, Ordering::Relaxed);
         self.busy.store(false, Ordering::Relaxed);
     }
@@ -71,7 +71,7 @@ impl Flags {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// From now on the two ends speak another protocol.
+    /// Notes that the two ends speak another protocol from now on.
     pub(super) fn no_more_http(&self) {
         self.tunnel.store(true, Ordering::Relaxed);
     }
@@ -87,30 +87,30 @@ impl Flags {
 
     /// Whether nothing is in progress.
     pub(super) fn is_idle(&self) -> bool {
-        self.phase() == Phase::Idle
+        self.phase() == ConnectionPhase::Idle
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> ConnectionPhase {
         if self.blocked.load(Ordering::Relaxed) {
-            Phase::Blocked
+            ConnectionPhase::Blocked
         } else if self.busy.load(Ordering::Relaxed) {
-            Phase::Busy
+            ConnectionPhase::Busy
         } else if self.head.load(Ordering::Relaxed) {
-            Phase::Head
+            ConnectionPhase::Head
         } else {
-            Phase::Idle
+            ConnectionPhase::Idle
         }
     }
 }
 
-/// What a connection is at.
+/// The phases of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum ConnectionPhase {
     /// Between requests.
     Idle,
-    /// Within a head.
+    /// Reading a head.
     Head,
-    /// Within a request or reply; how long that may take is not decided here.
+    /// Working on a request or sending its reply. The watchdog sets no limit to this.
     Busy,
     /// Waiting for the client to take bytes.
     Blocked,
@@ -119,23 +119,23 @@ enum Phase {
 /// The timer of one connection.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    limits: Limits,
-    phase: Phase,
+    limits: ListenerBounds,
+    phase: ConnectionPhase,
     moves: u32,
     /// When the present phase has lasted too long; `None` while it may last.
     deadline: Option<Instant>,
     timer: Pin<Box<Sleep>>,
-    /// The timer, as it is set now, knows whom to wake.
+    /// Whether the timer, as it is set now, would wake the task.
     armed: bool,
 }
 
 impl Watchdog {
-    /// For a connection opened now: until its first head has come it is within a head.
-    pub(super) fn new(limits: Limits) -> Watchdog {
+    /// The watchdog of a new connection, which must send its first head in time.
+    pub(super) fn new(limits: ListenerBounds) -> Watchdog {
         let deadline = Instant::now() + limits.header;
         Watchdog {
             limits,
-            phase: Phase::Head,
+            phase: ConnectionPhase::Head,
             moves: 0,
             deadline: Some(deadline),
             timer: Box::pin(tokio::time::sleep_until(deadline)),
@@ -143,7 +143,7 @@ impl Watchdog {
         }
     }
 
-    /// Ready when time is up. To be polled whenever the connection was, in the one task that it stays in.
+    /// Ready when the time is up. It must be polled after the connection, in the connection's task.
     pub(super) fn poll(&mut self, flags: &Flags, cx: &mut Context<'_>) -> Poll<()> {
         self.look(flags);
         if self.armed && !self.timer.is_elapsed() {
@@ -155,7 +155,7 @@ impl Watchdog {
             match self.deadline {
                 Some(deadline) if deadline <= now => return Poll::Ready(()),
                 Some(deadline) => self.timer.as_mut().reset(deadline),
-                // Whatever phase comes next has at least this long from its beginning.
+                // Any next phase lasts at least this long.
                 None => {
                     let next = now + self.shortest();
                     self.timer.as_mut().reset(next);
@@ -165,25 +165,26 @@ impl Watchdog {
         Poll::Pending
     }
 
-    /// Begins a new deadline if there is something new.
+    /// Starts a new deadline when the phase changed or something moved.
     fn look(&mut self, flags: &Flags) {
         let (phase, moves) = (flags.phase(), flags.moves.load(Ordering::Relaxed));
         let first = self.moves == 0 && moves == 0;
-        if (phase == self.phase && moves == self.moves) || (first && phase == Phase::Idle) {
+        if (phase == self.phase && moves == self.moves) || (first && phase == ConnectionPhase::Idle)
+        {
             return;
         }
         self.phase = phase;
         self.moves = moves;
         let patience = match phase {
-            Phase::Busy => {
+            ConnectionPhase::Busy => {
                 self.deadline = None;
                 return;
             }
-            Phase::Idle => self.limits.idle,
-            // Of the first head the time already runs.
-            Phase::Head if first => return,
-            Phase::Head => self.limits.header,
-            Phase::Blocked => self.limits.write,
+            ConnectionPhase::Idle => self.limits.idle,
+            // The time for the first head already runs.
+            ConnectionPhase::Head if first => return,
+            ConnectionPhase::Head => self.limits.header,
+            ConnectionPhase::Blocked => self.limits.write,
         };
         let deadline = tick::now() + patience;
         self.deadline = Some(deadline);

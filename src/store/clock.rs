@@ -79,6 +79,10 @@ impl ServerClock {
         }
     }
 
+    pub(super) fn now(&self) -> Timestamp {
+        self.at(Instant::now())
+    }
+
     pub(super) fn at(&self, moment: Instant) -> Timestamp {
         let own = self.own.at(moment).0;
         Timestamp(own.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limit::{Key, Space, Timestamp};
 
-/// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s.
-pub(super) const BEAT: u64 = 2_000_000;
+/// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s. The sweep looks twice a
+/// second, so the word comes every 1.5 s, and an idle sidecar makes less than one call a second.
+pub(super) const BEAT: u64 = 1_200_000;
 
-/// How long everyone has to put back what they know before anything starts, in data that begin anew: who is idle
-/// notices it with its next beat, and puts its rows back when it looks again. The sweep looks twice a second.
-pub(super) const SETTLING: u64 = BEAT + 1_500_000;
+/// How long everyone has to put back what they know before anything starts, in data that begin anew. A sidecar notices
+/// that with its next word, 1.5 s later at most, and puts its rows back in the same look.
+pub(super) const SETTLING: u64 = 2_000_000;
 
 /// What a sibling did that matters here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +23,7 @@ pub enum Wake {
     /// Slots of these keys ended.
     Freed(Vec<(Space, Key)>),
     /// A held job of this lane waits for a sidecar that has a worker for it: see
-    /// [`Store::offered`](super::Store::offered).
+    /// [`RowsOf::Offered`](super::RowsOf::Offered).
     Offered {
         /// The scope it was claimed in.
         scope: u64,
@@ -111,6 +112,15 @@ pub enum Step {
 /// The name of the number that says whether a queue is paused.
 pub(super) fn paused(queue: &str) -> String {
     kept_name(&format!("paused:{queue}")).into_owned()
+}
+
+/// The number that says whether a queue is paused, and the step that sets it.
+pub(super) fn pause(queue: &str, paused_now: bool) -> (String, Step) {
+    let step = Step::Put {
+        value: i64::from(paused_now),
+        version: None,
+    };
+    (paused(queue), step)
 }
 
 /// Longer names have no place in a database's index.

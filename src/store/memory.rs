@@ -1,7 +1,7 @@
 //! The store of one process: everything under one lock, gone when the process ends.
 //!
 //! Every step takes well under a microsecond and nothing waits inside, so one lock is all it needs;
-//! the answers of the [`Store`] trait are known when they are made.
+//! the answers of the [`Ledger`] are known when they are made.
 
 mod books;
 mod keys;
@@ -9,16 +9,18 @@ mod slab;
 
 pub(super) use self::books::Books;
 
+use std::pin::Pin;
+use std::sync::Arc;
+
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::clock::Clock;
-use super::fleet::Numbers;
-use super::{
-    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage, Verdict,
-    Wish,
-};
-use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
+use super::fleet::{self, Numbers};
+use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
+use super::remote::put_back;
+use super::{Answer, Change, Claimed, Gen, Number, Overrides, Row, Step, Taken, Wake, Wish};
+use crate::limit::{Key, Reserved, Space, Timestamp};
 
 /// Keeps usage in memory.
 #[derive(Debug)]
@@ -63,10 +65,6 @@ impl MemoryStore {
         self.books.lock()
     }
 
-    fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        self.numbers.lock()
-    }
-
     /// The books and the time. The clock is read under the lock, so that times are in the order of
     /// the steps.
     fn open(&self) -> (MutexGuard<'_, Books>, Timestamp) {
@@ -75,34 +73,27 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl Ledger for MemoryStore {
     fn at(&self, moment: Instant) -> Timestamp {
         self.clock.at(moment)
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         let (mut books, now) = self.open();
         Answer::now(books.take(asks, want, now))
     }
 
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
         let (mut books, now) = self.open();
-        Answer::now(books.reserve(&wish, now))
+        Answer::now(books.back(job, claim, now))
     }
 
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        let now = || self.clock.now();
-        Answer::now(self.books().claimed(claims, now))
-    }
-
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         let (mut books, now) = self.open();
-        Answer::now(books.back(job, generation, now))
-    }
-
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
-        let (mut books, now) = self.open();
-        Answer::now(books.end(job, generation, now))
+        let ended = jobs
+            .iter()
+            .filter_map(|(job, claim)| books.end(job, *claim, now));
+        Answer::now(ended.collect())
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
@@ -110,60 +101,76 @@ impl Store for MemoryStore {
         Answer::now(books.due(max, now))
     }
 
-    fn set(&self, change: Change) -> Answer<'_, bool> {
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         let (mut books, now) = self.open();
-        match change {
-            Change::Override { space, key, set } => {
-                return Answer::now(self.overrides.put(space, key, set));
-            }
-            Change::Setting { name, text } => {
-                return Answer::now(self.overrides.put_setting(name, text));
-            }
-            Change::Clear => {
-                self.overrides.clear();
-                self.numbers().clear();
-            }
-            _ => {}
+        let mut any = false;
+        for change in changes {
+            any |= match change {
+                Change::Override { space, key, set } => self.overrides.put(space, key, set),
+                Change::Setting { name, text } => self.overrides.put_setting(name, text),
+                Change::Paused { queue, paused } => {
+                    let (name, step) = fleet::pause(&queue, paused);
+                    self.numbers.lock().step(&name, step, now).done
+                }
+                _ => {
+                    if matches!(change, Change::Clear) {
+                        self.overrides.clear();
+                        self.numbers.lock().clear();
+                    }
+                    books.set(&change, now)
+                }
+            };
         }
-        Answer::now(books.set(change, now))
+        Answer::now(any)
     }
 
-    fn overrides(&self) -> &Overrides {
-        &self.overrides
-    }
-
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        Answer::now(self.books().row(job).cloned())
-    }
-
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
         let (books, now) = self.open();
-        Answer::now(books.room(limited, now))
+        Answer::now(books.states(keys, now))
     }
 
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        let (books, now) = self.open();
-        Answer::now(books.usage(space, key, limits, now))
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
+        Answer::now(match which {
+            RowsOf::Job(job) => self.books().row(job).cloned().into_iter().collect(),
+            RowsOf::Offered { .. } | RowsOf::Others { .. } => Vec::new(),
+        })
     }
 
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        let books = self.books();
-        let each = keys.iter().map(|(space, key)| books.active(*space, key));
-        Answer::now(each.collect())
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
-        Answer::now(self.books().count(place))
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
+        Answer::now(match which {
+            CountOf::Ours(place) => self.books().count(place) as u64,
+            CountOf::HeldByOthers(_) => 0,
+        })
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
-        let mut numbers = self.numbers();
+        let mut numbers = self.numbers.lock();
         Answer::now(numbers.step(name, step, self.clock.now()))
+    }
+
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        let (mut books, now) = self.open();
+        Answer::now(books.reserve(&wish, now))
+    }
+
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+        Answer::later(put_back(self, rows))
+    }
+
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing {
+            overrides: &self.overrides,
+            is_shared: false,
+            is_alone: false,
+            siblings: 0,
+            times_wiped: 0,
+            forgets_unsaid: true,
+            doubt: 0,
+        }
     }
 }
 

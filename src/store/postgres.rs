@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
-use super::{Clock, StoreError};
+use super::{Clock, Place, StoreError};
 use crate::limit::Timestamp;
 use link::Link;
 
@@ -192,7 +192,7 @@ impl Books for Server {
         self.owner.clone()
     }
 
-    async fn head(&mut self, _joins: bool) -> Result<Head, StoreError> {
+    async fn head(&mut self) -> Result<Head, StoreError> {
         self.with(async |session| session.head().await).await
     }
 
@@ -248,9 +248,9 @@ impl Books for Server {
             .await
     }
 
-    async fn count(&mut self, out: bool) -> Result<usize, StoreError> {
+    async fn count(&mut self, place: Place) -> Result<usize, StoreError> {
         let me = self.owner.clone();
-        self.with(async |session| session.count(&me, out).await)
+        self.with(async |session| session.count(&me, place).await)
             .await
     }
 

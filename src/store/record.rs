@@ -16,6 +16,8 @@ use crate::limit::{
 #[derive(Serialize, Deserialize)]
 struct Origin {
     claim_id: Arc<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<Arc<str>>,
     scope: u64,
     queue: Arc<str>,
     priority: i32,
@@ -72,6 +74,7 @@ pub(super) struct Texts<'a> {
 pub(super) fn claim(claimed: &Claimed) -> String {
     text(&Origin {
         claim_id: claimed.claim_id.clone(),
+        worker: claimed.worker.clone(),
         scope: claimed.scope,
         queue: claimed.queue.clone(),
         priority: claimed.priority,
@@ -110,6 +113,7 @@ pub(super) fn claimed(
         job: Arc::from(job),
         generation,
         claim_id: claim.claim_id,
+        worker: claim.worker,
         scope: claim.scope,
         queue: claim.queue,
         priority: claim.priority,
@@ -286,11 +290,20 @@ mod tests {
         // As it was written when 0 stood for both.
         let earlier = |attempt: u32| {
             format!(
-                r#"{{"claim_id":"sidecar","scope":1,"queue":"q","priority":0,"attempt":{attempt},"claimed_at":1}}"#
+                r#"{{"claim_id":"sidecar","scope":1,"queue":"q","priority":0,"attempt":{attempt},"claimed_at":4000000000000000}}"#
             )
         };
         assert_eq!(attempt_of(&earlier(0)), None);
         assert_eq!(attempt_of(&earlier(2)), Some(2));
+        let mut of = Claimed::from(Claim::of("a"));
+        of.worker = Some("w".into());
+        let (kept, limits) = (claim(&of), "[]");
+        let texts = Texts {
+            claim: &kept,
+            limits,
+        };
+        let read = claimed("a", Gen(1), 30_000_000, &texts).expect("ours");
+        assert_eq!(read.worker.as_deref(), Some("w"));
         // Siblings that know no better read it as they did.
         assert_eq!(text(None), earlier(0));
         assert_eq!(text(Some(2)), earlier(2));

@@ -12,6 +12,7 @@ mod script;
 mod target;
 mod wire;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,12 +23,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use super::fleet::BEAT;
-use super::remote::{News, Remote, heard, to_put_back};
+use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
+use super::remote::{News, Remote, heard, put_back};
 use super::{
-    Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish, record, refused_of,
+    Answer, Change, Claimed, Clock, Gen, Number, Place, Row, Step, StoreError, Taken, Verdict,
+    Wake, Wish, record,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
 use link::Link;
 use script::Scripts;
 
@@ -113,66 +115,41 @@ impl RedisStore {
         self.announce(&[]).await.map(drop)
     }
 
-    /// The states of keys, and the time at which they were read.
-    async fn states(
-        &self,
-        names: impl ExactSizeIterator<Item = String>,
-    ) -> Result<(Vec<KeyState>, Timestamp), StoreError> {
-        let count = names.len();
-        let write = |to: &mut Cmd| {
-            to.arg("keys").arg(count);
-            names.for_each(|name| {
-                to.arg(name);
-            });
-        };
-        let told = self.run(&self.scripts.look, write).await?;
-        let now = told.first().and_then(wire::int).map(wire::read_time);
-        let mut now = now.ok_or_else(|| self.strange(&told))?;
-        let mut states = Vec::with_capacity(count);
-        for nth in 1..=count {
-            let kept = match told.get(nth) {
-                None | Some(Value::Nil) => None,
-                Some(other) => Some(other),
-            };
-            let Some(kept) = kept else {
-                states.push(KeyState::default());
-                continue;
-            };
-            let state = wire::bytes(kept).and_then(KeyState::unpack);
-            let (state, seen) = state.ok_or_else(|| self.strange(&told))?;
-            now = now.max(seen);
-            states.push(state);
-        }
-        Ok((states, now))
-    }
-
-    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        let now = self.now();
+    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
+        let now = self.remote.clock.now();
         let write = |to: &mut Cmd| {
             to.arg(wire::time(self.not_after(now).0))
                 .arg(want.min(1 << 30))
-                .arg(wire::time(self.remote.lead.load(Ordering::Relaxed)))
                 .arg(asks.len());
             for ask in asks {
-                to.arg(&*ask.job).arg(wire::time(ask.generation.0));
+                to.arg(&*ask.job)
+                    .arg(wire::time(ask.generation.0))
+                    .arg(wire::time(ask.claimed_at.0));
                 wire::write_job(to, ask);
                 wire::write_limits(to, &ask.limited, now);
             }
         };
         let told = self.run(&self.scripts.take, write).await?;
-        let verdicts = told.get(1..).unwrap_or_default().iter().map(wire::verdict);
-        let verdicts: Option<Vec<Verdict>> = verdicts.collect();
-        let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         for ask in asks {
             self.remote.due_at(ask.look_again(now));
         }
-        verdicts.ok_or_else(|| self.strange(&told))
+        let ended = told.get(1).and_then(wire::list);
+        let ended = self.rows_in(ended.ok_or_else(|| self.strange(&told))?)?;
+        let verdicts = told.get(2..).unwrap_or_default().iter().map(wire::verdict);
+        let verdicts: Option<Vec<Verdict>> = verdicts.collect();
+        let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
+        let verdicts = verdicts.ok_or_else(|| self.strange(&told))?;
+        Ok(Taken { verdicts, ended })
     }
 
     async fn reserve_turns(&self, wish: &Wish<'_>) -> Result<Reserved, StoreError> {
         let write = |to: &mut Cmd| {
             to.arg(wish.want.min(1 << 10)).arg(wire::time(wish.ahead));
-            wire::write_limits(to, std::slice::from_ref(wish.limited), self.now());
+            wire::write_limits(
+                to,
+                std::slice::from_ref(wish.limited),
+                self.remote.clock.now(),
+            );
             to.arg(wish.unused.len());
             for at in wish.unused {
                 to.arg(wire::time(at.0));
@@ -218,11 +195,11 @@ impl RedisStore {
             // The receiver is in this very store.
             let _received = self.told.send(PushInfo { kind, data });
         }
-        self.rows(told.get(7..).unwrap_or_default())
+        self.rows_in(told.get(7..).unwrap_or_default())
     }
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
-        let now = self.now();
+        let now = self.remote.clock.now();
         self.remote.leaves(&change);
         let write = |to: &mut Cmd| {
             self.write_deadline(to);
@@ -234,14 +211,20 @@ impl RedisStore {
         Ok(done)
     }
 
-    async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+    /// Makes one change, or many that nobody waits to hear of one by one.
+    async fn change_all(&self, mut changes: Vec<Change>) -> Result<bool, StoreError> {
+        if changes.len() == 1
+            && let Some(change) = changes.pop()
+        {
+            return self.change(change).await;
+        }
         // What has effects here too is rare, and goes by itself.
         let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
         for change in apart {
             self.change(change).await?;
         }
         for some in changes.chunks(AT_ONCE) {
-            let now = self.now();
+            let now = self.remote.clock.now();
             some.iter().for_each(|change| self.remote.leaves(change));
             let write = |to: &mut Cmd| {
                 self.write_deadline(to);
@@ -249,7 +232,7 @@ impl RedisStore {
             };
             self.run(&self.scripts.set, write).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What a message of a sibling says; `None`: nothing for the caller.
@@ -284,161 +267,118 @@ impl RedisStore {
     }
 }
 
-impl Store for RedisStore {
+impl Ledger for RedisStore {
     fn at(&self, moment: Instant) -> Timestamp {
         self.remote.clock.at(moment)
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         if asks.is_empty() {
-            return Answer::now(Vec::new());
+            return Answer::now(Taken::default());
         }
         Answer::later(self.take_all(asks, want))
     }
 
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        if claims.is_empty() {
-            return Answer::now(Vec::new());
-        }
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
         Answer::later(async move {
-            let write = |to: &mut Cmd| {
-                to.arg("claimed").arg(claims.len());
-                for claim in claims {
-                    to.arg(&*claim.job).arg(wire::time(claim.generation.0));
-                }
-            };
-            let told = self.run(&self.scripts.end, write).await?;
-            self.rows(told.get(1..).unwrap_or_default())
-        })
-    }
-
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
-        Answer::later(async move {
-            let not_after = self.not_after(self.now());
+            let not_after = self.not_after(self.remote.clock.now());
             let write = |to: &mut Cmd| {
                 to.arg(wire::time(not_after.0)).arg(job);
-                to.arg(wire::time(generation.0));
+                to.arg(wire::time(claim.0));
             };
             let told = self.run(&self.scripts.back, write).await?;
-            self.remote.due_at(self.now());
+            self.remote.due_at(self.remote.clock.now());
             self.done(&told)
         })
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
-            let write = |to: &mut Cmd| {
-                to.arg("end").arg(1).arg(job);
-                match generation {
-                    Some(generation) => to.arg(wire::time(generation.0)),
-                    None => to.arg(-1),
-                };
-            };
-            let told = self.run(&self.scripts.end, write).await?;
-            let rows = self.rows(told.get(1..).unwrap_or_default())?;
-            Ok(rows.into_iter().next())
-        })
-    }
-
-    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
-        Answer::later(async move {
-            for some in claims.chunks(AT_ONCE) {
+            let mut ended = Vec::new();
+            for some in jobs.chunks(AT_ONCE) {
                 let write = |to: &mut Cmd| {
-                    to.arg("end").arg(some.len());
+                    to.arg(some.len());
                     for (job, claim) in some {
-                        to.arg(&**job).arg(wire::time(claim.0));
+                        to.arg(&**job);
+                        match claim {
+                            Some(claim) => to.arg(wire::time(claim.0)),
+                            None => to.arg(-1),
+                        };
                     }
                 };
-                self.run(&self.scripts.end, write).await?;
+                let told = self.run(&self.scripts.end, write).await?;
+                ended.extend(self.rows_in(told.get(1..).unwrap_or_default())?);
             }
-            Ok(())
+            Ok(ended)
         })
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        if self.remote.is_quiet(self.now()) {
+        if self.remote.is_quiet(self.remote.clock.now()) {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
     }
 
-    fn set(&self, change: Change) -> Answer<'_, bool> {
-        Answer::later(self.change(change))
-    }
-
-    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         Answer::later(self.change_all(changes))
     }
 
-    fn overrides(&self) -> &Overrides {
-        &self.remote.overrides
-    }
-
-    fn times_wiped(&self) -> u64 {
-        self.remote.anew.times()
-    }
-
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        Answer::later(async move { self.reserve_turns(&wish).await })
-    }
-
-    fn doubt(&self) -> u64 {
-        self.remote.clock.doubt()
-    }
-
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
-                to.arg("row").arg(job);
+                to.arg("keys").arg(keys.len());
+                for (space, key) in keys {
+                    to.arg(record::name(*space, key));
+                }
             };
             let told = self.run(&self.scripts.look, write).await?;
-            let rows = self.rows(told.get(1..).unwrap_or_default())?;
-            Ok(rows.into_iter().next())
+            let now = told.first().and_then(wire::int).map(wire::read_time);
+            let mut now = now.ok_or_else(|| self.strange(&told))?;
+            let mut states = Vec::with_capacity(keys.len());
+            for nth in 1..=keys.len() {
+                states.push(match told.get(nth) {
+                    None | Some(Value::Nil) => KeyState::default(),
+                    Some(kept) => {
+                        let state = wire::bytes(kept).and_then(KeyState::unpack);
+                        let (state, seen) = state.ok_or_else(|| self.strange(&told))?;
+                        now = now.max(seen);
+                        state
+                    }
+                });
+            }
+            Ok(KeyStates { states, now })
         })
     }
 
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
-        Answer::later(async move {
-            let names = limited.iter().map(|one| record::name(one.space, &one.key));
-            let (states, now) = self.states(names).await?;
-            Ok(self.remote.room(limited, &states, now))
-        })
-    }
-
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        Answer::later(async move {
-            let name = std::iter::once(record::name(space, key));
-            let (states, now) = self.states(name).await?;
-            Ok(states
-                .first()
-                .and_then(|state| Usage::of(state, limits, now)))
-        })
-    }
-
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        Answer::later(async move {
-            let names = keys.iter().map(|(space, key)| record::name(*space, key));
-            let (states, _) = self.states(names).await?;
-            Ok(states.iter().map(KeyState::active).collect())
-        })
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
-                to.arg("count").arg(match place {
-                    Place::Held => "h",
-                    Place::Out => "o",
-                });
+                match which {
+                    RowsOf::Job(job) => to.arg("row").arg(job),
+                    RowsOf::Offered { scope, queue, max } => {
+                        to.arg("offered").arg(record::lane(scope, queue)).arg(max)
+                    }
+                    RowsOf::Others { max } => to.arg("rows").arg(max),
+                };
+            };
+            let told = self.run(&self.scripts.look, write).await?;
+            self.rows_in(told.get(1..).unwrap_or_default())
+        })
+    }
+
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
+        Answer::later(async move {
+            let write = |to: &mut Cmd| {
+                match which {
+                    CountOf::Ours(Place::Held) => to.arg("count").arg("h"),
+                    CountOf::Ours(Place::Out) => to.arg("count").arg("o"),
+                    CountOf::HeldByOthers(queue) => to.arg("others").arg(queue),
+                };
             };
             let told = self.run(&self.scripts.look, write).await?;
             let count = told.get(1).and_then(wire::int);
-            let count = count.and_then(|count| usize::try_from(count).ok());
+            let count = count.and_then(|count| u64::try_from(count).ok());
             count.ok_or_else(|| self.strange(&told))
         })
     }
@@ -471,63 +411,8 @@ impl Store for RedisStore {
         })
     }
 
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let write = |to: &mut Cmd| {
-                let number = super::fleet::paused(queue);
-                self.write_deadline(to);
-                to.arg("paused")
-                    .arg(number)
-                    .arg(queue)
-                    .arg(u8::from(paused));
-            };
-            self.run(&self.scripts.set, write).await?;
-            Ok(())
-        })
-    }
-
-    fn lead(&self, micros: u64) {
-        self.remote.lead.store(micros, Ordering::Relaxed);
-    }
-
-    fn is_alone(&self) -> bool {
-        self.remote.alone.is()
-    }
-
-    fn siblings(&self) -> usize {
-        self.remote.siblings.load(Ordering::Relaxed)
-    }
-
-    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
-        Answer::later(async move {
-            let write = |to: &mut Cmd| {
-                to.arg("offered").arg(record::lane(scope, queue)).arg(max);
-            };
-            let told = self.run(&self.scripts.look, write).await?;
-            self.rows(told.get(1..).unwrap_or_default())
-        })
-    }
-
-    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
-        Answer::later(async move {
-            let write = |to: &mut Cmd| {
-                to.arg("others").arg(queue);
-            };
-            let told = self.run(&self.scripts.look, write).await?;
-            let held = told.get(1).and_then(wire::int);
-            let held = held.and_then(|held| u64::try_from(held).ok());
-            held.ok_or_else(|| self.strange(&told))
-        })
-    }
-
-    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        Answer::later(async move {
-            let write = |to: &mut Cmd| {
-                to.arg("rows").arg(max);
-            };
-            let told = self.run(&self.scripts.look, write).await?;
-            self.rows(told.get(1..).unwrap_or_default())
-        })
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        Answer::later(async move { self.reserve_turns(&wish).await })
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
@@ -535,18 +420,11 @@ impl Store for RedisStore {
             let knew = self.epoch().clone();
             self.join(knew).await?;
             self.remote.due_at(Timestamp(0));
-            let (out, held) = to_put_back(rows);
-            self.change_all(out).await?;
-            let mut refused = Vec::new();
-            for some in held.chunks(AT_ONCE) {
-                let verdicts = self.take_all(some, 0).await?;
-                refused.extend(refused_of(some, &verdicts));
-            }
-            Ok(refused)
+            put_back(self, rows).await
         })
     }
 
-    fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(async {
             let mut news = self.news.lock().await;
             loop {
@@ -559,5 +437,10 @@ impl Store for RedisStore {
                 }
             }
         })
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        // A replica that takes the place of its primary may not have the last writes.
+        self.remote.standing()
     }
 }

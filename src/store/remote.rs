@@ -1,5 +1,6 @@
 //! What stores that are elsewhere have in common, however they are asked: a Redis, or a database.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use super::anew::Anew;
 use super::clock::{Clock, ServerClock};
 use super::fleet::Alone;
 use super::record::{self, Kept};
-use super::{Change, Claimed, Overrides, Place, Room, Row, Wake};
-use crate::limit::{KeyState, Limited, Timestamp, lead_of};
+use super::{Change, Claimed, Ledger, Overrides, Place, Row, Standing, StoreError, Verdict, Wake};
+use crate::limit::Timestamp;
 
 /// What is kept here of a store that is elsewhere.
 #[derive(Debug)]
@@ -20,8 +21,6 @@ pub(super) struct Remote {
     pub(super) anew: Anew,
     pub(super) siblings: AtomicUsize,
     pub(super) alone: Alone,
-    /// How long a hand-out takes, in microseconds.
-    pub(super) lead: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
@@ -37,7 +36,6 @@ impl Remote {
             anew: Anew::default(),
             siblings: AtomicUsize::new(0),
             alone: Alone::default(),
-            lead: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
         }
@@ -110,11 +108,17 @@ impl Remote {
         }
     }
 
-    /// What may start where the keys of these limits have these states at `now`.
-    pub(super) fn room(&self, limited: &[Limited], states: &[KeyState], now: Timestamp) -> Room {
-        let lead = lead_of(limited, self.lead.load(Ordering::Relaxed));
-        let each = states.iter().zip(limited);
-        Room::of_all(each.map(|(state, one)| state.room_ahead(&one.limits, now, lead)))
+    /// What is known without a call.
+    pub(super) fn standing(&self) -> Standing<'_> {
+        Standing {
+            overrides: &self.overrides,
+            is_shared: true,
+            is_alone: self.alone.is(),
+            siblings: self.siblings.load(Ordering::Relaxed),
+            times_wiped: self.anew.times(),
+            forgets_unsaid: true,
+            doubt: self.clock.doubt(),
+        }
     }
 }
 
@@ -124,17 +128,30 @@ pub(super) fn to_connect(timeout: Duration) -> Duration {
     (10 * timeout).min(timeout.max(Duration::from_secs(5)))
 }
 
-/// What is to be put back of these rows: what adopts those that are out, and the jobs of those that are held,
-/// which are asked for without starting any.
-pub(super) fn to_put_back(rows: &[Row]) -> (Vec<Change>, Vec<&Claimed>) {
+/// Rows that are put back in one call: each is locked until it is written, and a server does nothing else meanwhile.
+const AT_ONCE: usize = 256;
+
+/// Puts rows back: those that are out take their slots again, held ones are asked for without starting any. Gives
+/// the held jobs that are another's by now.
+pub(super) async fn put_back(
+    ledger: &impl Ledger,
+    rows: &[Row],
+) -> Result<Vec<Arc<str>>, StoreError> {
     let (held, out): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.place == Place::Held);
     let adopt = |row: &Row| Change::Adopt {
         claimed: row.claimed.clone(),
         until: row.until,
     };
-    let out = out.into_iter().map(adopt).collect();
-    let held = held.into_iter().map(|row| &row.claimed).collect();
-    (out, held)
+    ledger.set_all(out.into_iter().map(adopt).collect()).await?;
+    let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
+    let mut refused = Vec::new();
+    for some in held.chunks(AT_ONCE) {
+        let taken = ledger.take(some, 0).await?;
+        let each = some.iter().zip(&taken.verdicts);
+        let lost = each.filter(|(_, verdict)| **verdict == Verdict::Lost);
+        refused.extend(lost.map(|(claimed, _)| claimed.job.clone()));
+    }
+    Ok(refused)
 }
 
 /// What a sibling says.

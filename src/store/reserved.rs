@@ -1,7 +1,7 @@
 //! Hot keys: start times reserved ahead of need, so that one call to the shared store serves many starts.
 //!
 //! A job of a policy with `sync = "reserved"` that has no other limit starts in a turn that the store has
-//! granted to this sidecar ([`Store::reserve`]): first come first served over the fleet, each within 5 ms of
+//! granted to this sidecar ([`Ledger::reserve`]): first come first served over the fleet, each within 5 ms of
 //! its time or not at all. The limit is never passed, for a turn counts in the store from the moment it is
 //! granted, used or not.
 //!
@@ -13,6 +13,7 @@ mod start;
 mod state;
 mod turns;
 
+use crate::store::LedgerExt;
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,9 +23,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::guard::Guard;
 use super::{
-    Answer, Change, Claimed, Gen, Known, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish, guard,
+    Answer, Change, Claimed, CountOf, Gen, KeyStates, Known, Ledger, Number, Place, Room, Row,
+    RowsOf, Standing, Step, StoreError, Taken, Wake, Wish,
 };
 use crate::limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Reserved, Space, Throttle, Timestamp, WindowKind,
@@ -72,7 +74,7 @@ pub fn is_hot(limits: &Limits) -> bool {
 /// A shared store of which the starts of some policies are reserved ahead.
 #[derive(Debug)]
 pub struct ReservedStore {
-    inner: Arc<dyn Store>,
+    inner: Arc<Guard>,
     /// Whether there was ever a policy to reserve for; until then nothing is kept here.
     used: AtomicBool,
     state: Mutex<State>,
@@ -81,8 +83,8 @@ pub struct ReservedStore {
 }
 
 impl ReservedStore {
-    /// Nothing is reserved before [`Store::reserve_for`].
-    pub fn new(inner: Arc<dyn Store>) -> ReservedStore {
+    /// Nothing is reserved before the policies are named.
+    pub fn new(inner: Arc<Guard>) -> ReservedStore {
         ReservedStore {
             inner,
             used: AtomicBool::new(false),
@@ -96,12 +98,20 @@ impl ReservedStore {
         self.state.lock()
     }
 
+    fn there(&self) -> &dyn Ledger {
+        &*self.inner
+    }
+
+    fn now(&self) -> Timestamp {
+        self.there().now()
+    }
+
     fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
 
     fn can_reserve(&self) -> bool {
-        !self.inner.is_lost() && self.inner.doubt() <= MOST_DOUBT
+        !self.inner.is_lost() && self.inner.standing().doubt <= MOST_DOUBT
     }
 
     /// Gives back what nobody used and nobody asks for any more.
@@ -140,7 +150,7 @@ impl ReservedStore {
     async fn look_there(&self) {
         let unheard = self.state().unheard();
         for (job, there) in unheard {
-            match self.inner.row(&job).await {
+            match self.there().row(&job).await {
                 Ok(row) if !self.inner.may_miss_rows() => {
                     self.state().heard_of(&job, there, row.is_some());
                 }
@@ -186,65 +196,57 @@ fn limited(key: &Key, limits: &Limits) -> Limited {
     }
 }
 
-impl Store for ReservedStore {
-    fn at(&self, moment: Instant) -> Timestamp {
-        self.inner.at(moment)
+impl ReservedStore {
+    pub(super) fn guard(&self) -> &Guard {
+        &self.inner
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
-        if !self.is_used() {
-            return self.inner.take(asks, want);
-        }
-        Answer::later(self.take_each(asks, want))
-    }
-
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        self.inner.reserve(wish)
-    }
-
-    fn doubt(&self) -> u64 {
-        self.inner.doubt()
-    }
-
-    fn lead(&self, micros: u64) {
-        self.inner.lead(micros);
-    }
-
-    fn turns(&self) -> (u64, u64) {
+    /// How many start times were granted ahead, and how many of them passed unused.
+    pub(super) fn turns(&self) -> (u64, u64) {
         let state = self.state();
         (state.granted, state.unused)
     }
 
-    fn reserve_for(&self, policies: Policies) {
+    /// The policies whose limits are reserved ahead, by their names, in place of earlier ones.
+    pub(super) fn reserve_for(&self, policies: Policies) {
         self.used.fetch_or(!policies.is_empty(), Ordering::AcqRel);
         self.state().policies = policies;
     }
 
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        if !self.is_used() {
-            return self.inner.claimed(claims);
+    /// What is known of a job's row without a call.
+    pub(super) fn known(&self, job: &str) -> Known {
+        match self.state().rows.row(job) {
+            Some(row) if row.place == Place::Out => Known::Out(Box::new(row.clone())),
+            Some(_) => Known::Unsure,
+            None => self.inner.known(job),
         }
-        Answer::later(async move {
-            let (mut over, there) = {
-                let mut state = self.state();
-                let over = state.rows.claimed(claims, || self.now());
-                for row in &over {
-                    state.out.remove(&row.claimed.job);
-                }
-                let mut there = Vec::new();
-                for claim in claims {
-                    let was_there = state.there.remove(&claim.job).is_some();
-                    if was_there || !state.is_reserved(&claim.limited) {
-                        there.push(*claim);
-                    }
-                }
-                (over, there)
-            };
-            if !there.is_empty() {
-                over.extend(self.inner.claimed(&there).await?);
+    }
+
+    /// What may start under these limits, all of them together.
+    pub(super) fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        if self.can_reserve() {
+            let now = self.now();
+            let mut state = self.state();
+            if let [one] = limited
+                && state.is_reserved(limited)
+            {
+                return Answer::now(state.turns(one).room(now));
             }
-            Ok(over)
-        })
+        }
+        self.inner.room(limited)
+    }
+}
+
+impl Ledger for ReservedStore {
+    fn at(&self, moment: Instant) -> Timestamp {
+        self.inner.at(moment)
+    }
+
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
+        if !self.is_used() {
+            return self.inner.take(asks, want);
+        }
+        Answer::later(self.take_each(asks, want))
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
@@ -255,14 +257,27 @@ impl Store for ReservedStore {
         }
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         let now = self.now();
-        let mut state = self.state();
-        if state.rows.row(job).is_some() {
-            return Answer::now(state.end(job, generation, now));
+        let (mut there, mut ended) = (Vec::new(), Vec::new());
+        {
+            let mut state = self.state();
+            for (job, claim) in jobs {
+                if state.rows.row(job).is_some() {
+                    ended.extend(state.end(job, *claim, now));
+                } else {
+                    state.there.remove(job);
+                    there.push((job.clone(), *claim));
+                }
+            }
         }
-        state.there.remove(job);
-        self.inner.end(job, generation)
+        if there.is_empty() {
+            return Answer::now(ended);
+        }
+        Answer::later(async move {
+            ended.extend(self.inner.end_all(&there).await?);
+            Ok(ended)
+        })
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
@@ -280,162 +295,48 @@ impl Store for ReservedStore {
         })
     }
 
-    fn set(&self, change: Change) -> Answer<'_, bool> {
-        if !self.is_used() {
-            return self.inner.set(change);
-        }
-        Answer::later(async move {
-            let (there, done) = self.change_here(vec![change]).await?;
-            match there.into_iter().next() {
-                Some(change) => self.inner.set(change).await,
-                None => Ok(done),
-            }
-        })
-    }
-
-    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         if !self.is_used() {
             return self.inner.set_all(changes);
         }
         Answer::later(async move {
-            let (there, _) = self.change_here(changes).await?;
+            let (there, done) = self.change_here(changes).await?;
             match there.is_empty() {
-                true => Ok(()),
-                false => self.inner.set_all(there).await,
+                true => Ok(done),
+                false => Ok(done | self.inner.set_all(there).await?),
             }
         })
     }
 
-    fn times_wiped(&self) -> u64 {
-        self.inner.times_wiped()
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
+        self.inner.states(keys)
     }
 
-    fn times_failed(&self) -> u64 {
-        self.inner.times_failed()
-    }
-
-    fn overrides(&self) -> &Overrides {
-        self.inner.overrides()
-    }
-
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        let here = self.state().rows.row(job).cloned();
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
+        let here = match which {
+            RowsOf::Job(job) => self.state().rows.row(job).cloned(),
+            _ => None,
+        };
         match here {
-            Some(row) => Answer::now(Some(row)),
-            None => self.inner.row(job),
+            Some(row) => Answer::now(vec![row]),
+            None => self.inner.rows(which),
         }
     }
 
-    fn known(&self, job: &str) -> Known {
-        match self.state().rows.row(job) {
-            Some(row) if row.place == Place::Out => Known::Out(Box::new(row.clone())),
-            Some(_) => Known::Unsure,
-            None => self.inner.known(job),
-        }
-    }
-
-    fn is_alone(&self) -> bool {
-        self.inner.is_alone()
-    }
-
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
-        if self.can_reserve() {
-            let now = self.now();
-            let mut state = self.state();
-            if let [one] = limited
-                && state.is_reserved(limited)
-            {
-                return Answer::now(state.turns(one).room(now));
-            }
-        }
-        self.inner.room(limited)
-    }
-
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        self.inner.usage(space, key, limits)
-    }
-
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        self.inner.active(keys)
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
-        let here = self.state().rows.count(place);
-        Answer::later(async move { Ok(here + self.inner.count(place).await?) })
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
+        let here = match which {
+            CountOf::Ours(place) => self.state().rows.count(place) as u64,
+            CountOf::HeldByOthers(_) => 0,
+        };
+        Answer::later(async move { Ok(here + self.inner.count_rows(which).await?) })
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         self.inner.number(name, step)
     }
 
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        self.inner.pause(queue, paused)
-    }
-
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
-    }
-
-    fn siblings(&self) -> usize {
-        self.inner.siblings()
-    }
-
-    fn is_lost(&self) -> bool {
-        self.inner.is_lost()
-    }
-
-    fn may_miss_rows(&self) -> bool {
-        self.inner.may_miss_rows()
-    }
-
-    fn has_answered(&self) -> bool {
-        self.inner.has_answered()
-    }
-
-    fn sets_aside(&self, claimed: &Claimed) -> bool {
-        self.inner.sets_aside(claimed)
-    }
-
-    fn told_anew(&self) -> Option<Instant> {
-        self.inner.told_anew()
-    }
-
-    fn elsewhere(&self) -> Vec<(Claimed, Option<Row>)> {
-        self.inner.elsewhere()
-    }
-
-    fn forgot(&self, gone: &[(Claimed, Option<Row>)]) {
-        let mut state = self.state();
-        for (claimed, _) in gone {
-            // It may have been claimed here again.
-            let known = state.there.get(&claimed.job);
-            if known.is_some_and(|there| there.claim == claimed.generation) {
-                state.there.remove(&claimed.job);
-            }
-        }
-        drop(state);
-        self.inner.forgot(gone);
-    }
-
-    fn declare(&self, by_policy: guard::Declared) {
-        self.inner.declare(by_policy);
-    }
-
-    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
-        self.inner.offered(scope, queue, max)
-    }
-
-    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
-        self.inner.held_by_others(queue)
-    }
-
-    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        self.inner.rows_of_others(max)
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.inner.reserve(wish)
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
@@ -447,13 +348,17 @@ impl Store for ReservedStore {
             let wake = self.inner.wake().await;
             if let Wake::Row { job } = &wake
                 && self.state().there.contains_key(job)
-                && let Ok(row) = self.inner.row(job).await
+                && let Ok(row) = self.there().row(job).await
                 && row.is_none_or(|row| !row.ours)
             {
                 self.state().there.remove(job);
             }
             wake
         })
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        self.inner.standing()
     }
 }
 

@@ -50,8 +50,10 @@ pub struct Claim {
     pub job: Arc<str>,
     /// Which claim this is.
     pub generation: Gen,
-    /// The worker id under which it was claimed.
+    /// The worker id under which it was claimed; empty: nobody knows, for the job was found running.
     pub claim_id: Arc<str>,
+    /// The worker that the job went to, as its FETCH named it; `None`: the job is not out, or nobody said.
+    pub worker: Option<Arc<str>>,
     /// The hash of the credentials it was claimed with.
     pub scope: u64,
     /// Its queue.
@@ -71,6 +73,19 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The worker id under which the job was claimed; `None`: nobody knows.
+    pub fn claimant(&self) -> Option<&Arc<str>> {
+        Some(&self.claim_id).filter(|id| !id.is_empty())
+    }
+
+    /// Whether another worker than this one has the job. A worker without a name is never taken for another, and a job
+    /// that nothing limits may have gone to the next worker without us.
+    pub fn is_with_another(&self, worker: Option<&str>) -> bool {
+        let worker = worker.filter(|worker| !worker.is_empty());
+        let both = self.worker.as_deref().zip(worker);
+        !self.limited.is_empty() && both.is_some_and(|(has, says)| has != says)
+    }
+
     /// When the owner of its held row must have sent a heartbeat: early enough that two may be lost.
     pub fn look_again(&self, now: Timestamp) -> Timestamp {
         now.plus(self.visibility / 3)
@@ -85,11 +100,13 @@ impl Claim {
             job: job.into(),
             generation: Gen(1),
             claim_id: "sidecar".into(),
+            worker: None,
             scope: 1,
             queue: "q".into(),
             priority: 0,
             attempt: Some(1),
-            claimed_at: Timestamp(1),
+            // Later than any start of a test, so that a newer claim ends the row of an older one.
+            claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
             limited: [].into(),
         }

@@ -18,10 +18,10 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Verdict, fleet, record};
+use super::{Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Taken, record};
 use crate::limit::{KeyState, Limited, Reserved, Timestamp};
 
-pub(super) use flat::{Flat, Kept, number, unsigned};
+pub(super) use flat::{Flat, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
@@ -52,8 +52,6 @@ pub(super) enum Op {
     Take {
         asks: Vec<Claimed>,
         want: usize,
-        /// How long a hand-out takes, in microseconds.
-        lead: u64,
     },
     Reserve {
         limited: Limited,
@@ -61,20 +59,14 @@ pub(super) enum Op {
         ahead: u64,
         unused: Vec<Timestamp>,
     },
-    Claimed(Vec<(Arc<str>, Gen)>),
     Back(Arc<str>, Gen),
-    End(Arc<str>, Option<Gen>),
-    EndAll(Vec<(Arc<str>, Gen)>),
+    End(Vec<(Arc<str>, Option<Gen>)>),
     Set(Change),
     /// Many at once, none of which [is apart](Change::is_apart).
     SetAll(Vec<Change>),
     Row(Arc<str>),
     States(Vec<String>),
     Number(String, Step),
-    Pause {
-        queue: Arc<str>,
-        paused: bool,
-    },
     Due {
         max: usize,
         found: Due,
@@ -107,12 +99,10 @@ pub(super) enum Op {
 
 #[derive(Debug)]
 pub(super) enum Reply {
-    Verdicts(Vec<Verdict>),
+    Taken(Taken),
     Reserved(Reserved),
     Rows(Vec<Row>),
     Done(bool),
-    Ended(Option<Row>),
-    Row(Option<Row>),
     States(Vec<KeyState>),
     Number(Number),
     Due {
@@ -150,15 +140,12 @@ impl Op {
             Op::Reserve { limited, .. } => {
                 need.name(record::name(limited.space, &limited.key));
             }
-            Op::Claimed(claims) | Op::EndAll(claims) => {
-                claims.iter().for_each(|(job, _)| need.job(job))
-            }
-            Op::Back(job, _) | Op::End(job, _) | Op::Row(job) => need.job(job),
+            Op::End(jobs) => jobs.iter().for_each(|(job, _)| need.job(job)),
+            Op::Back(job, _) | Op::Row(job) => need.job(job),
             Op::Set(change) => need.change(change),
             Op::SetAll(changes) => changes.iter().for_each(|change| need.change(change)),
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
-            Op::Pause { queue, .. } => need.number(&fleet::paused(queue)),
             Op::Due { found, .. } => {
                 let rows = [&found.mine, &found.others_out, &found.over];
                 rows.into_iter().flatten().for_each(|job| need.job(job));
@@ -181,11 +168,11 @@ impl Op {
         }
     }
 
-    fn step(&self, page: &mut Page, me: &Arc<str>) -> Result<Reply, StoreError> {
+    fn step(&self, page: &mut Page) -> Result<Reply, StoreError> {
         Ok(match self {
-            Op::Take { asks, want, lead } => {
+            Op::Take { asks, want } => {
                 page.is_settled(*want)?;
-                Reply::Verdicts(page.take(asks, *want, *lead, me))
+                Reply::Taken(page.step().take(asks.iter(), *want))
             }
             Op::Reserve {
                 limited,
@@ -194,36 +181,23 @@ impl Op {
                 unused,
             } => {
                 page.is_settled(*want)?;
-                Reply::Reserved(page.reserve(limited, *want, *ahead, unused))
+                Reply::Reserved(page.step().reserve(limited, *want, *ahead, unused))
             }
-            Op::Claimed(claims) => Reply::Rows(page.claimed(claims, me)),
-            Op::Back(job, claim) => Reply::Done(page.back(job, *claim)),
-            Op::End(job, claim) => Reply::Ended(page.end(job, *claim, me)),
-            Op::EndAll(claims) => Reply::Done(page.end_all(claims, me)),
-            Op::Set(change) => Reply::Done(page.set_one(change, me)?),
-            Op::SetAll(changes) => Reply::Done(page.set_all(changes, me)),
-            Op::Row(job) => Reply::Row(page.row(job, me)),
+            Op::Back(job, claim) => Reply::Done(page.step().back(job, *claim)),
+            Op::End(jobs) => {
+                let ended = jobs
+                    .iter()
+                    .filter_map(|(job, claim)| page.step().end(job, *claim));
+                Reply::Rows(ended.collect())
+            }
+            Op::Set(change) => Reply::Done(page.set_one(change)?),
+            Op::SetAll(changes) => Reply::Done(page.set_all(changes)),
+            Op::Row(job) => Reply::Rows(page.row(job).into_iter().collect()),
             Op::States(names) => {
                 Reply::States(names.iter().map(|name| page.state_of(name)).collect())
             }
             Op::Number(name, step) => Reply::Number(page.number(name, *step)),
-            Op::Pause { queue, paused } => Reply::Number(page.pause(queue, *paused, me)),
-            Op::Due { max, found } => {
-                let rows = page.due(found, *max, me);
-                page.forget(&found.idle);
-                let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.now;
-                let others = page.live.iter().filter(|(owner, _)| **owner != **me);
-                Reply::Due {
-                    rows,
-                    siblings: others.clone().filter(|(_, seen)| alive(seen)).count(),
-                    alone: others.count() == 0 && !found.strangers,
-                    lanes: found.lanes.clone(),
-                    first: found.first,
-                    edition: page.edition,
-                    more: are_many(&found.idle),
-                    ahead: page.ahead,
-                }
-            }
+            Op::Due { max, found } => due(page, *max, found),
             Op::Forget { found } => {
                 page.forget(found);
                 Reply::Done(are_many(found))
@@ -234,14 +208,36 @@ impl Op {
                 max,
                 found,
             } => {
-                let rows = page.offered(found, (*scope, queue), me).into_iter();
+                let rows = page.offered(found, (*scope, queue)).into_iter();
                 Reply::Rows(rows.take(*max).collect())
             }
             Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {
                 Reply::Done(false)
             }
-            Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(found, me)),
+            Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(found)),
         })
+    }
+}
+
+/// Our overdue rows and those of sidecars that are gone, and what is known of the others.
+fn due(page: &mut Page, max: usize, found: &Due) -> Reply {
+    let rows = page.due(found, max);
+    page.forget(&found.idle);
+    let alive = |seen: &Timestamp| seen.plus(SILENCE) > page.head.now;
+    let others = page
+        .head
+        .live
+        .iter()
+        .filter(|(owner, _)| **owner != *page.me);
+    Reply::Due {
+        rows,
+        siblings: others.clone().filter(|(_, seen)| alive(seen)).count(),
+        alone: others.count() == 0 && !found.strangers,
+        lanes: found.lanes.clone(),
+        first: found.first,
+        edition: page.head.edition,
+        more: are_many(&found.idle),
+        ahead: page.head.ahead,
     }
 }
 
@@ -288,12 +284,12 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
     let wanted = || !answer.is_closed();
     let done = async {
         let known = epoch.as_deref();
-        let head = books.head(known.is_none()).await?;
+        let head = books.head().await?;
         if known.is_some_and(|known| known != head.epoch) {
             return Err(StoreError::Wiped);
         }
         let reply = match op {
-            Op::Count(place) => Reply::Count(books.count(place == Place::Out).await?),
+            Op::Count(place) => Reply::Count(books.count(place).await?),
             Op::Others(queue) => Reply::Count(books.others(&queue).await?),
             Op::Overrides => {
                 let texts = books.overrides().await?;
@@ -401,18 +397,18 @@ async fn transact<B: Books>(
         }
         job.op.need(&mut need);
     }
-    let me = books.me();
     let mut page = books.begin(&need).await?;
+    page.me = books.me();
     // From here to the commit what they are about is locked: what undoes it comes after it.
     jobs.retain(|job| !job.is_stale());
     let mut replies = Vec::with_capacity(jobs.len());
     for job in jobs.iter() {
         replies.push(match job.epoch.as_deref() {
-            Some(known) if known == page.epoch => job.op.step(&mut page, &me),
+            Some(known) if known == page.head.epoch => job.op.step(&mut page),
             _ => Err(StoreError::Wiped),
         });
-        page.finish(&me);
+        page.finish();
     }
     books.commit(&page).await?;
-    Ok((page.now, replies))
+    Ok((page.head.now, replies))
 }

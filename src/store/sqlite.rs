@@ -25,7 +25,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
-use super::{Clock, StoreError};
+use super::{Clock, Place, StoreError};
 use crate::limit::Timestamp;
 
 pub use inspect::inspect;
@@ -297,7 +297,7 @@ impl Books for File {
         self.owner.clone()
     }
 
-    async fn head(&mut self, _joins: bool) -> Result<Head, StoreError> {
+    async fn head(&mut self) -> Result<Head, StoreError> {
         let now = self.now();
         self.with(|connection| table::head(connection, now))
     }
@@ -368,9 +368,9 @@ impl Books for File {
         self.with(|connection| table::of_others(connection, &me, now, max))
     }
 
-    async fn count(&mut self, out: bool) -> Result<usize, StoreError> {
+    async fn count(&mut self, place: Place) -> Result<usize, StoreError> {
         let me = self.owner.clone();
-        self.with(|connection| table::count(connection, &me, out))
+        self.with(|connection| table::count(connection, &me, place))
     }
 
     async fn others(&mut self, queue: &str) -> Result<usize, StoreError> {

@@ -1,4 +1,4 @@
-//! Bodies on their way: what goes to the backend, and what comes from it.
+//! The bodies of requests to the backend, and of its replies.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,11 +12,10 @@ use hyper::body::Incoming;
 
 use super::Upstream;
 use super::gate::hold;
-use super::link::Link;
+use super::link::HttpLink;
 use crate::net::Stream;
 
-/// Why a body did not come whole: the only error of every body here, so that whoever gets it
-/// knows whose fault it is.
+/// Why a body did not come whole. Every body here has only this error, so the reader knows whose fault it is.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// The client's connection broke, or its framing is wrong.
@@ -29,10 +28,10 @@ pub enum BodyError {
 
 /// A request's body on its way to the backend.
 #[derive(Debug)]
-pub struct RequestBody(Kind);
+pub struct RequestBody(BodySource);
 
 #[derive(Debug)]
-enum Kind {
+enum BodySource {
     Whole(Bytes),
     Stream {
         body: Incoming,
@@ -40,7 +39,7 @@ enum Kind {
     },
 }
 
-/// How far a streamed request body is; shared with the one who waits for the reply.
+/// The progress of a streamed request body, shared with the task that waits for the reply.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     frames: AtomicU32,
@@ -48,12 +47,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Frames passed on so far (it may wrap; only change matters).
+    /// The frames passed on so far. It may wrap: only changes matter.
     pub(super) fn frames(&self) -> u32 {
         self.frames.load(Ordering::Relaxed)
     }
 
-    /// Whether the next part has yet to come from the client.
+    /// Whether the client must send the next part.
     pub(super) fn waits_for_client(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -63,24 +62,24 @@ impl RequestBody {
     /// The progress of a streamed body; a whole one needs none.
     pub(super) fn progress(&self) -> Option<Arc<Progress>> {
         match &self.0 {
-            Kind::Whole(_) => None,
-            Kind::Stream { progress, .. } => Some(Arc::clone(progress)),
+            BodySource::Whole(_) => None,
+            BodySource::Stream { progress, .. } => Some(Arc::clone(progress)),
         }
     }
 }
 
 impl From<Bytes> for RequestBody {
     fn from(bytes: Bytes) -> RequestBody {
-        RequestBody(Kind::Whole(bytes))
+        RequestBody(BodySource::Whole(bytes))
     }
 }
 
 impl From<Incoming> for RequestBody {
     fn from(body: Incoming) -> RequestBody {
         if body.is_end_stream() {
-            return RequestBody(Kind::Whole(Bytes::new()));
+            return RequestBody(BodySource::Whole(Bytes::new()));
         }
-        RequestBody(Kind::Stream {
+        RequestBody(BodySource::Stream {
             body,
             progress: Arc::default(),
         })
@@ -96,11 +95,11 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.get_mut().0 {
-            Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Kind::Stream { body, progress } => {
+            BodySource::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            BodySource::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            BodySource::Stream { body, progress } => {
                 let (polled, held) = hold(|| Pin::new(&mut *body).poll_frame(cx));
-                // Whoever reads the client's connection is to go on, unless that was all.
+                // The task that reads the client's connection must go on, unless this was the last part.
                 if let Some(held) = held.filter(|_| !body.is_end_stream()) {
                     held.wake();
                 }
@@ -117,31 +116,31 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Whole(bytes) => bytes.is_empty(),
-            Kind::Stream { body, .. } => body.is_end_stream(),
+            BodySource::Whole(bytes) => bytes.is_empty(),
+            BodySource::Stream { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream { body, .. } => body.size_hint(),
+            BodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Stream { body, .. } => body.size_hint(),
         }
     }
 }
 
-/// A reply's body with the connection that it comes on. When it has ended cleanly the connection
-/// is idle again; dropped earlier, the connection is closed.
+/// A reply's body with the connection that it comes on. At its end the connection becomes idle; dropped earlier, the
+/// connection is closed.
 #[derive(Debug)]
 pub struct ReplyBody {
     body: Incoming,
-    link: Option<Box<Link>>,
+    link: Option<Box<HttpLink>>,
     home: Upstream,
 }
 
 impl ReplyBody {
     /// The body of a reply whose head came over `link`.
-    pub(super) fn new(body: Incoming, link: Box<Link>, home: Upstream) -> ReplyBody {
+    pub(super) fn new(body: Incoming, link: Box<HttpLink>, home: Upstream) -> ReplyBody {
         ReplyBody {
             body,
             link: Some(link),
@@ -149,20 +148,20 @@ impl ReplyBody {
         }
     }
 
-    /// The stream and what was read behind the head, once the backend has switched protocols.
+    /// The raw stream, and the bytes read past the head, once the backend has switched protocols.
     pub async fn into_stream(mut self) -> Option<(Stream, Bytes)> {
         self.link.take()?.into_stream().await
     }
 
-    /// What has been read. Only the connection brings more, and we poll it ourselves: the body
-    /// needs no waker, nor the connection the wake that taking causes.
+    /// Takes the part that has been read. Only the connection brings more, and we poll it ourselves: so the body needs
+    /// no waker, and the wake that taking causes is not needed either.
     fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let mut quiet = Context::from_waker(Waker::noop());
         hold(|| Pin::new(&mut self.body).poll_frame(&mut quiet)).0
     }
 
-    /// Gives the connection back if the body is at its end. Not for a reply that switched protocols:
-    /// its connection is no longer ours.
+    /// Gives the connection back at the end of the body. A reply that switched protocols must not do this, because its
+    /// connection is no longer ours.
     pub(super) fn release_at_end(&mut self) {
         if self.body.is_end_stream()
             && let Some(link) = self.link.take()

@@ -1,6 +1,6 @@
-//! Wakes that a task gives itself. Taking a part of a body wakes whoever fills that body, and with
-//! us that is often the very task that takes it: it would be polled once more for nothing, twice a
-//! request. A [`Gate`] around the task's waker lets the taker look at such a wake before it counts.
+//! Catches wakes that a task gives itself. Taking a part of a body wakes the task that fills that body, which here is
+//! often the same task: it would be polled once more for nothing, twice a request. A [`WakeGate`] around the task's
+//! waker lets the taker look at such a wake before it counts.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -10,32 +10,32 @@ use std::task::{Poll, Wake, Waker};
 thread_local! {
     /// Whether wakes are being held on this thread, and the last one that was.
     static HOLDING: Cell<bool> = const { Cell::new(false) };
-    static HELD: Cell<Option<Arc<Gate>>> = const { Cell::new(None) };
+    static HELD: Cell<Option<Arc<WakeGate>>> = const { Cell::new(None) };
 }
 
 /// A waker whose wakes can be caught.
 #[derive(Debug)]
-pub struct Gate(Waker);
+pub struct WakeGate(Waker);
 
-impl Gate {
+impl WakeGate {
     /// A waker that wakes `task`, unless it is held.
     pub fn before(task: &Waker) -> Waker {
-        Waker::from(Arc::new(Gate(task.clone())))
+        Waker::from(Arc::new(WakeGate(task.clone())))
     }
 }
 
-impl Wake for Gate {
-    fn wake(self: Arc<Gate>) {
+impl Wake for WakeGate {
+    fn wake(self: Arc<WakeGate>) {
         if !HOLDING.get() {
             return self.0.wake_by_ref();
         }
         if let Some(other) = HELD.replace(Some(self)) {
-            // Two in one step: only the last can be given to the caller, so this one counts.
+            // Two wakes in one step: the caller gets only the last one, so this one counts now.
             other.0.wake_by_ref();
         }
     }
 
-    fn wake_by_ref(self: &Arc<Gate>) {
+    fn wake_by_ref(self: &Arc<WakeGate>) {
         if HOLDING.get() {
             Arc::clone(self).wake()
         } else {
@@ -44,7 +44,7 @@ impl Wake for Gate {
     }
 }
 
-/// Ends the holding also when the step panics: or no wake on this thread would count any more.
+/// Ends the holding even if the step panics: otherwise no wake on this thread would count any more.
 struct Holding;
 
 impl Holding {
@@ -60,8 +60,7 @@ impl Drop for Holding {
     }
 }
 
-/// Does one short step, and hands over the wake that it caused instead of letting it through.
-/// Dropping that wake says that nobody needs it.
+/// Runs one short step, and returns the wake that it caused instead of letting it through. Drop it if nobody needs it.
 pub(crate) fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
     let holding = Holding::begin();
     let done = step();
@@ -69,7 +68,7 @@ pub(crate) fn hold<T>(step: impl FnOnce() -> T) -> (T, Option<Waker>) {
     (done, HELD.take().map(|gate| gate.0.clone()))
 }
 
-/// Polls once, and says how it went. What is over then needs no clock and no timer.
+/// Polls once. A future that is ready at once needs no clock and no timer.
 pub(crate) async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
@@ -91,7 +90,7 @@ mod tests {
     #[test]
     fn a_held_wake_counts_only_when_it_is_passed_on() {
         let count = Arc::new(Count(AtomicUsize::new(0)));
-        let gate = Gate::before(&Waker::from(Arc::clone(&count)));
+        let gate = WakeGate::before(&Waker::from(Arc::clone(&count)));
         let wakes = || count.0.load(Ordering::Relaxed);
         gate.wake_by_ref();
         assert_eq!(wakes(), 1);
@@ -110,7 +109,7 @@ mod tests {
         let counts = [0, 1].map(|_| Arc::new(Count(AtomicUsize::new(0))));
         let gates = counts
             .each_ref()
-            .map(|count| Gate::before(&Waker::from(Arc::clone(count))));
+            .map(|count| WakeGate::before(&Waker::from(Arc::clone(count))));
         let ((), held) = hold(|| {
             gates
                 .each_ref()

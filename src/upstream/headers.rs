@@ -1,18 +1,17 @@
-//! What of a head belongs to one connection only, and does not cross to the other side.
+//! Finds and removes the headers that belong to one connection and must not cross to the other side.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// `Keep-Alive`, which `http` has no constant for.
+/// `http` has no constant for this name.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-/// What old clients send in place of `Connection`.
+/// Old clients send this instead of `Connection`.
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// Goes with `Upgrade: h2c` (Java's client offers it on every first request).
+/// Sent with `Upgrade: h2c`, which Java's client offers on every first request.
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Which headers that do not go on as they are a request has. One look at each name costs less than
-/// a lookup for each of these.
+/// Which headers of a request need a change. One pass over the names costs less than a lookup for each of these.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Seen {
+pub(super) struct SpecialHeaders {
     pub(super) hop_by_hop: bool,
     pub(super) upgrade: bool,
     pub(super) expect: bool,
@@ -20,16 +19,16 @@ pub(super) struct Seen {
     pub(super) content_length: bool,
 }
 
-/// The same value in memory of its own. One that came over a connection is a part of what was read there,
-/// all of which would stay as long as it is kept.
+/// Copies a value into memory of its own. A received value is a part of everything that was read with it, and would
+/// keep all of it alive.
 pub fn detached(value: &HeaderValue) -> HeaderValue {
     // Always `Ok`: these bytes are a value already.
     HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
-impl Seen {
-    pub(super) fn of(headers: &HeaderMap) -> Seen {
-        let mut seen = Seen::default();
+impl SpecialHeaders {
+    pub(super) fn of(headers: &HeaderMap) -> SpecialHeaders {
+        let mut seen = SpecialHeaders::default();
         for name in headers.keys() {
             match *name {
                 header::EXPECT => seen.expect = true,
@@ -84,7 +83,7 @@ pub fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderNa
         .iter()
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .map(|word| word.trim_ascii())
-        // These two are words of the protocol, by far the most frequent, and name nothing.
+        // These two frequent words belong to the protocol and name no header.
         .filter(|word| {
             !word.eq_ignore_ascii_case(b"keep-alive") && !word.eq_ignore_ascii_case(b"close")
         })
@@ -98,7 +97,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
         | header::TRAILER
         | header::TRANSFER_ENCODING
         | header::UPGRADE => true,
-        // Names that `http` knows are told apart by number; only the others are compared as text.
+        // `http` tells the names it knows apart by number; only the others are compared as text.
         _ => *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS,
     }
 }

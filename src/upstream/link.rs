@@ -1,4 +1,4 @@
-//! One connection to the backend, and the stack of those that are idle.
+//! A connection to the backend, and the stack of idle ones.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,32 +18,32 @@ use super::gate::hold;
 use crate::boxed::boxed;
 use crate::net::Stream;
 
-/// What one connection may buffer, in bytes.
+/// The most bytes that one connection buffers.
 const BUFFER: usize = 64 * 1024;
 
-/// When the timer of a new connection fires first; it then moves to where it is needed.
+/// When the timer of a new connection fires first. Later it moves to where it is needed.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
 
 /// An HTTP/1.1 connection. No task of its own drives it: whoever waits for a reply polls it, so a
 /// request costs no switch between tasks, and giving up on a request is dropping its connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct HttpLink {
     sender: SendRequest<RequestBody>,
-    /// `None`: it has ended, and gave back what it had not taken up.
+    /// `None` once it has ended and given back a request that it had not taken up.
     connection: Option<Connection<TokioIo<Stream>, RequestBody>>,
     /// The connection has ended; it must not be polled again.
     over: bool,
-    /// For heads that do not come. It stays set from request to request and is moved only when it
-    /// fires or would fire too late, so that most requests touch no timer.
+    /// Fires when a head does not come. It stays set from request to request and moves only when it fires or would
+    /// fire too late, so most requests touch no timer.
     timer: Pin<Box<Sleep>>,
-    /// When its last request began. Idle connections are counted from there: to read the clock once
-    /// more at the end of each request would only keep a few a little longer.
+    /// When its last request began. Idle time counts from there, which saves one reading of the clock for each
+    /// request.
     since: Instant,
 }
 
 /// How long to wait for a head.
 pub(super) struct Patience {
-    /// From `since`, or from the last part of the request's body that moved.
+    /// How long to wait, from `since` or from the last part of the request's body that moved.
     pub(super) time: Duration,
     /// Now.
     pub(super) since: Instant,
@@ -52,8 +52,8 @@ pub(super) struct Patience {
 }
 
 /// Why there is no head of a reply.
-pub(super) enum Failure {
-    /// Nothing of the request was written; here it is again.
+pub(super) enum ExchangeFailure {
+    /// Nothing of the request was written, so it is returned for another try.
     Unwritten(Box<Request<RequestBody>>, hyper::Error),
     /// The request may have been read; without an error the connection just ended.
     Broken(Option<hyper::Error>),
@@ -63,14 +63,14 @@ pub(super) enum Failure {
     Stalled,
 }
 
-impl Link {
+impl HttpLink {
     /// Begins HTTP on a fresh stream.
-    pub(super) async fn open(stream: Stream) -> hyper::Result<Box<Link>> {
+    pub(super) async fn open(stream: Stream) -> hyper::Result<Box<HttpLink>> {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
         let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
-        Ok(Box::new(Link {
+        Ok(Box::new(HttpLink {
             sender,
             connection: Some(connection),
             over: false,
@@ -79,23 +79,23 @@ impl Link {
         }))
     }
 
-    /// Moves bytes both ways; true when the connection has ended.
+    /// Moves bytes both ways. Returns `true` when the connection has ended.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         self.over = self.over || poll(&mut self.connection, cx).is_ready();
         self.over
     }
 
-    /// Sends a request and waits for the head of its reply as long as told. Nothing is written to a connection on
-    /// which something came while it was idle, its end above all.
+    /// Sends a request and waits for the head of its reply for as long as `patience` says. Nothing is written to a
+    /// connection on which something came while it was idle, above all its end.
     ///
-    /// Futures grow with every layer that awaits them, and are copied each time that one is begun. So
-    /// what is large in this one is in boxes.
+    /// Large parts of this future are boxed: futures grow with every layer that awaits them, and are copied each time
+    /// one starts.
     pub(super) fn exchange(
         &mut self,
         request: Box<Request<RequestBody>>,
         patience: Patience,
-    ) -> impl Future<Output = Result<Response<Incoming>, Failure>> + Send + '_ {
-        let Link {
+    ) -> impl Future<Output = Result<Response<Incoming>, ExchangeFailure>> + Send + '_ {
+        let HttpLink {
             sender,
             connection,
             over,
@@ -104,22 +104,24 @@ impl Link {
         } = self;
         *since = patience.since;
         let mut waiting = Waiting::begin(patience, timer.as_mut());
-        // Whoever polled the connection last would be woken for it, and it is polled right after this.
+        // The held wake is for the task that polled the connection last, and that is polled right after this.
         let (mut head, _nobody) = hold(|| boxed(|| sender.try_send_request(*request)));
         std::future::poll_fn(move |cx| {
             *over = *over || poll(connection, cx).is_ready();
-            // Only the connection can bring the head, and it was just polled: no waker needed.
+            // Only the connection can bring the head, and it was just polled, so no waker is needed.
             loop {
                 let polled = head.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 return match polled {
                     Poll::Ready(Ok(head)) => Poll::Ready(Ok(head)),
                     Poll::Ready(Err(mut error)) => Poll::Ready(Err(match error.take_message() {
-                        Some(request) => Failure::Unwritten(Box::new(request), error.into_error()),
-                        None if connection.is_none() => Failure::Broken(None),
-                        None => Failure::Broken(Some(error.into_error())),
+                        Some(request) => {
+                            ExchangeFailure::Unwritten(Box::new(request), error.into_error())
+                        }
+                        None if connection.is_none() => ExchangeFailure::Broken(None),
+                        None => ExchangeFailure::Broken(Some(error.into_error())),
                     })),
                     Poll::Pending if *over && connection.is_some() => {
-                        // A request that it had not taken up comes back when it goes.
+                        // Dropping the connection returns a request that it had not taken up.
                         *connection = None;
                         continue;
                     }
@@ -129,7 +131,7 @@ impl Link {
         })
     }
 
-    /// The stream itself and what was read past the head, after a reply that switched protocols.
+    /// The raw stream, and the bytes read past the head, after a reply that switched protocols.
     pub(super) async fn into_stream(mut self: Box<Self>) -> Option<(Stream, Bytes)> {
         std::future::poll_fn(|cx| {
             if self.drive(cx) {
@@ -150,7 +152,7 @@ fn poll(
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     match connection {
-        // How it ended is told by what it was to bring.
+        // The pending request or body shows how the connection ended.
         Some(connection) => Pin::new(connection).poll(cx).map(drop),
         None => Poll::Ready(()),
     }
@@ -160,7 +162,7 @@ fn poll(
 struct Waiting {
     patience: Patience,
     deadline: Instant,
-    /// How far the body was when the wait began anew.
+    /// The body's progress when the wait began anew.
     frames: u32,
 }
 
@@ -178,7 +180,7 @@ impl Waiting {
     }
 
     /// Ready when the time is up.
-    fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<Failure> {
+    fn poll(&mut self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<ExchangeFailure> {
         while timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if self.deadline <= now {
@@ -198,34 +200,33 @@ impl Waiting {
         Poll::Pending
     }
 
-    fn give_up(&self) -> Failure {
+    fn give_up(&self) -> ExchangeFailure {
         match &self.patience.progress {
-            Some(body) if body.waits_for_client() => Failure::Stalled,
-            _ => Failure::Late,
+            Some(body) if body.waits_for_client() => ExchangeFailure::Stalled,
+            _ => ExchangeFailure::Late,
         }
     }
 }
 
-/// Idle connections, the last used on top. The backend closes those that it has not heard from
-/// for a while, so the old ones at the bottom go first.
+/// Idle connections, with the last used one on top. The backend closes connections that it has not heard from for a
+/// while, so the old ones at the bottom go first.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
-    links: VecDeque<Box<Link>>,
-    /// A task comes by to close the old ones, for times without requests.
+    links: VecDeque<Box<HttpLink>>,
+    /// Whether a task comes to close the old ones, for times without requests.
     swept: bool,
 }
 
 impl Idle {
-    /// The youngest connection, if it was used within `idle`. Whether it is still good shows when it is used.
-    pub(super) fn pop(&mut self, now: Instant, idle: Duration) -> Option<Box<Link>> {
+    /// Takes the youngest connection if it was used within `idle`. Whether it still works shows when it is used.
+    pub(super) fn pop(&mut self, now: Instant, idle: Duration) -> Option<Box<HttpLink>> {
         self.expire(now, idle);
         self.links.pop_back()
     }
 
-    /// Keeps a connection whose reply has come whole. One that is not ready for the next request
-    /// (the backend answered before it had read all of this one, or closes) is closed. Says
-    /// whether somebody has to begin to sweep.
-    pub(super) fn push(&mut self, link: Box<Link>) -> bool {
+    /// Keeps a connection whose reply has come whole. It closes one that is not ready for the next request, because
+    /// the backend answered too early or closes. Returns whether somebody must begin to sweep.
+    pub(super) fn push(&mut self, link: Box<HttpLink>) -> bool {
         if link.over || !link.sender.is_ready() {
             return false;
         }
@@ -233,19 +234,14 @@ impl Idle {
         !std::mem::replace(&mut self.swept, true)
     }
 
-    /// Closes what has been idle for too long; says whether to go on sweeping.
+    /// Closes connections that were idle for too long. Returns whether to go on sweeping.
     pub(super) fn sweep(&mut self, idle: Duration) -> bool {
         self.expire(Instant::now(), idle);
         self.swept = !self.links.is_empty();
         self.swept
     }
 
-    /// Closes those whose last request began before `then`.
-    pub(super) fn close_before(&mut self, then: Instant) {
-        self.links.retain(|link| link.since >= then);
-    }
-
-    /// Closes what has been idle for too long.
+    /// Closes connections that were idle for too long.
     fn expire(&mut self, now: Instant, idle: Duration) {
         while self
             .links

@@ -1,5 +1,5 @@
-//! Whether the backend answers, and what the log says of that: a line for each request would hide everything
-//! else just when it is needed, also where only some of the requests get no answer.
+//! Tracks whether the backend answers. The log gets one line for an outage and one a minute after it: a line for each
+//! failed request would hide everything else just when it is needed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,38 +9,38 @@ use tokio::time::Instant;
 
 use super::UpstreamError;
 
-/// So long nothing fails before an outage is over: where every second request gets an answer, it is not.
+/// How long nothing must fail before an outage is over: it goes on while every second request fails.
 const STEADY: Duration = Duration::from_secs(5);
-/// How often an outage that goes on is told.
+/// How often a lasting outage is logged.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The same for all threads.
+/// Shared by all threads.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
-    /// Beside the lock, because every answer looks.
+    /// Outside the lock, because every answer reads it.
     on: AtomicBool,
-    last: Mutex<Last>,
+    last: Mutex<OutageRecord>,
 }
 
-/// The outage that goes on, or was last.
+/// The current outage, or the last one.
 #[derive(Clone, Copy, Debug, Default)]
-struct Last {
-    /// Requests that got no answer in it.
+struct OutageRecord {
+    /// The requests that failed in it.
     failures: u64,
-    /// When the last of them failed.
+    /// When the last one failed.
     failed: Option<Instant>,
-    /// Whether another got an answer since then.
+    /// Whether a request was answered since then.
     answered: bool,
     told: Option<Instant>,
 }
 
 impl Outage {
-    /// Whether requests got no answer, and it is not over.
+    /// Whether there is an outage.
     pub(super) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// A request got no answer. Says so once for each outage, and once a minute while it goes on.
+    /// Notes a request without an answer. It is logged at the start of an outage, and then once a minute.
     pub(super) fn failed(&self, error: &UpstreamError) {
         let now = Instant::now();
         let mut last = self.last.lock();
@@ -63,14 +63,14 @@ impl Outage {
         }
     }
 
-    /// A request got an answer.
+    /// Notes a request with an answer.
     pub(super) fn answered(&self) {
         if self.is_on() {
             self.last.lock().answered = true;
         }
     }
 
-    /// Ends an outage that is over. `true`: it goes on, and for a while nobody has asked.
+    /// Ends an outage that is over. Returns `true` if it goes on and nobody has asked for a while.
     pub(super) fn look(&self) -> bool {
         if !self.is_on() {
             return false;

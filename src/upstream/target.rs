@@ -18,20 +18,20 @@ pub struct Target {
     tls: Option<Tls>,
 }
 
-/// What is asked for: path and query.
+/// The target of a request: path and query.
 #[derive(Clone, Debug)]
 pub enum Path {
-    /// As a client's request line says it, read already.
+    /// Parsed already, from a client's request line.
     Read(Uri),
-    /// Put together here; read when it is sent.
+    /// Made here; parsed when it is sent.
     Text(String),
 }
 
 impl Path {
-    /// As it stands in a request line.
+    /// The path as a request line has it.
     ///
     /// # Errors
-    /// It was put together to what can stand in none.
+    /// The text cannot stand in a request line.
     pub fn into_uri(self) -> Result<Uri, uri::InvalidUri> {
         match self {
             Path::Read(uri) => Ok(uri),
@@ -52,7 +52,7 @@ impl From<&str> for Path {
     }
 }
 
-/// What a TLS connection needs.
+/// The parts that a TLS connection needs.
 #[derive(Clone)]
 pub(super) struct Tls {
     pub(super) connector: TlsConnector,
@@ -138,13 +138,13 @@ impl Target {
         self.authority.clone()
     }
 
-    /// How to secure a connection, if that is asked for.
+    /// How to secure connections, if the scheme is `https`.
     pub(super) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
-    /// What stands in the request line: the base path, then path and query as they came. Scheme
-    /// and host that a client wrote there are not looked at: there is one backend.
+    /// The request line: the base path, then path and query as they came. A scheme and host that the client wrote
+    /// there are ignored, because there is one backend.
     pub(super) fn line(&self, target: Uri) -> Result<Uri, uri::InvalidUri> {
         if self.base.is_empty() {
             if target.authority().is_none() && target.scheme().is_none() {
@@ -161,7 +161,7 @@ impl Target {
     }
 }
 
-/// The authority as `Host` says it: a default port stays if it was written.
+/// The authority for `Host`. A written default port stays.
 fn host_header(authority: &Authority) -> Option<HeaderValue> {
     HeaderValue::from_str(authority.as_str()).ok()
 }
@@ -171,7 +171,7 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| BadTarget::Url(host.to_owned(), "no name that a certificate can bear"))?;
         let mut roots = rustls::RootCertStore::empty();
-        // A broken certificate among the platform's own is no reason not to start.
+        // A broken certificate of the platform must not prevent the start.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if let Some(path) = ca {
             let failed = |error: String| BadTarget::Roots(path.display().to_string(), error);

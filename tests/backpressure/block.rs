@@ -8,14 +8,17 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::client::Client;
-use crate::rig::{directly, full, number, simulated, waiting};
+use super::rig::{directly, full, number, simulated, waiting};
+use crate::sidecar::client::Client;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"\n";
 
 /// A batch for these queues that would wait for 10 s.
 fn waits(client: &Client, queues: &[&str]) -> JoinHandle<u16> {
-    let jobs: Vec<_> = queues.iter().map(|queue| crate::rig::job(queue)).collect();
+    let jobs: Vec<_> = queues
+        .iter()
+        .map(|queue| crate::backpressure::rig::job(queue))
+        .collect();
     let (client, body) = (client.clone(), json!({"jobs": jobs}).to_string());
     tokio::spawn(async move {
         let headers = [
@@ -184,7 +187,7 @@ async fn who_waits_for_a_queue_shuts_no_other() {
 async fn hanging_up_leaves_the_line() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
     client.fill("q", 2).await;
-    let offer = |client: crate::client::Client| {
+    let offer = |client: crate::sidecar::client::Client| {
         tokio::spawn(async move { client.offer_blocking("q", "10").await.status })
     };
     let gone = offer(client.clone());
@@ -232,7 +235,7 @@ async fn at_the_end_of_the_wait_it_is_told_what_is_true_then() {
     client.fill("q", 3).await;
     let batch = tokio::spawn({
         let client = client.clone();
-        let jobs = vec![crate::rig::job("q"); 3];
+        let jobs = vec![crate::backpressure::rig::job("q"); 3];
         let body = json!({"jobs": jobs}).to_string();
         async move {
             let headers = [
@@ -314,8 +317,8 @@ async fn a_batch_into_a_queue_that_rejects_does_not_wait() {
 #[tokio::test]
 async fn a_blocked_enqueue_is_accepted_soon() {
     let net = ojs_throttle::net::Net::Tcp;
-    let pair = crate::pair::Pair::start(net.clone(), Lax::spec(), 7, FILE).await;
-    let client = crate::client::Client::new(&net, pair.sidecar.addr);
+    let pair = crate::sidecar::pair::Pair::start(net.clone(), Lax::spec(), 7, FILE).await;
+    let client = crate::sidecar::client::Client::new(&net, pair.sidecar.addr);
     client.fill("q", 2).await;
     const SOON: Duration = Duration::from_millis(20);
     let mut best = Duration::MAX;

@@ -6,7 +6,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{config, full, job, number, simulated, told, waiting};
+use super::rig::{config, full, job, number, simulated, told, waiting};
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
@@ -456,7 +456,7 @@ async fn names_have_an_end() {
     };
     let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
     let long = "n".repeat(1 << 20);
-    let refused = async |reply: crate::client::Reply, field: &str| {
+    let refused = async |reply: crate::sidecar::client::Reply, field: &str| {
         let error = &reply.json()["error"];
         assert_eq!(
             (reply.status, &error["code"]),

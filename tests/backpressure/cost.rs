@@ -8,7 +8,7 @@ use std::time::Duration;
 use ojs_throttle::limit::Timestamp;
 use ojs_throttle::policy::Pattern;
 use ojs_throttle::pressure::{
-    Answer, Counts, FileBounds, Given, Held, Now, Outcome, Pressure, Told, Want,
+    Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Now, Pressure, StatsTold, Want,
 };
 use tokio::time::Instant;
 
@@ -22,7 +22,6 @@ fn want(pressure: &Pressure, queue: &str, tenants: &[Arc<str>]) -> Want {
         keys: Vec::new(),
         tenants: tenants.to_vec(),
         droppable: Vec::new(),
-        pace: None,
         paused: false,
         gone: 0,
         drop: 0,
@@ -41,14 +40,14 @@ fn enqueue(pressure: &Arc<Pressure>, queue: &str, tenants: &[Arc<str>], ids: &[S
     let mut wants = vec![want(pressure, queue, tenants)];
     loop {
         match pressure.ask(&mut wants, now()) {
-            Answer::Go(places) => {
+            Admission::Go(places) => {
                 let ids = ids.iter().map(|id| (queue.into(), id.as_str().into()));
-                let _levels = places.settle(Outcome::Stored, &ids.collect::<Vec<_>>());
+                let _levels = places.settle(EnqueueOutcome::Stored, &ids.collect::<Vec<_>>());
                 return true;
             }
-            Answer::Look(_) => {
-                let told = Told::Counts(Counts::default());
-                pressure.looked(queue, told, (None, None), now());
+            Admission::Look(_) => {
+                let told = StatsTold::Counts(Counts::default());
+                pressure.looked(queue, told, None, now());
             }
             _ => return false,
         }
@@ -62,7 +61,7 @@ fn known(queues: usize) -> Arc<Pressure> {
         (Pattern::new("*"), 1_000_000_000),
     ];
     let file = FileBounds::new(Vec::new()).with_tenants(tenants);
-    let pressure = Pressure::new(Arc::new(file), |_| Held::default());
+    let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
     for nth in 0..queues {
         let tenant = Arc::from(format!("t{nth}"));
         assert!(enqueue(

@@ -1,6 +1,6 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use ojs_throttle::duration::moment;
 use ojs_throttle::limit::Timestamp;
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::policy::Pattern;
-use ojs_throttle::pressure::{self, Answer, FileBounds, Given, Held, Now, Outcome, Pressure, Want};
+use ojs_throttle::pressure::{
+    self, Admission, EnqueueOutcome, FileBounds, Given, HeldCount, Now, Pressure, Want,
+};
 use ojs_throttle::store::memory::MemoryStore;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::subscriber::DefaultGuard;
 
-use crate::client::{Client, id};
-use crate::rig::{Told, directly, full, job, number, on_store, simulated, told, waiting};
-use crate::sidecar::Sidecar;
+use super::rig::{directly, full, job, number, on_store, simulated, told, waiting};
+use crate::sidecar::client::id;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
@@ -218,7 +219,7 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
         ..Given::default()
     };
     let file = FileBounds::new(vec![(Pattern::new("*"), given)]);
-    let pressure = Pressure::new(Arc::new(file), |_| Held::default());
+    let pressure = Pressure::new(Arc::new(file), |_| HeldCount::default());
     let begun = Instant::now();
     let offer = |queue: &str, ms, outcome| {
         let now = Now {
@@ -233,28 +234,31 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
             keys: Vec::new(),
             tenants: Vec::new(),
             droppable: Vec::new(),
-            pace: None,
             paused: false,
             gone: 0,
             drop: 0,
         }];
         let mut answer = pressure.ask(&mut wants, now);
-        if let Answer::Look(_) = answer {
-            pressure.looked(queue, pressure::Told::Nothing, (None, None), now);
+        if let Admission::Look(_) = answer {
+            pressure.looked(queue, pressure::StatsTold::Nothing, None, now);
             answer = pressure.ask(&mut wants, now);
         }
         match answer {
-            Answer::Go(places) => drop(places.settle(outcome, &[])),
-            Answer::Full(_) => return false,
+            Admission::Go(places) => drop(places.settle(outcome, &[])),
+            Admission::Full(_) => return false,
             other => panic!("{other:?}"),
         }
         true
     };
-    assert!(offer("full", 0, Outcome::Stored) && offer("full", 0, Outcome::Stored));
+    assert!(offer("full", 0, EnqueueOutcome::Stored) && offer("full", 0, EnqueueOutcome::Stored));
     for nth in 0..12_000 {
-        assert!(offer(&format!("made-up-{nth}"), 1 + nth, Outcome::Refused));
+        assert!(offer(
+            &format!("made-up-{nth}"),
+            1 + nth,
+            EnqueueOutcome::Refused
+        ));
     }
-    assert!(!offer("full", 20_000, Outcome::Stored), "two wait");
+    assert!(!offer("full", 20_000, EnqueueOutcome::Stored), "two wait");
 }
 
 /// A backend that says 0 of every queue: a job that waits in an empty queue gives it away.
@@ -463,83 +467,6 @@ async fn exact_for_any_number_of_producers() {
     let stored: u64 = producers.join_all().await.into_iter().sum();
     assert_eq!((stored, waiting(&pair.behind.backend, "q").await), (50, 50));
     pair.stop().await;
-}
-
-/// A backend that holds `there` jobs of `q`, whose statistics see `seen` of them at most.
-async fn shortsighted(seen: usize, there: &Arc<AtomicUsize>) -> (Told, Sidecar, Client) {
-    let held = Arc::clone(there);
-    let answers = move |method: &Method, path: &str| {
-        let there = held.load(Ordering::SeqCst);
-        match (method, path) {
-            (&Method::POST, "/ojs/v1/jobs") => {
-                let nth = held.fetch_add(1, Ordering::SeqCst);
-                let id = format!("00000000-0000-7000-8000-{nth:012}");
-                (
-                    201,
-                    json!({"job": {"id": id, "queue": "q", "state": "available"}}).to_string(),
-                )
-            }
-            (_, "/ojs/v1/admin/queues/q") => {
-                let counts = json!({"available": there.min(seen), "active": 0});
-                (200, json!({"name": "q", "counts": counts}).to_string())
-            }
-            (_, "/ojs/v1/admin/jobs") => {
-                let one = json!({"id": "1", "queue": "q", "state": "available"});
-                let items: Vec<Value> = (there > 0).then_some(one).into_iter().collect();
-                (
-                    200,
-                    json!({"items": items, "pagination": {"total": there}}).to_string(),
-                )
-            }
-            _ => (404, "404 page not found".to_owned()),
-        }
-    };
-    told(
-        "[[queue]]\nname = \"q\"\nmax_depth = 60\n",
-        Duration::ZERO,
-        answers,
-    )
-    .await
-}
-
-/// Statistics that leave jobs out (one page of an index, say) are found out by the list of jobs.
-#[tokio::test(start_paused = true)]
-async fn statistics_that_count_too_few_are_found_out() {
-    let there = Arc::new(AtomicUsize::new(0));
-    let (backend, sidecar, client) = shortsighted(20, &there).await;
-    let mut stored = 0;
-    for _ in 0..400 {
-        stored += usize::from(client.offer("q").await.status == 201);
-        sleep(Duration::from_millis(150)).await;
-    }
-    assert_eq!((stored, there.load(Ordering::SeqCst)), (60, 60));
-    let lists = backend.asked(Method::GET, "/admin/jobs");
-    assert!((1..=4).contains(&lists), "asked {lists} times in a minute");
-    // What leaves unseen is found out with the next list, and filled.
-    there.fetch_sub(15, Ordering::SeqCst);
-    for _ in 0..400 {
-        client.offer("q").await;
-        sleep(Duration::from_millis(150)).await;
-    }
-    assert_eq!(there.load(Ordering::SeqCst), 60);
-    sidecar.stop().await;
-}
-
-/// Jobs that leave behind our back look alike at first, and the list tells them apart.
-#[tokio::test(start_paused = true)]
-async fn statistics_that_are_right_are_believed() {
-    let there = Arc::new(AtomicUsize::new(0));
-    let (backend, sidecar, client) = shortsighted(usize::MAX, &there).await;
-    for _ in 0..20 {
-        client.fill("q", 20).await;
-        there.fetch_sub(20, Ordering::SeqCst);
-        sleep(Duration::from_secs(6)).await;
-    }
-    let lists = backend.asked(Method::GET, "/admin/jobs");
-    assert!(lists <= 4, "asked {lists} times in two minutes");
-    client.fill("q", 60).await;
-    full(&client.offer("q").await, "q", 60);
-    sidecar.stop().await;
 }
 
 /// A backend without statistics that once did not answer: a full queue is full, not away.
@@ -769,7 +696,7 @@ async fn what_is_tried_again_counts_once() {
         let bound = if tells { 2 } else { 3 };
         let file = format!("[[queue]]\nname = \"q\"\nmax_depth = {bound}\n");
         let net = Net::Sim(sim::Network::default());
-        let behind = crate::pair::backend(&net, lax.clone(), 7).await;
+        let behind = crate::sidecar::pair::backend(&net, lax.clone(), 7).await;
         // Their clocks agree.
         let made = directly(&behind.backend, "/ojs/v1/jobs", job("other")).await;
         let now = moment(made["job"]["created_at"].as_str().unwrap()).unwrap();

@@ -10,9 +10,8 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, id, ids};
-use crate::listen::Listener;
-use crate::rig::{directly, full, job, simulated, told, waiting};
+use super::rig::{directly, full, job, simulated, told, waiting};
+use crate::sidecar::client::{Client, id, ids};
 
 /// 13.3 and BP-R003, on backends with ways of their own.
 #[tokio::test(start_paused = true)]
@@ -248,45 +247,18 @@ fn is_gone(state: &str) -> bool {
     ["discarded", "cancelled"].contains(&state)
 }
 
-/// Enqueues jobs of these tenants and priorities, and says how far each has come.
-async fn fill_with(client: &Client, jobs: &[(&str, i64)]) -> Vec<String> {
+/// Enqueues jobs of these priorities.
+async fn fill_with(client: &Client, priorities: &[i64]) -> Vec<String> {
     let mut ids = Vec::new();
-    for (tenant, priority) in jobs {
+    for priority in priorities {
         let options = json!({"queue": "q", "priority": priority});
-        let meta = json!({"tenant_id": tenant});
-        let job = json!({"type": "t.x", "args": [], "meta": meta, "options": options});
+        let job = json!({"type": "t.x", "args": [], "options": options});
         ids.push(client.enqueue(job).await);
     }
     ids
 }
 
 const DROPS: &str = "[[queue]]\nname = \"q\"\nmax_depth = 4\nstrategy = \"drop_oldest\"\n";
-
-/// With several tenants the heaviest loses its oldest, on backends with ways of their own.
-#[tokio::test(start_paused = true)]
-async fn the_heaviest_tenant_loses_its_oldest() {
-    for lax in [Lax::spec, Lax::redis, Lax::postgres, Lax::amqp] {
-        let name = lax().name;
-        let (pair, client) = simulated(lax(), DROPS).await;
-        let mut told = Listener::open(&client, "/ojs/v1/events/stream?queue=q", &[]).await;
-        let tenants = [
-            "small", "flood", "flood", "small", "flood", "flood", "other",
-        ];
-        let jobs = fill_with(&client, &tenants.map(|tenant| (tenant, 0))).await;
-        let states = states(&client, &jobs).await;
-        let gone: Vec<usize> = (0..7).filter(|nth| is_gone(&states[*nth])).collect();
-        // `flood` has three twice; then it has two, as `small` has, whose oldest is older.
-        assert_eq!(gone, [0, 1, 2], "{name}: {states:?}");
-        assert_eq!(waiting(&pair.behind.backend, "q").await, 4, "{name}");
-        let dropped = told.so_far().await;
-        let dropped = dropped.iter().filter(|e| e.event == "backpressure.dropped");
-        let ids: Vec<&str> = dropped
-            .map(|e| e.data["data"]["job_id"].as_str().unwrap())
-            .collect();
-        assert_eq!(ids, [&jobs[1], &jobs[2], &jobs[0]], "{name}");
-        pair.stop().await;
-    }
-}
 
 /// With mixed priorities the oldest goes, not what the next FETCH would get; held jobs are among them,
 /// and what a worker has or what waits for a time is not.
@@ -296,11 +268,7 @@ async fn with_priorities_the_oldest_goes() {
         "{DROPS}[[policy]]\nname = \"p\"\nmatch = {{ meta.held = \"yes\" }}\nconcurrency = 0\n"
     );
     let (pair, client) = simulated(Lax::spec(), &limited).await;
-    let jobs = fill_with(
-        &client,
-        &[("a", 1), ("a", 9), ("a", 5), ("a", 9), ("a", 0), ("a", 9)],
-    )
-    .await;
+    let jobs = fill_with(&client, &[1, 9, 5, 9, 0, 9]).await;
     let gone = states(&client, &jobs).await;
     assert_eq!(
         gone.iter().map(|state| is_gone(state)).collect::<Vec<_>>(),
@@ -312,7 +280,7 @@ async fn with_priorities_the_oldest_goes() {
     let later =
         json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
     let later = client.enqueue(later).await;
-    let more = fill_with(&client, &[("a", 9), ("a", 9)]).await;
+    let more = fill_with(&client, &[9, 9]).await;
     let all = [
         &jobs[2], &jobs[4], &jobs[3], &jobs[5], &later, &more[0], &more[1],
     ]
@@ -329,34 +297,6 @@ async fn with_priorities_the_oldest_goes() {
     ];
     assert_eq!(states, expected);
     client.ack(id(&taken[0])).await;
-    pair.stop().await;
-}
-
-/// A held job is dropped under its claim where it is the oldest of the heaviest.
-#[tokio::test(start_paused = true)]
-async fn a_held_job_of_the_heaviest_goes() {
-    let limited =
-        format!("{DROPS}[[policy]]\nname = \"p\"\nkey = \"p:{{tenant}}\"\nconcurrency = 1\n");
-    let (pair, client) = simulated(Lax::spec(), &limited).await;
-    let jobs = fill_with(&client, &[("a", 0), ("b", 0), ("b", 0), ("b", 0), ("a", 0)]).await;
-    assert!(
-        is_gone(&states(&client, &jobs[1..2]).await[0]),
-        "b had three"
-    );
-    let out = client.fetch("q", 4).await;
-    assert_eq!(
-        ids(&out),
-        [&jobs[0], &jobs[2]],
-        "one of each; the others are held"
-    );
-    let more = fill_with(&client, &[("c", 0), ("a", 0), ("c", 0)]).await;
-    let states = states(
-        &client,
-        &[jobs[3].clone(), jobs[4].clone(), more[0].clone()],
-    )
-    .await;
-    // Two of `a` waited then, and the older one was held.
-    assert_eq!(states, ["available", "discarded", "available"]);
     pair.stop().await;
 }
 
@@ -416,7 +356,7 @@ async fn where_cancelled_jobs_stay_the_next_one_goes() {
         let slow = Duration::from_millis(20);
         let (backend, sidecar, client) = told(DROPS, slow, keeping(name, &jobs)).await;
         for _ in 0..5 {
-            fill_with(&client, &[("a", 0), ("b", 5)]).await;
+            fill_with(&client, &[0, 5]).await;
             sleep(Duration::from_secs(1)).await;
         }
         assert_eq!(*jobs.lock().unwrap(), [7, 8, 9, 10], "{name}");

@@ -8,8 +8,8 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, Reply};
-use crate::rig::{full, number, simulated, waiting};
+use super::rig::{full, number, simulated, waiting};
+use crate::sidecar::client::{Client, Reply};
 
 /// An example: where it stands, and its text.
 type Example = (&'static str, &'static str);

@@ -8,8 +8,8 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, id};
-use crate::rig::{full, number, simulated};
+use super::rig::{full, number, simulated};
+use crate::sidecar::client::{Client, id};
 
 /// Into the default queue, and shown in another.
 fn flat(options: Value) -> Value {

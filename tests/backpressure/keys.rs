@@ -5,8 +5,8 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, Reply, id};
-use crate::rig::{directly, simulated};
+use super::rig::{directly, simulated};
+use crate::sidecar::client::{Client, Reply, id};
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 20\n\
     per_key = { by = \"{meta.tenant_id}\", max_depth = 3 }\n";
@@ -100,7 +100,7 @@ async fn dropping_makes_no_room_for_a_full_tenant() {
     assert_eq!(offer(&client, "b").await.status, 201);
     assert_eq!(offer(&client, "a").await.status, 201, "it has two");
     assert_eq!(offer(&client, "a").await.status, 201, "and two again");
-    let waiting = crate::rig::waiting(&pair.behind.backend, "q").await;
+    let waiting = crate::backpressure::rig::waiting(&pair.behind.backend, "q").await;
     assert_eq!(waiting, 4);
     pair.stop().await;
 }

@@ -3,7 +3,7 @@
 //! could know; and a look without anything on its way must find the truth.
 
 use ojs_throttle::pressure::estimate::Estimate;
-use ojs_throttle::pressure::{Counts, Held, Mark};
+use ojs_throttle::pressure::{Counts, HeldCount, LookFound, LookKind, Mark};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
@@ -108,7 +108,7 @@ impl World {
                 self.waiting = self.waiting.saturating_sub(change.unsigned_abs());
             }
             Step::Look if self.look.is_none() => {
-                assert!(estimate.begin(false));
+                assert!(estimate.begin(LookKind::Open));
                 estimate.asking();
                 self.look = Some(None);
             }
@@ -123,8 +123,13 @@ impl World {
                         available,
                         ..Counts::default()
                     };
-                    let at = (Instant::now(), mark);
-                    estimate.told(counts, 0, Held::default(), (None, None), at);
+                    let found = LookFound {
+                        counts,
+                        hidden: 0,
+                        held: HeldCount::default(),
+                        elsewhere: 0,
+                    };
+                    estimate.told(&found, Instant::now(), mark);
                     self.unseen = self.unseen_by_look;
                     self.look = None;
                 }
@@ -144,7 +149,7 @@ proptest! {
         let (mut world, mut estimate) = (World::default(), Estimate::default());
         for step in [Step::Look, Step::Tell, Step::End].into_iter().chain(steps) {
             world.take(&mut estimate, step.clone());
-            let thought = estimate.depth(Held::default());
+            let thought = estimate.depth(HeldCount::default());
             prop_assert!(
                 thought + world.unseen >= world.waiting,
                 "after {step:?}: {thought} thought, {} waiting", world.waiting
@@ -159,6 +164,6 @@ proptest! {
         for step in [Step::Look, Step::Tell, Step::End] {
             world.take(&mut estimate, step);
         }
-        prop_assert_eq!(estimate.depth(Held::default()), world.waiting);
+        prop_assert_eq!(estimate.depth(HeldCount::default()), world.waiting);
     }
 }

@@ -12,16 +12,15 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::config::Settings;
 use ojs_throttle::net::{Net, sim};
-use ojs_throttle::run::{Env, Running, Stop};
+use ojs_throttle::run::Stop;
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, Reply};
-use crate::pair::Pair;
-use crate::sidecar::Sidecar;
+use crate::sidecar::client::{Client, Reply};
+use crate::sidecar::pair::{Pair, Served, backend};
+use crate::sidecar::{Sidecar, Start};
 
 /// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
 pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
@@ -34,56 +33,26 @@ pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
 /// A backend with a sidecar before it, a client of the sidecar, and one of its admin port.
 pub async fn measured(config: &str) -> (Client, Client) {
     let net = Net::Sim(sim::Network::default());
-    let behind = crate::pair::backend(&net, Lax::spec(), 7).await;
+    let behind = backend(&net, Lax::spec(), 7).await;
     measured_before(&net, &behind, config).await
 }
 
 /// The same before a backend that is there.
-pub async fn measured_before(
-    net: &Net,
-    behind: &crate::pair::Served,
-    config: &str,
-) -> (Client, Client) {
-    let text = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = {:?}\n{config}",
-        behind.base()
-    );
-    let env = Env {
-        net: net.clone(),
-        store: Arc::new(MemoryStore::new(1_770_000_000_000_000)),
-        seed: 7,
-        reset: false,
-    };
-    let running = Running::start(Settings::parse(&text, "t").unwrap(), env)
-        .await
-        .unwrap();
-    let ports = (running.addr().unwrap(), running.admin_addr().unwrap());
-    tokio::spawn(running.serve(Stop::default()));
-    (Client::new(net, ports.0), Client::new(net, ports.1))
+pub async fn measured_before(net: &Net, behind: &Served, config: &str) -> (Client, Client) {
+    let sidecar = Start::before(net, &behind.base(), config).start().await;
+    (sidecar.client(), sidecar.admin())
 }
 
 /// A sidecar before a backend with usage in this store, and a client of it.
 pub async fn on_store(
     net: &Net,
-    behind: &crate::pair::Served,
+    behind: &Served,
     config: &str,
     store: &Arc<MemoryStore>,
 ) -> (Client, Stop) {
-    let text = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = {:?}\n{config}",
-        behind.base()
-    );
-    let env = Env {
-        net: net.clone(),
-        store: store.clone(),
-        seed: 7,
-        reset: false,
-    };
-    let settings = Settings::parse(&text, "t").unwrap();
-    let running = Running::start(settings, env).await.unwrap();
-    let (client, stop) = (Client::new(net, running.addr().unwrap()), Stop::default());
-    tokio::spawn(running.serve(stop.clone()));
-    (client, stop)
+    let start = Start::before(net, &behind.base(), config).store(store.clone());
+    let sidecar = start.start().await;
+    (sidecar.client(), sidecar.stop)
 }
 
 /// The path of a queue's config.
@@ -158,6 +127,7 @@ pub fn full(reply: &Reply, queue: &str, bound: u64) -> Value {
     let after = number(reply, "retry-after");
     assert!((1.0..=30.0).contains(&after) && after.fract() == 0.0);
     let error = reply.json()["error"].clone();
+    assert_eq!(error["details"]["retry_after"], after as u64);
     assert_eq!(error["code"], "QUEUE_FULL");
     assert_eq!(error["queue"], queue);
     assert_eq!(error["bound"], bound);

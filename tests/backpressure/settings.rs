@@ -12,7 +12,7 @@ use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::memory::MemoryStore;
 use tokio::time::sleep;
 
-use crate::rig::{config, full, on_store, simulated, told};
+use super::rig::{config, full, on_store, simulated, told};
 
 #[tokio::test(start_paused = true)]
 async fn each_wrong_field_is_named_and_changes_nothing() {
@@ -217,13 +217,13 @@ fn the_file_is_checked() {
 #[tokio::test(start_paused = true)]
 async fn what_is_set_is_kept_in_the_store() {
     let net = Net::Sim(sim::Network::default());
-    let behind = crate::pair::backend(&net, Lax::spec(), 7).await;
+    let behind = crate::sidecar::pair::backend(&net, Lax::spec(), 7).await;
     let store = Arc::new(MemoryStore::new(1_770_000_000_000_000));
     let (one, stop) = on_store(&net, &behind, "", &store).await;
     let (other, _running) = on_store(&net, &behind, "", &store).await;
     let everything = json!({
         "max_depth": 2, "max_size_bytes": 9000, "strategy": "block", "warning_threshold": 0.5,
-        "resume_threshold": 0.9, "block_timeout_max": "PT3S", "max_age": "PT1H", "max_wait": "PT1M",
+        "resume_threshold": 0.9, "block_timeout_max": "PT3S",
         "enqueue_rate": {"limit": 50, "period": "PT1S"},
         "per_key": {"by": "{meta.tenant_id}", "max_depth": 2},
     });
@@ -262,8 +262,8 @@ async fn what_is_set_is_kept_in_the_store() {
 async fn many_are_set_at_once() {
     let net = Net::Tcp;
     let more = "threads = 2\n";
-    let pair = crate::pair::Pair::start(net.clone(), Lax::spec(), 7, more).await;
-    let client = crate::client::Client::new(&net, pair.sidecar.addr);
+    let pair = crate::sidecar::pair::Pair::start(net.clone(), Lax::spec(), 7, more).await;
+    let client = crate::sidecar::client::Client::new(&net, pair.sidecar.addr);
     let mut all = tokio::task::JoinSet::new();
     for nth in 0..60 {
         let client = client.clone();

@@ -5,10 +5,12 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::faulty::{Fault, Faulty};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -16,15 +18,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::config::Settings;
-use ojs_throttle::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
+use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
 use ojs_throttle::net::{Net, sim};
-use ojs_throttle::run::{Env, Running, Stop};
-use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Store, Usage, Verdict,
-    Wish,
+    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Place, Row, RowsOf, Standing,
+    Step, Taken, Verdict, Wake, Wish,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -32,10 +31,13 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::client::Client;
-use crate::rig::waiting;
+use super::rig::waiting;
+use crate::sidecar::client::Client;
+use crate::sidecar::{BEGIN, Sidecar, Start};
 
 const BOUND: i64 = 30;
+/// What siblings may admit until they hear of each other: the producers of one of them have so many on their way.
+const OVER: i64 = 4;
 
 /// How many jobs wait: those that the backend has stored less those that were let start.
 #[derive(Default, Debug)]
@@ -72,43 +74,35 @@ impl Member {
     }
 }
 
-impl Store for Member {
+impl Ledger for Member {
     fn at(&self, moment: tokio::time::Instant) -> Timestamp {
         self.all.at(moment)
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         Answer::later(async move {
-            let verdicts = self.all.take(asks, want).await?;
-            for (ask, verdict) in asks.iter().zip(&verdicts) {
+            let taken = self.all.take(asks, want).await?;
+            for (ask, verdict) in asks.iter().zip(&taken.verdicts) {
                 let owner = (self.me, ask.queue.clone());
                 self.owners.lock().unwrap().insert(ask.job.clone(), owner);
                 if matches!(verdict, Verdict::Started { .. }) {
                     self.depth.add(-1);
                 }
             }
-            Ok(verdicts)
+            Ok(taken)
         })
     }
 
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        self.all.reserve(wish)
-    }
-
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        self.all.claimed(claims)
-    }
-
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
         Answer::later(async move {
-            let back = self.all.back(job, generation).await?;
+            let back = self.all.back(job, claim).await?;
             self.depth.add(i64::from(back));
             Ok(back)
         })
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
-        self.all.end(job, generation)
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+        self.all.end_all(jobs)
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
@@ -119,66 +113,64 @@ impl Store for Member {
         })
     }
 
-    fn set(&self, change: Change) -> Answer<'_, bool> {
-        self.all.set(change)
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
+        self.all.set_all(changes)
     }
 
-    fn overrides(&self) -> &Overrides {
-        self.all.overrides()
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
+        self.all.states(keys)
     }
 
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
-            let row = self.all.row(job).await?;
-            let ours = self.is_ours(job);
-            Ok(row.map(|row| Row { ours, ..row }))
+            let mut rows = self.all.rows(which).await?;
+            for row in &mut rows {
+                row.ours = self.is_ours(&row.claimed.job);
+            }
+            Ok(rows)
         })
     }
 
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
-        self.all.room(limited)
-    }
-
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        self.all.usage(space, key, limits)
-    }
-
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        self.all.active(keys)
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
-        self.all.count(place)
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
+        let CountOf::HeldByOthers(queue) = which else {
+            return self.all.count_rows(which);
+        };
+        Answer::later(async move {
+            let owners = self.owners.lock().unwrap().clone();
+            let mut held = 0;
+            for (job, (owner, of)) in owners {
+                let rows = self.all.rows(RowsOf::Job(&job)).await?;
+                let waits = rows.iter().any(|row| row.place == Place::Held);
+                held += u64::from(self.tells && waits && owner != self.me && &*of == queue);
+            }
+            Ok(held)
+        })
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         self.all.number(name, step)
     }
 
-    fn is_shared(&self) -> bool {
-        true
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.all.reserve(wish)
     }
 
-    fn siblings(&self) -> usize {
-        2
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+        self.all.announce(rows)
     }
 
-    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
-        Answer::later(async move {
-            let owners = self.owners.lock().unwrap().clone();
-            let mut held = 0;
-            for (job, (owner, of)) in owners {
-                let row = self.all.row(&job).await?;
-                let waits = row.is_some_and(|row| row.place == Place::Held);
-                held += u64::from(self.tells && waits && owner != self.me && &*of == queue);
-            }
-            Ok(held)
-        })
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+        self.all.wake()
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing {
+            is_shared: true,
+            is_alone: false,
+            siblings: 2,
+            forgets_unsaid: true,
+            ..self.all.standing()
+        }
     }
 }
 
@@ -224,15 +216,13 @@ async fn far_away(
 /// So many sidecars on one store.
 async fn sidecars(
     count: usize,
-    net: &Net,
-    config: &str,
     seed: u64,
     (depth, tells): (&Arc<Depth>, bool),
-    stop: &Stop,
-) -> Vec<Client> {
-    let all = Arc::new(MemoryStore::new(1_770_000_000_000_000));
+    start: impl Fn() -> Start,
+) -> Vec<Sidecar> {
+    let all = Arc::new(MemoryStore::new(BEGIN));
     let owners = Arc::<Owners>::default();
-    let mut clients = Vec::new();
+    let mut started = Vec::new();
     for me in 0..count {
         let member = Member {
             all: all.clone(),
@@ -244,18 +234,10 @@ async fn sidecars(
         let store = Faulty::new(Arc::new(member));
         let slow = |late| Fault::late(Duration::from_millis(late));
         store.random(seed, 2, vec![slow(1), slow(2), slow(4)]);
-        let env = Env {
-            net: net.clone(),
-            store: Arc::new(store),
-            seed: seed * 3 + me as u64,
-            reset: false,
-        };
-        let running = Running::start(Settings::parse(config, "t").unwrap(), env).await;
-        let running = running.unwrap();
-        clients.push(Client::new(net, running.addr().unwrap()));
-        tokio::spawn(running.serve(stop.clone()));
+        let start = start().store(Arc::new(store)).seed(seed * 3 + me as u64);
+        started.push(start.start().await);
     }
-    clients
+    started
 }
 
 /// How many jobs waited at most, how many wait in the end while producers still offer, and how many started.
@@ -264,13 +246,14 @@ async fn hammered(seed: u64, tells: bool) -> (i64, i64, usize) {
     let (backend, depth) = (Backend::new(Lax::spec(), seed), Arc::<Depth>::default());
     let upstream = far_away(&net, &backend, (seed, 40), depth.clone()).await;
     let config = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
-         [hold]\nmax = 25\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
+        "[hold]\nmax = 25\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
          [[policy]]\nname = \"by_type\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
          rate = {{ limit = 2, period = \"1s\" }}\n"
     );
-    let stop = Stop::default();
-    let clients = sidecars(3, &net, &config, seed, (&depth, tells), &stop).await;
+    let upstream = format!("http://{upstream}");
+    let start = || Start::before(&net, &upstream, &config);
+    let sidecars = sidecars(3, seed, (&depth, tells), start).await;
+    let clients: Vec<Client> = sidecars.iter().map(Sidecar::client).collect();
     let mut producers = JoinSet::new();
     for nth in 0..8_u64 {
         let client = clients[[0, 2][nth as usize % 2]].clone();
@@ -298,7 +281,9 @@ async fn hammered(seed: u64, tells: bool) -> (i64, i64, usize) {
     let now = depth.now.load(Ordering::SeqCst);
     assert!(producers.try_join_next().is_none(), "they still offer");
     drop(producers);
-    stop.now.cancel();
+    sidecars
+        .iter()
+        .for_each(|sidecar| sidecar.stop.now.cancel());
     (depth.most.load(Ordering::SeqCst), now, started)
 }
 
@@ -308,7 +293,11 @@ async fn what_one_holds_is_in_the_depth_of_all() {
         let (most, now, started) = hammered(seed, true).await;
         println!("{seed}: at most {most}, at the end {now}, {started} started");
         assert!(started > 40, "{started}");
-        assert_eq!((most, now), (BOUND, BOUND), "seed {seed}");
+        assert!(
+            (BOUND..=BOUND + OVER).contains(&most),
+            "seed {seed}: {most}"
+        );
+        assert!((BOUND..=most).contains(&now), "seed {seed}: {now}");
     }
 }
 
@@ -316,30 +305,35 @@ async fn what_one_holds_is_in_the_depth_of_all() {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_know_what_others_hold_goes_over() {
     let (most, ..) = hammered(1, false).await;
-    assert!(most > BOUND, "{most}");
+    assert!(most > BOUND + OVER, "{most}");
 }
 
 /// Producers without a pause at two sidecars that drop, before a near backend and a far one: what the other has
-/// dropped is known later, and does not go again.
+/// dropped is known later, and does not go again. What the other admitted just now may be over the bound until the
+/// next enqueue finds it.
 #[tokio::test(start_paused = true)]
 async fn two_that_drop_leave_a_full_queue() {
     for (seed, slow, producers, bound) in [(1, 2, 2, 20), (2, 2, 8, 5), (3, 40, 8, 20)] {
         let flood = flooded((seed, slow), producers, bound, false).await;
         println!("{seed}: {flood:?}");
-        assert_eq!((flood.waiting, flood.refused), (bound, 0), "seed {seed}");
+        let most = bound + producers as u64;
+        assert!((bound..=most).contains(&flood.waiting), "seed {seed}");
+        assert_eq!((flood.later, flood.refused), (bound, 0), "seed {seed}");
     }
 }
 
-/// And a worker at one of them for a while: what the other has on its way may count twice, so that room which is
-/// made meanwhile is not seen. Once less is on its way it is.
+/// And a worker at one of them for a while: what the other has on its way may count twice or not at all, so that room
+/// which is made meanwhile is not seen, or used by both. Once less is on its way it is filled.
 #[tokio::test(start_paused = true)]
 async fn two_that_drop_fill_the_room_that_a_worker_makes() {
     for (seed, slow, producers, bound) in [(4, 2, 2, 20), (5, 40, 8, 40)] {
         let flood = flooded((seed, slow), producers, bound, true).await;
         println!("{seed}: {flood:?}");
-        let least = bound - producers as u64;
-        assert!((least..=bound).contains(&flood.waiting), "seed {seed}");
-        assert_eq!((flood.later, flood.refused), (bound, 0), "seed {seed}");
+        let on_their_way = producers as u64;
+        let (least, most) = (bound - on_their_way, bound + on_their_way);
+        assert!((least..=most).contains(&flood.waiting), "seed {seed}");
+        assert!((bound..=most).contains(&flood.later), "seed {seed}");
+        assert_eq!(flood.refused, 0, "seed {seed}");
         assert!(flood.taken > 20, "{}", flood.taken);
     }
 }
@@ -359,12 +353,12 @@ async fn flooded((seed, slow): (u64, u64), producers: usize, bound: u64, works: 
     let net = Net::Sim(sim::Network::default());
     let (backend, depth) = (Backend::new(Lax::spec(), seed), Arc::<Depth>::default());
     let upstream = far_away(&net, &backend, (seed, slow), depth.clone()).await;
-    let config = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{upstream}\"\n\
-         [[queue]]\nname = \"q\"\nmax_depth = {bound}\nstrategy = \"drop_oldest\"\n"
-    );
-    let stop = Stop::default();
-    let clients = sidecars(2, &net, &config, seed, (&depth, true), &stop).await;
+    let config =
+        format!("[[queue]]\nname = \"q\"\nmax_depth = {bound}\nstrategy = \"drop_oldest\"\n");
+    let upstream = format!("http://{upstream}");
+    let start = || Start::before(&net, &upstream, &config);
+    let sidecars = sidecars(2, seed, (&depth, true), start).await;
+    let clients: Vec<Client> = sidecars.iter().map(Sidecar::client).collect();
     let (begun, lasts) = (Instant::now(), Duration::from_millis(1_000 + 60 * slow));
     let mut offers = JoinSet::new();
     for nth in 0..producers {
@@ -391,7 +385,9 @@ async fn flooded((seed, slow): (u64, u64), producers: usize, bound: u64, works: 
         sleep(Duration::from_millis(300)).await;
         clients[nth % 2].fill("q", 1).await;
     }
-    stop.now.cancel();
+    sidecars
+        .iter()
+        .for_each(|sidecar| sidecar.stop.now.cancel());
     Flood {
         waiting: at_the_end,
         later: waiting(&backend, "q").await,

@@ -9,9 +9,9 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, Reply, id};
-use crate::depth::logged;
-use crate::rig::{config, directly, simulated, told};
+use super::depth::logged;
+use super::rig::{config, directly, simulated, told};
+use crate::sidecar::client::{Client, Reply, id};
 
 const FILE: &str = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
     [[queue]]\nname = \"bounded\"\nmax_depth = 3\n";

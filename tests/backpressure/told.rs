@@ -10,10 +10,10 @@ use ojs_throttle::net::{Net, sim};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::depth::logged;
-use crate::listen::{Heard, Listener};
-use crate::pair;
-use crate::rig::{config, directly, full, job, measured, measured_before, number, simulated};
+use super::depth::logged;
+use super::rig::{config, directly, full, job, measured, measured_before, simulated};
+use crate::sidecar::listen::{Heard, Listener};
+use crate::sidecar::pair;
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -144,12 +144,11 @@ async fn a_full_queue_has_a_line_in_ten_seconds() {
     pair.stop().await;
 }
 
-/// What is refused although its queue is not full is told in its own words, and that a queue is not too old any
-/// more has a line, as no depth tells it.
+/// What is refused although its queue is not full is told in its own words.
 #[tokio::test(start_paused = true)]
 async fn each_bound_is_told_in_its_own_words() {
     let (_guard, log) = logged();
-    let file = "[[queue]]\nname = \"q\"\nmax_depth = 5\n[[queue]]\nname = \"old\"\nmax_age = \"1s\"\n\
+    let file = "[[queue]]\nname = \"q\"\nmax_depth = 5\n\
         [[queue]]\nname = \"rated\"\nenqueue_rate = { limit = 1, period = \"9s\" }\n\
         [[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 1 }\n";
     let (pair, client) = simulated(Lax::spec(), file).await;
@@ -162,12 +161,6 @@ async fn each_bound_is_told_in_its_own_words() {
     assert_eq!(client.offer_all(&["q"; 6]).await.status, 429);
     client.fill("rated", 1).await;
     assert_eq!(client.offer("rated").await.status, 429);
-    client.fill("old", 1).await;
-    sleep(Duration::from_secs(3)).await;
-    assert_eq!(client.offer("old").await.status, 429);
-    client.fetch("old", 1).await;
-    sleep(Duration::from_millis(120)).await;
-    client.fill("old", 1).await;
     let heard = stream.so_far().await;
     let rejected = |queue: &str, depth: u64, bound: u64, more: serde_json::Value| {
         let mut data = json!({"queue": queue, "depth": depth, "bound": bound, "job_type": "t.x"});
@@ -181,45 +174,13 @@ async fn each_bound_is_told_in_its_own_words() {
         rejected("t", 1, 1, tenant),
         rejected("q", 0, 5, json!({})),
         rejected("rated", 1, 1, json!({"code": "rate_limited"})),
-        rejected("old", 3, 1, json!({"unit": "seconds"})),
     ];
     assert_eq!(told(&heard), expected);
     for why in [
         "Tenant 'acme' has exceeded max_queue_depth (1): 1 job waits",
         "Queue 'q' has no room for so many jobs: 0 jobs wait, and its depth bound is 5; so many jobs at once can never fit",
-        "Queue 'old' has jobs older than its age bound (1 s): 3 s",
     ] {
         assert_eq!(log.with(why).len(), 1, "{why}");
-    }
-    let over = log.with("accepted again");
-    assert!(
-        over.len() == 1 && over[0].contains("queue=\"old\""),
-        "{over:?}"
-    );
-    pair.stop().await;
-}
-
-/// What refuses only some has its end in the log too: when one of those is accepted, whoever else was meanwhile.
-#[tokio::test(start_paused = true)]
-async fn the_end_of_what_refuses_a_tenant_or_a_key_has_a_line() {
-    let (_guard, log) = logged();
-    let file = "[[queue]]\nname = \"keyed\"\nper_key = { by = \"{meta.tenant_id}\", max_depth = 1 }\n\
-        [[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 1 }\n";
-    let (pair, client) = simulated(Lax::spec(), file).await;
-    for (queue, who, whose) in [("t", "acme", "tenant"), ("keyed", "other", "key")] {
-        let offer = async |who: &str| {
-            let job = json!({"type": "t.x", "args": [], "meta": {"tenant_id": who}, "options": {"queue": queue}});
-            client.post("/ojs/v1/jobs", job.to_string()).await.status
-        };
-        assert_eq!(offer(who).await, 201);
-        assert_eq!(offer(who).await, 429);
-        assert_eq!(offer("free").await, 201);
-        let ends = || log.with(&format!("enqueues of this {whose} are accepted again"));
-        assert!(ends().is_empty(), "{queue}: not for these");
-        assert_eq!(client.fetch(queue, 1).await.len(), 1);
-        assert_eq!(offer(who).await, 201);
-        let (ends, about) = (ends(), format!("queue=\"{queue}\" {whose}=\"{who}\""));
-        assert!(ends.len() == 1 && ends[0].contains(&about), "{ends:?}");
     }
     pair.stop().await;
 }
@@ -347,7 +308,8 @@ async fn a_queue_that_nobody_uses_is_asked_about_less_and_less() {
         }
     };
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\nwarning_threshold = 0.1\n";
-    let (backend, sidecar, client) = crate::rig::told(file, Duration::ZERO, answers).await;
+    let (backend, sidecar, client) =
+        crate::backpressure::rig::told(file, Duration::ZERO, answers).await;
     let looks = async |seconds| {
         let before = backend.asked(Method::GET, "/queues/q");
         sleep(Duration::from_secs(seconds)).await;
@@ -399,7 +361,8 @@ async fn a_queue_that_nobody_tells_of_at_the_start_is_asked_about_later() {
         _ => (401, r#"{"error":{"code":"unauthorized"}}"#.to_owned()),
     };
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\n";
-    let (backend, sidecar, client) = crate::rig::told(file, Duration::ZERO, answers).await;
+    let (backend, sidecar, client) =
+        crate::backpressure::rig::told(file, Duration::ZERO, answers).await;
     sleep(Duration::from_millis(500)).await;
     assert!(backend.asked(Method::GET, "/queues/q") > 0);
     may.store(true, Ordering::SeqCst);
@@ -440,7 +403,7 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
     for (bounds, bound) in [
         (json!(null), 3),
         (json!({"max_depth": 0}), 3),
-        (json!({"max_age": "1h"}), 3),
+        (json!({"enqueue_rate": {"limit": 9, "period": "PT1H"}}), 3),
         (json!({"max_depth": 100}), 100),
     ] {
         let (pair, client) = simulated(Lax::spec(), "").await;
@@ -460,91 +423,6 @@ async fn a_bound_that_is_taken_away_clears_the_queue() {
     }
 }
 
-/// `max_age`: refused while the oldest waits too long.
-#[tokio::test(start_paused = true)]
-async fn old_jobs_keep_new_ones_out() {
-    let config = "[[queue]]\nname = \"q\"\nmax_age = \"10s\"\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    client.fill("q", 1).await;
-    sleep(Duration::from_secs(6)).await;
-    client.fill("q", 1).await;
-    sleep(Duration::from_secs(6)).await;
-    let reply = client.offer("q").await;
-    assert_eq!(reply.status, 429, "{}", reply.text());
-    let error = &reply.json()["error"];
-    assert_eq!(
-        (&error["bound"], &error["depth"], &error["unit"]),
-        (&json!(10), &json!(12), &json!("seconds"))
-    );
-    assert_eq!(number(&reply, "x-ojs-queue-depth"), 2.0, "jobs");
-    assert_eq!(number(&reply, "x-ojs-queue-bound"), 10.0, "it has no other");
-    assert!(reply.headers.get("x-ojs-queue-max-depth").is_none());
-    client.fetch("q", 1).await;
-    sleep(Duration::from_millis(120)).await;
-    client.fill("q", 1).await;
-    pair.stop().await;
-}
-
-fn delayed(time: &str) -> serde_json::Value {
-    json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": format!("+{time}")}})
-}
-
-/// What waits for a time is not old: it is available from then on.
-#[tokio::test(start_paused = true)]
-async fn what_waits_for_a_time_keeps_nobody_out() {
-    let config = "[[queue]]\nname = \"q\"\nmax_age = \"10s\"\n";
-    for lax in [Lax::spec, Lax::redis, Lax::amqp] {
-        let (pair, client) = simulated(lax(), config).await;
-        let name = lax().name;
-        client.enqueue(delayed("PT86400S")).await;
-        sleep(Duration::from_secs(12)).await;
-        assert_eq!(client.offer("q").await.status, 201, "{name}");
-        // One that is old is found among them.
-        sleep(Duration::from_secs(8)).await;
-        client.enqueue(delayed("PT86400S")).await;
-        client.enqueue(delayed("PT86400S")).await;
-        sleep(Duration::from_secs(3)).await;
-        assert_eq!(client.offer("q").await.status, 429, "{name}");
-        assert_eq!(client.fetch("q", 1).await.len(), 1);
-        sleep(Duration::from_millis(120)).await;
-        assert_eq!(client.offer("q").await.status, 201, "{name}");
-        pair.stop().await;
-    }
-}
-
-/// `max_wait`: refused when a new job could not start in time under the queue's own limits.
-#[tokio::test(start_paused = true)]
-async fn jobs_that_would_wait_too_long_are_refused() {
-    let config =
-        "[[queue]]\nname = \"q\"\nmax_wait = \"5s\"\nthrottle = { limit = 2, period = \"1s\" }\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    client.fill("q", 11).await;
-    let reply = client.offer("q").await;
-    assert_eq!(reply.status, 429, "{}", reply.text());
-    assert_eq!(reply.json()["error"]["bound"], 5);
-    let mut got = 0;
-    while got < 2 {
-        got += client.fetch("q", 1).await.len();
-        sleep(Duration::from_millis(100)).await;
-    }
-    client.fill("q", 1).await;
-    pair.stop().await;
-}
-
-/// A job waits behind those that are available, not behind those of next week.
-#[tokio::test(start_paused = true)]
-async fn nobody_waits_behind_what_waits_for_a_time() {
-    let config =
-        "[[queue]]\nname = \"q\"\nmax_wait = \"5s\"\nthrottle = { limit = 2, period = \"1s\" }\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    for _ in 0..20 {
-        client.enqueue(delayed("PT86400S")).await;
-    }
-    client.fill("q", 11).await;
-    assert_eq!(client.offer("q").await.status, 429);
-    pair.stop().await;
-}
-
 /// Whoever makes up credentials does not take away those with which a queue near its bound is looked at.
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_looked_at_with_its_producers_credentials_whatever_is_made_up() {
@@ -554,7 +432,8 @@ async fn a_queue_is_looked_at_with_its_producers_credentials_whatever_is_made_up
         _ => (401, r#"{"error":{"code":"unauthorized"}}"#.to_owned()),
     };
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 10\n";
-    let (backend, sidecar, client) = crate::rig::told(file, Duration::ZERO, answers).await;
+    let (backend, sidecar, client) =
+        crate::backpressure::rig::told(file, Duration::ZERO, answers).await;
     let ask = async |path: &str, token: &str, body: Value| {
         let headers = [
             ("content-type", "application/openjobspec+json"),
@@ -595,7 +474,7 @@ async fn a_queue_that_nobody_uses_is_forgotten() {
     let file =
         "[[queue]]\nname = \"named\"\nmax_depth = 9\n[[queue]]\nname = \"*\"\nmax_depth = 9\n";
     let slow = Duration::from_millis(100);
-    let (_backend, sidecar, client) = crate::rig::told(file, slow, answers).await;
+    let (_backend, sidecar, client) = crate::backpressure::rig::told(file, slow, answers).await;
     let offered = async |queue: &str, first: bool| {
         let begun = Instant::now();
         assert_eq!(client.offer(queue).await.status, 201);

@@ -6,10 +6,10 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, Reply};
-use crate::depth::logged;
-use crate::listen::Listener;
-use crate::rig::{job, number, simulated};
+use super::depth::logged;
+use super::rig::{job, number, simulated};
+use crate::sidecar::client::{Client, Reply};
+use crate::sidecar::listen::Listener;
 
 /// The `error` of a refusal.
 fn refused(reply: &Reply) -> Value {
@@ -99,44 +99,6 @@ async fn a_window_is_reset_when_it_ends() {
     after(begun, reset(1).await, 50.0);
     after(begun, reset(2).await, 70.0);
     after(begun, reset(3).await, 70.0);
-    pair.stop().await;
-}
-
-/// Times of less than a second are told as what they are.
-#[tokio::test(start_paused = true)]
-async fn short_times_are_no_zero() {
-    let file = "[[queue]]\nname = \"aged\"\nmax_age = \"500ms\"\n\
-        [[queue]]\nname = \"slow\"\nmax_wait = \"1500ms\"\nthrottle = { limit = 1, period = \"1s\" }\n";
-    let (pair, client) = simulated(Lax::spec(), file).await;
-    client.fill("aged", 1).await;
-    client.fill("slow", 2).await;
-    sleep(Duration::from_millis(800)).await;
-    for (queue, bound, about, words) in [
-        (
-            "aged",
-            500,
-            800,
-            "has jobs older than its age bound (500 ms): ",
-        ),
-        (
-            "slow",
-            1_500,
-            2_000,
-            "would keep a job waiting beyond its bound (1500 ms): ",
-        ),
-    ] {
-        let reply = client.offer(queue).await;
-        let error = refused(&reply);
-        let depth = error["depth"].as_u64().unwrap();
-        assert!((about..about + 50).contains(&depth), "{error}");
-        let expected = format!("Queue '{queue}' {words}{depth} ms");
-        assert_eq!(error["message"], expected);
-        assert_eq!(
-            (&error["bound"], &error["unit"]),
-            (&json!(bound), &json!("milliseconds"))
-        );
-        assert_eq!(number(&reply, "x-ojs-queue-bound"), f64::from(bound));
-    }
     pair.stop().await;
 }
 

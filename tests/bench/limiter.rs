@@ -14,7 +14,7 @@ use ojs_throttle::limit::{
     Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp,
 };
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Claim, Claimed, Gen, Store, Verdict};
+use ojs_throttle::store::{Claim, Claimed, Gen, Ledger, LedgerExt, Verdict};
 
 /// As in the program.
 #[global_allocator]
@@ -114,6 +114,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         job: Arc::from(format!("019f2c5e-0000-7000-8000-{n:012}")),
         generation: Gen(1),
         claim_id: Arc::from("sidecar-1"),
+        worker: None,
         scope: 7,
         queue: Arc::from("email"),
         priority: 0,
@@ -250,7 +251,7 @@ fn refused(keys: usize) -> f64 {
     best(50, keys, || {
         let begun = Instant::now();
         for ask in &asks {
-            let verdicts = now(store.take(&[ask], 1)).unwrap();
+            let verdicts = now(store.take(&[ask], 1)).unwrap().verdicts;
             assert!(matches!(verdicts.first(), Some(Verdict::Refused { .. })));
         }
         begun.elapsed()

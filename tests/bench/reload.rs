@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ojs_throttle::config::Settings;
-use ojs_throttle::hold::{Held, Hold, Relimited};
+use ojs_throttle::hold::{Held, Hold, Proof, Relimited};
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use ojs_throttle::net::Net;
-use ojs_throttle::run::{Env, Outcome, Running, Stop};
+use ojs_throttle::run::{Env, ReloadOutcome, Running, Stop};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{Claim, Claimed, Gen};
 
@@ -52,7 +52,7 @@ fn whole() {
         .unwrap();
     let env = Env {
         net: Net::Tcp,
-        store: Arc::new(MemoryStore::new(0)),
+        store: Arc::new(MemoryStore::new(0)).into(),
         seed: 1,
         reset: false,
     };
@@ -69,7 +69,7 @@ fn whole() {
         let outcome = reload.apply(settings);
         applied.push(then.elapsed());
         all.push(begun.elapsed());
-        assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+        assert!(matches!(outcome, ReloadOutcome::Applied(_)), "{outcome:?}");
     }
     print("5,000 policies: read and checked", read);
     print("5,000 policies: compared and swapped", applied);
@@ -88,7 +88,7 @@ fn beside() {
         runtime.block_on(async {
             let env = Env {
                 net: Net::Tcp,
-                store: Arc::new(MemoryStore::new(0)),
+                store: Arc::new(MemoryStore::new(0)).into(),
                 seed: 1,
                 reset: false,
             };
@@ -123,7 +123,7 @@ fn beside() {
         scope.spawn(|| {
             for round in 1..=2 * ROUNDS {
                 let settings = Settings::parse(&text(round), "bench.toml").unwrap();
-                assert!(matches!(reload.apply(settings), Outcome::Applied(_)));
+                assert!(matches!(reload.apply(settings), ReloadOutcome::Applied(_)));
             }
             over.store(true, Ordering::Relaxed);
         });
@@ -157,32 +157,21 @@ fn limits(key: &str, slots: u32) -> Arc<[Limited]> {
 fn held(nth: usize, key: &str) -> Held {
     let limits = limits(key, 1);
     let now = tokio::time::Instant::now();
-    Held {
-        claimed: Claimed::from(Claim {
-            job: format!("job-{nth}").into(),
-            generation: Gen(nth as u64),
-            claim_id: "sidecar".into(),
-            scope: 1,
-            queue: "q".into(),
-            priority: 0,
-            attempt: Some(0),
-            claimed_at: Timestamp(0),
-            visibility: 30_000_000,
-            limited: limits.clone(),
-        }),
-        written: limits,
-        edition: 0,
-        own: Box::default(),
-        tenant: None,
-        body: Bytes::from_static(b"{}"),
-        deadline: now,
-        proven: now,
-        lasts: Duration::from_secs(30),
-        granted: Duration::from_secs(30),
-        since: now,
-        refused: None,
-        starts: Timestamp::default(),
-    }
+    let claimed = Claimed::from(Claim {
+        job: format!("job-{nth}").into(),
+        generation: Gen(nth as u64),
+        claim_id: "sidecar".into(),
+        worker: None,
+        scope: 1,
+        queue: "q".into(),
+        priority: 0,
+        attempt: Some(0),
+        claimed_at: Timestamp(0),
+        visibility: 30_000_000,
+        limited: limits,
+    });
+    let proof = Proof::new(now, Duration::from_secs(30));
+    Held::new(claimed, 0, Bytes::from_static(b"{}"), proof, now)
 }
 
 /// The two steps under the lock of the hold.

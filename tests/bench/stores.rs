@@ -3,16 +3,14 @@
 //! --bench stores [redis|sqlite|postgres]`. All over 64 keys, in turns. A start is two operations, its take
 //! and its end; each is counted.
 
-#[path = "../sidecar/port.rs"]
-mod port;
-#[path = "../stores/postgres_server.rs"]
-#[expect(dead_code, reason = "here commits reach the disk")]
-mod postgres_server;
 #[path = "stores/redis_bare.rs"]
 mod redis_bare;
-#[path = "../stores/redis_server.rs"]
-#[expect(dead_code, reason = "faults are for the tests")]
-mod redis_server;
+#[path = "../servers/mod.rs"]
+#[expect(
+    dead_code,
+    reason = "clusters, faults and unsynced commits are for the tests"
+)]
+mod servers;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::Path;
@@ -23,11 +21,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ::redis::aio::MultiplexedConnection;
 use mimalloc::MiMalloc;
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Timestamp};
-use ojs_throttle::store::{Claim, Claimed, Clock, Gen, Store, Verdict, postgres, redis, sqlite};
-use postgres_server::PostgresServer;
+use ojs_throttle::store::{
+    Claim, Claimed, Clock, Gen, Ledger, LedgerExt, Verdict, postgres, redis, sqlite,
+};
 use redis_bare::Calls;
-use redis_server::RedisServer;
 use rusqlite::Connection;
+use servers::postgres::PostgresServer;
+use servers::redis::RedisServer;
 use tokio_postgres::NoTls;
 
 /// As in the program.
@@ -70,7 +70,7 @@ async fn redis_rows() {
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),
     };
-    let store: Arc<dyn Store> = Arc::new(redis::RedisStore::new(config, clock()));
+    let store: Arc<dyn Ledger> = Arc::new(redis::RedisStore::new(config, clock()));
     let overheard = claimed_as("job-overheard", "key-overheard");
     let calls = Arc::new(Calls::overheard(server.port, &*store, &overheard).await);
     let client = ::redis::Client::open(server.url()).unwrap();
@@ -88,7 +88,7 @@ async fn redis_rows() {
 }
 
 /// How long one caller waits, alone: for a PING, for the bare script, and for a decision.
-async fn trips(mut bare: MultiplexedConnection, calls: &Calls, store: &Arc<dyn Store>) {
+async fn trips(mut bare: MultiplexedConnection, calls: &Calls, store: &Arc<dyn Ledger>) {
     const TRIPS: usize = 20_000;
     let (mut ping, mut script, mut decision) = (Vec::new(), Vec::new(), Vec::new());
     let pinging = ::redis::cmd("PING");
@@ -132,7 +132,7 @@ async fn trips(mut bare: MultiplexedConnection, calls: &Calls, store: &Arc<dyn S
 async fn sqlite_rows() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raw.db");
-    let store: Arc<dyn Store> = Arc::new(sqlite::open(
+    let store: Arc<dyn Ledger> = Arc::new(sqlite::open(
         sqlite::Config {
             path: dir.path().join("limits.db"),
             namespace: "bench".to_owned(),
@@ -157,7 +157,7 @@ async fn sqlite_rows() {
 
 async fn postgres_rows() {
     let server = PostgresServer::start(&[]);
-    let store: Arc<dyn Store> = Arc::new(postgres::open(
+    let store: Arc<dyn Ledger> = Arc::new(postgres::open(
         postgres::Config {
             target: postgres::Target::parse(&server.url(), None).unwrap(),
             namespace: "bench".to_owned(),
@@ -208,6 +208,7 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
         job: job.into(),
         generation: Gen(1),
         claim_id: "worker".into(),
+        worker: None,
         scope: 0,
         queue: "queue".into(),
         priority: 0,
@@ -257,13 +258,13 @@ async fn round<F: Future<Output = ()> + Send + 'static>(
     done as f64 / began.elapsed().as_secs_f64()
 }
 
-async fn starts(store: &Arc<dyn Store>, callers: usize) -> f64 {
+async fn starts(store: &Arc<dyn Ledger>, callers: usize) -> f64 {
     let store = store.clone();
     round(callers, move |_, number| {
         let store = store.clone();
         async move {
             let ask = claimed(number);
-            let verdict = store.take(&[&ask], 1).await.unwrap().remove(0);
+            let verdict = store.take(&[&ask], 1).await.unwrap().verdicts.remove(0);
             assert!(matches!(verdict, Verdict::Started { .. }), "{verdict:?}");
             assert!(store.end(&ask.job, None).await.unwrap().is_some());
         }

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use ojs_throttle::net::Net;
 use serde_json::{Map, Value};
 
-mod judge;
+use super::judge;
 
 /// The longest that one request may take.
 const PATIENCE: Duration = Duration::from_secs(30);

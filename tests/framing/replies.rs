@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use ojs_throttle::net::Net;
-use ojs_throttle::upstream::{Call, Limits, Target, Upstream, UpstreamError};
+use ojs_throttle::upstream::{Call, CallBounds, Target, Upstream, UpstreamError};
 
-use crate::rig::{Backend, Front, Script};
+use super::rig::{Backend, Front, Script};
 
 const ENQUEUE: &str = "POST /ojs/v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
 const FETCH: &str = "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
@@ -24,7 +24,7 @@ fn call(timeout: Duration) -> Call {
     }
 }
 
-fn to(backend: &Backend, limits: Limits) -> Upstream {
+fn to(backend: &Backend, limits: CallBounds) -> Upstream {
     let target = Target::parse(&format!("http://{}/base", backend.addr), None).unwrap();
     Upstream::new(target, Net::Tcp, limits)
 }
@@ -127,7 +127,7 @@ async fn what_is_no_reply_is_502_and_in_doubt_for_enqueue() {
 #[tokio::test]
 async fn a_backend_that_is_not_there_is_502_for_all() {
     let mut backend = Backend::fine();
-    backend.addr = crate::port::own();
+    backend.addr = crate::servers::port::own();
     let front = Front::before(&backend).await;
     for request in [OTHER, FETCH, ENQUEUE] {
         let reply = front.ask(request).await;
@@ -181,9 +181,9 @@ async fn connections_are_used_again_until_they_are_old() {
     let backend = Backend::run(counting(&CONNECTIONS));
     let upstream = to(
         &backend,
-        Limits {
+        CallBounds {
             idle: Duration::from_millis(50),
-            ..Limits::default()
+            ..CallBounds::default()
         },
     );
     for _ in 0..5 {
@@ -244,7 +244,7 @@ async fn idle_connections_that_were_all_closed_are_passed_over() {
         connection.request();
         connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
     });
-    let upstream = to(&backend, Limits::default());
+    let upstream = to(&backend, CallBounds::default());
     let one = || upstream.call(call(Duration::from_secs(5)));
     let (a, b, c) = tokio::join!(one(), one(), one());
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
@@ -256,7 +256,7 @@ async fn idle_connections_that_were_all_closed_are_passed_over() {
 #[tokio::test]
 async fn a_call_tells_apart_how_it_failed() {
     let silent = Backend::run(|connection| while connection.request().is_some() {});
-    let upstream = to(&silent, Limits::default());
+    let upstream = to(&silent, CallBounds::default());
     let error = upstream
         .call(call(Duration::from_millis(50)))
         .await
@@ -267,9 +267,9 @@ async fn a_call_tells_apart_how_it_failed() {
     );
 
     let huge = Backend::canned("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n123456");
-    let tight = Limits {
+    let tight = CallBounds {
         reply: 5,
-        ..Limits::default()
+        ..CallBounds::default()
     };
     let bare = || Call {
         body: Bytes::new(),
@@ -294,9 +294,9 @@ async fn a_call_tells_apart_how_it_failed() {
     let nowhere = Upstream::new(
         target,
         Net::Tcp,
-        Limits {
+        CallBounds {
             connect,
-            ..Limits::default()
+            ..CallBounds::default()
         },
     );
     let error = nowhere
@@ -309,9 +309,9 @@ async fn a_call_tells_apart_how_it_failed() {
 #[tokio::test]
 async fn a_head_that_does_not_come_is_504() {
     let silent = Backend::run(|connection| while connection.request().is_some() {});
-    let way = Limits {
+    let way = CallBounds {
         head: Duration::from_millis(50),
-        ..Limits::default()
+        ..CallBounds::default()
     };
     let front = Front::with(&silent, Default::default(), way).await;
     assert_eq!(front.ask(OTHER).await.status, 504);

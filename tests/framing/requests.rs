@@ -2,7 +2,7 @@
 
 use tokio::io::AsyncReadExt;
 
-use crate::rig::{Backend, CAP, Front, LONG};
+use super::rig::{Backend, CAP, Front, LONG};
 
 #[tokio::test]
 async fn what_has_two_readings_is_refused() {

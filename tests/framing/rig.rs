@@ -35,7 +35,7 @@ impl Service for Plain {
     async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         let id = respond::request_id(&head.headers);
         let uri = head.uri.clone();
-        let stores = match Operation::of(&head.method, uri.path()) {
+        let fault = match Operation::of(&head.method, uri.path()) {
             Err(bad) => return Fault::from(bad).reply(id),
             Ok(Operation::Fetch) => {
                 return self
@@ -43,9 +43,10 @@ impl Service for Plain {
                     .await
                     .unwrap_or_else(|f| f.reply(id));
             }
-            Ok(operation) => operation == Operation::Enqueue,
+            Ok(Operation::Enqueue) => Fault::storing,
+            Ok(_) => Fault::backend,
         };
-        pass(&self.upstream, head, body, stores).await
+        pass(&self.upstream, head, body, fault).await
     }
 }
 
@@ -63,7 +64,7 @@ impl Plain {
             .upstream
             .call(call)
             .await
-            .map_err(|e| Fault::backend(&e, false))?;
+            .map_err(|e| Fault::backend(&e))?;
         assert!(reply.headers.contains_key(CONTENT_TYPE) || reply.status != 200);
         Ok(respond::reply(reply))
     }
@@ -86,13 +87,17 @@ impl Front {
     pub async fn before(backend: &Backend) -> Front {
         Front::with(
             backend,
-            server::Limits::default(),
-            upstream::Limits::default(),
+            server::ListenerBounds::default(),
+            upstream::CallBounds::default(),
         )
         .await
     }
 
-    pub async fn with(backend: &Backend, limits: server::Limits, way: upstream::Limits) -> Front {
+    pub async fn with(
+        backend: &Backend,
+        limits: server::ListenerBounds,
+        way: upstream::CallBounds,
+    ) -> Front {
         let target = Target::parse(&format!("http://{}", backend.addr), None).unwrap();
         let service = Plain {
             upstream: Upstream::new(target, Net::Tcp, way),
@@ -101,7 +106,7 @@ impl Front {
         Front::serving(service, limits).await
     }
 
-    pub async fn serving(service: impl Service, limits: server::Limits) -> Front {
+    pub async fn serving(service: impl Service, limits: server::ListenerBounds) -> Front {
         let listener = Net::Tcp
             .bind(SocketAddr::from(([127, 0, 0, 1], 0)))
             .await

@@ -7,14 +7,15 @@ use http::Response;
 use http::request::Parts;
 use hyper::body::Incoming;
 use ojs_throttle::proxy::body::Body;
-use ojs_throttle::server::{Limits, Service};
+use ojs_throttle::proxy::load::Urgency;
+use ojs_throttle::server::{ListenerBounds, Service};
 use tokio::sync::Notify;
 
-use crate::rig::{Backend, Front, LONG};
+use super::rig::{Backend, Front, LONG};
 
 const SHORT: Duration = Duration::from_millis(100);
 
-async fn front(limits: Limits) -> (Backend, Front) {
+async fn front(limits: ListenerBounds) -> (Backend, Front) {
     let backend = Backend::fine();
     let front = Front::with(&backend, limits, Default::default()).await;
     (backend, front)
@@ -22,9 +23,9 @@ async fn front(limits: Limits) -> (Backend, Front) {
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_is_closed() {
-    let (_backend, front) = front(Limits {
+    let (_backend, front) = front(ListenerBounds {
         header: SHORT,
-        ..Limits::default()
+        ..ListenerBounds::default()
     })
     .await;
     assert!(front.client().await.is_closed().await);
@@ -32,9 +33,9 @@ async fn a_connection_that_says_nothing_is_closed() {
 
 #[tokio::test]
 async fn half_a_head_is_not_waited_for() {
-    let (backend, front) = front(Limits {
+    let (backend, front) = front(ListenerBounds {
         header: SHORT,
-        ..Limits::default()
+        ..ListenerBounds::default()
     })
     .await;
     let mut client = front.client().await;
@@ -45,9 +46,9 @@ async fn half_a_head_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_head_in_drips_is_not_waited_for() {
-    let (_backend, front) = front(Limits {
+    let (_backend, front) = front(ListenerBounds {
         header: SHORT,
-        ..Limits::default()
+        ..ListenerBounds::default()
     })
     .await;
     let mut client = front.client().await;
@@ -77,10 +78,10 @@ async fn a_head_in_drips_is_not_waited_for() {
 #[tokio::test]
 async fn an_idle_connection_lives_its_time_and_no_longer() {
     let idle = Duration::from_millis(400);
-    let (_backend, front) = front(Limits {
+    let (_backend, front) = front(ListenerBounds {
         header: SHORT,
         idle,
-        ..Limits::default()
+        ..ListenerBounds::default()
     })
     .await;
     let mut client = front.client().await;
@@ -100,7 +101,7 @@ async fn an_idle_connection_lives_its_time_and_no_longer() {
 
 #[tokio::test]
 async fn a_body_in_drips_is_408_where_we_read_it() {
-    let (_backend, front) = front(Limits::default()).await;
+    let (_backend, front) = front(ListenerBounds::default()).await;
     let mut client = front.client().await;
     client
         .send("POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n")
@@ -119,11 +120,11 @@ async fn a_body_in_drips_is_408_where_we_read_it() {
 #[tokio::test]
 async fn a_body_that_stalls_on_its_way_through_is_408() {
     let backend = Backend::fine();
-    let way = ojs_throttle::upstream::Limits {
+    let way = ojs_throttle::upstream::CallBounds {
         head: SHORT,
         ..Default::default()
     };
-    let front = Front::with(&backend, Limits::default(), way).await;
+    let front = Front::with(&backend, ListenerBounds::default(), way).await;
     let mut client = front.client().await;
     client
         .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nx")
@@ -144,9 +145,9 @@ async fn a_client_that_takes_nothing_is_dropped() {
     });
     let front = Front::with(
         &backend,
-        Limits {
+        ListenerBounds {
             write: SHORT,
-            ..Limits::default()
+            ..ListenerBounds::default()
         },
         Default::default(),
     )
@@ -181,9 +182,9 @@ async fn too_many_at_once_are_told_to_come_back() {
     let service = Gated(Arc::clone(&came), Arc::clone(&go));
     let front = Front::serving(
         service,
-        Limits {
+        ListenerBounds {
             in_flight: 1,
-            ..Limits::default()
+            ..ListenerBounds::default()
         },
     )
     .await;
@@ -214,12 +215,18 @@ impl Service for Sorting {
         self.0.call(head, body).await
     }
 
-    fn is_urgent(&self, head: &Parts) -> bool {
-        head.method == http::Method::POST
+    fn urgency(&self, head: &Parts) -> Urgency {
+        match head.method == http::Method::POST {
+            true => Urgency::Urgent,
+            false => Urgency::Ordinary,
+        }
     }
 
-    fn left_behind(&self, urgent: bool) -> usize {
-        if urgent { 0 } else { self.1 }
+    fn left_behind(&self, urgency: Urgency) -> usize {
+        match urgency {
+            Urgency::Urgent => 0,
+            Urgency::Ordinary => self.1,
+        }
     }
 }
 
@@ -229,9 +236,9 @@ async fn the_urgent_have_places_of_their_own_and_what_is_left_behind_keeps_its_o
     const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
     let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let service = Sorting(Gated(Arc::clone(&came), Arc::clone(&go)), 2);
-    let limits = Limits {
+    let limits = ListenerBounds {
         in_flight: 3,
-        ..Limits::default()
+        ..ListenerBounds::default()
     };
     let front = Front::serving(service, limits).await;
     let mut running = Vec::new();
@@ -253,7 +260,11 @@ async fn the_urgent_have_places_of_their_own_and_what_is_left_behind_keeps_its_o
 
 #[tokio::test]
 async fn a_panic_is_a_500() {
-    let front = Front::serving(Gated(Arc::default(), Arc::default()), Limits::default()).await;
+    let front = Front::serving(
+        Gated(Arc::default(), Arc::default()),
+        ListenerBounds::default(),
+    )
+    .await;
     let reply = front.ask("GET /panic HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(
         (reply.status, reply.code().as_str()),
@@ -263,9 +274,9 @@ async fn a_panic_is_a_500() {
 
 #[tokio::test]
 async fn connections_over_the_cap_wait_for_a_place() {
-    let (_backend, front) = front(Limits {
+    let (_backend, front) = front(ListenerBounds {
         connections: 1,
-        ..Limits::default()
+        ..ListenerBounds::default()
     })
     .await;
     let mut first = front.client().await;
@@ -286,7 +297,7 @@ async fn connections_over_the_cap_wait_for_a_place() {
 async fn draining_closes_the_idle_and_finishes_the_rest() {
     let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let service = Gated(Arc::clone(&came), Arc::clone(&go));
-    let mut front = Front::serving(service, Limits::default()).await;
+    let mut front = Front::serving(service, ListenerBounds::default()).await;
     let (mut idle, mut running) = (front.client().await, front.client().await);
     idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     go.notify_one();

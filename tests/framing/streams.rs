@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ojs_throttle::server::Limits;
+use ojs_throttle::server::ListenerBounds;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::rig::{Backend, Front, LONG};
+use super::rig::{Backend, Front, LONG};
 
 /// More than all buffers on the way together.
 const HUGE: usize = 64 * 1024 * 1024;
@@ -204,9 +204,9 @@ async fn a_websocket_that_the_backend_half_closes_still_carries_what_the_client_
 #[tokio::test]
 async fn a_websocket_is_one_of_the_connections_and_ends_with_the_server() {
     let backend = half_closing(Arc::default());
-    let limits = Limits {
+    let limits = ListenerBounds {
         connections: 1,
-        ..Limits::default()
+        ..ListenerBounds::default()
     };
     let mut front = Front::with(&backend, limits, Default::default()).await;
     let mut first = front.client().await;
@@ -251,9 +251,9 @@ async fn a_websocket_whose_client_has_gone_keeps_no_place() {
         );
         let _ = connection.stream.read_to_end(&mut Vec::new());
     });
-    let limits = Limits {
+    let limits = ListenerBounds {
         connections: 1,
-        ..Limits::default()
+        ..ListenerBounds::default()
     };
     let front = Front::with(&backend, limits, Default::default()).await;
     let mut first = front.client().await;

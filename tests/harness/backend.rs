@@ -56,8 +56,6 @@ pub enum Fault {
     Refused,
     /// It is not done; this status, without a body.
     Status(u16),
-    /// It is not done; a gateway says 504 after this long.
-    Gateway(Duration),
     /// It is not done; 200 with this body.
     Says(&'static str),
 }
@@ -111,7 +109,7 @@ impl Faulty {
         });
         // It may go away, and comes back to the same one.
         let addr = match net {
-            Net::Tcp => crate::port::own(),
+            Net::Tcp => crate::servers::port::own(),
             Net::Sim(_) => SocketAddr::from(([127, 0, 0, 1], 0)),
         };
         let faulty = Faulty(Arc::new(Inner {
@@ -311,10 +309,6 @@ impl Faulty {
             Some(Fault::Slow(time)) => sleep(time).await,
             Some(Fault::Refused) => return Err(Closed),
             Some(Fault::Status(status)) => return Ok(bare(status)),
-            Some(Fault::Gateway(time)) => {
-                sleep(time).await;
-                return Ok(bare(504));
-            }
             Some(Fault::Says(text)) => return Ok(Response::new(Half::whole(text.into()))),
             _ => {}
         }

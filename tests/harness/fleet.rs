@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ojs_throttle::limit::{Key, Limited, Limits, Reserved, Room, Space, Timestamp};
-use ojs_throttle::store::faulty::{Fault, Faulty};
+use crate::faulty::{Fault, Faulty};
+use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, Gen, Number, Overrides, Place, Row, Step, Store, Usage, Verdict, Wake,
-    Wish,
+    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, LedgerExt, Number, Place, Row,
+    RowsOf, Standing, Step, Store, Taken, Verdict, Wake, Wish,
 };
 use tokio::sync::Notify;
 
@@ -49,7 +49,7 @@ struct Books {
 pub struct Way {
     member: Arc<Member>,
     faulty: Arc<Faulty>,
-    pub store: Arc<dyn Store>,
+    pub store: Store,
 }
 
 impl Way {
@@ -58,12 +58,6 @@ impl Way {
         self.faulty.script((0..unheard).map(|_| Fault::unheard()));
         self.faulty.standing(Some(Fault::gone()));
         self.member.deaf.store(true, Ordering::Relaxed);
-    }
-
-    /// The next operation is done at once, and its answer comes after `late`; nothing else comes through any more.
-    pub fn late_and_cut(&self, late: Duration) {
-        self.cut(0);
-        self.faulty.script([Fault::late(late)]);
     }
 
     /// Whether rows that are not there yet are kept from now on.
@@ -142,7 +136,7 @@ impl Fleet {
             bell,
         });
         let faulty = Arc::new(Faulty::new(member.clone()));
-        let store = Arc::new(Guard::new(faulty.clone(), mode));
+        let store = Store::shared(Arc::new(Guard::new(faulty.clone(), mode)));
         Way {
             member,
             faulty,
@@ -292,6 +286,9 @@ impl Member {
                 let (scope, queue) = (row.claimed.scope, row.claimed.queue.clone());
                 books.tell_others(self.nth, &Wake::Offered { scope, queue });
             }
+            Change::Paused { queue, paused } => {
+                books.tell_others(self.nth, &Wake::Paused { queue, paused });
+            }
             _ => {}
         }
         done
@@ -307,14 +304,14 @@ fn at_once<T>(answer: Answer<'_, T>) -> T {
     }
 }
 
-impl Store for Member {
+impl Ledger for Member {
     fn at(&self, moment: tokio::time::Instant) -> Timestamp {
         self.memory().at(moment)
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         let mut books = self.fleet.books();
-        let mut started = 0;
+        let (mut started, mut ended) = (0, Vec::new());
         let verdicts = asks.iter().map(|ask| {
             let known = self.find(&ask.job).map(|row| row.claimed.generation);
             let owner = books.owners.get(&ask.job);
@@ -324,46 +321,38 @@ impl Store for Member {
             if known.is_none() && self.is_full.load(Ordering::Relaxed) {
                 return Verdict::Lost;
             }
-            books.owners.insert(ask.job.clone(), self.nth);
-            let mut verdicts = at_once(self.memory().take(&[ask], want - started));
-            let verdict = verdicts.remove(0);
+            let former = books.owners.insert(ask.job.clone(), self.nth);
+            let mut taken = at_once(self.memory().take(&[ask], want - started));
+            for row in &taken.ended {
+                let job = row.claimed.job.clone();
+                if let Some(owner) = former.filter(|owner| *owner != self.nth) {
+                    books.tell(owner, Wake::Row { job });
+                }
+                self.freed(&mut books, row);
+            }
+            ended.append(&mut taken.ended);
+            let verdict = taken.verdicts.remove(0);
             started += usize::from(matches!(verdict, Verdict::Started { .. }));
             verdict
         });
-        Answer::now(verdicts.collect())
+        let verdicts = verdicts.collect();
+        Answer::now(Taken { verdicts, ended })
     }
 
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        self.memory().reserve(wish)
-    }
-
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        let mut books = self.fleet.books();
-        let over = at_once(self.memory().claimed(claims));
-        for row in &over {
-            let job = row.claimed.job.clone();
-            if let Some(owner) = books.owners.remove(&job) {
-                books.tell(owner, Wake::Row { job });
-            }
-            self.freed(&mut books, row);
-        }
-        Answer::now(over)
-    }
-
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
         let mut books = self.fleet.books();
         let row = self.find(job);
-        let done = at_once(self.memory().back(job, generation));
+        let done = at_once(self.memory().back(job, claim));
         if let Some(row) = row.filter(|_| done) {
             self.freed(&mut books, &row);
         }
         Answer::now(done)
     }
 
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         let mut books = self.fleet.books();
-        let ended = at_once(self.memory().end(job, generation));
-        if let Some(ended) = &ended {
+        let all = at_once(self.memory().end_all(jobs));
+        for ended in &all {
             let job = ended.claimed.job.clone();
             let owner = books.owners.remove(&job);
             if let Some(owner) = owner.filter(|owner| *owner != self.nth) {
@@ -371,77 +360,76 @@ impl Store for Member {
             }
             self.freed(&mut books, ended);
         }
-        Answer::now(ended)
+        Answer::now(all)
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         Answer::now(self.look(max))
     }
 
-    fn set(&self, change: Change) -> Answer<'_, bool> {
-        Answer::now(self.change(change))
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
+        let done = changes
+            .into_iter()
+            .filter(|change| self.change(change.clone()));
+        Answer::now(done.count() > 0)
     }
 
-    fn overrides(&self) -> &Overrides {
-        self.memory().overrides()
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
+        self.memory().states(keys)
     }
 
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         let books = self.fleet.books();
-        Answer::now(self.find(job).map(|row| self.seen_here(row, &books)))
+        Answer::now(match which {
+            RowsOf::Job(job) => {
+                let row = self.find(job).map(|row| self.seen_here(row, &books));
+                row.into_iter().collect()
+            }
+            RowsOf::Offered { scope, queue, max } => {
+                let mut rows = self.late(&books, self.now());
+                rows.retain(|row| {
+                    let lane = row.claimed.scope == scope && &*row.claimed.queue == queue;
+                    let is_offered = row.until == Timestamp(0) && !row.hidden;
+                    lane && row.place == Place::Held && is_offered && self.stands(row, &books)
+                });
+                rows.truncate(max);
+                rows
+            }
+            RowsOf::Others { .. } => Vec::new(),
+        })
     }
 
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
-        self.memory().room(limited)
-    }
-
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        self.memory().usage(space, key, limits)
-    }
-
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        self.memory().active(keys)
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         let books = self.fleet.books();
+        let CountOf::Ours(place) = which else {
+            return Answer::now(0);
+        };
         let ours = books.owners.iter().filter(|(_, owner)| **owner == self.nth);
         let rows = ours.filter_map(|(job, _)| self.find(job));
-        Answer::now(rows.filter(|row| row.place == place).count())
+        Answer::now(rows.filter(|row| row.place == place).count() as u64)
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         self.memory().number(name, step)
     }
 
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        at_once(self.memory().pause(queue, paused));
-        let word = Wake::Paused {
-            queue: queue.into(),
-            paused,
-        };
-        self.fleet.books().tell_others(self.nth, &word);
-        Answer::now(())
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.memory().reserve(wish)
     }
 
-    fn siblings(&self) -> usize {
-        self.siblings.load(Ordering::Relaxed)
-    }
-
-    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
-        let books = self.fleet.books();
-        let mut rows = self.late(&books, self.now());
-        rows.retain(|row| {
-            let lane = row.claimed.scope == scope && &*row.claimed.queue == queue;
-            lane && row.place == Place::Held && !row.hidden && self.stands(row, &books)
-        });
-        rows.truncate(max);
-        Answer::now(rows)
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+        let held = rows.iter().filter(|row| row.place == Place::Held);
+        let held: Vec<&Claimed> = held.map(|row| &row.claimed).collect();
+        for row in rows.iter().filter(|row| row.place == Place::Out) {
+            let (claimed, until) = (row.claimed.clone(), row.until);
+            self.change(Change::Adopt { claimed, until });
+        }
+        Answer::later(async move {
+            let taken = self.take(&held, 0).await?;
+            let each = held.iter().zip(&taken.verdicts);
+            let lost = each.filter(|(_, verdict)| **verdict == Verdict::Lost);
+            Ok(lost.map(|(claimed, _)| claimed.job.clone()).collect())
+        })
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
@@ -459,5 +447,14 @@ impl Store for Member {
                 }
             }
         })
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing {
+            is_alone: false,
+            siblings: self.siblings.load(Ordering::Relaxed),
+            forgets_unsaid: true,
+            ..self.memory().standing()
+        }
     }
 }

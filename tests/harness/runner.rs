@@ -171,7 +171,7 @@ macro_rules! scenarios {
         mod simulated {
             $(#[test]
             fn $name() {
-                $crate::by_name(stringify!($name)).simulate();
+                super::by_name(stringify!($name)).simulate();
             })*
         }
     };

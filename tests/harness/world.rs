@@ -7,14 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::config::Settings;
 use ojs_throttle::net::Net;
-use ojs_throttle::run::{Env, Outcome, Reload, Running, Stop};
+use ojs_throttle::run::ReloadOutcome;
 use ojs_throttle::store::guard::OnStoreError;
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Place, Store};
+use ojs_throttle::store::{LedgerExt, Place};
 use serde_json::Value;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::backend::Faulty;
@@ -25,6 +23,7 @@ use super::ledger::{Ledger, Produced, Sent};
 use super::producer::Job;
 use super::runner::Ctx;
 use super::worker::{Handle, Hands, Worker};
+use crate::sidecar::{self, Start};
 
 /// Unix time at which every store's clock begins, in microseconds.
 const BEGIN: u64 = 1_770_000_000_000_000;
@@ -41,12 +40,7 @@ pub struct Setup {
 
 /// A sidecar that runs.
 pub struct Sidecar {
-    stop: Stop,
-    task: JoinHandle<anyhow::Result<()>>,
-    net: Net,
-    reload: Reload,
-    addr: SocketAddr,
-    admin: SocketAddr,
+    running: sidecar::Sidecar,
     /// Its way to the store that it shares with others.
     pub way: Option<Way>,
 }
@@ -125,12 +119,7 @@ impl Setup {
             true => "[job_policies]\naccept = \"ignore\"",
             false => &self.limits,
         };
-        let head = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://{}\"\ndrain_min = \"0s\"\n{}\n{}\n",
-            backend.addr(),
-            self.server,
-            self.settings,
-        );
+        let head = format!("drain_min = \"0s\"\n{}\n{}\n", self.server, self.settings,);
         let config = format!("{head}{limits}\n");
         let world = World {
             ctx: self.ctx,
@@ -183,7 +172,7 @@ impl World {
     /// Starts a sidecar with an empty store, instead of the one that ended.
     pub async fn start_sidecar(&self) {
         let (sidecar, store) = self.another().await;
-        *self.address.lock().expect("no panic") = sidecar.addr;
+        *self.address.lock().expect("no panic") = sidecar.running.addr;
         *self.store.lock().expect("no panic") = store;
         *self.sidecar.lock().expect("no panic") = Some(sidecar);
     }
@@ -194,11 +183,11 @@ impl World {
         self.another().await.0
     }
 
+    fn upstream(&self) -> String {
+        format!("http://{}", self.backend.addr())
+    }
+
     async fn another(&self) -> (Sidecar, Arc<MemoryStore>) {
-        let settings = match Settings::parse(&self.config, "scenario.toml") {
-            Ok(settings) => settings,
-            Err(report) => panic!("the scenario's settings:\n{}\n{report:?}", self.config),
-        };
         let net = match &self.net {
             Net::Sim(network) => Net::Sim(network.process()),
             Net::Tcp => Net::Tcp,
@@ -209,28 +198,11 @@ impl World {
             Some((fleet, _)) => fleet.store.clone(),
             None => Arc::new(MemoryStore::new(BEGIN + 1_000_000)),
         };
-        let env = Env {
-            net: net.clone(),
-            store: (way.as_ref()).map_or_else(|| memory.clone() as _, |way| way.store.clone()),
-            seed: self.ctx.seed * 1000 + nth,
-            reset: false,
-        };
-        let running = Running::start(settings, env).await.expect("a sidecar");
-        let addr = running.addr().expect("an address");
-        let admin = running.admin_addr().expect("an address");
-        let stop = Stop::default();
-        let reload = running.reload();
-        let task = tokio::spawn(running.serve(stop.clone()));
-        let sidecar = Sidecar {
-            stop,
-            task,
-            net,
-            reload,
-            addr,
-            admin,
-            way,
-        };
-        (sidecar, memory)
+        let store = (way.as_ref()).map_or_else(|| memory.clone().into(), |way| way.store.clone());
+        let start = Start::before(&net, &self.upstream(), &self.config);
+        let start = start.seed(self.ctx.seed * 1000 + nth).store(store);
+        let running = start.start().await;
+        (Sidecar { running, way }, memory)
     }
 
     /// Cuts the first sidecar's way to the shared store, or mends it.
@@ -248,10 +220,10 @@ impl World {
     pub fn reload(&self, limits: &str) {
         let sidecar = self.sidecar.lock().expect("no panic");
         if let Some(sidecar) = sidecar.as_ref().filter(|_| !self.ctx.unlimited) {
-            let text = format!("{}{limits}\n", self.head);
-            let settings = Settings::parse(&text, "reload.toml").expect("good settings");
-            let outcome = sidecar.reload.apply(settings);
-            assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+            let rest = format!("{}{limits}\n", self.head);
+            let settings = sidecar::settings(&self.upstream(), &rest);
+            let outcome = sidecar.running.reload.apply(settings);
+            assert!(matches!(outcome, ReloadOutcome::Applied(_)), "{outcome:?}");
         }
     }
 
@@ -259,8 +231,8 @@ impl World {
     pub async fn drain(&self) {
         let sidecar = self.sidecar.lock().expect("no panic").take();
         if let Some(sidecar) = sidecar {
-            sidecar.stop.drain.cancel();
-            let ended = sidecar.task.await.expect("a sidecar ends");
+            sidecar.running.stop.drain.cancel();
+            let ended = sidecar.running.task.await.expect("a sidecar ends");
             ended.expect("a sidecar ends in order");
         }
     }
@@ -268,7 +240,7 @@ impl World {
     /// SIGTERM, without waiting for the end.
     pub fn begin_drain(&self) {
         if let Some(sidecar) = &*self.sidecar.lock().expect("no panic") {
-            sidecar.stop.drain.cancel();
+            sidecar.running.stop.drain.cancel();
         }
     }
 
@@ -278,17 +250,17 @@ impl World {
             .lock()
             .expect("no panic")
             .as_ref()
-            .is_none_or(|sidecar| sidecar.task.is_finished())
+            .is_none_or(|sidecar| sidecar.running.task.is_finished())
     }
 
     /// kill -9 (simulation only).
     pub fn kill_sidecar(&self) {
         if let Some(sidecar) = self.sidecar.lock().expect("no panic").take() {
-            match &sidecar.net {
+            match &sidecar.running.net {
                 Net::Sim(network) => network.kill(),
                 Net::Tcp => panic!("only simulated processes can be killed"),
             }
-            sidecar.task.abort();
+            sidecar.running.task.abort();
         }
     }
 
@@ -305,7 +277,7 @@ impl World {
 
     /// A client of another sidecar.
     fn client_of(&self, sidecar: &Sidecar) -> Client {
-        self.client_to(sidecar.addr)
+        self.client_to(sidecar.running.addr)
     }
 
     fn client_to(&self, addr: SocketAddr) -> Client {
@@ -445,7 +417,7 @@ impl World {
     pub async fn metric(&self, series: &str) -> f64 {
         let admin = {
             let sidecar = self.sidecar.lock().expect("no panic");
-            sidecar.as_ref().expect("a sidecar").admin
+            sidecar.as_ref().expect("a sidecar").running.admin_addr
         };
         let page = self.client_to(admin).get("/metrics").await;
         let page = page.expect("a page").body;

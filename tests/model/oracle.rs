@@ -76,6 +76,19 @@ pub struct Oracle {
 }
 
 impl Oracle {
+    /// Ends the rows of older claims of these jobs.
+    pub fn end_older<'a>(&mut self, asks: &'a [Claimed], now: Timestamp) -> Vec<&'a str> {
+        let mut ended = Vec::new();
+        for ask in asks {
+            let known = self.rows.get(&*ask.job).map(|row| row.generation);
+            if known.is_some_and(|known| known < ask.generation) {
+                self.end(&ask.job, None, now);
+                ended.push(&*ask.job);
+            }
+        }
+        ended
+    }
+
     pub fn take(&mut self, asks: &[Claimed], want: usize, now: Timestamp) -> Vec<Verdict> {
         let mut started = 0;
         let mut verdicts = Vec::new();
@@ -275,11 +288,11 @@ impl Oracle {
     pub fn window(&self, space: Space, key: &Key, rate: &Rate, now: Timestamp) -> Vec<Timestamp> {
         let counts = |start: &&Start| match rate.window {
             WindowKind::Sliding => start.at.0 + rate.period.get() + EARLY > now.0,
-            // From its decision on, for 5 ms, it may be handed out: in one window or in two.
+            // From its decision on, until 5 ms after its time, it may be handed out: in one window or in two.
             _ => {
                 let window = |at| window_of(rate, at).0;
                 let now = window(now);
-                window(start.then) == now || window(start.then.plus(EARLY)) == now
+                window(start.then) == now || window(start.at.plus(EARLY)) == now
             }
         };
         let of_key = |s: &&Start| s.space == space && s.key == *key;

@@ -111,11 +111,12 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         job: Arc::from(job),
         generation: Gen(generation),
         claim_id: Arc::from("claim"),
+        worker: None,
         scope: 0,
         queue: Arc::from("queue"),
         priority: 0,
         attempt: Some(0),
-        claimed_at: Timestamp(0),
+        claimed_at: Timestamp(4_000_000_000_000_000),
         visibility: 30_000_000,
         limited: Arc::from(limited),
     })

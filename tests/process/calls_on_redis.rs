@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar, config, until};
-use crate::trace::{Plan, is_long, trace};
+use super::rig::{Backend, Sidecar, config, until};
+use super::trace::{Plan, is_long, trace};
+use crate::servers::redis::RedisServer;
 use ojs_throttle::backend::Lax;
 
 /// Every command from now on, but not those that scripts run.

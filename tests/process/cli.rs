@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
 
-use crate::rig::{self, Sidecar, config, file, program, ran};
+use super::rig::{self, Sidecar, config, file, program, ran};
 
 fn run(args: &[&str]) -> rig::Ran {
     let mut command = program();
@@ -173,39 +174,29 @@ fn a_redis_that_is_too_old_is_no_store() {
 fn a_port_in_use_is_named_with_its_setting() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    let free = "127.0.0.1:0";
-    let upstream = "http://127.0.0.1:1";
-    for (args, setting) in [
-        (
-            [
-                "run",
-                "--listen",
-                &addr,
-                "--admin-listen",
-                free,
-                "--upstream",
-                upstream,
-            ],
-            "server.listen",
-        ),
-        (
-            [
-                "run",
-                "--listen",
-                free,
-                "--admin-listen",
-                &addr,
-                "--upstream",
-                upstream,
-            ],
-            "server.admin_listen",
-        ),
+    // A draining predecessor might have it, so it is waited for, but not for ever.
+    let (_dir, path) = file(config(
+        ([127, 0, 0, 1], 1).into(),
+        "drain_timeout = \"300ms\"",
+        "",
+    ));
+    let path = path.to_str().unwrap();
+    for (option, setting) in [
+        ("--listen", "server.listen"),
+        ("--admin-listen", "server.admin_listen"),
     ] {
-        let done = run(&args);
+        let begun = Instant::now();
+        let done = run(&["run", "--config", path, option, &addr]);
         assert_eq!(done.status, Some(1), "{}", done.err);
-        for word in [setting, &addr, "in use"] {
+        for word in [
+            setting,
+            &addr,
+            "in use",
+            "another process had the port for 300ms",
+        ] {
             assert!(done.err.contains(word), "{word}: {}", done.err);
         }
+        assert!(begun.elapsed() >= Duration::from_millis(300));
         assert!(!done.err.contains("point SDKs"), "{}", done.err);
     }
     let done = run(&["dev", "--backend-listen", &addr]);

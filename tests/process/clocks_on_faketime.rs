@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
-use crate::postgres_server::{PostgresServer, UNSYNCED};
-use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar, config, file, program, until};
-use crate::trace::{Plan, enough, trace};
+use super::rig::{Backend, Sidecar, config, file, program, until};
+use super::trace::{Plan, enough, trace};
+use crate::servers::postgres::{PostgresServer, UNSYNCED};
+use crate::servers::redis::RedisServer;
 
 /// The library that gives a program another clock.
 fn library() -> PathBuf {

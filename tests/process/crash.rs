@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::http::{Conn, ack, enqueue, fetch};
-use crate::port;
-use crate::rig::{Backend, Sidecar, config, until};
+use super::http::{Conn, ack, enqueue, fetch};
+use super::rig::{Backend, Sidecar, config, until};
+use crate::servers::port;
 
 const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
@@ -23,7 +23,7 @@ fn killed(server: &str, rest: &str, options: serde_json::Value) {
         .collect();
     let body =
         json!({"queues": ["q"], "count": 6, "worker_id": "w", "visibility_timeout_ms": 6000});
-    let out = crate::http::ask(
+    let out = crate::process::http::ask(
         first.data,
         "POST",
         "/ojs/v1/workers/fetch",

@@ -3,8 +3,8 @@
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use crate::http::{ack, ask, enqueue, fetch, get};
-use crate::rig::{Backend, Sidecar, config, file, program};
+use super::http::{ack, ask, enqueue, fetch, get};
+use super::rig::{Backend, Sidecar, config, file, program};
 
 /// The policy of the README's quick start.
 const STRIPE: &str = "[server]\nupstream = \"http://127.0.0.1:9\"\nadmin_listen = \"127.0.0.1:0\"\n\
@@ -58,7 +58,7 @@ fn the_quick_start_of_the_readme() {
     assert_eq!(fetch(data, "billing", 5, "w1").jobs().len(), 1);
     assert!(sidecar.metrics().contains("key=\"stripe\""));
     // Somebody who opened a connection to it and says nothing does not keep it from ending.
-    let idle = crate::http::Conn::open(data);
+    let idle = crate::process::http::Conn::open(data);
     sidecar.signal("INT");
     // Two that wait are one for the system.
     sidecar.state("draining");

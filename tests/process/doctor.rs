@@ -3,9 +3,9 @@
 use ojs_throttle::backend::{Lax, Liveness, Requeue};
 use serde_json::{Value, json};
 
-use crate::http::get;
-use crate::relay::Relay;
-use crate::rig::{Backend, config, file, program, ran};
+use super::http::get;
+use super::relay::Relay;
+use super::rig::{Backend, config, file, program, ran};
 
 /// The report, and the exit status.
 pub fn doctor(config: &str, more: &[&str]) -> (Value, Option<i32>) {

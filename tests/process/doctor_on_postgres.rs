@@ -5,9 +5,9 @@ use std::process::Command;
 use ojs_throttle::backend::Lax;
 use serde_json::Value;
 
-use crate::doctor::{doctor, finding};
-use crate::postgres_server::{PostgresServer, UNSYNCED, programs};
-use crate::rig::{Backend, Sidecar, config, until};
+use super::doctor::{doctor, finding};
+use super::rig::{Backend, Sidecar, config, until};
+use crate::servers::postgres::{PostgresServer, UNSYNCED, programs};
 
 fn sql(server: &PostgresServer, text: &str) -> String {
     let mut psql = Command::new(programs().join("psql"));

@@ -4,9 +4,9 @@ use ojs_throttle::backend::Lax;
 use redis::Commands;
 use serde_json::Value;
 
-use crate::doctor::{doctor, finding};
-use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar, config, until};
+use super::doctor::{doctor, finding};
+use super::rig::{Backend, Sidecar, config, until};
+use crate::servers::redis::RedisServer;
 
 fn examined(backend: &Backend, url: &str, more: &[&str]) -> (Value, Option<i32>) {
     let store = format!("[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n");

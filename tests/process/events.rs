@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::http::{Conn, ack, enqueue, fetch};
-use crate::rig::{Backend, LONG, Sidecar, config, until};
+use super::http::{Conn, ack, enqueue, fetch};
+use super::rig::{Backend, LONG, Sidecar, config, until};
 
 /// A subscriber on a bare socket.
 pub struct Subscriber(BufReader<TcpStream>);

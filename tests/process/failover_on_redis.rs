@@ -5,10 +5,10 @@ use std::time::Instant;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use crate::doctor::{doctor, finding};
-use crate::http::{ack, enqueue, fetch};
-use crate::redis_servers::{RedisCluster, SILENCE, WatchedRedis};
-use crate::rig::{Backend, Sidecar, config, until};
+use super::doctor::{doctor, finding};
+use super::http::{ack, enqueue, fetch};
+use super::rig::{Backend, Sidecar, config, until};
+use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis};
 
 /// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.
 fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
@@ -40,7 +40,7 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
     fail_over();
     // A row that nobody has in the store is no slot: how long until the one in question is there again?
     let row = |sidecar: &Sidecar| {
-        let seen = crate::http::get(sidecar.data, "/ojs/v1/rate-limits/p").json();
+        let seen = crate::process::http::get(sidecar.data, "/ojs/v1/rate-limits/p").json();
         seen["active"].as_u64()
     };
     until("both jobs are known to the new master", || {
@@ -54,8 +54,8 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
         fetch(b.data, "q", 1, "wb").jobs().pop()
     });
     assert!(fetch(a.data, "q", 1, "wa").jobs().is_empty());
-    for (to, job) in [(a.data, &third), (a.data, &first[0])] {
-        assert_eq!(ack(to, job, "w").status, 200);
+    for (job, worker) in [(&third, "wb"), (&first[0], "wa")] {
+        assert_eq!(ack(a.data, job, worker).status, 200);
     }
 }
 

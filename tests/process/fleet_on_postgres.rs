@@ -8,15 +8,16 @@ use std::sync::atomic::Ordering;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use crate::fleet_on_redis::{
-    held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
+use super::fleet_on_redis::{
+    back_from_one_that_was_killed, held_on, paused_by_a_sibling, taken_over,
+    taken_over_from_one_that_drains, woken_in_time,
 };
-use crate::hole::Hole;
-use crate::http::enqueue;
-use crate::ledger::Ledger;
-use crate::outages_on_redis::{cut_off_and_back, holder_cut_off};
-use crate::postgres_server::{PostgresServer, UNSYNCED};
-use crate::rig::{Backend, Sidecar, config, until};
+use super::hole::Hole;
+use super::http::enqueue;
+use super::ledger::Ledger;
+use super::outages_on_redis::{cut_off_and_back, holder_cut_off};
+use super::rig::{Backend, Sidecar, config, until};
+use crate::servers::postgres::{PostgresServer, UNSYNCED};
 
 const THREE: &str =
     "[[policy]]\nname = \"three\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 3\n";
@@ -129,9 +130,7 @@ fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
 }
 
 #[test]
-fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
+fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
     let store = PostgresServer::start(UNSYNCED);
-    let (_backend, mut sidecars, out, held) = held_on(&store.url(), "");
-    sidecars[0].kill();
-    taken_over(&sidecars[1], &out, &held);
+    back_from_one_that_was_killed(&store.url());
 }

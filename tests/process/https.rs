@@ -13,8 +13,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::http::{ack, enqueue, fetch, get};
-use crate::rig::{Backend, Sidecar, config, file, program, until};
+use super::http::{ack, enqueue, fetch, get};
+use super::rig::{Backend, Sidecar, config, file, program, until};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::http::{ack, fetch};
-use crate::trace::Run;
+use super::http::{ack, fetch};
+use super::trace::Run;
 
 /// What workers have out at once, as they see it.
 #[derive(Default)]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::http::{Conn, Reply, ack, ask, enqueue, fetch, get, heartbeat, nack};
-use crate::rig::{Backend, Sidecar, config, until};
+use super::http::{Conn, Reply, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use super::rig::{Backend, Sidecar, config, file, program, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n";
 const TWO: &str =
@@ -265,6 +265,54 @@ fn a_second_signal_ends_at_once() {
     }
 }
 
+/// A rolling restart on one host: the next process starts while the one before it still drains.
+#[test]
+fn a_start_waits_for_the_ports_of_a_predecessor_that_drains() {
+    for threads in [1, 2] {
+        let backend = Backend::start(Lax::spec());
+        let threads = format!("threads = {threads}");
+        let text = config(backend.addr, &threads, TWO);
+        let mut first = Sidecar::run(&text);
+        let job = enqueue(first.data, "q", json!({}));
+        assert_eq!(fetch(first.data, "q", 1, "w").jobs(), [job.as_str()]);
+        first.signal("TERM");
+        first.state("draining");
+
+        let (data, admin) = (first.data, first.admin);
+        let same = text
+            .replace(
+                "listen = \"127.0.0.1:0\"\nadmin",
+                &format!("listen = \"{data}\"\nadmin"),
+            )
+            .replace(
+                "admin_listen = \"127.0.0.1:0\"",
+                &format!("admin_listen = \"{admin}\""),
+            );
+        let (dir, path) = file(&same);
+        let mut command = program();
+        command.arg("run").arg("--config").arg(path);
+        let mut second = Sidecar::launch(command, dir);
+        until("the second says that it waits", || {
+            assert!(second.runs(), "{}", second.log());
+            second.log().contains("is in use").then_some(())
+        });
+        // The first one still serves its worker.
+        assert_eq!(ack(data, &job, "w").status, 200);
+        assert!(first.ended().success(), "{}", first.log());
+        second.listens();
+        second.state("ready");
+        assert_eq!((second.data, second.admin), (data, admin));
+        assert_eq!(ask(data, "GET", "/ojs/v1/health", "").status, 200);
+        let log = second.log();
+        assert_eq!(
+            log.matches("(server.listen) is in use: waiting").count(),
+            1,
+            "{log}"
+        );
+        assert!(log.matches("is in use").count() <= 2, "{log}");
+    }
+}
+
 #[test]
 fn threads_share_the_port_and_the_limits() {
     let backend = Backend::start(Lax::spec());
@@ -273,10 +321,11 @@ fn threads_share_the_port_and_the_limits() {
     for _ in 0..6 {
         enqueue(data, "q", json!({}));
     }
-    let mut out: Vec<String> = Vec::new();
+    let mut out: Vec<(String, String)> = Vec::new();
     // Which thread gets a connection is the kernel's choice; sixteen do not all go to one.
-    for n in 0..16 {
-        out.extend(fetch(data, "q", 1, &format!("w{n}")).jobs());
+    for worker in (0..16).map(|n| format!("w{n}")) {
+        let jobs = fetch(data, "q", 1, &worker).jobs();
+        out.extend(jobs.into_iter().map(|job| (job, worker.clone())));
     }
     assert_eq!(out.len(), 2, "concurrency over both threads");
     let busy = std::fs::read_dir(format!("/proc/{}/task", sidecar.pid())).unwrap();
@@ -288,31 +337,33 @@ fn threads_share_the_port_and_the_limits() {
         "{names:?}"
     );
 
-    for threads in ["threads = 1", "threads = 2"] {
-        let text = config(backend.addr, threads, "").replace(
+    for threads in [1, 2] {
+        let server = format!("threads = {threads}\ndrain_timeout = \"200ms\"");
+        let text = config(backend.addr, &server, "").replace(
             "listen = \"127.0.0.1:0\"\nadmin",
             &format!("listen = \"{data}\"\nadmin"),
         );
-        let (_dir, path) = crate::rig::file(text);
-        let mut second = crate::rig::program();
+        let (_dir, path) = crate::process::rig::file(text);
+        let mut second = crate::process::rig::program();
         second.args(["run", "--config"]).arg(path);
-        let refused = crate::rig::ran(second);
+        let refused = crate::process::rig::ran(second);
         assert_eq!(refused.status, Some(1), "{}", refused.err);
         assert!(refused.err.contains("in use"), "{}", refused.err);
     }
-    for job in &out {
-        assert_eq!(ack(data, job, "w").status, 200);
+    for (job, worker) in &out {
+        assert_eq!(ack(data, job, worker).status, 200);
     }
     // Slots freed on either thread are free on both.
     let mut more = Vec::new();
-    for n in 0..8 {
-        more.extend(fetch(data, "q", 1, &format!("x{n}")).jobs());
+    for worker in (0..8).map(|n| format!("x{n}")) {
+        let jobs = fetch(data, "q", 1, &worker).jobs();
+        more.extend(jobs.into_iter().map(|job| (job, worker.clone())));
     }
     assert_eq!(more.len(), 2);
     sidecar.signal("TERM");
     sidecar.state("draining");
-    for job in &more {
-        assert_eq!(ack(data, job, "w").status, 200);
+    for (job, worker) in &more {
+        assert_eq!(ack(data, job, worker).status, 200);
     }
     assert!(sidecar.ended().success());
 }

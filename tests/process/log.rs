@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
-use crate::outage::nonsense as always;
-use crate::rig::{Backend, Sidecar, config, file, program, ran, until};
+use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use super::outage::nonsense as always;
+use super::rig::{Backend, Sidecar, config, file, program, ran, until};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -159,41 +159,6 @@ fn queues_without_bounds_are_warned_of() {
     assert_eq!(said.len(), 2, "{said:#?}");
     assert!(said[0].contains("queue=\"old\""), "{said:#?}");
     assert!(said[1].contains("new"), "{said:#?}");
-}
-
-/// Their workers show them in a queue with limits, and none of those touches them.
-#[test]
-fn jobs_in_another_queue_than_they_name_are_warned_of_once() {
-    let backend = Backend::start(Lax::redis());
-    let limits = "[[queue]]\nname = \"mail\"\nconcurrency = 1\n\
-        [[queue]]\nname = \"post-*\"\nmax_depth = 9\n\
-        [[policy]]\nname = \"all\"\nkey = \"{type}\"\nconcurrency = 9\n";
-    let sidecar = Sidecar::run(&config(backend.addr, "", limits));
-    let send = |queue: &str, options: &str| {
-        let job = format!(r#"{{"type":"t","args":[],"queue":"{queue}"{options}}}"#);
-        let batch = format!(r#"{{"jobs":[{job}]}}"#);
-        for (path, body) in [("/ojs/v1/jobs", job), ("/ojs/v1/jobs/batch", batch)] {
-            assert_eq!(ask(sidecar.data, "POST", path, &body).status, 201);
-        }
-    };
-    send("other", "");
-    send("mail", r#","options":{"queue":"mail"}"#);
-    send("mail", "");
-    send("post-a", r#","options":{"queue":"other"}"#);
-    (0..30).for_each(|nth| send(&format!("post-{nth}"), ""));
-    let warnings = || {
-        let lines = sidecar.lines().into_iter();
-        let about = lines.filter(|line| line.contains("WARN") && line.contains("beside `options`"));
-        about.collect::<Vec<_>>()
-    };
-    until("the warnings", || (warnings().len() == 20).then_some(()));
-    let said = warnings();
-    for (line, names) in [
-        (&said[0], ["queue=\"mail\"", "filed_in=\"default\""]),
-        (&said[1], ["queue=\"post-a\"", "filed_in=\"other\""]),
-    ] {
-        assert!(names.iter().all(|name| line.contains(name)), "{line}");
-    }
 }
 
 /// Whoever comes to an incident sees in the log what was set, until when, by whom and why.

@@ -10,9 +10,9 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::json;
 
-use crate::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
-use crate::relay::Relay;
-use crate::rig::{Backend, Sidecar, config, until};
+use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
+use super::relay::Relay;
+use super::rig::{Backend, Sidecar, config, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 

@@ -13,7 +13,7 @@ use ojs_throttle::backend::{self, Event, EventKind, Lax};
 use ojs_throttle::net::Net;
 use tokio_util::sync::CancellationToken;
 
-use crate::port;
+use crate::servers::port;
 
 /// The most that any wait may take.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -189,10 +189,8 @@ pub fn config(upstream: SocketAddr, server: &str, rest: &str) -> String {
         true => "",
         false => "drain_min = \"0s\"",
     };
-    format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n\
-         upstream = \"http://{upstream}\"\n{least}\n{server}\n{rest}"
-    )
+    let rest = format!("{least}\n{server}\n{rest}");
+    crate::sidecar::config(&format!("http://{upstream}"), &rest)
 }
 
 /// A running program.
@@ -221,7 +219,14 @@ impl Sidecar {
     }
 
     /// Starts a command and waits until it says where it listens.
-    pub fn begin(mut command: Command, dir: tempfile::TempDir) -> Sidecar {
+    pub fn begin(command: Command, dir: tempfile::TempDir) -> Sidecar {
+        let mut sidecar = Sidecar::launch(command, dir);
+        sidecar.listens();
+        sidecar
+    }
+
+    /// Starts a command; nobody knows yet where it listens.
+    pub fn launch(mut command: Command, dir: tempfile::TempDir) -> Sidecar {
         let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -236,28 +241,31 @@ impl Sidecar {
             }
         });
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut sidecar = Sidecar {
+        Sidecar {
             data: nowhere,
             admin: nowhere,
             child,
             log,
             _dir: dir,
-        };
+        }
+    }
+
+    /// Waits until it says where it listens.
+    pub fn listens(&mut self) {
         let line = until("the line that says where it listens", || {
-            let line = sidecar
+            let line = self
                 .lines()
                 .into_iter()
                 .find(|line| line.contains("point SDKs at"));
             assert!(
-                line.is_some() || sidecar.child.try_wait().unwrap().is_none(),
+                line.is_some() || self.child.try_wait().unwrap().is_none(),
                 "it ended: {}",
-                sidecar.log()
+                self.log()
             );
             line
         });
-        sidecar.data = address(&line, "data");
-        sidecar.admin = address(&line, "admin");
-        sidecar
+        self.data = address(&line, "data");
+        self.admin = address(&line, "admin");
     }
 
     pub fn pid(&self) -> u32 {
@@ -275,14 +283,14 @@ impl Sidecar {
     /// Waits until `/readyz` says this.
     pub fn state(&self, word: &str) {
         until(word, || {
-            let page = crate::http::get(self.admin, "/readyz");
+            let page = crate::process::http::get(self.admin, "/readyz");
             let status = if word == "ready" { 200 } else { 503 };
             (page.body.trim() == word && page.status == status).then_some(())
         });
     }
 
     pub fn metrics(&self) -> String {
-        crate::http::get(self.admin, "/metrics").body
+        crate::process::http::get(self.admin, "/metrics").body
     }
 
     /// The value of one series; 0 if there is none.

@@ -13,8 +13,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use serde_json::json;
 
-use crate::http::{Conn, ack, enqueue, fetch, get};
-use crate::rig::{Backend, Ran, Sidecar, config, file, program, ran, until};
+use super::http::{Conn, ack, enqueue, fetch, get};
+use super::rig::{Backend, Ran, Sidecar, config, file, program, ran, until};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 

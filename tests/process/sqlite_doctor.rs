@@ -3,8 +3,8 @@
 use ojs_throttle::backend::Lax;
 use serde_json::Value;
 
-use crate::doctor::{doctor, finding};
-use crate::rig::{Backend, Sidecar, config, until};
+use super::doctor::{doctor, finding};
+use super::rig::{Backend, Sidecar, config, until};
 
 fn says(report: &Value, what: &str) -> String {
     let one = finding(report, "store", what);

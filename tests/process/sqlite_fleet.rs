@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use crate::fleet_on_redis::{
-    held_on, paused_by_a_sibling, taken_over, taken_over_from_one_that_drains, woken_in_time,
+use super::fleet_on_redis::{
+    back_from_one_that_was_killed, held_on, paused_by_a_sibling, taken_over,
+    taken_over_from_one_that_drains, woken_in_time,
 };
-use crate::http::{ack, ask, enqueue, fetch, get};
-use crate::ledger::Ledger;
-use crate::rig::{Backend, Sidecar, config, until};
+use super::http::{ack, ask, enqueue, fetch, get};
+use super::ledger::Ledger;
+use super::rig::{Backend, Sidecar, config, until};
 
 const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
@@ -167,9 +168,7 @@ fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
 }
 
 #[test]
-fn a_held_job_of_a_killed_sidecar_goes_to_a_sibling() {
+fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
     let dir = tempfile::tempdir().unwrap();
-    let (_backend, mut sidecars, out, held) = held_on(&file(&dir), "");
-    sidecars[0].kill();
-    taken_over(&sidecars[1], &out, &held);
+    back_from_one_that_was_killed(&file(&dir));
 }

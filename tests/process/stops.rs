@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use crate::hole::Hole;
-use crate::http::{Conn, ack, enqueue, fetch};
-use crate::rig::{Backend, Sidecar, config, file, program, until};
+use super::hole::Hole;
+use super::http::{Conn, ack, enqueue, fetch};
+use super::rig::{Backend, Sidecar, config, file, program, until};
 
 const ONE: &str =
     "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n";

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::http::Conn;
-use crate::rig::{Backend, Sidecar};
+use super::http::Conn;
+use super::rig::{Backend, Sidecar};
 
 /// How early a start may be.
 const EARLY: Duration = Duration::from_millis(5);
@@ -78,7 +78,7 @@ impl Plan {
     /// A config with this policy for queue `q`, on this store.
     pub fn config(&self, backend: &Backend, store: &str) -> String {
         let rest = format!("{}[store]\n{store}\n", self.of_queue());
-        crate::rig::config(backend.addr, "", &rest)
+        crate::process::rig::config(backend.addr, "", &rest)
     }
 
     /// The most starts that a stretch of this length may hold.

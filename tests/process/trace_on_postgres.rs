@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
-use crate::postgres_server::{PostgresServer, UNSYNCED};
-use crate::rig::{Backend, Sidecar};
-use crate::trace::{Plan, Run, enough, is_long, trace};
+use super::rig::{Backend, Sidecar};
+use super::trace::{Plan, Run, enough, is_long, trace};
+use crate::servers::postgres::{PostgresServer, UNSYNCED};
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     // The long trace measures, and so pays for the disk.

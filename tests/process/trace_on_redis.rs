@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
-use crate::redis_server::RedisServer;
-use crate::rig::{Backend, Sidecar};
-use crate::trace::{Plan, Run, enough, is_long, trace};
+use super::rig::{Backend, Sidecar};
+use super::trace::{Plan, Run, enough, is_long, trace};
+use crate::servers::redis::RedisServer;
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());

@@ -7,8 +7,8 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, id, ids};
-use crate::simulated;
+use super::simulated;
+use crate::sidecar::client::{Client, id, ids};
 
 async fn state(client: &Client, job: &str) -> Value {
     let reply = client.get(&format!("/ojs/v1/jobs/{job}")).await;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ojs_throttle::store::faulty::{Fault, Faulty};
+use crate::faulty::{Fault, Faulty};
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{NOON, Rig};
+use super::rig::{NOON, Rig};
 
 /// A rig whose store can be made slow.
 async fn slow() -> (Rig, Arc<Faulty>) {

@@ -4,9 +4,9 @@ use http::Method;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::client::{Client, id};
-use crate::simulated;
-use crate::upstream::Recording;
+use super::simulated;
+use super::upstream::Recording;
+use crate::sidecar::client::{Client, id};
 
 /// A policy in its place: what to send, the key to look at, and what inspection shows of it.
 fn spellings() -> Vec<(Value, &'static str, Value)> {
@@ -558,7 +558,7 @@ async fn what_backends_read_is_read_here_too() {
     for args in [b"[\"\xff\"]".as_slice(), deep.as_bytes()] {
         let job = |id: &str| [format!("{{\"id\":{id:?},\"args\":").as_bytes(), args, b"}"].concat();
         let reply = [b"{\"jobs\":[", &*job("a"), b",", &*job("b"), b"]}"].concat();
-        let (_, sidecar, client) = crate::upstream::answering(200, reply, ONE).await;
+        let (_, sidecar, client) = crate::rate_limiting::upstream::answering(200, reply, ONE).await;
         let fetch = r#"{"queues":["full"],"count":2,"worker_id":"w"}"#;
         let got = client.post("/ojs/v1/workers/fetch", fetch).await.body;
         let ids = [b"\"id\":\"a\"".as_slice(), b"\"id\":\"b\""];
@@ -569,6 +569,67 @@ async fn what_backends_read_is_read_here_too() {
             "bytes stay as they are"
         );
         sidecar.stop().await;
+    }
+}
+
+/// A body in UTF-16, of 2 bytes a character, or in UTF-32, of 4.
+fn wide(text: &str, bytes: usize, big_endian: bool) -> Vec<u8> {
+    let each = text.bytes().flat_map(|letter| {
+        let mut room = vec![0; bytes];
+        let at = if big_endian { bytes - 1 } else { 0 };
+        room[at] = letter;
+        room
+    });
+    each.collect()
+}
+
+/// Some backends read what is no JSON to us: it goes round no bound and no limit that its jobs bring.
+#[tokio::test(start_paused = true)]
+async fn what_only_backends_read_is_refused_where_it_would_be_read() {
+    let plain = r#"{"type":"t","args":[],"options":{"queue":"full"}}"#;
+    let brings = r#"{"type":"t","args":[],"rate_limit":{"key":"k","concurrency":1}}"#;
+    let spelled = |job: &str| {
+        let with = |number: &str| job.replace("[]", &format!("[{number}]")).into_bytes();
+        let marked = |mark: &[u8], body: Vec<u8>| [mark, &*body].concat();
+        [
+            marked(b"\xEF\xBB\xBF", job.as_bytes().to_vec()),
+            marked(b"\xFF\xFE", wide(job, 2, false)),
+            marked(b"\xFE\xFF", wide(job, 2, true)),
+            wide(job, 2, false),
+            wide(job, 2, true),
+            wide(job, 4, false),
+            wide(job, 4, true),
+            with("NaN"),
+            with("1,Infinity"),
+            with("-Infinity"),
+        ]
+    };
+    let is_refused = async |config: &str, path: &str, body: Vec<u8>| {
+        let (recording, sidecar, client) = Recording::with_sidecar(config).await;
+        let reply = client.post(path, body.clone()).await;
+        let refused = reply.status == 400;
+        if refused {
+            assert_eq!(reply.json()["error"]["code"], "invalid_request");
+            assert!(recording.bodies().is_empty());
+        } else {
+            assert_eq!((reply.status, recording.bodies()), (201, vec![body]));
+        }
+        sidecar.stop().await;
+        refused
+    };
+    let batch = |job: &str| format!(r#"{{"jobs":[{job}]}}"#);
+    let path = "/ojs/v1/jobs";
+    for (nth, body) in spelled(plain).into_iter().enumerate() {
+        assert!(is_refused(ONE, path, body.clone()).await, "bound, {nth}");
+        assert!(!is_refused("", path, body).await, "nothing looks, {nth}");
+    }
+    for (nth, body) in spelled(brings).into_iter().enumerate() {
+        assert!(is_refused("", path, body).await, "limit, {nth}");
+    }
+    for (nth, body) in spelled(&batch(plain)).into_iter().enumerate() {
+        let path = "/ojs/v1/jobs/batch";
+        assert!(is_refused(ONE, path, body.clone()).await, "batch, {nth}");
+        assert!(!is_refused("", path, body).await, "batch, {nth}");
     }
 }
 

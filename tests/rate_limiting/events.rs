@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, ids};
-use crate::listen::{Heard, Listener};
+use super::simulated;
 use crate::sidecar::Sidecar;
-use crate::simulated;
+use crate::sidecar::client::{Client, ids};
+use crate::sidecar::listen::{Heard, Listener};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=rate_limit.*";
 

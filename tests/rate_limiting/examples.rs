@@ -10,8 +10,8 @@ use ojs_throttle::backend::EventKind;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Reply, id};
-use crate::rig::{Rig, Run, at_once, no_interval_has_more, spaced, work};
+use super::rig::{Rig, Run, at_once, no_interval_has_more, spaced, work};
+use crate::sidecar::client::{Reply, id};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);

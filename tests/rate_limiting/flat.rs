@@ -5,9 +5,9 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::net::{Net, sim};
 use serde_json::{Value, json};
 
-use crate::client::{Client, id};
-use crate::pair::backend;
 use crate::sidecar::Sidecar;
+use crate::sidecar::client::{Client, id};
+use crate::sidecar::pair::backend;
 
 fn flat() -> Value {
     json!({"type": "t", "args": [], "queue": "mail"})

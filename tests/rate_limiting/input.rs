@@ -4,8 +4,8 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Client, Reply, id};
-use crate::rig::Rig;
+use super::rig::Rig;
+use crate::sidecar::client::{Client, Reply, id};
 
 /// What a field takes.
 #[derive(Clone, Copy)]

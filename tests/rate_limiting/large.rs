@@ -3,9 +3,9 @@
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::client::id;
-use crate::simulated;
-use crate::upstream::answering;
+use super::simulated;
+use super::upstream::answering;
+use crate::sidecar::client::id;
 
 /// Ten jobs of one MiB come in one FETCH, whether limits touch their queue or not.
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::client::Client;
+use super::upstream::{answering_after, bind};
 use crate::sidecar::Sidecar;
-use crate::upstream::{answering_after, bind};
+use crate::sidecar::client::Client;
 
 /// No jobs, in a list or for a FETCH.
 const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);

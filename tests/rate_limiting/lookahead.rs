@@ -9,14 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use ojs_throttle::backend::EventKind;
-use ojs_throttle::store::faulty::{Fault, Faulty};
-use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Reply, id};
-use crate::rig::{NOON, Rig};
-use crate::upstream::answering_by;
+use super::rig::Rig;
+use super::upstream::answering_by;
+use crate::sidecar::client::{Reply, id};
 
 /// Some queues, a key for each `t`, one job of a key at a time.
 const ONE: &str = "[[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"other*\"] }\n\
@@ -343,19 +341,4 @@ async fn an_answer_with_jobs_tells_no_time_that_nobody_knows() {
             sleep(Duration::from_millis(2_006)).await;
         }
     }
-}
-
-/// Where each start comes too late for its time, a FETCH is not all tries and undoing, one after the other.
-#[tokio::test(start_paused = true)]
-async fn starts_that_are_always_late_are_tried_more_and_more_seldom() {
-    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
-    let limits = "[[policy]]\nname = 'p'\nkey = 'k'\nrate = { limit = 9, period = '1s' }\n";
-    let rig = Rig::over(faulty.clone(), limits).await;
-    rig.enqueue(&job("q", "A"), 1).await;
-    faulty.standing(Some(Fault::late(Duration::from_millis(6))));
-    assert!(rig.client.fetch("q", 1).await.is_empty());
-    faulty.standing(None);
-    let undone = rig.metric("ojs_throttle_handouts_undone_total").await;
-    assert!((3.0..=15.0).contains(&undone.unwrap()), "{undone:?}");
-    assert_eq!(rig.client.fetch("q", 1).await.len(), 1);
 }

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ojs_throttle::store::faulty::{Fault, Faulty};
+use crate::faulty::{Fault, Faulty};
+use ojs_throttle::store::Store;
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::reserved::ReservedStore;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::client::id;
-use crate::overrides::{delete, set};
-use crate::rig::{NOON, Rig};
+use super::overrides::{delete, set};
+use super::rig::{NOON, Rig};
+use crate::sidecar::client::id;
 
 const JOB: &str = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":2,"rate":{"limit":4,"period":"PT1M"}}}}"#;
 
@@ -233,8 +233,7 @@ async fn paused_keys() {
 async fn store_errors() {
     let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
     let guarded = Guard::new(store.clone(), OnStoreError::Share);
-    let as_in_use = ReservedStore::new(Arc::new(guarded));
-    let rig = Rig::over(Arc::new(as_in_use), "").await;
+    let rig = Rig::over(Store::shared(Arc::new(guarded)), "").await;
     let numbers = async || {
         let failed = rig.metric("ojs_throttle_store_errors_total").await.unwrap();
         (rig.metric("ojs_throttle_store_up").await.unwrap(), failed)

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::faulty::{Fault, Faulty};
 use http::Method;
 use ojs_throttle::backend::Lax;
-use ojs_throttle::store::faulty::{Fault, Faulty};
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::client::{Client, Reply, id, ids};
-use crate::rig::{NOON, Rig};
-use crate::simulated;
+use super::rig::{NOON, Rig};
+use super::simulated;
+use crate::sidecar::client::{Client, Reply, id, ids};
 
 /// The store's clock begins here.
 const BEGAN: i64 = 1_770_000_000;
@@ -373,6 +373,21 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         (
             Method::POST,
             "/ojs/v1/admin/queues/q/rate-limit",
+            "GET, HEAD, PUT, DELETE",
+        ),
+        (
+            Method::OPTIONS,
+            "/ojs/v1/queues/q/config",
+            "GET, HEAD, PUT, DELETE",
+        ),
+        (
+            Method::OPTIONS,
+            "/ojs/v1/admin/tenants/t",
+            "GET, HEAD, PUT, DELETE",
+        ),
+        (
+            Method::OPTIONS,
+            "/ojs/v1/admin/tenants/t/limits",
             "GET, HEAD, PUT, DELETE",
         ),
     ] {

@@ -7,10 +7,10 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, id, ids};
-use crate::overrides::{at, delete, put, set};
-use crate::simulated;
-use crate::upstream::answering;
+use super::overrides::{at, delete, put, set};
+use super::simulated;
+use super::upstream::answering;
+use crate::sidecar::client::{Client, id, ids};
 
 const LIMIT: &str = "/ojs/v1/admin/queues/q/rate-limit";
 const CONFIG: &str = "/ojs/v1/admin/queues/q/config";

@@ -7,17 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ojs_throttle::backend::{Event, EventKind, Lax};
-use ojs_throttle::config::Settings;
 use ojs_throttle::net::{Net, sim};
-use ojs_throttle::run::{Env, Running, Stop};
 use ojs_throttle::store::Store;
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, id};
-use crate::pair::{Served, backend};
+use crate::sidecar::Start;
+use crate::sidecar::client::{Client, id};
+use crate::sidecar::pair::{Served, backend};
 
 /// 2026-02-13T12:00:00Z, in microseconds since 1970.
 pub const NOON: u64 = 1_770_984_000_000_000;
@@ -37,26 +36,15 @@ impl Rig {
     }
 
     /// The same over a store whose clock begins at noon.
-    pub async fn over(store: Arc<dyn Store>, config: &str) -> Rig {
+    pub async fn over(store: impl Into<Store>, config: &str) -> Rig {
         let net = Net::Sim(sim::Network::default());
         let behind = backend(&net, Lax::spec(), 7).await;
-        let head = "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n";
-        let config = format!("{head}upstream = {:?}\n{config}", behind.base());
-        let settings =
-            Settings::parse(&config, "test.toml").unwrap_or_else(|report| panic!("{report}"));
-        let env = Env {
-            net: net.clone(),
-            store,
-            seed: 7,
-            reset: false,
-        };
         let began = Instant::now();
-        let running = Running::start(settings, env).await.unwrap();
-        let (data, admin) = (running.addr().unwrap(), running.admin_addr().unwrap());
-        tokio::spawn(running.serve(Stop::default()));
+        let start = Start::before(&net, &behind.base(), config).store(store);
+        let sidecar = start.start().await;
         Rig {
-            client: Client::new(&net, data),
-            admin: Client::new(&net, admin),
+            client: sidecar.client(),
+            admin: sidecar.admin(),
             behind,
             began,
         }

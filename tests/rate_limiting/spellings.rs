@@ -4,8 +4,8 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::client::Reply;
-use crate::rig::Rig;
+use super::rig::Rig;
+use crate::sidecar::client::Reply;
 
 /// One form: of what, in whose words, how it is put in force, and what must be seen then.
 struct Form {
@@ -407,7 +407,12 @@ async fn a_held_job_has_the_visibility_of_its_own_worker() {
                            "visibility_timeout_ms": 2000});
         let out = rig.client.fetch_as(short).await;
         assert_eq!(out.len(), 1, "the other one is held");
-        assert_eq!(rig.client.ack(&first).await.status, 200);
+        let ack = json!({"job_id": first, "worker_id": "short"});
+        let acked = rig
+            .client
+            .post("/ojs/v1/workers/ack", ack.to_string())
+            .await;
+        assert_eq!(acked.status, 200);
         let plain = json!({"queues": ["default"], "count": 1, "worker_id": "plain"});
         assert_eq!(rig.client.fetch_as(plain.clone()).await.len(), 1);
         let began = rig.after_noon();

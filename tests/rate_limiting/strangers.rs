@@ -1,27 +1,19 @@
 //! Clients of one sidecar that are strangers to each other: what one sends takes nothing from another and tells
 //! nothing of it; and a backend that keeps tenants apart.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, header};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::{Method, header};
 use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
 use serde_json::json;
-use tokio::time::Instant;
 
-use crate::client::{Client, Reply};
-use crate::listen::Listener;
-use crate::sidecar::Sidecar;
-use crate::simulated;
-use crate::upstream::{answering, answering_by, bind};
+use super::simulated;
+use super::upstream::{answering, answering_by};
+use crate::sidecar::client::{Client, Reply};
+use crate::sidecar::listen::Listener;
 
 async fn send(client: &Client, path: &str, login: &str, body: serde_json::Value) -> Reply {
     let headers = [("authorization", login)];
@@ -214,70 +206,4 @@ async fn a_tenant_that_is_not_trusted_is_none() {
         .collect();
     assert_eq!(keys, ["crm:a", "crm:b"]);
     pair.stop().await;
-}
-
-/// A backend some of whose connections die without a sign: when the first ACK comes, that one and all that are open
-/// then are answered nothing any more.
-async fn dies_silently() -> (Sidecar, Client, Arc<AtomicUsize>) {
-    let net = Net::Sim(sim::Network::default());
-    let (mut listener, base) = bind(&net).await;
-    let acks = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&acks);
-    tokio::spawn(async move {
-        let (mut opened, dead) = (0, Arc::new(AtomicUsize::new(0)));
-        let number = Arc::new(AtomicUsize::new(0));
-        while let Ok((stream, _)) = listener.accept().await {
-            opened += 1;
-            number.store(opened, Ordering::Relaxed);
-            let (own, number, dead, acks) = (
-                opened,
-                Arc::clone(&number),
-                Arc::clone(&dead),
-                Arc::clone(&counted),
-            );
-            let answer = move |request: Request<Incoming>| {
-                let (number, dead, acks) =
-                    (Arc::clone(&number), Arc::clone(&dead), Arc::clone(&acks));
-                async move {
-                    let (head, sent) = request.into_parts();
-                    sent.collect().await.unwrap();
-                    let path = head.uri.path();
-                    if path.ends_with("/ack") && acks.fetch_add(1, Ordering::Relaxed) == 0 {
-                        dead.store(number.load(Ordering::Relaxed), Ordering::Relaxed);
-                    }
-                    if own <= dead.load(Ordering::Relaxed) {
-                        std::future::pending::<()>().await;
-                    }
-                    // So that two requests at once need two connections.
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                    let job = json!({"id": "a", "type": "t", "state": "active", "attempt": 1});
-                    let body = json!({"jobs": [], "job": job}).to_string();
-                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
-                }
-            };
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(answer));
-            tokio::spawn(connection);
-        }
-    });
-    let sidecar = Sidecar::start(net.clone(), &base, 7, "").await;
-    let client = Client::new(&net, sidecar.addr);
-    (sidecar, client, acks)
-}
-
-/// An ACK that hears nothing while the backend answers others goes again on a new connection, in time for its
-/// claim.
-#[tokio::test(start_paused = true)]
-async fn an_ack_into_a_dead_connection_goes_again() {
-    let (sidecar, client, acks) = dies_silently().await;
-    // Two idle connections.
-    let (one, two) = tokio::join!(client.get("/ojs/v1/x"), client.get("/ojs/v1/x"));
-    assert_eq!((one.status, two.status), (200, 200));
-    let begun = Instant::now();
-    let reply = client.ack("a").await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    let took = begun.elapsed();
-    assert!(took < Duration::from_secs(4), "{took:?}");
-    assert_eq!(acks.load(Ordering::Relaxed), 2);
-    sidecar.stop().await;
 }

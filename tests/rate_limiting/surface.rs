@@ -4,10 +4,10 @@ use http::Method;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::overrides::set;
-use crate::simulated;
-use crate::upstream::answering;
+use super::overrides::set;
+use super::simulated;
+use super::upstream::answering;
+use crate::sidecar::client::Client;
 
 async fn name_keys(client: &Client, keys: &[&str]) {
     for key in keys {

@@ -4,8 +4,8 @@
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use crate::simulated;
-use crate::upstream::{Recording, answering};
+use super::simulated;
+use super::upstream::{Recording, answering};
 
 const POLICY: &str = r#"{"key":"k","concurrency":1}"#;
 

@@ -7,10 +7,10 @@ use ojs_throttle::net::{Net, sim};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::client::{Client, id, ids};
-use crate::overrides::{delete, set};
-use crate::pair::Pair;
-use crate::simulated;
+use super::overrides::{delete, set};
+use super::simulated;
+use crate::sidecar::client::{Client, id, ids};
+use crate::sidecar::pair::Pair;
 
 const BILLING: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = [\"billing\", \"refunds\"] }\nconcurrency = 2\n\
     [[policy]]\nname = \"by-type\"\nmatch = { type = \"x\" }\nkey = \"t:{meta.t}\"\nconcurrency = 1\n";
@@ -44,6 +44,8 @@ async fn of_a_key_that_covers_queues_all_their_jobs_wait() {
         for queue in ["refunds", "refunds", "refunds", "other"] {
             client.enqueue(plain(queue)).await;
         }
+        // The backend is asked once a second.
+        sleep(Duration::from_secs(1)).await;
         assert_eq!(waiting(&client, "stripe").await, 7, "{name}");
         let out = client.fetch("billing", 5).await;
         assert_eq!(out.len(), 2, "{name}");
@@ -113,6 +115,7 @@ async fn a_job_counts_once_and_from_its_time_on() {
     let batch = json!({"jobs": [brought(0), plain("q"), later, brought(0)]});
     let reply = client.post("/ojs/v1/jobs/batch", batch.to_string()).await;
     assert_eq!(reply.status, 201, "{}", reply.text());
+    sleep(Duration::from_secs(1)).await;
     assert_eq!(waiting(&client, "k").await, 3);
     pair.stop().await;
 }
@@ -137,6 +140,7 @@ async fn jobs_that_were_given_back_wait_on() {
     // Around the sidecar.
     let direct = Client::new(&net, pair.behind.addr);
     assert_eq!(direct.fetch("q", 2).await.len(), 2);
+    sleep(Duration::from_secs(1)).await;
     assert_eq!(waiting(&client, "t:a").await, 1);
     pair.stop().await;
 }

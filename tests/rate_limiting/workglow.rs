@@ -3,20 +3,17 @@
 //! the inspection, `setNextAvailableTime` and `clear` verbs of the admin port.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::Lax;
-use ojs_throttle::config::Settings;
 use ojs_throttle::net::{Net, sim};
-use ojs_throttle::run::{Env, Running, Stop};
-use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, Reply, id};
-use crate::pair::{Served, backend};
+use crate::sidecar::Start;
+use crate::sidecar::client::{Client, Reply, id};
+use crate::sidecar::pair::{Served, backend};
 
 /// The queue of all jobs in here.
 const Q: &str = "default";
@@ -36,27 +33,13 @@ impl Rig {
     async fn listening(admin: &str, policy: &str) -> Rig {
         let net = Net::Sim(sim::Network::default());
         let behind = backend(&net, Lax::spec(), 7).await;
-        let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = {admin:?}\nupstream = {:?}\n{policy}",
-            behind.base()
-        );
-        let settings =
-            Settings::parse(&config, "test.toml").unwrap_or_else(|report| panic!("{report}"));
-        let env = Env {
-            net: net.clone(),
-            store: Arc::new(MemoryStore::new(1_770_000_000_000_000)),
-            seed: 7,
-            reset: false,
-        };
-        let running = Running::start(settings, env).await.unwrap();
-        let (data, port) = (
-            running.addr().unwrap(),
-            running.admin_addr().unwrap().port(),
-        );
-        tokio::spawn(running.serve(Stop::default()));
+        let config = format!("admin_listen = {admin:?}\n{policy}");
+        let sidecar = Start::before(&net, &behind.base(), &config).start().await;
+        // It may listen on all addresses.
+        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, sidecar.admin_addr.port()));
         Rig {
-            client: Client::new(&net, data),
-            admin: Client::new(&net, SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+            client: sidecar.client(),
+            admin: Client::new(&net, admin),
             _behind: behind,
         }
     }

@@ -4,8 +4,8 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::{Value, json};
 
+use super::job;
 use crate::harness::{Ctx, Fault, Judge, Op, World};
-use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 

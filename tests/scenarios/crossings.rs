@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
+use super::job;
 use crate::harness::worker::Hands;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
-use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
@@ -243,10 +244,14 @@ pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
     w.pass(1_500).await;
     one.ack(&out).await;
     let slow = Duration::from_millis(1_000 + ctx.seed * 200);
-    let waits = if ctx.even() { Op::Heartbeat } else { Op::Fetch };
+    // A held job does not wait for another one for longer than 200 ms.
+    let (waits, after) = match ctx.even() {
+        true => (Op::Heartbeat, 400),
+        false => (Op::Fetch, 100),
+    };
     w.backend.next(waits, 1, Fault::Slow(slow));
     let (got, paused) = tokio::join!(two.fetch(&["mail"], 2), async {
-        w.pass(400).await;
+        w.pass(after).await;
         pause(&w, "pause").await
     });
     let got = got.unwrap_or_default();
@@ -456,6 +461,95 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
         after.len() == 40,
         format!("{} came when the queues ran again", after.len()),
     );
+    judge.settled();
+    judge
+}
+
+/// A worker's claim lapses, and another worker gets the job: what the first one still says of it changes nothing, on
+/// backends too that do not ask who says it.
+pub async fn said_by_a_worker_that_lost_its_job(ctx: Ctx) -> Judge {
+    let lax = [Lax::redis(), Lax::postgres(), Lax::lite()][(ctx.seed % 3) as usize].clone();
+    let w = ctx.world().lax(lax).limits(TWO).start().await;
+    w.enqueue(job()).await;
+    let (one, two) = (w.hands("one").visibility(3_000), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = first.first().map(|delivery| delivery.job.clone());
+    let id = id.unwrap_or_default();
+    let again = w
+        .until(20, async || {
+            let got = two.fetch(&["mail"], 1).await;
+            got.is_ok_and(|got| got.iter().any(|delivery| delivery.job == id))
+        })
+        .await;
+    let post = async |verb: &str, body: Value| {
+        let path = format!("/ojs/v1/workers/{verb}");
+        let reply = one.client.post(&path, &body).await;
+        reply.map_or((0, Value::Null), |reply| (reply.status, reply.json()))
+    };
+    let beat = json!({ "worker_id": "one", "active_jobs": [id] });
+    let (beaten, heard) = post("heartbeat", beat).await;
+    let late = match ctx.even() {
+        true => post("ack", json!({ "job_id": id, "worker_id": "one" })).await,
+        false => {
+            let error = json!({ "code": "late", "message": "late", "retryable": true });
+            post(
+                "nack",
+                json!({ "job_id": id, "worker_id": "one", "error": error }),
+            )
+            .await
+        }
+    };
+    let nameless = json!({ "worker_id": "two", "active_jobs": [id] });
+    let kept = post("heartbeat", nameless).await.1;
+    let ended = two.ack(&id).await;
+    let mut judge = w.judge().await;
+    judge.that(again, "the second worker did not get it");
+    let extended = heard["jobs_extended"].as_array().map_or(0, Vec::len);
+    judge.that(
+        (beaten, extended) == (200, 0),
+        format!("the first worker's heartbeat got {beaten} {heard}"),
+    );
+    judge.that(
+        late.0 == 409 && late.1["error"]["code"] == "conflict",
+        format!("it was late and got {late:?}"),
+    );
+    judge.that(
+        kept["jobs_extended"] == json!([id]),
+        format!("the second worker's heartbeat got {kept}"),
+    );
+    judge.that(ended == 200, format!("the second worker's ACK got {ended}"));
+    judge
+}
+
+/// The answer to a nack does not reach its worker, which sends it again when another worker has the job: that one's run
+/// goes on.
+pub async fn nack_repeated_when_another_has_the_job(ctx: Ctx) -> Judge {
+    let w = ctx.world().lax(Lax::redis()).limits(TWO).start().await;
+    let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
+    w.enqueue(job().option("retry", retry)).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let id = first.first().map(|delivery| delivery.job.clone());
+    let id = id.unwrap_or_default();
+    let error = json!({ "code": "handler_error", "message": "it failed", "retryable": true });
+    let nack = json!({ "job_id": id, "error": error });
+    w.backend
+        .next(Op::Nack, 1, Fault::LateReply(Duration::from_millis(80)));
+    let path = "/ojs/v1/workers/nack";
+    let hung = timeout(Duration::from_millis(40), one.client.post(path, &nack)).await;
+    assert!(hung.is_err());
+    w.pass(1_000 + ctx.seed * 13).await;
+    let again = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let repeated = one.client.post(path, &nack).await;
+    let ended = two.ack(&id).await;
+    let mut judge = w.judge().await;
+    let repeated = repeated.map_or(0, |reply| reply.status);
+    judge.that(again.len() == 1, format!("{} came again", again.len()));
+    judge.that(
+        repeated == 409,
+        format!("the nack that came again got {repeated}"),
+    );
+    judge.that(ended == 200, format!("the second worker's ACK got {ended}"));
     judge.settled();
     judge
 }

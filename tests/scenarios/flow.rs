@@ -2,17 +2,51 @@
 
 use std::time::Duration;
 
+use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker};
 
 fn job() -> Job {
-    crate::job().label("k")
+    crate::scenarios::job().label("k")
 }
 
 const KEYED: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\n";
 const GATED: &str = "[[policy]]\nname = 'k'\nmatch = { queue = 'mail' }\n";
+
+/// A FETCH that starts one limited job asks a shared store at most twice in series. Work and the backend take no time in
+/// simulation, so it lasts as long as the store's answers are late.
+pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
+    const LATE: Duration = Duration::from_millis(60);
+    let (key, questions) = if ctx.even() { (KEYED, 1) } else { (GATED, 2) };
+    let limits = format!("{key}concurrency = 5");
+    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let w = world.start().await;
+    w.enqueue_all(3, |_| job()).await;
+    let hands = w.hands("one");
+    // What is learnt once is learnt by the first.
+    let mut out = hands.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.pass(5_000).await;
+    w.first_way(|way| way.late(LATE));
+    let begun = Instant::now();
+    out.extend(hands.fetch(&["mail"], 1).await.unwrap_or_default());
+    let took = begun.elapsed();
+    w.first_way(Way::mend);
+    for delivery in &out {
+        hands.ack(&delivery.job).await;
+    }
+    w.worker(Worker::js(2).queues(&["mail"]));
+    let mut judge = w.judge_when_done(30).await;
+    judge.that(out.len() == 2, format!("{} came", out.len()));
+    judge.soon(
+        took < questions * LATE + LATE / 2,
+        format!("it took {took:?}"),
+    );
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
 
 /// Many workers that poll every second or two use a throttle of 10/s all the time.
 pub async fn throttle_is_used(ctx: Ctx) -> Judge {
@@ -28,6 +62,23 @@ pub async fn throttle_is_used(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.spacing("k", Duration::from_millis(100), 1);
     judge.utilisation("k", 10.0, 3, 28, 0.97);
+    judge.each_ran_once();
+    judge.settled();
+    judge
+}
+
+/// A throttle of a few starts a second is used by workers that poll every second.
+pub async fn slow_throttle_is_used(ctx: Ctx) -> Judge {
+    let limit = 2 + (ctx.seed / 2 % 3) as u32;
+    let key = if ctx.even() { KEYED } else { GATED };
+    let limits = format!("{key}throttle = {{ limit = {limit}, period = '1s' }}");
+    let w = ctx.world().limits(&limits).start().await;
+    w.enqueue_all(14 * limit as usize, |_| job()).await;
+    w.workers(5, Worker::python(1).queues(&["mail"]).runs(10..50));
+    w.until_done(60).await;
+    let mut judge = w.judge().await;
+    judge.spacing("k", Duration::from_secs(1) / limit, 1);
+    judge.utilisation("k", f64::from(limit), 2, 12, 0.9);
     judge.each_ran_once();
     judge.settled();
     judge
@@ -93,16 +144,23 @@ pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
 /// A backend that is away costs a limit of starts nothing, as long as it gives a job out within the time of one start: a
 /// queue of which no more is claimed than may start is asked that much earlier.
 pub async fn far_backend(ctx: Ctx) -> Judge {
-    let limits = format!("{GATED}throttle = {{ limit = 20, period = '1s' }}");
+    let limit = [20, 50, 500][(ctx.seed % 3) as usize];
+    let limits = format!("{GATED}throttle = {{ limit = {limit}, period = '1s' }}");
     let w = ctx.world().limits(&limits).start().await;
-    let far = Duration::from_millis(5 + ctx.seed * 12 % 40);
-    w.backend.often(Op::Fetch, 1.0, Fault::Slow(far));
-    w.enqueue_all(230, |_| job()).await;
-    w.workers(2, Worker::js(10).queues(&["mail"]).runs(20..60));
+    let far = match limit {
+        20 => 5 + ctx.seed * 12 % 40,
+        _ => [0, 5, 20][(ctx.seed / 3 % 3) as usize],
+    };
+    let slow = Fault::Slow(Duration::from_millis(far));
+    w.backend.often(Op::Fetch, 1.0, slow);
+    let seconds = (200 / limit).max(2) + 2;
+    w.enqueue_all((limit * seconds) as usize, |_| job()).await;
+    let slots = (limit / 2).min(100) as usize;
+    w.workers(2, Worker::js(slots).queues(&["mail"]).runs(20..60));
     w.until_done(60).await;
     let mut judge = w.judge().await;
-    judge.spacing("k", Duration::from_millis(50), 1);
-    judge.utilisation("k", 20.0, 1, 10, 0.97);
+    judge.spacing("k", Duration::from_secs(1) / limit, 1);
+    judge.utilisation("k", f64::from(limit), 1, u64::from(seconds) - 1, 0.97);
     judge.each_ran_once();
     judge.settled();
     judge

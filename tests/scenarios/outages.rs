@@ -16,7 +16,7 @@ const RATE: &str =
 
 fn job() -> Job {
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
-    crate::job().option("retry", retry)
+    crate::scenarios::job().option("retry", retry)
 }
 
 /// One after the other, as the seed has it.
@@ -395,8 +395,8 @@ pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
     judge
 }
 
-/// A job is settled through another sidecar, which cannot read its row just then: the backend's refusal of a worker
-/// that it does not know is not passed on.
+/// A worker settles its job through another sidecar, which cannot read the row just then: the backend's refusal of an
+/// id that did not claim the job is not passed on.
 pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     let backends = [Lax::redis(), Lax::postgres(), Lax::spec(), Lax::lite()];
     let world = ctx.world().lax(pick(ctx.seed, &backends));
@@ -405,7 +405,7 @@ pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     let other = w.sibling().await;
     w.pass(1_500 + ctx.seed * 97).await;
     w.enqueue_all(1, |_| job()).await;
-    let (one, two) = (w.hands("one"), w.hands_of("two", &other));
+    let (one, there) = (w.hands("one"), w.hands_of("one", &other));
     let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
     let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
     let way = |with: &dyn Fn(&Way)| other.way.iter().for_each(with);
@@ -415,7 +415,7 @@ pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
         w.pass(away).await;
         way(&|way| way.mend());
     };
-    let (status, ()) = tokio::join!(two.ack(&id), back);
+    let (status, ()) = tokio::join!(there.ack(&id), back);
     w.pass(10_000).await;
     let mut judge = w.judge().await;
     judge.that(status == 200, format!("the ACK got {status}"));
@@ -445,7 +445,7 @@ pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
         other.way.iter().for_each(|way| way.mend());
         is_lost
     };
-    let beat = json!({ "worker_id": "two", "active_jobs": ids });
+    let beat = json!({ "worker_id": "one", "active_jobs": ids });
     let (beat, is_lost) = tokio::join!(two.client.post("/ojs/v1/workers/heartbeat", &beat), back);
     let (status, beat) = (beat.map(|reply| (reply.status, reply.json()))).unwrap_or_default();
     for id in &ids {

@@ -6,8 +6,8 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
+use super::job;
 use crate::harness::{Ctx, Fault, Judge, Op, Worker};
-use crate::job;
 
 fn limit(concurrency: usize) -> String {
     format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.tenant}}'\nconcurrency = {concurrency}")

@@ -6,8 +6,8 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::join;
 
+use super::job;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
-use crate::job;
 
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 
@@ -190,7 +190,7 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
         w.backend.next(Op::Heartbeat, 1, late);
     }
     for delivery in &out {
-        one.ack(&delivery.job).await;
+        claims.ack(&delivery.job).await;
     }
     let next = async {
         w.pass(200).await;
@@ -206,7 +206,8 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
     };
     w.pass(80_000 + ctx.seed * 300).await;
     for delivery in &next {
-        two.ack(&delivery.job).await;
+        let whose = if delivery.worker == "one" { &one } else { &two };
+        whose.ack(&delivery.job).await;
     }
     w.worker(Worker::js(2).queues(&["mail"]));
     let done = w.until_done(60).await;
@@ -231,7 +232,8 @@ pub async fn very_short_beside_others(ctx: Ctx) -> Judge {
     let mut out = one.fetch(&["mail"], 7).await.unwrap_or_default();
     for _ in 0..3 {
         for delivery in &out {
-            one.ack(&delivery.job).await;
+            let whose = if delivery.worker == "one" { &one } else { &two };
+            whose.ack(&delivery.job).await;
         }
         w.pass(1_100 + ctx.seed * 41).await;
         out = two.fetch(&["mail"], 5).await.unwrap_or_default();

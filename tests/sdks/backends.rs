@@ -3,7 +3,7 @@
 use ojs_throttle::backend::{Duplicate, Extended, Lax, Liveness, Requeue};
 
 /// How many there are.
-pub const BACKENDS: u64 = 38;
+pub const BACKENDS: u64 = 39;
 
 /// The nth, from 1 on, and the settings that a sidecar needs there.
 pub fn backend(nth: u64) -> (Lax, &'static str) {
@@ -43,6 +43,7 @@ fn all() -> Vec<(&'static str, Lax)> {
     with("reaps", |lax| lax.reaps = false);
     with("beats_whole_seconds", |lax| lax.beats_whole_seconds = true);
     with("checks_owner", |lax| lax.checks_owner = false);
+    with("shows_claimer", |lax| lax.shows_claimer = false);
     with("wrong_state_is_500", |lax| lax.wrong_state_is_500 = true);
     with("settle_shows_job", |lax| lax.settle_shows_job = false);
     with("extended absent", |lax| {
@@ -98,6 +99,7 @@ fn every_switch_is_tried() {
         reaps: _,
         beats_whole_seconds: _,
         checks_owner: _,
+        shows_claimer: _,
         wrong_state_is_500: _,
         settle_shows_job: _,
         extended: Extended::Named | Extended::AbsentIfNone | Extended::Echo,

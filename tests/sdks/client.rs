@@ -12,9 +12,9 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
+use super::sdk::{Call, NewJob, Reads, Sdk};
 use crate::harness::http::Address;
-use crate::sdk::{Call, NewJob, Reads, Sdk};
-use crate::wire::{Message, read};
+use crate::traffic::wire::{Message, read};
 
 /// What every client here is let in with.
 pub const TOKEN: &str = "tok";

@@ -6,15 +6,15 @@ use std::time::Duration;
 use ojs_throttle::backend::EventKind;
 use tokio::time::Instant;
 
-use crate::client::Failed;
-use crate::go::GO;
+use super::client::Failed;
+use super::go::GO;
+use super::javascript::JAVASCRIPT;
+use super::office::{FREE, LIMITS, Office};
+use super::python::PYTHON;
+use super::rust::RUST;
+use super::sdk::{NewJob, OnSignal, Reads, Sdk};
+use super::worker::Signal;
 use crate::harness::{Ctx, Fault, Judge, Op};
-use crate::javascript::JAVASCRIPT;
-use crate::office::{FREE, LIMITS, Office};
-use crate::python::PYTHON;
-use crate::rust::RUST;
-use crate::sdk::{NewJob, OnSignal, Reads, Sdk};
-use crate::worker::Signal;
 
 /// What is enqueued one by one in the morning, each with the key that limits it.
 async fn morning(office: &Office) {

@@ -9,13 +9,13 @@ use ojs_throttle::backend::{Backend, EventKind, Lax};
 use ojs_throttle::net::{Net, sim::Network};
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Client, Failed};
-use crate::go::GO;
-use crate::javascript::JAVASCRIPT;
-use crate::pair::Pair;
-use crate::python::PYTHON;
-use crate::rust::RUST;
-use crate::sdk::{NewJob, Sdk};
+use super::client::{Client, Failed};
+use super::go::GO;
+use super::javascript::JAVASCRIPT;
+use super::python::PYTHON;
+use super::rust::RUST;
+use super::sdk::{NewJob, Sdk};
+use crate::sidecar::pair::Pair;
 
 /// A queue in which one job may wait and does, and a client of this SDK.
 async fn full(sdk: &'static Sdk) -> (Pair, Client, String) {

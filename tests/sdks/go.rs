@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
+use super::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
 
 pub const GO: Sdk = Sdk {
     name: "go",

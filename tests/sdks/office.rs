@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::backends::backend;
-use crate::client::{Client, Failed};
+use super::backends::backend;
+use super::client::{Client, Failed};
+use super::sdk::{NewJob, Reads, Sdk, Thrown};
+use super::worker::{Handler, Process, Signal, Worker};
 use crate::harness::ledger::Produced;
 use crate::harness::{Ctx, Judge, World};
-use crate::sdk::{NewJob, Reads, Sdk, Thrown};
-use crate::worker::{Handler, Process, Signal, Worker};
 
 /// Two at once of each tenant, ten mails a second, and one call of the vendor at a time.
 pub const LIMITS: &str = "

@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::go::GO;
-use crate::javascript::JAVASCRIPT;
-use crate::python::PYTHON;
-use crate::rust::RUST;
-use crate::sdk::{NewJob, Sdk};
-use crate::stage::Answer::{Closes, Jobs, JobsAfter, Says};
-use crate::stage::{NOTHING, Script, Stage};
-use crate::worker::Signal;
+use super::go::GO;
+use super::javascript::JAVASCRIPT;
+use super::python::PYTHON;
+use super::rust::RUST;
+use super::sdk::{NewJob, Sdk};
+use super::stage::Answer::{Closes, Jobs, JobsAfter, Says};
+use super::stage::{NOTHING, Script, Stage};
+use super::worker::Signal;
 
 const REFUSED: &str = r#"{"error":{"code":"QUEUE_FULL","message":"full","retryable":true}}"#;
 

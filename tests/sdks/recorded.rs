@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::go::GO;
-use crate::javascript::JAVASCRIPT;
-use crate::python::PYTHON;
-use crate::rust::RUST;
-use crate::sdk::{Beat, Call, Fetch, NewJob, Sdk, Thrown};
+use super::go::GO;
+use super::javascript::JAVASCRIPT;
+use super::python::PYTHON;
+use super::rust::RUST;
+use super::sdk::{Beat, Call, Fetch, NewJob, Sdk, Thrown};
 
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep};
 
-use crate::client::Client;
+use super::client::Client;
+use super::sdk::Sdk;
+use super::worker::{Process, Worker};
 use crate::harness::ledger::Ledger;
-use crate::sdk::Sdk;
-use crate::wire::{Message, framed, read};
-use crate::worker::{Process, Worker};
+use crate::traffic::wire::{Message, framed, read};
 
 /// What the stage answers.
 #[derive(Clone, Copy)]

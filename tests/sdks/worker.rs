@@ -9,9 +9,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Client, Failed, TOKEN};
+use super::client::{Client, Failed, TOKEN};
+use super::sdk::{BEAT, Beat, Fetch, GRACE, OnSignal, Reads, Sdk, Thrown};
 use crate::harness::ledger::{Delivery, Fetched, Ledger, Settle};
-use crate::sdk::{BEAT, Beat, Fetch, GRACE, OnSignal, Reads, Sdk, Thrown};
 
 /// What a handler does with a job: it runs for a time, and gives something back or throws.
 pub type Handler = Arc<dyn Fn(&Value) -> (Duration, Result<Option<String>, Thrown>) + Send + Sync>;

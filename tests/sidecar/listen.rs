@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::client::Client;
+use crate::sidecar::client::Client;
 
 /// The most that any frame may take to come.
 const LONG: Duration = Duration::from_secs(60);

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Clock, Place, Store, Wake};
+use ojs_throttle::store::{Clock, Ledger, LedgerExt, Place, Wake};
 use socket2::{Domain, Socket, Type};
 
-use crate::redis_servers::{RedisCluster, SILENCE, WatchedRedis, cli};
-use crate::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
+use super::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
+use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis, cli};
 
 /// Nothing fails over by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ impl Rig for Behind {
             let config = config(&self.url, &self.namespace, owner);
             let store = RedisStore::given(config, self.clock.clone());
             answers(&store).await;
-            Arc::new(store) as Arc<dyn Store>
+            Arc::new(store) as Arc<dyn Ledger>
         })
     }
 

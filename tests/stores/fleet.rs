@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ojs_throttle::limit::{EARLY, Key, Limited, Limits, Space, Timestamp, WindowKind};
-use ojs_throttle::store::faulty::{Fault, Faulty};
+use crate::faulty::{Fault, Faulty};
+use ojs_throttle::limit::{EARLY, Key, Limits, Space, Timestamp};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
-use ojs_throttle::store::reserved::ReservedStore;
 use ojs_throttle::store::{
-    Change, Gen, Override, Place, Row, Step, Store, StoreError, Verdict, Wake,
+    Change, Gen, Ledger, LedgerExt, OFFERED, Override, Place, Row, Step, Store, StoreError,
+    Verdict, Wake,
 };
 
-use crate::rig::{Rig, SECOND, T, advance, claimed, limited, now, started, take};
+use super::rig::{Rig, SECOND, advance, claimed, limited, now, started, take};
 
 /// The next thing that `store` hears of which `wanted` is true.
-async fn heard(store: &dyn Store, wanted: impl Fn(&Wake) -> bool) {
+async fn heard(store: &dyn Ledger, wanted: impl Fn(&Wake) -> bool) {
     let listening = async {
         loop {
             if wanted(&store.wake().await) {
@@ -53,50 +53,11 @@ pub async fn one_budget_for_all(rig: &dyn Rig) {
     );
 }
 
-/// To whom the store's word takes long, the start counts when the worker can have the job.
-pub async fn a_start_counts_later_where_hand_outs_take_long(rig: &dyn Rig) {
-    const LEAD: u64 = 20_000;
-    let (slow, quick) = (rig.open("slow").await, rig.open("quick").await);
-    slow.lead(LEAD);
-    let at = async |store: &dyn Store, job, limits: &[Limited]| match take(
-        store,
-        claimed(job, 1, limits),
-    )
-    .await
-    {
-        Verdict::Started { at } => (true, at.0 - T),
-        Verdict::Refused { at, .. } => (false, at.unwrap().0 - T),
-        other => panic!("{other:?}"),
-    };
-    // Ten a second: the next one counts at 120 ms, and whoever is slow may ask for it so much sooner.
-    let spaced = [limited("s", None, None, Some(10))];
-    assert_eq!(at(&*slow, "a", &spaced).await, (true, LEAD));
-    assert_eq!(at(&*slow, "b", &spaced).await, (false, 100_000));
-    assert_eq!(at(&*quick, "c", &spaced).await, (false, 120_000));
-    let room = slow.room(&spaced).await.unwrap();
-    assert_eq!((room.starts, room.at), (0, Some(Timestamp(T + 100_000))));
-    advance(rig, 95_000);
-    assert_eq!(at(&*quick, "c", &spaced).await, (false, 120_000));
-    assert_eq!(slow.room(&spaced).await.unwrap().starts, 1);
-    assert_eq!(at(&*slow, "b", &spaced).await, (true, 120_000));
-    // A window keeps it for so much longer.
-    let window = [limited("w", None, Some((1, SECOND)), None)];
-    let kept = 95_000 + LEAD + SECOND + EARLY;
-    assert_eq!(at(&*slow, "d", &window).await, (true, 95_000 + LEAD));
-    assert_eq!(at(&*quick, "e", &window).await, (false, kept + EARLY));
-    advance(rig, kept - 95_000);
-    assert_eq!(at(&*quick, "e", &window).await, (true, kept));
-    // In which fixed window a start counts is decided when it is granted.
-    let mut fixed = limited("f", None, Some((1, SECOND)), None);
-    fixed.limits.rates[0].window = WindowKind::Fixed;
-    assert_eq!(at(&*slow, "f", &[fixed]).await, (true, kept));
-}
-
 pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let free = [limited("k", Some(9), None, None)];
     a.take(&[&claimed("1", 5, &free)], 0).await.unwrap();
-    let ours = async |store: &dyn Store| store.row("1").await.unwrap().unwrap().ours;
+    let ours = async |store: &dyn Ledger| store.row("1").await.unwrap().unwrap().ours;
     assert!(ours(&*a).await && !ours(&*b).await);
     assert_eq!(take(&*b, claimed("1", 5, &free)).await, Verdict::Lost);
     // A newer claim is newer whoever made it.
@@ -184,7 +145,7 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
 }
 
 /// Jobs of this queue that `store` holds and has offered.
-async fn offer_many(store: &dyn Store, name: &str, queue: &str, count: usize) {
+async fn offer_many(store: &dyn Ledger, name: &str, queue: &str, count: usize) {
     let free = [limited("k", Some(9), None, None)];
     let jobs: Vec<_> = (0..count)
         .map(|nth| {
@@ -325,7 +286,7 @@ pub async fn jobs_of_a_lane_are_found_behind_those_of_another(rig: &dyn Rig) {
 }
 
 /// How many jobs others hold, by queue, as one sees it.
-async fn held(store: &dyn Store) -> [u64; 3] {
+async fn held(store: &dyn Ledger) -> [u64; 3] {
     let mut counts = [0; 3];
     for (count, queue) in counts.iter_mut().zip(["queue", "queue:2", "other"]) {
         *count = store.held_by_others(queue).await.unwrap();
@@ -481,6 +442,25 @@ pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
     // Both are overdue at seven seconds, and nobody else is there to wait for.
     advance(rig, 2 * SECOND);
     assert_eq!(names(&b.due(9).await.unwrap()), ["out"]);
+    assert!(
+        b.offered(0, "queue", 9).await.unwrap().is_empty(),
+        "a held job is its holder's alone"
+    );
+}
+
+/// Its owner offered it and is gone: siblings have it while its claim is sure to stand.
+pub async fn what_a_dead_sidecar_offered_is_found(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let free = [limited("k", Some(9), None, None)];
+    let mut held = claimed("held", 1, &free);
+    held.visibility = 21 * SECOND;
+    a.take(&[&held], 0).await.unwrap();
+    assert!(a.set(Change::until(&held, OFFERED)).await.unwrap());
+    for (seconds, siblings) in [(0, 1), (4, 1), (4, 0)] {
+        advance(rig, seconds * SECOND);
+        b.due(9).await.unwrap();
+        assert_eq!(b.siblings(), siblings);
+    }
     heard(&*b, |wake| matches!(wake, Wake::Offered { scope: 0, .. })).await;
     assert_eq!(names(&b.offered(0, "queue", 9).await.unwrap()), ["held"]);
     // It was kept for 14 seconds at least when its owner was heard of last; by now it may be anybody's.
@@ -500,19 +480,20 @@ pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &dyn Rig)
     let free = [limited("k", None, Some((9, SECOND)), None)];
     let [taken, kept] = ["taken", "kept"].map(|job| claimed(job, 1, &free));
     guarded.take(&[&taken, &kept], 0).await.unwrap();
+    let offer = Change::until(&taken, OFFERED);
+    assert!(guarded.set(offer).await.unwrap());
     guarded.due(9).await.unwrap();
     a.standing(Some(Fault::gone()));
     for _ in 0..2 {
         guarded.count(Place::Out).await.ok();
     }
     assert!(guarded.is_lost());
-    let stays = [Verdict::Unasked, Verdict::Unasked];
-    let verdicts = guarded.take(&[&taken, &kept], 2).await.unwrap();
-    assert_eq!(verdicts, stays);
-    assert!(started(&take(&guarded, claimed("fresh", 2, &free)).await));
+    assert!(started(&take(&guarded, kept.clone()).await));
     advance(rig, 11 * SECOND);
     b.due(9).await.unwrap();
-    assert_eq!(b.offered(0, "queue", 9).await.unwrap().len(), 2);
+    // What was offered before the loss, and nothing else.
+    let offered = b.offered(0, "queue", 9).await.unwrap();
+    assert_eq!(names(&offered), ["taken"]);
     let own = Change::Own {
         job: "taken".into(),
         generation: Gen(1),
@@ -524,50 +505,15 @@ pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &dyn Rig)
     a.standing(None);
     guarded.due(9).await.unwrap();
     assert!(!guarded.is_lost());
-    let verdicts = guarded.take(&[&taken, &kept], 2).await.unwrap();
-    assert_eq!(verdicts[0], Verdict::Lost);
-    assert!(started(&verdicts[1]));
-}
-
-/// Where all have lost the store for long, who is back first takes nobody for dead.
-pub async fn after_an_outage_others_have_time_to_come_back(rig: &dyn Rig) {
-    let (a, b) = (
-        rig.open("a").await,
-        Arc::new(Faulty::new(rig.open("b").await)),
-    );
-    let guarded = Guard::new(b.clone(), OnStoreError::Closed);
-    let free = [limited("k", Some(9), None, None)];
-    let jobs = ["kept", "offered"].map(|job| claimed(job, 1, &free));
-    a.take(&jobs.each_ref(), 0).await.unwrap();
-    guarded.due(9).await.unwrap();
-    b.standing(Some(Fault::gone()));
-    for _ in 0..2 {
-        guarded.count(Place::Out).await.ok();
-    }
-    assert!(guarded.is_lost());
-    advance(rig, 12 * SECOND);
-    b.standing(None);
-    guarded.due(9).await.unwrap();
-    assert!(!guarded.is_lost());
-    let offer = Change::Until {
-        job: "offered".into(),
-        generation: Gen(1),
-        until: Timestamp(0),
-        visibility: 30 * SECOND,
-    };
-    assert!(a.set(offer).await.unwrap());
-    let found = guarded.offered(0, "queue", 9).await.unwrap();
-    assert_eq!(names(&found), ["offered"]);
-    advance(rig, 5 * SECOND);
-    let found = guarded.offered(0, "queue", 9).await.unwrap();
-    assert_eq!(found.len(), 2, "now it is dead");
+    assert_eq!(take(&guarded, taken).await, Verdict::Lost);
+    assert_eq!(b.count(Place::Out).await.unwrap(), 1);
 }
 
 /// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not
 /// asked yet.
 pub async fn lost_data_are_put_back_first(
-    knew: &dyn Store,
-    fresh: &dyn Store,
+    knew: &dyn Ledger,
+    fresh: &dyn Ledger,
     micros: &AtomicU64,
     wipe: impl FnOnce(),
 ) {
@@ -592,7 +538,7 @@ pub async fn lost_data_are_put_back_first(
 
 /// The data are lost: `wipe` loses them. All sidecars but the last, which was not asked yet, knew them.
 pub async fn what_was_set_by_hand_is_put_back(
-    [a, b, late, fresh]: [&dyn Store; 4],
+    [a, b, late, fresh]: [&dyn Ledger; 4],
     micros: &AtomicU64,
     wipe: impl FnOnce(),
 ) {
@@ -649,7 +595,7 @@ pub async fn what_was_set_by_hand_is_put_back(
     b.announce(&[]).await.unwrap();
     // Who knew nothing of all this goes by it too.
     fresh.announce(&[]).await.unwrap();
-    let names = |store: &dyn Store| {
+    let names = |store: &dyn Ledger| {
         let mut keys = store.overrides().job_keys(store.now());
         keys.sort();
         let keys: Vec<String> = keys.iter().map(|key| key.as_str().to_owned()).collect();
@@ -679,7 +625,7 @@ pub async fn what_was_set_by_hand_is_put_back(
     // One that has not heard of the deletion.
     a.announce(&[]).await.unwrap();
     assert_eq!(names(a), "ends gone paused soon");
-    let by = |store: &dyn Store| {
+    let by = |store: &dyn Ledger| {
         let found = store.overrides().get(Space::Job, &key("ends"), store.now());
         found.and_then(|set| set.by.clone())
     };
@@ -703,7 +649,7 @@ pub async fn what_was_set_by_hand_is_put_back(
         assert_eq!(store.overrides().setting("bounds:mail"), None);
     }
     assert_eq!(shut("late").await, None);
-    let times = [a, b, late, fresh].map(Store::times_wiped);
+    let times = [a, b, late, fresh].map(|store| store.times_wiped());
     assert_eq!(times, [1, 1, 1, 0]);
 }
 
@@ -722,7 +668,7 @@ pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
         key: key.clone(),
         set,
     };
-    let seen = |store: &dyn Store| {
+    let seen = |store: &dyn Ledger| {
         store
             .overrides()
             .get(Space::Queue, &key, now(rig))
@@ -744,7 +690,7 @@ pub async fn settings_made_over_http_are_told_to_all(rig: &dyn Rig) {
         name: "bounds:mail".into(),
         text: text.map(Into::into),
     };
-    let seen = |store: &dyn Store| store.overrides().setting("bounds:mail");
+    let seen = |store: &dyn Ledger| store.overrides().setting("bounds:mail");
     assert!(a.set(put(Some("{}"))).await.unwrap());
     heard(&*b, |wake| *wake == Wake::All && seen(&*b).is_some()).await;
     let late = rig.open("c").await;
@@ -822,7 +768,8 @@ pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &dyn Rig)
     for (nth, workers) in [12, 3, 1, 1].into_iter().enumerate() {
         let inner = rig.open(&format!("sidecar-{nth}")).await;
         let calls = Arc::new(Faulty::new(inner));
-        let store = ReservedStore::new(calls.clone());
+        let guard = Guard::new(calls.clone(), OnStoreError::default());
+        let store = Store::shared(Arc::new(guard));
         store.reserve_for([Arc::from("test")].into());
         fleet.push((store, calls, workers));
     }
@@ -836,7 +783,7 @@ pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &dyn Rig)
                     1,
                     std::slice::from_ref(&hot),
                 );
-                match take(store, ask).await {
+                match take(&**store, ask).await {
                     Verdict::Started { at } => started.push((at, now(rig))),
                     Verdict::Refused { .. } => break,
                     other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use ojs_throttle::store::memory::MemoryStore;
 
-use crate::rig::{Opened, Rig, clock};
+use super::rig::{Opened, Rig, clock};
 
 /// One sidecar's store, whoever opens it.
 pub struct Memory {

@@ -5,10 +5,10 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use ojs_throttle::store::postgres::{Config, Target, given};
-use ojs_throttle::store::{Clock, Store};
+use ojs_throttle::store::{Clock, Ledger};
 
-use crate::postgres_server::{PostgresServer, UNSYNCED};
-use crate::rig::{Opened, Rig, clock};
+use super::rig::{Opened, Rig, clock};
+use crate::servers::postgres::{PostgresServer, UNSYNCED};
 
 /// The one server of all checks that need none of their own.
 pub fn shared_postgres() -> Arc<PostgresServer> {
@@ -58,7 +58,7 @@ impl Rig for Postgres {
             let config = config(&self.server, &self.namespace, owner);
             let store = given(config, self.clock.clone());
             store.check().await.unwrap();
-            Arc::new(store) as Arc<dyn Store>
+            Arc::new(store) as Arc<dyn Ledger>
         })
     }
 

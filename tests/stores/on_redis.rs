@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Clock, Store};
+use ojs_throttle::store::{Clock, Ledger};
 
-use crate::redis_server::RedisServer;
-use crate::rig::{Opened, Rig, clock};
+use super::rig::{Opened, Rig, clock};
+use crate::servers::redis::RedisServer;
 
 pub fn config(server: &RedisServer, owner: &str) -> Config {
     Config {
@@ -41,7 +41,7 @@ impl Rig for Redis {
         Box::pin(async move {
             let store = RedisStore::given(config(&self.server, owner), self.clock.clone());
             store.check().await.unwrap();
-            Arc::new(store) as Arc<dyn Store>
+            Arc::new(store) as Arc<dyn Ledger>
         })
     }
 

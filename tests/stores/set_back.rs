@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use ojs_throttle::limit::{Limited, Timestamp};
-use ojs_throttle::store::{Store, Verdict};
+use ojs_throttle::store::{Ledger, LedgerExt, Verdict};
 
-use crate::rig::{Rig, SECOND, advance, claimed, limited, take};
+use super::rig::{Rig, SECOND, advance, claimed, limited, take};
 
 const HOUR: u64 = 3600 * SECOND;
 
@@ -18,7 +18,7 @@ fn limits() -> [Limited; 2] {
 }
 
 /// One of them hears what the server's time is, and both say that they live.
-async fn beat(stores: [&dyn Store; 2]) {
+async fn beat(stores: [&dyn Ledger; 2]) {
     for store in stores {
         store.row("none").await.unwrap();
         store.due(10).await.unwrap();
@@ -26,14 +26,14 @@ async fn beat(stores: [&dyn Store; 2]) {
 }
 
 /// Starts the job, which must be allowed.
-async fn start(store: &dyn Store, job: &str) -> Timestamp {
+async fn start(store: &dyn Ledger, job: &str) -> Timestamp {
     match take(store, claimed(job, 1, &limits())).await {
         Verdict::Started { at } => at,
         other => panic!("{job}: {other:?}"),
     }
 }
 
-async fn is_refused(store: &dyn Store, job: &str) {
+async fn is_refused(store: &dyn Ledger, job: &str) {
     let verdict = take(store, claimed(job, 1, &limits())).await;
     assert!(matches!(verdict, Verdict::Refused { .. }), "{verdict:?}");
 }

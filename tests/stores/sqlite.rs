@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ojs_throttle::store::sqlite::{Config, given};
-use ojs_throttle::store::{Clock, Store};
+use ojs_throttle::store::{Clock, Ledger};
 
-use crate::rig::{Opened, Rig, clock};
+use super::rig::{Opened, Rig, clock};
 
 pub struct Sqlite {
     pub dir: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl Rig for Sqlite {
         Box::pin(async move {
             let store = given(self.config(owner), self.clock.clone());
             store.check().await.unwrap();
-            Arc::new(store) as Arc<dyn Store>
+            Arc::new(store) as Arc<dyn Ledger>
         })
     }
 

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ojs_throttle::store::redis::RedisStore;
-use ojs_throttle::store::{Clock, Store, StoreError, postgres, redis};
+use ojs_throttle::store::{Clock, Ledger, LedgerExt, StoreError, postgres, redis};
 
-use crate::postgres_server::PostgresServer;
-use crate::redis_server::{RedisServer, free_port};
-use crate::redis_servers::cli;
-use crate::rig::{SECOND, T, claimed, limited, started, take};
+use super::rig::{SECOND, T, claimed, limited, started, take};
+use crate::servers::postgres::PostgresServer;
+use crate::servers::redis::{RedisServer, free_port};
+use crate::servers::redises::cli;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
@@ -25,7 +25,7 @@ fn own() -> Option<Vec<u8>> {
     roots(&format!("{FOLDER}/ca.pem"))
 }
 
-async fn works(store: &dyn Store) {
+async fn works(store: &dyn Ledger) {
     let one = [limited("k", Some(1), Some((5, SECOND)), None)];
     assert!(started(&take(store, claimed("a", 1, &one)).await));
     assert!(!started(&take(store, claimed("b", 1, &one)).await));

@@ -8,51 +8,74 @@ use tokio::time::Instant;
 
 use super::{Answer, ok, text};
 use crate::backend::Extended;
-use crate::backend::job::{Job, Phase, View};
-use crate::backend::retry::Failure;
-use crate::backend::state::{Beat, Fetch, State};
-use crate::backend::wire::{Members, Raw, Refusal, millis};
+use crate::backend::job::{Phase, ShownJob, StoredJob};
+use crate::backend::retry::JobError;
+use crate::backend::state::{BackendState, BeatOutcome, FetchRequest};
+use crate::backend::wire::{ErrorReply, Members, Raw};
 
-/// The most that a FETCH claims.
-const MOST: u64 = 1000;
+/// The most jobs that one FETCH claims.
+const MOST: usize = 1000;
 
-/// An answer that shows jobs beside what else it tells.
+/// An answer that shows jobs beside its other members.
 #[derive(Serialize)]
-pub(super) struct Told<'a> {
+pub(super) struct JobsAnswer<'a> {
     #[serde(flatten)]
-    pub(super) told: Value,
+    others: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) job: Option<View<'a>>,
+    job: Option<ShownJob<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) jobs: Option<Vec<View<'a>>>,
+    jobs: Option<Vec<ShownJob<'a>>>,
 }
 
-fn gone() -> Refusal {
-    Refusal::new(404, "not_found", "Job not found.")
+impl<'a> JobsAnswer<'a> {
+    fn one(others: Value, job: Option<ShownJob<'a>>) -> JobsAnswer<'a> {
+        JobsAnswer {
+            others,
+            job,
+            jobs: None,
+        }
+    }
+
+    pub(super) fn all(others: Value, jobs: Vec<ShownJob<'a>>) -> JobsAnswer<'a> {
+        JobsAnswer {
+            others,
+            job: None,
+            jobs: Some(jobs),
+        }
+    }
 }
 
-pub(super) fn wrapped(state: &State, number: u64) -> Answer {
-    let job = state.view(number).ok_or_else(gone)?;
-    ok(&Told {
-        told: json!({}),
-        job: Some(job),
-        jobs: None,
-    })
+fn shown(state: &BackendState, number: u64) -> Result<ShownJob<'_>, ErrorReply> {
+    let gone = || ErrorReply::not_found("Job not found.");
+    state.view(number).ok_or_else(gone)
 }
 
-pub(super) fn bare(state: &State, number: u64) -> Answer {
-    ok(&state.view(number).ok_or_else(gone)?)
+fn all_shown<'a>(state: &'a BackendState, numbers: &[u64]) -> Vec<ShownJob<'a>> {
+    let views = numbers.iter().filter_map(|number| state.view(*number));
+    views.collect()
 }
 
-fn read_job(state: &mut State, members: Members, now: Instant) -> Result<Job, Refusal> {
+pub(super) fn wrapped(state: &BackendState, number: u64) -> Answer {
+    ok(&JobsAnswer::one(json!({}), Some(shown(state, number)?)))
+}
+
+pub(super) fn bare(state: &BackendState, number: u64) -> Answer {
+    ok(&shown(state, number)?)
+}
+
+fn read_job(
+    state: &mut BackendState,
+    members: Members,
+    now: Instant,
+) -> Result<StoredJob, ErrorReply> {
     let fresh = state.fresh_id(now);
-    Job::parse(members, &state.lax, &state.clock, now, || fresh)
+    StoredJob::parse(members, &state.lax, &state.clock, now, fresh)
 }
 
-pub(super) fn enqueue(state: &mut State, body: &[u8], now: Instant) -> Answer {
+pub(super) fn enqueue(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
     let members = Members::parse(body, &state.lax)?;
     let job = read_job(state, members, now)?;
-    let stored = state.store(vec![job], now).map_err(|refusal| Refusal {
+    let stored = state.store(vec![job], now).map_err(|refusal| ErrorReply {
         index: None,
         ..refusal
     })?;
@@ -60,82 +83,66 @@ pub(super) fn enqueue(state: &mut State, body: &[u8], now: Instant) -> Answer {
     Ok((201, body))
 }
 
-pub(super) fn batch(state: &mut State, body: &[u8], now: Instant) -> Answer {
-    let items: Vec<Members> = Members::parse(body, &state.lax)?
-        .read("jobs", &state.lax)?
-        .unwrap_or_default();
+pub(super) fn batch(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+    let items = Members::parse(body, &state.lax)?.each("jobs")?;
     if items.is_empty() {
-        return Err(Refusal::invalid(
+        return Err(ErrorReply::invalid(
             "The field 'jobs' must hold at least one job.",
         ));
     }
     let mut jobs = Vec::with_capacity(items.len());
     for (index, members) in items.into_iter().enumerate() {
-        let job = read_job(state, members, now).map_err(|refusal| Refusal {
+        let job = read_job(state, members, now).map_err(|refusal| ErrorReply {
             index: Some(index),
             ..refusal
         })?;
         jobs.push(job);
     }
     let stored = state.store(jobs, now)?;
-    let jobs: Vec<View<'_>> = stored
-        .iter()
-        .filter_map(|number| state.view(*number))
-        .collect();
-    Ok((
-        201,
-        text(&Told {
-            told: json!({ "count": jobs.len() }),
-            job: None,
-            jobs: Some(jobs),
-        }),
-    ))
+    let jobs = all_shown(state, &stored);
+    let count = json!({ "count": jobs.len() });
+    Ok((201, text(&JobsAnswer::all(count, jobs))))
 }
 
-pub(super) fn fetch(state: &mut State, body: &[u8], now: Instant) -> Answer {
-    let (members, lax) = (Members::parse(body, &state.lax)?, &state.lax);
-    let queues: Vec<String> = members.read("queues", lax)?.unwrap_or_default();
+pub(super) fn fetch(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+    let members = Members::parse(body, &state.lax)?;
+    let queues: Vec<String> = members.read("queues")?.unwrap_or_default();
     if queues.is_empty() {
-        return Err(Refusal::invalid(
+        return Err(ErrorReply::invalid(
             "The field 'queues' must name at least one queue.",
         ));
     }
-    members.read::<Vec<String>>("capabilities", lax)?;
-    let count: i64 = members.read("count", lax)?.unwrap_or(1);
-    let count = u64::try_from(count).unwrap_or(1).clamp(1, MOST);
-    let fetch = Fetch {
+    members.read::<Vec<String>>("capabilities")?;
+    let count: i64 = members.read("count")?.unwrap_or(1);
+    let fetch = FetchRequest {
         queues,
-        count: usize::try_from(count).unwrap_or(1),
-        worker: worker_id(&members, state)?,
-        visibility: millis(&members, "visibility_timeout_ms", lax)?,
+        count: usize::try_from(count).unwrap_or(1).clamp(1, MOST),
+        worker: worker_id(&members)?,
+        visibility: members.millis("visibility_timeout_ms")?,
     };
     let claimed = state.fetch(&fetch, now);
-    let jobs: Vec<View<'_>> = claimed
-        .iter()
-        .filter_map(|number| state.view(*number))
-        .collect();
-    ok(&Told {
-        told: json!({}),
+    let jobs = all_shown(state, &claimed);
+    ok(&JobsAnswer {
         job: jobs.first().copied(),
-        jobs: Some(jobs),
+        ..JobsAnswer::all(json!({}), jobs)
     })
 }
 
-fn worker_id(members: &Members, state: &State) -> Result<Option<Arc<str>>, Refusal> {
-    let id: Option<String> = members.read("worker_id", &state.lax)?;
+fn worker_id(members: &Members) -> Result<Option<Arc<str>>, ErrorReply> {
+    let id: Option<String> = members.read("worker_id")?;
     Ok(id.filter(|id| !id.is_empty()).map(Arc::from))
 }
 
-fn job_id(members: &Members, state: &State) -> Result<String, Refusal> {
-    let id: Option<String> = members.read("job_id", &state.lax)?;
+fn job_id(members: &Members) -> Result<String, ErrorReply> {
+    let id: Option<String> = members.read("job_id")?;
     id.filter(|id| !id.is_empty())
-        .ok_or_else(|| Refusal::invalid("The field 'job_id' is required."))
+        .ok_or_else(|| ErrorReply::invalid("The field 'job_id' is required."))
 }
 
-pub(super) fn ack(state: &mut State, body: &[u8], now: Instant) -> Answer {
+pub(super) fn ack(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
     let members = Members::parse(body, &state.lax)?;
-    let (id, worker) = (job_id(&members, state)?, worker_id(&members, state)?);
-    let result: Option<Raw> = members.read("result", &state.lax)?;
+    let (id, worker) = (job_id(&members)?, worker_id(&members)?);
+    let result: Option<Raw> = members.read("result")?;
     let number = state.ack(&id, worker.as_deref(), result, now)?;
     let told = json!({
         "acknowledged": true,
@@ -144,22 +151,19 @@ pub(super) fn ack(state: &mut State, body: &[u8], now: Instant) -> Answer {
         "completed_at": state.clock.print(now),
     });
     let job = state.view(number).filter(|_| state.lax.settle_shows_job);
-    ok(&Told {
-        told,
-        job,
-        jobs: None,
-    })
+    ok(&JobsAnswer::one(told, job))
 }
 
 #[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
-pub(super) fn nack(state: &mut State, body: &[u8], now: Instant) -> Answer {
+pub(super) fn nack(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
     let members = Members::parse(body, &state.lax)?;
-    let (id, worker) = (job_id(&members, state)?, worker_id(&members, state)?);
-    let error: Members = members.read("error", &state.lax)?.unwrap_or_default();
-    let error = Failure::parse(&error, &state.lax)?;
-    let requeue = members.read("requeue", &state.lax)?.unwrap_or(false);
-    let number = state.nack(&id, worker.as_deref(), error, requeue, now)?;
-    let view = state.view(number).ok_or_else(gone)?;
+    let (id, worker) = (job_id(&members)?, worker_id(&members)?);
+    let error = JobError::parse(&members.members("error")?.unwrap_or_default())?;
+    let number = match members.read("requeue")?.unwrap_or(false) {
+        true => state.give_back(&id, worker.as_deref(), now)?,
+        false => state.nack(&id, worker.as_deref(), error, now)?,
+    };
+    let view = shown(state, number)?;
     let job = view.job;
     let mut told = json!({
         "id": id,
@@ -176,22 +180,18 @@ pub(super) fn nack(state: &mut State, body: &[u8], now: Instant) -> Answer {
         told["next_attempt_at"] = state.clock.print(due).into();
     }
     let job = Some(view).filter(|_| state.lax.settle_shows_job);
-    ok(&Told {
-        told,
-        job,
-        jobs: None,
-    })
+    ok(&JobsAnswer::one(told, job))
 }
 
 #[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
-pub(super) fn heartbeat(state: &mut State, body: &[u8], now: Instant) -> Answer {
-    let (members, lax) = (Members::parse(body, &state.lax)?, &state.lax);
-    let worker = worker_id(&members, state)?;
-    let worker = worker.ok_or_else(|| Refusal::invalid("The field 'worker_id' is required."))?;
-    let mut named: Vec<String> = members.read("active_jobs", lax)?.unwrap_or_default();
-    named.extend(members.read::<String>("job_id", lax)?);
-    let visibility = millis(&members, "visibility_timeout_ms", lax)?;
-    let Beat {
+pub(super) fn heartbeat(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+    let members = Members::parse(body, &state.lax)?;
+    let worker = worker_id(&members)?;
+    let worker = worker.ok_or_else(|| ErrorReply::invalid("The field 'worker_id' is required."))?;
+    let mut named: Vec<String> = members.read("active_jobs")?.unwrap_or_default();
+    named.extend(members.read::<String>("job_id")?);
+    let visibility = members.millis("visibility_timeout_ms")?;
+    let BeatOutcome {
         extended,
         directive,
     } = state.beat(&worker, named, visibility, now)?;

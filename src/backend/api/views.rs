@@ -1,4 +1,4 @@
-//! What can be looked at, and the admin view.
+//! The pages that show state, and the admin view.
 
 use bytes::Bytes;
 use http::Request;
@@ -6,15 +6,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::operations::{Told, bare};
+use super::operations::{JobsAnswer, bare};
 use super::{Answer, NO_ROUTE, ok};
-use crate::backend::job::{Job, Phase, View};
-use crate::backend::state::{Queue, State};
-use crate::backend::wire::Refusal;
+use crate::backend::job::{Phase, ShownJob, StoredJob};
+use crate::backend::state::{BackendState, JobQueue};
+use crate::backend::wire::ErrorReply;
 use crate::backend::{Event, EventKind};
 
 pub(super) fn admin(
-    state: &mut State,
+    state: &mut BackendState,
     request: &Request<Bytes>,
     rest: &[&str],
     now: Instant,
@@ -36,19 +36,16 @@ pub(super) fn admin(
         }
         ("GET", ["queues", name]) if has_queues => match state.queues.get(*name) {
             Some(queue) => ok(&admin_queue(state, name, queue)),
-            None => Err(Refusal::new(
-                404,
-                "not_found",
-                format!("Queue '{name}' not found."),
-            )),
+            None => Err(no_queue(name)),
         },
-        ("POST", ["queues", name, "pause"]) if has_queues => ok(&pause(state, name, true, now)),
-        ("POST", ["queues", name, "resume"]) if has_queues => ok(&pause(state, name, false, now)),
+        ("POST", ["queues", name, verb @ ("pause" | "resume")]) if has_queues => {
+            ok(&pause_or_resume(state, name, verb, now))
+        }
         ("GET", ["jobs"]) => {
             let wanted = |name: &str, value: &str| {
                 parameter(query, name).is_none_or(|wanted| wanted == value)
             };
-            let fits = |job: &Job| {
+            let fits = |job: &StoredJob| {
                 wanted("queue", &job.queue)
                     && wanted("state", job.phase.name())
                     && wanted("type", &job.kind)
@@ -59,28 +56,29 @@ pub(super) fn admin(
         ("POST", ["jobs", id, "cancel"]) => {
             state.cancel(id, now).and_then(|number| bare(state, number))
         }
-        ("POST", ["jobs", id, "retry"]) => state
-            .revive(id, false, now)
-            .and_then(|number| bare(state, number)),
+        ("POST", ["jobs", id, "retry"]) => {
+            state.revive(id, now).and_then(|number| bare(state, number))
+        }
         ("GET", ["dead-letter"]) => page(&views(state, |job| job.dead), query),
         ("GET", ["dead-letter", "stats"]) => {
             ok(&json!({ "total": views(state, |job| job.dead).len() }))
         }
         ("POST", ["dead-letter", id, "retry"]) => state
-            .revive(id, true, now)
+            .revive_dead(id, now)
             .and_then(|number| bare(state, number)),
         ("DELETE", ["dead-letter", id]) => state.bury(id).map(|()| (204, Vec::new())),
-        _ => Err(Refusal::new(404, NO_ROUTE, "")),
+        _ => Err(ErrorReply::new(404, NO_ROUTE, "")),
     }
 }
 
-fn views(state: &State, fits: impl Fn(&Job) -> bool) -> Vec<View<'_>> {
+fn views(state: &BackendState, fits: impl Fn(&StoredJob) -> bool) -> Vec<ShownJob<'_>> {
     state
         .all()
         .filter(|job| fits(job))
-        .map(|job| View {
+        .map(|job| ShownJob {
             job,
             clock: &state.clock,
+            shows_claimer: state.lax.shows_claimer,
         })
         .collect()
 }
@@ -98,7 +96,7 @@ fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
 /// One page of `items`.
 fn page(items: &[impl Serialize], query: Option<&str>) -> Answer {
     #[derive(Serialize)]
-    struct Page<T> {
+    struct ListPage<T> {
         items: Vec<T>,
         pagination: Value,
     }
@@ -117,10 +115,10 @@ fn page(items: &[impl Serialize], query: Option<&str>) -> Answer {
         .skip(per_page.saturating_mul(at - 1))
         .take(per_page)
         .collect();
-    ok(&Page { items, pagination })
+    ok(&ListPage { items, pagination })
 }
 
-pub(super) fn manifest(state: &State) -> Answer {
+pub(super) fn manifest(state: &BackendState) -> Answer {
     ok(&json!({
         "specversion": "1.0",
         "implementation": { "name": state.lax.name, "version": env!("CARGO_PKG_VERSION"), "backend": "memory" },
@@ -134,7 +132,7 @@ pub(super) fn manifest(state: &State) -> Answer {
     }))
 }
 
-pub(super) fn health(state: &State, now: Instant) -> Answer {
+pub(super) fn health(state: &BackendState, now: Instant) -> Answer {
     ok(&json!({
         "status": "ok",
         "version": env!("CARGO_PKG_VERSION"),
@@ -143,7 +141,7 @@ pub(super) fn health(state: &State, now: Instant) -> Answer {
     }))
 }
 
-pub(super) fn queues(state: &State) -> Answer {
+pub(super) fn queues(state: &BackendState) -> Answer {
     let queues: Vec<Value> = state.queues.iter().map(|(name, queue)| {
         let status = if queue.paused { "paused" } else { "active" };
         json!({ "name": &**name, "status": status, "created_at": state.clock.print(queue.created) })
@@ -152,14 +150,10 @@ pub(super) fn queues(state: &State) -> Answer {
     ok(&json!({ "queues": queues, "pagination": pagination }))
 }
 
-pub(super) fn stats(state: &State, name: &str) -> Answer {
+pub(super) fn stats(state: &BackendState, name: &str) -> Answer {
     let queue = state.queues.get(name);
     if queue.is_none() && state.lax.unknown_queue_is_404 {
-        return Err(Refusal::new(
-            404,
-            "not_found",
-            format!("Queue '{name}' not found."),
-        ));
+        return Err(no_queue(name));
     }
     let count = |phase: Phase| queue.map_or(0, |queue| queue.count(phase));
     ok(&json!({ "queue": {
@@ -171,18 +165,25 @@ pub(super) fn stats(state: &State, name: &str) -> Answer {
     }}))
 }
 
-pub(super) fn pause(state: &mut State, name: &str, paused: bool, now: Instant) -> Value {
-    state.queue(name, now).paused = paused;
-    json!({ "name": name, "paused": paused })
+pub(super) fn pause_or_resume(
+    state: &mut BackendState,
+    name: &str,
+    verb: &str,
+    now: Instant,
+) -> Value {
+    let queue = state.queue(name, now);
+    queue.paused = verb == "pause";
+    json!({ "name": name, "paused": queue.paused })
 }
 
-fn admin_queue(state: &State, name: &str, queue: &Queue) -> Value {
-    let known = |phase: Phase| {
-        if state.lax.counts_all {
-            queue.count(phase)
-        } else {
-            0
-        }
+fn no_queue(name: &str) -> ErrorReply {
+    ErrorReply::not_found(format!("Queue '{name}' not found."))
+}
+
+fn admin_queue(state: &BackendState, name: &str, queue: &JobQueue) -> Value {
+    let known = |phase: Phase| match state.lax.counts_all {
+        true => queue.count(phase),
+        false => 0,
     };
     json!({ "name": name, "paused": queue.paused, "counts": {
         "available": queue.count(Phase::Available),
@@ -195,18 +196,14 @@ fn admin_queue(state: &State, name: &str, queue: &Queue) -> Value {
     }})
 }
 
-pub(super) fn dead_letters(state: &State) -> Answer {
+pub(super) fn dead_letters(state: &BackendState) -> Answer {
     let jobs = views(state, |job| job.dead);
     let pagination = json!({ "total": jobs.len(), "limit": 50, "offset": 0, "has_more": false });
-    ok(&Told {
-        told: json!({ "pagination": pagination }),
-        job: None,
-        jobs: Some(jobs),
-    })
+    ok(&JobsAnswer::all(json!({ "pagination": pagination }), jobs))
 }
 
 /// The ledger in the words of the OJS event catalogue, oldest first.
-pub(super) fn events(state: &State, query: Option<&str>) -> Answer {
+pub(super) fn events(state: &BackendState, query: Option<&str>) -> Answer {
     let listed = |name: &str, value: &str| {
         parameter(query, name).is_none_or(|all| all.split(',').any(|v| v == value))
     };

@@ -1,4 +1,4 @@
-//! What workers and those who look after jobs do to them: claim, settle, extend, cancel, revive.
+//! What workers and admins do to jobs: claim, settle, extend, cancel, revive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,34 +7,34 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use tokio::time::Instant;
 
-use super::State;
-use crate::backend::job::{Job, Phase};
-use crate::backend::retry::{Failure, Retry};
-use crate::backend::wire::{Raw, Refusal};
+use super::BackendState;
+use crate::backend::job::{Phase, StoredJob};
+use crate::backend::retry::{JobError, Retry};
+use crate::backend::wire::{ErrorReply, Raw};
 use crate::backend::{EventKind, Extended, Liveness, Requeue};
 
-/// Visibility where nobody names one.
+/// The visibility if nobody names one.
 const VISIBILITY: Duration = Duration::from_secs(30);
 
-/// What a FETCH asks for.
+/// A FETCH request.
 #[derive(Debug)]
-pub(in crate::backend) struct Fetch {
+pub(in crate::backend) struct FetchRequest {
     pub queues: Vec<String>,
     pub count: usize,
     pub worker: Option<Arc<str>>,
     pub visibility: Option<Duration>,
 }
 
-/// What a heartbeat did.
+/// The result of a heartbeat.
 #[derive(Debug, Default)]
-pub(in crate::backend) struct Beat {
+pub(in crate::backend) struct BeatOutcome {
     pub extended: Vec<String>,
     pub directive: Option<String>,
 }
 
-impl State {
+impl BackendState {
     /// Claims up to `count` jobs: queues left to right, then priority, then order of arrival.
-    pub(in crate::backend) fn fetch(&mut self, fetch: &Fetch, now: Instant) -> Vec<u64> {
+    pub(in crate::backend) fn fetch(&mut self, fetch: &FetchRequest, now: Instant) -> Vec<u64> {
         self.reap(&fetch.queues, now);
         let mut claimed = Vec::new();
         for name in &fetch.queues {
@@ -66,7 +66,7 @@ impl State {
         claimed
     }
 
-    /// Ends the claims of these queues that have expired, where they did not end by themselves.
+    /// Ends the expired claims of these queues, where claims do not end by themselves.
     fn reap(&mut self, queues: &[String], now: Instant) {
         for number in std::mem::take(&mut self.lapsed) {
             let Some(job) = self.jobs.get(&number) else {
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    fn claim(&mut self, number: u64, fetch: &Fetch, now: Instant) {
+    fn claim(&mut self, number: u64, fetch: &FetchRequest, now: Instant) {
         let asked = fetch.visibility.filter(|_| self.lax.heeds_fetch_visibility);
         let (by_job, by_time) = (self.lax.heeds_job_visibility, self.lax.heeds_timeout);
         let counts = u32::from(!self.lax.counts_at_nack);
@@ -95,14 +95,14 @@ impl State {
             job.attempt += counts;
             job.started = Some(now);
             job.worker = fetch.worker.clone();
-            job.due = Some(deadline(job, now, by_time));
+            job.due = Some(deadline(job, now, job.timeout.filter(|_| by_time)));
         });
         self.note(number, EventKind::Claimed, now);
         self.tell(number, Some(Phase::Available), now);
     }
 
-    /// An active job of `worker`, or why it is not.
-    fn active(&self, id: &str, worker: Option<&str>, verb: &str) -> Result<u64, Refusal> {
+    /// The number of an active job of `worker`, or why there is none.
+    fn active(&self, id: &str, worker: Option<&str>, verb: &str) -> Result<u64, ErrorReply> {
         let (number, job) = self.find(id)?;
         if job.phase != Phase::Active {
             return Err(self.wrong_state(
@@ -116,21 +116,21 @@ impl State {
         }
     }
 
-    /// Claimed by another worker than the one that speaks, where both have a name.
-    fn is_foreign(&self, job: &Job, worker: Option<&str>) -> bool {
+    /// Whether another worker than the speaker has claimed it, where both have a name.
+    fn is_foreign(&self, job: &StoredJob, worker: Option<&str>) -> bool {
         let named = worker.zip(job.worker.as_deref());
         self.lax.checks_owner && named.is_some_and(|(speaker, claimer)| speaker != claimer)
     }
 
-    fn wrong_state(&self, message: String, phase: Phase) -> Refusal {
+    fn wrong_state(&self, message: String, phase: Phase) -> ErrorReply {
         let message = format!("{message} Current state: '{}'.", phase.name());
         match self.lax.wrong_state_is_500 {
-            true => Refusal::new(
+            true => ErrorReply::new(
                 500,
                 "internal_error",
                 format!("[invalid_request] {message}"),
             ),
-            false => Refusal::new(409, "conflict", message),
+            false => ErrorReply::new(409, "conflict", message),
         }
     }
 
@@ -141,7 +141,7 @@ impl State {
         worker: Option<&str>,
         result: Option<Raw>,
         now: Instant,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, ErrorReply> {
         let number = self.active(id, worker, "acknowledge")?;
         self.note(number, EventKind::Acked, now);
         self.change(number, |job| {
@@ -151,33 +151,43 @@ impl State {
             job.delay = None;
             job.result = result;
         });
-        if self.lax.settle_shows_job {
-            self.tell(number, Some(Phase::Active), now);
-        }
+        self.tell_settled(number, now);
         Ok(number)
     }
 
-    /// Nack, with or without `requeue`.
+    /// Nack.
     pub(in crate::backend) fn nack(
         &mut self,
         id: &str,
         worker: Option<&str>,
-        error: Failure,
-        requeue: bool,
+        error: JobError,
         now: Instant,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, ErrorReply> {
         let number = self.active(id, worker, "fail")?;
-        match requeue {
-            true => self.requeue(number, now),
-            false => {
-                self.note(number, EventKind::Nacked, now);
-                self.fail(number, error, now);
-            }
-        }
+        self.note(number, EventKind::Nacked, now);
+        self.fail(number, error, now);
+        self.tell_settled(number, now);
+        Ok(number)
+    }
+
+    /// Nack with `requeue`.
+    pub(in crate::backend) fn give_back(
+        &mut self,
+        id: &str,
+        worker: Option<&str>,
+        now: Instant,
+    ) -> Result<u64, ErrorReply> {
+        let number = self.active(id, worker, "fail")?;
+        self.requeue(number, now);
+        self.tell_settled(number, now);
+        Ok(number)
+    }
+
+    /// Tells the event streams of an ACK or nack, where such a backend does.
+    fn tell_settled(&self, number: u64, now: Instant) {
         if self.lax.settle_shows_job {
             self.tell(number, Some(Phase::Active), now);
         }
-        Ok(number)
     }
 
     fn requeue(&mut self, number: u64, now: Instant) {
@@ -201,8 +211,8 @@ impl State {
         }
     }
 
-    /// An attempt ended in `error`: another one later, or the end.
-    pub(in crate::backend) fn fail(&mut self, number: u64, mut error: Failure, now: Instant) {
+    /// Ends an attempt in `error`: another attempt follows later, or the job ends.
+    pub(in crate::backend) fn fail(&mut self, number: u64, mut error: JobError, now: Instant) {
         let counts = u32::from(self.lax.counts_at_nack);
         let Some(job) = self.jobs.get_mut(&number) else {
             return;
@@ -241,7 +251,7 @@ impl State {
         });
     }
 
-    /// Attempts are spent, or another one is of no use.
+    /// Discards a job whose attempts are spent, or for which another attempt is no use.
     pub(in crate::backend) fn discard(&mut self, number: u64, now: Instant) {
         let lite = self.lax.requeue == Requeue::DiscardsLast;
         self.end(number, Phase::Discarded, EventKind::Discarded, now);
@@ -260,7 +270,7 @@ impl State {
     }
 
     /// Cancels a job that has not ended.
-    pub(in crate::backend) fn cancel(&mut self, id: &str, now: Instant) -> Result<u64, Refusal> {
+    pub(in crate::backend) fn cancel(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
         let (number, job) = self.find(id)?;
         let from = job.phase;
         if from.terminal() {
@@ -274,21 +284,19 @@ impl State {
         Ok(number)
     }
 
-    /// A fresh life for a job that waits or has ended; `dead` asks for one of the dead-letter list.
-    pub(in crate::backend) fn revive(
+    /// Gives a job of the dead-letter list a fresh life.
+    pub(in crate::backend) fn revive_dead(
         &mut self,
         id: &str,
-        dead: bool,
         now: Instant,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, ErrorReply> {
+        self.find_dead(id)?;
+        self.revive(id, now)
+    }
+
+    /// Gives a job that waits or has ended a fresh life.
+    pub(in crate::backend) fn revive(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
         let (number, job) = self.find(id)?;
-        if dead && !job.dead {
-            return Err(Refusal::new(
-                404,
-                "not_found",
-                format!("Job '{id}' is not in the dead-letter list."),
-            ));
-        }
         if matches!(
             job.phase,
             Phase::Active | Phase::Available | Phase::Scheduled
@@ -306,30 +314,32 @@ impl State {
     }
 
     /// Deletes a job of the dead-letter list.
-    pub(in crate::backend) fn bury(&mut self, id: &str) -> Result<(), Refusal> {
-        let (number, job) = self.find(id)?;
-        if !job.dead {
-            return Err(Refusal::new(
-                404,
-                "not_found",
-                format!("Job '{id}' is not in the dead-letter list."),
-            ));
-        }
+    pub(in crate::backend) fn bury(&mut self, id: &str) -> Result<(), ErrorReply> {
+        let number = self.find_dead(id)?;
         self.remove(number);
         Ok(())
     }
 
-    /// Heartbeat. It is refused if all it could extend is another worker's.
+    fn find_dead(&self, id: &str) -> Result<u64, ErrorReply> {
+        match self.find(id)? {
+            (number, job) if job.dead => Ok(number),
+            _ => Err(ErrorReply::not_found(format!(
+                "Job '{id}' is not in the dead-letter list."
+            ))),
+        }
+    }
+
+    /// Heartbeat. It is refused if another worker has claimed all the jobs it could extend.
     pub(in crate::backend) fn beat(
         &mut self,
         worker: &str,
         named: Vec<String>,
         visibility: Option<Duration>,
         now: Instant,
-    ) -> Result<Beat, Refusal> {
+    ) -> Result<BeatOutcome, ErrorReply> {
         self.seen.insert(worker.into(), now);
         let visibility = visibility.unwrap_or(VISIBILITY);
-        let mut beat = Beat::default();
+        let mut beat = BeatOutcome::default();
         let mut foreign = false;
         for id in &named {
             let Some((number, job)) = self
@@ -356,7 +366,7 @@ impl State {
         Ok(beat)
     }
 
-    /// Extends a claim by a heartbeat; what its job wants the worker to be told.
+    /// Extends a claim by a heartbeat. Returns the job's directive for its worker.
     fn extend(&mut self, number: u64, visibility: Duration, now: Instant) -> Option<String> {
         let (liveness, by_time) = (self.lax.liveness, self.lax.heeds_timeout);
         let visibility = match (self.lax.beats_whole_seconds, visibility.as_secs()) {
@@ -368,11 +378,15 @@ impl State {
             Liveness::Worker => {}
             Liveness::Job => {
                 job.lease = visibility;
-                job.due = Some(deadline(job, now, by_time));
+                job.due = Some(deadline(job, now, job.timeout.filter(|_| by_time)));
             }
             Liveness::SinceStart => {
                 job.lease = visibility;
-                job.due = Some(deadline(job, job.started.unwrap_or(now), by_time));
+                job.due = Some(deadline(
+                    job,
+                    job.started.unwrap_or(now),
+                    job.timeout.filter(|_| by_time),
+                ));
             }
         });
         self.note(number, EventKind::Extended, now);
@@ -380,8 +394,8 @@ impl State {
     }
 }
 
-fn not_yours(verb: &str) -> Refusal {
-    Refusal::new(
+fn not_yours(verb: &str) -> ErrorReply {
+    ErrorReply::new(
         409,
         "conflict",
         format!("Cannot {verb} a job that another worker has claimed."),
@@ -389,10 +403,10 @@ fn not_yours(verb: &str) -> Refusal {
 }
 
 /// When an active job ends by itself: at the end of its claim, or of its time to run.
-fn deadline(job: &Job, since: Instant, by_time: bool) -> Instant {
+fn deadline(job: &StoredJob, since: Instant, timeout: Option<Duration>) -> Instant {
     let end = since + job.lease;
-    match (job.started, job.timeout) {
-        (Some(started), Some(timeout)) if by_time => end.min(started + timeout),
+    match (job.started, timeout) {
+        (Some(started), Some(timeout)) => end.min(started + timeout),
         _ => end,
     }
 }

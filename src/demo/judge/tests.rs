@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::super::records::Probe;
+use super::super::records::ProbeTrip;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ const TENTHS: Limit = Limit::Spaced {
     period: SECOND,
 };
 
-fn judged(limit: Limit, starts: &[Start]) -> Finding {
+fn judged(limit: Limit, starts: &[Start]) -> StreamFinding {
     judge(limit, starts, Duration::ZERO, Duration::from_secs(4))
 }
 
@@ -126,14 +126,14 @@ fn what_came_late_does_not_make_the_next_ones_early() {
         .filter(|sent| !(200..480).contains(sent))
     {
         let (sent, back) = (ms(sent), ms(sent + 1));
-        pages.probes.push(Probe { sent, back });
+        pages.probes.push(ProbeTrip { sent, back });
     }
     let found = judged(TENTHS, &starts(&pages, 2, Duration::ZERO));
     assert!(found.held, "{found:?}");
     // Probes that were quick meanwhile prove that there was no stall.
     for sent in (200..480).step_by(10) {
         let (sent, back) = (ms(sent), ms(sent + 1));
-        pages.probes.push(Probe { sent, back });
+        pages.probes.push(ProbeTrip { sent, back });
     }
     pages.probes.sort_by_key(|probe| probe.back);
     assert!(!judged(TENTHS, &starts(&pages, 2, Duration::ZERO)).held);
@@ -237,7 +237,7 @@ fn a_verdict_needs_both_limits_and_sums() {
     let (pages, ledger) = a_run();
     let run = (Duration::ZERO, SECOND);
     // Two mails at the same moment.
-    let verdict = Verdict::of(&pages, &ledger, 1, run);
+    let verdict = Judgement::of(&pages, &ledger, 1, run);
     assert!(!verdict.limits_held() && verdict.account.right() && !verdict.held());
     // One of each, one after the other.
     let mut pages = Pages::default();
@@ -251,17 +251,17 @@ fn a_verdict_needs_both_limits_and_sums() {
             ..received(job, ms(1))
         });
     }
-    assert!(Verdict::of(&pages, &ledger, 0, run).held());
-    let verdict = Verdict::of(&pages, &ledger, 1, run);
+    assert!(Judgement::of(&pages, &ledger, 0, run).held());
+    let verdict = Judgement::of(&pages, &ledger, 1, run);
     assert!(verdict.limits_held() && !verdict.held());
     pages.trouble.push("timed out".into());
-    assert!(!Verdict::of(&pages, &ledger, 0, run).held());
+    assert!(!Judgement::of(&pages, &ledger, 0, run).held());
 }
 
 #[test]
 fn where_nothing_ran_nothing_was_held() {
     let run = (Duration::ZERO, SECOND);
-    let verdict = Verdict::of(&Pages::default(), &[], 0, run);
+    let verdict = Judgement::of(&Pages::default(), &[], 0, run);
     assert_eq!(verdict.idle(), ["stripe", "render", "mail"]);
     assert!(verdict.limits_held() && !verdict.held());
 }

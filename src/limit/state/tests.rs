@@ -174,29 +174,45 @@ fn a_probe_that_did_not_happen_is_still_due() {
 }
 
 #[test]
-fn of_many_windows_the_longest_is_forgotten_and_opens_in_its_time() {
+fn a_ninth_window_starts_nothing_until_one_is_empty() {
     let mut key = KeyState::default();
-    for seconds in 1..=40 {
+    for seconds in 11..=18 {
         key.take(std::iter::once(&windows_of(&[rate(9, seconds)])), T, T);
     }
-    let (known, gone) = (windows_of(&[rate(9, 10)]), windows_of(&[rate(9, 30)]));
-    assert_eq!(key.room(&known, T).starts, 8, "it is known");
-    assert_eq!(key.room(&gone, T).starts, 0);
-    assert!(key.ask(&known, T).is_ok() && key.ask(&gone, T).is_err());
-    assert!(
-        key.reserve(&gone, 1, T.plus(90 * SECOND), T)
-            .turns
-            .is_empty()
-    );
-    assert!(key.ask(&gone, T.plus(31 * SECOND)).is_ok());
+    let (known, ninth) = (windows_of(&[rate(9, 18)]), windows_of(&[rate(9, 90)]));
+    assert_eq!(key.room(&known, T).starts, 8);
+    let until = Some(T.plus(11 * SECOND + 2 * EARLY));
+    let room = key.room(&ninth, T);
+    assert_eq!((room.starts, room.at), (0, until));
+    let refused = key.ask(&ninth, T).unwrap_err();
+    assert_eq!((refused.strategy, refused.at), (Strategy::Rate, until));
+    let ahead = key.reserve(&ninth, 1, T.plus(90 * SECOND), T);
+    assert!(ahead.turns.is_empty());
+    let later = T.plus(12 * SECOND);
     let few = key.bytes();
-    // Longer ones, and shorter ones.
-    for micros in (1..60).flat_map(|n| [(40 + n) * SECOND, n * 1_000]) {
-        let one = Rate {
-            period: NonZeroU64::new(micros).unwrap(),
-            ..rate(9, 1)
-        };
-        key.take(std::iter::once(&windows_of(&[one])), T, T);
+    assert!(key.ask(&ninth, later).is_ok());
+    key.take(std::iter::once(&ninth), later, later);
+    assert_eq!(key.bytes(), few, "it took the place of the empty one");
+}
+
+/// One key, five starts in about twelve seconds under each of seventeen periods.
+#[test]
+fn a_key_named_with_seventeen_periods_goes_on_at_its_pace() {
+    let mut key = KeyState::default();
+    let mut starts = 0;
+    for tenth in 0..1_200 {
+        let now = T.plus(tenth * SECOND / 10);
+        for micros in (0..17).map(|n| 12 * SECOND + n) {
+            let one = windows_of(&[Rate {
+                period: NonZeroU64::new(micros).unwrap(),
+                ..rate(5, 1)
+            }]);
+            if key.ask(&one, now).is_ok() {
+                start(&mut key, &one, now);
+                key.end();
+                starts += 1;
+            }
+        }
     }
-    assert_eq!(key.bytes(), few, "there are no more of them");
+    assert!(starts >= 8 * 5 * 9, "{starts} in two minutes");
 }

@@ -6,27 +6,37 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 
-use super::shape::{self, State};
-use super::waiting::Backlog;
+use super::named::Waiting;
+use super::shape::{self, LimitView};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{Proxy, Sidecar, refuse};
-use crate::store::{Place, Row, StoreError};
+use crate::proxy::{Proxy, Sidecar, refuse, waiting};
+use crate::store::{LedgerExt, Place, Row, StoreError};
 
 /// So many rows of other sidecars are looked at for one answer.
 const ROWS: usize = 2_048;
 
 /// What one answer goes by.
-pub(super) struct Look<'a> {
+pub(super) struct Look {
     policies: Arc<PolicySet>,
     /// What other sidecars hold, and what is out with their workers.
     others: Vec<Row>,
-    backlog: Backlog<'a>,
+    /// How many single jobs are known to wait in the backend.
+    pending: Waiting,
+    /// With whose credentials the backend is asked.
+    scope: u64,
 }
 
-impl Look<'_> {
+impl Look {
+    /// Asks the backend about the queues in which jobs may wait for these keys.
+    async fn refresh(&self, proxy: &Proxy, keys: &[Key]) {
+        let queues = keys.iter();
+        let queues = queues.flat_map(|key| waiting::queues_of(key, &self.policies, &self.pending));
+        waiting::refresh(proxy, &queues.collect::<Vec<_>>(), self.scope).await;
+    }
+
     /// The limits of the rows of others.
     fn of_others(&self) -> impl Iterator<Item = &Limited> {
         let limited = self.others.iter().flat_map(|row| &*row.claimed.limited);
@@ -34,209 +44,222 @@ impl Look<'_> {
     }
 }
 
-impl Sidecar {
-    /// The strictest of all numbers that stand for a key: those of the file, of held jobs, and of the job
-    /// that named it last. Where nothing here has named it, those that other sidecars go by. `None`: nothing
-    /// has.
-    fn numbers(&self, key: &Key, look: &Look<'_>) -> Option<Limits> {
-        let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-        let mut all = self.hold.limits_of(is);
-        let known = all.len();
-        all.extend(look.policies.constants(key).cloned());
-        let in_file = all.len() > known;
-        if let Some(numbers) = self.named.get(key) {
-            all.push(numbers.brought);
-            // What the file says now is newer.
-            all.extend((!in_file).then_some(numbers.file));
-        }
-        if all.iter().all(|limits| *limits == Limits::default()) {
-            let others = look.of_others().filter(|one| is(one));
-            all.extend(others.map(|one| one.limits.clone()));
-        }
-        all.into_iter().reduce(strictest)
+/// The strictest of all numbers that stand for a key: those of the file, of held jobs, and of the job
+/// that named it last. Where nothing here has named it, those that other sidecars go by. `None`: nothing
+/// has.
+fn numbers(sidecar: &Sidecar, key: &Key, look: &Look) -> Option<Limits> {
+    let is = |one: &Limited| one.space == Space::Job && one.key == *key;
+    let mut all = sidecar.hold.limits_of(is);
+    let known = all.len();
+    all.extend(look.policies.constants(key).cloned());
+    let in_file = all.len() > known;
+    if let Some(numbers) = sidecar.control.named.get(key) {
+        all.push(numbers.brought);
+        // What the file says now is newer.
+        all.extend((!in_file).then_some(numbers.file));
     }
-
-    /// Every key that is known, in order.
-    fn known_keys(&self, look: &Look<'_>) -> Vec<Key> {
-        let policies = look.policies.policies();
-        let mut keys = self.named.keys();
-        keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
-        keys.extend(self.store.overrides().job_keys(self.store.now()));
-        keys.extend(look.of_others().map(|one| one.key.clone()));
-        keys.sort();
-        keys.dedup();
-        keys
+    if all.iter().all(|limits| *limits == Limits::default()) {
+        let others = look.of_others().filter(|one| is(one));
+        all.extend(others.map(|one| one.limits.clone()));
     }
+    all.into_iter().reduce(strictest)
+}
 
-    /// While the store is lost: how many more slots this sidecar has for a key, of which the policy says what
-    /// happens then.
-    pub(super) async fn free_slots(
-        &self,
-        space: Space,
-        key: &Key,
-        limits: &Limits,
-        policy: Arc<str>,
-    ) -> Option<u32> {
-        if !self.store.is_lost() {
-            return None;
-        }
-        let slots = Limited {
-            space,
-            key: key.clone(),
-            limits: Limits {
-                concurrency: limits.concurrency,
-                ..Limits::default()
-            },
-            on_limit: OnLimit::Wait,
-            policy,
-        };
-        let room = self.store.room(&[slots]).await;
-        // Closed, there is none.
-        Some(room.map_or(0, |room| room.starts))
+/// Every key that is known, in order.
+fn known_keys(sidecar: &Sidecar, look: &Look) -> Vec<Key> {
+    let policies = look.policies.policies();
+    let mut keys = sidecar.control.named.keys();
+    keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
+    keys.extend(sidecar.store.overrides().job_keys(sidecar.store.now()));
+    keys.extend(look.of_others().map(|one| one.key.clone()));
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// While the store is lost: how many more slots this sidecar has for a key, of which the policy says what
+/// happens then.
+pub(super) async fn free_slots(
+    sidecar: &Sidecar,
+    space: Space,
+    key: &Key,
+    limits: &Limits,
+    policy: Arc<str>,
+) -> Option<u32> {
+    if !sidecar.store.is_lost() {
+        return None;
     }
+    let slots = Limited {
+        space,
+        key: key.clone(),
+        limits: Limits {
+            concurrency: limits.concurrency,
+            ..Limits::default()
+        },
+        on_limit: OnLimit::Wait,
+        policy,
+    };
+    let room = sidecar.store.room(&[slots]).await;
+    // Closed, there is none.
+    Some(room.map_or(0, |room| room.starts))
+}
 
-    /// Refuses the name of a policy whose keys are others: what is set for it binds no job, and whoever means to
-    /// pause something must not take that for done. Any other key may be one of tomorrow's jobs.
-    pub(super) async fn may_bind(&self, key: &Key) -> Result<(), Fault> {
-        let policies = Arc::clone(&self.live().policies);
-        let Some(template) = policies.misnamed(key) else {
-            return Ok(());
-        };
-        // Jobs may have brought it all the same.
-        let is_set = self
-            .store
-            .overrides()
-            .get(Space::Job, key, self.store.now());
-        if self.named.get(key).is_some() || is_set.is_some() {
-            return Ok(());
-        }
-        let usage = self.store.usage(Space::Job, key, &Limits::default()).await;
-        if usage.map_err(|error| store_failed(&error))?.is_some() {
-            return Ok(());
-        }
-        let message = format!(
-            "{:?} is the name of a policy and no key: the policy's key is {:?}",
-            key.as_str(),
-            template.as_str()
-        );
-        let mut fault = Fault::field("key", &message);
-        fault.hint = Some(match template.constant() {
-            Some(_) => "name the policy's key",
-            None => {
-                "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
-            }
-        });
-        Err(fault)
+/// Refuses the name of a policy whose keys are others: what is set for it binds no job, and whoever means to
+/// pause something must not take that for done. Any other key may be one of tomorrow's jobs.
+pub(super) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> {
+    let policies = Arc::clone(&sidecar.live().policies);
+    let Some(template) = policies.misnamed(key) else {
+        return Ok(());
+    };
+    // Jobs may have brought it all the same.
+    let is_set = sidecar
+        .store
+        .overrides()
+        .get(Space::Job, key, sidecar.store.now());
+    if sidecar.control.named.get(key).is_some() || is_set.is_some() {
+        return Ok(());
     }
-
-    /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
-    async fn state(&self, key: &Key, look: &mut Look<'_>) -> Result<Option<State>, StoreError> {
-        let overrides = self.store.overrides();
-        let set = overrides.get(Space::Job, key, self.store.now());
-        let numbers = self.numbers(key, look);
-        let is_named = numbers.is_some();
-        let numbers = numbers.unwrap_or_default();
-        let limits = match &set {
-            Some(set) => set.over(&numbers),
-            None => numbers,
-        };
-        let usage = self.store.usage(Space::Job, key, &limits).await?;
-        let is_known = is_named || usage.is_some();
-        if !is_known && set.is_none() {
-            return Ok(None);
+    let usage = sidecar
+        .store
+        .usage(Space::Job, key, &Limits::default())
+        .await;
+    if usage.map_err(|error| store_failed(&error))?.is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "{:?} is the name of a policy and no key: the policy's key is {:?}",
+        key.as_str(),
+        template.as_str()
+    );
+    let mut fault = Fault::field("key", &message);
+    fault.hint = Some(match template.constant() {
+        Some(_) => "name the policy's key",
+        None => {
+            "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
         }
-        let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-        let elsewhere = look
-            .others
-            .iter()
-            .filter(|row| row.place == Place::Held && row.claimed.limited.iter().any(is));
-        let held = self.hold.waiting(is) + elsewhere.count();
-        let backlog = look.backlog.of_key(key, &look.policies).await;
-        let policy = || self.named.get(key).map(|numbers| numbers.policy);
-        let policy = look.policies.named_by(key).or_else(policy);
-        let free = self.free_slots(Space::Job, key, &limits, policy.unwrap_or_default());
-        let lost = free.await;
-        Ok(Some(State {
-            lost,
-            what: "key",
-            name: key.as_str().to_owned(),
-            limits,
-            usage: usage.unwrap_or_default(),
-            waiting: held as u64 + backlog,
-            set,
-            // A store that is lost may know more.
-            hint: (!is_known && lost.is_none()).then_some(shape::ONLY_SET),
-            now: self.store.now(),
-        }))
+    });
+    Err(fault)
+}
+
+/// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
+async fn state(sidecar: &Sidecar, key: &Key, look: &Look) -> Result<Option<LimitView>, StoreError> {
+    let overrides = sidecar.store.overrides();
+    let set = overrides.get(Space::Job, key, sidecar.store.now());
+    let numbers = numbers(sidecar, key, look);
+    let is_named = numbers.is_some();
+    let numbers = numbers.unwrap_or_default();
+    let limits = match &set {
+        Some(set) => set.over(&numbers),
+        None => numbers,
+    };
+    let usage = sidecar.store.usage(Space::Job, key, &limits).await?;
+    let is_known = is_named || usage.is_some();
+    if !is_known && set.is_none() {
+        return Ok(None);
+    }
+    let is = |one: &Limited| one.space == Space::Job && one.key == *key;
+    let elsewhere = look
+        .others
+        .iter()
+        .filter(|row| row.place == Place::Held && row.claimed.limited.iter().any(is));
+    let waiting =
+        waiting::of_key(sidecar, key, &look.policies, &look.pending) + elsewhere.count() as u64;
+    let policy = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
+    let policy = look.policies.named_by(key).or_else(policy);
+    let free = free_slots(
+        sidecar,
+        Space::Job,
+        key,
+        &limits,
+        policy.unwrap_or_default(),
+    );
+    let lost = free.await;
+    Ok(Some(LimitView {
+        lost,
+        what: "key",
+        name: key.as_str().to_owned(),
+        limits,
+        usage: usage.unwrap_or_default(),
+        waiting,
+        set,
+        // A store that is lost may know more.
+        hint: (!is_known && lost.is_none()).then_some(shape::ONLY_SET),
+        now: sidecar.store.now(),
+    }))
+}
+
+async fn look_at_keys(proxy: &Proxy, parts: &Parts) -> Result<Look, StoreError> {
+    let sidecar = &proxy.sidecar;
+    let others = match sidecar.store.is_alone() {
+        true => Vec::new(),
+        false => sidecar.store.rows_of_others(ROWS).await?,
+    };
+    let claimed = others.iter().map(|row| &*row.claimed.job);
+    sidecar.control.named.left(claimed);
+    Ok(Look {
+        policies: Arc::clone(&sidecar.live().policies),
+        others,
+        pending: sidecar.control.named.pending(),
+        scope: sidecar.scopes.of(&parts.headers),
+    })
+}
+
+/// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
+pub(super) async fn key_state(
+    proxy: &Proxy,
+    parts: &Parts,
+    key: &Key,
+) -> Result<Option<LimitView>, Fault> {
+    let state = async {
+        let look = look_at_keys(proxy, parts).await?;
+        look.refresh(proxy, std::slice::from_ref(key)).await;
+        state(&proxy.sidecar, key, &look).await
+    };
+    state.await.map_err(|error| store_failed(&error))
+}
+
+/// Answers inspection of one key.
+pub(super) async fn inspect(proxy: &Proxy, parts: &Parts, key: &str) -> Response<Body> {
+    let state = match Key::new(key) {
+        Ok(key) => key_state(proxy, parts, &key).await,
+        Err(_) => Ok(None),
+    };
+    match state {
+        Ok(Some(state)) => respond::json(parts, state.to_json()),
+        Ok(None) => refuse(parts, unknown_key(key)),
+        Err(fault) => refuse(parts, fault),
     }
 }
 
-impl Proxy {
-    async fn look_at_keys(&self, parts: &Parts) -> Result<Look<'_>, StoreError> {
-        let sidecar = &self.sidecar;
-        let others = match sidecar.store.is_alone() {
-            true => Vec::new(),
-            false => sidecar.store.rows_of_others(ROWS).await?,
-        };
-        let claimed = others.iter().map(|row| &*row.claimed.job);
-        sidecar.named.left(claimed);
-        Ok(Look {
-            policies: Arc::clone(&sidecar.live().policies),
-            others,
-            backlog: Backlog::new(self, parts),
-        })
+/// Answers the list of all keys, page by page.
+pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Response<Body> {
+    if !reads(&parts.method) {
+        return refuse(parts, not_allowed("GET, HEAD"));
     }
+    match page(proxy, parts).await {
+        Ok(page) => respond::json(parts, page),
+        Err(fault) => refuse(parts, fault),
+    }
+}
 
-    /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
-    pub(super) async fn key_state(&self, parts: &Parts, key: &Key) -> Result<Option<State>, Fault> {
-        let state = async {
-            let mut look = self.look_at_keys(parts).await?;
-            self.sidecar.state(key, &mut look).await
-        };
-        state.await.map_err(|error| store_failed(&error))
+async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
+    let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
+    let sidecar = &proxy.sidecar;
+    let look = look_at_keys(proxy, parts).await;
+    let look = look.map_err(|error| store_failed(&error))?;
+    let keys = known_keys(sidecar, &look);
+    let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
+    let shown: Vec<Key> = shown.take(per_page).cloned().collect();
+    look.refresh(proxy, &shown).await;
+    let mut states = Vec::new();
+    for key in &shown {
+        // Each looks at all that is held.
+        tokio::task::yield_now().await;
+        let state = state(sidecar, key, &look).await;
+        // An override may have ended since the keys were gathered.
+        states.extend(state.map_err(|error| store_failed(&error))?);
     }
-
-    /// Answers inspection of one key.
-    pub(super) async fn inspect(&self, parts: &Parts, key: &str) -> Response<Body> {
-        let state = match Key::new(key) {
-            Ok(key) => self.key_state(parts, &key).await,
-            Err(_) => Ok(None),
-        };
-        match state {
-            Ok(Some(state)) => respond::json(parts, state.to_json()),
-            Ok(None) => refuse(parts, unknown_key(key)),
-            Err(fault) => refuse(parts, fault),
-        }
-    }
-
-    /// Answers the list of all keys, page by page.
-    pub(in crate::proxy) async fn list(&self, parts: &Parts) -> Response<Body> {
-        if !reads(&parts.method) {
-            return refuse(parts, not_allowed("GET, HEAD"));
-        }
-        match self.page(parts).await {
-            Ok(page) => respond::json(parts, page),
-            Err(fault) => refuse(parts, fault),
-        }
-    }
-
-    async fn page(&self, parts: &Parts) -> Result<String, Fault> {
-        let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
-        let sidecar = &self.sidecar;
-        let look = self.look_at_keys(parts).await;
-        let mut look = look.map_err(|error| store_failed(&error))?;
-        let keys = sidecar.known_keys(&look);
-        let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
-        let mut states = Vec::new();
-        for key in shown.take(per_page) {
-            // Each looks at all that is held.
-            tokio::task::yield_now().await;
-            let state = sidecar.state(key, &mut look).await;
-            // An override may have ended since the keys were gathered.
-            states.extend(state.map_err(|error| store_failed(&error))?);
-        }
-        Ok(shape::list(&states, keys.len(), page, per_page))
-    }
+    Ok(shape::list(&states, keys.len(), page, per_page))
 }
 
 /// Whether a method only looks.
@@ -301,7 +324,7 @@ fn unknown_key(key: &str) -> Fault {
 }
 
 /// 405; `allow` are the methods that may be used.
-pub(super) fn not_allowed(allow: &'static str) -> Fault {
+pub(in crate::proxy) fn not_allowed(allow: &'static str) -> Fault {
     Fault::not_allowed(allow, format!("only {allow} may be used here"))
 }
 

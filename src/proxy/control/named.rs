@@ -23,14 +23,14 @@ const PENDING: usize = 25_000;
 
 /// The job keys that were named so far.
 #[derive(Default, Debug)]
-pub(in crate::proxy) struct Named(Mutex<Book>);
+pub(in crate::proxy) struct KnownKeys(Mutex<Book>);
 
 #[derive(Debug)]
 struct Book {
     /// The keys with the numbers they were last named with.
-    keys: Ages<Key, Numbers>,
+    keys: Ages<Key, KeyNumbers>,
     /// Jobs that wait in the backend, by their ids.
-    pending: Ages<Arc<str>, Pending>,
+    pending: Ages<Arc<str>, PendingJob>,
 }
 
 impl Default for Book {
@@ -102,11 +102,11 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
 }
 
 /// How many jobs wait, by key and by queue.
-pub(super) type Waiting = HashMap<Key, HashMap<Arc<str>, u64>>;
+pub(in crate::proxy) type Waiting = HashMap<Key, HashMap<Arc<str>, u64>>;
 
 /// A job that waits in the backend.
 #[derive(Debug)]
-struct Pending {
+struct PendingJob {
     queue: Arc<str>,
     limited: Arc<[Limited]>,
 }
@@ -122,7 +122,7 @@ pub(in crate::proxy) struct Brought {
 
 /// The numbers of the job that named a key last.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Numbers {
+pub(super) struct KeyNumbers {
     /// Which policy named it first.
     pub(super) policy: Arc<str>,
     /// Those of the file's policies.
@@ -133,7 +133,7 @@ pub(super) struct Numbers {
     all: Arc<[Limited]>,
 }
 
-impl Numbers {
+impl KeyNumbers {
     /// Takes over what limits one job under a key; `all` is everything that limits it.
     fn follow<'a>(
         &mut self,
@@ -183,9 +183,9 @@ impl Book {
             match self.keys.named(&one.key) {
                 Some(numbers) => numbers.follow(limited, of_key),
                 None => {
-                    let mut numbers = Numbers {
+                    let mut numbers = KeyNumbers {
                         policy: one.policy.clone(),
-                        ..Numbers::default()
+                        ..KeyNumbers::default()
                     };
                     numbers.follow(limited, of_key);
                     self.keys.put(one.key.clone(), numbers);
@@ -197,21 +197,21 @@ impl Book {
     /// A job waits in the backend, if it waits for a key.
     fn put(&mut self, job: Arc<str>, queue: Arc<str>, limited: Arc<[Limited]>) {
         if limited.iter().any(|one| one.space == Space::Job) {
-            self.pending.put(job, Pending { queue, limited });
+            self.pending.put(job, PendingJob { queue, limited });
         }
     }
 }
 
-impl Named {
+impl KnownKeys {
     /// The key is listed from now on.
     pub(super) fn know(&self, key: &Key) {
         let mut book = self.open();
         if book.keys.named(key).is_none() {
-            book.keys.put(key.clone(), Numbers::default());
+            book.keys.put(key.clone(), KeyNumbers::default());
         }
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<Numbers> {
+    pub(super) fn get(&self, key: &Key) -> Option<KeyNumbers> {
         self.open().keys.get(key).cloned()
     }
 
@@ -221,7 +221,7 @@ impl Named {
     }
 
     /// How many jobs of each key are known to wait in each of the backend's queues.
-    pub(super) fn pending(&self) -> Waiting {
+    pub(in crate::proxy) fn pending(&self) -> Waiting {
         let mut counts = Waiting::new();
         for (_, job) in self.open().pending.iter() {
             for (_, one) in job_keys(&job.limited) {
@@ -248,45 +248,45 @@ impl Named {
     }
 }
 
-impl Sidecar {
-    /// Jobs were stored, as `reply` says, of which some bring limits.
-    pub(in crate::proxy) fn enqueued(&self, jobs: &[Option<Brought>], reply: &[u8]) {
-        if jobs.iter().all(Option::is_none) {
-            return;
-        }
-        let whole = Json::parse(reply, REPLY_DEPTH).ok();
-        let waiting = whole.map(|whole| waiting(whole, jobs)).unwrap_or_default();
-        let mut book = self.named.open();
-        for job in jobs.iter().flatten() {
-            book.name(&job.limited);
-        }
-        // A worker may have been quicker than the reply.
-        for (id, job) in waiting.into_iter().filter(|(id, _)| !self.hold.has(id)) {
-            book.put(id, Arc::clone(&job.queue), Arc::clone(&job.limited));
-        }
+/// Jobs were stored, as `reply` says, of which some bring limits.
+pub(in crate::proxy) fn enqueued(sidecar: &Sidecar, jobs: &[Option<Brought>], reply: &[u8]) {
+    if jobs.iter().all(Option::is_none) {
+        return;
     }
+    let whole = Json::parse(reply, REPLY_DEPTH).ok();
+    let waiting = whole.map(|whole| waiting(whole, jobs)).unwrap_or_default();
+    let mut book = sidecar.control.named.open();
+    for job in jobs.iter().flatten() {
+        book.name(&job.limited);
+    }
+    // A worker may have been quicker than the reply.
+    for (id, job) in waiting.into_iter().filter(|(id, _)| !sidecar.hold.has(id)) {
+        book.put(id, Arc::clone(&job.queue), Arc::clone(&job.limited));
+    }
+}
 
-    /// A job is limited by these from now on.
-    pub(in crate::proxy) fn renamed(&self, limited: &Arc<[Limited]>) {
-        self.named.open().name(limited);
-    }
+/// A job is limited by these from now on.
+pub(in crate::proxy) fn renamed(sidecar: &Sidecar, limited: &Arc<[Limited]>) {
+    sidecar.control.named.open().name(limited);
+}
 
-    /// These jobs were claimed.
-    pub(in crate::proxy) fn noted<'a>(&self, claims: impl Iterator<Item = &'a Claimed>) {
-        let mut book = self.named.open();
-        for claimed in claims {
-            book.pending.remove(&*claimed.job);
-            book.name(&claimed.limited);
-        }
+/// These jobs were claimed.
+pub(in crate::proxy) fn noted<'a>(sidecar: &Sidecar, claims: impl Iterator<Item = &'a Claimed>) {
+    let mut book = sidecar.control.named.open();
+    for claimed in claims {
+        book.pending.remove(&*claimed.job);
+        book.name(&claimed.limited);
     }
+}
 
-    /// A job that was claimed waits in the backend again.
-    pub(in crate::proxy) fn waits_again(&self, claimed: &Claimed) {
-        let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
-        self.named
-            .open()
-            .put(Arc::clone(&claimed.job), queue, limited);
-    }
+/// A job that was claimed waits in the backend again.
+pub(in crate::proxy) fn waits_again(sidecar: &Sidecar, claimed: &Claimed) {
+    let (queue, limited) = (Arc::clone(&claimed.queue), Arc::clone(&claimed.limited));
+    sidecar
+        .control
+        .named
+        .open()
+        .put(Arc::clone(&claimed.job), queue, limited);
 }
 
 /// The ids of the jobs in the reply to an enqueue, which has them in the order in which they were sent; those
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn keys_that_were_not_named_for_longest_make_place() {
-        let named = Named::default();
+        let named = KnownKeys::default();
         let note = |n: usize| named.open().name(&Arc::from([limited(n)]));
         let knows = |n: usize| named.get(&limited(n).key).is_some();
         for n in 0..=LISTED {
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn jobs_that_wait_are_counted_once_and_some_are_forgotten() {
-        let named = Named::default();
+        let named = KnownKeys::default();
         let twice: Arc<[Limited]> = [limited(1), limited(1), limited(2)].into();
         let put = |n: usize| {
             named

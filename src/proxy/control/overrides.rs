@@ -14,165 +14,167 @@ use http::{Method, Response, StatusCode, header};
 
 use super::host;
 use super::limits::{self, not_allowed, reads, store_failed};
-use super::shape::{FILE_IS_STRICTER, State, in_words, rfc3339};
-use super::waiting::Backlog;
-use crate::hold::Held;
+use super::shape::{FILE_IS_STRICTER, LimitView, in_words, rfc3339};
+use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, Pattern, SetLimits, strictest};
 use crate::proxy::body::Body;
-use crate::proxy::outlive::{Client, to_the_end};
+use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{DEPTH, Proxy, Sidecar, refuse};
-use crate::store::{Change, MAX_OVERRIDES, Override};
+use crate::proxy::sweep::adopt;
+use crate::proxy::{DEPTH, Proxy, Sidecar, refuse, siblings, waiting};
+use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Sidecar {
-    /// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
-    /// limits that were set over HTTP beside them. Where nothing is set it costs a look.
-    pub(in crate::proxy) fn limits_now<'a>(
-        &self,
-        queue: &str,
-        limited: &'a Arc<[Limited]>,
-    ) -> Cow<'a, Arc<[Limited]>> {
-        let overrides = self.store.overrides();
-        if overrides.is_empty() {
-            return Cow::Borrowed(limited);
-        }
-        let now = self.store.now();
-        let of_job = |one: &Limited| match one.space {
-            Space::Job => overrides.get(Space::Job, &one.key, now),
-            Space::Queue => None,
-        };
-        let of_queue = self.set_for_queue(queue);
-        if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
-            return Cow::Borrowed(limited);
-        }
-        let of_queue = of_queue.map(|set| Limited {
-            space: Space::Queue,
-            key: policy::queue_key(queue),
-            limits: set.limits.clone(),
-            on_limit: OnLimit::Wait,
-            policy: Arc::from("queue"),
-        });
-        let laid_over = limited.iter().map(|one| match of_job(one) {
-            Some(set) => Limited {
-                limits: set.over(&one.limits),
-                ..one.clone()
-            },
-            None => one.clone(),
-        });
-        Cow::Owned(of_queue.into_iter().chain(laid_over).collect())
+/// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
+/// limits that were set over HTTP beside them. Where nothing is set it costs a look.
+pub(in crate::proxy) fn limits_now<'a>(
+    sidecar: &Sidecar,
+    queue: &str,
+    limited: &'a Arc<[Limited]>,
+) -> Cow<'a, Arc<[Limited]>> {
+    let overrides = sidecar.store.overrides();
+    if overrides.is_empty() {
+        return Cow::Borrowed(limited);
     }
+    let now = sidecar.store.now();
+    let of_job = |one: &Limited| match one.space {
+        Space::Job => overrides.get(Space::Job, &one.key, now),
+        Space::Queue => None,
+    };
+    let of_queue = set_for_queue(sidecar, queue);
+    if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
+        return Cow::Borrowed(limited);
+    }
+    let of_queue = of_queue.map(|set| Limited {
+        space: Space::Queue,
+        key: policy::queue_key(queue),
+        limits: set.limits.clone(),
+        on_limit: OnLimit::Wait,
+        policy: Arc::from("queue"),
+    });
+    let laid_over = limited.iter().map(|one| match of_job(one) {
+        Some(set) => Limited {
+            limits: set.over(&one.limits),
+            ..one.clone()
+        },
+        None => one.clone(),
+    });
+    Cow::Owned(of_queue.into_iter().chain(laid_over).collect())
+}
 
-    /// Brings jobs that are about to be asked for up to date.
-    pub(in crate::proxy) fn bring_up_to_date(&self, jobs: &mut [Held]) {
-        for held in jobs {
-            let limited = self.limits_now(&held.claimed.queue, &held.written);
-            if !Arc::ptr_eq(&limited, &held.claimed.limited) {
-                held.claimed.limited = limited.into_owned();
-            }
+/// Brings jobs that are about to be asked for up to date.
+pub(in crate::proxy) fn bring_up_to_date(sidecar: &Sidecar, jobs: &mut [Pick]) {
+    for held in jobs {
+        let limited = limits_now(sidecar, &held.claimed.queue, &held.written);
+        if !Arc::ptr_eq(&limited, &held.claimed.limited) {
+            held.claimed.limited = limited.into_owned();
         }
     }
+}
 
-    /// The limits of a queue that were set over HTTP.
-    pub(in crate::proxy) fn set_for_queue(&self, queue: &str) -> Option<Arc<Override>> {
-        let overrides = self.store.overrides();
-        if !overrides.any(Space::Queue) {
-            return None;
-        }
-        overrides.get(Space::Queue, &policy::queue_key(queue), self.store.now())
+/// The limits of a queue that were set over HTTP.
+pub(in crate::proxy) fn set_for_queue(sidecar: &Sidecar, queue: &str) -> Option<Arc<Override>> {
+    let overrides = sidecar.store.overrides();
+    if !overrides.any(Space::Queue) {
+        return None;
     }
+    overrides.get(Space::Queue, &policy::queue_key(queue), sidecar.store.now())
+}
 
-    /// Whoever waits for what ended by itself may ask again.
-    pub(in crate::proxy) fn end_expired(&self) {
-        for (space, key) in self.store.overrides().end_expired(self.store.now()) {
-            tracing::info!(
-                key = &*space.name_of(&key),
-                "limits set over HTTP have ended"
-            );
-            self.changed(space, key);
-        }
+/// Whoever waits for what ended by itself may ask again.
+pub(in crate::proxy) fn end_expired(sidecar: &Sidecar) {
+    for (space, key) in sidecar.store.overrides().end_expired(sidecar.store.now()) {
+        tracing::info!(
+            key = &*space.name_of(&key),
+            "limits set over HTTP have ended"
+        );
+        changed(sidecar, space, key);
     }
+}
 
-    /// The limits of a key are others now: what waits for it is asked again.
-    pub(super) fn changed(&self, space: Space, key: Key) {
-        self.hold.wake_keys(&[(space, key)]);
-    }
+/// The limits of a key are others now: what waits for it is asked again.
+pub(super) fn changed(sidecar: &Sidecar, space: Space, key: Key) {
+    sidecar.hold.wake_keys(&[(space, key)]);
+}
 
-    /// Sets limits or takes them away. `false`: there were none to take away.
-    pub(super) async fn set_limits(
-        &self,
-        space: Space,
-        key: Key,
-        set: Option<Override>,
-    ) -> Result<bool, Fault> {
-        let told = set.clone();
-        let change = Change::Override {
-            space,
-            key: key.clone(),
-            set,
-        };
-        let done = self.store.set(change).await.map_err(|e| store_failed(&e))?;
-        if done {
-            tell_set(&space.name_of(&key), told.as_ref());
-            self.changed(space, key);
-        } else if told.is_some() {
-            let message = format!("limits are set for {MAX_OVERRIDES} keys already");
-            let mut fault = Fault::new(StatusCode::CONFLICT, "conflict", message);
-            fault.hint = Some("take some away with DELETE, or give them an expires_at");
-            return Err(fault);
-        }
-        Ok(done)
+/// Sets limits or takes them away. `false`: there were none to take away.
+pub(super) async fn set_limits(
+    sidecar: &Sidecar,
+    space: Space,
+    key: Key,
+    set: Option<Override>,
+) -> Result<bool, Fault> {
+    let told = set.clone();
+    let change = Change::Override {
+        space,
+        key: key.clone(),
+        set,
+    };
+    let done = sidecar
+        .store
+        .set(change)
+        .await
+        .map_err(|e| store_failed(&e))?;
+    if done {
+        tell_set(&space.name_of(&key), told.as_ref());
+        changed(sidecar, space, key);
+    } else if told.is_some() {
+        let message = format!("limits are set for {MAX_OVERRIDES} keys already");
+        let mut fault = Fault::new(StatusCode::CONFLICT, "conflict", message);
+        fault.hint = Some("take some away with DELETE, or give them an expires_at");
+        return Err(fault);
     }
+    Ok(done)
+}
 
-    /// Whether this request may change limits.
-    pub(super) fn may_write(&self, parts: &Parts) -> Result<(), Fault> {
-        let on_loopback = self.live().settings.loopback;
-        if self.has_control_token(parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
-            return Ok(());
-        }
-        if on_loopback {
-            return Err(host::refused());
-        }
-        let message = "limits may be changed on a loopback listener or with the control token only";
-        let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-        fault.hint = Some(match self.live().settings.control_token {
-            Some(_) => "send Authorization: Bearer and the text of server.control_token",
-            None => "set server.control_token, or listen on 127.0.0.1",
-        });
-        Err(fault)
+/// Whether this request may change limits.
+pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
+    let on_loopback = sidecar.live().settings.is_on_loopback();
+    if has_control_token(sidecar, parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
+        return Ok(());
     }
+    if on_loopback {
+        return Err(host::refused());
+    }
+    let message = "limits may be changed on a loopback listener or with the control token only";
+    let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
+    fault.hint = Some(match sidecar.live().settings.control_token {
+        Some(_) => "send Authorization: Bearer and the text of server.control_token",
+        None => "set server.control_token, or listen on 127.0.0.1",
+    });
+    Err(fault)
+}
 
-    /// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
-    /// would not know it. Where it is `upstream.token` too, the backend knows it.
-    pub(in crate::proxy) fn keep_control_token(&self, parts: &mut Parts) {
-        if !self.has_control_token(parts) {
-            return;
-        }
-        parts.extensions.insert(Controls);
-        let sent = parts.headers.get(header::AUTHORIZATION);
-        if sent != self.live().settings.token.as_ref() {
-            parts.headers.remove(header::AUTHORIZATION);
-        }
+/// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
+/// would not know it. Where it is `upstream.token` too, the backend knows it.
+pub(in crate::proxy) fn keep_control_token(sidecar: &Sidecar, parts: &mut Parts) {
+    if !has_control_token(sidecar, parts) {
+        return;
     }
+    parts.extensions.insert(Controls);
+    let sent = parts.headers.get(header::AUTHORIZATION);
+    if sent != sidecar.live().settings.token.as_ref() {
+        parts.headers.remove(header::AUTHORIZATION);
+    }
+}
 
-    /// Whether the request came with the control token.
-    pub(super) fn has_control_token(&self, parts: &Parts) -> bool {
-        if parts.extensions.get::<Controls>().is_some() {
-            return true;
-        }
-        let Some(token) = &self.live().settings.control_token else {
-            return false;
-        };
-        let sent = parts.headers.get(header::AUTHORIZATION);
-        let sent = sent.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
-        sent.is_some_and(|(scheme, sent)| {
-            scheme.eq_ignore_ascii_case(b"Bearer ") && equal(sent.trim_ascii(), token.as_bytes())
-        })
+/// Whether the request came with the control token.
+pub(super) fn has_control_token(sidecar: &Sidecar, parts: &Parts) -> bool {
+    if parts.extensions.get::<Controls>().is_some() {
+        return true;
     }
+    let Some(token) = &sidecar.live().settings.control_token else {
+        return false;
+    };
+    let sent = parts.headers.get(header::AUTHORIZATION);
+    let sent = sent.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
+    sent.is_some_and(|(scheme, sent)| {
+        scheme.eq_ignore_ascii_case(b"Bearer ") && equal(sent.trim_ascii(), token.as_bytes())
+    })
 }
 
 /// Marks a request that came with the control token.
@@ -204,163 +206,167 @@ fn equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && differ == 0
 }
 
-impl Proxy {
-    /// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
-    pub(in crate::proxy) async fn rate_limit(
-        &self,
-        parts: Box<Parts>,
-        body: Bytes,
-        key: &str,
-    ) -> Response<Body> {
-        if reads(&parts.method) {
-            return self.inspect(&parts, key).await;
-        }
-        match self.change_key(&parts, &body, key).await {
-            Ok(text) => respond::json(&parts, text),
-            Err(fault) => refuse(&parts, fault),
-        }
+/// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
+pub(in crate::proxy) async fn rate_limit(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    key: &str,
+) -> Response<Body> {
+    if reads(&parts.method) {
+        return limits::inspect(proxy, &parts, key).await;
     }
-
-    /// Sets or takes away the override of a key, which is shown then.
-    async fn change_key(&self, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
-        let set = self.wanted(parts, body)?;
-        let name = limits::named(key)?;
-        if set.is_some() {
-            self.sidecar.may_bind(&name).await?;
-        }
-        let (proxy, of) = (self.clone(), name.clone());
-        // To its end: once they are set, what waits for the key is asked again.
-        let work = Box::pin(async move { proxy.sidecar.set_limits(Space::Job, of, set).await });
-        if to_the_end(&self.sidecar.left, Client::default(), work).await? {
-            let state = self.key_state(parts, &name).await?;
-            // Where there is none, only the override that was taken away had named it.
-            let alone = || format!(r#"{{"key":{}}}"#, quote(key));
-            return Ok(state.map_or_else(alone, |state| state.to_json()));
-        }
-        let message = format!("no override is set for the rate limit key {key:?}");
-        Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message))
-    }
-
-    /// What a PUT sets; `None`: it is a DELETE.
-    fn wanted(&self, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
-        if !matches!(parts.method, Method::PUT | Method::DELETE) {
-            return Err(not_allowed("GET, HEAD, PUT, DELETE"));
-        }
-        self.sidecar.may_write(parts)?;
-        if parts.method == Method::DELETE {
-            return Ok(None);
-        }
-        let set = SetLimits::read(json(body)?, self.sidecar.store.now()).map_err(field)?;
-        Ok(Some(Override {
-            limits: set.limits,
-            expires_at: set.expires_at,
-            reason: set.reason.map(Arc::from),
-            by: set.by.map(Arc::from),
-        }))
-    }
-
-    /// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
-    pub(in crate::proxy) async fn queue_limit(
-        &self,
-        parts: Box<Parts>,
-        body: Bytes,
-        queue: &str,
-    ) -> Response<Body> {
-        let changed = !reads(&parts.method);
-        if changed && let Err(fault) = self.change_queue(&parts, &body, queue).await {
-            return refuse(&parts, fault);
-        }
-        match self.queue_state(&parts, queue).await {
-            Ok(Some(state)) => respond::json(&parts, state.to_json()),
-            Ok(None) if changed => {
-                respond::json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue)))
-            }
-            Ok(None) => refuse(&parts, no_queue_limit(queue)),
-            Err(fault) => refuse(&parts, fault),
-        }
-    }
-
-    async fn change_queue(&self, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
-        let set = self.wanted(parts, body)?;
-        if set.is_some() {
-            one_queue(queue)?;
-        }
-        let (proxy, name) = (self.clone(), queue.to_owned());
-        // To its end: once the limits are set, running jobs must have their slots.
-        let work = Box::pin(async move { proxy.set_queue(&name, set).await });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await? {
-            true => Ok(()),
-            false => Err(no_queue_limit(queue)),
-        }
-    }
-
-    /// Sets a queue's limits or takes them away. Where none were set before, its jobs that are out with
-    /// workers may have passed us unread: they are looked for, so that they have their slots.
-    pub(super) async fn set_queue(
-        &self,
-        queue: &str,
-        set: Option<Override>,
-    ) -> Result<bool, Fault> {
-        let is_new = set.is_some() && self.sidecar.set_for_queue(queue).is_none();
-        let key = policy::queue_key(queue);
-        let done = self.sidecar.set_limits(Space::Queue, key, set).await?;
-        if is_new {
-            let proxy = self.clone();
-            let looking = self
-                .sidecar
-                .tasks
-                .spawn(async move { proxy.adopt_running().await });
-            // It goes on even if nobody waits for it any longer.
-            let looked = tokio::time::timeout(PATIENCE, looking).await;
-            if !matches!(looked, Ok(Ok(Ok(_)))) {
-                tracing::warn!(
-                    queue,
-                    "no list of active jobs from the backend yet; those of this queue that run already may not be counted"
-                );
-            }
-        }
-        Ok(done)
+    match change_key(proxy, &parts, &body, key).await {
+        Ok(text) => respond::json(&parts, text),
+        Err(fault) => refuse(&parts, fault),
     }
 }
 
-impl Proxy {
-    /// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
-    /// it has none.
-    async fn queue_state(&self, parts: &Parts, queue: &str) -> Result<Option<State>, Fault> {
-        let sidecar = &self.sidecar;
-        let set = sidecar.set_for_queue(queue);
-        let live = sidecar.live();
-        let gate = live.policies.gate(queue);
-        let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
-        let sources = file
-            .map(|one| &one.limits)
-            .chain(set.as_ref().map(|set| &set.limits));
-        let Some(limits) = sources.cloned().reduce(strictest) else {
-            return Ok(None);
-        };
-        let in_vain = set
-            .as_ref()
-            .is_some_and(|set| is_beyond(&set.limits, &limits));
-        let key = policy::queue_key(queue);
-        let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
-        let usage = usage.map_err(|error| store_failed(&error))?;
-        let held = sidecar.hold.of_queue(queue).0 + sidecar.held_by_siblings(queue).await;
-        let backlog = Backlog::new(self, parts).of_queue(queue).await;
-        let lost = sidecar
-            .free_slots(Space::Queue, &key, &limits, Arc::from("queue"))
-            .await;
-        Ok(Some(State {
-            lost,
-            what: "queue",
-            name: queue.to_owned(),
-            limits,
-            usage: usage.unwrap_or_default(),
-            waiting: held as u64 + backlog.unwrap_or(0),
-            set,
-            hint: in_vain.then_some(FILE_IS_STRICTER),
-            now: sidecar.store.now(),
-        }))
+/// Sets or takes away the override of a key, which is shown then.
+async fn change_key(proxy: &Proxy, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
+    let set = wanted(proxy, parts, body)?;
+    let name = limits::named(key)?;
+    if set.is_some() {
+        limits::may_bind(&proxy.sidecar, &name).await?;
     }
+    let sidecar = &proxy.sidecar;
+    let (own, of) = (Arc::clone(&proxy.sidecar), name.clone());
+    // To its end: once they are set, what waits for the key is asked again.
+    let work = Box::pin(async move { set_limits(&own, Space::Job, of, set).await });
+    if to_the_end(&sidecar.tasks.left, work).await? {
+        let state = limits::key_state(proxy, parts, &name).await?;
+        // Where there is none, only the override that was taken away had named it.
+        let alone = || format!(r#"{{"key":{}}}"#, quote(key));
+        return Ok(state.map_or_else(alone, |state| state.to_json()));
+    }
+    let message = format!("no override is set for the rate limit key {key:?}");
+    Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message))
+}
+
+/// What a PUT sets; `None`: it is a DELETE.
+fn wanted(proxy: &Proxy, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
+    if !matches!(parts.method, Method::PUT | Method::DELETE) {
+        return Err(not_allowed("GET, HEAD, PUT, DELETE"));
+    }
+    may_write(&proxy.sidecar, parts)?;
+    if parts.method == Method::DELETE {
+        return Ok(None);
+    }
+    let set = SetLimits::read(json(body)?, proxy.sidecar.store.now()).map_err(field)?;
+    Ok(Some(Override {
+        limits: set.limits,
+        expires_at: set.expires_at,
+        reason: set.reason.map(Arc::from),
+        by: set.by.map(Arc::from),
+    }))
+}
+
+/// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
+pub(in crate::proxy) async fn queue_limit(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    queue: &str,
+) -> Response<Body> {
+    let changed = !reads(&parts.method);
+    if changed && let Err(fault) = change_queue(proxy, &parts, &body, queue).await {
+        return refuse(&parts, fault);
+    }
+    match queue_state(proxy, &parts, queue).await {
+        Ok(Some(state)) => respond::json(&parts, state.to_json()),
+        Ok(None) if changed => respond::json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue))),
+        Ok(None) => refuse(&parts, no_queue_limit(queue)),
+        Err(fault) => refuse(&parts, fault),
+    }
+}
+
+async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
+    let set = wanted(proxy, parts, body)?;
+    if set.is_some() {
+        one_queue(queue)?;
+    }
+    let sidecar = &proxy.sidecar;
+    let (own, name) = (proxy.clone(), queue.to_owned());
+    // To its end: once the limits are set, running jobs must have their slots.
+    let work = Box::pin(async move { set_queue(&own, &name, set).await });
+    match to_the_end(&sidecar.tasks.left, work).await? {
+        true => Ok(()),
+        false => Err(no_queue_limit(queue)),
+    }
+}
+
+/// Sets a queue's limits or takes them away. Where none were set before, its jobs that are out with
+/// workers may have passed us unread: they are looked for, so that they have their slots.
+pub(super) async fn set_queue(
+    proxy: &Proxy,
+    queue: &str,
+    set: Option<Override>,
+) -> Result<bool, Fault> {
+    let is_new = set.is_some() && set_for_queue(&proxy.sidecar, queue).is_none();
+    let key = policy::queue_key(queue);
+    let done = set_limits(&proxy.sidecar, Space::Queue, key, set).await?;
+    if is_new {
+        let sidecar = &proxy.sidecar;
+        let proxy = proxy.clone();
+        let looking = sidecar
+            .tasks
+            .spawn(async move { adopt::adopt_running(&proxy).await });
+        // It goes on even if nobody waits for it any longer.
+        let looked = tokio::time::timeout(PATIENCE, looking).await;
+        if !matches!(looked, Ok(Ok(Ok(_)))) {
+            tracing::warn!(
+                queue,
+                "no list of active jobs from the backend yet; those of this queue that run already may not be counted"
+            );
+        }
+    }
+    Ok(done)
+}
+
+/// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
+/// it has none.
+async fn queue_state(
+    proxy: &Proxy,
+    parts: &Parts,
+    queue: &str,
+) -> Result<Option<LimitView>, Fault> {
+    let sidecar = &proxy.sidecar;
+    let set = set_for_queue(sidecar, queue);
+    let live = sidecar.live();
+    let gate = live.policies.gate(queue);
+    let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
+    let sources = file
+        .map(|one| &one.limits)
+        .chain(set.as_ref().map(|set| &set.limits));
+    let Some(limits) = sources.cloned().reduce(strictest) else {
+        return Ok(None);
+    };
+    let in_vain = set
+        .as_ref()
+        .is_some_and(|set| is_beyond(&set.limits, &limits));
+    let key = policy::queue_key(queue);
+    let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
+    let usage = usage.map_err(|error| store_failed(&error))?;
+    let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
+    waiting::refresh(
+        proxy,
+        &[Arc::from(queue)],
+        sidecar.scopes.of(&parts.headers),
+    )
+    .await;
+    let waiting = waiting::of_queue(sidecar, queue) + elsewhere;
+    let lost = limits::free_slots(sidecar, Space::Queue, &key, &limits, Arc::from("queue")).await;
+    Ok(Some(LimitView {
+        lost,
+        what: "queue",
+        name: queue.to_owned(),
+        limits,
+        usage: usage.unwrap_or_default(),
+        waiting,
+        set,
+        hint: in_vain.then_some(FILE_IS_STRICTER),
+        now: sidecar.store.now(),
+    }))
 }
 
 /// Whether something of what was set is looser than what stands.

@@ -6,27 +6,27 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
 use super::overrides::{field, json, one_queue};
-use super::settings;
-use super::shape;
+use super::{settings, shape};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
 use crate::policy::QueueConfig;
 use crate::pressure::Given;
 use crate::proxy::body::Body;
-use crate::proxy::outlive::{Client, to_the_end};
+use crate::proxy::control::overrides;
+use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{DEPTH, Proxy, REPLY_DEPTH, refuse};
+use crate::proxy::{DEPTH, Proxy, REPLY_DEPTH, calls, outside, refuse};
 use crate::store::Override;
 use crate::upstream::{Reply, UpstreamError};
 
 /// What a PUT sets.
-struct Wanted {
+struct WantedConfig {
     limits: QueueConfig,
     /// `Some(None)` takes away what was set before.
     bounds: Option<Option<Given>>,
 }
 
-impl Wanted {
+impl WantedConfig {
     /// Whether more is done than to take away what was set before.
     fn sets_something(&self) -> bool {
         matches!(self.bounds, Some(Some(_)))
@@ -34,203 +34,202 @@ impl Wanted {
     }
 }
 
-impl Proxy {
-    /// Answers a read or a change of a queue's config.
-    pub(in crate::proxy) async fn queue_config(
-        &self,
-        parts: Box<Parts>,
-        body: Bytes,
-        queue: &str,
-    ) -> Response<Body> {
-        let puts = parts.method == Method::PUT;
-        if puts {
-            match self.read_config(&parts, &body, queue) {
-                Ok(Some(config)) => return self.change_config(&parts, body, queue, config).await,
-                Ok(None) => {}
-                Err(fault) => return refuse(&parts, fault),
+/// Answers a read or a change of a queue's config.
+pub(in crate::proxy) async fn queue_config(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    queue: &str,
+) -> Response<Body> {
+    let puts = parts.method == Method::PUT;
+    if puts {
+        match read_config(proxy, &parts, &body, queue) {
+            Ok(Some(config)) => return change_config(proxy, &parts, body, queue, config).await,
+            Ok(None) => {}
+            Err(fault) => return refuse(&parts, fault),
+        }
+    }
+    match ask_config(proxy, &parts, body.clone()).await {
+        // Nobody has heard of it.
+        Ok(reply) if puts && has_no_route(reply.status) => unheard(proxy, &parts, reply, &body),
+        Ok(reply) => with_limits(proxy, &parts, reply, queue),
+        Err(error) => refuse(&parts, Fault::backend(&error)),
+    }
+}
+
+/// The answer to a change of which nothing is ours, where the backend has no route for it.
+pub(super) fn unheard(_proxy: &Proxy, parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
+    match json(body).map(|body| body.kind()) {
+        Ok(Kind::Object) => respond::theirs(reply),
+        Ok(_) => refuse(
+            parts,
+            Fault::bad_request("the body must be a JSON object".to_owned()),
+        ),
+        Err(fault) => refuse(parts, fault),
+    }
+}
+
+/// `None`: it says nothing of limits or bounds, or is not JSON, which the backend will say.
+fn read_config(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &[u8],
+    queue: &str,
+) -> Result<Option<WantedConfig>, Fault> {
+    let Ok(body) = json(body) else {
+        return Ok(None);
+    };
+    let wanted = WantedConfig {
+        limits: QueueConfig::read(body).map_err(field)?,
+        bounds: Given::read(body).map_err(field)?,
+    };
+    if wanted.limits.is_silent() && wanted.bounds.is_none() {
+        return Ok(None);
+    }
+    overrides::may_write(&proxy.sidecar, parts)?;
+    if wanted.sets_something() {
+        one_queue(queue)?;
+    }
+    Ok(Some(wanted))
+}
+
+/// The backend goes first: what it refuses changes nothing.
+async fn change_config(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: Bytes,
+    queue: &str,
+    wanted: WantedConfig,
+) -> Response<Body> {
+    let set = overrides::set_for_queue(&proxy.sidecar, queue);
+    if !wanted.limits.is_silent() && set.is_some_and(|set| set.expires_at.is_some()) {
+        let message = format!(
+            "{queue:?} has limits that end by themselves, and one entry cannot hold both: \
+             DELETE its rate-limit first, or wait"
+        );
+        return refuse(parts, Fault::new(StatusCode::CONFLICT, "conflict", message));
+    }
+    let reply = match ask_config(proxy, parts, body).await {
+        Ok(reply) => reply,
+        Err(error) => return refuse(parts, Fault::backend(&error)),
+    };
+    if !reply.status.is_success() && !has_no_route(reply.status) {
+        return respond::theirs(reply);
+    }
+    let sidecar = &proxy.sidecar;
+    let (own, name) = (proxy.clone(), queue.to_owned());
+    // To its end: once the limits are set, running jobs must have their slots.
+    let work = Box::pin(async move { set_config(&own, &name, wanted).await });
+    match to_the_end(&sidecar.tasks.left, work).await {
+        Ok(()) if has_no_route(reply.status) => alone(proxy, parts, queue),
+        Ok(()) => with_limits(proxy, parts, reply, queue),
+        Err(fault) => refuse(parts, fault),
+    }
+}
+
+async fn set_config(proxy: &Proxy, queue: &str, wanted: WantedConfig) -> Result<(), Fault> {
+    let sidecar = &proxy.sidecar;
+    if let Some(bounds) = wanted.bounds {
+        let text = bounds.as_ref().map(Given::to_json);
+        settings::put_setting(sidecar, settings::BOUNDS, queue, text).await?;
+    }
+    if wanted.limits.is_silent() {
+        return Ok(());
+    }
+    let before = overrides::set_for_queue(sidecar, queue);
+    let before = before.map(|set| set.limits.clone()).unwrap_or_default();
+    let limits = wanted.limits.over(before);
+    let set = (limits != Limits::default()).then(|| Override {
+        limits,
+        ..Override::default()
+    });
+    overrides::set_queue(proxy, queue, set).await?;
+    Ok(())
+}
+
+/// Sends the request on; for one with the control token, which stays here, with the sidecar's own.
+pub(super) async fn ask_config(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: Bytes,
+) -> Result<Reply, UpstreamError> {
+    let mut call = outside::plain_call(proxy, parts, body);
+    if overrides::has_control_token(&proxy.sidecar, parts)
+        && let Some(token) = &proxy.sidecar.live().settings.token
+    {
+        call.headers.insert(header::AUTHORIZATION, token.clone());
+    }
+    calls::call(proxy, "queue_config", call).await
+}
+
+/// The backend's answer with what was set here in it.
+fn with_limits(proxy: &Proxy, parts: &Parts, mut reply: Reply, queue: &str) -> Response<Body> {
+    let ours = members(proxy, queue);
+    if ours.is_empty() {
+        return respond::theirs(reply);
+    }
+    if has_no_route(reply.status) {
+        return alone(proxy, parts, queue);
+    }
+    if reply.status.is_success()
+        && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
+        && whole.kind() == Kind::Object
+    {
+        let config = whole.get_exact("configuration");
+        let place = config.filter(|c| c.kind() == Kind::Object).unwrap_or(whole);
+        let mut splice = Splice::new();
+        for (name, value) in ours {
+            splice.set(place, name, &value);
+        }
+        reply.body = splice.apply(&reply.body).into();
+    }
+    respond::theirs(reply)
+}
+
+/// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
+pub(in crate::proxy) async fn show_queue(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    queue: &str,
+) -> Response<Body> {
+    match outside::queues(proxy, &parts, Some(queue)).await {
+        Ok(mut reply) => {
+            let ours = members(proxy, queue);
+            if reply.status == StatusCode::OK
+                && let Some(body) = configured(&reply.body, &ours)
+            {
+                reply.body = body.into();
             }
+            respond::theirs(reply)
         }
-        match self.ask_config(&parts, body.clone()).await {
-            // Nobody has heard of it.
-            Ok(reply) if puts && has_no_route(reply.status) => self.unheard(&parts, reply, &body),
-            Ok(reply) => self.with_limits(&parts, reply, queue),
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
+        Err(error) => refuse(&parts, Fault::backend(&error)),
     }
+}
 
-    /// The answer to a change of which nothing is ours, where the backend has no route for it.
-    pub(super) fn unheard(&self, parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
-        match json(body).map(|body| body.kind()) {
-            Ok(Kind::Object) => respond::theirs(reply),
-            Ok(_) => refuse(
-                parts,
-                Fault::bad_request("the body must be a JSON object".to_owned()),
-            ),
-            Err(fault) => refuse(parts, fault),
-        }
+/// The whole answer, where the backend has none.
+fn alone(proxy: &Proxy, parts: &Parts, queue: &str) -> Response<Body> {
+    let mut text = format!(r#"{{"queue":{}"#, quote(queue));
+    for (name, value) in members(proxy, queue) {
+        text += &format!(",\"{name}\":{value}");
     }
+    respond::json(parts, text + "}")
+}
 
-    /// `None`: it says nothing of limits or bounds, or is not JSON, which the backend will say.
-    fn read_config(
-        &self,
-        parts: &Parts,
-        body: &[u8],
-        queue: &str,
-    ) -> Result<Option<Wanted>, Fault> {
-        let Ok(body) = json(body) else {
-            return Ok(None);
-        };
-        let wanted = Wanted {
-            limits: QueueConfig::read(body).map_err(field)?,
-            bounds: Given::read(body).map_err(field)?,
-        };
-        if wanted.limits.is_silent() && wanted.bounds.is_none() {
-            return Ok(None);
-        }
-        self.sidecar.may_write(parts)?;
-        if wanted.sets_something() {
-            one_queue(queue)?;
-        }
-        Ok(Some(wanted))
-    }
-
-    /// The backend goes first: what it refuses changes nothing.
-    async fn change_config(
-        &self,
-        parts: &Parts,
-        body: Bytes,
-        queue: &str,
-        wanted: Wanted,
-    ) -> Response<Body> {
-        let set = self.sidecar.set_for_queue(queue);
-        if !wanted.limits.is_silent() && set.is_some_and(|set| set.expires_at.is_some()) {
-            let message = format!(
-                "{queue:?} has limits that end by themselves, and one entry cannot hold both: \
-                 DELETE its rate-limit first, or wait"
-            );
-            return refuse(parts, Fault::new(StatusCode::CONFLICT, "conflict", message));
-        }
-        let reply = match self.ask_config(parts, body).await {
-            Ok(reply) => reply,
-            Err(error) => return refuse(parts, Fault::backend(&error, false)),
-        };
-        if !reply.status.is_success() && !has_no_route(reply.status) {
-            return respond::theirs(reply);
-        }
-        let (proxy, name) = (self.clone(), queue.to_owned());
-        // To its end: once the limits are set, running jobs must have their slots.
-        let work = Box::pin(async move { proxy.set_config(&name, wanted).await });
-        match to_the_end(&self.sidecar.left, Client::default(), work).await {
-            Ok(()) if has_no_route(reply.status) => self.alone(parts, queue),
-            Ok(()) => self.with_limits(parts, reply, queue),
-            Err(fault) => refuse(parts, fault),
-        }
-    }
-
-    async fn set_config(&self, queue: &str, wanted: Wanted) -> Result<(), Fault> {
-        let sidecar = &self.sidecar;
-        if let Some(bounds) = wanted.bounds {
-            let text = bounds.as_ref().map(Given::to_json);
-            sidecar.put_setting(settings::BOUNDS, queue, text).await?;
-        }
-        if wanted.limits.is_silent() {
-            return Ok(());
-        }
-        let before = sidecar.set_for_queue(queue);
-        let before = before.map(|set| set.limits.clone()).unwrap_or_default();
-        let limits = wanted.limits.over(before);
-        let set = (limits != Limits::default()).then(|| Override {
-            limits,
-            ..Override::default()
-        });
-        self.set_queue(queue, set).await?;
-        Ok(())
-    }
-
-    /// Sends the request on; for one with the control token, which stays here, with the sidecar's own.
-    pub(super) async fn ask_config(
-        &self,
-        parts: &Parts,
-        body: Bytes,
-    ) -> Result<Reply, UpstreamError> {
-        let mut call = self.plain_call(parts, body);
-        if self.sidecar.has_control_token(parts)
-            && let Some(token) = &self.sidecar.live().settings.token
-        {
-            call.headers.insert(header::AUTHORIZATION, token.clone());
-        }
-        crate::proxy::call(self, "queue_config", call).await
-    }
-
-    /// The backend's answer with what was set here in it.
-    fn with_limits(&self, parts: &Parts, mut reply: Reply, queue: &str) -> Response<Body> {
-        let ours = self.members(queue);
-        if ours.is_empty() {
-            return respond::theirs(reply);
-        }
-        if has_no_route(reply.status) {
-            return self.alone(parts, queue);
-        }
-        if reply.status.is_success()
-            && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
-            && whole.kind() == Kind::Object
-        {
-            let config = whole.get_exact("configuration");
-            let place = config.filter(|c| c.kind() == Kind::Object).unwrap_or(whole);
-            let mut splice = Splice::new();
-            for (name, value) in ours {
-                splice.set(place, name, &value);
-            }
-            reply.body = splice.apply(&reply.body).into();
-        }
-        respond::theirs(reply)
-    }
-
-    /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
-    pub(in crate::proxy) async fn show_queue(
-        &self,
-        parts: Box<Parts>,
-        queue: &str,
-    ) -> Response<Body> {
-        match self.queues(&parts, Some(queue)).await {
-            Ok(mut reply) => {
-                let ours = self.members(queue);
-                if reply.status == StatusCode::OK
-                    && let Some(body) = configured(&reply.body, &ours)
-                {
-                    reply.body = body.into();
-                }
-                respond::theirs(reply)
-            }
-            Err(error) => refuse(&parts, Fault::backend(&error, false)),
-        }
-    }
-
-    /// The whole answer, where the backend has none.
-    fn alone(&self, parts: &Parts, queue: &str) -> Response<Body> {
-        let mut text = format!(r#"{{"queue":{}"#, quote(queue));
-        for (name, value) in self.members(queue) {
-            text += &format!(",\"{name}\":{value}");
-        }
-        respond::json(parts, text + "}")
-    }
-
-    fn members(&self, queue: &str) -> Vec<(&'static str, String)> {
-        let set = self.sidecar.set_for_queue(queue);
-        let limits = set.as_ref().map(|set| &set.limits);
-        let slots = limits.and_then(|limits| limits.concurrency);
-        let rate_limit = limits.and_then(shape::queue_rate_limit);
-        let bounds = self.sidecar.pressure.given(queue);
-        let members = [
-            ("concurrency", slots.map(|slots| slots.to_string())),
-            ("rate_limit", rate_limit),
-            ("backpressure", bounds.map(|bounds| bounds.to_json())),
-        ];
-        let given = members.into_iter();
-        given
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect()
-    }
+fn members(proxy: &Proxy, queue: &str) -> Vec<(&'static str, String)> {
+    let set = overrides::set_for_queue(&proxy.sidecar, queue);
+    let limits = set.as_ref().map(|set| &set.limits);
+    let slots = limits.and_then(|limits| limits.concurrency);
+    let rate_limit = limits.and_then(shape::queue_rate_limit);
+    let bounds = proxy.sidecar.admit.pressure.given(queue);
+    let members = [
+        ("concurrency", slots.map(|slots| slots.to_string())),
+        ("rate_limit", rate_limit),
+        ("backpressure", bounds.map(|bounds| bounds.to_json())),
+    ];
+    let given = members.into_iter();
+    given
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 /// A queue's view with these members in its `configuration`; `None`: there is nothing to add.

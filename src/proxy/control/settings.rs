@@ -8,9 +8,9 @@ use http::StatusCode;
 
 use super::limits::store_failed;
 use crate::pressure::Given;
-use crate::proxy::Sidecar;
 use crate::proxy::respond::Fault;
-use crate::store::{Change, MAX_SETTINGS};
+use crate::proxy::{Sidecar, depth};
+use crate::store::{Change, LedgerExt, MAX_SETTINGS};
 
 /// Before the name of a queue: its bounds.
 pub(super) const BOUNDS: &str = "bounds:";
@@ -19,58 +19,62 @@ const LONGEST_NAME: usize = 1_000;
 /// Before the id of a tenant: how many of its jobs may wait.
 pub(super) const TENANT: &str = "tenant:";
 
-impl Sidecar {
-    /// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
-    pub(in crate::proxy) fn follow_settings(&self) {
-        let all = self.store.overrides();
-        // Held to the end, so that nobody who read before puts older ones in the place of these.
-        let mut followed = self.settings.lock();
-        let edition = all.settings_edition();
-        if std::mem::replace(&mut *followed, edition) == edition {
-            return;
-        }
-        let queues: HashMap<Arc<str>, Given> = (all.settings(BOUNDS).into_iter())
-            .filter_map(|(queue, text)| Some((Arc::from(queue), Given::of_json(&text)?)))
-            .collect();
-        let tenants: HashMap<Arc<str>, u64> = (all.settings(TENANT).into_iter())
-            .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
-            .collect();
-        let levels = self.pressure.set(queues, tenants, self.now());
-        self.tell_edges(&levels);
+/// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
+pub(in crate::proxy) fn follow_settings(sidecar: &Sidecar) {
+    let all = sidecar.store.overrides();
+    // Held to the end, so that nobody who read before puts older ones in the place of these.
+    let mut followed = sidecar.control.followed.lock();
+    let edition = all.settings_edition();
+    if std::mem::replace(&mut *followed, edition) == edition {
+        return;
     }
+    let queues: HashMap<Arc<str>, Given> = (all.settings(BOUNDS).into_iter())
+        .filter_map(|(queue, text)| Some((Arc::from(queue), Given::of_json(&text)?)))
+        .collect();
+    let tenants: HashMap<Arc<str>, u64> = (all.settings(TENANT).into_iter())
+        .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
+        .collect();
+    let levels = sidecar
+        .admit
+        .pressure
+        .set(queues, tenants, depth::now(sidecar));
+    depth::tell_edges(sidecar, &levels);
+}
 
-    /// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.
-    pub(super) async fn put_setting(
-        &self,
-        of: &str,
-        name: &str,
-        text: Option<String>,
-    ) -> Result<bool, Fault> {
-        if text.is_some() && name.len() > LONGEST_NAME {
-            let message = format!("bounds are set under a name of at most {LONGEST_NAME} bytes");
-            return Err(Fault::new(
-                StatusCode::BAD_REQUEST,
-                "invalid_request",
-                message,
-            ));
-        }
-        let key: Arc<str> = Arc::from([of, name].concat());
-        let all = self.store.overrides();
-        if text.is_some() && all.settings_len() >= MAX_SETTINGS && all.setting(&key).is_none() {
-            let message =
-                format!("{MAX_SETTINGS} queues and tenants are bounded over HTTP already");
-            return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
-        }
-        let change = Change::Setting {
-            name: Arc::clone(&key),
-            text: text.as_deref().map(Arc::from),
-        };
-        let done = self.store.set(change).await.map_err(|e| store_failed(&e))?;
-        if done {
-            let text = text.unwrap_or_default();
-            tracing::info!(setting = &*key, text, "set over HTTP");
-        }
-        self.follow_settings();
-        Ok(done)
+/// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.
+pub(super) async fn put_setting(
+    sidecar: &Sidecar,
+    of: &str,
+    name: &str,
+    text: Option<String>,
+) -> Result<bool, Fault> {
+    if text.is_some() && name.len() > LONGEST_NAME {
+        let message = format!("bounds are set under a name of at most {LONGEST_NAME} bytes");
+        return Err(Fault::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_request",
+            message,
+        ));
     }
+    let key: Arc<str> = Arc::from([of, name].concat());
+    let all = sidecar.store.overrides();
+    if text.is_some() && all.settings_len() >= MAX_SETTINGS && all.setting(&key).is_none() {
+        let message = format!("{MAX_SETTINGS} queues and tenants are bounded over HTTP already");
+        return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
+    }
+    let change = Change::Setting {
+        name: Arc::clone(&key),
+        text: text.as_deref().map(Arc::from),
+    };
+    let done = sidecar
+        .store
+        .set(change)
+        .await
+        .map_err(|e| store_failed(&e))?;
+    if done {
+        let text = text.unwrap_or_default();
+        tracing::info!(setting = &*key, text, "set over HTTP");
+    }
+    follow_settings(sidecar);
+    Ok(done)
 }

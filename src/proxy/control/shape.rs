@@ -18,7 +18,7 @@ pub(super) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter
     loosen it in the file";
 
 /// What is shown of a key or a queue.
-pub(super) struct State {
+pub(super) struct LimitView {
     /// `key` or `queue`.
     pub(super) what: &'static str,
     /// Its name.
@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) now: Timestamp,
 }
 
-impl State {
+impl LimitView {
     /// Section 10.1; beside it flat `active`, `available`, `waiting`, `limit` and `period`, what was set as
     /// `override`, and a `hint` where that may be in vain.
     pub(super) fn to_json(&self) -> String {
@@ -114,9 +114,9 @@ impl State {
 }
 
 /// Section 10.3, and `rate_limits` for the OJS command line.
-pub(super) fn list(states: &[State], total: usize, page: usize, per_page: usize) -> String {
-    let items: Vec<String> = states.iter().map(State::to_json).collect();
-    let lines: Vec<String> = states.iter().map(State::in_one_line).collect();
+pub(super) fn list(states: &[LimitView], total: usize, page: usize, per_page: usize) -> String {
+    let items: Vec<String> = states.iter().map(LimitView::to_json).collect();
+    let lines: Vec<String> = states.iter().map(LimitView::in_one_line).collect();
     format!(
         r#"{{"items":[{}],"pagination":{{"total":{total},"page":{page},"per_page":{per_page}}},"rate_limits":[{}]}}"#,
         items.join(","),

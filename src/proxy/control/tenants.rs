@@ -12,6 +12,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Key;
 use crate::policy::FieldError;
 use crate::proxy::body::Body;
+use crate::proxy::control::{overrides, queue_config};
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, REPLY_DEPTH, refuse};
 use crate::upstream::Reply;
@@ -19,81 +20,79 @@ use crate::upstream::Reply;
 /// The member that is ours.
 const MEMBER: &str = "max_queue_depth";
 
-impl Proxy {
-    /// Answers a read or a change of a tenant. `inside`: the member of the body in which limits stand;
-    /// `None`: the body is the limits.
-    pub(in crate::proxy) async fn tenant(
-        &self,
-        parts: Box<Parts>,
-        body: Bytes,
-        id: &str,
-        inside: Option<&str>,
-    ) -> Response<Body> {
-        let change = match self.tenant_change(&parts, &body, id, inside) {
-            Ok(change) => change,
+/// Answers a read or a change of a tenant. `inside`: the member of the body in which limits stand;
+/// `None`: the body is the limits.
+pub(in crate::proxy) async fn tenant(
+    proxy: &Proxy,
+    parts: Box<Parts>,
+    body: Bytes,
+    id: &str,
+    inside: Option<&str>,
+) -> Response<Body> {
+    let change = match tenant_change(proxy, &parts, &body, id, inside) {
+        Ok(change) => change,
+        Err(fault) => return refuse(&parts, fault),
+    };
+    // The backend goes first: what it refuses changes nothing.
+    let reply = match queue_config::ask_config(proxy, &parts, body.clone()).await {
+        Ok(reply) => reply,
+        Err(error) => return refuse(&parts, Fault::backend(&error)),
+    };
+    let alone = has_no_route(reply.status);
+    if !reply.status.is_success() && !alone {
+        return respond::theirs(reply);
+    }
+    if alone && change.is_none() && parts.method == Method::PUT {
+        return queue_config::unheard(proxy, &parts, reply, &body);
+    }
+    let mut changed = false;
+    if let Some(most) = change {
+        let text = most.map(|most| most.to_string());
+        let put = settings::put_setting(&proxy.sidecar, settings::TENANT, id, text);
+        match put.await {
+            Ok(done) => changed = done || most.is_some(),
             Err(fault) => return refuse(&parts, fault),
-        };
-        // The backend goes first: what it refuses changes nothing.
-        let reply = match self.ask_config(&parts, body.clone()).await {
-            Ok(reply) => reply,
-            Err(error) => return refuse(&parts, Fault::backend(&error, false)),
-        };
-        let alone = has_no_route(reply.status);
-        if !reply.status.is_success() && !alone {
-            return respond::theirs(reply);
-        }
-        if alone && change.is_none() && parts.method == Method::PUT {
-            return self.unheard(&parts, reply, &body);
-        }
-        let mut changed = false;
-        if let Some(most) = change {
-            let text = most.map(|most| most.to_string());
-            let put = self.sidecar.put_setting(settings::TENANT, id, text);
-            match put.await {
-                Ok(done) => changed = done || most.is_some(),
-                Err(fault) => return refuse(&parts, fault),
-            }
-        }
-        let most = self.sidecar.pressure.tenant(id);
-        match (alone, most) {
-            (true, None) if !changed => respond::theirs(reply),
-            (true, most) => {
-                let limit = most.map_or(String::new(), |most| format!("\"{MEMBER}\":{most}"));
-                let id = quote(id);
-                respond::json(
-                    &parts,
-                    format!(r#"{{"tenant_id":{id},"limits":{{{limit}}}}}"#),
-                )
-            }
-            (false, None) => respond::theirs(reply),
-            (false, Some(most)) => respond::theirs(with_limit(reply, most)),
         }
     }
+    let most = proxy.sidecar.admit.pressure.tenant(id);
+    match (alone, most) {
+        (true, None) if !changed => respond::theirs(reply),
+        (true, most) => {
+            let limit = most.map_or(String::new(), |most| format!("\"{MEMBER}\":{most}"));
+            let id = quote(id);
+            respond::json(
+                &parts,
+                format!(r#"{{"tenant_id":{id},"limits":{{{limit}}}}}"#),
+            )
+        }
+        (false, None) => respond::theirs(reply),
+        (false, Some(most)) => respond::theirs(with_limit(reply, most)),
+    }
+}
 
-    /// What the request changes of ours; `Some(None)` takes it away.
-    fn tenant_change(
-        &self,
-        parts: &Parts,
-        body: &[u8],
-        id: &str,
-        inside: Option<&str>,
-    ) -> Result<Option<Option<u64>>, Fault> {
-        let change = match parts.method {
-            Method::DELETE if inside.is_some() => Some(None),
-            Method::PUT => match json(body) {
-                Ok(body) => read(body, id, inside).map_err(field)?,
-                // The backend will say what is wrong with it.
-                Err(_) => None,
-            },
-            _ => None,
-        };
-        if change.is_some() {
-            // The ids of tenants look as keys do (5.2).
-            Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
-            self.sidecar.may_write(parts)?;
-        }
-        Ok(change)
+/// What the request changes of ours; `Some(None)` takes it away.
+fn tenant_change(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &[u8],
+    id: &str,
+    inside: Option<&str>,
+) -> Result<Option<Option<u64>>, Fault> {
+    let change = match parts.method {
+        Method::DELETE if inside.is_some() => Some(None),
+        Method::PUT => match json(body) {
+            Ok(body) => read(body, id, inside).map_err(field)?,
+            // The backend will say what is wrong with it.
+            Err(_) => None,
+        },
+        _ => None,
+    };
+    if change.is_some() {
+        // The ids of tenants look as keys do (5.2).
+        Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
+        overrides::may_write(&proxy.sidecar, parts)?;
     }
+    Ok(change)
 }
 
 /// What a body says of the number of waiting jobs; `Some(None)`: that there is no bound.

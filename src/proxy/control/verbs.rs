@@ -18,120 +18,131 @@ use crate::limit::{Key, Space, Timestamp};
 use crate::ojs;
 use crate::policy::NextStart;
 use crate::proxy::body::{self, Body};
-use crate::proxy::outlive::{Client, to_the_end};
+use crate::proxy::control::{limits, overrides};
+use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::Fault;
 use crate::proxy::{Sidecar, ours, refuse};
-use crate::store::Change;
+use crate::store::{Change, LedgerExt};
 
 /// The longest body in bytes.
 const LONGEST: usize = 4096;
 
-impl Sidecar {
-    /// Answers a request below `/throttle/v1/`.
-    pub async fn verb(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
-        let (parts, incoming) = request.into_parts();
-        match self.do_verb(&parts, incoming).await {
-            Ok(text) => {
-                let mut response = Response::new(Body::from(Bytes::from(text)));
-                ours(&parts.headers, response.headers_mut());
-                response
-            }
-            Err(fault) => refuse(&parts, fault),
+/// Answers a request below `/throttle/v1/`.
+pub(crate) async fn verb(sidecar: &Arc<Sidecar>, request: Request<Incoming>) -> Response<Body> {
+    let (parts, incoming) = request.into_parts();
+    match do_verb(sidecar, &parts, incoming).await {
+        Ok(text) => {
+            let mut response = Response::new(Body::from(Bytes::from(text)));
+            ours(&parts.headers, response.headers_mut());
+            response
         }
+        Err(fault) => refuse(&parts, fault),
     }
+}
 
-    async fn do_verb(self: &Arc<Self>, parts: &Parts, incoming: Incoming) -> Result<String, Fault> {
-        let rest = parts.uri.path().strip_prefix("/throttle/v1/keys/");
-        let Some((key, what)) = rest.and_then(|rest| rest.rsplit_once('/')) else {
-            return Err(unknown());
-        };
-        let next_start = match what {
-            "next-start" => true,
-            "usage" => false,
-            _ => return Err(unknown()),
-        };
-        let set = match (&parts.method, next_start) {
-            (&Method::PUT, true) => true,
-            (&Method::DELETE, _) => false,
-            _ => return Err(not_allowed(next_start)),
-        };
-        self.may_control(parts)?;
-        let key = ojs::decoded(key).unwrap_or_default();
-        let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-        let until = match set {
-            true => {
-                let patience = self.live().settings.body_timeout;
-                let body = body::read(incoming, LONGEST, patience).await?;
-                let next = NextStart::read(json(&body)?, self.store.now()).map_err(field)?;
-                self.may_bind(&key).await?;
-                Some(next.at)
-            }
-            false => None,
-        };
-        let sidecar = Arc::clone(self);
-        // To its end: once it is done, what waits for the key is asked again.
-        let work = Box::pin(async move {
-            match next_start {
-                true => sidecar.next_start(key, until).await,
-                false => sidecar.unused(key).await,
-            }
-        });
-        to_the_end(&self.left, Client::default(), work).await
-    }
-
-    /// No start before `until`, whatever stood before; or the key is open.
-    async fn next_start(&self, key: Key, until: Option<Timestamp>) -> Result<String, Fault> {
-        let change = Change::Shut {
-            key: key.clone(),
-            until: until.unwrap_or_default(),
-            at_least: false,
-            probe: None,
-        };
-        self.store
-            .set(change)
-            .await
-            .map_err(|error| store_failed(&error))?;
-        let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());
-        tracing::info!(%key, next_start = %shown, "set on the admin port");
-        let text = format!(r#"{{"key":{},"next_start":{shown}}}"#, quote(key.as_str()));
-        if until.is_some() {
-            self.named.know(&key);
+async fn do_verb(
+    sidecar: &Arc<Sidecar>,
+    parts: &Parts,
+    incoming: Incoming,
+) -> Result<String, Fault> {
+    let rest = parts.uri.path().strip_prefix("/throttle/v1/keys/");
+    let Some((key, what)) = rest.and_then(|rest| rest.rsplit_once('/')) else {
+        return Err(unknown());
+    };
+    let verb = match what {
+        "next-start" => KeyVerb::NextStart,
+        "usage" => KeyVerb::Usage,
+        _ => return Err(unknown()),
+    };
+    let set = match (&parts.method, verb) {
+        (&Method::PUT, KeyVerb::NextStart) => true,
+        (&Method::DELETE, _) => false,
+        _ => return Err(verb.not_allowed()),
+    };
+    may_control(sidecar, parts)?;
+    let key = ojs::decoded(key).unwrap_or_default();
+    let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
+    let until = match set {
+        true => {
+            let patience = sidecar.live().settings.server.body_timeout;
+            let body = body::read(incoming, LONGEST, patience).await?;
+            let next = NextStart::read(json(&body)?, sidecar.store.now()).map_err(field)?;
+            limits::may_bind(sidecar, &key).await?;
+            Some(next.at)
         }
-        self.changed(Space::Job, key);
-        Ok(text)
-    }
-
-    /// Forgets what the key has used but its slots.
-    async fn unused(&self, key: Key) -> Result<String, Fault> {
-        let change = Change::Unused { key: key.clone() };
-        self.store
-            .set(change)
-            .await
-            .map_err(|error| store_failed(&error))?;
-        self.vendors.forget(&key);
-        tracing::info!(%key, "its usage was cleared on the admin port");
-        let text = format!(r#"{{"key":{},"cleared":true}}"#, quote(key.as_str()));
-        self.changed(Space::Job, key);
-        Ok(text)
-    }
-
-    /// Whether this request to the admin port may change something.
-    fn may_control(&self, parts: &Parts) -> Result<(), Fault> {
-        let on_loopback = self.live().settings.admin_loopback;
-        if self.has_control_token(parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
-            return Ok(());
+        false => None,
+    };
+    let own = Arc::clone(sidecar);
+    // To its end: once it is done, what waits for the key is asked again.
+    let work = Box::pin(async move {
+        match verb {
+            KeyVerb::NextStart => set_next_start(&own, key, until).await,
+            KeyVerb::Usage => unused(&own, key).await,
         }
-        if on_loopback {
-            return Err(host::refused());
-        }
-        let message = "this is for an admin port on loopback or with the control token only";
-        let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-        fault.hint = Some(match self.live().settings.control_token {
-            Some(_) => "send Authorization: Bearer and the text of server.control_token",
-            None => "set server.control_token, or admin_listen on 127.0.0.1",
-        });
-        Err(fault)
+    });
+    to_the_end(&sidecar.tasks.left, work).await
+}
+
+/// No start before `until`, whatever stood before; or the key is open.
+async fn set_next_start(
+    sidecar: &Sidecar,
+    key: Key,
+    until: Option<Timestamp>,
+) -> Result<String, Fault> {
+    let change = Change::Shut {
+        key: key.clone(),
+        until: until.unwrap_or_default(),
+        at_least: false,
+        probe: None,
+    };
+    sidecar
+        .store
+        .set(change)
+        .await
+        .map_err(|error| store_failed(&error))?;
+    let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());
+    tracing::info!(%key, next_start = %shown, "set on the admin port");
+    let text = format!(r#"{{"key":{},"next_start":{shown}}}"#, quote(key.as_str()));
+    if until.is_some() {
+        sidecar.control.named.know(&key);
     }
+    overrides::changed(sidecar, Space::Job, key);
+    Ok(text)
+}
+
+/// Forgets what the key has used but its slots.
+async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
+    let change = Change::Unused { key: key.clone() };
+    sidecar
+        .store
+        .set(change)
+        .await
+        .map_err(|error| store_failed(&error))?;
+    sidecar.settle.forget_refusals(&key);
+    tracing::info!(%key, "its usage was cleared on the admin port");
+    let text = format!(r#"{{"key":{},"cleared":true}}"#, quote(key.as_str()));
+    overrides::changed(sidecar, Space::Job, key);
+    Ok(text)
+}
+
+/// Whether this request to the admin port may change something.
+fn may_control(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
+    let on_loopback = sidecar.live().settings.is_admin_on_loopback();
+    if overrides::has_control_token(sidecar, parts)
+        || (on_loopback && host::is_no_pages(&parts.headers))
+    {
+        return Ok(());
+    }
+    if on_loopback {
+        return Err(host::refused());
+    }
+    let message = "this is for an admin port on loopback or with the control token only";
+    let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
+    fault.hint = Some(match sidecar.live().settings.control_token {
+        Some(_) => "send Authorization: Bearer and the text of server.control_token",
+        None => "set server.control_token, or admin_listen on 127.0.0.1",
+    });
+    Err(fault)
 }
 
 fn unknown() -> Fault {
@@ -141,9 +152,20 @@ fn unknown() -> Fault {
     fault
 }
 
-fn not_allowed(next_start: bool) -> Fault {
-    match next_start {
-        true => Fault::not_allowed("PUT, DELETE", "next-start takes PUT and DELETE"),
-        false => Fault::not_allowed("DELETE", "usage takes DELETE"),
+/// What is changed of a key.
+#[derive(Clone, Copy)]
+enum KeyVerb {
+    NextStart,
+    Usage,
+}
+
+impl KeyVerb {
+    fn not_allowed(self) -> Fault {
+        match self {
+            KeyVerb::NextStart => {
+                Fault::not_allowed("PUT, DELETE", "next-start takes PUT and DELETE")
+            }
+            KeyVerb::Usage => Fault::not_allowed("DELETE", "usage takes DELETE"),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a backend tells of a queue's depth, in whatever form it does, and what of it is believed.
+//! A backend's numbers of a queue: how they are asked for and read, and whether they are believed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
 use crate::log::cut;
-use crate::pressure::{Away, Bounds, Counts, Told};
+use crate::pressure::{Away, Bounds, Counts, StatsTold};
+use crate::proxy::calls::{self, job_in};
 use crate::proxy::load::Seldom;
-use crate::proxy::lookup::job_in;
-use crate::proxy::{Proxy, REPLY_DEPTH, Sidecar, mirror};
+use crate::proxy::{Proxy, REPLY_DEPTH, mirror};
 use crate::upstream::{Reply, UpstreamError};
 
 /// How long the backend may take to say how deep a queue is.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was learnt of the backend's statistics.
 #[derive(Debug, Default)]
-pub(in crate::proxy) struct Stats {
+pub(in crate::proxy) struct BackendStats {
     /// There are none under `/ojs/v1/admin`.
     plain_only: AtomicBool,
     /// A queue was said to hold something: they are no row of zeros.
@@ -39,8 +39,8 @@ pub(in crate::proxy) struct Stats {
     pub(super) failing: Failing,
 }
 
-/// The queue whose numbers the backend was last said to fail to tell, until it tells them. Its other answers
-/// may be as they should be, so nothing else says why enqueues get 502.
+/// The queue whose numbers the backend fails to tell, as the log has it. Its other answers may be good, so nothing
+/// else says why enqueues get 502.
 #[derive(Debug, Default)]
 pub(super) struct Failing {
     queue: Mutex<Option<Arc<str>>>,
@@ -48,12 +48,12 @@ pub(super) struct Failing {
 }
 
 impl Failing {
-    /// What came of a question about a bounded queue: a line at once when it fails, and once a minute while that
-    /// goes on, and one when it is over.
-    pub(super) fn note(&self, queue: &str, told: &Told) {
+    /// Logs what came of a question about a bounded queue: a line when it fails, one each minute while that goes on,
+    /// and one when it is over.
+    pub(super) fn note(&self, queue: &str, told: &StatsTold) {
         let mut failing = self.queue.lock();
         match told {
-            Told::Away(Away::Failing(status)) if self.told.now() => {
+            StatsTold::Away(Away::Failing(status)) if self.told.now() => {
                 *failing = Some(Arc::from(queue));
                 tracing::warn!(
                     queue,
@@ -62,7 +62,7 @@ impl Failing {
                      may be full"
                 );
             }
-            Told::Away(_) => {}
+            StatsTold::Away(_) => {}
             _ if failing.as_deref() == Some(queue) => {
                 *failing = None;
                 tracing::info!(queue, "the backend tells again how many jobs wait");
@@ -72,7 +72,7 @@ impl Failing {
     }
 }
 
-impl Stats {
+impl BackendStats {
     /// Keeps the reply to an enqueue: should the backend say that the queue is empty, its job tells.
     pub(in crate::proxy) fn keep(&self, queue: &Arc<str>, reply: &Reply) {
         if !self.count.load(Ordering::Relaxed) {
@@ -88,7 +88,7 @@ impl Stats {
         kept.map(|(_, body)| body.clone())
     }
 
-    /// Whether these are no row of zeros of a backend that was never seen to count.
+    /// Whether these numbers are believed: zeros are, once the backend was seen to count.
     pub(in crate::proxy) fn is_believed(&self, counts: Counts) -> bool {
         counts != Counts::default() || self.count.load(Ordering::Relaxed)
     }
@@ -101,37 +101,40 @@ impl Stats {
     }
 }
 
-impl Proxy {
-    /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
-    /// there already. What they leave out is known from the last look, which is made anew where it is due.
-    /// `None`: they stay as they are.
-    pub(in crate::proxy) async fn with_depth(&self, text: &[u8], queue: &str) -> Option<Vec<u8>> {
-        let sidecar = &self.sidecar;
-        let bounds = sidecar.pressure.bounds(queue)?;
-        let whole = Json::parse(text, REPLY_DEPTH).ok()?;
-        let counts = counts(whole)?;
-        let tells_all = sidecar.pressure.tells_all(&counts);
-        if !tells_all {
-            let look = sidecar.pressure.look_for_reader(queue, Instant::now());
-            if let Some((look, scope)) = look {
-                self.see(vec![look], scope).await;
-            }
+/// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
+/// there already. What they leave out is known from the last look, which is made anew where it is due.
+/// `None`: they stay as they are.
+pub(in crate::proxy) async fn with_depth(
+    proxy: &Proxy,
+    text: &[u8],
+    queue: &str,
+) -> Option<Vec<u8>> {
+    let sidecar = &proxy.sidecar;
+    let bounds = sidecar.admit.pressure.bounds(queue)?;
+    let whole = Json::parse(text, REPLY_DEPTH).ok()?;
+    let counts = counts(whole)?;
+    let tells_all = sidecar.admit.pressure.tells_all(&counts);
+    if !tells_all {
+        let look = sidecar
+            .admit
+            .pressure
+            .look_for_reader(queue, Instant::now());
+        if let Some((look, scope)) = look {
+            super::see(proxy, vec![look], scope).await;
         }
-        let level = sidecar.tell_level(queue);
-        let told = counts.total();
-        let lies = told == 0 && sidecar.stats.lie.load(Ordering::Relaxed);
-        let ours = level
-            .as_ref()
-            .filter(|_| !tells_all || lies || sidecar.pressure.is_short(queue));
-        let depth = ours.map_or(told, |level| level.depth.max(told));
-        let bytes = level.as_ref().map_or(0, |level| level.bytes);
-        let mut splice = Splice::new();
-        splice.set_in(whole, "stats", &members(queue, &bounds, depth, bytes));
-        Some(splice.apply(text))
     }
+    let level = super::tell_level(sidecar, queue);
+    let told = counts.total();
+    let lies = told == 0 && sidecar.admit.stats.lie.load(Ordering::Relaxed);
+    let ours = level.as_ref().filter(|_| !tells_all || lies);
+    let depth = ours.map_or(told, |level| level.depth.max(told));
+    let bytes = level.as_ref().map_or(0, |level| level.bytes);
+    let mut splice = Splice::new();
+    splice.set_in(whole, "stats", &members(queue, &bounds, depth, bytes));
+    Some(splice.apply(text))
 }
 
-/// What `stats` says of a queue.
+/// The members of `stats` of a queue.
 fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'static str, String)> {
     let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
     if let Some(bound) = bounds.max_depth {
@@ -154,151 +157,109 @@ fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'stati
     members
 }
 
-impl Proxy {
-    /// What is to be believed of a queue's depth. Some backends say 0 of everything, which is no answer:
-    /// a job of the queue that waits in it tells one of them from an empty queue.
-    pub(in crate::proxy) async fn depth_told(&self, queue: &str, scope: u64) -> Told {
-        let stats = &self.sidecar.stats;
-        // What was stored before the question is in the answer.
-        let stored = stats.kept(queue);
-        let told = self.depth_asked(queue, scope).await;
-        match told {
-            Told::Counts(counts) if counts.total() > 0 => {
-                stats.counts();
-                return told;
-            }
-            Told::Counts(_) if !stats.count.load(Ordering::Relaxed) => {}
-            _ => return told,
+/// A queue's numbers, if they are believed. Some backends say 0 of every queue: a job that waits in such an empty
+/// queue gives them away.
+pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64) -> StatsTold {
+    let stats = &proxy.sidecar.admit.stats;
+    // What was stored before the question is in the answer.
+    let stored = stats.kept(queue);
+    let told = depth_asked(proxy, queue, scope).await;
+    match told {
+        StatsTold::Counts(counts) if counts.total() > 0 => {
+            stats.counts();
+            return told;
         }
-        if stats.lie.load(Ordering::Relaxed) {
-            return Told::Lie;
-        }
-        let waits = match stored {
-            Some(reply) if self.sidecar.pressure.believes_any(queue) => {
-                self.still_waits(&reply, queue, scope).await
-            }
-            _ => None,
-        };
-        let Some(job) = waits else { return told };
-        stats.lie.store(true, Ordering::Relaxed);
-        if !stats.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                queue,
-                job = &*cut(&job),
-                "the backend's statistics say that a queue is empty in which a job waits: the depth of \
-                 bounded queues is what passes through here"
-            );
-        }
-        Told::Lie
+        StatsTold::Counts(_) if !stats.count.load(Ordering::Relaxed) => {}
+        _ => return told,
     }
-
-    /// Asks the backend's list of jobs how many of a queue wait, where its statistics leave out much of what
-    /// should be there.
-    pub(super) async fn recount(&self, queue: &str, counts: Counts, scope: u64) {
-        let listed = self.listed(queue, scope).await;
-        let listed = listed.map(|listed| listed + counts.later());
-        let told = counts.total();
-        let now = Instant::now();
-        if self.sidecar.pressure.recounted(queue, listed, told, now) {
-            tracing::warn!(
-                queue,
-                counted = told,
-                listed,
-                "the backend's statistics leave out jobs that its list of jobs has: the depth of this queue is \
-                 what passes through here, and the list once in 30 s"
-            );
-        }
+    if stats.lie.load(Ordering::Relaxed) {
+        return StatsTold::Lie;
     }
-
-    /// How many jobs of a queue are available, by the list of jobs.
-    async fn listed(&self, queue: &str, scope: u64) -> Option<u64> {
-        let name = crate::ojs::encoded(queue);
-        let target = format!("/ojs/v1/admin/jobs?queue={name}&state=available&per_page=1");
-        let reply = self.asked(target, scope).await.ok()?;
-        let whole = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
-        let mut lists = ["items", "jobs"].into_iter();
-        let items = lists.find_map(|name| whole.get_exact(name))?;
-        let mut shown = items.items().peekable();
-        shown.peek()?;
-        // Where it does not know these filters it counts something else.
-        if !shown.all(|job| waits_in(job, queue)) {
-            return None;
+    let waits = match stored {
+        Some(reply) if proxy.sidecar.admit.pressure.believes_any(queue) => {
+            still_waits(proxy, &reply, queue, scope).await
         }
-        let pages = whole.get_exact("pagination").unwrap_or(whole);
-        u64::try_from(pages.get_exact("total")?.int()?).ok()
+        _ => None,
+    };
+    let Some(job) = waits else { return told };
+    stats.lie.store(true, Ordering::Relaxed);
+    if !stats.warned.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            queue,
+            job = &*cut(&job),
+            "the backend's statistics say that a queue is empty in which a job waits: the depth of \
+             bounded queues is what passes through here"
+        );
     }
+    StatsTold::Lie
+}
 
-    /// The last job in the reply to an enqueue, if it waits in this queue and no worker ever had it.
-    async fn still_waits(&self, reply: &[u8], queue: &str, scope: u64) -> Option<Box<str>> {
-        let (_, id) = Sidecar::stored_ids(reply).pop()?;
-        let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
-        let reply = self.asked(target, scope).await.ok()?;
-        let job = job_in(&reply.body)?;
-        let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-        (waits_in(job, queue) && !started).then_some(id)
-    }
+/// The last job in the reply to an enqueue, if it waits in this queue and no worker ever had it.
+async fn still_waits(proxy: &Proxy, reply: &[u8], queue: &str, scope: u64) -> Option<Box<str>> {
+    let (_, id) = super::stored_ids(reply).pop()?;
+    let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
+    let reply = asked(proxy, target, scope).await.ok()?;
+    let job = job_in(&reply.body)?;
+    let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
+    (waits_in(job, queue) && !started).then_some(id)
+}
 
-    /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
-    /// statistics.
-    async fn depth_asked(&self, queue: &str, scope: u64) -> Told {
-        let stats = &self.sidecar.stats;
-        let name = crate::ojs::encoded(queue);
-        let mut absent = None;
-        if !stats.plain_only.load(Ordering::Relaxed) {
-            match self
-                .asked(format!("/ojs/v1/admin/queues/{name}"), scope)
-                .await
-            {
-                Ok(reply) => match read(&reply) {
-                    Read::Counts(counts) => return Told::Counts(counts),
-                    Read::Away => return Told::Away(Away::Failing(reply.status.as_u16())),
-                    read => absent = Some(read),
-                },
-                Err(away) => return Told::Away(away),
-            }
-        }
-        match self
-            .asked(format!("/ojs/v1/queues/{name}/stats"), scope)
-            .await
-        {
+/// What the backend says of a queue: under `admin`, where all states are told, or else the plain
+/// statistics.
+async fn depth_asked(proxy: &Proxy, queue: &str, scope: u64) -> StatsTold {
+    let stats = &proxy.sidecar.admit.stats;
+    let name = crate::ojs::encoded(queue);
+    let mut absent = None;
+    if !stats.plain_only.load(Ordering::Relaxed) {
+        match asked(proxy, format!("/ojs/v1/admin/queues/{name}"), scope).await {
             Ok(reply) => match read(&reply) {
-                Read::Counts(counts) => {
-                    // The queue is there, and `admin` does not know it: there is no such route.
-                    let known = counts.total() > 0;
-                    if absent == Some(Read::NoRoute) || (absent == Some(Read::Unknown) && known) {
-                        stats.plain_only.store(true, Ordering::Relaxed);
-                    }
-                    Told::Counts(counts)
-                }
-                // No queue of that name yet.
-                Read::Unknown => Told::Counts(Counts::default()),
-                Read::NoRoute | Read::Denied => Told::Nothing,
-                Read::Away => Told::Away(Away::Failing(reply.status.as_u16())),
+                StatsReply::Counts(counts) => return StatsTold::Counts(counts),
+                StatsReply::Away => return StatsTold::Away(Away::Failing(reply.status.as_u16())),
+                read => absent = Some(read),
             },
-            Err(away) => Told::Away(away),
+            Err(away) => return StatsTold::Away(away),
         }
     }
+    match asked(proxy, format!("/ojs/v1/queues/{name}/stats"), scope).await {
+        Ok(reply) => match read(&reply) {
+            StatsReply::Counts(counts) => {
+                // The queue is there, and `admin` does not know it: there is no such route.
+                let known = counts.total() > 0;
+                if absent == Some(StatsReply::NoRoute)
+                    || (absent == Some(StatsReply::Unknown) && known)
+                {
+                    stats.plain_only.store(true, Ordering::Relaxed);
+                }
+                StatsTold::Counts(counts)
+            }
+            // No queue of that name yet.
+            StatsReply::Unknown => StatsTold::Counts(Counts::default()),
+            StatsReply::NoRoute | StatsReply::Denied => StatsTold::Nothing,
+            StatsReply::Away => StatsTold::Away(Away::Failing(reply.status.as_u16())),
+        },
+        Err(away) => StatsTold::Away(away),
+    }
+}
 
-    async fn asked(&self, target: String, scope: u64) -> Result<Reply, Away> {
-        let mut call = crate::proxy::get(self, scope, target);
-        call.timeout = call.timeout.min(PATIENCE);
-        let reply = crate::proxy::call(self, "queue_stats", call).await;
-        if let Ok(reply) = &reply
-            && matches!(
-                reply.status,
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-            )
-        {
-            let refused = &self.sidecar.stats.refused;
-            refused.store(reply.status.as_u16(), Ordering::Relaxed);
-        }
-        reply.map_err(|error| match error {
-            UpstreamError::Unreachable(why) => Away::Unreachable(why),
-            UpstreamError::Lost(why) => Away::Silent(why),
-            UpstreamError::TooLarge(_) => Away::Silent(error.to_string()),
-            UpstreamError::Timeout(time) => Away::Late(time),
-        })
+async fn asked(proxy: &Proxy, target: String, scope: u64) -> Result<Reply, Away> {
+    let mut call = calls::get(proxy, scope, target);
+    call.timeout = call.timeout.min(PATIENCE);
+    let reply = calls::call(proxy, "queue_stats", call).await;
+    if let Ok(reply) = &reply
+        && matches!(
+            reply.status,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+        )
+    {
+        let refused = &proxy.sidecar.admit.stats.refused;
+        refused.store(reply.status.as_u16(), Ordering::Relaxed);
     }
+    reply.map_err(|error| match error {
+        UpstreamError::Unreachable(why) => Away::Unreachable(why),
+        UpstreamError::Lost(why) => Away::Silent(why),
+        UpstreamError::TooLarge(_) => Away::Silent(error.to_string()),
+        UpstreamError::Timeout(time) => Away::Late(time),
+    })
 }
 
 /// Whether a job is available in this queue.
@@ -308,7 +269,7 @@ pub(in crate::proxy) fn waits_in(job: Json<'_>, queue: &str) -> bool {
 
 /// A reply about a queue's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Read {
+enum StatsReply {
     Counts(Counts),
     /// There is no such queue.
     Unknown,
@@ -320,21 +281,23 @@ enum Read {
     Away,
 }
 
-fn read(reply: &Reply) -> Read {
+fn read(reply: &Reply) -> StatsReply {
     match reply.status {
         StatusCode::OK => {}
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Read::Denied,
-        StatusCode::NOT_IMPLEMENTED => return Read::NoRoute,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => return Read::Away,
-        status if status.is_server_error() => return Read::Away,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return StatsReply::Denied,
+        StatusCode::NOT_IMPLEMENTED => return StatsReply::NoRoute,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => return StatsReply::Away,
+        status if status.is_server_error() => return StatsReply::Away,
         // A route that is not there is answered with plain text.
         StatusCode::NOT_FOUND if Json::parse(&reply.body, REPLY_DEPTH).is_ok() => {
-            return Read::Unknown;
+            return StatsReply::Unknown;
         }
-        _ => return Read::NoRoute,
+        _ => return StatsReply::NoRoute,
     }
     let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
-    whole.and_then(counts).map_or(Read::NoRoute, Read::Counts)
+    whole
+        .and_then(counts)
+        .map_or(StatsReply::NoRoute, StatsReply::Counts)
 }
 
 /// The numbers of a queue in an answer, wherever they stand in it.

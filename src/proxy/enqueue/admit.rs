@@ -12,18 +12,19 @@ use tokio::time::{Instant, sleep_until};
 
 use super::full::depth_headers;
 use super::overflow::Overflow;
-use super::sent::{SentJob, has_several, is_ambiguous};
+use super::sent::{SentJob, has_several, is_ambiguous, unreadable};
 use super::{Sends, ambiguous, several_batches};
 use crate::json::Json;
-use crate::limit::{Key, Limits};
+use crate::limit::Key;
 use crate::policy::job::{filed, meta_of, queue_of};
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
-    Answer, Away, Come, DEFAULT_TENANT, Full, Looking, Met, Outcome, Places, Strategy, Want,
-    tried_to_drop,
+    Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, LookKind, Looking,
+    OverflowStrategy, Places, Want, tried_to_drop,
 };
-use crate::proxy::depth::AT_ONCE;
+use crate::proxy::depth::{self, AT_ONCE};
+use crate::proxy::enqueue::{full, overflow};
 use crate::proxy::respond::Fault;
 use crate::proxy::{DEPTH, Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
@@ -40,316 +41,319 @@ pub(super) const LONGEST_NAME: usize = 255;
 /// How soon those who wait for room see again whether the backend may be asked, at the least.
 const LOOK: Duration = Duration::from_millis(50);
 
-impl Proxy {
-    /// Places for the jobs of an enqueue; `None`: its queues are not bounded. A producer that may wait
-    /// waits in here.
-    pub(super) async fn admit(
-        &self,
-        parts: &Parts,
-        body: &Bytes,
-        sends: Sends,
-        job: Option<&SentJob<'_>>,
-    ) -> Result<Option<Places>, Fault> {
-        let mut wants = self.sidecar.wants(parts, body, job)?;
-        if wants.is_empty() {
-            return Ok(None);
-        }
-        let patience = block_timeout(parts)?;
-        match self.sidecar.pressure.ask(&mut wants, self.sidecar.now()) {
-            Answer::Go(places) => Ok(Some(places)),
-            // Mostly it fits at once: what else there is takes room of its own.
-            answer => {
-                let later = self.admit_later(parts, body, sends, wants, patience, answer);
-                let mut places = Box::pin(later).await?;
-                places.looked = true;
-                Ok(Some(places))
-            }
-        }
+/// Places for the jobs of an enqueue; `None`: its queues are not bounded. A producer that may wait
+/// waits in here.
+pub(super) async fn admit(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &Bytes,
+    sends: Sends,
+    job: Option<&SentJob<'_>>,
+) -> Result<Option<Places>, Fault> {
+    let mut wants = wants(&proxy.sidecar, parts, body, job)?;
+    if wants.is_empty() {
+        return Ok(None);
     }
-
-    /// The same, where the first answer was none: by looks, and by waiting for room.
-    async fn admit_later(
-        &self,
-        parts: &Parts,
-        body: &Bytes,
-        sends: Sends,
-        mut wants: Vec<Want>,
-        patience: Duration,
-        mut answer: Answer,
-    ) -> Result<Places, Fault> {
-        // Only looks need it, and they are rare.
-        let scope = || self.sidecar.scopes.of(&parts.headers);
-        let mut looked_for_tenant = false;
-        loop {
-            match answer {
-                Answer::Go(places) => return Ok(places),
-                Answer::Away(away) => return Err(unasked(away)),
-                Answer::Look(looks) => self.see(looks, scope()).await,
-                Answer::Full(full)
-                    if full.met == Met::Tenant && full.ever && !looked_for_tenant =>
-                {
-                    looked_for_tenant = true;
-                    self.see(self.sidecar.where_tenant_is(&full), scope()).await;
-                }
-                Answer::Drop(queue) => {
-                    let gone = self.drop_first(Arc::clone(&queue), scope()).await;
-                    tried_to_drop(&mut wants, &queue, u64::from(gone));
-                }
-                Answer::Full(full) => {
-                    let blocks = full.strategy == Strategy::Block && full.ever;
-                    let longest = longest_wait(&wants).min(patience);
-                    if !blocks || longest.is_zero() || full.met == Met::Rate {
-                        return Err(self.sidecar.full(&full, body, sends));
-                    }
-                    let until = Instant::now() + longest;
-                    let places = self.blocked(wants, scope(), until, full).await;
-                    return places.map_err(|full| self.sidecar.full(&full, body, sends));
-                }
-            }
-            answer = self.sidecar.pressure.ask(&mut wants, self.sidecar.now());
+    let patience = block_timeout(parts)?;
+    match proxy
+        .sidecar
+        .admit
+        .pressure
+        .ask(&mut wants, depth::now(&proxy.sidecar))
+    {
+        Admission::Go(places) => Ok(Some(places)),
+        // Mostly it fits at once: what else there is takes room of its own.
+        answer => {
+            let later = admit_later(proxy, parts, body, sends, wants, patience, answer);
+            let mut places = Box::pin(later).await?;
+            places.looked = true;
+            Ok(Some(places))
         }
-    }
-
-    /// Settles what had places; then jobs go for it, and its queues are looked at, if that is due. The look
-    /// comes last: an enqueue on its way would count twice.
-    pub(super) async fn settled(
-        &self,
-        mut places: Places,
-        answer: &mut Result<Reply, UpstreamError>,
-        scope: u64,
-    ) {
-        let looks = std::mem::take(&mut places.look);
-        if let Some(overflow) = self.sidecar.settle_places(places, answer) {
-            // It is rare, and every enqueue would have to have room for it.
-            Box::pin(self.drop_oldest(overflow, scope)).await;
-        }
-        for queue in looks {
-            if self.sidecar.pressure.begin_look(&queue, false) {
-                self.look_soon(queue, scope);
-            }
-        }
-    }
-
-    /// Waits in line for room. Hanging up leaves the line.
-    async fn blocked(
-        &self,
-        mut wants: Vec<Want>,
-        scope: u64,
-        until: Instant,
-        full: Box<Full>,
-    ) -> Result<Places, Box<Full>> {
-        let sidecar = &self.sidecar;
-        let most = sidecar.live().settings.max_blocked;
-        let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-        let Some(mut turn) = sidecar.pressure.stand(wants.clone(), most) else {
-            return Err(full);
-        };
-        // Room may have come before it stood there.
-        sidecar.pressure.wake(sidecar.now());
-        loop {
-            let due = queues.iter().filter_map(|q| sidecar.pressure.look_due(q));
-            let due = due.min().max(Some(Instant::now() + LOOK));
-            tokio::select! {
-                biased;
-                come = turn.come() => match come {
-                    Some(Come::Places(places)) => return Ok(places),
-                    Some(Come::Drop(queue)) => {
-                        let gone = u64::from(self.drop_first(Arc::clone(&queue), scope).await);
-                        tried_to_drop(&mut wants, &queue, gone);
-                        turn.dropped(&queue, gone);
-                        sidecar.pressure.wake(sidecar.now());
-                    }
-                    None => return Err(full),
-                },
-                () = sleep_until(until) => break,
-                () = sidecar.draining.cancelled() => break,
-                () = sleep_until(due.unwrap_or(until)) => {
-                    for queue in &queues {
-                        if sidecar.pressure.begin_due_look(queue, Instant::now()) {
-                            self.look_soon(Arc::clone(queue), scope);
-                        }
-                    }
-                    for look in sidecar.where_tenant_is(&full).into_iter().filter(|look| look.begin) {
-                        self.look_soon(look.queue, scope);
-                    }
-                }
-            }
-        }
-        drop(turn);
-        sidecar.pressure.ask_last(&mut wants, full, sidecar.now())
     }
 }
 
-impl Sidecar {
-    /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
-    /// back, and nobody looks at a queue that is not used.
-    fn where_tenant_is(&self, full: &Full) -> Vec<Looking> {
-        let tenant = full.key.as_ref().filter(|_| full.met == Met::Tenant);
-        tenant.map_or_else(Vec::new, |tenant| {
-            (self.pressure).look_for_tenant(tenant, AT_ONCE, Instant::now())
-        })
-    }
-
-    /// What an enqueue of a job, or of a batch, wants of bounded queues, by name. A body that is no JSON is
-    /// the backend's to refuse.
-    fn wants(
-        &self,
-        parts: &Parts,
-        body: &[u8],
-        job: Option<&SentJob<'_>>,
-    ) -> Result<Vec<Want>, Fault> {
-        let tenant = crate::proxy::job::tenant(&parts.headers);
-        let tenant = self.live().trusted(tenant);
-        if let Some(job) = job {
-            let queue = filed(job.queue);
-            check_name(&queue, || "options.queue".to_owned())?;
-            let want = self.want(&queue, job.whole, tenant);
-            return Ok(want.into_iter().collect());
-        }
-        let whole = match Json::parse(body, DEPTH) {
-            Ok(whole) => whole,
-            Err(error) => return Fault::unread(error).map_or(Ok(Vec::new()), Err),
-        };
-        if has_several(whole, "jobs") {
-            return Err(several_batches());
-        }
-        let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
-        let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
-        for (nth, job) in jobs.enumerate() {
-            if is_ambiguous(job) {
-                return Err(ambiguous(&format!("jobs[{nth}].")));
+/// The same, where the first answer was none: by looks, and by waiting for room.
+async fn admit_later(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &Bytes,
+    sends: Sends,
+    mut wants: Vec<Want>,
+    patience: Duration,
+    mut answer: Admission,
+) -> Result<Places, Fault> {
+    // Only looks need it, and they are rare.
+    let scope = || proxy.sidecar.scopes.of(&parts.headers);
+    let mut looked_for_tenant = false;
+    loop {
+        match answer {
+            Admission::Go(places) => return Ok(places),
+            Admission::Away(away) => return Err(unasked(away)),
+            Admission::Look(looks) => depth::see(proxy, looks, scope()).await,
+            Admission::Full(full)
+                if full.met == BoundMet::Tenant && full.ever && !looked_for_tenant =>
+            {
+                looked_for_tenant = true;
+                depth::see(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
             }
-            let queue = queue_of(job);
-            check_name(&queue, || format!("jobs[{nth}].options.queue"))?;
-            match wants.get_mut(&*queue) {
-                Some(want) => {
-                    want.jobs += 1;
-                    want.sizes.push(job.raw().len() as u64);
-                    tell_apart(job, want, tenant);
+            Admission::Drop(queue) => {
+                let gone = overflow::drop_first(proxy, Arc::clone(&queue), scope()).await;
+                tried_to_drop(&mut wants, &queue, u64::from(gone));
+            }
+            Admission::Full(full) => {
+                let blocks = full.strategy == OverflowStrategy::Block && full.ever;
+                let longest = longest_wait(&wants).min(patience);
+                if !blocks || longest.is_zero() || full.met == BoundMet::Rate {
+                    return Err(full::full(&proxy.sidecar, &full, body, sends));
                 }
-                None => {
-                    let Some(want) = self.want(&queue, job, tenant) else {
-                        continue;
-                    };
-                    if wants.len() == MOST_QUEUES {
-                        let most = format!(
-                            "must go into at most {MOST_QUEUES} queues with bounds; send the others in \
-                             another batch"
-                        );
-                        return Err(Fault::field("jobs", &most));
-                    }
-                    wants.insert(Arc::clone(&want.queue), want);
-                }
+                let until = Instant::now() + longest;
+                let places = blocked(proxy, wants, scope(), until, full).await;
+                return places.map_err(|full| full::full(&proxy.sidecar, &full, body, sends));
             }
         }
-        Ok(wants.into_values().collect())
+        answer = proxy
+            .sidecar
+            .admit
+            .pressure
+            .ask(&mut wants, depth::now(&proxy.sidecar));
     }
+}
 
-    /// What one job wants.
-    fn want(&self, queue: &str, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
-        let bounds = self.pressure.bounds(queue);
-        let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
-        if !has_own {
-            self.unbounded.note(queue);
+/// Settles the places of an enqueue, drops jobs for it, and looks at its queues if that is due. The look comes
+/// last, because an enqueue on its way would count twice.
+pub(super) async fn settled(
+    proxy: &Proxy,
+    mut places: Places,
+    answer: &mut Result<Reply, UpstreamError>,
+    scope: u64,
+) {
+    let looks = std::mem::take(&mut places.look);
+    if let Some(overflow) = settle_places(&proxy.sidecar, places, answer) {
+        // It is rare, and every enqueue would have to have room for it.
+        Box::pin(overflow::drop_oldest(proxy, overflow, scope)).await;
+    }
+    for queue in looks {
+        if proxy
+            .sidecar
+            .admit
+            .pressure
+            .begin_look(&queue, LookKind::Open)
+        {
+            depth::look_soon(proxy, queue, scope);
         }
-        let bounds = bounds?;
-        let pace = bounds.max_wait.and_then(|_| self.pace(queue));
-        let drops = bounds.strategy == Strategy::DropOldest;
-        let mut want = Want {
-            queue: Arc::from(queue),
-            bounds,
-            jobs: 1,
-            sizes: vec![job.raw().len() as u64],
-            keys: Vec::new(),
-            tenants: Vec::new(),
-            droppable: Vec::new(),
-            pace,
-            paused: drops && self.paused.has(queue),
-            gone: 0,
-            drop: 0,
-        };
-        tell_apart(job, &mut want, tenant);
-        Some(want)
     }
+}
 
-    /// The fastest that jobs of a queue may start under limits that all of them meet, a second.
-    fn pace(&self, queue: &str) -> Option<f64> {
-        let live = self.live();
-        let gate = live.policies.gate(queue);
-        let set = self.set_for_queue(queue);
-        let all = gate.limited.iter().map(|one| &one.limits);
-        let all = all.chain(set.as_ref().map(|set| &set.limits));
-        all.filter_map(slowest).min_by(f64::total_cmp)
-    }
-
-    /// What became of an enqueue that had places; the reply tells how near its bounds are. Says which jobs are
-    /// to go for it, if any.
-    fn settle_places(
-        &self,
-        places: Places,
-        answer: &mut Result<Reply, UpstreamError>,
-    ) -> Option<Overflow> {
-        let stored = match &answer {
-            Ok(reply) => match reply.status {
-                StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
-                // Between us and the backend: it may have been carried out.
-                StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => true,
-                // A duplicate that was ignored, and refusals of all kinds.
-                _ => false,
+/// Waits in line for room. Hanging up leaves the line.
+async fn blocked(
+    proxy: &Proxy,
+    mut wants: Vec<Want>,
+    scope: u64,
+    until: Instant,
+    full: Box<Full>,
+) -> Result<Places, Box<Full>> {
+    let sidecar = &proxy.sidecar;
+    let most = sidecar.live().settings.max_blocked();
+    let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
+    let Some(mut turn) = sidecar.admit.pressure.stand(wants.clone(), most) else {
+        return Err(full);
+    };
+    // Room may have come before it stood there.
+    sidecar.admit.pressure.wake(depth::now(sidecar));
+    loop {
+        let due = queues
+            .iter()
+            .filter_map(|q| sidecar.admit.pressure.look_due(q));
+        let due = due.min().max(Some(Instant::now() + LOOK));
+        tokio::select! {
+            biased;
+            come = turn.come() => match come {
+                Some(Come::Places(places)) => return Ok(places),
+                Some(Come::Drop(queue)) => {
+                    let gone = u64::from(overflow::drop_first(proxy, Arc::clone(&queue), scope).await);
+                    tried_to_drop(&mut wants, &queue, gone);
+                    turn.dropped(&queue, gone);
+                    sidecar.admit.pressure.wake(depth::now(sidecar));
+                }
+                None => return Err(full),
             },
-            Err(error) => error.in_doubt(),
-        };
-        let mut to_drop = match stored {
-            true => places.to_drop(),
-            false => Vec::new(),
-        };
-        if let (Ok(reply), false) = (&answer, to_drop.is_empty()) {
-            // Those that wait for a time are not among what is available.
-            for (later, _) in Sidecar::scheduled_in(&reply.body) {
-                let of_queue = to_drop.iter_mut().find(|(queue, ..)| **queue == *later);
-                if let Some((.., here)) = of_queue {
-                    *here = here.saturating_sub(1);
+            () = sleep_until(until) => break,
+            () = sidecar.tasks.draining.cancelled() => break,
+            () = sleep_until(due.unwrap_or(until)) => {
+                for queue in &queues {
+                    if sidecar.admit.pressure.begin_due_look(queue, Instant::now()) {
+                        depth::look_soon(proxy, Arc::clone(queue), scope);
+                    }
+                }
+                for look in where_tenant_is(sidecar, &full).into_iter().filter(|look| look.begin) {
+                    depth::look_soon(proxy, look.queue, scope);
                 }
             }
         }
-        let ids = match &answer {
-            Ok(reply) if stored && places.wants_ids() => Sidecar::stored_ids(&reply.body),
-            _ => Vec::new(),
-        };
-        let outcome = match stored {
-            true => Outcome::Stored,
-            false => Outcome::Refused,
-        };
-        let levels = places.settle(outcome, &ids);
-        let overflow = (!to_drop.is_empty()).then(|| Overflow {
-            queues: to_drop,
-            stored: ids.into_iter().map(|(_, id)| id).collect(),
-        });
-        self.tell_edges(&levels);
-        let Ok(reply) = answer else {
-            return overflow;
-        };
-        if reply.status != StatusCode::CREATED {
-            return overflow;
+    }
+    drop(turn);
+    sidecar
+        .admit
+        .pressure
+        .ask_last(&mut wants, full, depth::now(sidecar))
+}
+
+/// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
+/// back, and nobody looks at a queue that is not used.
+fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<Looking> {
+    let tenant = full.key.as_ref().filter(|_| full.met == BoundMet::Tenant);
+    tenant.map_or_else(Vec::new, |tenant| {
+        (sidecar.admit.pressure).look_for_tenant(tenant, AT_ONCE, Instant::now())
+    })
+}
+
+/// The places that an enqueue of a job, or of a batch, wants in bounded queues, by name. None of a body that is
+/// JSON to nobody: the backend refuses it.
+fn wants(
+    sidecar: &Sidecar,
+    parts: &Parts,
+    body: &[u8],
+    job: Option<&SentJob<'_>>,
+) -> Result<Vec<Want>, Fault> {
+    let tenant = crate::proxy::job::tenant(&parts.headers);
+    let tenant = sidecar.live().trusted(tenant);
+    if let Some(job) = job {
+        let queue = filed(job.queue);
+        check_name(&queue, || "options.queue".to_owned())?;
+        let want = want(sidecar, &queue, job.whole, tenant);
+        return Ok(want.into_iter().collect());
+    }
+    let whole = match Json::parse(body, DEPTH) {
+        Ok(whole) => whole,
+        Err(error) => return unreadable(body, error).map_or(Ok(Vec::new()), Err),
+    };
+    if has_several(whole, "jobs") {
+        return Err(several_batches());
+    }
+    let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+    let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
+    for (nth, job) in jobs.enumerate() {
+        if is_ambiguous(job) {
+            return Err(ambiguous(&format!("jobs[{nth}].")));
         }
-        self.note_scheduled(reply);
-        if let [(queue, _)] = &*levels {
-            self.stats.keep(queue, reply);
-        }
-        let near = levels.iter().map(|(_, level)| level);
-        let near = near.filter(|level| level.above);
-        let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
-        if let Some((level, nearest)) = most.and_then(|level| Some((level, level.most?))) {
-            let pressure = (level.pressure() * 1e4).round() / 1e4;
-            reply
-                .headers
-                .extend(depth_headers(level.depth, level.max_depth, nearest.bound));
-            if let Ok(value) = HeaderValue::try_from(pressure.to_string()) {
-                reply.headers.insert(PRESSURE_HEADER, value);
+        let queue = queue_of(job);
+        check_name(&queue, || format!("jobs[{nth}].options.queue"))?;
+        match wants.get_mut(&*queue) {
+            Some(want) => {
+                want.jobs += 1;
+                want.sizes.push(job.raw().len() as u64);
+                tell_apart(job, want, tenant);
+            }
+            None => {
+                let Some(want) = want(sidecar, &queue, job, tenant) else {
+                    continue;
+                };
+                if wants.len() == MOST_QUEUES {
+                    let most = format!(
+                        "must go into at most {MOST_QUEUES} queues with bounds; send the others in \
+                         another batch"
+                    );
+                    return Err(Fault::field("jobs", &most));
+                }
+                wants.insert(Arc::clone(&want.queue), want);
             }
         }
-        overflow
     }
+    Ok(wants.into_values().collect())
+}
+
+/// The place that one job wants.
+fn want(sidecar: &Sidecar, queue: &str, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
+    let bounds = sidecar.admit.pressure.bounds(queue);
+    let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
+    if !has_own {
+        sidecar.admit.unbounded.note(queue);
+    }
+    let bounds = bounds?;
+    let drops = bounds.strategy == OverflowStrategy::DropOldest;
+    let mut want = Want {
+        queue: Arc::from(queue),
+        bounds,
+        jobs: 1,
+        sizes: vec![job.raw().len() as u64],
+        keys: Vec::new(),
+        tenants: Vec::new(),
+        droppable: Vec::new(),
+        paused: drops && sidecar.fetching.paused.has(queue),
+        gone: 0,
+        drop: 0,
+    };
+    tell_apart(job, &mut want, tenant);
+    Some(want)
+}
+
+/// Settles the places of an enqueue, and says in its reply how near its bounds are. Returns which jobs are to be
+/// dropped for it.
+fn settle_places(
+    sidecar: &Sidecar,
+    places: Places,
+    answer: &mut Result<Reply, UpstreamError>,
+) -> Option<Overflow> {
+    let stored = match &answer {
+        Ok(reply) => match reply.status {
+            StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
+            // Between us and the backend: it may have been carried out.
+            StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => true,
+            // A duplicate that was ignored, and refusals of all kinds.
+            _ => false,
+        },
+        Err(error) => error.in_doubt(),
+    };
+    let mut to_drop = match stored {
+        true => places.to_drop(),
+        false => Vec::new(),
+    };
+    if let (Ok(reply), false) = (&answer, to_drop.is_empty()) {
+        // Those that wait for a time are not among what is available.
+        for (later, _) in depth::scheduled_in(&reply.body) {
+            let of_queue = to_drop.iter_mut().find(|(queue, ..)| **queue == *later);
+            if let Some((.., here)) = of_queue {
+                *here = here.saturating_sub(1);
+            }
+        }
+    }
+    let ids = match &answer {
+        Ok(reply) if stored && places.wants_ids() => depth::stored_ids(&reply.body),
+        _ => Vec::new(),
+    };
+    let outcome = match stored {
+        true => EnqueueOutcome::Stored,
+        false => EnqueueOutcome::Refused,
+    };
+    let levels = places.settle(outcome, &ids);
+    let overflow = (!to_drop.is_empty()).then(|| Overflow {
+        queues: to_drop,
+        stored: ids.into_iter().map(|(_, id)| id).collect(),
+    });
+    depth::tell_edges(sidecar, &levels);
+    let Ok(reply) = answer else {
+        return overflow;
+    };
+    if reply.status != StatusCode::CREATED {
+        return overflow;
+    }
+    depth::note_scheduled(sidecar, reply);
+    if let [(queue, _)] = &*levels {
+        sidecar.admit.stats.keep(queue, reply);
+    }
+    let near = levels.iter().map(|(_, level)| level);
+    let near = near.filter(|level| level.above);
+    let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
+    if let Some((level, nearest)) = most.and_then(|level| Some((level, level.most?))) {
+        let pressure = (level.pressure() * 1e4).round() / 1e4;
+        reply
+            .headers
+            .extend(depth_headers(level.depth, level.max_depth, nearest.bound));
+        if let Ok(value) = HeaderValue::try_from(pressure.to_string()) {
+            reply.headers.insert(PRESSURE_HEADER, value);
+        }
+    }
+    overflow
 }
 
 /// Refuses a name that is too long to be remembered.
@@ -379,18 +383,18 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
         Arc::from(key.as_str())
     });
     let owner = want.bounds.tenants.then(|| owner_of(&view));
-    let droppable = want.bounds.drops_by.as_ref().map(|by| {
-        let (Rendered::Whole(owner) | Rendered::Missing(_, owner)) = by.render(&view);
+    let drops = want.bounds.strategy == OverflowStrategy::DropOldest;
+    let priority = drops.then(|| {
         let priority = options.and_then(|options| options.get("priority"));
         let priority = priority.or(job.get("priority")).and_then(|p| p.int());
-        (Arc::from(owner.as_str()), priority.unwrap_or(0))
+        priority.unwrap_or(0)
     });
     want.keys.extend(key);
     want.tenants.extend(owner);
-    want.droppable.extend(droppable);
+    want.droppable.extend(priority);
 }
 
-/// Whose a job is, as its bound names it.
+/// The tenant of a job, as its bound names it.
 fn owner_of(job: &JobView<'_>) -> Arc<str> {
     match job.tenant_id() {
         Some(id) if id.len() <= Key::MAX => Arc::from(&*id),
@@ -404,16 +408,6 @@ fn owner_of(job: &JobView<'_>) -> Arc<str> {
 fn longest_wait(wants: &[Want]) -> Duration {
     let longest = wants.iter().map(|want| want.bounds.block_timeout_max);
     longest.min().unwrap_or_default()
-}
-
-/// The starts a second that limits allow at most; `None`: as many as may be.
-fn slowest(limits: &Limits) -> Option<f64> {
-    let a_second = |limit: u32, period: u64| f64::from(limit) * 1e6 / period as f64;
-    let rates = limits.rates.iter();
-    let rates = rates.map(|rate| a_second(rate.limit.get(), rate.period.get()));
-    let throttle = limits.throttle;
-    let throttle = throttle.map(|t| a_second(t.limit.get(), t.period.get()));
-    rates.chain(throttle).min_by(f64::total_cmp)
 }
 
 /// How long the producer would wait (`OJS-Block-Timeout`, in seconds).
@@ -450,7 +444,7 @@ fn unasked(away: Away) -> Fault {
                 .later(Duration::from_secs(1));
         }
     };
-    let mut fault = Fault::backend(&error, false);
+    let mut fault = Fault::backend(&error);
     fault.message = format!("nothing was stored: {error}, and the queue has a bound");
     fault
 }

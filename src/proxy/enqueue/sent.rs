@@ -1,14 +1,21 @@
-//! A job that is enqueued, read in one pass: what of it matters here is noted while its text is checked.
-//! Nearly all enqueues are of one job that brings no limits, and this is all that they cost.
+//! Reads an enqueued job in one pass, while its text is checked. Nearly all enqueues are of one job that brings no
+//! limits, and this is all that they cost.
 
 use super::Sends;
 use crate::json::{self, Json, JsonError, Member, MemberName, Reader};
 use crate::policy::job::queue_of;
 use crate::proxy::DEPTH;
 use crate::proxy::mirror::NEEDLE;
+use crate::proxy::respond::Fault;
 
 /// The option whose value backends do not give back.
 pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
+
+/// The byte order marks of UTF-8 and of UTF-16; that of UTF-32 begins as one of them or with NUL.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xEF\xBB\xBF", b"\xFE\xFF", b"\xFF\xFE"];
+
+/// Numbers that JSON does not have, as some backends read them: Python's do by default.
+const NO_NUMBERS: [&[u8]; 2] = [b"nan", b"inf"];
 
 /// A job as a producer sends it.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +34,7 @@ pub(super) struct SentJob<'a> {
 }
 
 /// Whether a job has several `options`, or a queue several times in them, in whatever spelling. Some backends take the
-/// last, some the one in their own spelling, and some put them together, so nobody here knows which queue it goes to.
+/// last, some the one in their own spelling, and some put them together, so its queue is not known.
 pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
     has_several(job, "options") || (job.get("options")).is_some_and(|all| has_several(all, "queue"))
 }
@@ -53,6 +60,49 @@ pub(super) fn may_have_flat(body: &[u8], sends: Sends) -> bool {
             jobs.any(is_flat)
         }),
     }
+}
+
+/// 400 for a body that some backends understand and we do not: its jobs would go round limits and bounds. `None`: it
+/// is no JSON to any backend, which will say so.
+pub(super) fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
+    let why = match error {
+        JsonError::Deep(_) => return Some(Fault::deep()),
+        JsonError::Trailing(_) => return Some(Fault::bad_request(error.to_string())),
+        JsonError::Malformed(_) if BYTE_ORDER_MARKS.iter().any(|mark| body.starts_with(mark)) => {
+            "the body begins with a byte order mark"
+        }
+        JsonError::Malformed(_) if is_wide(body) => "the body is in UTF-16 or UTF-32",
+        JsonError::Malformed(at) if is_no_number(body.get(at..).unwrap_or_default()) => {
+            "the body has a number in it that JSON does not have, such as NaN or Infinity"
+        }
+        JsonError::Malformed(_) => return None,
+    };
+    let mut fault = Fault::bad_request(why);
+    fault.hint = Some("send JSON as RFC 8259 has it: in UTF-8, without a byte order mark");
+    Some(fault)
+}
+
+/// Whether a body is JSON in UTF-16 or UTF-32: then a character of its first two has a NUL byte.
+fn is_wide(body: &[u8]) -> bool {
+    body.iter().take(4).any(|byte| *byte == 0)
+}
+
+/// Whether a text begins with such a number, or with what follows its sign.
+fn is_no_number(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let first = text.get(..3).unwrap_or_default();
+    NO_NUMBERS
+        .iter()
+        .any(|word| first.eq_ignore_ascii_case(word))
+}
+
+/// As [`json::may_name`], in whatever encoding the body is.
+pub(super) fn may_name(body: &[u8], needle: &str) -> bool {
+    if !is_wide(body) {
+        return json::may_name(body, needle);
+    }
+    let narrow: Vec<u8> = body.iter().copied().filter(|byte| *byte != 0).collect();
+    json::may_name(&narrow, needle)
 }
 
 /// Whether an object has several members of this name, in whatever spelling.

@@ -1,26 +1,47 @@
-//! Claiming: how many jobs may be asked of the backend, and asking for them.
+//! Claims: how many jobs may be asked of the backend, and asking for them in tasks of their own.
+//!
+//! What a claim brings is held, whoever asked for it and whether or not anybody still waits. Of a limited queue there
+//! is one claim at a time for each scope: FETCHes that come meanwhile wait for it, and the next one asks for what all
+//! of them miss.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use http::HeaderMap;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::asked::Asked;
-use super::handout::HandOut;
-use super::start::Claims;
-use crate::hold::{Held, Lane, Lookahead, Prospect};
-use crate::limit::{EARLY, Room, Timestamp};
+use super::grant::Claims as Asks;
+use crate::hold::{Behind, Coming, Held, Lane, Lookahead, Prospect};
+use crate::limit::{Limited, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::Gate;
-use crate::proxy::job::{Origin, Shown};
-use crate::proxy::{Proxy, Sidecar, job};
-use crate::store::Place;
+use crate::pressure::TakenTo;
+use crate::proxy::control::{named, overrides};
+use crate::proxy::job::{self, ClaimOrigin, Shown, micros};
+use crate::proxy::sweep::end_unheld;
+use crate::proxy::{Proxy, Sidecar, depth, tell};
+use crate::store::{Claimed, LedgerExt, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
+
+/// How far ahead of its start a job of a queue with limits of its own is claimed: then the backend's answer time
+/// costs those limits nothing. In microseconds.
+pub(super) const AHEAD: u64 = 200_000;
+
+/// How long others wait for a claim that is under way: then it may hang, and they make one of their own.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Claims that are made at once where each must be for one job, under an id of its own.
+const ALONE_AT_ONCE: usize = 8;
 
 /// What a worker asked for.
 #[derive(Clone, Debug)]
@@ -42,339 +63,460 @@ pub(super) struct Wanted {
     pub(super) asked: Option<Asked>,
 }
 
-/// Queues that are asked together: one that limits can touch, or a run of others.
-#[derive(Clone, Debug)]
-pub(super) struct Section {
-    pub(super) lanes: SmallVec<[Lane; 1]>,
-    /// What the name of a limited queue says; `None`: no limit can touch these queues.
-    pub(super) gate: Option<Gate>,
+/// How many jobs may be asked for now, and if none, when that may change by itself.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Cap {
+    pub(super) jobs: usize,
+    pub(super) prospect: Prospect,
+    /// When the queue's own limits let the next one start, as far as time goes.
+    pub(super) opens: Option<Timestamp>,
+    /// The policy of the queue's own limit that has no room.
+    pub(super) policy: Option<Arc<str>>,
 }
 
 /// How a claim ended.
-pub(super) enum Answer {
-    /// Jobs; `short`: the queue has no more.
+#[derive(Clone, Debug)]
+pub(super) enum ClaimEnd {
+    /// Its jobs are held; `short`: the queue has no more.
     Jobs { short: bool },
     /// The backend said something else; it is passed on as it is.
     Other(Reply),
+    /// The backend did not answer.
+    Lost(UpstreamError),
 }
 
-/// The jobs of a FETCH reply.
-pub(super) struct Came {
-    /// How many it shows.
-    pub(super) shown: usize,
-    /// Whether it may be handed on as it is if all of them start.
-    pub(super) clear: bool,
-    /// Those that can be read.
-    pub(super) jobs: Vec<Held>,
+/// A claim that is under way, for those who wait for it.
+#[derive(Clone, Debug)]
+pub(super) struct ClaimTask(watch::Receiver<Option<ClaimEnd>>);
+
+impl ClaimTask {
+    /// How it ended.
+    pub(super) async fn end(&mut self) -> ClaimEnd {
+        let end = self.0.wait_for(Option::is_some).await;
+        let end = end.ok().and_then(|end| end.clone());
+        // Only a panic in there could lose it, and would have been logged.
+        end.unwrap_or(ClaimEnd::Jobs { short: true })
+    }
 }
 
-/// How many jobs may be asked for now, and if none, when that may change by itself.
-#[derive(Clone, Default)]
-pub(super) struct Allowance {
+/// The claims of limited queues that are under way.
+#[derive(Default, Debug)]
+pub(in crate::proxy) struct Claims {
+    lanes: Mutex<HashMap<Lane, LaneClaims>>,
+    /// How long the backend took to answer the last one, in microseconds.
+    took: AtomicU64,
+}
+
+#[derive(Default, Debug)]
+struct LaneClaims {
+    /// The latest claim, and when it was made.
+    running: Option<(ClaimTask, Instant)>,
+    /// Jobs that FETCHes wait for.
+    missed: usize,
+}
+
+impl Claims {
+    /// The claim of a lane that is under way.
+    pub(super) fn running(&self, lane: &Lane) -> Option<ClaimTask> {
+        let lanes = self.lanes.lock();
+        let (task, begun) = lanes.get(lane)?.running.as_ref()?;
+        (tick::now().saturating_duration_since(*begun) < PATIENCE).then(|| task.clone())
+    }
+
+    /// Whether the backend took longer than that to answer the last claim.
+    pub(super) fn took_longer(&self, than: Duration) -> bool {
+        self.took.load(Ordering::Relaxed) > micros(than)
+    }
+
+    /// How many jobs of a lane FETCHes wait for.
+    pub(super) fn missed(&self, lane: &Lane) -> usize {
+        self.lanes.lock().get(lane).map_or(0, |of| of.missed)
+    }
+
+    fn begin(&self, lane: &Lane, task: &ClaimTask, now: Instant) {
+        self.change(lane, |of| of.running = Some((task.clone(), now)));
+    }
+
+    fn end(&self, lane: &Lane, begun: Instant) {
+        let took = tick::now().saturating_duration_since(begun);
+        self.took.store(micros(took), Ordering::Relaxed);
+        self.change(lane, |of| {
+            // Another one may have been made meanwhile.
+            let is_it = |(_, at): &(ClaimTask, Instant)| *at == begun;
+            if of.running.as_ref().is_some_and(is_it) {
+                of.running = None;
+            }
+        });
+    }
+
+    fn change(&self, lane: &Lane, change: impl FnOnce(&mut LaneClaims)) {
+        let mut lanes = self.lanes.lock();
+        let of = lanes.entry_ref(lane).or_default();
+        change(of);
+        if of.running.is_none() && of.missed == 0 {
+            lanes.remove(lane);
+        }
+    }
+}
+
+/// A FETCH misses so many jobs of a lane, until this is dropped.
+pub(super) struct Missing {
+    sidecar: Arc<Sidecar>,
+    lane: Lane,
+    jobs: usize,
+}
+
+impl Missing {
+    pub(super) fn new(sidecar: &Arc<Sidecar>, lane: &Lane, jobs: usize) -> Missing {
+        let claims = &sidecar.fetching.claims;
+        claims.change(lane, |of| of.missed += jobs);
+        Missing {
+            sidecar: Arc::clone(sidecar),
+            lane: lane.clone(),
+            jobs,
+        }
+    }
+
+    /// Whether they are of this lane.
+    pub(super) fn is_of(&self, lane: &Lane) -> bool {
+        self.lane == *lane
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        let claims = &self.sidecar.fetching.claims;
+        claims.change(&self.lane, |of| {
+            of.missed = of.missed.saturating_sub(self.jobs)
+        });
+    }
+}
+
+/// One claim: what is asked of the backend, and in whose name.
+pub(super) struct Claim {
+    pub(super) proxy: Proxy,
+    pub(super) wanted: Arc<Wanted>,
+    /// One limited queue, or a run of others.
+    pub(super) lanes: SmallVec<[Lane; 1]>,
+    /// Whether limits can touch these queues.
+    pub(super) limited: bool,
     pub(super) jobs: usize,
-    pub(super) prospect: Prospect,
-    /// The policy of the queue's own limit that has no room.
-    pub(super) policy: Option<Arc<str>>,
-    /// When the one job may start that is asked for before it may.
-    pub(super) start: Option<Timestamp>,
 }
 
-/// A start for which a job may be claimed before there is room, and from when on.
-struct Ahead {
-    start: Timestamp,
-    from: Timestamp,
-}
-
-impl Allowance {
-    pub(super) fn of(jobs: usize) -> Allowance {
-        Allowance {
-            jobs,
-            ..Allowance::default()
+impl Claim {
+    /// Makes the claim in a task of its own.
+    pub(super) fn start(mut self) -> ClaimTask {
+        let sidecar = Arc::clone(&self.proxy.sidecar);
+        if self.is_alone() {
+            self.jobs = self.jobs.min(ALONE_AT_ONCE);
         }
-    }
-}
-
-impl Wanted {
-    /// The queues that it names.
-    pub(super) fn queues(&self) -> &[Arc<str>] {
-        self.asked.as_ref().map_or(&[], |asked| &asked.queues)
-    }
-
-    /// The visibility it asked for.
-    pub(super) fn visibility(&self) -> Option<Duration> {
-        self.asked.as_ref()?.visibility
-    }
-}
-
-impl Proxy {
-    /// How many of `n` jobs may be claimed from a limited queue: its room less what is promised to
-    /// jobs that wait for nothing else, and the lookahead that is free where limits are by key. One job may be
-    /// claimed `ahead` of its room, by as much as the backend takes to give it out.
-    pub(super) async fn allowance(
-        &self,
-        lane: &Lane,
-        gate: &Gate,
-        n: usize,
-        ahead: bool,
-    ) -> Allowance {
-        let sidecar = &self.sidecar;
-        let mut jobs = n;
-        let (mut prospect, mut policy, mut start) = (Prospect::default(), None, None);
-        let limited = sidecar.limits_now(&lane.queue, &gate.limited);
-        if !limited.is_empty() {
-            if sidecar.hold.is_refused(lane, gate, sidecar.store.now()) {
-                return Allowance::default();
+        let (tell, end) = watch::channel(None);
+        let (task, begun) = (ClaimTask(end), tick::now());
+        let lane = self.lanes.first().cloned();
+        let coming = (lane.as_ref()).map(|lane| sidecar.hold.asking(lane, self.jobs, begun));
+        let of_limited = lane.filter(|_| self.limited);
+        if let Some(lane) = &of_limited {
+            sidecar.fetching.claims.begin(lane, &task, begun);
+        }
+        // What nothing limits has a claim for each FETCH: who hung up is counted.
+        let tasks = match self.limited {
+            true => &sidecar.tasks.own,
+            false => &sidecar.tasks.left,
+        };
+        let sidecar = Arc::clone(&sidecar);
+        let _task = tasks.spawn(async move {
+            let end = self.run(coming).await;
+            if let Some(lane) = &of_limited {
+                sidecar.fetching.claims.end(lane, begun);
             }
-            let Ok(room) = sidecar.store.room(&limited).await else {
-                return Allowance::default();
-            };
-            let promised = sidecar.hold.promised(&lane.queue, gate);
-            let ahead = sidecar.ahead(&room).filter(|_| ahead && promised == 0);
-            let soon = sidecar.store.now().plus(EARLY);
-            start = (ahead.as_ref()).and_then(|ahead| (ahead.from <= soon).then_some(ahead.start));
-            jobs = jobs.min(match start {
-                Some(_) => 1,
-                None => (room.starts as usize).saturating_sub(promised),
+            tell.send_replace(Some(end));
+        });
+        task
+    }
+
+    /// Whether no other claim may be under its id: one claim id never covers held jobs and jobs out with a worker where
+    /// liveness is by worker.
+    fn is_alone(&self) -> bool {
+        self.limited && self.proxy.sidecar.backend.worker_liveness()
+    }
+
+    async fn run(self, coming: Option<Coming>) -> ClaimEnd {
+        let jobs = self.jobs;
+        let end = match self.is_alone() && jobs > 1 {
+            true => self.one_by_one().await,
+            false => self.ask(jobs).await,
+        };
+        if let Some(coming) = coming {
+            coming.answered(match end {
+                ClaimEnd::Jobs { short: false } => Behind::More,
+                _ => Behind::Nothing,
             });
-            let paused = limited.iter().find(|l| l.limits.concurrency == Some(0));
-            if jobs == 0 {
-                let by = paused.or(limited.get(room.by));
-                policy = by.map(|by| Arc::clone(&by.policy));
-            }
-            if jobs == 0 && paused.is_none() && sidecar.hold.more(lane) {
-                prospect = match room.slot {
-                    true => Prospect::slot_from(room.at.unwrap_or_default()),
-                    false => Prospect {
-                        at: ahead.map(|ahead| ahead.from).or(room.at),
-                        slot: None,
-                    },
-                };
-            }
         }
-        if gate.keyed || limited.is_empty() {
-            let (max, bytes) = {
-                let settings = &sidecar.live().settings;
-                (sidecar.hold_max(settings), settings.hold_bytes)
-            };
-            let free = match sidecar.hold.lookahead(lane, max, bytes) {
-                Lookahead::Free(free) => free,
-                Lookahead::Full => 0,
-                Lookahead::Soon => {
-                    prospect = Prospect::slot();
-                    0
-                }
-            };
-            jobs = jobs.min(free);
-        }
-        Allowance {
-            jobs,
-            prospect,
-            policy,
-            start,
-        }
+        end
     }
 
-    /// Asks the backend for the jobs of a section that are allowed. What comes and may start at once goes `out`, the
-    /// rest into the hold. Limited queues are claimed under the sidecar's id, others under the worker's own.
-    pub(super) async fn claim(
-        &self,
-        wanted: &Wanted,
-        section: &Section,
-        allowed: &Allowance,
-        out: &mut HandOut,
-    ) -> Result<Answer, UpstreamError> {
-        let sidecar = &self.sidecar;
-        let (Some(first), Some(asked)) = (section.lanes.first(), &wanted.asked) else {
-            return Ok(Answer::Jobs { short: true });
+    /// Asks for each job by itself.
+    async fn one_by_one(self) -> ClaimEnd {
+        let (claim, mut asking) = (Arc::new(self), JoinSet::new());
+        for _ in 0..claim.jobs {
+            let claim = Arc::clone(&claim);
+            asking.spawn(async move { claim.ask(1).await });
+        }
+        let mut all = ClaimEnd::Jobs { short: false };
+        while let Some(end) = asking.join_next().await {
+            match end {
+                Ok(ClaimEnd::Jobs { short: false }) | Err(_) => {}
+                Ok(end) => all = end,
+            }
+        }
+        all
+    }
+
+    /// Asks the backend for `n` jobs, and holds what comes. Limited queues are claimed under the sidecar's id, others
+    /// under the worker's own.
+    async fn ask(&self, n: usize) -> ClaimEnd {
+        let (proxy, wanted) = (&self.proxy, &self.wanted);
+        let sidecar = &proxy.sidecar;
+        let Some(asked) = &wanted.asked else {
+            return ClaimEnd::Jobs { short: true };
         };
-        let alone = section.gate.is_some() && sidecar.backend.worker_liveness();
-        let n = if alone { 1 } else { allowed.jobs };
-        let own = match section.gate {
-            Some(_) => None,
-            None => asked.worker_id(&wanted.body),
+        let own = match self.limited {
+            true => None,
+            false => asked.worker_id(&wanted.body),
         };
-        let said = section.gate.is_some() || own.is_some();
-        let claim_id = own.unwrap_or_else(|| self.claim_id(alone));
-        let said = said.then_some(&*claim_id);
-        let body = asked.rewritten(&wanted.body, &section.lanes, n, said);
+        let says_id = self.limited || own.is_some();
+        let claim_id = own.unwrap_or_else(|| self.claim_id());
+        let said = says_id.then_some(&*claim_id);
+        let body = asked.rewritten(&wanted.body, &self.lanes, n, said);
         let sent = tick::now();
-        let mark = sidecar.pressure.mark();
-        sidecar.hold.asking(first, n, sent);
-        let answer = self.upstream.call(wanted.call(body.into())).await;
+        let mark = sidecar.admit.pressure.mark();
+        let answer = proxy.upstream.call(wanted.call(body.into())).await;
         let ended = tick::now();
         sidecar.note_call("fetch", &answer, ended - sent);
-        let origin = Origin {
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) => return ClaimEnd::Lost(error),
+        };
+        let origin = ClaimOrigin {
             asked: n,
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
-            lanes: &section.lanes,
+            lanes: &self.lanes,
             claim_id: &claim_id,
             visibility: asked.visibility,
             sent,
             mark,
         };
-        let came = match &answer {
-            Ok(reply) => self.read_reply(reply, &origin, ended).await,
-            Err(_) => None,
+        let Some((shown, jobs)) = sidecar.read_reply(&reply, &origin, ended) else {
+            return ClaimEnd::Other(reply);
         };
-        let got = came.as_ref().map(|came| came.shown);
-        let whole = came
-            .as_ref()
-            .filter(|came| came.clear)
-            .map(|came| came.shown);
-        if let Some(Came { jobs, .. }) = came
-            && !jobs.is_empty()
-        {
+        if !jobs.is_empty() {
             sidecar.accept(wanted);
-            self.came(section, ended - sent, allowed.start).await;
-            self.start_or_hold(jobs, wanted, section, &origin, out)
-                .await;
-        }
-        sidecar
-            .hold
-            .asked(first, n, got.is_some_and(|got| got >= n), ended);
-        let reply = answer?;
-        Ok(match got {
-            Some(got) => {
-                out.came(reply, whole);
-                Answer::Jobs { short: got < n }
+            hold(proxy, jobs, &origin);
+            if self.is_counted_by_siblings() {
+                name(Arc::clone(sidecar), sidecar.hold.take_unnamed()).await;
             }
-            None => Answer::Other(reply),
-        })
+        }
+        ClaimEnd::Jobs { short: shown < n }
     }
 
-    /// The sidecar's worker id to claim under; `alone`: no other claim may be under it.
-    fn claim_id(&self, alone: bool) -> Arc<str> {
-        let sidecar = &self.sidecar;
-        if !alone {
-            return Arc::clone(&sidecar.name);
-        }
-        // One claim id never covers held jobs and jobs out with a worker where liveness is by worker.
-        let number = sidecar.next_claim(sidecar.store.now()).0;
-        Arc::from(format!("{}-{number}", sidecar.name))
+    /// Whether siblings count what is held of these queues, which they read from the store: a job that the backend does
+    /// not show any more, and the store does not show yet, would be room for one more.
+    fn is_counted_by_siblings(&self) -> bool {
+        let sidecar = &self.proxy.sidecar;
+        let has_bound = |lane: &Lane| sidecar.admit.pressure.bounds(&lane.queue).is_some();
+        sidecar.store.is_shared() && self.lanes.iter().any(has_bound)
     }
 
-    /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place.
-    /// `None`: it is no FETCH reply.
-    pub(super) async fn read_reply(
-        &self,
-        reply: &Reply,
-        origin: &Origin<'_>,
-        ended: Instant,
-    ) -> Option<Came> {
-        let sidecar = &self.sidecar;
-        if reply.status != http::StatusCode::OK {
-            return None;
+    /// The sidecar's worker id to claim under.
+    fn claim_id(&self) -> Arc<str> {
+        let sidecar = &self.proxy.sidecar;
+        if !self.is_alone() {
+            return Arc::clone(&sidecar.fetching.worker_id);
         }
-        let Some((all, clear)) = Shown::all(&reply.body, origin.asked) else {
-            sidecar.unreadable(reply);
-            return None;
+        let number = sidecar.fetching.next_claim(sidecar.store.now()).0;
+        Arc::from(format!("{}-{number}", sidecar.fetching.worker_id))
+    }
+}
+
+/// How many starts times alone allow within [`AHEAD`], under limits that each job of a queue has; `None`: no time
+/// limits them.
+pub(super) fn soon(limited: &[Limited]) -> Option<usize> {
+    let within = |limit: u32, period: u64| {
+        let starts = u128::from(limit) * u128::from(AHEAD) / u128::from(period.max(1));
+        usize::try_from(starts).unwrap_or(usize::MAX)
+    };
+    let each = limited.iter().flat_map(|one| {
+        let throttle = one.limits.throttle.as_ref();
+        let throttle = throttle.map(|of| within(of.limit.get(), of.period.get()));
+        let rates = one.limits.rates.iter();
+        rates
+            .map(move |of| within(of.limit.get(), of.period.get()))
+            .chain(throttle)
+    });
+    each.min().map(|starts| starts.max(1))
+}
+
+impl Sidecar {
+    /// How many jobs may be claimed of a limited queue for a FETCH that misses `n`. Where the queue has limits of its
+    /// own: those, and what may start in the time after them, as far as that may start within [`AHEAD`] and is not
+    /// promised to jobs that wait for nothing else. Where limits are by key: what the hold has free.
+    pub(super) async fn cap(&self, lane: &Lane, gate: &Gate, n: usize) -> Cap {
+        let mut cap = Cap {
+            jobs: n,
+            ..Cap::default()
         };
-        let shown = all.len();
-        let mut jobs = Vec::with_capacity(shown);
-        {
-            let live = sidecar.live();
-            let mut reading = sidecar.reading(&reply.body, origin, &live, ended);
-            let read = |job| sidecar.read_job(job, &mut reading);
-            jobs.extend(all.iter().filter_map(read));
+        let limited = overrides::limits_now(self, &lane.queue, &gate.limited);
+        if !limited.is_empty() {
+            cap = self.cap_of_queue(lane, gate, &limited, n).await;
         }
-        once_each(&mut jobs);
-        for _ in jobs.len()..shown {
-            sidecar.metrics.count(Counted::Nonsense);
+        if gate.keyed || limited.is_empty() {
+            let most = self.hold_most(&self.live().settings);
+            let free = match self.hold.lookahead(lane, most) {
+                Lookahead::Free(free) => free,
+                Lookahead::Full => 0,
+                Lookahead::Soon => {
+                    cap.prospect = Prospect::slot();
+                    0
+                }
+            };
+            cap.jobs = cap.jobs.min(free);
         }
-        let clear = clear && jobs.len() == shown;
-        sidecar.metrics.claimed(jobs.len());
-        sidecar.noted(jobs.iter().map(|held: &Held| &held.claimed));
-        self.end_earlier(&jobs).await;
-        for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
-            if let Some(first) = run.first() {
-                sidecar.paused.is_over(&first.claimed.queue, origin.sent);
-            }
-        }
-        sidecar.gated.claimed(origin.lanes, &mut jobs);
-        Some(Came { shown, clear, jobs })
+        cap
     }
 
-    /// Jobs came `after` so long. One that was claimed before its start waits until it may be asked for; nobody else
-    /// claims for that start meanwhile.
-    async fn came(&self, section: &Section, after: Duration, start: Option<Timestamp>) {
-        // What nothing limits comes in numbers, which may take longer.
-        if section.gate.is_some() {
-            self.sidecar.claim_lead.came(after);
+    async fn cap_of_queue(&self, lane: &Lane, gate: &Gate, limited: &[Limited], n: usize) -> Cap {
+        let (promised, soon) = (self.hold.promised(&lane.queue, gate), soon(limited));
+        let is_enough = 2 * promised >= soon.unwrap_or(1);
+        if promised > 0 && is_enough && self.hold.is_refused(lane, gate, self.store.now()) {
+            return Cap::default();
         }
-        if let Some(start) = start {
-            sleep_until(self.sidecar.granted_from(start)).await;
+        let Ok(room) = self.store.room(limited).await else {
+            return Cap::default();
+        };
+        let by_then = self.store.now().plus(AHEAD);
+        let ahead = match room.at {
+            Some(at) if at <= by_then && !room.slot => soon.unwrap_or(0),
+            _ => 0,
+        };
+        let slots = limited.iter().filter_map(|one| one.limits.concurrency);
+        let slots = slots.min().map_or(usize::MAX, |slots| slots as usize);
+        let starts = room.starts as usize;
+        // Only the jobs claimed ahead are bounded here: while the store is lost there may be more starts than slots.
+        let ahead = ahead.min(slots.saturating_sub(starts));
+        let most = starts.saturating_add(ahead);
+        let jobs = most.saturating_sub(promised).min(n.saturating_add(ahead));
+        let mut cap = Cap {
+            jobs,
+            ..Cap::default()
+        };
+        if jobs > 0 {
+            return cap;
         }
+        let paused = limited.iter().find(|one| one.limits.concurrency == Some(0));
+        let by = paused.or(limited.get(room.by));
+        cap.policy = by.map(|by| Arc::clone(&by.policy));
+        if paused.is_none() && self.hold.more(lane) {
+            cap.opens = room.at.filter(|_| !room.slot);
+            cap.prospect = match room.slot {
+                true => Prospect::slot_from(room.at.unwrap_or_default()),
+                false => Prospect {
+                    at: room.at.map(|at| at.minus(AHEAD)),
+                    slot: None,
+                },
+            };
+        }
+        cap
     }
 
-    /// Starts what may start at once of jobs that came just now, and holds the rest.
-    async fn start_or_hold(
-        &self,
-        jobs: Vec<Held>,
-        wanted: &Wanted,
-        section: &Section,
-        origin: &Origin<'_>,
-        out: &mut HandOut,
-    ) {
-        let (want, now) = (wanted.count.saturating_sub(out.len()), tick::now());
-        let proven = |held: &Held| held.is_proven(origin.visibility, now);
-        if self.may_skip_hold(&section.lanes, &jobs, want) && jobs.iter().all(proven) {
-            out.extend(self.start_fresh(jobs, want).await);
-        } else {
-            self.hold(jobs, origin).await;
-        }
-    }
-
-    /// Whether jobs that came just now may be asked for before they are held: they are all of one limited
-    /// queue, the worker wants them all, and nothing of that queue waits that would have to go before them.
-    fn may_skip_hold(&self, lanes: &[Lane], jobs: &[Held], want: usize) -> bool {
-        let sidecar = &self.sidecar;
-        let [lane] = lanes else { return false };
-        jobs.len() <= want
-            && !sidecar.paused.has(&lane.queue)
-            // What leaves a bounded queue is counted where it is held.
-            && !sidecar.pressure.bounds_any(std::slice::from_ref(&lane.queue))
-            && sidecar.hold.is_first(lane, jobs)
-    }
-
-    /// Puts claimed jobs into the hold.
-    pub(super) async fn hold(&self, jobs: Vec<Held>, origin: &Origin<'_>) {
-        let sidecar = &self.sidecar;
-        sidecar.register(&jobs).await;
-        let claimed = sidecar.by_queue(&jobs);
-        sidecar.given_again(&jobs);
-        sidecar.hold.add(jobs);
-        sidecar.fetched(&claimed, origin.mark, false);
-    }
-
-    /// The backend hands the job out again, so an earlier hand-out of it is over, whether its time has
-    /// passed here or not. Where claims do not count, the attempt would not show it: the job would wait
-    /// in the hold for its own slot.
-    async fn end_earlier(&self, held: &[Held]) {
-        let sidecar = &self.sidecar;
-        if held.is_empty() {
-            return;
-        }
-        let claims: Claims<'_> = held.iter().map(|held| &held.claimed).collect();
-        // While the store is away nothing can start, and the question of a start ends them too.
-        let earlier = sidecar.store.claimed(&claims).await.unwrap_or_default();
-        for row in earlier.iter().filter(|row| row.place == Place::Out) {
-            sidecar.over(row);
-            sidecar.metrics.count(Counted::SlotReclaimed);
+    /// The backend gave jobs to this FETCH: its credentials are needed as long as they are out or held.
+    pub(super) fn accept(&self, wanted: &Wanted) {
+        if !wanted.accepted {
+            self.scopes.accept(wanted.scope, &wanted.headers);
         }
     }
 }
 
 impl Sidecar {
-    /// The start for which a job may be claimed before there is this room, if time is all that is missing: by as much
-    /// as the backend takes to give it out.
-    fn ahead(&self, room: &Room) -> Option<Ahead> {
-        let lead = self.claim_lead.now();
-        let start = (room.at).filter(|_| room.starts == 0 && !room.slot && lead > 0)?;
-        Some(Ahead {
-            start,
-            from: start.minus(lead),
-        })
+    /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place. How many it
+    /// shows, and those that can be read; `None`: it is no FETCH reply.
+    pub(super) fn read_reply(
+        &self,
+        reply: &Reply,
+        origin: &ClaimOrigin<'_>,
+        ended: Instant,
+    ) -> Option<(usize, Vec<Held>)> {
+        if reply.status != http::StatusCode::OK {
+            return None;
+        }
+        let Some(all) = Shown::all(&reply.body, origin.asked) else {
+            tell::unreadable(self, reply);
+            return None;
+        };
+        let shown = all.len();
+        let mut jobs = Vec::with_capacity(shown);
+        {
+            let live = self.live();
+            let mut reading = job::reading(self, &reply.body, origin, &live, ended);
+            let read = |job| job::read_job(self, job, &mut reading);
+            jobs.extend(all.iter().filter_map(read));
+        }
+        once_each(&mut jobs);
+        for _ in jobs.len()..shown {
+            self.metrics.count(Counted::Nonsense);
+        }
+        self.metrics.claimed(jobs.len());
+        named::noted(self, jobs.iter().map(|held: &Held| &held.claimed));
+        for run in jobs.chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
+            if let Some(first) = run.first() {
+                self.fetching
+                    .paused
+                    .is_over(&first.claimed.queue, origin.sent);
+            }
+        }
+        self.fetching.backlogs.claimed(origin.lanes, &mut jobs);
+        Some((shown, jobs))
+    }
+}
+
+/// Puts claimed jobs into the hold. From here on earlier claims of them are over, whatever the store grants them.
+pub(super) fn hold(proxy: &Proxy, jobs: Vec<Held>, origin: &ClaimOrigin<'_>) {
+    let sidecar = &proxy.sidecar;
+    let claimed = depth::by_queue(sidecar, &jobs);
+    depth::given_again(sidecar, &jobs);
+    sidecar.hold.add(jobs);
+    depth::fetched(sidecar, &claimed, origin.mark, TakenTo::Hold);
+}
+
+/// Names claims of which the store has not heard, beside everything else: the rows of earlier claims of their jobs end,
+/// and with those their slots. Where claims do not count, nothing else would show that such a slot is free.
+pub(in crate::proxy) fn name_claims(sidecar: &Arc<Sidecar>) {
+    let unnamed = sidecar.hold.take_unnamed();
+    if unnamed.is_empty() {
+        return;
+    }
+    let _task = sidecar.tasks.spawn(name(Arc::clone(sidecar), unnamed));
+}
+
+/// Names these claims to the store.
+async fn name(sidecar: Arc<Sidecar>, unnamed: Vec<Claimed>) {
+    let claims: Asks<'_> = unnamed.iter().collect();
+    // While the store is away nothing can start, and the question of a start ends them too.
+    let taken = sidecar.store.take(&claims, 0).await.unwrap_or_default();
+    sidecar.reclaimed(&taken.ended);
+    let has_left = |of: &&Claimed| !sidecar.hold.has(&of.job);
+    for claimed in unnamed.iter().filter(has_left) {
+        end_unheld(&sidecar, claimed).await;
+    }
+}
+
+impl Sidecar {
+    /// Jobs were claimed again, and these rows of earlier claims ended.
+    pub(super) fn reclaimed(&self, ended: &[Row]) {
+        for row in ended.iter().filter(|row| row.place == Place::Out) {
+            self.over(row);
+            self.metrics.count(Counted::SlotReclaimed);
+        }
     }
 }
 
@@ -401,23 +543,23 @@ fn once_each(jobs: &mut Vec<Held>) {
     }
 }
 
-impl crate::proxy::Sidecar {
-    /// The backend gave jobs to this FETCH: its credentials are needed as long as they are out or held.
-    pub(super) fn accept(&self, wanted: &Wanted) {
-        if !wanted.accepted {
-            self.scopes.accept(wanted.scope, &wanted.headers);
-        }
-    }
-}
-
 impl Wanted {
-    /// Asks for the queues of these sections only, under the worker's own id; says whether there are any.
-    pub(super) fn keep(&mut self, sections: &[Section]) -> bool {
-        let Some(asked) = self.asked.as_ref().filter(|_| !sections.is_empty()) else {
+    /// The queues that it names.
+    pub(super) fn queues(&self) -> &[Arc<str>] {
+        self.asked.as_ref().map_or(&[], |asked| &asked.queues)
+    }
+
+    /// The visibility it asked for.
+    pub(super) fn visibility(&self) -> Option<Duration> {
+        self.asked.as_ref()?.visibility
+    }
+
+    /// Asks for the queues of these lanes only, under the worker's own id; says whether there are any.
+    pub(super) fn keep<'a>(&mut self, lanes: impl Iterator<Item = &'a Lane>) -> bool {
+        let lanes: Vec<Lane> = lanes.cloned().collect();
+        let Some(asked) = self.asked.as_ref().filter(|_| !lanes.is_empty()) else {
             return false;
         };
-        let lanes = sections.iter().flat_map(|section| &section.lanes);
-        let lanes: Vec<Lane> = lanes.cloned().collect();
         let own = asked.worker_id(&self.body);
         let own = own.as_deref();
         self.body = asked.rewritten(&self.body, &lanes, self.count, own).into();

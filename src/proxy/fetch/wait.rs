@@ -1,76 +1,130 @@
 //! Waiting: the place of an empty FETCH in the lines of its queues, and when it looks again.
 
+use crate::store::LedgerExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::claim::Section;
-use crate::hold::{Lane, Prospect, Waiter};
-use crate::proxy::Proxy;
+use super::claim::{ClaimEnd, ClaimTask};
+use super::{Fetch, Outcome};
+use crate::hold::{Prospect, Standing, Wakes};
+use crate::limit::{EARLY, Timestamp};
+use crate::proxy::Sidecar;
+use crate::proxy::job::micros;
 
 /// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// A place in the lines of a FETCH's queues; left when dropped.
-pub(super) struct Standing<'a> {
-    proxy: &'a Proxy,
-    sections: &'a [Section],
-    lanes: Vec<Lane>,
-    /// Told when it may be its turn.
-    pub(super) waiter: Waiter,
-    /// Since when it stands there.
-    pub(super) since: Instant,
-}
+/// How long the way to the store and back takes, in microseconds: a moving mean.
+#[derive(Default, Debug)]
+pub(super) struct Way(AtomicU64);
 
-impl<'a> Standing<'a> {
-    pub(super) fn new(proxy: &'a Proxy, sections: &'a [Section]) -> Standing<'a> {
-        let lanes: Vec<Lane> = sections
-            .iter()
-            .flat_map(|section| section.lanes.iter().cloned())
-            .collect();
-        let since = Instant::now();
-        let waiter = proxy.sidecar.hold.stand(&lanes, since);
-        Standing {
-            proxy,
-            sections,
-            lanes,
-            waiter,
-            since,
-        }
+impl Way {
+    /// A question of a start was answered after so long.
+    pub(super) fn took(&self, time: Duration) {
+        let before = self.0.load(Ordering::Relaxed);
+        let after = (7 * before + micros(time).min(100_000)) / 8;
+        self.0.store(after, Ordering::Relaxed);
     }
 
-    /// When this waiter looks again by itself: the first in a line watches the clock and asks the
-    /// backend again, those behind are woken when it leaves. `shut`: which queues have no room, if that and
-    /// the prospect were found since it stands here; what came before would have woken nobody.
-    pub(super) async fn wake_at(&self, prospect: Prospect, shut: Option<&[bool]>) -> Instant {
-        let hold = &self.proxy.sidecar.hold;
-        let now = Instant::now();
-        let mut at = now + self.proxy.sidecar.live().settings.max_wait;
-        let first = |lane: &Lane| hold.is_first_in_line(lane, &self.waiter);
-        if !self.lanes.iter().any(first) {
+    /// How much earlier a start is asked for, so that the store decides in time.
+    fn lead(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) / 2
+    }
+}
+
+/// When a start at this time of the store is asked for: from when on it is granted, and earlier by the way there.
+fn asked_from(sidecar: &Sidecar, at: Timestamp) -> Instant {
+    sidecar.instant_of(at.minus(EARLY + sidecar.fetching.way.lead()))
+}
+
+impl Fetch {
+    /// Waits until something may start; `false`: that does not help. `wakes`: how often the hold had been woken when
+    /// the round began that brought nothing.
+    pub(super) async fn wait(&mut self, wakes: Wakes) -> Result<bool, Outcome> {
+        let sidecar = Arc::clone(&self.proxy.sidecar);
+        let (now, draining) = (Instant::now(), &sidecar.tasks.draining);
+        let left = self.deadline.saturating_duration_since(now) + Duration::from_micros(EARLY);
+        let prospect = self.prospect();
+        let helps = prospect.is_by(sidecar.store.now().plus(micros(left)));
+        if now >= self.deadline || draining.is_cancelled() || !helps {
+            return Ok(false);
+        }
+        if self.line.is_none() {
+            let lanes = self.sections.iter().flat_map(|section| &section.lanes);
+            self.line = Some(Standing::new(&sidecar.hold, lanes.cloned().collect()));
+            // What came before would have woken nobody.
+            let is_ready = |section: &super::Section| section.ready(&sidecar) > 0;
+            if sidecar.hold.wakes() != wakes || self.sections.iter().any(is_ready) {
+                return Ok(true);
+            }
+        }
+        let until = self.looks_again(prospect).min(self.deadline);
+        let Some(line) = &self.line else {
+            return Ok(false);
+        };
+        tokio::select! {
+            () = line.woken() => {}
+            () = tokio::time::sleep_until(until) => {}
+            () = draining.cancelled() => {}
+            end = any_end(&mut self.running) => match end {
+                ClaimEnd::Other(reply) => return Err(Outcome::Theirs(reply)),
+                ClaimEnd::Lost(error) => return Err(Outcome::Lost(error)),
+                ClaimEnd::Jobs { .. } => {}
+            },
+        }
+        Ok(true)
+    }
+
+    /// What waiting could bring, over all queues.
+    fn prospect(&self) -> Prospect {
+        let sidecar = &self.proxy.sidecar;
+        let mut prospect = Prospect::default();
+        if !self.running.is_empty() {
+            prospect = Prospect::slot();
+        }
+        for section in self
+            .sections
+            .iter()
+            .filter(|section| section.gate.is_some())
+        {
+            let lanes = section.lanes.iter();
+            for lane in lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue)) {
+                let closed = section.closed.as_ref().map(|cap| cap.prospect);
+                let held = sidecar.hold.prospect(lane).0;
+                prospect = prospect.or(held).or(closed.unwrap_or_default());
+            }
+        }
+        prospect
+    }
+
+    /// When it looks again by itself: the first in a line watches the clock and asks the backend again, those behind
+    /// are woken when it leaves.
+    fn looks_again(&self, prospect: Prospect) -> Instant {
+        let (sidecar, now) = (&self.proxy.sidecar, Instant::now());
+        let mut at = self.deadline;
+        let Some(line) = &self.line else {
+            return now;
+        };
+        if !line.is_first_anywhere() {
             return at;
         }
-        let prospect = match shut {
-            Some(_) => prospect,
-            None => {
-                let paused = &self.proxy.sidecar.paused;
-                let lanes = self.lanes.iter().filter(|lane| !paused.has(&lane.queue));
-                lanes.fold(prospect, |all, lane| all.or(hold.prospect(lane).0))
-            }
-        };
         if let Some(start) = prospect.at {
-            at = at.min(self.proxy.sidecar.granted_from(start));
+            at = at.min(asked_from(sidecar, start));
         }
-        for (nth, section) in self.sections.iter().enumerate() {
-            let Some(lane) = section.lanes.first().filter(|lane| first(lane)) else {
-                continue;
-            };
-            let has_room = match shut {
-                Some(shut) => shut.get(nth).is_none_or(|shut| !*shut),
-                None => self.proxy.has_room(lane, section).await,
-            };
-            if has_room {
-                at = at.min(hold.asked_at(lane).map_or(now, |asked| asked + ASK_AGAIN));
+        for section in self
+            .sections
+            .iter()
+            .filter(|section| section.closed.is_none())
+        {
+            let first = section.lanes.first();
+            if let Some(lane) = first.filter(|lane| line.is_first(lane)) {
+                let asked = sidecar.hold.asked_at(lane);
+                at = at.min(asked.map_or(now, |asked| asked + ASK_AGAIN));
             }
         }
         // Never at once: what could be done at once was just done.
@@ -78,8 +132,22 @@ impl<'a> Standing<'a> {
     }
 }
 
-impl Drop for Standing<'_> {
-    fn drop(&mut self) {
-        self.proxy.sidecar.hold.leave(&self.lanes, &self.waiter);
+/// Ends when one of these claims has ended, and takes it out.
+async fn any_end(running: &mut Vec<(usize, ClaimTask)>) -> ClaimEnd {
+    let mut ends: Vec<Pin<Box<dyn Future<Output = ClaimEnd> + Send + '_>>> = Vec::new();
+    for (_, task) in running.iter_mut() {
+        ends.push(Box::pin(task.end()));
     }
+    let (nth, end) = std::future::poll_fn(|cx| {
+        for (nth, end) in ends.iter_mut().enumerate() {
+            if let Poll::Ready(end) = end.as_mut().poll(cx) {
+                return Poll::Ready((nth, end));
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    drop(ends);
+    drop(running.remove(nth));
+    end
 }

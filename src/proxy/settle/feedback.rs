@@ -11,22 +11,22 @@ use parking_lot::Mutex;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
 use crate::policy::Pause;
-use crate::proxy::{DEPTH, Proxy};
-use crate::store::{Change, Claimed, Row};
+use crate::proxy::{DEPTH, Proxy, tell};
+use crate::store::{Change, Claimed, LedgerExt, Row};
 
 /// The most keys whose refusals are counted.
 const COUNTED: usize = 10_000;
 
 /// How often in a row keys were refused by the services behind them, as far as this sidecar saw.
 #[derive(Default, Debug)]
-pub(in crate::proxy) struct Refusals {
+pub(super) struct Refusals {
     /// How many keys are counted, so that none costs one look.
     keys: AtomicUsize,
-    by_key: Mutex<HashMap<Key, Refused>>,
+    by_key: Mutex<HashMap<Key, RefusalCount>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct RefusalCount {
     times: u32,
     last: Timestamp,
     /// Forgotten then.
@@ -59,7 +59,7 @@ impl Refusals {
             keys.retain(|_, known| known.until > now);
         }
         if keys.len() < COUNTED || keys.contains_key(key) {
-            keys.insert(key.clone(), Refused { times, last, until });
+            keys.insert(key.clone(), RefusalCount { times, last, until });
         }
         self.keys.store(keys.len(), Ordering::Relaxed);
     }
@@ -82,91 +82,89 @@ impl Refusals {
     }
 
     /// Forgets one key.
-    pub(in crate::proxy) fn forget(&self, key: &Key) {
+    pub(super) fn forget(&self, key: &Key) {
         let mut keys = self.by_key.lock();
         keys.remove(key);
         self.keys.store(keys.len(), Ordering::Relaxed);
     }
 }
 
-impl Proxy {
-    /// The backend has accepted this nack of a job that was out under `row`. Before its slots end: what
-    /// they would let start at once is what the service has refused.
-    pub(super) async fn heed(&self, row: &Row, nack: &[u8]) {
-        let Some(error) = Json::parse(nack, DEPTH)
-            .ok()
-            .and_then(|nack| nack.get("error"))
-        else {
-            return;
-        };
-        let sidecar = &self.sidecar;
-        let policies = Arc::clone(&sidecar.live().policies);
-        let (claimed, now) = (&row.claimed, sidecar.store.now());
-        for key in job_keys(&claimed.limited) {
-            let times = sidecar.vendors.times(key, row.started, now);
-            let job = (&*claimed.job, times);
-            let asked = policies.pause(&claimed.limited, key, error, now, job);
-            if let Some((pause, policy)) = asked {
-                if let Some(until) = pause.counts_until {
-                    sidecar.vendors.refused(key, times, now, until);
-                }
-                self.shut(claimed, key, pause, policy, now).await;
+/// The backend has accepted this nack of a job that was out under `row`. Before its slots end: what
+/// they would let start at once is what the service has refused.
+pub(super) async fn heed(proxy: &Proxy, row: &Row, nack: &[u8]) {
+    let Some(error) = Json::parse(nack, DEPTH)
+        .ok()
+        .and_then(|nack| nack.get("error"))
+    else {
+        return;
+    };
+    let sidecar = &proxy.sidecar;
+    let policies = Arc::clone(&sidecar.live().policies);
+    let (claimed, now) = (&row.claimed, sidecar.store.now());
+    for key in job_keys(&claimed.limited) {
+        let times = sidecar.settle.refusals.times(key, row.started, now);
+        let job = (&*claimed.job, times);
+        let asked = policies.pause(&claimed.limited, key, error, now, job);
+        if let Some((pause, policy)) = asked {
+            if let Some(until) = pause.counts_until {
+                sidecar.settle.refusals.refused(key, times, now, until);
             }
+            shut(proxy, claimed, key, pause, policy, now).await;
         }
     }
+}
 
-    /// The backend has accepted the ACK of a job that was out under `row`.
-    pub(super) async fn succeeded(&self, row: &Row) {
-        let Some(started) = row.started else { return };
-        let sidecar = &self.sidecar;
-        let policies = Arc::clone(&sidecar.live().policies);
-        if sidecar.vendors.is_empty() && !policies.probing() {
-            return;
-        }
-        let limited = &row.claimed.limited;
-        for key in job_keys(limited) {
-            sidecar.vendors.succeeded(key, started);
-            if !policies.probes(limited, key) {
-                continue;
-            }
-            let open = Change::Open {
-                key: key.clone(),
-                started,
-            };
-            if let Ok(true) = sidecar.store.set(open).await {
-                tracing::info!(%key, "a probe came through: the key is open again");
-                sidecar.hold.wake(limited);
-            }
-        }
+/// The backend has accepted the ACK of a job that was out under `row`.
+pub(super) async fn succeeded(proxy: &Proxy, row: &Row) {
+    let Some(started) = row.started else { return };
+    let sidecar = &proxy.sidecar;
+    let policies = Arc::clone(&sidecar.live().policies);
+    if sidecar.settle.refusals.is_empty() && !policies.probing() {
+        return;
     }
-
-    /// Shuts a key; one that is shut for longer stays so, whoever else says so at the same time.
-    async fn shut(&self, by: &Claimed, key: &Key, pause: Pause, policy: &str, now: Timestamp) {
-        let sidecar = &self.sidecar;
-        sidecar.metrics.shut(policy);
-        let no_limits = Limits::default();
-        let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;
-        let before = usage.ok().flatten().and_then(|usage| usage.shut_until);
-        let change = Change::Shut {
+    let limited = &row.claimed.limited;
+    for key in job_keys(limited) {
+        sidecar.settle.refusals.succeeded(key, started);
+        if !policies.probes(limited, key) {
+            continue;
+        }
+        let open = Change::Open {
             key: key.clone(),
-            until: pause.until,
-            at_least: true,
-            probe: pause.probe,
+            started,
         };
-        let seconds = pause.until.since(now) as f64 / 1e6;
-        let set = sidecar.store.set(change).await;
-        if let Ok(true) = set {
-            sidecar.tell_adjusted(by, key, pause);
+        if let Ok(true) = sidecar.store.set(open).await {
+            tracing::info!(%key, "a probe came through: the key is open again");
+            sidecar.hold.wake(limited);
         }
-        match (set, before) {
-            (Err(error), _) => tracing::warn!(%key, policy, %error, "a key could not be shut"),
-            (Ok(false), _) => {}
-            (Ok(true), None) => {
-                tracing::info!(%key, policy, seconds, reason = pause.reason, "the service behind this key limits us: no starts until then");
-            }
-            (Ok(true), Some(_)) => {
-                tracing::debug!(%key, policy, seconds, reason = pause.reason, "shut for longer");
-            }
+    }
+}
+
+/// Shuts a key; one that is shut for longer stays so, whoever else says so at the same time.
+async fn shut(proxy: &Proxy, by: &Claimed, key: &Key, pause: Pause, policy: &str, now: Timestamp) {
+    let sidecar = &proxy.sidecar;
+    sidecar.metrics.shut(policy);
+    let no_limits = Limits::default();
+    let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;
+    let before = usage.ok().flatten().and_then(|usage| usage.shut_until);
+    let change = Change::Shut {
+        key: key.clone(),
+        until: pause.until,
+        at_least: true,
+        probe: pause.probe,
+    };
+    let seconds = pause.until.since(now) as f64 / 1e6;
+    let set = sidecar.store.set(change).await;
+    if let Ok(true) = set {
+        tell::adjusted(sidecar, by, key, pause);
+    }
+    match (set, before) {
+        (Err(error), _) => tracing::warn!(%key, policy, %error, "a key could not be shut"),
+        (Ok(false), _) => {}
+        (Ok(true), None) => {
+            tracing::info!(%key, policy, seconds, reason = pause.reason, "the service behind this key limits us: no starts until then");
+        }
+        (Ok(true), Some(_)) => {
+            tracing::debug!(%key, policy, seconds, reason = pause.reason, "shut for longer");
         }
     }
 }

@@ -1,35 +1,40 @@
-//! ACKs and nacks whose workers have not got the answer, as far as is known: on their way, cut off, or
-//! given up. The same request again may ask for what has happened already.
+//! ACKs and nacks whose answers have not reached their workers, as far as is known. When such a request comes again, it
+//! may have been carried out already.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::Verb;
+use super::{Doubt, Verb};
 use crate::proxy::Sidecar;
 use crate::proxy::body::Watch;
+use crate::store::{Claim, Gen};
 use crate::tick;
 
-/// How long a request is remembered at least, from the last that was seen of it; at most twice as long.
+/// How long a request is remembered at least after it was last seen. At most it is twice as long.
 const KEEP: Duration = Duration::from_secs(60);
-/// With more requests than this the older ones go before their time.
+/// With more requests than this the older ones are forgotten earlier.
 const REQUESTS: usize = 16_384;
-/// The most jobs remembered as asked about.
-const JOBS: usize = 10_000;
 
-/// Requests by their hashes: where two are mistaken for one, the backend is asked once more than need be. Each
-/// is either young or old.
+/// One run of a job: which claim of it, by which worker.
+#[derive(Clone, Debug)]
+struct Run {
+    claim: Gen,
+    worker: Option<Arc<str>>,
+}
+
+/// Requests by their hashes. Where two have the same hash, the backend is asked once more than necessary. Each request is
+/// either young or old.
 #[derive(Debug)]
 struct Requests {
-    young: HashSet<u64>,
-    old: HashSet<u64>,
-    /// When the old ones were the young ones last.
+    young: HashMap<u64, Option<Run>>,
+    old: HashMap<u64, Option<Run>>,
+    /// When the young ones last became the old ones.
     turned: Instant,
 }
 
@@ -48,36 +53,29 @@ impl Requests {
         self.turned = now;
     }
 
-    fn forget(&mut self, request: u64) -> bool {
-        self.young.remove(&request) || self.old.remove(&request)
+    /// `None`: it is not remembered.
+    fn forget(&mut self, request: u64) -> Option<Option<Run>> {
+        let old = self.old.remove(&request);
+        self.young.remove(&request).or(old)
     }
 }
 
 /// What is remembered of ACKs and nacks.
 #[derive(Debug)]
-pub(in crate::proxy) struct Unheard {
+pub(super) struct Unheard {
     hasher: DefaultHashBuilder,
     requests: Mutex<Requests>,
-    born: Instant,
-    /// Its first minute is not over, as far as was looked.
-    young: AtomicBool,
-    /// What this sidecar was asked to settle in its first minute.
-    jobs: Mutex<HashSet<Box<str>>>,
 }
 
 impl Default for Unheard {
     fn default() -> Unheard {
-        let now = Instant::now();
         Unheard {
             hasher: DefaultHashBuilder::default(),
             requests: Mutex::new(Requests {
-                young: HashSet::new(),
-                old: HashSet::new(),
-                turned: now,
+                young: HashMap::new(),
+                old: HashMap::new(),
+                turned: Instant::now(),
             }),
-            born: now,
-            young: AtomicBool::new(true),
-            jobs: Mutex::default(),
         }
     }
 }
@@ -89,39 +87,37 @@ impl Unheard {
         requests
     }
 
-    /// Remembers a request; says whether the same one is remembered.
-    fn note(&self, request: u64) -> bool {
+    /// Remembers a request, and returns what was known of the same one.
+    fn note(&self, request: u64) -> Option<Option<Run>> {
         let mut requests = self.requests();
-        let again = requests.forget(request);
-        requests.young.insert(request);
-        again
+        let earlier = requests.forget(request);
+        requests
+            .young
+            .insert(request, earlier.clone().unwrap_or_default());
+        earlier
     }
 
-    /// The request's time begins anew, unless the same one that came later was heard meanwhile.
+    /// Remembers which run a request is of. The first one of several counts.
+    fn note_run(&self, request: u64, of: &Claim) {
+        let mut requests = self.requests();
+        if let Some(run) = requests.young.get_mut(&request) {
+            run.get_or_insert_with(|| Run {
+                claim: of.generation,
+                worker: of.worker.clone(),
+            });
+        }
+    }
+
+    /// Begins the request's time anew, unless the same request was answered meanwhile.
     fn renew(&self, request: u64) {
         let mut requests = self.requests();
-        if requests.forget(request) {
-            requests.young.insert(request);
+        if let Some(run) = requests.forget(request) {
+            requests.young.insert(request, run);
         }
-    }
-
-    /// Whether an earlier sidecar may have settled the job and died before it could answer: this one is
-    /// young, and was not asked to settle it before.
-    pub(super) fn inherited(&self, job: &str) -> bool {
-        if !self.young.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut jobs = self.jobs.lock();
-        if tick::now().saturating_duration_since(self.born) >= KEEP {
-            *jobs = HashSet::new();
-            self.young.store(false, Ordering::Relaxed);
-            return false;
-        }
-        jobs.len() < JOBS && jobs.insert(job.into())
     }
 
     /// Forgets all requests.
-    pub(in crate::proxy) fn clear(&self) {
+    pub(super) fn clear(&self) {
         let mut requests = self.requests();
         requests.young.clear();
         requests.old.clear();
@@ -132,34 +128,52 @@ impl Unheard {
 pub(super) struct Request {
     sidecar: Arc<Sidecar>,
     request: u64,
-    /// Whether the same request came before, and its worker got no answer that we know of.
-    pub(super) again: bool,
+    /// The run of the same request that came before and whose worker got no answer, as far as we know.
+    earlier: Option<Option<Run>>,
     heard: bool,
 }
 
 impl Request {
     pub(super) fn begin(sidecar: &Arc<Sidecar>, verb: Verb, scope: u64, body: &[u8]) -> Request {
-        let request = sidecar.unheard.hasher.hash_one((verb, scope, body));
+        let request = sidecar.settle.unheard.hasher.hash_one((verb, scope, body));
         Request {
             sidecar: Arc::clone(sidecar),
             request,
-            again: sidecar.unheard.note(request),
+            earlier: sidecar.settle.unheard.note(request),
             heard: false,
         }
+    }
+
+    /// Why it may have been carried out already.
+    pub(super) fn doubt(&self) -> Option<Doubt> {
+        self.earlier.as_ref().map(|_| Doubt::Again)
+    }
+
+    /// Remembers which run of its job it is of.
+    pub(super) fn note_run(&self, now: &Claim) {
+        self.sidecar.settle.unheard.note_run(self.request, now);
+    }
+
+    /// Whether it came before, and another worker got the job since.
+    pub(super) fn is_of_earlier_run(&self, now: &Claim) -> bool {
+        let then = self.earlier.iter().flatten().next();
+        then.is_some_and(|then| {
+            now.generation > then.claim && now.is_with_another(then.worker.as_deref())
+        })
     }
 }
 
 impl Watch for Request {
     fn sent(&mut self) {
         self.heard = true;
-        self.sidecar.unheard.requests().forget(self.request);
+        self.sidecar.settle.unheard.requests().forget(self.request);
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.heard {
-            self.sidecar.unheard.renew(self.request);
+            self.sidecar.settle.unheard.renew(self.request);
         }
     }
 }
@@ -173,21 +187,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_is_remembered_for_a_minute_from_its_end() {
         let unheard = Unheard::default();
-        assert!(!unheard.note(1));
-        assert!(unheard.note(1) && !unheard.note(2));
+        let note = |request| unheard.note(request).is_some();
+        assert!(!note(1));
+        assert!(note(1) && !note(2));
         advance(KEEP - Duration::from_millis(1)).await;
         unheard.renew(1);
         unheard.renew(3);
         advance(KEEP - Duration::from_millis(1)).await;
-        assert!(unheard.note(1) && !unheard.note(3));
+        assert!(note(1) && !note(3));
         advance(2 * KEEP).await;
-        assert!(!unheard.note(1));
+        assert!(!note(1));
         unheard.clear();
-        assert!(!unheard.note(1));
+        assert!(!note(1));
         // Heard of twice, it is forgotten all the same.
         advance(KEEP).await;
-        assert!(unheard.note(1) && unheard.requests().forget(1));
-        assert!(!unheard.note(1));
+        assert!(note(1) && unheard.requests().forget(1).is_some());
+        assert!(!note(1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -199,7 +214,7 @@ mod tests {
         let requests = unheard.requests();
         assert!(requests.young.len() + requests.old.len() <= 2 * REQUESTS);
         drop(requests);
-        assert!(unheard.note(4 * REQUESTS as u64));
-        assert!(!unheard.note(7));
+        assert!(unheard.note(4 * REQUESTS as u64).is_some());
+        assert!(unheard.note(7).is_none());
     }
 }

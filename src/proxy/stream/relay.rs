@@ -50,7 +50,7 @@ pub(super) enum Relayed {
 }
 
 /// Where a backend may have its events.
-struct Source {
+struct BackendStream {
     target: Path,
     /// Whether a clean end is the end: those of one job end with the job.
     ends: bool,
@@ -61,7 +61,7 @@ pub(super) struct Relay {
     proxy: Proxy,
     headers: HeaderMap,
     /// Those that the backend is not known to lack; the first is used.
-    sources: Vec<Source>,
+    sources: Vec<BackendStream>,
     filter: Filter,
     /// The backend's last id that the client has, or had when it came.
     last_id: Option<String>,
@@ -70,10 +70,10 @@ pub(super) struct Relay {
     /// Whether the backend has streamed.
     streamed: bool,
     wait: Duration,
-    state: State,
+    state: RelayState,
 }
 
-enum State {
+enum RelayState {
     /// There is nothing to be had.
     Off,
     Waiting(Instant),
@@ -120,17 +120,17 @@ impl Relay {
         );
         let query = parts.uri.query().map(|query| format!("?{query}"));
         let query = query.unwrap_or_default();
-        let mut sources = vec![Source {
+        let mut sources = vec![BackendStream {
             target: proxy.target(&parts.uri),
             ends: false,
         }];
         // Where real backends have theirs today.
         match &filter.channel {
-            Channel::Job(id) => sources.push(Source {
+            Channel::Job(id) => sources.push(BackendStream {
                 target: format!("/ojs/v1/jobs/{}/events{query}", ojs::encoded(id)).into(),
                 ends: true,
             }),
-            Channel::Queue(name) => sources.push(Source {
+            Channel::Queue(name) => sources.push(BackendStream {
                 target: format!("/ojs/v1/queues/{}/events{query}", ojs::encoded(name)).into(),
                 ends: false,
             }),
@@ -148,23 +148,23 @@ impl Relay {
             sure,
             streamed: false,
             wait: SOON,
-            state: State::Off,
+            state: RelayState::Off,
         }
     }
 
     /// Makes the first attempt, at each source in turn.
     pub(super) async fn begin(&mut self) -> Begun {
         self.open();
-        while let State::Opening(attempt) = &mut self.state {
+        while let RelayState::Opening(attempt) = &mut self.state {
             let opened = attempt.await;
             if let Some(refused) = self.opened(opened) {
                 return Begun::Refused(refused);
             }
         }
         match self.state {
-            State::Open { .. } => Begun::Open,
-            State::Waiting(_) | State::Opening(_) => Begun::Later,
-            State::Off => Begun::Absent,
+            RelayState::Open { .. } => Begun::Open,
+            RelayState::Waiting(_) | RelayState::Opening(_) => Begun::Later,
+            RelayState::Off => Begun::Absent,
         }
     }
 
@@ -172,18 +172,18 @@ impl Relay {
     pub(super) async fn next(&mut self) -> Relayed {
         loop {
             match &mut self.state {
-                State::Off => std::future::pending().await,
-                State::Waiting(until) => {
+                RelayState::Off => std::future::pending().await,
+                RelayState::Waiting(until) => {
                     sleep_until(*until).await;
                     self.open();
                 }
-                State::Opening(attempt) => {
+                RelayState::Opening(attempt) => {
                     let opened = attempt.await;
                     if self.opened(opened).is_some() {
                         return Relayed::Refused;
                     }
                 }
-                State::Open {
+                RelayState::Open {
                     body,
                     frames,
                     heard,
@@ -224,7 +224,7 @@ impl Relay {
     /// Begins an attempt at the first source.
     fn open(&mut self) {
         let Some(source) = self.sources.last() else {
-            self.state = State::Off;
+            self.state = RelayState::Off;
             return;
         };
         let mut request = Request::new(Bytes::new().into());
@@ -236,12 +236,12 @@ impl Relay {
             _ => request.headers_mut().remove("last-event-id"),
         };
         let Ok(target) = source.target.clone().into_uri() else {
-            self.state = State::Off;
+            self.state = RelayState::Off;
             return;
         };
         *request.uri_mut() = target;
         let upstream = self.proxy.upstream.clone();
-        self.state = State::Opening(Box::pin(async move {
+        self.state = RelayState::Opening(Box::pin(async move {
             match timeout(PATIENCE, upstream.send(Box::new(request))).await {
                 Ok(Ok(reply)) => judged(reply),
                 Ok(Err(_)) | Err(_) => Opened::Lost,
@@ -255,7 +255,7 @@ impl Relay {
             Opened::Stream(body) => {
                 self.streamed = true;
                 let now = Instant::now();
-                self.state = State::Open {
+                self.state = RelayState::Open {
                     body,
                     frames: Frames::default(),
                     since: now,
@@ -270,7 +270,7 @@ impl Relay {
                 self.open();
             }
             Opened::Refused(reply) => {
-                self.state = State::Off;
+                self.state = RelayState::Off;
                 return Some(reply);
             }
         }
@@ -280,13 +280,13 @@ impl Relay {
     /// The stream ended in order.
     fn ended(&mut self) {
         match self.sources.last() {
-            Some(source) if source.ends => self.state = State::Off,
+            Some(source) if source.ends => self.state = RelayState::Off,
             _ => self.broke(),
         }
     }
 
     fn broke(&mut self) {
-        if let State::Open { since, .. } = &self.state
+        if let RelayState::Open { since, .. } = &self.state
             && since.elapsed() >= GOOD
         {
             self.wait = SOON;
@@ -297,7 +297,7 @@ impl Relay {
     fn later(&mut self) {
         // Streams that ended together do not all come back together.
         let jitter = self.wait.mul_f64(rand::random_range(0.0..0.25));
-        self.state = State::Waiting(Instant::now() + self.wait + jitter);
+        self.state = RelayState::Waiting(Instant::now() + self.wait + jitter);
         self.wait = (self.wait * 2).min(LATE);
     }
 

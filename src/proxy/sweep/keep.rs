@@ -11,10 +11,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
-use crate::hold::SHORT;
-use crate::proxy::prove::{Extension, Named, Word};
+use crate::hold::{Proof, SHORT};
+use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::{PROOF, Proxy};
-use crate::store::{Claimed, Place};
+use crate::store::{Claimed, LedgerExt, Place};
 
 /// Jobs in one heartbeat.
 const TOGETHER: usize = 256;
@@ -27,8 +27,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Claims that are kept in one go: their scope, and what they get.
 type Group = (u64, Extension);
 
-/// How long a held job is left with the time that the backend has `granted` it, where it is to have what `lasts` says.
-fn rests(granted: Duration, lasts: Duration) -> Duration {
+/// How long a held job is left with the time that the backend has granted it, where it is to have what `lasts` says.
+fn rests(proof: &Proof, lasts: Duration) -> Duration {
+    let granted = proof.granted;
     match granted.cmp(&lasts) {
         // It was to go out for longer, and did not: as soon as it would have to be proven anew.
         Ordering::Greater => PROOF.min(lasts / 3),
@@ -38,155 +39,160 @@ fn rests(granted: Duration, lasts: Duration) -> Duration {
     }
 }
 
-impl Proxy {
-    /// Keeps the claims of held jobs until told to stop.
-    pub(in crate::proxy) async fn keep_held(&self, stop: CancellationToken) {
-        let mut ticks = interval(EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut tasks = JoinSet::new();
-        let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
-        let mut due = VecDeque::new();
-        loop {
-            let looks = tokio::select! {
-                _ = ticks.tick() => true,
-                () = self.sidecar.hold.hurries() => true,
-                // Where each job has a claim id of its own there are many, and each has its place for a moment.
-                _ = tasks.join_next(), if !due.is_empty() && !tasks.is_empty() => false,
-                () = stop.cancelled() => return,
-            };
-            while tasks.try_join_next().is_some() {}
-            under_way.retain(|(task, _)| !task.is_finished());
-            if looks {
-                let asked = under_way.iter().flat_map(|(_, claims)| claims);
-                let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
-                due = self.due_claims(&asked).into();
-            }
-            while under_way.len() < AT_ONCE
-                && let Some((group, mut claims)) = due.pop_front()
-            {
-                // What has gone out since is its worker's.
-                claims.retain(|of| self.sidecar.hold.has_claim(&of.job, of.generation));
-                if !claims.is_empty() {
-                    let keep = self.clone().keep_claims(group, claims.clone());
-                    under_way.push((tasks.spawn(keep), claims));
-                }
+/// Keeps the claims of held jobs until told to stop.
+pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tasks = JoinSet::new();
+    let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
+    let mut due = VecDeque::new();
+    loop {
+        let looks = tokio::select! {
+            _ = ticks.tick() => true,
+            () = proxy.sidecar.hold.hurries() => true,
+            // Where each job has a claim id of its own there are many, and each has its place for a moment.
+            _ = tasks.join_next(), if !due.is_empty() && !tasks.is_empty() => false,
+            () = stop.cancelled() => return,
+        };
+        while tasks.try_join_next().is_some() {}
+        under_way.retain(|(task, _)| !task.is_finished());
+        if looks {
+            let asked = under_way.iter().flat_map(|(_, claims)| claims);
+            let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
+            due = due_claims(proxy, &asked).into();
+        }
+        while under_way.len() < AT_ONCE
+            && let Some((group, mut claims)) = due.pop_front()
+        {
+            // What has gone out since is its worker's.
+            claims.retain(|of| proxy.sidecar.hold.has_claim(&of.job, of.generation));
+            if !claims.is_empty() {
+                let keep = keep_claims(proxy.clone(), group, claims.clone());
+                under_way.push((tasks.spawn(keep), claims));
             }
         }
     }
+}
 
-    /// The held jobs, but for those that are `asked` about, whose claim is a third over or longer than it need be, those
-    /// first that have the least time left, and last those that have none.
-    fn due_claims(&self, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
-        let now = Instant::now();
-        let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
-        for (claimed, proven, granted) in self.sidecar.hold.proofs() {
-            if asked.contains(&claimed.job) || self.sidecar.store.sets_aside(&claimed) {
-                continue;
-            }
-            let extension = Extension::of_held(&claimed, &self.sidecar.backend);
-            if now.duration_since(proven) >= rests(granted, extension.lasts) {
-                let ends = proven + granted;
-                let group = (claimed.scope, extension);
-                due.entry(group).or_default().push((ends, claimed));
-            }
+/// The held jobs, but for those that are `asked` about, whose claim is a third over or longer than it need be, those
+/// first that have the least time left, and last those that have none.
+fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
+    let now = Instant::now();
+    let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
+    // A sibling may have what is offered, and may be the only one that can say so.
+    let is_lost = proxy.sidecar.store.is_lost();
+    let is_theirs = |claimed: &Claimed| is_lost && proxy.sidecar.hold.is_offered(claimed);
+    for (claimed, proof) in proxy.sidecar.hold.proofs() {
+        if asked.contains(&claimed.job) || is_theirs(&claimed) {
+            continue;
         }
-        let mut batches = Vec::new();
-        for (group, mut claims) in due {
-            claims.sort_by_key(|(ends, _)| *ends);
-            for batch in claims.chunks(TOGETHER) {
-                let ends = batch.first().map(|(ends, _)| *ends);
-                let claims = batch.iter().map(|(_, claimed)| claimed.clone()).collect();
-                batches.push((ends, (group.clone(), claims)));
-            }
-        }
-        batches.sort_by_key(|(ends, _)| (ends.is_none_or(|ends| ends <= now), *ends));
-        batches.into_iter().map(|(_, batch)| batch).collect()
-    }
-
-    /// One heartbeat for these.
-    async fn keep_claims(self, (scope, extension): Group, claims: Vec<Claimed>) {
-        let jobs: Vec<Named> = claims
-            .iter()
-            .map(|claimed| (claimed.job.clone(), claimed.attempt))
-            .collect();
-        let hold = &self.sidecar.hold;
-        let words = self.confirm(scope, &extension, &jobs, jobs.len()).await;
-        self.follow_out(extension.lasts, jobs.iter().zip(words.iter().copied()));
-        for (claimed, word) in claims.iter().zip(words) {
-            let gone = match word {
-                Word::Ours(since) => {
-                    hold.proved(&claimed.job, since, extension.lasts);
-                    false
-                }
-                Word::Gone => true,
-                // For want of its word the claim counts until its deadline.
-                Word::None => hold.is_past_deadline(&claimed.job),
-            };
-            if gone {
-                self.sidecar.lose(claimed).await;
-            }
+        let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
+        if now.duration_since(proof.at) >= rests(&proof, extension.lasts) {
+            let ends = proof.at + proof.granted;
+            let group = (claimed.scope, extension);
+            due.entry(group).or_default().push((ends, claimed));
         }
     }
+    let mut batches = Vec::new();
+    for (group, mut claims) in due {
+        claims.sort_by_key(|(ends, _)| *ends);
+        for batch in claims.chunks(TOGETHER) {
+            let ends = batch.first().map(|(ends, _)| *ends);
+            let claims = batch.iter().map(|(_, claimed)| claimed.clone()).collect();
+            batches.push((ends, (group.clone(), claims)));
+        }
+    }
+    batches.sort_by_key(|(ends, _)| (ends.is_none_or(|ends| ends <= now), *ends));
+    batches.into_iter().map(|(_, batch)| batch).collect()
+}
 
-    /// A heartbeat that was sent while these were held is over, or was given up. Those that wait no more went out meanwhile, or are
-    /// about to, each under a heartbeat of its own: nobody knows which of the two the backend carried out last, and
-    /// one for `lasts` may have shortened what the worker was given. Such a job gets one more, which nobody waits for.
-    pub(in crate::proxy) fn follow_out<'a>(
-        &self,
-        lasts: Duration,
-        beaten: impl Iterator<Item = (&'a Named, Word)>,
-    ) {
-        let hold = &self.sidecar.hold;
-        let waits = |job: &str| hold.has(job) && !hold.is_in_hand(job);
-        let left = beaten.filter(|((job, _), word)| *word != Word::Gone && !waits(job));
-        let left: Vec<_> = left.map(|((job, _), word)| (job.clone(), word)).collect();
+/// One heartbeat for these.
+async fn keep_claims(proxy: Proxy, (scope, extension): Group, claims: Vec<Claimed>) {
+    let jobs: Vec<Named> = claims
+        .iter()
+        .map(|claimed| (claimed.job.clone(), claimed.attempt))
+        .collect();
+    let hold = &proxy.sidecar.hold;
+    let words = prove::confirm(&proxy, scope, &extension, &jobs, jobs.len()).await;
+    follow_out(
+        &proxy,
+        extension.lasts,
+        jobs.iter().zip(words.iter().copied()),
+    );
+    for (claimed, word) in claims.iter().zip(words) {
+        let gone = match word {
+            Word::Ours(since) => {
+                hold.proved(&claimed.job, since, extension.lasts);
+                false
+            }
+            Word::Gone => true,
+            // For want of its word the claim counts until its deadline.
+            Word::None => hold.is_past_deadline(&claimed.job),
+        };
+        if gone {
+            proxy.sidecar.lose(claimed).await;
+        }
+    }
+}
+
+/// A heartbeat that was sent while these were held is over, or was given up. Those that wait no more went out meanwhile, or are
+/// about to, each under a heartbeat of its own: nobody knows which of the two the backend carried out last, and
+/// one for `lasts` may have shortened what the worker was given. Such a job gets one more, which nobody waits for.
+pub(in crate::proxy) fn follow_out<'a>(
+    proxy: &Proxy,
+    lasts: Duration,
+    beaten: impl Iterator<Item = (&'a Named, Word)>,
+) {
+    let hold = &proxy.sidecar.hold;
+    let waits = |job: &str| hold.has(job) && !hold.is_in_hand(job);
+    let left = beaten.filter(|((job, _), word)| *word != Word::Gone && !waits(job));
+    let left: Vec<_> = left.map(|((job, _), word)| (job.clone(), word)).collect();
+    if !left.is_empty() {
+        let follow = give_whole_once_out(proxy.clone(), lasts, left);
+        proxy.sidecar.tasks.spawn(follow);
+    }
+}
+
+async fn give_whole_once_out(proxy: Proxy, lasts: Duration, mut left: Vec<(Arc<str>, Word)>) {
+    let hold = &proxy.sidecar.hold;
+    // By then a claim that was shortened is over.
+    let end = Instant::now() + lasts;
+    while !left.is_empty() && Instant::now() < end {
+        let mut out = Vec::new();
+        for (job, word) in left.extract_if(.., |(job, _)| !hold.is_in_hand(job)) {
+            match word {
+                // It waits again, and has what this one gave it, unless another came later.
+                Word::Ours(since) if hold.has(&job) => hold.proved(&job, since, lasts),
+                _ => out.push(job),
+            }
+        }
+        give_whole(&proxy, lasts, out).await;
         if !left.is_empty() {
-            let follow = self.clone().give_whole_once_out(lasts, left);
-            self.sidecar.tasks.spawn(follow);
+            sleep(LOOK).await;
         }
     }
+}
 
-    async fn give_whole_once_out(self, lasts: Duration, mut left: Vec<(Arc<str>, Word)>) {
-        let hold = &self.sidecar.hold;
-        // By then a claim that was shortened is over.
-        let end = Instant::now() + lasts;
-        while !left.is_empty() && Instant::now() < end {
-            let mut out = Vec::new();
-            for (job, word) in left.extract_if(.., |(job, _)| !hold.is_in_hand(job)) {
-                match word {
-                    // It waits again, and has what this one gave it, unless another came later.
-                    Word::Ours(since) if hold.has(&job) => hold.proved(&job, since, lasts),
-                    _ => out.push(job),
-                }
-            }
-            self.give_whole(lasts, out).await;
-            if !left.is_empty() {
-                sleep(LOOK).await;
-            }
+/// One more heartbeat for those of these jobs that are out with workers for longer than `lasts`.
+async fn give_whole(proxy: &Proxy, lasts: Duration, jobs: Vec<Arc<str>>) {
+    let sidecar = &proxy.sidecar;
+    let mut short: HashMap<Group, Vec<Named>> = HashMap::new();
+    for job in jobs {
+        let Ok(Some(row)) = sidecar.store.row(&job).await else {
+            continue;
+        };
+        let (of, whole) = (&row.claimed, Duration::from_micros(row.claimed.visibility));
+        if row.place == Place::Out && whole > lasts {
+            let extension = Extension::of(of, whole, &sidecar.backend);
+            let group = short.entry((of.scope, extension)).or_default();
+            group.push((job, of.attempt));
         }
     }
-
-    /// One more heartbeat for those of these jobs that are out with workers for longer than `lasts`.
-    async fn give_whole(&self, lasts: Duration, jobs: Vec<Arc<str>>) {
-        let sidecar = &self.sidecar;
-        let mut short: HashMap<Group, Vec<Named>> = HashMap::new();
-        for job in jobs {
-            let Ok(Some(row)) = sidecar.store.row(&job).await else {
-                continue;
-            };
-            let (of, whole) = (&row.claimed, Duration::from_micros(row.claimed.visibility));
-            if row.place == Place::Out && whole > lasts {
-                let extension = Extension::of(of, whole, &sidecar.backend);
-                let group = short.entry((of.scope, extension)).or_default();
-                group.push((job, of.attempt));
-            }
-        }
-        let mut beats = JoinSet::new();
-        for ((scope, extension), jobs) in short {
-            let proxy = self.clone();
-            // Whoever has them looks after them from here on: nothing is asked about those that it does not name.
-            beats.spawn(async move { drop(proxy.confirm(scope, &extension, &jobs, 0).await) });
-        }
-        while beats.join_next().await.is_some() {}
+    let mut beats = JoinSet::new();
+    for ((scope, extension), jobs) in short {
+        let proxy = proxy.clone();
+        // Whoever has them looks after them from here on: nothing is asked about those that it does not name.
+        beats.spawn(async move { drop(prove::confirm(&proxy, scope, &extension, &jobs, 0).await) });
     }
+    while beats.join_next().await.is_some() {}
 }

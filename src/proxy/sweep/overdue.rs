@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::proxy::job::micros;
-use crate::proxy::{Proxy, Sidecar};
-use crate::store::{Change, Claimed, Gen, Row};
+use crate::proxy::{Proxy, Sidecar, prove};
+use crate::store::{Change, Claimed, Gen, LedgerExt, Row};
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;
@@ -33,11 +33,11 @@ const UNASKED_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Slots(Arc<Mutex<ByClaim>>);
 
 /// By job, and which claim of it.
-type ByClaim = HashMap<(Arc<str>, Gen), Slot>;
+type ByClaim = HashMap<(Arc<str>, Gen), OverdueSlot>;
 
 /// What is known of a slot for which the backend has no answer yet.
 #[derive(Clone, Copy, Default, Debug)]
-struct Slot {
+struct OverdueSlot {
     /// Since when there is no answer.
     since: Option<Instant>,
     /// Its row's [`words`] then.
@@ -69,140 +69,137 @@ fn look_later(row: &Row, until: Timestamp) -> Change {
     Change::until(&row.claimed, with_words(until, words(row)))
 }
 
-impl Proxy {
-    /// Asks about these slots, unless others are being asked about: then they are due still.
-    pub(super) async fn ask_about(
-        &self,
-        rows: Vec<Row>,
-        overdue: &Slots,
-        stop: &CancellationToken,
-    ) {
-        if rows.is_empty() {
-            return;
+/// Asks about these slots, unless others are being asked about: then they are due still.
+pub(super) async fn ask_about(
+    proxy: &Proxy,
+    rows: Vec<Row>,
+    overdue: &Slots,
+    stop: &CancellationToken,
+) {
+    if rows.is_empty() {
+        return;
+    }
+    let Ok(mut slots) = Arc::clone(&overdue.0).try_lock_owned() else {
+        // Those of siblings were leased to us, by a time that says nothing of words.
+        let now = proxy.sidecar.store.now();
+        let others = rows.iter().filter(|row| !row.ours);
+        let later = others.map(|row| look_later(row, now.plus(micros(SOON))));
+        return super::renew_rows(&proxy.sidecar, later.collect()).await;
+    };
+    let sidecar = &proxy.sidecar;
+    let (proxy, stop) = (proxy.clone(), stop.clone());
+    // Tracked, and over when the sweep is.
+    let _task = sidecar.tasks.spawn(async move {
+        tokio::select! {
+            () = ask_round(&proxy, rows, &mut slots) => {}
+            () = stop.cancelled() => {}
         }
-        let Ok(mut slots) = Arc::clone(&overdue.0).try_lock_owned() else {
-            // Those of siblings were leased to us, by a time that says nothing of words.
-            let now = self.sidecar.store.now();
-            let others = rows.iter().filter(|row| !row.ours);
-            let later = others.map(|row| look_later(row, now.plus(micros(SOON))));
-            return self.sidecar.renew_rows(later.collect()).await;
+    });
+}
+
+async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim) {
+    let sidecar = &proxy.sidecar;
+    let (begun, now) = (Instant::now(), sidecar.store.now());
+    slots.retain(|_, slot| now.since(slot.to) < micros(UNASKED_FOR));
+    // Siblings would ask too while the backend takes its time.
+    let to = now.plus(micros(TAKES));
+    for row in &rows {
+        let (slot, words) = (slots.entry(name(row)).or_default(), words(row));
+        let since = slot.since.filter(|_| slot.words == words);
+        *slot = OverdueSlot { since, words, to };
+    }
+    let moved = rows.iter().map(|row| look_later(row, to)).collect();
+    super::renew_rows(sidecar, moved).await;
+    let (mut later, mut unanswered) = (Vec::new(), Vec::new());
+    let mut questions = JoinSet::new();
+    let mut rows = rows.into_iter();
+    loop {
+        while questions.len() < AT_ONCE
+            && begun.elapsed() < ROUND
+            && let Some(row) = rows.next()
+        {
+            questions.spawn(asked_about(proxy.clone(), row));
+        }
+        let Some(answered) = questions.join_next().await else {
+            break;
         };
-        let (proxy, stop) = (self.clone(), stop.clone());
-        // Tracked, and over when the sweep is.
-        let _task = self.sidecar.tasks.spawn(async move {
-            tokio::select! {
-                () = proxy.ask_round(rows, &mut slots) => {}
-                () = stop.cancelled() => {}
-            }
-        });
-    }
-
-    async fn ask_round(&self, rows: Vec<Row>, slots: &mut ByClaim) {
-        let sidecar = &self.sidecar;
-        let (begun, now) = (Instant::now(), sidecar.store.now());
-        slots.retain(|_, slot| now.since(slot.to) < micros(UNASKED_FOR));
-        // Siblings would ask too while the backend takes its time.
-        let to = now.plus(micros(TAKES));
-        for row in &rows {
-            let (slot, words) = (slots.entry(name(row)).or_default(), words(row));
-            let since = slot.since.filter(|_| slot.words == words);
-            *slot = Slot { since, words, to };
-        }
-        let moved = rows.iter().map(|row| look_later(row, to)).collect();
-        sidecar.renew_rows(moved).await;
-        let (mut later, mut unanswered) = (Vec::new(), Vec::new());
-        let mut questions = JoinSet::new();
-        let mut rows = rows.into_iter();
-        loop {
-            while questions.len() < AT_ONCE
-                && begun.elapsed() < ROUND
-                && let Some(row) = rows.next()
-            {
-                questions.spawn(self.clone().asked_about(row));
-            }
-            let Some(answered) = questions.join_next().await else {
-                break;
-            };
-            match answered {
-                Ok((row, Some(active))) => {
-                    slots.remove(&name(&row));
-                    match active {
-                        true => later.push(look_later(&row, sidecar.next_look(&row))),
-                        false => sidecar.reclaim(&row.claimed).await,
-                    }
+        match answered {
+            Ok((row, Some(active))) => {
+                slots.remove(&name(&row));
+                match active {
+                    true => later.push(look_later(&row, next_look(sidecar, &row))),
+                    false => reclaim(sidecar, &row.claimed).await,
                 }
-                Ok((row, None)) => unanswered.push(row),
-                // A panic in there was logged.
-                Err(_) => {}
             }
+            Ok((row, None)) => unanswered.push(row),
+            // A panic in there was logged.
+            Err(_) => {}
         }
-        // At the end, so that between a word of the worker and this there is next to no time.
-        for row in unanswered {
-            if let Some((row, until)) = sidecar.unanswered(row, slots).await {
-                later.push(look_later(&row, until));
-            }
-        }
-        sidecar.renew_rows(later).await;
     }
+    // At the end, so that between a word of the worker and this there is next to no time.
+    for row in unanswered {
+        if let Some((row, until)) = unasked_for(sidecar, row, slots).await {
+            later.push(look_later(&row, until));
+        }
+    }
+    super::renew_rows(sidecar, later).await;
+}
 
-    async fn asked_about(self, row: Row) -> (Row, Option<bool>) {
-        let of = &row.claimed;
-        let answer = self.still_active(of.scope, &of.job, of.attempt).await;
-        (row, answer)
-    }
+async fn asked_about(proxy: Proxy, row: Row) -> (Row, Option<bool>) {
+    let of = &row.claimed;
+    let answer = prove::still_active(&proxy, of.scope, &of.job, of.attempt).await;
+    (row, answer)
 }
 
 fn name(row: &Row) -> (Arc<str>, Gen) {
     (row.claimed.job.clone(), row.claimed.generation)
 }
 
-impl Sidecar {
-    /// The backend did not say whether a slot's job is over. When to look again; `None`: the slot has ended, or
-    /// its worker was heard of meanwhile.
-    async fn unanswered(&self, row: Row, slots: &mut ByClaim) -> Option<(Row, Timestamp)> {
-        let slot = name(&row);
-        let Ok(known) = self.store.row(&row.claimed.job).await else {
-            // It is due again when its time passes.
-            return None;
-        };
-        let known = known.filter(|known| name(known) == slot);
-        let (Some(row), Some(asked)) = (known, slots.get_mut(&slot)) else {
-            slots.remove(&slot);
-            return None;
-        };
-        if asked.words != words(&row) {
-            slots.remove(&slot);
-            return None;
-        }
-        let since = *asked.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= Duration::from_micros(row.claimed.visibility) {
-            slots.remove(&slot);
-            self.reclaim(&row.claimed).await;
-            return None;
-        }
-        let wait = row.claimed.visibility.min(micros(SOON));
-        asked.to = self.store.now().plus(wait);
-        Some((row, asked.to))
+/// The backend did not say whether a slot's job is over. When to look again; `None`: the slot has ended, or
+/// its worker was heard of meanwhile.
+async fn unasked_for(sidecar: &Sidecar, row: Row, slots: &mut ByClaim) -> Option<(Row, Timestamp)> {
+    let slot = name(&row);
+    let Ok(known) = sidecar.store.row(&row.claimed.job).await else {
+        // It is due again when its time passes.
+        return None;
+    };
+    let known = known.filter(|known| name(known) == slot);
+    let (Some(row), Some(asked)) = (known, slots.get_mut(&slot)) else {
+        slots.remove(&slot);
+        return None;
+    };
+    if asked.words != words(&row) {
+        slots.remove(&slot);
+        return None;
     }
+    let since = *asked.since.get_or_insert_with(Instant::now);
+    if since.elapsed() >= Duration::from_micros(row.claimed.visibility) {
+        slots.remove(&slot);
+        reclaim(sidecar, &row.claimed).await;
+        return None;
+    }
+    let wait = row.claimed.visibility.min(micros(SOON));
+    asked.to = sidecar.store.now().plus(wait);
+    Some((row, asked.to))
+}
 
-    /// The backend says that the job is over: so is its slot.
-    pub(super) async fn reclaim(&self, claimed: &Claimed) {
-        let ended = self.end(&claimed.job, Some(claimed.generation)).await;
-        if ended.is_some() {
-            self.metrics.count(Counted::SlotReclaimed);
-        }
+/// The backend says that the job is over: so is its slot.
+pub(super) async fn reclaim(sidecar: &Sidecar, claimed: &Claimed) {
+    let ended = sidecar.end(&claimed.job, Some(claimed.generation)).await;
+    if ended.is_some() {
+        sidecar.metrics.count(Counted::SlotReclaimed);
     }
+}
 
-    /// Still running past its deadline happens for as long as the backend has not noticed, which is soon: a
-    /// look every second costs little and frees the slot in time.
-    fn next_look(&self, row: &Row) -> Timestamp {
-        let visibility = row.claimed.visibility;
-        let wait = match self.backend.worker_liveness() {
-            true => visibility,
-            false => visibility.min(micros(SOON)),
-        };
-        self.store.now().plus(wait)
-    }
+/// Still running past its deadline happens for as long as the backend has not noticed, which is soon: a
+/// look every second costs little and frees the slot in time.
+fn next_look(sidecar: &Sidecar, row: &Row) -> Timestamp {
+    let visibility = row.claimed.visibility;
+    let wait = match sidecar.backend.worker_liveness() {
+        true => visibility,
+        false => visibility.min(micros(SOON)),
+    };
+    sidecar.store.now().plus(wait)
 }
 
 #[cfg(test)]

@@ -9,70 +9,68 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::EVERY;
-use crate::pressure::{Bounds, Strategy};
-use crate::proxy::paused::told;
-use crate::proxy::{Proxy, call, get};
+use crate::pressure::{Bounds, OverflowStrategy};
+use crate::proxy::paused::read_paused;
+use crate::proxy::{Proxy, calls};
 
 /// How long a pause is taken for granted before the backend is asked whether it still stands.
 const PAUSED_FOR: Duration = Duration::from_secs(5);
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 16;
 
-impl Proxy {
-    /// Asks the backend about queues that are paused, as far as that matters here, until told to stop. Beside the
-    /// sweep, and several at once.
-    pub(in crate::proxy) async fn ask_about_paused(&self, stop: CancellationToken) {
-        let mut ticks = interval(EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = stop.cancelled() => return,
-            }
-            tokio::select! {
-                () = self.ask_paused_round() => {}
-                () = stop.cancelled() => return,
-            }
+/// Asks the backend about queues that are paused, as far as that matters here, until told to stop. Beside the
+/// sweep, and several at once.
+pub(in crate::proxy) async fn ask_about_paused(proxy: &Proxy, stop: CancellationToken) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        tokio::select! {
+            () = ask_paused_round(proxy) => {}
+            () = stop.cancelled() => return,
         }
     }
+}
 
-    async fn ask_paused_round(&self) {
-        let counts = self.sidecar.hold.counts();
-        let bounds = |queue: &str| self.sidecar.pressure.bounds(queue);
-        let matters = |queue: &str| {
-            let drops = |bounds: &Bounds| bounds.strategy == Strategy::DropOldest;
-            counts.contains_key(queue) || bounds(queue).as_deref().is_some_and(drops)
-        };
-        let paused = self.sidecar.paused.since(matters).into_iter();
-        let mut due = paused.filter(|(_, since)| since.elapsed() >= PAUSED_FOR);
-        let mut questions = JoinSet::new();
-        loop {
-            while questions.len() < AT_ONCE
-                && let Some((queue, since)) = due.next()
-            {
-                questions.spawn(self.clone().ask_whether_paused(queue, since));
-            }
-            if questions.join_next().await.is_none() {
-                return;
-            }
+async fn ask_paused_round(proxy: &Proxy) {
+    let counts = proxy.sidecar.hold.counts();
+    let bounds = |queue: &str| proxy.sidecar.admit.pressure.bounds(queue);
+    let matters = |queue: &str| {
+        let drops = |bounds: &Bounds| bounds.strategy == OverflowStrategy::DropOldest;
+        counts.contains_key(queue) || bounds(queue).as_deref().is_some_and(drops)
+    };
+    let paused = proxy.sidecar.fetching.paused.since(matters).into_iter();
+    let mut due = paused.filter(|(_, since)| since.elapsed() >= PAUSED_FOR);
+    let mut questions = JoinSet::new();
+    loop {
+        while questions.len() < AT_ONCE
+            && let Some((queue, since)) = due.next()
+        {
+            questions.spawn(ask_whether_paused(proxy.clone(), queue, since));
         }
-    }
-
-    /// Asks about a queue that is paused for all that was known at `since`.
-    async fn ask_whether_paused(self, queue: Arc<str>, since: Instant) {
-        let sidecar = &self.sidecar;
-        let asked = Instant::now();
-        let path: String = crate::ojs::encoded(&queue);
-        let question = get(&self, 0, format!("/ojs/v1/queues/{path}/stats"));
-        let Ok(reply) = call(&self, "queue_stats", question).await else {
+        if questions.join_next().await.is_none() {
             return;
-        };
-        match told(&reply.body) {
-            Some(false) => {
-                sidecar.paused.is_over(&queue, asked);
-                sidecar.hold.wake_all();
-            }
-            _ => sidecar.paused.stands(&queue, since),
         }
+    }
+}
+
+/// Asks about a queue that is paused for all that was known at `since`.
+async fn ask_whether_paused(proxy: Proxy, queue: Arc<str>, since: Instant) {
+    let sidecar = &proxy.sidecar;
+    let asked = Instant::now();
+    let path: String = crate::ojs::encoded(&queue);
+    let question = calls::get(&proxy, 0, format!("/ojs/v1/queues/{path}/stats"));
+    let Ok(reply) = calls::call(&proxy, "queue_stats", question).await else {
+        return;
+    };
+    match read_paused(&reply.body) {
+        Some(false) => {
+            sidecar.fetching.paused.is_over(&queue, asked);
+            sidecar.hold.wake_all();
+        }
+        _ => sidecar.fetching.paused.stands(&queue, since),
     }
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 use tracing::subscriber::DefaultGuard;
 
 use super::*;
-use crate::config::Overrides;
+use crate::config::CommandLine;
 use crate::metrics::Metrics;
-use crate::proxy::Backend;
+use crate::proxy::BackendFacts;
+use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
 const HEAD: &str = "[server]\nupstream = 'http://ojs'\n";
@@ -59,17 +60,17 @@ fn following(path: &Path, text: &str) -> Following {
     let settings = Settings::parse(text, "t").unwrap();
     let metrics = Metrics::new(1);
     let sidecar = Sidecar::new(
-        proxy_settings(&settings, false).unwrap(),
+        proxy::ProxySettings::new(&settings, false).unwrap(),
         Arc::clone(&settings.policies),
-        Arc::new(MemoryStore::new(1_800_000_000_000_000)),
-        Backend::default(),
+        Store::from(Arc::new(MemoryStore::new(1_800_000_000_000_000))),
+        BackendFacts::default(),
         metrics.clone(),
         "t",
     );
     let reload = Reload::new(settings, sidecar, false);
-    let file = File {
+    let file = ConfigFile {
         path: path.to_owned(),
-        overrides: Overrides::default(),
+        overrides: CommandLine::default(),
     };
     // There is no log that it would change.
     let (_, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
@@ -110,7 +111,7 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     let mut said = vec![(0, lines.bad())];
     for looks in 1..=75 {
         tokio::time::advance(EVERY).await;
-        file.look(Why::Time);
+        file.look(Why::Poll);
         said.push((looks * EVERY.as_secs(), lines.bad()));
     }
     said.dedup_by_key(|(_, lines)| *lines);
@@ -125,53 +126,6 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     assert_eq!((file.counted("applied"), file.in_force()), (1, Some(2)));
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
     assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000150"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_seen_by_nobody_may_be_half_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("t.toml");
-    let mut file = following(&path, &slots(1));
-    assert!(!file.look(Why::Seen));
-    save(&path, slots(2));
-    assert!(file.look(Why::Time), "look again when it is quiet");
-    assert_eq!(file.in_force(), Some(1));
-    // More was written meanwhile.
-    save(&path, slots(3));
-    assert!(file.look(Why::Busy));
-    assert_eq!(file.in_force(), Some(1));
-    assert!(!file.look(Why::Busy), "two looks agree");
-    assert_eq!(file.in_force(), Some(3));
-    assert!(!file.look(Why::Time), "nothing new");
-    // What is put back as it was is no change, and is forgotten.
-    save(&path, slots(4));
-    assert!(file.look(Why::Busy));
-    save(&path, slots(3));
-    assert!(!file.look(Why::Busy));
-    save(&path, slots(4));
-    assert!(file.look(Why::Busy), "seen for the first time");
-    // Who asks, or sees that it is quiet, does not wait.
-    assert!(!file.look(Why::Seen));
-    assert_eq!(file.in_force(), Some(4));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_file_that_is_written_all_the_time_is_taken_in_the_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("t.toml");
-    let mut file = following(&path, &slots(1));
-    file.look(Why::Seen);
-    let (begun, mut written) = (Instant::now(), 1);
-    loop {
-        written += 1;
-        save(&path, slots(written));
-        if !file.look(Why::Busy) {
-            break;
-        }
-        assert_eq!(file.in_force(), Some(1));
-        tokio::time::advance(QUIET).await;
-    }
-    assert_eq!((begun.elapsed(), file.in_force()), (LONGEST, Some(written)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::lost::Lost;
 use super::{Guard, OnStoreError, is_unfit};
-use crate::store::{Claimed, Gen, StoreError, Verdict};
+use crate::store::{Claimed, Gen, LedgerExt, StoreError, Taken};
 
 /// So many failures in a row are a loss.
 const FAILURES: u32 = 2;
@@ -36,13 +36,13 @@ impl Guard {
             Err(error) => error,
         };
         // Calls that were under way together have failed together, as when a connection is cut.
-        if state.failed == failed {
-            state.failures += 1;
-            state.failed += 1;
+        if state.failures.ever == failed {
+            state.failures.in_a_row += 1;
+            state.failures.ever += 1;
         }
         state.suspect = true;
-        state.failing.get_or_insert_with(Instant::now);
-        if state.lost.is_none() && state.failures.max(state.takes_failed) >= FAILURES {
+        state.failures.since.get_or_insert_with(Instant::now);
+        if state.lost.is_none() && state.failures.in_a_row.max(state.failures.takes) >= FAILURES {
             let (mode, declared) = match state.known {
                 true => (self.mode, Some(Arc::clone(&self.declared))),
                 // What others do is not known.
@@ -72,7 +72,7 @@ impl Guard {
     ) -> Result<T, StoreError> {
         let (lost, failed) = {
             let state = self.state();
-            (state.lost.clone(), state.failed)
+            (state.lost.clone(), state.failures.ever)
         };
         let lost = match lost {
             Some(lost) => lost,
@@ -89,12 +89,12 @@ impl Guard {
         if state.lost.is_none() {
             // It is back since, and was not told of this.
             state.suspect = true;
-            state.ended.extend(lost.take_ended());
+            state.ends.untold.extend(lost.take_ended());
         }
         answer
     }
 
-    async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+    async fn take_there(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         self.make_sure().await?;
         let doubtful: Vec<(Arc<str>, Gen)> = {
             let state = self.state();
@@ -127,52 +127,18 @@ impl Guard {
         Ok(())
     }
 
-    /// Asks for those that are no sibling's by now.
-    async fn take_others(
-        &self,
-        asks: &[&Claimed],
-        want: usize,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        let gone: Vec<bool> = {
-            let state = self.state();
-            asks.iter().map(|ask| state.is_elsewhere(ask)).collect()
-        };
-        let others = asks.iter().zip(&gone).filter(|(_, gone)| !**gone);
-        let others: Vec<&Claimed> = others.map(|(ask, _)| *ask).collect();
-        let verdicts = match others.is_empty() {
-            true => Vec::new(),
-            false => self.take_guarded(&others, want).await?,
-        };
-        let mut verdicts = verdicts.into_iter();
-        let each = gone.into_iter().map(|gone| match gone {
-            true => Verdict::Lost,
-            // There is one for each that was asked.
-            false => verdicts.next().unwrap_or(Verdict::Unasked),
-        });
-        Ok(each.collect())
-    }
-
     pub(super) async fn take_guarded(
         &self,
         asks: &[&Claimed],
         want: usize,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        // Before it is known whether the store is lost: what is sent must never be newer than this.
-        let newest = asks.iter().map(|ask| ask.generation).max();
-        let any_elsewhere = {
-            let mut state = self.state();
-            state.told_of(newest);
-            asks.iter().any(|ask| state.is_elsewhere(ask))
-        };
-        if any_elsewhere {
-            return Box::pin(self.take_others(asks, want)).await;
-        }
+    ) -> Result<Taken, StoreError> {
         let there = async {
-            let failed = self.state().failed;
+            let failed = self.state().failures.ever;
             let answer = self.take_there(asks, want).await;
             let mut state = self.state();
             state.took_there(&answer, failed);
-            if answer.is_err() && answer != Err(StoreError::Settling) && !is_unfit(&answer) {
+            let is_undone = is_unfit(&answer) || matches!(answer, Err(StoreError::Settling));
+            if answer.is_err() && !is_undone {
                 for ask in asks {
                     state.doubt.insert(ask.job.clone(), ask.generation);
                     state.unheard(ask, self.inner.now());
@@ -180,13 +146,16 @@ impl Guard {
             }
             answer
         };
-        let verdicts = self
+        let taken = self
             .ask(there, async |lost| lost.take(asks, want).await)
             .await?;
         let mut state = self.state();
-        for (ask, verdict) in asks.iter().zip(&verdicts) {
+        for row in &taken.ended {
+            state.is_over(&row.claimed);
+        }
+        for (ask, verdict) in asks.iter().zip(&taken.verdicts) {
             state.took(ask, verdict, self.inner.now());
         }
-        Ok(verdicts)
+        Ok(taken)
     }
 }

@@ -12,7 +12,9 @@ use crate::limit::{
     each_key,
 };
 use crate::store::memory::MemoryStore;
-use crate::store::{Change, Claimed, Clock, Gen, Place, Room, Row, Store, StoreError, Verdict};
+use crate::store::{
+    Change, Claimed, Clock, Gen, Ledger, LedgerExt, Place, Room, Row, StoreError, Taken, Verdict,
+};
 
 /// When a job is asked for again of which a limit is closed, in microseconds.
 const AGAIN: u64 = 500_000;
@@ -25,8 +27,6 @@ pub(super) struct Lost {
     pub(super) clock: Clock,
     /// How many sidecars share the limits.
     pub(super) sidecars: u32,
-    /// The claims up to this one may be siblings' by now; `None`: there are none.
-    aside: Option<Gen>,
     /// How many slots of each key we had.
     slots: HashMap<(Space, Key), u32>,
     mode: OnStoreError,
@@ -40,7 +40,7 @@ impl Lost {
     /// Begins with what is out and the slots that it has, and with what was used of our part at an earlier
     /// loss.
     pub(super) fn new(
-        store: &dyn Store,
+        store: &dyn Ledger,
         state: &State,
         mode: OnStoreError,
         declared: Option<Arc<Mutex<Declared>>>,
@@ -60,14 +60,13 @@ impl Lost {
             }
             let (claimed, until) = (row.claimed.clone(), row.until);
             // The memory store answers at once and does not fail.
-            drop(local.set(Change::Adopt { claimed, until }));
+            drop(local.set_all(vec![Change::Adopt { claimed, until }]));
         }
         let siblings = store.siblings();
         Lost {
             local,
             clock,
             sidecars: u32::try_from(siblings).unwrap_or(u32::MAX - 1) + 1,
-            aside: state.newest.filter(|_| siblings > 0),
             slots,
             mode,
             declared,
@@ -145,25 +144,14 @@ impl Lost {
         limited.iter().position(closed)
     }
 
-    /// Whether a sibling may have taken this claim over, of a job that could start here.
-    pub(super) fn sets_aside(&self, claimed: &Claimed) -> bool {
-        let may_be_elsewhere = |newest: Gen| claimed.generation <= newest;
-        self.aside.is_some_and(may_be_elsewhere) && self.closing(&claimed.limited).is_none()
-    }
-
-    pub(super) async fn take(
-        &self,
-        asks: &[&Claimed],
-        want: usize,
-    ) -> Result<Vec<Verdict>, StoreError> {
-        let later = self.local.now().plus(AGAIN);
-        let stays = |ask: &&Claimed| match self.closing(&ask.limited) {
-            Some(which) => Some(refused(which, later)),
-            None => self.sets_aside(ask).then_some(Verdict::Unasked),
+    pub(super) async fn take(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
+        let later = self.clock.now().plus(AGAIN);
+        let stays = |ask: &&Claimed| {
+            let which = self.closing(&ask.limited)?;
+            Some(refused(which, later))
         };
         let stay: Vec<Option<Verdict>> = asks.iter().map(stays).collect();
-        let is_closed = |stay: &Option<Verdict>| matches!(stay, Some(Verdict::Refused { .. }));
-        if stay.iter().all(is_closed) {
+        if stay.iter().all(Option::is_some) {
             return self.closed();
         }
         let open: Vec<Claimed> = (asks.iter().zip(&stay))
@@ -175,33 +163,38 @@ impl Lost {
             })
             .collect();
         let open: Vec<&Claimed> = open.iter().collect();
-        let mut verdicts = self.local.take(&open, want).await?.into_iter();
+        let Taken { verdicts, ended } = self.local.take(&open, want).await?;
+        let mut verdicts = verdicts.into_iter();
         // There is one for each that was asked.
         let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
         let each = stay.into_iter().map(|stay| stay.unwrap_or_else(&mut asked));
-        Ok(each.collect())
+        let verdicts = each.collect();
+        Ok(Taken { verdicts, ended })
     }
 
-    pub(super) async fn end(
+    pub(super) async fn end_all(
         &self,
-        job: &str,
-        generation: Option<Gen>,
-    ) -> Result<Option<Row>, StoreError> {
-        let ended = self.local.end(job, generation).await?;
+        jobs: &[(Arc<str>, Option<Gen>)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let ended = self.local.end_all(jobs).await?;
         let mut all = self.ended.lock();
-        if let Some(ended) = &ended
-            && all.len() < MOST_ENDED
-        {
-            let claimed = &ended.claimed;
-            all.push((claimed.job.clone(), claimed.generation));
-        }
+        let room = MOST_ENDED.saturating_sub(all.len());
+        let claims = ended.iter().map(|row| &row.claimed);
+        all.extend(
+            claims
+                .take(room)
+                .map(|one| (one.job.clone(), one.generation)),
+        );
         Ok(ended)
     }
 
     pub(super) async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {
         match self.closing(limited) {
             Some(_) => self.closed(),
-            None => self.local.room(&self.limits(limited)).await,
+            None => {
+                let local: &dyn Ledger = &self.local;
+                local.room(&self.limits(limited)).await
+            }
         }
     }
 

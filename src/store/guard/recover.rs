@@ -1,21 +1,18 @@
 //! The return of a store: it is told of our rows, of what was undone and of what ended, until it knows all.
 
+use crate::store::LedgerExt;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Clock, Gen, Guard, MOST_ECHOED, Place, Row, State, Store, StoreError};
+use super::{Clock, Gen, Guard, MOST_ECHOED, OFFERED, Place, Row, State, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
 /// How often it is said at most that the store was told of our rows again without being lost.
 const SAID: Duration = Duration::from_secs(10);
-/// So many questions are on their way there at once.
-const ASKED_AT_ONCE: usize = 32;
 /// So many ends are told in one call.
 pub(super) const AT_ONCE: usize = 256;
 /// So many ends are told again at each look: the look is also the word that this sidecar lives.
@@ -28,9 +25,9 @@ impl Guard {
     /// Where starts go on without the store so fast that it never knows all, it decides all the same after a
     /// few rounds: then nothing starts before it knows the rest.
     pub(super) async fn recover(&self) -> Result<(), StoreError> {
-        let failed = self.state().failed;
+        let failed = self.state().failures.ever;
         let _one_at_a_time = self.recovering.lock().await;
-        if self.state().failed != failed {
+        if self.state().failures.ever != failed {
             // It was tried meanwhile: if each did so in turn, the last would wait for all.
             return Err(StoreError::Timeout);
         }
@@ -39,8 +36,7 @@ impl Guard {
             let Some(news) = self.news(&mut told, round > ROUNDS) else {
                 break;
             };
-            let refused = self.inner.announce(&news.rows).await?;
-            self.give_up(refused, &mut told).await?;
+            self.inner.announce(&news.rows).await?;
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
             }
@@ -52,41 +48,14 @@ impl Guard {
         Ok(())
     }
 
-    /// Asks there about each of `all`, many at once, until a call fails. Gives what was answered.
-    async fn ask_each<T, A, F>(
-        &self,
-        all: impl IntoIterator<Item = T>,
-        ask: impl Fn(Arc<dyn Store>, T) -> F,
-    ) -> (Vec<A>, Result<(), StoreError>)
-    where
-        A: Send + 'static,
-        F: Future<Output = Result<A, StoreError>> + Send + 'static,
-    {
-        let (mut all, mut asking) = (all.into_iter(), JoinSet::new());
-        let (mut answers, mut all_asked) = (Vec::new(), Ok(()));
-        loop {
-            while all_asked.is_ok()
-                && asking.len() < ASKED_AT_ONCE
-                && let Some(one) = all.next()
-            {
-                asking.spawn(ask(Arc::clone(&self.inner), one));
-            }
-            match asking.join_next().await {
-                Some(Ok(Ok(answer))) => answers.push(answer),
-                Some(Ok(Err(error))) => all_asked = Err(error),
-                // A panic in there was logged.
-                Some(Err(_)) => {}
-                None => return (answers, all_asked),
-            }
-        }
-    }
-
     /// Ends claims there, many in each call. Says which it has heard of: they need not be told again if a later call
     /// fails.
     async fn end_there(&self, claims: &[(Arc<str>, Gen)]) -> (Heard, Result<(), StoreError>) {
         let mut heard = HashSet::new();
         for some in claims.chunks(AT_ONCE) {
-            if let Err(error) = self.inner.end_all(some).await {
+            let each = some.iter().map(|(job, claim)| (job.clone(), Some(*claim)));
+            let jobs: Vec<_> = each.collect();
+            if let Err(error) = self.inner.end_all(&jobs).await {
                 return (heard, Err(error));
             }
             heard.extend(some.iter().cloned());
@@ -99,51 +68,25 @@ impl Guard {
         let ended = self.state().ended_of_late();
         let (heard, all_told) = self.end_there(&ended).await;
         let mut state = self.state();
-        let recent = std::mem::take(&mut state.recent);
+        let recent = std::mem::take(&mut state.ends.recent);
         for ended in recent {
             let one = (ended.job.clone(), ended.claim);
             match heard.contains(&one) {
-                true if ended.theirs && state.echoed.len() < MOST_ECHOED => state.echoed.push(one),
+                true if ended.theirs && state.ends.echoed.len() < MOST_ECHOED => {
+                    state.ends.echoed.push(one)
+                }
                 true => {}
-                false => state.recent.push_back(ended),
+                false => state.ends.recent.push_back(ended),
             }
         }
         all_told
-    }
-
-    /// Held rows that the store did not take are siblings' by now, or were until they ended; but for those that are
-    /// ours and hidden, or out after a start that nobody heard of.
-    async fn give_up(&self, refused: Vec<Arc<str>>, told: &mut Told) -> Result<(), StoreError> {
-        let look = |store: Arc<dyn Store>, job: Arc<str>| async move {
-            let row = store.row(&job).await?;
-            Ok((job, row))
-        };
-        let (looked, all_looked) = self.ask_each(refused, look).await;
-        let mut state = self.state();
-        for (job, row) in looked {
-            let as_told = |own: &&Row| {
-                told.rows.get(&job) == Some(&(own.claimed.generation, Place::Held))
-                    && own.place == Place::Held
-            };
-            let Some(own) = state.own.get(&job).filter(as_told) else {
-                continue;
-            };
-            let claimed = own.claimed.clone();
-            let is_it = |row: &Row| row.ours && row.claimed.generation == claimed.generation;
-            if !row.as_ref().is_some_and(is_it) {
-                state.own.remove(&job);
-                told.rows.remove(&job);
-                state.elsewhere.insert(job, (claimed, row));
-            }
-        }
-        all_looked
     }
 
     /// Ends there what has ended.
     async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
         let (heard, told) = self.end_there(ended).await;
         let mut state = self.state();
-        state.ended.retain(|one| !heard.contains(one));
+        state.ends.untold.retain(|one| !heard.contains(one));
         if let Some(lost) = &state.lost {
             lost.forget_ended(&heard);
         }
@@ -158,8 +101,8 @@ impl Guard {
             if state.suspect {
                 return;
             }
-            let count = state.echoed.len().min(ECHOED_AT_ONCE);
-            let some: Vec<_> = state.echoed.drain(..count).collect();
+            let count = state.ends.echoed.len().min(ECHOED_AT_ONCE);
+            let some: Vec<_> = state.ends.echoed.drain(..count).collect();
             (some, !self.is_filling(&state))
         };
         let mut is_freed = false;
@@ -170,7 +113,7 @@ impl Guard {
             }
         }
         if !at_last {
-            self.state().echoed.extend(some);
+            self.state().ends.echoed.extend(some);
         }
         if is_freed {
             // Who waits for its slot here hears of it from nobody else.
@@ -196,21 +139,20 @@ impl Guard {
         state
             .doubt
             .retain(|job, claim| told.undone.get(job) != Some(claim));
-        state.ended.retain(|one| !told.ended.contains(one));
+        state.ends.untold.retain(|one| !told.ended.contains(one));
         state.answers();
         (state.suspect, state.known) = (at_last, true);
         state.told = Some(self.inner.now());
         if state.was_away() {
             state.returned = state.told;
-            let after = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-            self.told_anew.store(after.max(1), Ordering::Release);
         }
         if let Some(lost) = state.lost.take() {
             self.alone.store(None);
-            state.takes_failed = 0;
+            state.failures.takes = 0;
             let unheard = lost.take_ended().into_iter();
             state
-                .ended
+                .ends
+                .untold
                 .extend(unheard.filter(|one| !told.ended.contains(one)));
             let clock = Clock::new(self.inner.now().0);
             state.before = Some(lost.local.emptied(clock));
@@ -272,7 +214,9 @@ impl Told {
             undone: Vec::new(),
             ended: Vec::new(),
         };
-        for (job, row) in &state.own {
+        // An offer is not put back: a sibling may have the job by now.
+        let is_offered = |row: &Row| row.place == Place::Held && row.until == OFFERED;
+        for (job, row) in state.own.iter().filter(|(_, row)| !is_offered(row)) {
             let is = (row.claimed.generation, row.place);
             let was = self.rows.insert(job.clone(), is);
             if was == Some((is.0, Place::Out)) && row.place == Place::Held {
@@ -296,7 +240,7 @@ impl Told {
             }
         }
         let alone = state.lost.as_ref().map(|lost| lost.ended());
-        for one in alone.iter().flatten().chain(&state.ended) {
+        for one in alone.iter().flatten().chain(&state.ends.untold) {
             if self.ended.insert(one.clone()) {
                 news.ended.push(one.clone());
             }

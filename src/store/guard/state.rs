@@ -29,6 +29,32 @@ pub(super) struct Ended {
     pub(super) theirs: bool,
 }
 
+/// How calls to the store have failed.
+#[derive(Default, Debug)]
+pub(super) struct Failures {
+    /// Those since the last success, each begun after the one before.
+    pub(super) in_a_row: u32,
+    /// The same of `take` alone: on a full disk reading goes on and hides that nothing can start.
+    pub(super) takes: u32,
+    /// All that were ever counted.
+    pub(super) ever: u64,
+    /// When the first of those in a row failed.
+    pub(super) since: Option<Instant>,
+}
+
+/// Claims that have ended, of which the store or a sibling may not know.
+#[derive(Default, Debug)]
+pub(super) struct Ends {
+    /// Those that ended while the store failed, before it was taken for lost: it may not have heard of them.
+    pub(super) untold: Vec<(Arc<str>, Gen)>,
+    /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
+    /// rows back when it returns.
+    pub(super) echoed: Vec<(Arc<str>, Gen)>,
+    /// Those that ended last, and of which the store has heard: one that fails over, or comes back older than it was,
+    /// may have forgotten that.
+    pub(super) recent: VecDeque<Ended>,
+}
+
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct State {
@@ -36,22 +62,8 @@ pub(super) struct State {
     pub(super) own: HashMap<Arc<str>, Row>,
     /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
     pub(super) doubt: HashMap<Arc<str>, Gen>,
-    /// What ended while the store failed, before it was taken for lost: it may not have heard of it.
-    pub(super) ended: Vec<(Arc<str>, Gen)>,
-    /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
-    /// rows back when it returns.
-    pub(super) echoed: Vec<(Arc<str>, Gen)>,
-    /// What ended last, and the store has heard of: one that fails over, or comes back older than it was, may have
-    /// forgotten that.
-    pub(super) recent: VecDeque<Ended>,
-    /// The newest claim that the store was ever told of, or may have been.
-    pub(super) newest: Option<Gen>,
-    /// Failures since the last success, each begun after the one before.
-    pub(super) failures: u32,
-    /// The same of `take` alone: on a full disk reading goes on and hides that nothing can start.
-    pub(super) takes_failed: u32,
-    /// All that were ever counted.
-    pub(super) failed: u64,
+    pub(super) ends: Ends,
+    pub(super) failures: Failures,
     /// The store is lost, or may have forgotten something: our rows are put back before anything starts.
     pub(super) suspect: bool,
     /// It has answered before.
@@ -63,15 +75,10 @@ pub(super) struct State {
     pub(super) returned: Option<Timestamp>,
     /// When it was last told of our rows again, after whatever failure.
     pub(super) told: Option<Timestamp>,
-    /// Since when calls fail and none succeeds.
-    pub(super) failing: Option<Instant>,
     /// It was away for [`AWAY`] since it was last told of our rows.
     pub(super) away: bool,
     /// When it was last said that the store was told again, though it was not lost.
     pub(super) said: Option<Instant>,
-    /// What was held here and is a sibling's, as its row said when the store was told of ours again; or has ended
-    /// there since. The hold does not know of it yet.
-    pub(super) elsewhere: HashMap<Arc<str>, (Claimed, Option<Row>)>,
 }
 
 impl State {
@@ -90,8 +97,9 @@ impl State {
 
     /// A call was answered.
     pub(super) fn answers(&mut self) {
-        self.failures = 0;
-        self.away |= (self.failing.take()).is_some_and(|since| since.elapsed() >= AWAY);
+        self.failures.in_a_row = 0;
+        let since = self.failures.since.take();
+        self.away |= since.is_some_and(|since| since.elapsed() >= AWAY);
     }
 
     /// Whether siblings may have acted for us since the store was last told of our rows. Now it was.
@@ -102,7 +110,7 @@ impl State {
     /// The store was told of this end, and may forget it.
     pub(super) fn has_ended(&mut self, ended: Ended) {
         let is_old = |first: &Ended| ended.at.since(first.at) > RECENT;
-        let recent = &mut self.recent;
+        let recent = &mut self.ends.recent;
         while recent.len() >= MOST_RECENT || (!self.suspect && recent.front().is_some_and(is_old)) {
             recent.pop_front();
         }
@@ -115,21 +123,8 @@ impl State {
             let own = self.own.get(&ended.job);
             own.is_none_or(|row| row.claimed.generation > ended.claim)
         };
-        let over = self.recent.iter().filter(is_over);
+        let over = self.ends.recent.iter().filter(is_over);
         over.map(|ended| (ended.job.clone(), ended.claim)).collect()
-    }
-
-    /// Whether this claim is a sibling's by now.
-    pub(super) fn is_elsewhere(&self, claimed: &Claimed) -> bool {
-        let known = self.elsewhere.get(&claimed.job);
-        known.is_some_and(|(known, _)| known.generation == claimed.generation)
-    }
-
-    /// The hold knows that this claim is a sibling's.
-    pub(super) fn is_forgotten(&mut self, claimed: &Claimed) {
-        if self.is_elsewhere(claimed) {
-            self.elsewhere.remove(&claimed.job);
-        }
     }
 
     /// What was asked for without an answer is held here: a sibling may see its row there.
@@ -141,18 +136,22 @@ impl State {
         }
     }
 
-    pub(super) fn told_of(&mut self, claim: Option<Gen>) {
-        self.newest = self.newest.max(claim);
-    }
-
     /// How a take ended, before which so many calls had `failed`.
     pub(super) fn took_there<T>(&mut self, answer: &Result<T, StoreError>, failed: u64) {
         match answer {
-            Ok(_) | Err(StoreError::Settling) => self.takes_failed = 0,
+            Ok(_) | Err(StoreError::Settling) => self.failures.takes = 0,
             // As where all calls are counted.
             Err(StoreError::Wiped | StoreError::Unfit(_)) => {}
-            Err(_) if self.failed != failed => {}
-            Err(_) => self.takes_failed += 1,
+            Err(_) if self.failures.ever != failed => {}
+            Err(_) => self.failures.takes += 1,
+        }
+    }
+
+    /// Our row of this claim has ended.
+    pub(super) fn is_over(&mut self, claimed: &Claimed) {
+        let own = self.own.get(&claimed.job);
+        if own.is_some_and(|own| own.claimed.generation == claimed.generation) {
+            self.own.remove(&claimed.job);
         }
     }
 
@@ -160,12 +159,7 @@ impl State {
     pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict, now: Timestamp) {
         let row = |place, until| Row::of(ask.clone(), place, until);
         match verdict {
-            Verdict::Lost => {
-                let same = |row: &mut Row| row.claimed.generation == ask.generation;
-                if self.own.get_mut(&ask.job).is_some_and(same) {
-                    self.own.remove(&ask.job);
-                }
-            }
+            Verdict::Lost => self.is_over(ask),
             Verdict::Started { at } => {
                 let mut row = row(Place::Out, at.plus(ask.visibility));
                 row.started = Some(*at);

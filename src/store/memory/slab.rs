@@ -13,19 +13,19 @@ pub(super) type Id = u32;
 /// million of them that would hold up every caller for a good while.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    places: HashTable<Place>,
+    places: HashTable<HashedId>,
     things: Vec<Option<T>>,
     free: Vec<Id>,
     hasher: DefaultHashBuilder,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct HashedId {
     hash: u32,
     id: Id,
 }
 
-impl Place {
+impl HashedId {
     /// A hash for the table, which takes some bits from each end.
     fn spread(hash: u32) -> u64 {
         u64::from(hash) << 32 | u64::from(hash)
@@ -51,7 +51,7 @@ impl<T> Slab<T> {
 
     /// The thing with this hash that `is` the one.
     pub(super) fn find(&self, hash: u32, is: impl Fn(&T) -> bool) -> Option<Id> {
-        let found = self.places.find(Place::spread(hash), |place| {
+        let found = self.places.find(HashedId::spread(hash), |place| {
             place.hash == hash && self.get(place.id).is_some_and(&is)
         });
         found.map(|place| place.id)
@@ -68,8 +68,8 @@ impl<T> Slab<T> {
             *place = Some(thing);
         }
         self.places
-            .insert_unique(Place::spread(hash), Place { hash, id }, |place| {
-                Place::spread(place.hash)
+            .insert_unique(HashedId::spread(hash), HashedId { hash, id }, |place| {
+                HashedId::spread(place.hash)
             });
         id
     }
@@ -78,7 +78,7 @@ impl<T> Slab<T> {
     pub(super) fn remove(&mut self, hash: u32, id: Id) -> Option<T> {
         let place = self
             .places
-            .find_entry(Place::spread(hash), |place| place.id == id)
+            .find_entry(HashedId::spread(hash), |place| place.id == id)
             .ok()?;
         place.remove();
         self.free.push(id);

@@ -1,9 +1,10 @@
 //! What only this store can show; `tests/stores` has the rules of all stores, `tests/model.rs` all of them at once.
 
-use super::*;
-use crate::limit::OnLimit;
-use crate::store::Claim;
 use std::sync::Arc;
+
+use super::MemoryStore;
+use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use crate::store::{Change, Claim, Claimed, Gen, Ledger, LedgerExt, Place, Verdict};
 
 const T: u64 = 1_800_000_000_000_000;
 
@@ -29,7 +30,7 @@ fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
 }
 
 async fn take(store: &MemoryStore, ask: Claimed) -> Verdict {
-    store.take(&[&ask], 1).await.unwrap().remove(0)
+    store.take(&[&ask], 1).await.unwrap().verdicts.remove(0)
 }
 
 fn started(verdict: &Verdict) -> bool {
@@ -68,16 +69,18 @@ async fn a_new_claim_ends_the_slots_of_an_older_one() {
     let one = [limited("k")];
     assert!(started(&take(&store, claimed("a", 1, &one)).await));
     let (again, same) = (claimed("a", 2, &one), claimed("a", 1, &one));
-    assert!(store.claimed(&[&same]).await.unwrap().is_empty());
+    assert!(store.take(&[&same], 0).await.unwrap().ended.is_empty());
     assert_eq!(store.count(Place::Out).await.unwrap(), 1);
     let other = claimed("b", 3, &one);
-    let over = store.claimed(&[&other, &again]).await.unwrap();
-    assert_eq!(over.len(), 1);
-    assert_eq!(
-        (over[0].place, over[0].claimed.generation),
-        (Place::Out, Gen(1))
+    let taken = store.take(&[&other, &again], 1).await.unwrap();
+    let [over] = &taken.ended[..] else {
+        panic!("{taken:?}");
+    };
+    assert_eq!((over.place, over.claimed.generation), (Place::Out, Gen(1)));
+    assert!(
+        started(&taken.verdicts[0]),
+        "the slot of a later one is free"
     );
-    assert!(started(&take(&store, other).await), "the slot is free");
 }
 
 #[tokio::test(start_paused = true)]

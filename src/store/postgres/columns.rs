@@ -3,7 +3,7 @@
 use tokio_postgres::types::ToSql;
 
 use super::super::NUMBER_LASTS;
-use super::super::sql::{Kept, Page, number};
+use super::super::sql::{Flat, Page, number};
 
 /// Rows to write, by column.
 #[derive(Default)]
@@ -33,8 +33,9 @@ impl Columns {
                 gone.push(job);
                 continue;
             };
-            all.names.push(row.names().collect::<Vec<_>>().join("\n"));
-            let flat = Kept::flat(row);
+            let names: Vec<&str> = row.slots.iter().map(|slot| &*slot.key).collect();
+            all.names.push(names.join("\n"));
+            let flat = Flat::of(row);
             all.job.push(flat.job);
             all.claim_number.push(flat.claim_number);
             all.is_out.push(flat.is_out);

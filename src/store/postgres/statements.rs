@@ -14,11 +14,11 @@ fn others(which: &str) -> String {
     )
 }
 
-/// Held rows that may be taken over: the claim is sure to be the owner's still, which lives, or was alive so
+/// Held rows that their owners offered. The claim is sure to be the owner's still, which lives, or was alive so
 /// lately.
 fn offered() -> String {
     format!(
-        "NOT is_out AND NOT hidden
+        "NOT is_out AND until = 0 AND NOT hidden
          AND live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
     )
 }
@@ -134,84 +134,40 @@ const PUT_NUMBERS: &str = "INSERT INTO numbers
 
 const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
 
-/// Each prepared on a connection.
-pub(super) struct Statements {
-    pub(super) head: Statement,
-    pub(super) lock: Statement,
-    pub(super) rows: Statement,
-    pub(super) lock_keys: Statement,
-    pub(super) keys: Statement,
-    pub(super) numbers: Statement,
-    pub(super) put_rows: Statement,
-    pub(super) drop_rows: Statement,
-    pub(super) put_keys: Statement,
-    pub(super) drop_keys: Statement,
-    pub(super) put_numbers: Statement,
-    pub(super) say: Statement,
-    pub(super) due: Statement,
-    pub(super) walk: Statement,
-    pub(super) offered: Statement,
-    pub(super) held: Statement,
-    pub(super) keep_time: Statement,
+/// Declares the statements, each with its text, and how a connection prepares them.
+macro_rules! statements {
+    ($($name:ident = $text:expr;)*) => {
+        /// Each prepared on a connection.
+        pub(super) struct Statements {
+            $(pub(super) $name: Statement,)*
+        }
+
+        impl Statements {
+            /// All are sent before the first is answered: one by one they would be as many round trips.
+            pub(super) async fn new(client: &Client) -> Result<Statements, Error> {
+                let ($($name,)*) = tokio::try_join!($(async { client.prepare(&$text).await },)*)?;
+                Ok(Statements { $($name,)* })
+            }
+        }
+    };
 }
 
-impl Statements {
-    pub(super) async fn new(client: &Client) -> Result<Statements, Error> {
-        let (head, due, walk) = (head(), due(), walk());
-        let (offered, held, keep_time) = (offered_of_lane(), held(), clock::keep());
-        // All are sent before the first is answered: one by one they would be as many round trips.
-        let (reads, writes, looks) = tokio::try_join!(
-            async {
-                tokio::try_join!(
-                    client.prepare(&head),
-                    client.prepare(LOCK),
-                    client.prepare(ROWS),
-                    client.prepare(LOCK_KEYS),
-                    client.prepare(KEYS),
-                    client.prepare(NUMBERS),
-                )
-            },
-            async {
-                tokio::try_join!(
-                    client.prepare(PUT_ROWS),
-                    client.prepare(DROP_ROWS),
-                    client.prepare(PUT_KEYS),
-                    client.prepare(DROP_KEYS),
-                    client.prepare(PUT_NUMBERS),
-                    client.prepare(SAY),
-                )
-            },
-            async {
-                tokio::try_join!(
-                    client.prepare(&due),
-                    client.prepare(&walk),
-                    client.prepare(&offered),
-                    client.prepare(&held),
-                    client.prepare(&keep_time),
-                )
-            },
-        )?;
-        let (head, lock, rows, lock_keys, keys, numbers) = reads;
-        let (put_rows, drop_rows, put_keys, drop_keys, put_numbers, say) = writes;
-        let (due, walk, offered, held, keep_time) = looks;
-        Ok(Statements {
-            head,
-            lock,
-            rows,
-            lock_keys,
-            keys,
-            numbers,
-            put_rows,
-            drop_rows,
-            put_keys,
-            drop_keys,
-            put_numbers,
-            say,
-            due,
-            walk,
-            offered,
-            held,
-            keep_time,
-        })
-    }
+statements! {
+    head = head();
+    lock = LOCK;
+    rows = ROWS;
+    lock_keys = LOCK_KEYS;
+    keys = KEYS;
+    numbers = NUMBERS;
+    put_rows = PUT_ROWS;
+    drop_rows = DROP_ROWS;
+    put_keys = PUT_KEYS;
+    drop_keys = DROP_KEYS;
+    put_numbers = PUT_NUMBERS;
+    say = SAY;
+    due = due();
+    walk = walk();
+    offered = offered_of_lane();
+    held = held();
+    keep_time = clock::keep();
 }

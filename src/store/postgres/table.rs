@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Error, Statement};
 use super::super::fleet::SETTLING;
 use super::super::record::Written;
 use super::super::sql::{Due, Flat, Head, IDLE, Need, Page, SILENCE, number, unsigned};
-use super::super::{Clock, Number};
+use super::super::{Clock, Number, Place};
 use super::clock;
 use super::columns::{Columns, Numbers};
 use super::schema::{self, LOCKS, VERSION};
@@ -118,7 +118,7 @@ impl Session {
         let (head, with): (_, [&(dyn ToSql + Sync); 1]) = (&self.statements.head, [&given]);
         let mut row = self.client.query_one(head, &with).await?;
         if row.try_get::<_, i64>(7)? > clock::SMALL_STEP {
-            self.keep_time(true).await?;
+            self.keep_time().await?;
             row = self.client.query_one(head, &with).await?;
         }
         let now: i64 = row.try_get(0)?;
@@ -138,23 +138,20 @@ impl Session {
 
     /// Writes down what time it is. Who did it has that row until the end of the transaction: after the locks on
     /// what it is about, and before the row of who lives.
-    async fn keep_time(&self, wanted: bool) -> Result<(), Error> {
-        let keep = &self.statements.keep_time;
-        let given = self.given();
-        let with: [&(dyn ToSql + Sync); 1] = [&given];
-        self.ask(wanted, keep, &with).await.map(drop)
+    async fn keep_time(&self) -> Result<(), Error> {
+        let (keep, given) = (&self.statements.keep_time, self.given());
+        self.client.query(keep, &[&given]).await.map(drop)
     }
 
-    /// Rows of a statement, unless there is nothing to ask for.
+    /// Rows of a statement; `None`: there is nothing to ask for.
     async fn ask(
         &self,
-        wanted: bool,
-        statement: &Statement,
+        statement: Option<&Statement>,
         with: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<tokio_postgres::Row>, Error> {
-        match wanted {
-            true => self.client.query(statement, with).await,
-            false => Ok(Vec::new()),
+        match statement {
+            Some(statement) => self.client.query(statement, with).await,
+            None => Ok(Vec::new()),
         }
     }
 
@@ -169,11 +166,11 @@ impl Session {
         let (begun, locked, rows, keys_locked, keys, found, head) = tokio::join! {
             biased;
             async { if writes { self.client.batch_execute("BEGIN").await } else { Ok(()) } },
-            async { self.ask(writes && (any_row || any_number), &these.lock, &[&LOCKS, &space, &jobs, &numbers]).await },
-            async { self.ask(any_row, &these.rows, &[&jobs]).await },
-            async { self.ask(writes && any_key, &these.lock_keys, &[&LOCKS, &space, &names, &jobs]).await },
-            async { self.ask(any_key, &these.keys, &[&names, &jobs]).await },
-            async { self.ask(any_number, &these.numbers, &[&numbers]).await },
+            async { self.ask((writes && (any_row || any_number)).then_some(&these.lock), &[&LOCKS, &space, &jobs, &numbers]).await },
+            async { self.ask(any_row.then_some(&these.rows), &[&jobs]).await },
+            async { self.ask((writes && any_key).then_some(&these.lock_keys), &[&LOCKS, &space, &names, &jobs]).await },
+            async { self.ask(any_key.then_some(&these.keys), &[&names, &jobs]).await },
+            async { self.ask(any_number.then_some(&these.numbers), &[&numbers]).await },
             self.head(),
         };
         // The first that failed says why; after it all do.
@@ -228,14 +225,14 @@ impl Session {
         let these = &self.statements;
         let (put_rows, dropped, put_keys, forgotten, put_numbers, said, kept, beat, ended) = tokio::join! {
             biased;
-            async { self.ask(!rows.job.is_empty(), &these.put_rows, &rows.with()).await },
-            async { self.ask(!gone.is_empty(), &these.drop_rows, &[&gone]).await },
-            async { self.ask(!names.is_empty(), &these.put_keys, &[&names, &states]).await },
-            async { self.ask(!idle.is_empty(), &these.drop_keys, &[&idle]).await },
-            async { self.ask(!numbers.names.is_empty(), &these.put_numbers, &numbers.with()).await },
-            async { self.ask(!news.is_empty(), &these.say, &[&self.namespace, &news]).await },
-            self.keep_time(page.beats()),
-            self.beat(page.beats(), me, now),
+            async { self.ask((!rows.job.is_empty()).then_some(&these.put_rows), &rows.with()).await },
+            async { self.ask((!gone.is_empty()).then_some(&these.drop_rows), &[&gone]).await },
+            async { self.ask((!names.is_empty()).then_some(&these.put_keys), &[&names, &states]).await },
+            async { self.ask((!idle.is_empty()).then_some(&these.drop_keys), &[&idle]).await },
+            async { self.ask((!numbers.names.is_empty()).then_some(&these.put_numbers), &numbers.with()).await },
+            async { self.ask((!news.is_empty()).then_some(&these.say), &[&self.namespace, &news]).await },
+            async { if page.beats() { self.keep_time().await } else { Ok(()) } },
+            self.beat(page, me),
             self.client.batch_execute("COMMIT"),
         };
         // A commit after an error is none, and does not say so.
@@ -251,10 +248,11 @@ impl Session {
 
     /// Writes down that we live, and forgets what nothing speaks of any more. What another sidecar is at
     /// is left to it.
-    async fn beat(&self, wanted: bool, me: &str, now: Timestamp) -> Result<(), Error> {
-        if !wanted {
+    async fn beat(&self, page: &Page, me: &str) -> Result<(), Error> {
+        if !page.beats() {
             return Ok(());
         }
+        let now = page.now();
         let before = |past: u64| number(now.0.saturating_sub(past));
         let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
         let (me, now) = (literal(me), number(now.0));
@@ -351,9 +349,12 @@ impl Session {
         Ok(jobs?)
     }
 
-    pub(super) async fn count(&self, me: &str, out: bool) -> Result<usize, Failed> {
+    pub(super) async fn count(&self, me: &str, place: Place) -> Result<usize, Failed> {
         let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out = $2";
-        let row = self.client.query_one(text, &[&me, &out]).await?;
+        let row = self
+            .client
+            .query_one(text, &[&me, &(place == Place::Out)])
+            .await?;
         Ok(usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
     }
 
@@ -463,7 +464,7 @@ impl Session {
         let with: [&(dyn ToSql + Sync); 2] = [&self.namespace, &joined];
         let (kept, begun, head, said) = tokio::join! {
             biased;
-            self.keep_time(true),
+            self.keep_time(),
             self.client.batch_execute(&begin),
             self.head(),
             self.client.query(say, &with),

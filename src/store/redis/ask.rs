@@ -13,7 +13,7 @@ use super::{AT_ONCE, RedisStore, wire};
 use crate::limit::Timestamp;
 use crate::log::cut;
 use crate::store::fleet::SETTLING;
-use crate::store::{Row, Store, StoreError, record};
+use crate::store::{Row, StoreError, record};
 
 impl RedisStore {
     pub(super) fn failed(&self, why: &str) -> StoreError {
@@ -132,7 +132,7 @@ impl RedisStore {
 
     /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
     async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
-        let now = self.now();
+        let now = self.remote.clock.now();
         let known = self.remote.overrides.standing(now);
         let (mut put_back, mut shut) = (0, self.remote.anew.shut_again(now));
         // Asked with none too: whether it is too late concerns the shut keys as well.
@@ -156,9 +156,12 @@ impl RedisStore {
             self.send(&self.scripts.set, &command).await?;
         }
         self.reload(epoch).await?;
-        self.remote
-            .anew
-            .tell(&known, put_back, &self.remote.overrides, self.now());
+        self.remote.anew.tell(
+            &known,
+            put_back,
+            &self.remote.overrides,
+            self.remote.clock.now(),
+        );
         Ok(())
     }
 
@@ -173,7 +176,8 @@ impl RedisStore {
             let [name, text] = pair else { return None };
             record::kept(wire::text(name)?, wire::text(text)?)
         });
-        self.remote.replace(edition.unwrap_or(0), pairs, self.now());
+        self.remote
+            .replace(edition.unwrap_or(0), pairs, self.remote.clock.now());
         Ok(())
     }
 
@@ -182,7 +186,7 @@ impl RedisStore {
         self.failed(&format!("its answer is not understood: {}", cut(&told)))
     }
 
-    pub(super) fn rows(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {
+    pub(super) fn rows_in(&self, told: &[Value]) -> Result<Vec<Row>, StoreError> {
         let rows = told.iter().map(|one| wire::row(one, &self.owner));
         rows.collect::<Option<_>>()
             .ok_or_else(|| self.strange(told))
@@ -202,7 +206,7 @@ impl RedisStore {
 
     /// What `set` begins with: the time from which on it makes and puts back no limits.
     pub(super) fn write_deadline(&self, to: &mut Cmd) {
-        to.arg(wire::time(self.not_after(self.now()).0));
+        to.arg(wire::time(self.not_after(self.remote.clock.now()).0));
     }
 }
 

@@ -103,7 +103,7 @@ end
 
 -- The longest time that a window may last: a calendar's has an hour more where clocks go back in it.
 local function longest(period, name)
-  if name == '' or name == 'fixed' or name == 'forgotten' then return period end
+  if name == '' or name == 'fixed' then return period end
   return period + 3600 * 1000000
 end
 
@@ -114,8 +114,6 @@ local function window_ends(w)
     return unpack('<I7', w.s, #w.s - 6) + w.period + EARLY
   elseif w.kind == 1 then
     return now + 2 * w.period + 4 * EARLY
-  elseif w.kind == 3 then
-    return (unpack('<I7', w.s, 8))
   end
   local _, ends, _, next = unpack('<I7I7I4I4', w.s)
   if next > 0 then return ends + longest(w.period, w.name) end
@@ -359,59 +357,30 @@ local function window_count(w, rate)
 end
 
 local function window_idle(w)
-  if w.kind == 3 then return window_ends(w) <= now end
   if w.kind ~= 2 then return sliding_count(w) == 0 end
   local _, ends, count, next = unpack('<I7I7I4I4', w.s)
   if now < ends then return count == 0 end
   return next == 0 or now >= ends + longest(w.period, w.name)
 end
 
--- Until when starts may count in a window of which nothing is known any more; nil if it has none.
-local function forgotten(k, rate)
+-- When the key has a place for a window that it does not have; nil: now. At most 8 windows count at once.
+local function place_at(k)
+  local counting, first = 0, nil
+  if #k.w < 8 then return nil end
   for _, w in ipairs(k.w) do
-    if w.kind == 3 and rate.period <= w.period then
-      local last, till = unpack('<I7I7', w.s)
-      till = min(last + longest(rate.period, rate.kind) + EARLY, till)
-      if till > now then return till end
+    if not window_idle(w) then
+      counting = counting + 1
+      local empties
+      if w.kind == 2 then empties = window_ends(w) else empties = sliding_leaves(w, sliding_count(w) - 1) end
+      first = min(first or empties, empties)
     end
   end
-end
-
--- Of more than 16 windows the longest is forgotten: what may have been it allows no start until its starts
--- would have left. Windows with edges do not know their newest start: it is at `at` at the latest.
-local function forget_longest(k, at)
-  local place, gone
-  for i, w in ipairs(k.w) do
-    if w.kind == 3 then
-      gone = w
-    elseif not place or w.period >= k.w[place].period then
-      place = i
-    end
-  end
-  if #k.w - (gone and 1 or 0) <= 16 then return end
-  local w, last = k.w[place], at + EARLY
-  local count = w.kind ~= 2 and sliding_count(w) or 0
-  if count > 0 then
-    local leaves = sliding_leaves(w, count - 1)
-    if leaves then last = max(leaves - w.period - EARLY, 0) end
-  end
-  local lasts = longest(w.period, w.name)
-  local over = w.kind == 2 and window_ends(w) or last + lasts + EARLY
-  k.w[place] = k.w[#k.w]
-  k.w[#k.w] = nil
-  if not gone then
-    gone = { period = 0, name = 'forgotten', kind = 3, s = pack('<I7I7', 0, 0) }
-    k.w[#k.w + 1] = gone
-  end
-  local known, till = unpack('<I7I7', gone.s)
-  gone.period = max(gone.period, lasts)
-  gone.s = pack('<I7I7', max(last, known), max(over, till))
+  if counting >= 8 then return first end
 end
 
 local function window_add(k, rate, at)
   local w = window(k, rate)
-  local new = not w
-  if new then
+  if not w then
     if #k.w >= 8 then
       local counting = {}
       for _, other in ipairs(k.w) do
@@ -427,7 +396,6 @@ local function window_add(k, rate, at)
     k.w[#k.w + 1] = w
   end
   if w.kind == 2 then edged_add(w, rate, at) else sliding_add(w, at) end
-  if new then forget_longest(k, at) end
 end
 
 -- Spacing: GCRA in nanoseconds, kept as microseconds and the rest, which doubles hold exactly ---------
@@ -485,9 +453,8 @@ end
 
 local SHUT, CONCURRENCY, RATE, THROTTLE = 4, 1, 2, 3
 
--- The time of the start, or nil and the refusal that lets go last. A hand-out that takes a while counts so
--- much later, and spacing grants it so much sooner.
-local function ask(k, l, lead)
+-- The time of the start, or nil and the refusal that lets go last.
+local function ask(k, l)
   local worst, opens
   local function refuse(strategy, limit, current, at)
     local slot = at == nil and 1 or 0
@@ -512,14 +479,14 @@ local function ask(k, l, lead)
         if at then refuse(RATE, rate.limit, count, at + EARLY) end
       end
     else
-      local at = forgotten(k, rate)
-      if at then refuse(RATE, rate.limit, rate.limit, at + EARLY) end
+      local at = place_at(k)
+      if at then refuse(RATE, rate.limit, 0, at + EARLY) end
     end
   end
-  local at = now + lead
+  local at = now
   if l.spacing then
     at = pace_next(k, l.spacing, at)
-    if at > now + lead + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at - lead) end
+    if at > now + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at) end
   end
   if worst then
     worst.at = opens

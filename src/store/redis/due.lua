@@ -74,7 +74,7 @@ for i = 1, #known, 2 do
       -- By then the backend has the job back.
       if max(r.till, seen) + r.lasts + 60000000 < now then
         drop_row(r)
-      elseif not r.hidden and (alive or stands(r, seen)) then
+      elseif r.till == 0 and not r.hidden and (alive or stands(r, seen)) then
         lanes[r.lane] = true
       end
     end

@@ -1,11 +1,10 @@
 -- The job is over, or not ours any more: its row and its slots go. A claim of -1 is any.
 
 local told = { now }
-local only_older = arg() == 'claimed'
 for i = 1, num() do
   local job, gen = arg(), num()
   local r = row(job)
-  if r and (gen < 0 or gen > r.gen or (gen == r.gen and not only_older)) then
+  if r and (gen < 0 or gen >= r.gen) then
     end_row(r)
     told[#told + 1] = tell(r)
     if r.owner ~= owner then publish('row\n' .. job) end

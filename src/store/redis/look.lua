@@ -54,17 +54,16 @@ elseif verb == 'offered' then
   local queue = queue_of(lane)
   local known = redis.call('ZRANGE', P .. 'live', 0, 999, 'WITHSCORES')
   for i = 1, #known, 2 do
-    local other, seen, by = known[i], tonumber(known[i + 1]), now
-    -- As in due.lua: who is gone for certain, and how late the others may be.
+    local other, seen = known[i], tonumber(known[i + 1])
+    -- As in due.lua: who is gone for certain.
     local alive = seen + 5000000 > now
-    if alive then by = now - 3000000 end
     if other ~= owner then
       local found = {}
       -- More than anyone holds; the server does nothing else meanwhile.
       for _, name in ipairs(redis.call('ZRANGEBYLEX', by_queue(other), '[' .. queue .. '\n', '(' .. queue .. '\11', 'LIMIT', 0, 2048)) do
         local job = sub(name, #queue + 2)
         local till = tonumber(redis.call('ZSCORE', index(other, 'h'), job) or NEVER)
-        if till <= by then found[#found + 1] = { job = job, till = till } end
+        if till == 0 then found[#found + 1] = { job = job, till = till } end
       end
       table.sort(found, sooner)
       for _, one in ipairs(found) do

@@ -19,16 +19,16 @@ end
 
 local told = { now, {} }
 local real, from, till = now, now, now + ahead
--- A start ahead in a window of which nothing is known any more would be all that is known of it.
+-- A window for which there is no place now gets none ahead.
 local only_now = k.shut and k.shut.till > now
 for _, rate in ipairs(l.rates) do
-  only_now = only_now or not window(k, rate) and forgotten(k, rate)
+  only_now = only_now or not window(k, rate) and place_at(k)
 end
 for _ = 1, want do
   local at, why
   repeat
     now = from
-    at, why = ask(k, l, 0)
+    at, why = ask(k, l)
     now = real
     if not at then
       local next = why.at - EARLY

@@ -1,27 +1,16 @@
 -- Asks for jobs in order until enough have started: all limits of a job, or none.
 
-local not_after, want, takes = num(), num(), num()
+local not_after, want = num(), num()
 if now > not_after then return late() end
 if want > 0 and meta[2] and now < tonumber(meta[2]) then
   return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
--- By how much a start counts later. In which of two fixed windows it counts is decided now.
-local function lead_of(limits)
-  for _, l in ipairs(limits) do
-    for _, rate in ipairs(l.rates) do
-      if rate.kind ~= '' then return 0 end
-    end
-  end
-  return takes
-end
-
 -- The refusal that lets go last, with the strongest action of all.
 local function refused(limits)
-  local lead = lead_of(limits)
-  local at, worst, which, action, opens = now + lead, nil, 0, 0, -1
+  local at, worst, which, action, opens = now, nil, 0, 0, -1
   for i, l in ipairs(limits) do
-    local allowed, why = ask(key(l.key), l, lead)
+    local allowed, why = ask(key(l.key), l)
     if allowed then
       at = max(at, allowed)
     else
@@ -48,12 +37,34 @@ local function start(r, limits, blob, lasts)
   return { 1, at }, true
 end
 
-local started, verdicts = 0, { now }
+-- Whether a row ends because the backend gave its job out again. It stays if its start was granted after that: the
+-- worker has the job already, and with it the slot.
+local function gives_way(r, ask)
+  if not r or r.gen >= ask.gen then return false end
+  local undo = taken_of(r)[1]
+  return not (undo and undo[2] == 1 and undo[4] > ask.made)
+end
+
+local asks, ended = {}, {}
 for i = 1, num() do
-  local job, gen, lasts, lane, claim, blob = arg(), num(), num(), arg(), arg(), arg()
-  local limits = read_limits()
+  local ask = { job = arg(), gen = num(), made = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
+  ask.limits = read_limits()
+  asks[i] = ask
+  local r = row(ask.job)
+  -- The backend handed the job out again, so the older claim is over, and its slots are free for all that are asked.
+  if gives_way(r, ask) then
+    end_row(r)
+    ended[#ended + 1] = tell(r)
+    if r.owner ~= owner then publish('row\n' .. r.job) end
+  end
+end
+
+local started, told = 0, { now, ended }
+for i, ask in ipairs(asks) do
+  local job, gen, lasts, lane, claim, blob = ask.job, ask.gen, ask.lasts, ask.lane, ask.claim, ask.blob
   local r, fresh = row(job), false
-  if r and r.gen < gen then
+  -- An older claim of the same job that is asked for here too.
+  if gives_way(r, ask) then
     end_row(r)
     r = nil
   end
@@ -68,7 +79,7 @@ for i = 1, num() do
   elseif started >= want then
     verdict = { 3 }
   else
-    verdict, out = start(r, limits, blob, lasts)
+    verdict, out = start(r, ask.limits, blob, lasts)
   end
   if out then
     started = started + 1
@@ -77,8 +88,8 @@ for i = 1, num() do
   elseif fresh then
     put_row(r)
   end
-  verdicts[i + 1] = verdict
+  told[i + 2] = verdict
 end
 save_all()
 publish_freed()
-return verdicts
+return told

@@ -2,6 +2,7 @@
 
 use redis::{Cmd, Value};
 
+use super::super::fleet;
 use super::super::record::{self, Written};
 use super::super::{Change, Claimed, Gen, Place, Row, Verdict};
 use crate::limit::{
@@ -238,12 +239,7 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             generation,
             until,
             visibility,
-        } => to
-            .arg("till")
-            .arg(&**job)
-            .arg(time(generation.0))
-            .arg(time(until.0))
-            .arg(time(*visibility)),
+        } => write_times(to, "till", job, [generation.0, until.0, *visibility]),
         Change::Hidden { job, hidden } => to.arg("hidden").arg(&**job).arg(u8::from(*hidden)),
         Change::Shut {
             key,
@@ -283,14 +279,23 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             generation,
             next,
             until,
-        } => to
-            .arg("own")
-            .arg(&**job)
-            .arg(time(generation.0))
-            .arg(time(next.0))
-            .arg(time(until.0)),
+        } => write_times(to, "own", job, [generation.0, next.0, until.0]),
+        Change::Paused { queue, paused } => to
+            .arg("paused")
+            .arg(fleet::paused(queue))
+            .arg(&**queue)
+            .arg(u8::from(*paused)),
         Change::Clear => to.arg("clear"),
     };
+}
+
+/// A change of a job that is said in numbers: the generations and the times of its claim.
+fn write_times<'c>(to: &'c mut Cmd, verb: &str, job: &str, numbers: [u64; 3]) -> &'c mut Cmd {
+    to.arg(verb).arg(job);
+    numbers.into_iter().for_each(|number| {
+        to.arg(time(number));
+    });
+    to
 }
 
 /// What was set over HTTP and has to be put back, all of it.

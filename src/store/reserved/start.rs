@@ -3,7 +3,7 @@
 use super::ReservedStore;
 use super::turns::{AHEAD, Next};
 use crate::limit::{EARLY, Limited, Refusal, Reserved, Strategy, Timestamp};
-use crate::store::{Claimed, Store, StoreError, Verdict, Wish};
+use crate::store::{Claimed, Ledger, LedgerExt, Row, StoreError, Taken, Verdict, Wish};
 
 impl ReservedStore {
     /// Asks for jobs in their order; those that follow each other and go the same way go together. If the
@@ -12,8 +12,9 @@ impl ReservedStore {
         &self,
         asks: &[&Claimed],
         want: usize,
-    ) -> Result<Vec<Verdict>, StoreError> {
+    ) -> Result<Taken, StoreError> {
         let can = self.can_reserve();
+        let mut ended = self.end_older(asks).await?;
         let ways: Vec<bool> = {
             let mut state = self.state();
             asks.iter().map(|ask| state.goes_here(ask, can)).collect()
@@ -25,26 +26,45 @@ impl ReservedStore {
             let same = ways.iter().skip(first).take_while(|way| *way == here);
             let run = asks.get(first..first + same.count()).unwrap_or_default();
             first += run.len();
-            let told = match here {
+            let taken = match here {
                 true => self.take_here(run, left).await,
                 false => self.inner.take(run, left).await,
             };
-            let told = match told {
-                Ok(told) => told,
+            let taken = match taken {
+                Ok(taken) => taken,
                 Err(_) if left < want => break,
                 Err(error) => return Err(error),
             };
-            let started = told
-                .iter()
-                .filter(|one| matches!(one, Verdict::Started { .. }));
+            let started =
+                (taken.verdicts.iter()).filter(|one| matches!(one, Verdict::Started { .. }));
             left = left.saturating_sub(started.count());
-            verdicts.extend(told);
+            ended.extend(taken.ended);
+            verdicts.extend(taken.verdicts);
         }
         verdicts.resize(asks.len(), Verdict::Unasked);
-        Ok(verdicts)
+        Ok(Taken { verdicts, ended })
     }
 
-    async fn take_here(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
+    /// Ends the rows of older claims of these jobs: those that are kept here, and in the store those of jobs whose
+    /// limits are reserved, so that their new claims are kept here. `take` ends the others.
+    async fn end_older(&self, asks: &[&Claimed]) -> Result<Vec<Row>, StoreError> {
+        let now = self.now();
+        let (mut ended, there) = {
+            let mut state = self.state();
+            let ended = state.end_older(asks, now);
+            let was_there = asks.iter().filter(|ask| state.leaves_there(ask));
+            let there: Vec<&&Claimed> = was_there.collect();
+            (ended, there)
+        };
+        for ask in there {
+            let row = self.there().end(&ask.job, Some(ask.generation)).await?;
+            ended.extend(row);
+            self.state().there.remove(&ask.job);
+        }
+        Ok(ended)
+    }
+
+    async fn take_here(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
         for (nth, ask) in asks.iter().enumerate() {
@@ -65,7 +85,8 @@ impl ReservedStore {
             verdicts.push(verdict);
         }
         verdicts.resize(asks.len(), Verdict::Unasked);
-        Ok(verdicts)
+        let ended = Vec::new();
+        Ok(Taken { verdicts, ended })
     }
 
     /// Starts a job whose row is held here, in the next turn of its key.
@@ -87,8 +108,8 @@ impl ReservedStore {
                 Next::Ask(want) => {
                     if !self.ask(limited, want).await {
                         self.state().leave(&ask.job, ask.generation);
-                        let told = self.inner.take(&[ask], 1).await?;
-                        return Ok(told.into_iter().next().unwrap_or(Verdict::Lost));
+                        let taken = self.inner.take(&[ask], 1).await?;
+                        return Ok(taken.verdicts.into_iter().next().unwrap_or(Verdict::Lost));
                     }
                 }
             }
@@ -130,7 +151,7 @@ struct Asking<'a> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        let (now, doubt) = (self.store.now(), self.store.inner.doubt());
+        let (now, doubt) = (self.store.now(), self.store.inner.standing().doubt);
         let mut state = self.store.state();
         let granted = self
             .reserved

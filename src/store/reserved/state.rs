@@ -109,10 +109,25 @@ impl State {
         }
     }
 
+    /// Ends the rows of older claims of these jobs that are kept here.
+    pub(super) fn end_older(&mut self, asks: &[&Claimed], now: Timestamp) -> Vec<Row> {
+        let ended = self.rows.end_older(asks, now);
+        for row in &ended {
+            self.out.remove(&row.claimed.job);
+        }
+        ended
+    }
+
+    /// Whether an older claim of the job has its row in the store, and this one is to be kept here.
+    pub(super) fn leaves_there(&self, ask: &Claimed) -> bool {
+        let known = self.there.get(&ask.job);
+        known.is_some_and(|there| there.claim < ask.generation) && self.is_reserved(&ask.limited)
+    }
+
     /// Whether its row is held here, ready to start; it is made if there is none.
     pub(super) fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
-        let told = self.rows.take(&[ask], 0, now);
-        matches!(told.first(), Some(Verdict::Unasked))
+        let taken = self.rows.take(&[ask], 0, now);
+        matches!(taken.verdicts.first(), Some(Verdict::Unasked))
     }
 
     pub(super) fn turns(&mut self, limited: &Limited) -> &mut Turns {
@@ -139,13 +154,16 @@ impl State {
                 return Changed::There(change);
             }
             Change::Clear => {
-                self.rows.set(Change::Clear, now);
+                self.rows.set(&Change::Clear, now);
                 self.out.clear();
                 self.there.clear();
                 self.keys.clear();
                 return Changed::There(change);
             }
-            Change::Open { .. } | Change::Override { .. } | Change::Setting { .. } => {
+            Change::Open { .. }
+            | Change::Override { .. }
+            | Change::Setting { .. }
+            | Change::Paused { .. } => {
                 return Changed::There(change);
             }
         };
@@ -157,7 +175,7 @@ impl State {
                 Some(row) => Changed::Offered(change, Box::new(row)),
                 None => Changed::There(change),
             },
-            Some(_) => Changed::Here(self.rows.set(change, now)),
+            Some(_) => Changed::Here(self.rows.set(&change, now)),
         }
     }
 
@@ -175,7 +193,7 @@ impl State {
             limits: Limits::default(),
             ..limited.clone()
         }]);
-        match self.rows.take(&[&free], 1, now).pop() {
+        match self.rows.take(&[&free], 1, now).verdicts.pop() {
             Some(Verdict::Started { .. }) => {
                 self.out.insert(ask.job.clone(), (limited.clone(), turn));
                 Verdict::Started { at: turn.at }

@@ -1,33 +1,11 @@
 //! Rows as the columns of a table.
 
-use std::sync::Arc;
+use super::super::engine::{Entry, Slot, Slots};
+use super::super::{Gen, Place, Row, record};
+use crate::limit::{Limited, Timestamp, Undo};
 
-use super::super::{Claimed, Gen, Place, record};
-use crate::limit::{Timestamp, Undo};
-
-/// A row with all that is kept of it.
-#[derive(Clone, Debug)]
-pub(in crate::store) struct Kept {
-    pub(super) claimed: Claimed,
-    pub(super) place: Place,
-    pub(super) until: Timestamp,
-    pub(super) started: Option<Timestamp>,
-    pub(super) hidden: bool,
-    pub(super) owner: Arc<str>,
-    /// Empty unless it is out.
-    pub(super) taken: Vec<Taken>,
-    /// When it was last written.
-    pub(super) touched: Timestamp,
-}
-
-/// One key's part of a start: enough to end it or to undo it.
-#[derive(Clone, Debug)]
-pub(super) struct Taken {
-    /// The key's [`record::name`].
-    pub(super) name: String,
-    /// `None`: the start was not counted.
-    pub(super) undo: Option<Undo>,
-}
+/// A row; its slots name their keys as [`record::name`] does.
+pub(in crate::store) type Kept = Entry<String>;
 
 /// The columns.
 #[derive(Clone, Debug)]
@@ -61,33 +39,27 @@ pub(in crate::store) fn unsigned(value: i64) -> u64 {
     }
 }
 
-impl Kept {
-    pub(in crate::store) fn flat(&self) -> Flat {
-        let claimed = &self.claimed;
+impl Flat {
+    pub(in crate::store) fn of(kept: &Kept) -> Flat {
+        let row = &kept.row;
+        let claimed = &row.claimed;
         Flat {
             job: claimed.job.to_string(),
             claim_number: number(claimed.generation.0),
-            is_out: self.place == Place::Out,
-            until: number(self.until.0),
-            owner: self.owner.to_string(),
-            hidden: self.hidden,
+            is_out: row.place == Place::Out,
+            until: number(row.until.0),
+            owner: kept.owner.to_string(),
+            hidden: row.hidden,
             lasts: number(claimed.visibility),
             lane: record::lane(claimed.scope, &claimed.queue),
             claim: record::claim(claimed),
             limits: record::limits(&claimed.limited),
-            taken: pack(&self.taken),
-            started: self.started.map(|at| number(at.0)),
-            touched: number(self.touched.0),
+            taken: pack(&kept.slots),
+            started: row.started.map(|at| number(at.0)),
+            touched: number(kept.touched.0),
         }
     }
 
-    /// The keys that it has slots of.
-    pub(in crate::store) fn names(&self) -> impl Iterator<Item = &str> {
-        self.taken.iter().map(|taken| taken.name.as_str())
-    }
-}
-
-impl Flat {
     /// The row; `None`: somebody else wrote it.
     pub(in crate::store) fn kept(self) -> Option<Kept> {
         let texts = record::Texts {
@@ -95,24 +67,27 @@ impl Flat {
             limits: &self.limits,
         };
         let claim = Gen(unsigned(self.claim_number));
+        let claimed = record::claimed(&self.job, claim, unsigned(self.lasts), &texts)?;
+        let slots = unpack(&self.taken, &claimed.limited)?;
+        let place = match self.is_out {
+            true => Place::Out,
+            false => Place::Held,
+        };
         Some(Kept {
-            claimed: record::claimed(&self.job, claim, unsigned(self.lasts), &texts)?,
-            place: match self.is_out {
-                true => Place::Out,
-                false => Place::Held,
+            row: Row {
+                started: self.started.map(|at| Timestamp(unsigned(at))),
+                hidden: self.hidden,
+                ..Row::of(claimed, place, Timestamp(unsigned(self.until)))
             },
-            until: Timestamp(unsigned(self.until)),
-            started: self.started.map(|at| Timestamp(unsigned(at))),
-            hidden: self.hidden,
             owner: self.owner.into(),
-            taken: unpack(&self.taken)?,
+            slots,
             touched: Timestamp(unsigned(self.touched)),
         })
     }
 }
 
 /// Each key's name, and how to undo its part of the start, both behind their lengths.
-fn pack(taken: &[Taken]) -> Vec<u8> {
+fn pack(slots: &[Slot<String>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut put = |part: &[u8]| {
         // Names are at most a few hundred bytes long.
@@ -120,32 +95,35 @@ fn pack(taken: &[Taken]) -> Vec<u8> {
         bytes.extend(length.to_le_bytes());
         bytes.extend(part.iter().take(usize::from(length)));
     };
-    for one in taken {
-        put(one.name.as_bytes());
-        put(&one.undo.as_ref().map(Undo::pack).unwrap_or_default());
+    for slot in slots {
+        put(slot.key.as_bytes());
+        put(&slot.undo.as_ref().map(Undo::pack).unwrap_or_default());
     }
     bytes
 }
 
-fn unpack(mut bytes: &[u8]) -> Option<Vec<Taken>> {
+fn unpack(mut bytes: &[u8], limited: &[Limited]) -> Option<Slots<String>> {
     let mut part = || {
         let (length, rest) = bytes.split_first_chunk::<2>()?;
         let (part, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
         bytes = rest;
         Some((part, bytes.is_empty()))
     };
-    let mut all = Vec::new();
+    let mut slots = Slots::new();
     while let Some((name, _)) = part() {
         let (undo, last) = part()?;
         let undo = match undo {
             [] => None,
             packed => Some(Undo::unpack(packed)?),
         };
-        let name = String::from_utf8(name.to_vec()).ok()?;
-        all.push(Taken { name, undo });
+        let key = String::from_utf8(name.to_vec()).ok()?;
+        let names_it = |one: &Limited| record::name(one.space, &one.key) == key;
+        // A slot whose limits are not the job's any more ends, and is undone, without them.
+        let first = limited.iter().position(names_it).unwrap_or(usize::MAX);
+        slots.push(Slot { key, first, undo });
         if last {
             break;
         }
     }
-    Some(all)
+    Some(slots)
 }

@@ -3,8 +3,8 @@
 
 mod ask;
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -13,13 +13,14 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::time::Instant;
 
 use super::super::fleet::{BEAT, kept_name};
-use super::super::remote::{News, Remote, heard, to_put_back};
+use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
+use super::super::remote::{News, Remote, heard, put_back};
 use super::super::{
-    Answer, Change, Claimed, Clock, Gen, Number, Overrides, Place, Room, Row, Step, Store,
-    StoreError, Usage, Verdict, Wake, Wish, record, refused_of,
+    Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
+    record,
 };
 use super::{Job, Op, Reply};
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+use crate::limit::{Key, Reserved, Space, Timestamp};
 use crate::log::cut;
 use ask::strange;
 
@@ -95,8 +96,8 @@ impl SqlStore {
         matches!(self.post, Post::Thread(_)) || !job.contains('\0')
     }
 
-    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        let now = self.now();
+    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
+        let now = self.remote.clock.now();
         for ask in asks {
             self.remote.due_at(ask.look_again(now));
         }
@@ -107,11 +108,14 @@ impl SqlStore {
     }
 
     /// One by one, because the store cannot keep one of them: that is lost to us, and the others are not.
-    async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Vec<Verdict>, StoreError> {
-        let (mut verdicts, mut left) = (Vec::with_capacity(asks.len()), want);
+    async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
+        let (mut all, mut left) = (Taken::default(), want);
         for ask in asks {
             let verdict = match self.take_at_once(&[ask], left).await {
-                Ok(verdicts) => verdicts.into_iter().next().ok_or_else(strange)?,
+                Ok(taken) => {
+                    all.ended.extend(taken.ended);
+                    taken.verdicts.into_iter().next().ok_or_else(strange)?
+                }
                 Err(StoreError::Unfit(why)) => {
                     tracing::warn!(
                         job = &*cut(&ask.job),
@@ -125,23 +129,18 @@ impl SqlStore {
                 Err(error) => return Err(error),
             };
             left -= usize::from(matches!(verdict, Verdict::Started { .. })).min(left);
-            verdicts.push(verdict);
+            all.verdicts.push(verdict);
         }
-        Ok(verdicts)
+        Ok(all)
     }
 
-    async fn take_at_once(
-        &self,
-        asks: &[&Claimed],
-        want: usize,
-    ) -> Result<Vec<Verdict>, StoreError> {
+    async fn take_at_once(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         let op = Op::Take {
             asks: asks.iter().map(|ask| (*ask).clone()).collect(),
             want,
-            lead: self.remote.lead.load(Ordering::Relaxed),
         };
         match self.ask(op).await?.reply {
-            Reply::Verdicts(verdicts) => Ok(verdicts),
+            Reply::Taken(taken) => Ok(taken),
             _ => Err(strange()),
         }
     }
@@ -199,7 +198,13 @@ impl SqlStore {
         more
     }
 
-    async fn change_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+    /// Makes one change, or many that nobody waits to hear of one by one.
+    async fn change_all(&self, mut changes: Vec<Change>) -> Result<bool, StoreError> {
+        if changes.len() == 1
+            && let Some(change) = changes.pop()
+        {
+            return self.change(change).await;
+        }
         let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
         for change in apart {
             self.change(change).await?;
@@ -211,7 +216,7 @@ impl SqlStore {
                 told => drop(told?),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// One by one, because the store cannot keep the row of one of them: that has none.
@@ -226,7 +231,7 @@ impl SqlStore {
     }
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
-        let now = self.now();
+        let now = self.remote.clock.now();
         self.remote.leaves(&change);
         let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
             return Err(strange());
@@ -257,11 +262,9 @@ impl SqlStore {
         }
     }
 
-    /// The states of keys, and the time at which they were read.
-    async fn states(&self, names: Vec<String>) -> Result<(Vec<KeyState>, Timestamp), StoreError> {
-        let told = self.ask(Op::States(names)).await?;
-        match told.reply {
-            Reply::States(states) => Ok((states, told.now)),
+    async fn ask_rows(&self, op: Op) -> Result<Vec<Row>, StoreError> {
+        match self.ask(op).await?.reply {
+            Reply::Rows(rows) => Ok(rows),
             _ => Err(strange()),
         }
     }
@@ -273,16 +276,110 @@ impl std::fmt::Debug for SqlStore {
     }
 }
 
-impl Store for SqlStore {
+impl Ledger for SqlStore {
     fn at(&self, moment: Instant) -> Timestamp {
         self.remote.clock.at(moment)
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         if asks.is_empty() {
-            return Answer::now(Vec::new());
+            return Answer::now(Taken::default());
         }
         Answer::later(self.take_all(asks, want))
+    }
+
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
+        if !self.may_have_row(job) {
+            return Answer::now(false);
+        }
+        Answer::later(async move {
+            self.remote.due_at(self.remote.clock.now());
+            match self.ask(Op::Back(job.into(), claim)).await?.reply {
+                Reply::Done(done) => Ok(done),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+        Answer::later(async move {
+            let jobs = jobs.iter().filter(|(job, _)| self.may_have_row(job));
+            let jobs: Vec<_> = jobs.cloned().collect();
+            let mut ended = Vec::new();
+            for some in jobs.chunks(AT_ONCE) {
+                ended.extend(self.ask_rows(Op::End(some.to_vec())).await?);
+            }
+            Ok(ended)
+        })
+    }
+
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        if self.remote.is_quiet(self.remote.clock.now()) {
+            return Answer::now(Vec::new());
+        }
+        Answer::later(self.overdue(max))
+    }
+
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
+        let may_be = |change: &Change| match change {
+            Change::Hidden { job, .. } => self.may_have_row(job),
+            _ => true,
+        };
+        let changes: Vec<_> = changes.into_iter().filter(may_be).collect();
+        match changes.is_empty() {
+            true => Answer::now(false),
+            false => Answer::later(self.change_all(changes)),
+        }
+    }
+
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
+        Answer::later(async move {
+            let names = keys.iter().map(|(space, key)| record::name(*space, key));
+            let told = self.ask(Op::States(names.collect())).await?;
+            match (told.reply, told.now) {
+                (Reply::States(states), now) => Ok(KeyStates { states, now }),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
+        let found = Vec::new();
+        let op = match which {
+            RowsOf::Job(job) if !self.may_have_row(job) => return Answer::now(Vec::new()),
+            RowsOf::Job(job) => Op::Row(job.into()),
+            RowsOf::Offered { scope, queue, max } => Op::Offered {
+                scope,
+                queue: queue.into(),
+                max,
+                found,
+            },
+            RowsOf::Others { max } => Op::RowsOfOthers { max, found },
+        };
+        Answer::later(self.ask_rows(op))
+    }
+
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
+        let op = match which {
+            CountOf::Ours(place) => Op::Count(place),
+            CountOf::HeldByOthers(queue) => Op::Others(queue.to_owned()),
+        };
+        Answer::later(async move {
+            match self.ask(op).await?.reply {
+                Reply::Count(count) => Ok(count as u64),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
+        Answer::later(async move {
+            let name = kept_name(name).into_owned();
+            match self.ask(Op::Number(name, step)).await?.reply {
+                Reply::Number(number) => Ok(number),
+                _ => Err(strange()),
+            }
+        })
     }
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
@@ -300,224 +397,16 @@ impl Store for SqlStore {
         })
     }
 
-    fn doubt(&self) -> u64 {
-        self.remote.clock.doubt()
-    }
-
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        if claims.is_empty() {
-            return Answer::now(Vec::new());
-        }
-        Answer::later(async move {
-            let claims = claims.iter().map(|one| (one.job.clone(), one.generation));
-            match self.ask(Op::Claimed(claims.collect())).await?.reply {
-                Reply::Rows(rows) => Ok(rows),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
-        if !self.may_have_row(job) {
-            return Answer::now(false);
-        }
-        Answer::later(async move {
-            self.remote.due_at(self.now());
-            match self.ask(Op::Back(job.into(), generation)).await?.reply {
-                Reply::Done(done) => Ok(done),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
-        if !self.may_have_row(job) {
-            return Answer::now(None);
-        }
-        Answer::later(async move {
-            match self.ask(Op::End(job.into(), generation)).await?.reply {
-                Reply::Ended(ended) => Ok(ended),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let claims = claims.iter().filter(|(job, _)| self.may_have_row(job));
-            let claims: Vec<_> = claims.cloned().collect();
-            for some in claims.chunks(AT_ONCE) {
-                self.ask(Op::EndAll(some.to_vec())).await?;
-            }
-            Ok(())
-        })
-    }
-
-    fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        if self.remote.is_quiet(self.now()) {
-            return Answer::now(Vec::new());
-        }
-        Answer::later(self.overdue(max))
-    }
-
-    fn set(&self, change: Change) -> Answer<'_, bool> {
-        if matches!(&change, Change::Hidden { job, .. } if !self.may_have_row(job)) {
-            return Answer::now(false);
-        }
-        Answer::later(self.change(change))
-    }
-
-    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, ()> {
-        Answer::later(self.change_all(changes))
-    }
-
-    fn overrides(&self) -> &Overrides {
-        &self.remote.overrides
-    }
-
-    fn times_wiped(&self) -> u64 {
-        self.remote.anew.times()
-    }
-
-    /// What was committed stays, and who takes the place of another has a history of its own.
-    fn forgets_unsaid(&self) -> bool {
-        false
-    }
-
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        if !self.may_have_row(job) {
-            return Answer::now(None);
-        }
-        Answer::later(async move {
-            match self.ask(Op::Row(job.into())).await?.reply {
-                Reply::Row(row) => Ok(row),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
-        Answer::later(async move {
-            let names = limited.iter().map(|one| record::name(one.space, &one.key));
-            let (states, now) = self.states(names.collect()).await?;
-            Ok(self.remote.room(limited, &states, now))
-        })
-    }
-
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        Answer::later(async move {
-            let (states, now) = self.states(vec![record::name(space, key)]).await?;
-            let state = states.first();
-            Ok(state.and_then(|state| Usage::of(state, limits, now)))
-        })
-    }
-
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        Answer::later(async move {
-            let names = keys.iter().map(|(space, key)| record::name(*space, key));
-            let (states, _) = self.states(names.collect()).await?;
-            Ok(states.iter().map(KeyState::active).collect())
-        })
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
-        Answer::later(async move {
-            match self.ask(Op::Count(place)).await?.reply {
-                Reply::Count(count) => Ok(count),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
-        Answer::later(async move {
-            let name = kept_name(name).into_owned();
-            match self.ask(Op::Number(name, step)).await?.reply {
-                Reply::Number(number) => Ok(number),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let queue = queue.into();
-            self.ask(Op::Pause { queue, paused }).await.map(drop)
-        })
-    }
-
-    fn lead(&self, micros: u64) {
-        self.remote.lead.store(micros, Ordering::Relaxed);
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn is_alone(&self) -> bool {
-        self.remote.alone.is()
-    }
-
-    fn siblings(&self) -> usize {
-        self.remote.siblings.load(Ordering::Relaxed)
-    }
-
-    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
-        Answer::later(async move {
-            let op = Op::Offered {
-                scope,
-                queue: queue.into(),
-                max,
-                found: Vec::new(),
-            };
-            match self.ask(op).await?.reply {
-                Reply::Rows(rows) => Ok(rows),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
-        Answer::later(async move {
-            match self.ask(Op::Others(queue.to_owned())).await?.reply {
-                Reply::Count(count) => Ok(count as u64),
-                _ => Err(strange()),
-            }
-        })
-    }
-
-    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        Answer::later(async move {
-            let found = Vec::new();
-            match self.ask(Op::RowsOfOthers { max, found }).await?.reply {
-                Reply::Rows(rows) => Ok(rows),
-                _ => Err(strange()),
-            }
-        })
-    }
-
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;
             self.remote.due_at(Timestamp(0));
-            let (out, held) = to_put_back(rows);
-            self.change_all(out).await?;
-            let mut refused = Vec::new();
-            for some in held.chunks(AT_ONCE) {
-                let verdicts = self.take_all(some, 0).await?;
-                refused.extend(refused_of(some, &verdicts));
-            }
-            Ok(refused)
+            put_back(self, rows).await
         })
     }
 
-    fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         Box::pin(async {
             let mut news = self.news.lock().await;
             loop {
@@ -530,5 +419,13 @@ impl Store for SqlStore {
                 }
             }
         })
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        // What was committed stays, and who takes the place of another has a history of its own.
+        Standing {
+            forgets_unsaid: false,
+            ..self.remote.standing()
+        }
     }
 }

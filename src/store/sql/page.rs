@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::step::{SameKey, same};
-use super::super::{Claimed, Number, Place, record};
-use super::flat::{Kept, Taken};
-use crate::limit::{KeyState, Limited, Timestamp, each_key};
+use super::super::engine::{Engine, Tables};
+use super::super::{Claimed, Number, record};
+use super::flat::Kept;
+use crate::limit::{Key, KeyState, Space, Timestamp};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
 pub(in crate::store) const SILENCE: u64 = 5_000_000;
@@ -23,28 +23,19 @@ pub(in crate::store) const LONG_OVER: u64 = 60_000_000;
 /// A part of the database, in the middle of a transaction.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Page {
-    /// The store's time: not before any time that these keys have seen.
-    pub(super) now: Timestamp,
-    /// Which data these are.
-    pub(super) epoch: String,
-    /// Nothing starts before this.
-    pub(super) opens: Timestamp,
-    /// Which edition of the overrides that is.
-    pub(super) edition: i64,
-    /// The sidecars that live or have lived, and when each was last heard of.
-    pub(super) live: Vec<(String, Timestamp)>,
-    /// Microseconds that the time is ahead of the clock of the database's host.
-    pub(super) ahead: u64,
-    pub(super) rows: BTreeMap<String, Entry<Option<Kept>>>,
-    pub(super) keys: BTreeMap<String, Entry<KeyState>>,
-    pub(super) numbers: BTreeMap<String, Entry<Number>>,
+    /// The sidecar that asks.
+    pub(super) me: Arc<str>,
+    pub(super) head: Head,
+    pub(super) rows: BTreeMap<String, Loaded<Option<Kept>>>,
+    pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
+    pub(super) numbers: BTreeMap<String, Loaded<Number>>,
     pub(super) freed: Vec<String>,
     news: Vec<String>,
     pub(super) beat: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Entry<T> {
+pub(super) struct Loaded<T> {
     pub(super) value: T,
     /// Whether the database has it.
     known: bool,
@@ -52,12 +43,17 @@ pub(super) struct Entry<T> {
 }
 
 /// What a database begins with when it fills a page.
-#[derive(Clone)]
+#[derive(Clone, Default, Debug)]
 pub(in crate::store) struct Head {
+    /// The store's time: not before any time that these keys have seen.
     pub(in crate::store) now: Timestamp,
+    /// Which data these are.
     pub(in crate::store) epoch: String,
+    /// Nothing starts before this.
     pub(in crate::store) opens: Timestamp,
+    /// Which edition of the overrides that is.
     pub(in crate::store) edition: i64,
+    /// The sidecars that live or have lived, and when each was last heard of.
     pub(in crate::store) live: Vec<(String, Timestamp)>,
     /// Microseconds that the time is ahead of the clock of the database's host, which was set back.
     pub(in crate::store) ahead: u64,
@@ -73,12 +69,7 @@ impl Head {
 impl Page {
     pub(in crate::store) fn new(head: Head) -> Page {
         Page {
-            now: head.now,
-            epoch: head.epoch,
-            opens: head.opens,
-            edition: head.edition,
-            live: head.live,
-            ahead: head.ahead,
+            head,
             ..Page::default()
         }
     }
@@ -86,7 +77,7 @@ impl Page {
     /// A row as the database has it.
     pub(in crate::store) fn has_row(&mut self, job: String, row: Option<Kept>) {
         let known = row.is_some();
-        let entry = Entry {
+        let entry = Loaded {
             value: row,
             known,
             changed: false,
@@ -96,8 +87,8 @@ impl Page {
 
     /// A key as the database has it.
     pub(in crate::store) fn has_key(&mut self, name: String, state: KeyState, seen: Timestamp) {
-        self.now = self.now.max(seen);
-        let entry = Entry {
+        self.head.now = self.head.now.max(seen);
+        let entry = Loaded {
             value: state,
             known: true,
             changed: false,
@@ -107,7 +98,7 @@ impl Page {
 
     /// A shared number as the database has it.
     pub(in crate::store) fn has_number(&mut self, name: String, number: Number) {
-        let entry = Entry {
+        let entry = Loaded {
             value: number,
             known: true,
             changed: false,
@@ -118,12 +109,13 @@ impl Page {
     /// The keys that the rows have slots of.
     pub(in crate::store) fn names(&self) -> Vec<String> {
         let rows = self.rows.values().filter_map(|entry| entry.value.as_ref());
-        rows.flat_map(Kept::names).map(str::to_owned).collect()
+        let slots = rows.flat_map(|row| &row.slots);
+        slots.map(|slot| slot.key.clone()).collect()
     }
 
     /// The time to write with a key: when it was last looked at.
     pub(in crate::store) fn now(&self) -> Timestamp {
-        self.now
+        self.head.now
     }
 
     /// Rows to write and rows to take away.
@@ -137,7 +129,7 @@ impl Page {
 
     /// Keys to write and keys to take away.
     pub(in crate::store) fn keys(&self) -> impl Iterator<Item = (&str, Option<&KeyState>)> {
-        let state = |entry: &Entry<KeyState>| !entry.value.idle(self.now);
+        let state = |entry: &Loaded<KeyState>| !entry.value.idle(self.head.now);
         let changed = self
             .keys
             .iter()
@@ -171,42 +163,29 @@ impl Page {
     }
 
     /// What was freed is said in one line of news.
-    pub(super) fn finish(&mut self, me: &str) {
+    pub(super) fn finish(&mut self) {
         if !self.freed.is_empty() {
             self.freed.sort_unstable();
             self.freed.dedup();
             let text = ["freed", &self.freed.join("\n")].join("\n");
             self.freed.clear();
-            self.say(me, text);
+            self.say(text);
         }
     }
 
-    pub(super) fn say(&mut self, me: &str, text: String) {
-        if self.live.iter().any(|(owner, _)| owner != me) {
+    pub(super) fn say(&mut self, text: String) {
+        if self.head.live.iter().any(|(owner, _)| **owner != *self.me) {
             self.news.push(text);
-        }
-    }
-
-    pub(super) fn say_row(&mut self, me: &str, owner: &str, job: &str) {
-        if owner != me {
-            self.say(me, format!("row\n{job}"));
         }
     }
 
     /// The rows of this owner are overdue from then on, for others.
     pub(super) fn overdue(&self, owner: &str) -> Timestamp {
-        let seen = self.live.iter().find(|(other, _)| other == owner);
+        let seen = self.head.live.iter().find(|(other, _)| other == owner);
         match seen {
-            Some((_, seen)) if seen.plus(SILENCE) > self.now => self.now.minus(PATIENCE),
-            _ => self.now,
+            Some((_, seen)) if seen.plus(SILENCE) > self.head.now => self.head.now.minus(PATIENCE),
+            _ => self.head.now,
         }
-    }
-
-    // Keys.
-
-    pub(super) fn state(&self, one: &Limited) -> Option<&KeyState> {
-        let entry = self.keys.get(&record::name(one.space, &one.key));
-        entry.map(|entry| &entry.value)
     }
 
     pub(super) fn state_of(&self, name: &str) -> KeyState {
@@ -214,87 +193,80 @@ impl Page {
         entry.map(|entry| entry.value.clone()).unwrap_or_default()
     }
 
-    pub(super) fn state_mut(&mut self, name: String) -> &mut KeyState {
-        let entry = self.keys.entry(name).or_default();
-        entry.changed = true;
-        &mut entry.value
-    }
-
-    /// Does one thing to each different key, with all the limits that the job brings to it.
-    pub(super) fn each<'a>(
-        &mut self,
-        limited: &'a [Limited],
-        mut step: impl FnMut(&mut KeyState, SameKey<'a>) -> Option<crate::limit::Undo>,
-    ) -> Vec<Taken> {
-        let mut taken = Vec::with_capacity(limited.len());
-        for (_, one) in each_key(limited) {
-            let name = record::name(one.space, &one.key);
-            let undo = step(self.state_mut(name.clone()), same(limited, one));
-            taken.push(Taken { name, undo });
-        }
-        taken
-    }
-
-    /// What a start took goes back: the slot, and with `back` the start itself.
-    pub(super) fn untake(&mut self, row: &Kept, back: bool) {
-        let now = self.now;
-        let limited = &row.claimed.limited;
-        for taken in &row.taken {
-            let one = limited
-                .iter()
-                .find(|one| record::name(one.space, &one.key) == taken.name);
-            let state = self.state_mut(taken.name.clone());
-            match (&taken.undo, one) {
-                (Some(undo), Some(one)) if back => state.back(same(limited, one), undo),
-                (Some(undo), Some(one)) => state.completed(same(limited, one), undo, now),
-                _ => state.end(),
-            }
-            self.freed.push(taken.name.clone());
-        }
-    }
-
-    // Rows.
-
     pub(super) fn kept(&self, job: &str) -> Option<&Kept> {
         self.rows.get(job)?.value.as_ref()
     }
 
-    /// The row, to be changed.
-    pub(super) fn kept_mut(&mut self, job: &str) -> Option<&mut Kept> {
-        let now = self.now;
-        let entry = self.rows.get_mut(job)?;
-        let row = entry.value.as_mut()?;
-        entry.changed = true;
-        row.touched = now;
-        Some(row)
+    /// A step on this page.
+    pub(super) fn step(&mut self) -> Engine<'_, Page> {
+        let now = self.head.now;
+        Engine { tables: self, now }
+    }
+}
+
+impl Tables for Page {
+    type RowId = Arc<str>;
+    type KeyId = String;
+
+    fn me(&self) -> &Arc<str> {
+        &self.me
     }
 
-    pub(super) fn put(&mut self, mut row: Kept) {
-        row.touched = self.now;
-        let entry = self.rows.entry(row.claimed.job.to_string()).or_default();
+    fn find(&self, job: &str) -> Option<Arc<str>> {
+        Some(self.kept(job)?.row.claimed.job.clone())
+    }
+
+    fn entry(&self, job: &Arc<str>) -> Option<&Kept> {
+        self.kept(job)
+    }
+
+    fn entry_mut(&mut self, job: &Arc<str>) -> Option<&mut Kept> {
+        let entry = self.rows.get_mut(&**job)?;
+        entry.changed = true;
+        entry.value.as_mut()
+    }
+
+    fn insert(&mut self, row: Kept) -> Arc<str> {
+        let job = row.row.claimed.job.clone();
+        let entry = self.rows.entry(job.to_string()).or_default();
         entry.changed = true;
         entry.value = Some(row);
+        job
     }
 
-    /// The row goes, and its slots with it.
-    pub(super) fn end_row(&mut self, job: &str) -> Option<Kept> {
-        let entry = self.rows.get_mut(job)?;
-        let row = entry.value.take()?;
+    fn remove(&mut self, job: &Arc<str>) -> Option<Kept> {
+        let entry = self.rows.get_mut(&**job)?;
         entry.changed = true;
-        self.untake(&row, false);
-        Some(row)
+        entry.value.take()
     }
 
-    pub(super) fn held(&self, claimed: &Claimed, me: &Arc<str>) -> Kept {
-        Kept {
-            claimed: claimed.clone(),
-            place: Place::Held,
-            until: claimed.look_again(self.now),
-            started: None,
-            hidden: false,
-            owner: me.clone(),
-            taken: Vec::new(),
-            touched: self.now,
+    fn state(&self, space: Space, key: &Key) -> Option<&KeyState> {
+        let entry = self.keys.get(&record::name(space, key));
+        entry.map(|entry| &entry.value)
+    }
+
+    fn key(&mut self, space: Space, key: &Key) -> String {
+        record::name(space, key)
+    }
+
+    fn state_mut(&mut self, name: &String) -> Option<&mut KeyState> {
+        let entry = self.keys.entry(name.clone()).or_default();
+        entry.changed = true;
+        Some(&mut entry.value)
+    }
+
+    fn freed(&mut self, name: &String) {
+        self.freed.push(name.clone());
+    }
+
+    fn changed(&mut self, owner: &Arc<str>, job: &str) {
+        if *owner != self.me {
+            self.say(format!("row\n{job}"));
         }
+    }
+
+    fn offered(&mut self, claimed: &Claimed) {
+        let lane = record::lane(claimed.scope, &claimed.queue);
+        self.say(format!("offered\n{lane}"));
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::super::fleet;
 use super::super::record::{self, Written};
-use super::super::{Change, Claimed, StoreError};
+use super::super::{Change, Claimed, Place, StoreError};
 use super::page::{Head, Page};
 use crate::limit::{Space, Timestamp};
 
@@ -45,6 +46,7 @@ impl Need {
             Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
                 self.name(record::name(Space::Job, key));
             }
+            Change::Paused { queue, .. } => self.number(&fleet::paused(queue)),
             Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
         }
     }
@@ -79,8 +81,8 @@ pub(in crate::store) trait Books: Send {
     /// The sidecar's name.
     fn me(&self) -> Arc<str>;
 
-    /// The time and which data these are. `joins`: it is the beginning of a join.
-    fn head(&mut self, joins: bool) -> impl Future<Output = Result<Head, StoreError>> + Send;
+    /// The time and which data these are.
+    fn head(&mut self) -> impl Future<Output = Result<Head, StoreError>> + Send;
 
     /// Begins a transaction and brings what it is about, locked.
     fn begin(&mut self, need: &Need) -> impl Future<Output = Result<Page, StoreError>> + Send;
@@ -112,7 +114,7 @@ pub(in crate::store) trait Books: Send {
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
     /// How many rows we have, out or held.
-    fn count(&mut self, out: bool) -> impl Future<Output = Result<usize, StoreError>> + Send;
+    fn count(&mut self, place: Place) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
     /// How many jobs of a queue others hold, those left out whose claims must be over.
     fn others(&mut self, queue: &str) -> impl Future<Output = Result<usize, StoreError>> + Send;

@@ -5,10 +5,9 @@ use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
 use super::super::fleet::SETTLING;
 use super::super::record::Written;
 use super::super::sql::{
-    Due, Flat, Head, IDLE, KEPT, Kept, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
-    unsigned,
+    Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
-use super::super::{NUMBER_LASTS, Number};
+use super::super::{NUMBER_LASTS, Number, Place};
 use crate::limit::{KeyState, Timestamp};
 
 /// News are kept this long, in microseconds: whoever was stopped for longer looks at everything.
@@ -25,11 +24,11 @@ fn others_of(which: &str) -> String {
     )
 }
 
-/// Of these the held ones that may be taken over: the claim is sure to be the owner's still, which lives, or
+/// Of these the held ones that their owners offered. The claim is sure to be the owner's still, which lives, or
 /// was alive so lately.
 fn offered_of() -> String {
     others_of(&format!(
-        "is_out = 0 AND NOT hidden
+        "is_out = 0 AND until = 0 AND NOT hidden
          AND live.seen + max({SILENCE}, min(lasts, {KEPT}) * 2 / 3 - {LATE}) > ?2"
     ))
 }
@@ -204,7 +203,7 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
     )?;
     let mut forget = connection.prepare_cached("DELETE FROM rows WHERE job = ?1")?;
     for (job, row) in page.rows() {
-        let Some(flat) = row.map(Kept::flat) else {
+        let Some(flat) = row.map(Flat::of) else {
             forget.execute([job])?;
             continue;
         };
@@ -371,10 +370,10 @@ fn names(connection: &Connection, text: &str, with: impl Params) -> Result<Vec<S
     found.collect()
 }
 
-pub(super) fn count(connection: &Connection, me: &str, out: bool) -> Result<usize, Error> {
+pub(super) fn count(connection: &Connection, me: &str, place: Place) -> Result<usize, Error> {
     let mut statement =
         connection.prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = ?2")?;
-    let count: i64 = statement.query_row(params![me, out], |row| row.get(0))?;
+    let count: i64 = statement.query_row(params![me, place == Place::Out], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 

@@ -51,6 +51,16 @@ struct Replies {
     next: Cell<u64>,
 }
 
+/// How many jobs a FETCH asks for: a claim may ask for what several FETCHes miss.
+fn count(request: &[u8]) -> usize {
+    let at = memmem::find(request, b"\"count\":").map_or(request.len(), |at| at + 8);
+    let digits = request[at..]
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit());
+    let number = digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+    number.clamp(1, 1_000)
+}
+
 impl Replies {
     fn new() -> Replies {
         Replies {
@@ -104,11 +114,7 @@ impl Replies {
             reply.extend_from_slice(&self.empty);
             return;
         }
-        let jobs = if memmem::find(request, b"\"count\":10").is_some() {
-            10
-        } else {
-            1
-        };
+        let jobs = count(request);
         let limited = usize::from(memmem::find(request, b"\"limited\"").is_some());
         let Some([before, between, behind]) = self.job.get(limited) else {
             return;

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use ojs_throttle::store::Store;
+use ojs_throttle::store::{Ledger, LedgerExt};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 
@@ -26,7 +26,7 @@ impl Calls {
     /// Has the store start and end a job, and listens.
     pub async fn overheard(
         port: u16,
-        store: &dyn Store,
+        store: &dyn Ledger,
         ask: &ojs_throttle::store::Claimed,
     ) -> Calls {
         let said = listen(port);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::super::{Job, Op, Reply, Told};
 use super::{AT_ONCE, SqlStore};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 impl SqlStore {
     pub(super) fn epoch(&self) -> MutexGuard<'_, Option<Arc<str>>> {
@@ -58,7 +58,7 @@ impl SqlStore {
 
     /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
     async fn begin_anew(&self, epoch: &Arc<str>) -> Result<(), StoreError> {
-        let now = self.now();
+        let now = self.remote.clock.now();
         let known = self.remote.overrides.standing(now);
         let (mut put_back, mut shut) = (0, self.remote.anew.shut_again(now));
         // Asked with none too: whether it is too late concerns the shut keys as well.
@@ -77,9 +77,12 @@ impl SqlStore {
                 .await?;
         }
         self.reload(epoch.clone()).await?;
-        self.remote
-            .anew
-            .tell(&known, put_back, &self.remote.overrides, self.now());
+        self.remote.anew.tell(
+            &known,
+            put_back,
+            &self.remote.overrides,
+            self.remote.clock.now(),
+        );
         Ok(())
     }
 
@@ -87,7 +90,8 @@ impl SqlStore {
     pub(super) async fn reload(&self, epoch: Arc<str>) -> Result<(), StoreError> {
         match self.send(Op::Overrides, Some(epoch)).await?.reply {
             Reply::Overrides(edition, all) => {
-                self.remote.replace(edition, all.into_iter(), self.now());
+                self.remote
+                    .replace(edition, all.into_iter(), self.remote.clock.now());
                 Ok(())
             }
             _ => Err(strange()),

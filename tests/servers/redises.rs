@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::redis_server::{RedisServer, free_port};
+use super::redis::{RedisServer, free_port};
 
 /// How long a server may be silent before others take it for gone, where that is what a test is about: where it is
 /// not, it must be much more, for a machine that is busy keeps all of them silent.

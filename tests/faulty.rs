@@ -1,4 +1,5 @@
-//! A store that fails on purpose, for tests: any other store with delays and errors put in.
+//! A store that fails on purpose: any other store with delays and errors put in. The unit tests of the store use
+//! it too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use tokio::time::Instant;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{
-    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Store, StoreError,
-    Usage, Verdict, Wake, Wish,
+use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
+use ojs_throttle::store::{
+    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing, Step,
+    StoreError, Taken, Wake, Wish,
 };
-use crate::limit::{Key, Limited, Limits, Reserved, Space, Timestamp};
 
 /// What goes wrong with one operation. The default is nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -71,12 +72,12 @@ impl Fault {
 /// Any store, with faults. Each operation takes the first of: the next scripted fault, the
 /// standing one, a random one.
 pub struct Faulty {
-    inner: Arc<dyn Store>,
+    inner: Arc<dyn Ledger>,
     plan: Mutex<Plan>,
     calls: AtomicUsize,
     /// Siblings that live beside those that the store knows.
     siblings: AtomicUsize,
-    /// See [`Store::forgets_unsaid`].
+    /// See [`Standing::forgets_unsaid`].
     forgets_unsaid: AtomicBool,
 }
 
@@ -100,7 +101,7 @@ impl std::fmt::Debug for Faulty {
 
 impl Faulty {
     /// `inner` without faults, until told otherwise.
-    pub fn new(inner: Arc<dyn Store>) -> Faulty {
+    pub fn new(inner: Arc<dyn Ledger>) -> Faulty {
         Faulty {
             inner,
             plan: Mutex::new(Plan {
@@ -196,118 +197,49 @@ async fn pause(time: Duration) {
     }
 }
 
-impl Store for Faulty {
+impl Ledger for Faulty {
     fn at(&self, moment: Instant) -> Timestamp {
         self.inner.at(moment)
     }
 
-    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Vec<Verdict>> {
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         self.run(move || self.inner.take(asks, want))
     }
 
-    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        self.run(move || self.inner.reserve(wish))
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
+        self.run(move || self.inner.back(job, claim))
     }
 
-    fn doubt(&self) -> u64 {
-        self.inner.doubt()
-    }
-
-    fn claimed<'a>(&'a self, claims: &'a [&'a Claimed]) -> Answer<'a, Vec<Row>> {
-        self.run(move || self.inner.claimed(claims))
-    }
-
-    fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
-        self.run(move || self.inner.back(job, generation))
-    }
-
-    fn end<'a>(&'a self, job: &'a str, generation: Option<Gen>) -> Answer<'a, Option<Row>> {
-        self.run(move || self.inner.end(job, generation))
-    }
-
-    fn end_all<'a>(&'a self, claims: &'a [(Arc<str>, Gen)]) -> Answer<'a, ()> {
-        self.run(move || self.inner.end_all(claims))
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.end_all(jobs))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         self.run(move || self.inner.due(max))
     }
 
-    fn set(&self, change: Change) -> Answer<'_, bool> {
-        self.run(move || self.inner.set(change.clone()))
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
+        self.run(move || self.inner.set_all(changes.clone()))
     }
 
-    fn lead(&self, micros: u64) {
-        self.inner.lead(micros);
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
+        self.run(move || self.inner.states(keys))
     }
 
-    fn times_wiped(&self) -> u64 {
-        self.inner.times_wiped()
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.rows(which))
     }
 
-    fn forgets_unsaid(&self) -> bool {
-        self.forgets_unsaid.load(Ordering::Relaxed)
-    }
-
-    fn overrides(&self) -> &Overrides {
-        self.inner.overrides()
-    }
-
-    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
-        self.run(move || self.inner.row(job))
-    }
-
-    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
-        self.run(move || self.inner.room(limited))
-    }
-
-    fn usage<'a>(
-        &'a self,
-        space: Space,
-        key: &'a Key,
-        limits: &'a Limits,
-    ) -> Answer<'a, Option<Usage>> {
-        self.run(move || self.inner.usage(space, key, limits))
-    }
-
-    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
-        self.run(move || self.inner.active(keys))
-    }
-
-    fn count(&self, place: Place) -> Answer<'_, usize> {
-        self.run(move || self.inner.count(place))
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
+        self.run(move || self.inner.count_rows(which))
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
         self.run(move || self.inner.number(name, step))
     }
 
-    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, ()> {
-        self.run(move || self.inner.pause(queue, paused))
-    }
-
-    fn is_shared(&self) -> bool {
-        self.inner.is_shared()
-    }
-
-    fn is_alone(&self) -> bool {
-        self.siblings.load(Ordering::Relaxed) == 0 && self.inner.is_alone()
-    }
-
-    fn siblings(&self) -> usize {
-        self.inner.siblings() + self.siblings.load(Ordering::Relaxed)
-    }
-
-    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
-        self.run(move || self.inner.offered(scope, queue, max))
-    }
-
-    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
-        self.run(move || self.inner.held_by_others(queue))
-    }
-
-    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        self.run(move || self.inner.rows_of_others(max))
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
+        self.run(move || self.inner.reserve(wish))
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
@@ -317,70 +249,15 @@ impl Store for Faulty {
     fn wake(&self) -> std::pin::Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
         self.inner.wake()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::memory::MemoryStore;
-
-    fn shut(until: u64) -> Change {
-        Change::Shut {
-            key: Key::new("k").unwrap(),
-            until: Timestamp(until),
-            at_least: false,
-            probe: None,
+    fn standing(&self) -> Standing<'_> {
+        let standing = self.inner.standing();
+        let more = self.siblings.load(Ordering::Relaxed);
+        Standing {
+            is_alone: more == 0 && standing.is_alone,
+            siblings: standing.siblings + more,
+            forgets_unsaid: self.forgets_unsaid.load(Ordering::Relaxed),
+            ..standing
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn faults_come_before_and_after_the_deed() {
-        let store = Faulty::new(Arc::new(MemoryStore::new(1_000_000)));
-        store.script([
-            Fault::gone(),
-            Fault::unheard(),
-            Fault::late(Duration::from_millis(7)),
-        ]);
-        assert!(matches!(
-            store.set(shut(9_000_000)).await,
-            Err(StoreError::Unavailable(_))
-        ));
-        assert_eq!(store.set(shut(9_000_000)).await, Err(StoreError::Timeout));
-        let asked = store.now();
-        assert_eq!(
-            store.set(shut(9_000_000)).await,
-            Ok(false),
-            "the one before was done, the first was not"
-        );
-        assert_eq!(store.now().since(asked), 7_000);
-        assert_eq!(store.set(shut(0)).await, Ok(true));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_outage_lasts_until_it_is_ended() {
-        let store = Faulty::new(Arc::new(MemoryStore::new(0)));
-        store.standing(Some(Fault::gone()));
-        for _ in 0..3 {
-            assert!(store.count(Place::Out).await.is_err());
-        }
-        store.standing(None);
-        assert_eq!(store.count(Place::Out).await, Ok(0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_seed_gives_the_same_faults_again() {
-        let mut runs = Vec::new();
-        for _ in 0..2 {
-            let store = Faulty::new(Arc::new(MemoryStore::new(0)));
-            store.random(42, 4, vec![Fault::gone(), Fault::unheard()]);
-            let mut failed = Vec::new();
-            for _ in 0..200 {
-                failed.push(store.count(Place::Held).await.err());
-            }
-            runs.push(failed);
-        }
-        let failures = runs[0].iter().flatten().count();
-        assert!((20..90).contains(&failures), "{failures} of 200");
-        assert_eq!(runs[0], runs[1]);
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use crate::port;
+use super::port;
 
 /// A server in a folder of its own, on a free port; ended with this.
 pub struct RedisServer {

@@ -1,4 +1,4 @@
-//! Limits of jobs like which one was seen before: found by one look, and shared.
+//! A cache of limits: jobs that meet the same policies with the same keys share one list.
 
 use std::sync::Arc;
 
@@ -7,35 +7,35 @@ use hashbrown::HashMap;
 use super::{JobView, KeyMissing, Policy, PolicySet};
 use crate::limit::Limited;
 
-/// More than this many queues, or different sets of limits, are not remembered: names and keys come from
-/// jobs. A thousand busy tenants are far below.
+/// The most queues, and the most lists of limits. Names and keys come from jobs, so there may be any number; a
+/// thousand busy tenants need far fewer.
 const MAX: usize = 16_384;
-/// What is named by more bytes than this is not remembered.
+/// The longest name of a list, in bytes. Longer ones are not kept.
 const LONGEST: usize = 1_024;
 
-/// What was found out about jobs under one [`PolicySet`], so that it need not be made anew for each.
+/// The limits of jobs under one [`PolicySet`].
 #[derive(Default, Debug)]
-pub struct Known {
-    /// The policies that jobs of a queue can meet, by their place in the set.
-    queues: HashMap<Box<str>, Queue>,
-    /// By queue and by what each policy that applies renders.
+pub struct LimitCache {
+    /// The queues that were seen.
+    queues: HashMap<Box<str>, CachedQueue>,
+    /// Lists of limits, named by the queue and by the keys of all policies that apply.
     limits: HashMap<Box<str>, Option<Arc<[Limited]>>>,
-    /// What is looked up; kept for its memory.
+    /// The name that is looked up; a field so that its memory is used again.
     name: String,
 }
 
 #[derive(Debug)]
-struct Queue {
-    /// Its number, by which it is named.
+struct CachedQueue {
+    /// Its number, which stands for it in the names of lists.
     number: usize,
     policies: Box<[usize]>,
 }
 
-impl Known {
+impl LimitCache {
     /// [`PolicySet::limits`] of a job that brings no limits of its own. `policies` is the same set each
     /// time.
     pub fn limits(&mut self, policies: &PolicySet, job: &JobView<'_>) -> Option<Arc<[Limited]>> {
-        let Known {
+        let LimitCache {
             queues,
             limits,
             name,
@@ -71,16 +71,16 @@ impl Known {
         found
     }
 
-    /// A queue becomes known.
+    /// Notes a queue and the policies that its jobs can meet.
     fn meet(&mut self, policies: &PolicySet, name: &str) {
         if self.queues.len() >= MAX {
-            // Their numbers are given again.
+            // Lists are named by numbers of queues, which are given again from 0.
             self.queues.clear();
             self.limits.clear();
         }
         let all = policies.policies.iter().enumerate();
         let can_match = all.filter(|(_, policy)| policy.matching.can_match_queue(name));
-        let queue = Queue {
+        let queue = CachedQueue {
             number: self.queues.len(),
             policies: can_match.map(|(nth, _)| nth).collect(),
         };
@@ -153,7 +153,7 @@ mod tests {
             Vec::new(),
             Accept::Tighten,
         );
-        let (mut known, mut nothing) = (Known::default(), Known::default());
+        let (mut known, mut nothing) = (LimitCache::default(), LimitCache::default());
         let metas = [r#"{"tenant":"x"}"#, r#"{"tenant":"x:q"}"#, "{}"];
         for _ in 0..2 {
             for meta in metas {
@@ -184,7 +184,7 @@ mod tests {
     fn what_is_long_is_found_and_not_remembered() {
         let policies = vec![policy("tenant", "*", "t:{meta.tenant}", KeyMissing::Skip)];
         let set = PolicySet::new(policies, Vec::new(), Accept::Tighten);
-        let mut known = Known::default();
+        let mut known = LimitCache::default();
         let long = "x".repeat(100_000);
         let meta = format!("{{\"tenant\":{long:?}}}");
         for (queue, meta) in [("q", &*meta), (&*long, "{}")] {

@@ -1,0 +1,260 @@
+//! Every setting that stands in a table of its own, a line each: what it is for, its field and type, its
+//! default, its name in the file, whether a reload can change it (`live`, else `restart`), and what it may be.
+//! The structs, the reading, and what [`super::Diff`] compares are made from these lines, so whoever adds a
+//! setting adds one line here and one to `config.example.toml`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::kinds::{
+    address, certificates, count, flag, name, namespace, path, size, store, time, token, url, word,
+};
+use super::policies::Limiting;
+use super::reader::TablesByName;
+use super::{BaseUrl, LONGEST_WAIT, LogFormat, MediaType, OnStoreError, Report, Secret, StoreUrl};
+use crate::policy::PolicySet;
+use crate::pressure::FileBounds;
+use crate::store::guard::Declared;
+use crate::store::reserved;
+
+/// The shortest timeout that makes sense.
+const LEAST: Duration = Duration::from_millis(1);
+/// The longest timeout that makes sense.
+const HOUR: Duration = seconds(3_600);
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A port of this machine that others do not reach.
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// One setting, as a reload looks at it.
+pub(super) struct Setting {
+    /// Its name in the file.
+    pub(super) name: &'static str,
+    /// When another value counts.
+    pub(super) effect: TakesEffect,
+    /// Whether it is the same in both.
+    pub(super) same: fn(&Settings, &Settings) -> bool,
+}
+
+/// When another value of a setting counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TakesEffect {
+    /// For the next decision.
+    Live,
+    /// After a restart: something was built from it at the start.
+    Restart,
+}
+
+macro_rules! settings {
+    ($(
+        $(#[$about:meta])*
+        $table:ident: $Table:ident {
+            $(
+                $(#[$doc:meta])*
+                $field:ident: $Type:ty = $default:expr, $name:literal $effect:ident $kind:expr;
+            )*
+        }
+    )*) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, PartialEq, Eq, Debug)]
+            pub struct $Table {
+                $( $(#[$doc])* pub $field: $Type, )*
+            }
+
+            impl Default for $Table {
+                fn default() -> $Table {
+                    $Table { $( $field: $default, )* }
+                }
+            }
+        )*
+
+        /// Everything, ready to run with.
+        #[derive(Clone, Debug)]
+        pub struct Settings {
+            $( $(#[$about])* pub $table: $Table, )*
+            /// `[[policy]]`, `[[queue]]` and `[job_policies]`.
+            pub policies: Arc<PolicySet>,
+            /// The bounds of `[[queue]]` and `[[tenant]]`.
+            pub bounds: Arc<FileBounds>,
+            /// What happens to single policies while the store is lost.
+            pub on_store_error_by_policy: Declared,
+            /// The policies whose start times are reserved ahead (`sync = "reserved"`).
+            pub reserved: reserved::Policies,
+            /// What is doubtful in the file but no reason to stop.
+            pub warnings: Report,
+        }
+
+        impl Settings {
+            /// Reads each setting from its table.
+            pub(super) fn read(file: &mut TablesByName<'_>, limiting: Limiting) -> Settings {
+                Settings {
+                    $( $table: {
+                        let default = $Table::default();
+                        $Table { $( $field: file.read($name, default.$field, $kind), )* }
+                    }, )*
+                    policies: Arc::new(limiting.policies),
+                    bounds: Arc::new(limiting.bounds),
+                    on_store_error_by_policy: limiting.on_store_error,
+                    reserved: limiting.reserved,
+                    warnings: Report::new("", "", Vec::new()),
+                }
+            }
+        }
+
+        /// All of them, in the order of the lines.
+        pub(super) const SETTINGS: &[Setting] = &[
+            $( $(
+                Setting {
+                    name: $name,
+                    effect: TakesEffect::$effect,
+                    same: |a, b| a.$table.$field == b.$table.$field,
+                },
+            )* )*
+        ];
+    };
+}
+
+settings! {
+    /// `[server]`: listeners and their bounds.
+    server: ServerSettings {
+        /// Where SDKs connect.
+        listen: SocketAddr = local(8080), "server.listen" Restart address;
+        /// Where metrics, health and control are.
+        admin_listen: SocketAddr = local(9091), "server.admin_listen" Restart address;
+        /// Threads, each with its own listener and connections.
+        threads: usize = 1, "server.threads" Restart count(1..=64);
+        /// The longest that a stop waits for limited jobs that are out.
+        drain_timeout: Duration = seconds(25), "server.drain_timeout" Live time(Duration::ZERO..=HOUR);
+        /// The least that a stop goes on serving, whatever is out; at most `drain_timeout`.
+        drain_min: Duration = seconds(5), "server.drain_min" Live time(Duration::ZERO..=HOUR);
+        /// The largest body that is read whole, in bytes; a larger one gets 413.
+        max_body: usize = 8 << 20, "server.max_body" Live size(64 << 10..=1 << 30);
+        /// Connections at once, of each thread.
+        max_connections: usize = 10_000, "server.max_connections" Restart count(1..=1_000_000);
+        /// Requests at once, of each thread; one more gets 503.
+        max_in_flight: usize = 1_024, "server.max_in_flight" Restart count(1..=1_000_000);
+        /// From the first byte of a request to the end of its head.
+        header_timeout: Duration = seconds(5), "server.header_timeout" Restart time(LEAST..=HOUR);
+        /// How long an idle connection is kept; longer than SDKs keep theirs, so that they close first.
+        idle_timeout: Duration = seconds(125), "server.idle_timeout" Restart time(LEAST..=24 * HOUR);
+        /// From the head of a request to the end of its body.
+        body_timeout: Duration = seconds(10), "server.body_timeout" Live time(LEAST..=HOUR);
+        /// The bearer token with which limits may be changed on a listener that others reach.
+        control_token: Option<Secret> = None, "server.control_token" Live token;
+        /// Whether `X-OJS-Tenant` says which tenant a FETCH or an enqueue is for.
+        trust_tenant_header: bool = false, "server.trust_tenant_header" Live flag;
+        /// How log lines look.
+        log: LogFormat = LogFormat::Human, "server.log" Restart word(&LogFormat::WORDS);
+        /// Which log lines there are.
+        log_level: tracing::Level = tracing::Level::INFO, "server.log_level" Live word(&LEVELS);
+    }
+
+    /// `[upstream]`, and what `[server]` says of the backend: how it is reached and what is known of it.
+    upstream: UpstreamSettings {
+        /// The backend.
+        url: BaseUrl = BaseUrl::default(), "server.upstream" Restart url;
+        /// From the first byte sent to the last byte read, of calls whose reply is read whole.
+        timeout: Duration = seconds(30), "server.upstream_timeout" Restart time(LEAST..=HOUR);
+        /// To make a connection, TLS included.
+        connect_timeout: Duration = seconds(2), "server.connect_timeout" Restart time(LEAST..=seconds(60));
+        /// The bearer token of the sidecar's own calls.
+        token: Option<Secret> = None, "upstream.token" Live token;
+        /// The worker id of the sidecar's own claims. `None`: made from the host's name and the port.
+        worker_id: Option<String> = None, "upstream.worker_id" Restart name;
+        /// Roots to trust beside the system's, in PEM.
+        ca_file: Option<PathBuf> = None, "upstream.ca_file" Restart path;
+        /// Whether a nack with `requeue` leaves the job as it was; else it costs an attempt, or is ignored.
+        /// `None`: as the backend is known, else not.
+        requeue_harmless: Option<bool> = None, "upstream.requeue" Restart
+            word(&[("auto", None), ("harmless", Some(true)), ("burns", Some(false))]);
+        /// Whether handing a job out counts as an attempt; else its end does. `None`: as the first claimed job
+        /// shows.
+        claims_count: Option<bool> = None, "upstream.claims_count" Restart
+            word(&[("auto", None), ("yes", Some(true)), ("no", Some(false))]);
+        /// Whether any heartbeat of the worker id that claimed a job keeps its claim alive; else one that names
+        /// the job. `None`: as the backend is known, else not.
+        worker_liveness: Option<bool> = None, "upstream.liveness" Restart
+            word(&[("auto", None), ("job", Some(false)), ("worker", Some(true))]);
+        /// Whether a heartbeat's visibility counts from the start of the job; else from the heartbeat. `None`:
+        /// as the backend is known, else not.
+        heartbeat_from_start: Option<bool> = None, "upstream.heartbeat" Restart
+            word(&[("auto", None), ("from_now", Some(false)), ("from_start", Some(true))]);
+    }
+
+    /// `[store]`: where usage is kept.
+    store: StoreSettings {
+        /// Which store.
+        url: StoreUrl = StoreUrl::Memory, "store.url" Restart store;
+        /// Sidecars with the same one on the same store share their budgets.
+        namespace: String = "ojs-throttle".to_owned(), "store.namespace" Restart namespace;
+        /// The longest that a call may take.
+        timeout: Duration = millis(250), "store.timeout" Restart time(LEAST..=seconds(10));
+        /// What happens while the store is lost.
+        on_store_error: OnStoreError = OnStoreError::default(), "store.on_store_error" Restart
+            word(&OnStoreError::words());
+        /// The PEM file of the roots to trust in place of the system's.
+        ca_file: Option<PathBuf> = None, "store.ca_file" Restart certificates;
+    }
+
+    /// `[fetch]`: how long a FETCH may take on our account.
+    fetch: FetchSettings {
+        /// How long an empty FETCH may wait for a start.
+        max_wait: Duration = millis(500), "fetch.max_wait" Live time(Duration::ZERO..=LONGEST_WAIT);
+        /// How long one FETCH may go on claiming.
+        claim_budget: Duration = millis(200), "fetch.claim_budget" Live time(LEAST..=LONGEST_WAIT);
+    }
+
+    /// `[hold]`: claimed jobs that wait.
+    hold: HoldSettings {
+        /// After how long without a FETCH for its queue a held job is offered or given back.
+        idle: Duration = seconds(10), "hold.idle" Live time(LEAST..=HOUR);
+        /// The most held jobs, beside a quarter more for queues that find it full; `None`: 1024, or 32 where
+        /// claims count as attempts.
+        max: Option<usize> = None, "hold.max" Live count(1..=1_000_000);
+        /// The most bytes of held jobs, and a quarter more likewise.
+        max_bytes: usize = 64 << 20, "hold.max_bytes" Live size(1 << 20..=16 << 30);
+    }
+
+    /// `[settle]`: ACK and nack.
+    settle: SettleSettings {
+        /// How long an ACK or nack is tried again.
+        retry_for: Duration = seconds(10), "settle.retry_for" Live time(Duration::ZERO..=LONGEST_WAIT);
+    }
+
+    /// `[repairs]`: what is mended between SDKs and backends.
+    repairs: RepairSettings {
+        /// A heartbeat with a number in `active_jobs` gets its list of ids there.
+        heartbeat_active_jobs: bool = true, "repairs.heartbeat_active_jobs" Live flag;
+        /// Over-encoded queue names in paths go upstream plain.
+        queue_paths: bool = true, "repairs.queue_paths" Live flag;
+        /// `job` and `jobs` of a FETCH reply say the same.
+        job_and_jobs: bool = true, "repairs.job_and_jobs" Live flag;
+        /// Replies as `application/json`.
+        media_type: MediaType = MediaType::Auto, "repairs.media_type" Live word(&MediaType::WORDS);
+    }
+
+    /// `[metrics]`: what is measured.
+    metrics: MetricsSettings {
+        /// How many keys have series of their own.
+        top_keys: usize = 50, "metrics.top_keys" Restart count(0..=10_000);
+    }
+}
+
+const LEVELS: [(&str, tracing::Level); 4] = [
+    ("error", tracing::Level::ERROR),
+    ("warn", tracing::Level::WARN),
+    ("info", tracing::Level::INFO),
+    ("debug", tracing::Level::DEBUG),
+];

@@ -1,0 +1,55 @@
+//! Reads `[[tenant]]`: how many jobs of a tenant may wait.
+
+use super::patterns::{Names, patterns};
+use super::reader::TomlTable;
+use crate::policy::Pattern;
+use crate::policy::fields::{Fields, from_0};
+
+/// The ids of tenants (multi-tenancy text, 5.2).
+const TENANT: Names = Names {
+    what: "ids of tenants have",
+    allowed: |c| c.is_ascii_alphanumeric() || "._:-*?".contains(c),
+};
+
+/// Reads what `[[tenant]]` entries say of how many jobs may wait, in their order.
+pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
+    let mut tenants: Vec<(Pattern, u64)> = Vec::new();
+    for mut table in root.tables("tenant", "[[tenant]] above its fields") {
+        let header = table.span.clone();
+        let found = table.get("id");
+        if found.is_none() {
+            let title = "a tenant entry needs an `id`";
+            table.missing(
+                &header,
+                title,
+                "add id = \"…\"; a glob gives each tenant its own",
+            );
+        }
+        let ids = found.as_ref();
+        let ids = ids.and_then(|found| patterns(&table, found, Some(TENANT)));
+        let example = "limits = { max_queue_depth = 50000 }";
+        let limits = table.maybe_table("limits", example).map(|mut limits| {
+            let most = from_0(&mut limits, "max_queue_depth").ok().flatten();
+            let given = limits.has("max_queue_depth");
+            limits.finish();
+            (most, given)
+        });
+        if !limits.is_some_and(|(_, given)| given) {
+            table.missing(
+                &header,
+                "this tenant entry has no bound",
+                format!("add {example}"),
+            );
+        }
+        table.finish();
+        let most = limits.and_then(|(most, _)| most);
+        for id in ids.unwrap_or_default() {
+            if tenants.iter().any(|(known, _)| *known == id) {
+                let title = format!("tenant {:?} is there twice", id.as_str());
+                root.error(&header, title, "make it one entry");
+            }
+            tenants.extend(most.map(|most| (id, most)));
+        }
+    }
+    tenants
+}

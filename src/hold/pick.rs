@@ -1,0 +1,379 @@
+//! Jobs that leave the hold, or are kept from it: picked to be started or given back, ended because a limit says
+//! `drop`, hidden while somebody settles them, or offered to siblings.
+
+use std::collections::HashSet;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::offer::Offer;
+use super::places::Amount;
+use super::queue::{Group, Queue};
+use super::state::{Doom, State, Whereabouts};
+use super::{Held, Hold, Lane};
+use crate::limit::Timestamp;
+use crate::store::{Claimed, Gen};
+
+/// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused, gone or
+/// doomed; dropped, it waits again where it stood. Once its claim was replaced or forgotten, its end changes nothing.
+#[derive(Debug)]
+pub struct Pick {
+    hold: Arc<Hold>,
+    held: Held,
+    has_ended: bool,
+}
+
+/// A refusal of a picked job: it holds for its whole group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Why, and until when.
+    pub refused: Refused,
+    /// When it was refused.
+    pub at: Timestamp,
+    /// How often the hold had been woken when the question was asked. An end of a slot since then may have
+    /// come too late for the answer, and too early for whoever waits for it.
+    pub asked: Wakes,
+    /// The policy that refused.
+    pub policy: Arc<str>,
+    /// The time of the refusal, if the group's jobs are to be seen as scheduled until they may start
+    /// (`on_limit = "reschedule"`).
+    pub rescheduled: Option<Timestamp>,
+}
+
+/// A point in the order of the hold's wakes ([`Hold::wake`], [`Hold::ask_all`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Wakes(pub(super) u64);
+
+/// Why a job may not be asked for, and until when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// Its limits say no until then.
+    Until(Timestamp),
+    /// A slot must end first, and this time must have come.
+    ForSlot(Timestamp),
+    /// A key has no slots at all: no time brings one.
+    Paused,
+}
+
+/// A held job that is to be ended instead of started, by whoever has this: no worker gets it. Dropped before it is
+/// gone, it is due again ([`Hold::doomed`]).
+#[derive(Debug)]
+pub struct Doomed {
+    hold: Arc<Hold>,
+    held: Held,
+}
+
+impl Deref for Pick {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl DerefMut for Pick {
+    fn deref_mut(&mut self) -> &mut Held {
+        &mut self.held
+    }
+}
+
+impl Deref for Doomed {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Pick {
+    fn end(mut self) -> Held {
+        self.has_ended = true;
+        // Shared, not copied: a job is small but for its texts.
+        self.held.clone()
+    }
+
+    /// A limit refused it, or nobody could say: it waits again.
+    pub fn refuse(self, refusal: Refusal) {
+        let hold = Arc::clone(&self.hold);
+        hold.put_back(self.end(), Some(refusal));
+    }
+
+    /// Its claim is over, and the hold forgets it.
+    pub fn gone(self) {
+        self.hold
+            .forget_claim(&self.claimed.job, self.claimed.generation);
+    }
+
+    /// It is to be ended instead of started. `None`: its claim was replaced or forgotten meanwhile.
+    pub fn doom(self) -> Option<Doomed> {
+        let hold = Arc::clone(&self.hold);
+        let held = self.end();
+        {
+            let mut state = hold.state();
+            let known = state.jobs.get_mut(&held.claimed.job);
+            let known = known.filter(|known| known.in_hand(&held))?;
+            known.doom = Some(Doom::Ending);
+            known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
+        }
+        Some(Doomed { hold, held })
+    }
+}
+
+impl Drop for Pick {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.hold.put_back(self.held.clone(), None);
+        }
+    }
+}
+
+impl Doomed {
+    /// Its claim is over, and the hold forgets it.
+    pub fn gone(self) {
+        self.hold
+            .forget_claim(&self.claimed.job, self.claimed.generation);
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        let (job, generation) = (&self.held.claimed.job, self.held.claimed.generation);
+        let mut state = self.hold.state();
+        let known = state.jobs.get_mut(job);
+        if let Some(known) = known.filter(|known| known.generation == generation) {
+            known.doom = Some(Doom::Due);
+        }
+    }
+}
+
+impl Hold {
+    fn picks(self: &Arc<Hold>, state: &mut State, jobs: Vec<Held>) -> Vec<Pick> {
+        state.take_in_hand(&jobs);
+        let picks = jobs.into_iter().map(|held| Pick {
+            hold: Arc::clone(self),
+            held,
+            has_ended: false,
+        });
+        picks.collect()
+    }
+
+    /// Picks, in order, what could start now: at most `want` of each group, and `most` in all.
+    pub fn pick(
+        self: &Arc<Hold>,
+        lane: &Lane,
+        want: usize,
+        most: usize,
+        now: Timestamp,
+    ) -> Vec<Pick> {
+        let mut state = self.state();
+        let Some(queue) = state.queues.get_mut(lane) else {
+            return Vec::new();
+        };
+        let mut picked = Vec::new();
+        for groups in queue.groups.values_mut() {
+            let mut turns: Vec<&mut Group> = groups
+                .iter_mut()
+                .filter(|group| group.may_ask(now))
+                .collect();
+            for _ in 0..want {
+                let (before, left) = (picked.len(), most.saturating_sub(picked.len()));
+                let next = turns.iter_mut().filter(|group| !group.jobs.is_empty());
+                picked.extend(next.take(left).filter_map(|group| group.jobs.pop_front()));
+                if picked.len() == before {
+                    break;
+                }
+            }
+        }
+        self.picks(&mut state, picked)
+    }
+
+    /// Picked jobs go out, in this order: they are the hold's no longer, and their groups' turns are over. Those that
+    /// may not, because they were hidden, replaced or forgotten meanwhile, stay among the picks.
+    pub fn start(&self, picks: &mut Vec<Pick>) -> Vec<Held> {
+        let mut state = self.state();
+        let start = |pick: &mut Pick| state.start(&pick.held);
+        picks.extract_if(.., start).map(Pick::end).collect()
+    }
+
+    fn put_back(&self, mut held: Held, refused: Option<Refusal>) {
+        let short = held.stay();
+        let mut state = self.state();
+        if state.wait_again(held, refused) && short {
+            self.hurry.notify_one();
+        }
+    }
+
+    /// Picks a waiting job to be given back, from a lane for which `idle` says so of when a worker last asked for its
+    /// jobs: the last of the lane, but none of `stay`.
+    pub fn pick_last(
+        self: &Arc<Hold>,
+        idle: impl Fn(Instant) -> bool,
+        stay: &HashSet<Arc<str>>,
+    ) -> Option<Pick> {
+        let mut state = self.state();
+        let mut queues = state.queues.values_mut();
+        let last = queues.find_map(|queue| {
+            let groups = queue.groups.values_mut().rev();
+            let mut groups = groups
+                .filter(|_| idle(queue.fetched_at))
+                .flat_map(|groups| groups.iter_mut().rev());
+            groups.find_map(|group| {
+                let may_go = |held: &Held| !stay.contains(&held.claimed.job);
+                group.jobs.remove(group.jobs.iter().rposition(may_go)?)
+            })
+        })?;
+        self.picks(&mut state, vec![last]).pop()
+    }
+
+    /// Picks jobs of idle lanes to be let go, where those are more than the hold has places and a FETCH found none for
+    /// that; where they are `offered`, siblings have had so long to take them.
+    pub fn pick_idle(self: &Arc<Hold>, most: Amount, offered: Option<Duration>) -> Vec<Pick> {
+        let mut state = self.state();
+        let jobs = state.take_idle(most, offered);
+        self.picks(&mut state, jobs)
+    }
+
+    /// The waiting job of a queue that was claimed first, over all scopes, is to be ended. Not one that `stays`.
+    pub fn doom_oldest(
+        self: &Arc<Hold>,
+        queue_name: &str,
+        stays: impl Fn(&str) -> bool,
+    ) -> Option<Doomed> {
+        let mut state = self.state();
+        let waiting = state.queues.of_queue(queue_name).flat_map(Queue::jobs);
+        let oldest = waiting
+            .filter(|held| !stays(&held.claimed.job))
+            .min_by_key(|held| held.claimed.claimed_at)?;
+        let job = oldest.claimed.job.clone();
+        self.doom_in(&mut state, &job)
+    }
+
+    /// This job is to be ended, if it waits here.
+    pub fn doom_waiting(self: &Arc<Hold>, job: &str) -> Option<Doomed> {
+        self.doom_in(&mut self.state(), job)
+    }
+
+    fn doom_in(self: &Arc<Hold>, state: &mut State, job: &str) -> Option<Doomed> {
+        let (known, held) = state.take_out(job)?;
+        known.doom = Some(Doom::Ending);
+        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
+        let hold = Arc::clone(self);
+        Some(Doomed { hold, held })
+    }
+
+    /// The jobs whose end is due and that nobody is at.
+    pub fn doomed(self: &Arc<Hold>) -> Vec<Doomed> {
+        let mut state = self.state();
+        let due = state.jobs.values_mut().filter_map(|known| {
+            let Whereabouts::Hidden(held) = &known.whereabouts else {
+                return None;
+            };
+            (known.doom == Some(Doom::Due)).then(|| {
+                known.doom = Some(Doom::Ending);
+                Doomed {
+                    hold: Arc::clone(self),
+                    held: held.as_ref().clone(),
+                }
+            })
+        });
+        due.collect()
+    }
+
+    /// Keeps a held job from going out. `false`: it is not held here.
+    pub fn hide(&self, job: &str) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut state = self.state();
+        let Some(known) = state.jobs.get_mut(job) else {
+            return false;
+        };
+        known.hide = true;
+        if let Some((known, held)) = state.take_out(job) {
+            known.whereabouts = Whereabouts::Hidden(Box::new(held));
+        }
+        true
+    }
+
+    /// Lets a hidden job go out again.
+    pub fn show(&self, job: &str) {
+        let mut state = self.state();
+        let Some(known) = state.jobs.get_mut(job) else {
+            return;
+        };
+        known.hide = false;
+        if known.doom.is_some() || !matches!(known.whereabouts, Whereabouts::Hidden(_)) {
+            return;
+        }
+        if let Whereabouts::Hidden(held) =
+            std::mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
+        {
+            state.place(*held);
+        }
+    }
+
+    /// Takes these waiting jobs out of every worker's reach, and gives those that are offered from now on.
+    pub fn offer(&self, claims: &[Claimed]) -> Vec<Claimed> {
+        let mut state = self.state();
+        let mut offered = Vec::with_capacity(claims.len());
+        for claimed in claims {
+            let known = state.jobs.get(&claimed.job);
+            if known.is_some_and(|known| known.generation == claimed.generation)
+                && let Some((known, held)) = state.take_out(&claimed.job)
+            {
+                offered.push(held.claimed.clone());
+                known.whereabouts = Whereabouts::Offered(Box::new(Offer::of(held)));
+                state.count_offers(1);
+            }
+        }
+        offered
+    }
+
+    /// Notes that the store knows that these are offered.
+    pub fn note_offers_known(&self, claims: &[Claimed]) {
+        let mut state = self.state();
+        for claimed in claims {
+            if let Some(offer) = state.offer_mut(claimed) {
+                offer.is_known = true;
+            }
+        }
+    }
+
+    /// The store says that these offered jobs are ours again, each under its new claim number: they wait again where
+    /// they stood.
+    pub fn end_offers(&self, ours: &[(Claimed, Gen)]) {
+        let mut state = self.state();
+        for (claimed, next) in ours {
+            let Some(mut held) = state.end_offer(claimed) else {
+                continue;
+            };
+            held.claimed.generation = *next;
+            let Some(known) = state.jobs.get_mut(&claimed.job) else {
+                continue;
+            };
+            known.generation = *next;
+            if known.hide {
+                known.whereabouts = Whereabouts::Hidden(Box::new(held));
+                continue;
+            }
+            let lane = held.lane();
+            state.place(held);
+            if let Some(queue) = state.queues.get_mut(&lane) {
+                queue.line.wake();
+            }
+        }
+    }
+
+    /// Whether any job is offered.
+    pub fn has_offers(&self) -> bool {
+        self.glance.offers.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a job is offered.
+    pub fn is_offered(&self, claimed: &Claimed) -> bool {
+        self.has_offers() && self.state().offer_mut(claimed).is_some()
+    }
+}

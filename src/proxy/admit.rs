@@ -1,0 +1,58 @@
+//! What enqueues and looks at bounded queues keep between requests, beside [`crate::pressure`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::depth::told::BackendStats;
+use super::depth::{AT_ONCE, Unbounded};
+use crate::pressure::Pressure;
+
+/// The longest `Retry-After`.
+const LATEST: Duration = Duration::from_secs(30);
+
+/// The part of the sidecar that admits enqueues.
+#[derive(Debug)]
+pub(super) struct Admit {
+    /// How much waits in bounded queues.
+    pub(super) pressure: Arc<Pressure>,
+    /// What was learnt of the backend's statistics.
+    pub(super) stats: BackendStats,
+    /// Queues without bounds.
+    pub(super) unbounded: Unbounded,
+    /// Looks at queues that may be on their way.
+    looks: Semaphore,
+    /// Enqueues that were refused so far.
+    refusals: AtomicU64,
+}
+
+impl Admit {
+    pub(super) fn new(pressure: Arc<Pressure>) -> Admit {
+        Admit {
+            pressure,
+            stats: BackendStats::default(),
+            unbounded: Unbounded::default(),
+            looks: Semaphore::new(AT_ONCE),
+            refusals: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until another look may be on its way.
+    pub(super) async fn look_turn(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.looks.acquire().await.ok()
+    }
+
+    /// Whole seconds until it is worth trying again `after` this time: up to a quarter and a second more, so that
+    /// those who were refused together do not come back together.
+    pub(super) fn retry_after(&self, after: Duration) -> u64 {
+        let after = after.min(LATEST).as_secs_f64().max(1.0);
+        // Steps of the golden ratio spread any number of them evenly.
+        let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
+        let part = |nth: u64| (nth as f64 * 0.618_033_988_749_895).fract();
+        let seconds = after * (1.0 + 0.25 * part(nth)) + part(nth.wrapping_mul(7).wrapping_add(3));
+        (seconds as u64).clamp(1, LATEST.as_secs())
+    }
+}

@@ -1,0 +1,122 @@
+//! What FETCH learns from enqueues through this sidecar: which queues have limited jobs in them, and that a job of
+//! higher priority waits in the backend than those that are held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Fetching;
+use crate::json::{self, Json};
+use crate::policy::job::filed;
+use crate::proxy::{DEPTH, Sidecar};
+
+/// How long a queue counts as a limited one after the last limited job was enqueued to it.
+const LASTS: Duration = Duration::from_secs(3_600);
+/// Queues that are remembered; there are never more unless somebody makes up names.
+const MOST: usize = 10_000;
+
+/// The queues to which limited jobs were enqueued, and when the last one was. Their FETCHes are not passed whole: what
+/// they claim is held although the worker hangs up.
+#[derive(Default, Debug)]
+pub(super) struct LimitedQueues {
+    queues: Mutex<HashMap<Arc<str>, Instant>>,
+    /// Whether there are any: mostly nobody needs to look.
+    any: AtomicBool,
+}
+
+impl LimitedQueues {
+    /// Whether limited jobs were enqueued to this queue within an hour.
+    pub(super) fn has(&self, queue: &str) -> bool {
+        self.any() && {
+            let queues = self.queues.lock();
+            queues.get(queue).is_some_and(|at| at.elapsed() < LASTS)
+        }
+    }
+
+    /// Whether there may be any such queue.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, queue: &Arc<str>) {
+        let mut queues = self.queues.lock();
+        if queues.len() < MOST || queues.contains_key(queue) {
+            queues.insert(Arc::clone(queue), Instant::now());
+            self.any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets those whose hour has passed by `now`.
+    pub(super) fn forget_unused(&self, now: Instant) {
+        let mut queues = self.queues.lock();
+        queues.retain(|_, at| now.saturating_duration_since(*at) < LASTS);
+        self.any.store(!queues.is_empty(), Ordering::Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        self.queues.lock().clear();
+        self.any.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Fetching {
+    /// A limited job is being enqueued to this queue.
+    pub(in crate::proxy) fn limits(&self, queue: &Arc<str>) {
+        self.limited.note(queue);
+    }
+}
+
+/// The body of an enqueue, if FETCHes must learn of the priorities in it once it is stored: jobs are held that may
+/// be of lower ones.
+pub(in crate::proxy) fn may_outrank(sidecar: &Sidecar, body: &Bytes) -> Option<Bytes> {
+    let may = !sidecar.hold.is_empty() && json::may_name(body, "priority");
+    may.then(|| body.clone())
+}
+
+/// Jobs were stored: the backend is asked before held ones of lower priority go out.
+pub(in crate::proxy) fn outrank(sidecar: &Sidecar, body: Option<Bytes>) {
+    let Some(body) = body else { return };
+    let Ok(whole) = Json::parse(&body, DEPTH) else {
+        return;
+    };
+    let batch = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+    for job in batch.chain(std::iter::once(whole)) {
+        let Some(options) = job.get("options") else {
+            continue;
+        };
+        let priority = options.get("priority").and_then(|said| said.int());
+        let priority = priority.and_then(|said| i32::try_from(said).ok());
+        let waits = ["delay_until", "scheduled_at"].map(|at| options.get(at));
+        if let Some(priority) = priority
+            && waits.iter().flatten().all(Json::is_null)
+        {
+            sidecar.hold.saw(&filed(options.get("queue")), priority);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_is_limited_for_an_hour() {
+        let (limited, queue) = (LimitedQueues::default(), Arc::from("q"));
+        assert!(!limited.has("q") && !limited.any());
+        limited.note(&queue);
+        assert!(limited.has("q") && !limited.has("p"));
+        tokio::time::advance(LASTS - Duration::from_secs(1)).await;
+        assert!(limited.has("q"));
+        limited.forget_unused(Instant::now());
+        assert!(limited.has("q"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!limited.has("q"));
+        limited.forget_unused(Instant::now());
+        assert!(!limited.any());
+    }
+}

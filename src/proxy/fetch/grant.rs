@@ -1,0 +1,363 @@
+//! Grant: pick, prove, take, in that order, and every job that was picked ends in exactly one place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::handout::HandOut;
+use super::{Fetch, claim};
+use crate::boxed::boxed;
+use crate::hold::{self, Doomed, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
+use crate::limit::{OnLimit, Refusal, Strategy, Timestamp};
+use crate::proxy::control::overrides;
+use crate::proxy::drop::{self, acting};
+use crate::proxy::job::micros;
+use crate::proxy::outlive::to_the_end;
+use crate::proxy::prove::{self, Extension, Named, Word};
+use crate::proxy::sweep::keep;
+use crate::proxy::{PROOF, Proxy, Sidecar, siblings, tell};
+use crate::store::{Claimed, LedgerExt, Verdict};
+use crate::tick;
+
+/// The claims of some jobs; few FETCHes are for more.
+pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
+
+/// Microseconds until a job is asked for again when the backend or the store had no word for it.
+const NO_WORD: u64 = 250_000;
+
+/// The backend's word is taken for this part of a visibility at most: that much of it may be over when the job
+/// goes out.
+const PART: u32 = 20;
+
+/// How long the backend's word that a held job is ours is taken, where it is to go out for `wanted`.
+fn proof(wanted: Duration) -> Duration {
+    PROOF.min(wanted / PART)
+}
+
+impl Held {
+    /// How long a worker that asks for `visibility` gets the job for.
+    fn wanted(&self, visibility: Option<Duration>) -> Duration {
+        visibility.unwrap_or(self.lasts)
+    }
+
+    /// Whether the backend said just now that it is ours, for as long as the worker wants it.
+    fn is_proven(&self, visibility: Option<Duration>, now: Instant) -> bool {
+        let wanted = self.wanted(visibility);
+        // A job that came just now is, however long its claim took: a heartbeat would take as long, and a backend that
+        // is always slow would give nothing.
+        let Proof {
+            at,
+            granted,
+            deadline,
+        } = self.proof;
+        let lay_here = now.duration_since(at.max(self.since));
+        now < deadline && lay_here <= proof(wanted) && granted == wanted
+    }
+}
+
+/// How many jobs one heartbeat proves beside those that are due.
+const TOGETHER: usize = 64;
+/// So many heartbeats are on their way at once.
+const AT_ONCE: usize = 16;
+
+impl Fetch {
+    /// Picks what may start, and has the store decide for all of it at once. `None`: there is nothing, and no more can
+    /// be claimed. Once begun it comes to its end although the worker hangs up.
+    pub(super) async fn grant(&mut self, want: usize) -> Option<HandOut> {
+        let sidecar = &self.proxy.sidecar;
+        let (now, most) = (sidecar.store.now(), self.picks.max(want.saturating_mul(2)));
+        let mut picked = Vec::new();
+        for lane in self.sections.iter().flat_map(|section| &section.lanes) {
+            if !sidecar.fetching.paused.has(&lane.queue) {
+                let left = most.saturating_sub(picked.len());
+                picked.append(&mut sidecar.hold.pick(lane, want, left, now));
+            }
+        }
+        claim::name_claims(sidecar);
+        if picked.is_empty() {
+            let may_come = self.sections.iter().any(|section| !section.spent);
+            return may_come.then(|| HandOut::new(self.proxy.clone()));
+        }
+        self.picks = most.saturating_mul(2);
+        let asked = self.wanted.asked.as_ref();
+        let worker = asked.and_then(|asked| asked.worker_id(&self.wanted.body));
+        for pick in &mut picked {
+            pick.claimed.worker.clone_from(&worker);
+        }
+        let (scope, visibility) = (self.wanted.scope, self.wanted.visibility());
+        let granted = boxed(|| self.proxy.clone().granted(scope, picked, want, visibility));
+        Some(to_the_end(&sidecar.tasks.left, granted).await)
+    }
+}
+
+impl Proxy {
+    /// Asks for picked jobs of a scope, of which `want` may start, for a worker that wants this `visibility`. What may
+    /// not start is in the hold again after this.
+    async fn granted(
+        self,
+        scope: u64,
+        picked: Vec<Pick>,
+        want: usize,
+        visibility: Option<Duration>,
+    ) -> HandOut {
+        let ours = self.prove(scope, picked, visibility).await;
+        let granted = self.ask(ours, want).await;
+        let started = self.leave_hold(granted).await;
+        let mut out = HandOut::new(self);
+        out.extend(started);
+        out
+    }
+
+    /// Asks for picked jobs under the limits of now, whenever they were claimed. Those that may start are left.
+    async fn ask(&self, mut jobs: Vec<Pick>, want: usize) -> Vec<Pick> {
+        let sidecar = &self.sidecar;
+        if jobs.is_empty() {
+            return jobs;
+        }
+        sidecar.renew(&mut jobs);
+        overrides::bring_up_to_date(sidecar, &mut jobs);
+        let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
+        let taken = {
+            let asks: Claims<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
+            sidecar.store.take(&asks, want).await
+        };
+        sidecar.fetching.way.took(asked.elapsed());
+        let Ok(taken) = taken else {
+            self.ask_later(jobs);
+            return Vec::new();
+        };
+        sidecar.reclaimed(&taken.ended);
+        let mut verdicts = taken.verdicts.into_iter();
+        let (mut started, mut dropped) = (Vec::new(), Vec::new());
+        for pick in jobs {
+            match verdicts.next() {
+                Some(Verdict::Started { .. }) => started.push(pick),
+                Some(Verdict::Refused {
+                    which,
+                    why,
+                    at,
+                    action,
+                }) => dropped.extend(self.refused(pick, which, &why, at, action, wakes)),
+                Some(Verdict::Lost) => Box::pin(siblings::lost(sidecar, pick)).await,
+                Some(Verdict::Unasked) | None => {}
+            }
+        }
+        drop::drop_soon(self, dropped);
+        started
+    }
+
+    /// Puts picked jobs back of which nobody had a word: they are not asked for again at once.
+    fn ask_later(&self, jobs: Vec<Pick>) {
+        let sidecar = &self.sidecar;
+        for pick in jobs {
+            let by = pick.claimed.limited.first().map(|l| l.policy.clone());
+            pick.refuse(hold::Refusal {
+                refused: Refused::Until(sidecar.store.now().plus(NO_WORD)),
+                at: sidecar.store.now(),
+                asked: sidecar.hold.wakes(),
+                policy: by.unwrap_or_else(|| Arc::from("")),
+                rescheduled: None,
+            });
+        }
+    }
+
+    /// Takes granted jobs out of the hold. The start of one that may not go out any more is undone: its claim is over,
+    /// its queue was paused, or it was claimed anew or hidden meanwhile.
+    async fn leave_hold(&self, mut granted: Vec<Pick>) -> Vec<Held> {
+        let (sidecar, now) = (&self.sidecar, tick::now());
+        let stays = |pick: &mut Pick| {
+            pick.proof.deadline <= now || sidecar.fetching.paused.has(&pick.claimed.queue)
+        };
+        let mut stay: Vec<Pick> = granted.extract_if(.., stays).collect();
+        let started = sidecar.hold.start(&mut granted);
+        stay.append(&mut granted);
+        for pick in stay {
+            if sidecar.back(&pick.claimed).await {
+                sidecar.hold.wake(&pick.claimed.limited);
+            } else {
+                siblings::lost(sidecar, pick).await;
+            }
+        }
+        started
+    }
+
+    /// Does with a refused job what the strongest action of its refusals says; it is returned if it is
+    /// to be dropped.
+    fn refused(
+        &self,
+        mut pick: Pick,
+        which: usize,
+        why: &Refusal,
+        at: Option<Timestamp>,
+        action: OnLimit,
+        asked: Wakes,
+    ) -> Option<Doomed> {
+        let sidecar = &self.sidecar;
+        let all = pick.claimed.limited.clone();
+        let limited = all.get(which)?;
+        if pick.refused.is_none() {
+            tell::exceeded(sidecar, &pick, limited, why);
+            pick.refused = Some(Box::new(Episode {
+                space: limited.space,
+                key: limited.key.clone(),
+                strategy: why.strategy,
+                since: pick.since,
+            }));
+        }
+        let by = acting(&pick, which, action).unwrap_or(limited);
+        sidecar.metrics.refused(&by.policy, action);
+        if action == OnLimit::Drop {
+            return pick.doom();
+        }
+        let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
+        pick.refuse(hold::Refusal {
+            refused: match at.unwrap_or_default() {
+                _ if paused => Refused::Paused,
+                at if why.slot => Refused::ForSlot(at),
+                at => Refused::Until(at),
+            },
+            at: sidecar.store.now(),
+            asked,
+            policy: limited.policy.clone(),
+            rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),
+        });
+        None
+    }
+
+    /// Drops what is past its deadline, and asks the backend about what it has not confirmed for a
+    /// while, or claimed for another visibility than this worker's.
+    async fn prove(
+        &self,
+        scope: u64,
+        mut picked: Vec<Pick>,
+        visibility: Option<Duration>,
+    ) -> Vec<Pick> {
+        let now = Instant::now();
+        let is_doubtful = |pick: &&Pick| !pick.is_proven(visibility, now);
+        // While it waited it may have been meant to be kept for longer than it goes out for.
+        let go = |pick: &mut Pick| pick.claimed.visibility = micros(pick.wanted(visibility));
+        if !picked.iter().any(|pick| is_doubtful(&pick)) {
+            picked.iter_mut().for_each(go);
+            return picked;
+        }
+        let doubtful = picked.iter().filter(is_doubtful);
+        // Boxed, because it is rare and larger than all the rest.
+        let told = Box::pin(self.ask_about_held(scope, doubtful.collect(), visibility)).await;
+        let mut ours = Vec::with_capacity(picked.len());
+        let mut unheard = Vec::new();
+        for mut pick in picked {
+            // What was not asked about was proven, or is past its deadline.
+            let proven = Instant::now() < pick.proof.deadline;
+            match told.get(&pick.claimed.job).copied() {
+                None if proven => {
+                    go(&mut pick);
+                    ours.push(pick);
+                }
+                Some(Word::Ours(since)) => {
+                    go(&mut pick);
+                    pick.proof = Proof::new(since, pick.wanted(visibility));
+                    ours.push(pick);
+                }
+                // Not said to be gone, so it stays; not known to be ours, so it does not go out. The backend may have
+                // carried the heartbeat out: the next sweep asks for what held jobs get.
+                Some(Word::None) => {
+                    pick.doubt();
+                    unheard.push(pick);
+                }
+                Some(Word::Gone) | None => {
+                    self.sidecar.lose(&pick.claimed).await;
+                }
+            }
+        }
+        self.ask_later(unheard);
+        ours
+    }
+
+    /// What the backend says of held jobs that are not past their deadline, asked together with others of their queue
+    /// that would be due soon, if those get by that what held jobs get.
+    async fn ask_about_held(
+        &self,
+        scope: u64,
+        doubtful: Vec<&Pick>,
+        visibility: Option<Duration>,
+    ) -> HashMap<Arc<str>, Word> {
+        let Sidecar { backend, hold, .. } = &*self.sidecar;
+        let now = Instant::now();
+        let mut due: HashMap<(Lane, Extension), Vec<Named>> = HashMap::new();
+        for held in doubtful
+            .into_iter()
+            .filter(|held| now < held.proof.deadline)
+        {
+            let claimed = &held.claimed;
+            let extension = Extension::of(claimed, held.wanted(visibility), backend);
+            let jobs = due.entry((held.lane(), extension)).or_default();
+            jobs.push((claimed.job.clone(), claimed.attempt));
+        }
+        let (mut due, mut asking, mut told) = (due.into_iter(), JoinSet::new(), HashMap::new());
+        loop {
+            while asking.len() < AT_ONCE
+                && let Some(((lane, extension), mut jobs)) = due.next()
+            {
+                let (proxy, asked) = (self.clone(), jobs.len());
+                let is_alike = |of: &Claimed| Extension::of_held(of, backend) == extension;
+                let before = now - proof(extension.lasts) / 2;
+                jobs.extend(hold.unproven(&lane, is_alike, before, TOGETHER));
+                asking.spawn(async move {
+                    let words = prove::confirm(&proxy, scope, &extension, &jobs, asked).await;
+                    let all = jobs.iter().zip(words.iter().copied());
+                    keep::follow_out(&proxy, extension.lasts, all.skip(asked));
+                    (words, jobs)
+                });
+            }
+            match asking.join_next().await {
+                Some(Ok((words, jobs))) => {
+                    told.extend(jobs.into_iter().map(|(job, _)| job).zip(words));
+                }
+                Some(Err(_)) => {}
+                None => return told,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Claim;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_backends_word_is_taken_for_a_moment_and_for_what_it_was() {
+        let (second, ms) = (Duration::from_secs(1), Duration::from_millis);
+        let now = Instant::now();
+        // Held from now on, though the claim is that much older.
+        let held = |granted, came: Duration| {
+            let mut held = Held::of(Claim::of("a"));
+            held.proof = Proof::new(now, granted);
+            held.since = now + came;
+            held
+        };
+        let half_minute = held(30 * second, Duration::ZERO);
+        assert!(half_minute.is_proven(None, now + PROOF));
+        assert!(!half_minute.is_proven(None, now + PROOF + ms(1)));
+        assert!(
+            !half_minute.is_proven(Some(10 * second), now),
+            "another one is wanted"
+        );
+        // A twentieth of a short one may be over.
+        let short = held(10 * second, Duration::ZERO);
+        let is_proven = |held: &Held, at| held.is_proven(Some(10 * second), now + at);
+        assert!(is_proven(&short, ms(500)) && !is_proven(&short, ms(501)));
+        // A claim that took long is not asked about again at once.
+        let late = held(10 * second, ms(900));
+        assert!(is_proven(&late, ms(1_400)) && !is_proven(&late, ms(1_401)));
+        assert!(is_proven(&held(10 * second, 2 * second), 2 * second));
+        // Past its deadline it is not ours.
+        let brief = held(ms(500), ms(449));
+        assert!(brief.is_proven(Some(ms(500)), now + ms(449)));
+        assert!(!brief.is_proven(Some(ms(500)), now + ms(450)));
+    }
+}

@@ -1,0 +1,391 @@
+//! How many jobs wait for a limit: those that are held, and those that the backend's statistics show in queues that
+//! the limit covers. `waiting_count`, the metric and the event of waiting jobs all go by the same number.
+//!
+//! The backend is asked at most once a second for a queue: by who reads limits, and beside a FETCH that gets less than
+//! it wants from a queue whose limits leave no room. The jobs of such a queue stay in the backend, unread, and somebody
+//! must be told all the same that they wait (rate-limiting text, 11.1 and 11.2). One job stands for them: that the
+//! limit was met is told once, and the next job that is claimed from the queue brings the end of the wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::control::named::Waiting;
+use super::control::overrides;
+use super::depth::told;
+use super::{Proxy, Sidecar, tell};
+use crate::hold::{Episode, Held, Lane};
+use crate::limit::{EARLY, Key, Limited, Limits, Space, Strategy, Timestamp};
+use crate::policy::{Gate, PolicySet};
+use crate::pressure::StatsTold;
+use crate::store::{LedgerExt, Usage};
+
+/// How often the backend is asked about one queue.
+const EVERY: Duration = Duration::from_secs(1);
+/// Queues that are remembered; there are never more unless somebody makes up names.
+const MOST: usize = 10_000;
+/// How long one is remembered for which nobody asks.
+const UNUSED: Duration = Duration::from_secs(600);
+/// The backend is asked about so many queues for one answer.
+const QUEUES: usize = 32;
+
+/// What the backend said of its queues.
+#[derive(Debug, Default)]
+pub(super) struct Backlogs {
+    queues: Mutex<HashMap<Arc<str>, Backlog>>,
+    /// When it last did not answer: then it is not waited for again at once.
+    away: Mutex<Option<Instant>>,
+}
+
+/// What the backend said of one queue.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// When it was last asked.
+    asked: Option<Instant>,
+    /// How many jobs are available; `None`: nobody knows.
+    available: Option<u64>,
+    /// Since when the queue's next job is known to wait for a limit.
+    episode: Option<Episode>,
+    /// Whoever holds this asks the backend. Others wait for the answer.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Which of a queue's limits is met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MetLimit {
+    pub(super) strategy: Strategy,
+    pub(super) limit: u32,
+    pub(super) current: u32,
+}
+
+impl Backlog {
+    fn is_old(&self, now: Instant) -> bool {
+        self.asked
+            .is_none_or(|asked| now.saturating_duration_since(asked) >= EVERY)
+    }
+}
+
+impl Backlogs {
+    /// How many jobs of a queue are available in the backend, as far as it said.
+    fn available(&self, queue: &str) -> Option<u64> {
+        self.queues.lock().get(queue)?.available
+    }
+
+    /// Whether the backend may be asked about a queue.
+    fn is_due(&self, queue: &str, now: Instant) -> bool {
+        let away = *self.away.lock();
+        away.is_none_or(|away| now.saturating_duration_since(away) >= EVERY)
+            && (self.queues.lock().get(queue)).is_none_or(|backlog| backlog.is_old(now))
+    }
+
+    /// The turn to ask about a queue; `None`: too many queues are remembered.
+    fn turn(&self, queue: &Arc<str>, now: Instant) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        let mut queues = self.queues.lock();
+        if queues.len() >= MOST && !queues.contains_key(queue) {
+            queues.retain(|_, backlog| backlog.episode.is_some() || !backlog.is_old(now));
+        }
+        let has_room = queues.len() < MOST || queues.contains_key(queue);
+        has_room.then(|| Arc::clone(&queues.entry(Arc::clone(queue)).or_default().turn))
+    }
+
+    /// Notes the backend's answer about a queue. If nothing is available any more, what waited is gone.
+    fn note(&self, queue: &str, available: Option<u64>, now: Instant) {
+        if let Some(backlog) = self.queues.lock().get_mut(queue) {
+            (backlog.asked, backlog.available) = (Some(now), available);
+            if available == Some(0) {
+                backlog.episode = None;
+            }
+        }
+    }
+
+    /// Notes that the queue's next job waits. Returns `true` the first time.
+    fn begin(&self, queue: &str, episode: Episode) -> bool {
+        let mut queues = self.queues.lock();
+        let backlog = queues.get_mut(queue);
+        let silent = backlog.filter(|backlog| backlog.episode.is_none());
+        silent
+            .map(|backlog| backlog.episode = Some(episode))
+            .is_some()
+    }
+
+    /// The backend gave these jobs when it was asked for `lanes`. The first of each queue is the one that waited. If it
+    /// gave none, what waited is gone.
+    pub(super) fn claimed(&self, lanes: &[Lane], jobs: &mut [Held]) {
+        let mut queues = self.queues.lock();
+        if queues.is_empty() {
+            return;
+        }
+        if jobs.is_empty() {
+            for lane in lanes {
+                if let Some(backlog) = queues.get_mut(&lane.queue) {
+                    (backlog.available, backlog.episode) = (Some(0), None);
+                }
+            }
+        }
+        for held in jobs {
+            if let Some(backlog) = queues.get_mut(&held.claimed.queue) {
+                backlog.available = backlog.available.map(|jobs| jobs.saturating_sub(1));
+                if let Some(episode) = backlog.episode.take() {
+                    held.refused.get_or_insert_with(|| Box::new(episode));
+                }
+            }
+        }
+    }
+
+    /// Forgets queues that nobody has asked for in a while.
+    pub(super) fn forget_unused(&self, now: Instant) {
+        let is_used = |asked: Instant| now.saturating_duration_since(asked) < UNUSED;
+        let mut queues = self.queues.lock();
+        queues.retain(|_, backlog| backlog.asked.is_some_and(is_used));
+        let len = queues.len();
+        queues.shrink_to(2 * len);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        self.queues.lock().clear();
+    }
+}
+
+/// Asks the backend how many jobs of a queue are available, with the credentials of `scope`, unless it said so within
+/// the last second. `None`: nobody knows.
+async fn ask(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
+    let backlogs = &proxy.sidecar.fetching.backlogs;
+    let turn = backlogs.turn(queue, Instant::now())?;
+    let _turn = turn.lock().await;
+    if backlogs.is_due(queue, Instant::now()) {
+        let told = told::depth_told(proxy, queue, scope).await;
+        let stats = &proxy.sidecar.admit.stats;
+        let available = match told {
+            StatsTold::Counts(counts) => stats.is_believed(counts).then_some(counts.available),
+            _ => None,
+        };
+        backlogs.note(queue, available, Instant::now());
+        *backlogs.away.lock() = matches!(told, StatsTold::Away(_)).then(Instant::now);
+    }
+    backlogs.available(queue)
+}
+
+/// A worker wants more than it gets, and nothing may be claimed of this queue: its limits may be why.
+pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
+    let sidecar = &proxy.sidecar;
+    let limited = overrides::limits_now(sidecar, &lane.queue, &gate.limited);
+    // Without limits of its own it is the hold that is full.
+    if limited.is_empty()
+        || sidecar.fetching.paused.has(&lane.queue)
+        || !sidecar
+            .fetching
+            .backlogs
+            .is_due(&lane.queue, Instant::now())
+    {
+        return;
+    }
+    let (proxy, lane, gate) = (proxy.clone(), lane.clone(), gate.clone());
+    let _task = sidecar.tasks.spawn(async move {
+        if ask(&proxy, &lane.queue, lane.scope)
+            .await
+            .is_some_and(|jobs| jobs > 0)
+        {
+            tell_waiting(&proxy.sidecar, &lane.queue, &gate).await;
+        }
+    });
+}
+
+/// Tells once that the next job of a queue waits for a limit, if one is met.
+async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
+    for limited in &**overrides::limits_now(sidecar, queue, &gate.limited) {
+        let usage = (sidecar.store).usage(limited.space, &limited.key, &limited.limits);
+        let Ok(usage) = usage.await else { return };
+        let usage = usage.unwrap_or_default();
+        if let Some(met) = met(&usage, &limited.limits, sidecar.store.now()) {
+            let episode = Episode {
+                space: limited.space,
+                key: limited.key.clone(),
+                strategy: met.strategy,
+                since: Instant::now(),
+            };
+            if sidecar.fetching.backlogs.begin(queue, episode) {
+                tell::exceeded_unread(sidecar, queue, limited, met);
+            }
+            return;
+        }
+    }
+}
+
+/// Which of a key's limits lets nothing start; of several, the one that lets go last.
+fn met(usage: &Usage, limits: &Limits, now: Timestamp) -> Option<MetLimit> {
+    let met = |strategy, limit, current| MetLimit {
+        strategy,
+        limit,
+        current,
+    };
+    // Nobody knows when a slot ends, so that is last of all.
+    if let Some(most) = limits.concurrency.filter(|most| usage.active >= *most) {
+        return Some(met(Strategy::Concurrency, most, usage.active));
+    }
+    let shut = usage.shut_until.filter(|until| *until > now);
+    let shut = shut.map(|until| (until, met(Strategy::Shut, 0, 0)));
+    let rates = limits.rates.iter().zip(&usage.windows);
+    let full = rates.filter(|(rate, (count, _))| *count >= rate.limit.get());
+    let full = full.map(|(rate, (count, leaves))| {
+        let met = met(Strategy::Rate, rate.limit.get(), *count);
+        (leaves.unwrap_or(now), met)
+    });
+    let next = usage.next_start.filter(|next| *next > now.plus(EARLY));
+    let spaced = next.zip(limits.throttle).map(|(next, throttle)| {
+        let limit = throttle.limit.get();
+        (next, met(Strategy::Throttle, limit, limit))
+    });
+    let all = shut.into_iter().chain(full).chain(spaced);
+    all.max_by_key(|(until, _)| *until).map(|(_, met)| met)
+}
+
+/// How many jobs wait for a queue's own limits: those that are held here, and those in the backend.
+pub(super) fn of_queue(sidecar: &Sidecar, queue: &str) -> u64 {
+    let available = sidecar.fetching.backlogs.available(queue);
+    sidecar.hold.of_queue(queue).0 as u64 + available.unwrap_or(0)
+}
+
+/// How many jobs wait for a key: those that are held here, all jobs of the queues that the key covers, and in other
+/// queues those that are known to wait for it, of which some may have left unseen.
+pub(super) fn of_key(sidecar: &Sidecar, key: &Key, policies: &PolicySet, pending: &Waiting) -> u64 {
+    let is = |one: &Limited| one.space == Space::Job && one.key == *key;
+    let mut waiting = sidecar.hold.waiting(is) as u64;
+    let mut pending = pending.get(key).cloned().unwrap_or_default();
+    let available = |queue: &str| sidecar.fetching.backlogs.available(queue);
+    for queue in policies.covered(key) {
+        let pending = pending.remove(queue).unwrap_or(0);
+        waiting += available(queue).unwrap_or(pending);
+    }
+    for (queue, jobs) in pending {
+        waiting += available(&queue).unwrap_or(jobs).min(jobs);
+    }
+    waiting
+}
+
+/// The queues of the backend in which jobs may wait for a key.
+pub(super) fn queues_of(key: &Key, policies: &PolicySet, pending: &Waiting) -> Vec<Arc<str>> {
+    let covered = policies.covered(key).map(Arc::from);
+    let pending = pending.get(key).into_iter();
+    covered
+        .chain(pending.flat_map(|queues| queues.keys().cloned()))
+        .collect()
+}
+
+/// Asks the backend about these queues, for one answer.
+pub(super) async fn refresh(proxy: &Proxy, queues: &[Arc<str>], scope: u64) {
+    let is_due = |queue: &&Arc<str>| {
+        let backlogs = &proxy.sidecar.fetching.backlogs;
+        backlogs.is_due(queue, Instant::now())
+    };
+    for queue in queues.iter().filter(is_due).take(QUEUES) {
+        ask(proxy, queue, scope).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Measure, Rate, Throttle, WindowKind};
+
+    fn episode() -> Episode {
+        Episode {
+            space: Space::Queue,
+            key: Key::new("q").unwrap(),
+            strategy: Strategy::Rate,
+            since: Instant::now(),
+        }
+    }
+
+    fn lane(queue: &str) -> Lane {
+        Lane {
+            scope: 0,
+            queue: queue.into(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_question_a_second_and_one_episode_at_a_time() {
+        let (backlogs, now) = (Backlogs::default(), Instant::now());
+        let queue: Arc<str> = Arc::from("q");
+        assert!(!backlogs.begin(&queue, episode()), "nobody asked");
+        assert!(backlogs.is_due(&queue, now));
+        drop(backlogs.turn(&queue, now));
+        backlogs.note(&queue, Some(2), now);
+        assert!(!backlogs.is_due(&queue, now + EVERY / 2));
+        assert!(backlogs.is_due(&queue, now + EVERY));
+        assert!(backlogs.begin(&queue, episode()));
+        assert!(!backlogs.begin(&queue, episode()));
+        backlogs.claimed(&[lane("other")], &mut []);
+        assert_eq!(backlogs.available(&queue), Some(2));
+        assert!(!backlogs.begin(&queue, episode()), "it waits still");
+        backlogs.claimed(&[lane(&queue)], &mut []);
+        assert_eq!(backlogs.available(&queue), Some(0), "it was gone");
+        assert!(backlogs.begin(&queue, episode()));
+        backlogs.note(&queue, Some(0), now + EVERY);
+        assert!(backlogs.begin(&queue, episode()), "it was gone again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn made_up_names_do_not_pile_up() {
+        let (backlogs, now) = (Backlogs::default(), Instant::now());
+        let asks = |name: &str, at: Instant| {
+            let asked = backlogs.turn(&Arc::from(name), at).is_some();
+            backlogs.note(name, Some(1), at);
+            asked
+        };
+        assert!(asks("waits", now) && backlogs.begin("waits", episode()));
+        for nth in 1..MOST {
+            assert!(asks(&format!("q{nth}"), now));
+        }
+        assert!(!asks("more", now));
+        assert!(asks("more", now + EVERY));
+        assert_eq!(backlogs.queues.lock().len(), 2, "what waits is remembered");
+        backlogs.forget_unused(now + UNUSED);
+        assert_eq!(backlogs.queues.lock().len(), 1);
+    }
+
+    #[test]
+    fn the_limit_that_lets_go_last_is_named() {
+        let number = |n: u32| std::num::NonZeroU32::new(n).unwrap();
+        let period = std::num::NonZeroU64::new(1_000_000).unwrap();
+        let limits = Limits {
+            concurrency: Some(2),
+            rates: vec![Rate {
+                limit: number(3),
+                period,
+                window: WindowKind::Sliding,
+            }],
+            throttle: Some(Throttle {
+                limit: number(4),
+                period,
+                burst: number(1),
+                measure: Measure::Start,
+            }),
+        };
+        let now = Timestamp(10_000_000);
+        let at = |seconds: u64| Some(now.plus(seconds * 1_000_000));
+        let mut usage = Usage {
+            windows: vec![(2, at(9))],
+            ..Usage::default()
+        };
+        let why = |usage: &Usage| {
+            let met = met(usage, &limits, now)?;
+            Some((met.strategy.as_str(), met.limit, met.current))
+        };
+        assert_eq!(why(&usage), None);
+        usage.next_start = Some(now.plus(EARLY));
+        assert_eq!(why(&usage), None);
+        usage.next_start = at(1);
+        assert_eq!(why(&usage), Some(("throttle", 4, 4)));
+        usage.windows = vec![(3, at(2))];
+        assert_eq!(why(&usage), Some(("rate", 3, 3)));
+        usage.shut_until = at(3);
+        assert_eq!(why(&usage), Some(("shut", 0, 0)));
+        usage.active = 5;
+        assert_eq!(why(&usage), Some(("concurrency", 2, 5)));
+    }
+}

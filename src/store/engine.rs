@@ -1,0 +1,452 @@
+//! The step engine of the stores that are written in Rust: each operation as one step over rows and keys.
+//!
+//! Memory keeps its rows in a slab, a SQL store brings the few that a transaction is about. Both hand them to
+//! [`Engine`] as [`Tables`], so a start, an end and an undo are decided in one place.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::step::{SameKey, ask_all, same};
+use super::{Change, Claimed, Gen, OFFERED, Place, Row, Taken, Verdict};
+use crate::limit::{
+    Key, KeyState, Limited, Limits, Refusal, Reserved, Shut, Space, Timestamp, Undo, each_key,
+};
+
+/// A row as a store keeps it.
+#[derive(Clone, Debug)]
+pub(super) struct Entry<K> {
+    /// What every sidecar is told of it.
+    pub(super) row: Row,
+    /// The sidecar whose row it is.
+    pub(super) owner: Arc<str>,
+    /// Empty unless the job is out.
+    pub(super) slots: Slots<K>,
+    /// When it was last written.
+    pub(super) touched: Timestamp,
+}
+
+impl<K> Entry<K> {
+    /// Whether the row ends because the backend gave the job out again. It stays if its start was granted after
+    /// that: the worker has the job already, and with it the slot.
+    fn gives_way_to(&self, ask: &Claimed) -> bool {
+        let mut undo = self.slots.iter().filter_map(|slot| slot.undo.as_ref());
+        let is_later = undo.any(|undo| undo.granted() > ask.claimed_at);
+        self.row.claimed.generation < ask.generation && !is_later
+    }
+}
+
+/// The slots of one start, one for each key. Most jobs are limited by one key.
+pub(super) type Slots<K> = SmallVec<[Slot<K>; 1]>;
+
+/// One key's part of a start: enough to end it or to undo it.
+#[derive(Clone, Debug)]
+pub(super) struct Slot<K> {
+    pub(super) key: K,
+    /// Which of the job's limits is the first that names the key.
+    pub(super) first: usize,
+    /// `None`: the start was not counted.
+    pub(super) undo: Option<Undo>,
+}
+
+/// Rows by job and states by key, as one step finds them.
+pub(super) trait Tables {
+    /// Names a row as long as it is there.
+    type RowId;
+    /// Names a key as long as a row has a slot of it.
+    type KeyId: Clone;
+
+    /// The sidecar that asks.
+    fn me(&self) -> &Arc<str>;
+
+    /// The row of a job.
+    fn find(&self, job: &str) -> Option<Self::RowId>;
+    fn entry(&self, id: &Self::RowId) -> Option<&Entry<Self::KeyId>>;
+    /// The row, which its caller changes.
+    fn entry_mut(&mut self, id: &Self::RowId) -> Option<&mut Entry<Self::KeyId>>;
+    /// Keeps the row of a job that has none.
+    fn insert(&mut self, entry: Entry<Self::KeyId>) -> Self::RowId;
+    fn remove(&mut self, id: &Self::RowId) -> Option<Entry<Self::KeyId>>;
+
+    /// A key's state; `None`: nothing of it is used.
+    fn state(&self, space: Space, key: &Key) -> Option<&KeyState>;
+    /// Names a key, and keeps an unused state for it if it has none.
+    fn key(&mut self, space: Space, key: &Key) -> Self::KeyId;
+    /// The state, which its caller changes.
+    fn state_mut(&mut self, key: &Self::KeyId) -> Option<&mut KeyState>;
+
+    /// More may start under this key than before, so its waiters are told.
+    fn freed(&mut self, key: &Self::KeyId);
+    /// The row changed, so its owner is told if that is another sidecar.
+    fn changed(&mut self, owner: &Arc<str>, job: &str);
+    /// The held job is offered to siblings, so they are told.
+    fn offered(&mut self, claimed: &Claimed);
+}
+
+/// One step, at one time.
+pub(super) struct Engine<'a, T> {
+    pub(super) tables: &'a mut T,
+    pub(super) now: Timestamp,
+}
+
+impl<T: Tables> Engine<'_, T> {
+    /// Ends the rows of older claims of the jobs, then asks for them in order until `want` have started.
+    pub(super) fn take<'c>(
+        &mut self,
+        asks: impl ExactSizeIterator<Item = &'c Claimed> + Clone,
+        want: usize,
+    ) -> Taken {
+        let ended = self.end_older(asks.clone());
+        let mut started = 0;
+        let mut verdicts = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let verdict = match self.hold(ask) {
+                None => Verdict::Lost,
+                Some(_) if started >= want => Verdict::Unasked,
+                Some(id) => self.start(&id, ask),
+            };
+            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            verdicts.push(verdict);
+        }
+        Taken { verdicts, ended }
+    }
+
+    /// Ends the rows of older claims of these jobs, with their slots.
+    pub(super) fn end_older<'c>(&mut self, asks: impl Iterator<Item = &'c Claimed>) -> Vec<Row> {
+        let mut ended = Vec::new();
+        for ask in asks {
+            let Some(id) = self.tables.find(&ask.job) else {
+                continue;
+            };
+            let entry = self.tables.entry(&id);
+            if entry.is_some_and(|entry| entry.gives_way_to(ask)) {
+                ended.extend(self.end_row(&id));
+            }
+        }
+        ended
+    }
+
+    /// The held row of this claim, which is made if the job has none. `None`: this claim may not start.
+    fn hold(&mut self, ask: &Claimed) -> Option<T::RowId> {
+        if let Some(id) = self.tables.find(&ask.job) {
+            let entry = self.tables.entry(&id)?;
+            let row = &entry.row;
+            if !entry.gives_way_to(ask) {
+                let may_start = row.claimed.generation == ask.generation
+                    && row.place == Place::Held
+                    && !row.hidden
+                    && entry.owner == *self.tables.me();
+                return may_start.then_some(id);
+            }
+            // An older claim of the same job, which was asked for just before.
+            self.remove(&id);
+        }
+        let until = ask.look_again(self.now);
+        let row = Row::of(ask.clone(), Place::Held, until);
+        Some(self.insert(row, Slots::new()))
+    }
+
+    /// Starts a held job if every key allows it. All keys are asked before any is taken from.
+    fn start(&mut self, id: &T::RowId, ask: &Claimed) -> Verdict {
+        let (tables, now) = (&*self.tables, self.now);
+        let at = match ask_all(&ask.limited, now, |one| {
+            ask_key(tables.state(one.space, &one.key), &one.limits, now)
+        }) {
+            Ok(at) => at,
+            Err(refused) => return refused,
+        };
+        let slots = self.each_key(&ask.limited, |state, limits| {
+            Some(state.take(limits, at, now))
+        });
+        let Some(entry) = self.tables.entry_mut(id) else {
+            return Verdict::Lost;
+        };
+        entry.slots = slots;
+        entry.touched = now;
+        let row = &mut entry.row;
+        // The limits that come with the question are newer than those that came with the claim.
+        if !row.claimed.is(ask) {
+            row.claimed = ask.clone();
+        }
+        row.place = Place::Out;
+        row.started = Some(at);
+        row.until = at.plus(ask.visibility);
+        Verdict::Started { at }
+    }
+
+    /// Grants starts of a key ahead of their time, and takes back those that were granted and not used.
+    pub(super) fn reserve(
+        &mut self,
+        limited: &Limited,
+        want: usize,
+        ahead: u64,
+        unused: &[Timestamp],
+    ) -> Reserved {
+        let key = self.tables.key(limited.space, &limited.key);
+        let Some(state) = self.tables.state_mut(&key) else {
+            return Reserved::default();
+        };
+        state.release(&limited.limits, unused);
+        state.reserve(&limited.limits, want, self.now.plus(ahead), self.now)
+    }
+
+    /// A job that is out is held again, and its start is not counted. Says whether it was out under this claim.
+    pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
+        let now = self.now;
+        let out = self.entry_if(job, |entry| {
+            entry.row.claimed.generation == claim && entry.row.place == Place::Out
+        });
+        let Some(entry) = out else { return false };
+        let slots = std::mem::take(&mut entry.slots);
+        let row = &mut entry.row;
+        row.place = Place::Held;
+        row.started = None;
+        row.until = row.claimed.look_again(now);
+        let claimed = row.claimed.clone();
+        self.each_slot(&claimed.limited, &slots, KeyState::back);
+        true
+    }
+
+    /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
+    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
+        let id = self.tables.find(job)?;
+        let known = self.tables.entry(&id)?.row.claimed.generation;
+        match claim.is_some_and(|claim| claim < known) {
+            true => None,
+            false => self.end_row(&id),
+        }
+    }
+
+    /// Changes a row or a key; says whether there was anything to change.
+    pub(super) fn set(&mut self, change: &Change) -> bool {
+        match change {
+            Change::Until {
+                job,
+                generation,
+                until,
+                visibility,
+            } => {
+                let same = |entry: &Entry<_>| entry.row.claimed.generation == *generation;
+                let Some(entry) = self.entry_if(job, same) else {
+                    return false;
+                };
+                let row = &mut entry.row;
+                (row.until, row.claimed.visibility) = (*until, *visibility);
+                if *until == OFFERED && row.place == Place::Held {
+                    let claimed = row.claimed.clone();
+                    self.tables.offered(&claimed);
+                }
+                true
+            }
+            Change::Hidden { job, hidden } => {
+                let other = |entry: &Entry<_>| {
+                    entry.row.place == Place::Held && entry.row.hidden != *hidden
+                };
+                let Some(entry) = self.entry_if(job, other) else {
+                    return false;
+                };
+                entry.row.hidden = *hidden;
+                let owner = entry.owner.clone();
+                self.tables.changed(&owner, job);
+                true
+            }
+            Change::Shut {
+                key,
+                until,
+                at_least,
+                probe,
+            } => self.shut(key, Shut::new(self.now, *until, *probe), *at_least),
+            Change::Open { key, started } => self.open(key, *started),
+            Change::Unused { key } => self.forget_usage(key),
+            Change::Adopt { claimed, until } => self.adopt(claimed, *until),
+            Change::Own {
+                job,
+                generation,
+                next,
+                until,
+            } => self.own(job, *generation, *next, *until),
+            // These are of no row and no key.
+            Change::Override { .. }
+            | Change::Setting { .. }
+            | Change::Paused { .. }
+            | Change::Clear => false,
+        }
+    }
+
+    fn shut(&mut self, key: &Key, shut: Shut, at_least: bool) -> bool {
+        let unused = KeyState::default();
+        let known = self.tables.state(Space::Job, key).unwrap_or(&unused);
+        if known.stays(&shut, at_least) {
+            return false;
+        }
+        let key = self.tables.key(Space::Job, key);
+        if let Some(state) = self.tables.state_mut(&key) {
+            state.shut(Some(shut));
+        }
+        true
+    }
+
+    fn open(&mut self, key: &Key, started: Timestamp) -> bool {
+        let known = self.tables.state(Space::Job, key);
+        if !known.is_some_and(|known| known.was_shut(started, self.now)) {
+            return false;
+        }
+        let key = self.tables.key(Space::Job, key);
+        if let Some(state) = self.tables.state_mut(&key) {
+            state.shut(None);
+        }
+        self.tables.freed(&key);
+        true
+    }
+
+    /// Forgets what a job key has used but its slots; says whether it had used anything.
+    fn forget_usage(&mut self, key: &Key) -> bool {
+        let Some(known) = self.tables.state(Space::Job, key) else {
+            return false;
+        };
+        let used = !known.idle(self.now);
+        let key = self.tables.key(Space::Job, key);
+        if let Some(state) = self.tables.state_mut(&key) {
+            state.clear();
+        }
+        self.tables.freed(&key);
+        used
+    }
+
+    /// A job that is out already takes its slots whatever the limits say, and its start is not counted again.
+    fn adopt(&mut self, claimed: &Claimed, until: Timestamp) -> bool {
+        if let Some(id) = self.tables.find(&claimed.job) {
+            let known = self.tables.entry(&id).map(|entry| &entry.row);
+            let stands = known.is_some_and(|row| {
+                let order = row.claimed.generation.cmp(&claimed.generation);
+                order.is_gt() || (order.is_eq() && row.place == Place::Out)
+            });
+            if stands {
+                return false;
+            }
+            self.remove(&id);
+        }
+        let slots = self.each_key(&claimed.limited, |state, _| {
+            state.occupy();
+            None
+        });
+        self.insert(Row::of(claimed.clone(), Place::Out, until), slots);
+        true
+    }
+
+    /// The held row goes on as ours, under another claim number.
+    fn own(&mut self, job: &str, claim: Gen, next: Gen, until: Timestamp) -> bool {
+        let me = self.tables.me().clone();
+        let free = self.entry_if(job, |entry| {
+            let row = &entry.row;
+            next > claim
+                && row.place == Place::Held
+                && !row.hidden
+                && row.claimed.generation == claim
+        });
+        let Some(entry) = free else { return false };
+        entry.row.claimed.generation = next;
+        entry.row.until = until;
+        let former = std::mem::replace(&mut entry.owner, me);
+        self.tables.changed(&former, job);
+        true
+    }
+
+    // The parts of a step.
+
+    fn insert(&mut self, row: Row, slots: Slots<T::KeyId>) -> T::RowId {
+        let (owner, touched) = (self.tables.me().clone(), self.now);
+        self.tables.insert(Entry {
+            row,
+            owner,
+            slots,
+            touched,
+        })
+    }
+
+    /// The row, to be changed, if it is there and `is` the one.
+    fn entry_if(
+        &mut self,
+        job: &str,
+        is: impl FnOnce(&Entry<T::KeyId>) -> bool,
+    ) -> Option<&mut Entry<T::KeyId>> {
+        let id = self.tables.find(job)?;
+        self.tables.entry(&id).filter(|entry| is(entry))?;
+        let entry = self.tables.entry_mut(&id)?;
+        entry.touched = self.now;
+        Some(entry)
+    }
+
+    /// Removes a row with its slots and tells its owner.
+    fn end_row(&mut self, id: &T::RowId) -> Option<Row> {
+        let entry = self.remove(id)?;
+        self.tables.changed(&entry.owner, &entry.row.claimed.job);
+        Some(row_for(entry, self.tables.me()))
+    }
+
+    /// Removes a row with its slots.
+    fn remove(&mut self, id: &T::RowId) -> Option<Entry<T::KeyId>> {
+        let (entry, now) = (self.tables.remove(id)?, self.now);
+        self.each_slot(
+            &entry.row.claimed.limited,
+            &entry.slots,
+            |state, limits, undo| state.completed(limits, undo, now),
+        );
+        Some(entry)
+    }
+
+    /// Does one thing to each different key, with all the limits that the job brings to it.
+    fn each_key<'l>(
+        &mut self,
+        limited: &'l [Limited],
+        mut step: impl FnMut(&mut KeyState, SameKey<'l>) -> Option<Undo>,
+    ) -> Slots<T::KeyId> {
+        let mut slots = Slots::with_capacity(limited.len());
+        for (first, one) in each_key(limited) {
+            let key = self.tables.key(one.space, &one.key);
+            if let Some(state) = self.tables.state_mut(&key) {
+                let undo = step(state, same(limited, one));
+                slots.push(Slot { key, first, undo });
+            }
+        }
+        slots
+    }
+
+    /// Ends slots that were taken with these limits. A start that was counted ends as `counted` says.
+    fn each_slot<'l>(
+        &mut self,
+        limited: &'l [Limited],
+        slots: &[Slot<T::KeyId>],
+        counted: impl Fn(&mut KeyState, SameKey<'l>, &Undo),
+    ) {
+        for slot in slots {
+            if let Some(state) = self.tables.state_mut(&slot.key) {
+                match (&slot.undo, limited.get(slot.first)) {
+                    (Some(undo), Some(one)) => counted(state, same(limited, one), undo),
+                    _ => state.end(),
+                }
+            }
+            self.tables.freed(&slot.key);
+        }
+    }
+}
+
+/// The row, as a sidecar is told of it.
+pub(super) fn row_for<K>(entry: Entry<K>, me: &str) -> Row {
+    Row {
+        ours: *entry.owner == *me,
+        ..entry.row
+    }
+}
+
+/// Asks one key with the numbers that come with it.
+fn ask_key(
+    state: Option<&KeyState>,
+    limits: &Limits,
+    now: Timestamp,
+) -> Result<Timestamp, Refusal> {
+    match state {
+        Some(state) => state.ask(limits, now),
+        None => KeyState::default().ask(limits, now),
+    }
+}

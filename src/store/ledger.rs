@@ -1,0 +1,265 @@
+//! What each store is: fourteen operations, every one of them one atomic step.
+//!
+//! No operation has a default, so a store cannot forget one. Short words for them are written once, for every ledger.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Taken, Usage, Wake,
+    Wish, fleet,
+};
+use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+
+/// The contract that every store keeps.
+pub trait Ledger: std::fmt::Debug + Send + Sync {
+    /// What the store's clock shows at a moment of ours.
+    fn at(&self, moment: Instant) -> Timestamp;
+
+    /// Asks for the jobs in order until `want` have started: all limits of a job, or none. Before any is asked, rows
+    /// of older claims of these jobs end with their slots: the backend handed the jobs out again, so those claims are
+    /// over. A job without a row gets one (held, due after a third of its visibility).
+    fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken>;
+
+    /// The hand-out did not happen: out becomes held again, and the start is uncounted (in spacing only if it is
+    /// still the newest). Says whether the row was out under this claim.
+    fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool>;
+
+    /// These jobs are over, or not ours any more: their rows and slots go, and the rows are given as they were. A row
+    /// of a newer claim stays; no claim means any. Ending twice is ending once.
+    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>>;
+
+    /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out: ours, and
+    /// those out with workers of siblings that have not looked in time (no other sidecar is handed such a row for a
+    /// while then). What was offered to siblings keeps nothing else from being named, and is named every few seconds.
+    /// Called once a second or so it also tells the others that we live.
+    fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
+
+    /// Makes changes in one step; those for which there is nothing to change do nothing. Says whether any was made.
+    fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool>;
+
+    /// The states of keys.
+    fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates>;
+
+    /// Rows, as they are.
+    fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>>;
+
+    /// How many rows there are.
+    fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64>;
+
+    /// One step on a number that all sidecars share; it is 0 where nobody set it.
+    fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number>;
+
+    /// Grants starts of a key ahead of their time, as [`KeyState::reserve`] does, after what was not used of earlier
+    /// ones was given back. They have no rows and no slots. If nobody hears of the answer they pass unused; what was
+    /// given back must not be given back again.
+    fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved>;
+
+    /// Puts our rows back as they are, those out with their slots, and from then on goes by what the store knows. Done
+    /// at the start (with no rows), after [`StoreError::Wiped`](super::StoreError::Wiped) and after an outage.
+    ///
+    /// Where the data began anew, what we know of limits and settings made over HTTP comes first: what is not there is
+    /// put back, but only before anything may start. Who comes later takes what it finds: the others have put back
+    /// theirs, and what is missing may have been deleted since.
+    ///
+    /// Gives the jobs of the held ones that it did not take: their rows are hidden, or a sibling's by now.
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>>;
+
+    /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
+    fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>>;
+
+    /// What is known here without a call.
+    fn standing(&self) -> Standing<'_>;
+}
+
+/// Short words for what callers ask most.
+pub trait LedgerExt: Ledger {
+    /// What the store's clock shows now.
+    fn now(&self) -> Timestamp {
+        self.at(Instant::now())
+    }
+
+    /// Ends one job, and gives its row as it was ([`Ledger::end_all`]).
+    fn end<'a>(&'a self, job: &'a str, claim: Option<Gen>) -> Answer<'a, Option<Row>> {
+        Answer::later(async move {
+            let ended = self.end_all(&[(Arc::from(job), claim)]).await?;
+            Ok(ended.into_iter().next())
+        })
+    }
+
+    /// Makes one change; says whether there was anything to change.
+    fn set(&self, change: Change) -> Answer<'_, bool> {
+        self.set_all(vec![change])
+    }
+
+    /// One job's row.
+    fn row<'a>(&'a self, job: &'a str) -> Answer<'a, Option<Row>> {
+        Answer::later(async move {
+            let rows = self.rows(RowsOf::Job(job)).await?;
+            Ok(rows.into_iter().next())
+        })
+    }
+
+    /// What may start under these limits, all of them together.
+    fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        Answer::later(async move {
+            let keys: Vec<_> = limited.iter().map(|one| (one.space, &one.key)).collect();
+            let KeyStates { states, now } = self.states(&keys).await?;
+            let each = states.iter().zip(limited);
+            Ok(Room::of_all(
+                each.map(|(state, one)| state.room(&one.limits, now)),
+            ))
+        })
+    }
+
+    /// A key's usage under the given windows and throttle; `None` when it has none at all.
+    fn usage<'a>(
+        &'a self,
+        space: Space,
+        key: &'a Key,
+        limits: &'a Limits,
+    ) -> Answer<'a, Option<Usage>> {
+        Answer::later(async move {
+            let KeyStates { states, now } = self.states(&[(space, key)]).await?;
+            let state = states.first();
+            Ok(state.and_then(|state| Usage::of(state, limits, now)))
+        })
+    }
+
+    /// How many jobs of each of these keys are out, in their order.
+    fn active<'a>(&'a self, keys: &'a [(Space, Key)]) -> Answer<'a, Vec<u32>> {
+        Answer::later(async move {
+            let keys: Vec<_> = keys.iter().map(|(space, key)| (*space, key)).collect();
+            let known = self.states(&keys).await?;
+            Ok(known.states.iter().map(KeyState::active).collect())
+        })
+    }
+
+    /// How many rows of ours are in a place, for drain and inspection.
+    fn count(&self, place: Place) -> Answer<'_, usize> {
+        Answer::later(async move {
+            let count = self.count_rows(CountOf::Ours(place)).await?;
+            Ok(usize::try_from(count).unwrap_or(usize::MAX))
+        })
+    }
+
+    /// Keeps for all sidecars that a queue was paused or resumed through this one, and tells them.
+    fn pause<'a>(&'a self, queue: &'a str, paused: bool) -> Answer<'a, bool> {
+        let queue = queue.into();
+        self.set(Change::Paused { queue, paused })
+    }
+
+    /// Whether a queue was paused through some sidecar, and not resumed through one.
+    fn is_paused<'a>(&'a self, queue: &'a str) -> Answer<'a, bool> {
+        Answer::later(async move {
+            let number = self.number(&fleet::paused(queue), Step::Read).await?;
+            Ok(number.value != 0)
+        })
+    }
+
+    /// Held rows of siblings in a lane that were [`OFFERED`](super::OFFERED), and are not hidden; [`Change::Own`]
+    /// takes one over. A held job is its holder's alone until it offers the job.
+    fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
+        self.rows(RowsOf::Offered { scope, queue, max })
+    }
+
+    /// Rows of other sidecars, held and out, at most `max`, in no order that matters: for inspection. Of those that
+    /// are gone too, but for held ones whose jobs the backend must have back by now.
+    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
+        self.rows(RowsOf::Others { max })
+    }
+
+    /// How many jobs of a queue siblings hold, over all scopes, hidden ones too. Rows of those that are gone count
+    /// until the backend must have the jobs back.
+    fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
+        self.count_rows(CountOf::HeldByOthers(queue))
+    }
+
+    /// The limits and settings that were made over HTTP, as far as this process knows. They are changed by
+    /// [`Ledger::set_all`] and end by themselves.
+    fn overrides(&self) -> &Overrides {
+        self.standing().overrides
+    }
+
+    /// See [`Standing::is_shared`].
+    fn is_shared(&self) -> bool {
+        self.standing().is_shared
+    }
+
+    /// See [`Standing::is_alone`].
+    fn is_alone(&self) -> bool {
+        self.standing().is_alone
+    }
+
+    /// See [`Standing::siblings`].
+    fn siblings(&self) -> usize {
+        self.standing().siblings
+    }
+
+    /// See [`Standing::times_wiped`].
+    fn times_wiped(&self) -> u64 {
+        self.standing().times_wiped
+    }
+}
+
+impl<L: Ledger + ?Sized> LedgerExt for L {}
+
+/// The states of some keys, in their order.
+#[derive(Debug)]
+pub struct KeyStates {
+    /// One for each key; an unused one where nothing is kept.
+    pub states: Vec<KeyState>,
+    /// When they were so.
+    pub now: Timestamp,
+}
+
+/// Which rows are asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum RowsOf<'a> {
+    /// That of one job.
+    Job(&'a str),
+    /// Held ones of siblings that may be taken over, of one queue.
+    Offered {
+        /// The scope in which they were claimed.
+        scope: u64,
+        /// The queue.
+        queue: &'a str,
+        /// At most so many.
+        max: usize,
+    },
+    /// Any of siblings, for inspection.
+    Others {
+        /// At most so many.
+        max: usize,
+    },
+}
+
+/// Which rows are counted.
+#[derive(Clone, Copy, Debug)]
+pub enum CountOf<'a> {
+    /// Ours.
+    Ours(Place),
+    /// Those of jobs of this queue that siblings hold.
+    HeldByOthers(&'a str),
+}
+
+/// What a store knows without being asked.
+#[derive(Debug)]
+pub struct Standing<'a> {
+    /// The limits and settings that were made over HTTP.
+    pub overrides: &'a Overrides,
+    /// Whether other sidecars may share it.
+    pub is_shared: bool,
+    /// Whether no other sidecar lives or has left rows.
+    pub is_alone: bool,
+    /// How many other sidecars live.
+    pub siblings: usize,
+    /// How often it had other data than this sidecar knew.
+    pub times_wiped: u64,
+    /// Whether it may have forgotten its last writes without saying so.
+    pub forgets_unsaid: bool,
+    /// How far its clock may be from what [`Ledger::at`] says, in microseconds.
+    pub doubt: u64,
+}

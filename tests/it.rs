@@ -1,0 +1,23 @@
+//! All tests but two, as one program: what they share is compiled and linked once, and tests that wait
+//! overlap with those that compute. `tests/house.rs` and `tests/metrics.rs` are programs of their own.
+//!
+//! `cargo test --test it process::` runs the tests of one module.
+
+mod faulty;
+mod harness;
+mod servers;
+mod sidecar;
+
+mod backpressure;
+mod config;
+mod conformance;
+mod demo;
+mod docs;
+mod framing;
+mod model;
+mod process;
+mod rate_limiting;
+mod scenarios;
+mod sdks;
+mod stores;
+mod traffic;

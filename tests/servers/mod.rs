@@ -1,0 +1,6 @@
+//! Servers that tests start for themselves, and their ports.
+
+pub mod port;
+pub mod postgres;
+pub mod redis;
+pub mod redises;
