@@ -1,7 +1,7 @@
 //! A backend that is not there yet, goes away, or talks nonsense.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -257,7 +257,8 @@ fn https_that_fails_is_a_sentence() {
     }
 }
 
-/// A backend that answers everything with these bytes, and closes.
+/// A backend that answers everything with these bytes, says no more, and closes once the other end has: one that closed
+/// with something unread would take its answer back.
 pub fn nonsense(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -268,6 +269,8 @@ pub fn nonsense(answer: &'static [u8]) -> SocketAddr {
                 // Whether it is still there to hear it does not matter.
                 drop(stream.read(&mut bytes));
                 drop(stream.write_all(answer));
+                drop(stream.shutdown(Shutdown::Write));
+                while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
             });
         }
     });
@@ -288,15 +291,15 @@ fn nonsense_from_a_backend_is_told_as_such_or_passed() {
         ),
         (b"", &[502]),
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html/>\r\n",
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n<html/>\r\n",
             &[200],
         ),
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{\"jobs\":null}",
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"jobs\":null}",
             &[200],
         ),
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
             &[200],
         ),
     ];

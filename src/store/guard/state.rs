@@ -158,13 +158,17 @@ impl State {
     /// What our row of an asked job is now.
     pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict, now: Timestamp) {
         let row = |place, until| Row::of(ask.clone(), place, until);
+        let is_out =
+            |own: &Row| own.place == Place::Out && own.claimed.generation == ask.generation;
         match verdict {
-            Verdict::Lost => self.is_over(ask),
             Verdict::Started { at } => {
                 let mut row = row(Place::Out, at.plus(ask.visibility));
                 row.started = Some(*at);
                 self.own.insert(ask.job.clone(), row);
             }
+            // The claim was named while it was asked for, and has started.
+            _ if self.own.get(&ask.job).is_some_and(is_out) => {}
+            Verdict::Lost => self.is_over(ask),
             Verdict::Refused { .. } | Verdict::Unasked => {
                 let row = row(Place::Held, ask.look_again(now));
                 self.own.insert(ask.job.clone(), row);

@@ -976,6 +976,11 @@ async fn what_is_out_is_known_unasked_as_long_as_it_is_sure() {
     assert!(starts(&rig.guard, "a").await.unwrap());
     assert_eq!(rig.faulty.calls() - before, 2, "nothing was in doubt");
     assert!(is_out());
+    // Its claim was named meanwhile, and that is answered later.
+    let claim = claimed("a", 1);
+    let named = rig.guard.take(&[&claim], 0).await.unwrap();
+    assert_eq!(named.verdicts, [Verdict::Lost], "it is held no longer");
+    assert!(is_out());
     // Earlier claims are others.
     assert!(!rig.guard.back("a", Gen(0)).await.unwrap());
     assert!(rig.guard.end("a", Some(Gen(0))).await.unwrap().is_none());
