@@ -105,6 +105,7 @@ crate::scenarios! {
     crossings::pause_given_up: 4;
     crossings::pause_without_an_answer: 4;
     crossings::pause_read_while_it_ends: 4;
+    crossings::pause_carried_out_after_a_resume: 4;
     crossings::pauses_while_cut_off: 2;
     held::seen_as_available: 10 real;
     held::cancelled_while_held: 18;

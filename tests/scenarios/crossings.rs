@@ -401,6 +401,49 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     judge
 }
 
+/// While the backend takes its time over a pause, the queue is resumed, and then the pause is carried out after all: a
+/// sibling that holds a job of the queue keeps it.
+pub async fn pause_carried_out_after_a_resume(ctx: Ctx) -> Judge {
+    let world = ctx.world().shared(OnStoreError::Share);
+    let w = world.limits(ONE).start().await;
+    let other = w.sibling().await;
+    let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
+    w.pass(3_000).await;
+    let (out, held) = one_out_one_held(&w, &mine).await;
+    let told = async |by: &Hands, verb: &str| {
+        let path = format!("/ojs/v1/queues/mail/{verb}");
+        let reply = by.client.post(&path, &json!({})).await;
+        reply.map_or(0, |reply| reply.status)
+    };
+    let slow = Fault::Slow(Duration::from_secs(1));
+    w.backend.next(Op::Pause, 1, slow);
+    let (paused, resumed) = tokio::join!(told(&theirs, "pause"), async {
+        w.pass(500).await;
+        told(if ctx.even() { &mine } else { &theirs }, "resume").await
+    });
+    w.pass(500).await;
+    mine.ack(&out).await;
+    let early = mine.fetch(&["mail"], 1).await.unwrap_or_default();
+    let resumed_again = told(&theirs, "resume").await;
+    w.pass(500).await;
+    let after = mine.fetch(&["mail"], 1).await.unwrap_or_default();
+    for delivery in early.iter().chain(&after) {
+        mine.ack(&delivery.job).await;
+    }
+    let mut judge = w.judge().await;
+    judge.that(
+        [paused, resumed, resumed_again] == [200; 3],
+        format!("got {paused}, {resumed}, {resumed_again}"),
+    );
+    judge.that(early.is_empty(), "a job of a paused queue started");
+    judge.that(
+        after.len() == 1 && after[0].job == held,
+        format!("{} came when the queue ran again", after.len()),
+    );
+    judge.settled();
+    judge
+}
+
 /// Many queues are paused through one sidecar while another, which holds a job of each, is cut off from the store:
 /// it learns of all of them once it is back.
 pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
