@@ -92,12 +92,9 @@ pub(super) async fn cancel(
     body: Bytes,
     job: &str,
 ) -> Response<Body> {
-    let sidecar = &proxy.sidecar;
-    let proxy = proxy.clone();
-    let call = plain_call(&proxy, &parts, body);
     let name: Arc<str> = Arc::from(job);
-    // To its end: a job that is hidden for a client that hangs up must be shown again.
-    let work = Box::pin(async move {
+    // A job that is hidden for a client that hangs up must be shown again.
+    to_its_end(proxy, &parts, body, move |proxy, call| async move {
         let hiding = hiding::hide(&proxy.sidecar, &name).await;
         let hidden = hiding.is_some();
         let mark = proxy.sidecar.admit.pressure.mark();
@@ -125,43 +122,32 @@ pub(super) async fn cancel(
             reply.body = shown.into();
         }
         answer
-    });
-    let answer = to_the_end(&sidecar.tasks.left, work).await;
-    respond::answer(&parts, answer)
+    })
+    .await
 }
 
 /// Retry of a job by hand: it waits again, or is available before its time.
 pub(super) async fn revive(proxy: &Proxy, parts: &Parts, body: Bytes, job: &str) -> Response<Body> {
-    let sidecar = &proxy.sidecar;
-    let proxy = proxy.clone();
-    let call = plain_call(&proxy, parts, body);
     let name = job.to_owned();
-    // To its end: it waits again whether the client hears of it or not.
-    let work = Box::pin(async move {
+    to_its_end(proxy, parts, body, move |proxy, call| async move {
         let answer = proxy.upstream.call(call).await;
         if let Ok(reply) = &answer {
             depth::revived(&proxy.sidecar, reply, &name);
         }
         answer
-    });
-    let answer = to_the_end(&sidecar.tasks.left, work).await;
-    respond::answer(parts, answer)
+    })
+    .await
 }
 
 /// Retry of whatever has failed: the answer says how many jobs wait again, but not where.
 pub(super) async fn revive_many(proxy: &Proxy, parts: &Parts, body: Bytes) -> Response<Body> {
-    let sidecar = &proxy.sidecar;
-    let proxy = proxy.clone();
-    let call = plain_call(&proxy, parts, body);
-    // To its end, as the retry of one.
-    let work = Box::pin(async move {
+    to_its_end(proxy, parts, body, move |proxy, call| async move {
         let answer = proxy.upstream.call(call).await;
         // Without an answer it may have been carried out too.
         proxy.sidecar.admit.pressure.doubt_all();
         answer
-    });
-    let answer = to_the_end(&sidecar.tasks.left, work).await;
-    respond::answer(parts, answer)
+    })
+    .await
 }
 
 /// Pause: held jobs of the queue stay from the moment the call comes.
@@ -171,14 +157,12 @@ pub(super) async fn pause(
     body: Bytes,
     queue: &str,
 ) -> Response<Body> {
-    let sidecar = &proxy.sidecar;
-    let (proxy, queue) = (proxy.clone(), Arc::from(queue));
-    let call = plain_call(&proxy, &parts, body);
+    let queue = Arc::from(queue);
     let scope = proxy.sidecar.scopes.of(&parts.headers);
-    // To its end: what comes of it counts here, whether the client hears of it or not.
-    let work = Box::pin(async move { paused(&proxy, call, scope, &queue).await });
-    let answer = to_the_end(&sidecar.tasks.left, work).await;
-    respond::answer(&parts, answer)
+    to_its_end(proxy, &parts, body, move |proxy, call| async move {
+        paused(&proxy, call, scope, &queue).await
+    })
+    .await
 }
 
 /// Resume: held jobs of the queue go on when the backend has carried it out.
@@ -188,13 +172,27 @@ pub(super) async fn resume(
     body: Bytes,
     queue: &str,
 ) -> Response<Body> {
-    let sidecar = &proxy.sidecar;
-    let (proxy, queue) = (proxy.clone(), Arc::from(queue));
-    let call = plain_call(&proxy, &parts, body);
-    // To its end, as a pause.
-    let work = Box::pin(async move { resumed(&proxy, call, &queue).await });
-    let answer = to_the_end(&sidecar.tasks.left, work).await;
-    respond::answer(&parts, answer)
+    let queue = Arc::from(queue);
+    to_its_end(proxy, &parts, body, move |proxy, call| async move {
+        resumed(&proxy, call, &queue).await
+    })
+    .await
+}
+
+/// Sends the request on as it came, with what belongs to that here, and answers. What comes of it counts here, whether
+/// the client hears of it or not.
+async fn to_its_end<F>(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: Bytes,
+    send: impl FnOnce(Proxy, Call) -> F,
+) -> Response<Body>
+where
+    F: Future<Output = Result<Reply, UpstreamError>> + Send + 'static,
+{
+    let work = Box::pin(send(proxy.clone(), plain_call(proxy, parts, body)));
+    let answer = to_the_end(&proxy.sidecar.tasks.left, work).await;
+    respond::answer(parts, answer)
 }
 
 async fn paused(

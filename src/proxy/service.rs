@@ -99,25 +99,6 @@ impl Proxy {
             Err(bad) => return Fault::from(bad).reply(respond::request_id(&parts.headers)),
         };
         match operation {
-            Operation::Fetch
-            | Operation::Ack
-            | Operation::Nack
-            | Operation::Heartbeat
-            | Operation::Enqueue
-            | Operation::Batch
-            | Operation::Cron
-            | Operation::Workflows
-            | Operation::Templates
-            | Operation::CancelJob { .. }
-            | Operation::Pause { .. }
-            | Operation::Resume { .. }
-            | Operation::RetryJob { .. }
-            | Operation::RetryMany
-            | Operation::RetryDeadLetter { .. }
-            | Operation::Reset
-            | Operation::RateLimit { .. }
-            | Operation::Override { .. }
-            | Operation::QueueLimit { .. } => self.with_body(parts, body, operation).await,
             Operation::Job { .. } | Operation::AdminJob { .. } => {
                 Box::pin(outside::show_job(self, parts)).await
             }
@@ -142,6 +123,7 @@ impl Proxy {
             | Operation::Tenant { .. }
             | Operation::TenantLimits { .. } => self.queue_or_tenant(parts, body, operation).await,
             Operation::Other => self.pass(parts, body).await,
+            _ => self.with_body(parts, body, operation).await,
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::control::{overrides, settings};
@@ -67,13 +67,13 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         // Held jobs that nobody asks for go back to the backend.
         give_back::return_idle(proxy, stop.clone()),
         // Which queues the backend has paused.
-        pauses::ask_about_paused(proxy, stop.clone()),
+        stop.run_until_cancelled(pauses::ask_about_paused(proxy)),
         // Whether a backend that was away is back.
-        watch_backend(proxy, stop.clone()),
+        stop.run_until_cancelled(watch_backend(proxy)),
         // Places in bounded queues, which the fleet shares.
         share::share_depths(proxy, stop.clone()),
         // What siblings tell.
-        siblings::hear_siblings(proxy, stop)
+        siblings::hear_siblings(proxy, stop.clone())
     );
 }
 
@@ -84,8 +84,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     let mut edition = proxy.sidecar.live().edition;
     let mut adopting: Option<JoinHandle<()>> = None;
     let mut forgotten = Instant::now();
-    let mut ticks = tokio::time::interval(EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = ticks(EVERY);
     depth::meet_queues(proxy).await;
     loop {
         tokio::select! {
@@ -185,22 +184,22 @@ pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
     sidecar.store.count(Place::Out).await.ok()
 }
 
-/// Looks whether an outage of the backend is over, and asks it where nobody else does, until told to stop.
-async fn watch_backend(proxy: &Proxy, stop: CancellationToken) {
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Looks whether an outage of the backend is over, and asks it where nobody else does.
+async fn watch_backend(proxy: &Proxy) {
+    let mut ticks = ticks(EVERY);
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = stop.cancelled() => return,
-        }
+        ticks.tick().await;
         if proxy.upstream.look() {
             let question = calls::get(proxy, 0, "/ojs/v1/health".to_owned());
-            tokio::select! {
-                // Whatever it says, it is an answer.
-                _noted = calls::call(proxy, "health", question) => {}
-                () = stop.cancelled() => return,
-            }
+            // Whatever it says, it is an answer.
+            let _noted = calls::call(proxy, "health", question).await;
         }
     }
+}
+
+/// Ticks now and then; whoever is late for a tick gets the next one a whole time later.
+pub(super) fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }

@@ -123,7 +123,7 @@ pub(super) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> 
         .store
         .usage(Space::Job, key, &Limits::default())
         .await;
-    if usage.map_err(|error| store_failed(&error))?.is_some() {
+    if usage?.is_some() {
         return Ok(());
     }
     let message = format!(
@@ -210,12 +210,9 @@ pub(super) async fn key_state(
     parts: &Parts,
     key: &Key,
 ) -> Result<Option<LimitView>, Fault> {
-    let state = async {
-        let look = look_at_keys(proxy, parts).await?;
-        look.refresh(proxy, std::slice::from_ref(key)).await;
-        state(&proxy.sidecar, key, &look).await
-    };
-    state.await.map_err(|error| store_failed(&error))
+    let look = look_at_keys(proxy, parts).await?;
+    look.refresh(proxy, std::slice::from_ref(key)).await;
+    Ok(state(&proxy.sidecar, key, &look).await?)
 }
 
 /// Answers inspection of one key.
@@ -246,7 +243,7 @@ async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
     let sidecar = &proxy.sidecar;
     let look = look_at_keys(proxy, parts).await;
-    let look = look.map_err(|error| store_failed(&error))?;
+    let look = look?;
     let keys = known_keys(sidecar, &look);
     let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
     let shown: Vec<Key> = shown.take(per_page).cloned().collect();
@@ -257,7 +254,7 @@ async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
         tokio::task::yield_now().await;
         let state = state(sidecar, key, &look).await;
         // An override may have ended since the keys were gathered.
-        states.extend(state.map_err(|error| store_failed(&error))?);
+        states.extend(state?);
     }
     Ok(shape::list(&states, keys.len(), page, per_page))
 }
@@ -328,11 +325,13 @@ pub(in crate::proxy) fn not_allowed(allow: &'static str) -> Fault {
     Fault::not_allowed(allow, format!("only {allow} may be used here"))
 }
 
-pub(super) fn store_failed(error: &StoreError) -> Fault {
-    Fault::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "store_unavailable",
-        error.to_string(),
-    )
-    .later(Duration::from_secs(1))
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Fault {
+        Fault::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "store_unavailable",
+            error.to_string(),
+        )
+        .later(Duration::from_secs(1))
+    }
 }

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
 use super::host;
-use super::limits::{self, not_allowed, reads, store_failed};
+use super::limits::{self, not_allowed, reads};
 use super::shape::{FILE_IS_STRICTER, LimitView, in_words, rfc3339};
 use crate::hold::Pick;
 use crate::json::{Json, quote};
@@ -114,11 +114,7 @@ pub(super) async fn set_limits(
         key: key.clone(),
         set,
     };
-    let done = sidecar
-        .store
-        .set(change)
-        .await
-        .map_err(|e| store_failed(&e))?;
+    let done = sidecar.store.set(change).await?;
     if done {
         tell_set(&space.name_of(&key), told.as_ref());
         changed(sidecar, space, key);
@@ -131,20 +127,38 @@ pub(super) async fn set_limits(
     Ok(done)
 }
 
+/// Where a request came in.
+#[derive(Clone, Copy)]
+pub(super) enum Port {
+    Data,
+    Admin,
+}
+
 /// Whether this request may change limits.
-pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
-    let on_loopback = sidecar.live().settings.is_on_loopback();
+pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts, port: Port) -> Result<(), Fault> {
+    let live = sidecar.live();
+    let (on_loopback, message, otherwise) = match port {
+        Port::Data => (
+            live.settings.is_on_loopback(),
+            "limits may be changed on a loopback listener or with the control token only",
+            "set server.control_token, or listen on 127.0.0.1",
+        ),
+        Port::Admin => (
+            live.settings.is_admin_on_loopback(),
+            "this is for an admin port on loopback or with the control token only",
+            "set server.control_token, or admin_listen on 127.0.0.1",
+        ),
+    };
     if has_control_token(sidecar, parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
         return Ok(());
     }
     if on_loopback {
         return Err(host::refused());
     }
-    let message = "limits may be changed on a loopback listener or with the control token only";
     let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-    fault.hint = Some(match sidecar.live().settings.control_token {
+    fault.hint = Some(match live.settings.control_token {
         Some(_) => "send Authorization: Bearer and the text of server.control_token",
-        None => "set server.control_token, or listen on 127.0.0.1",
+        None => otherwise,
     });
     Err(fault)
 }
@@ -248,7 +262,7 @@ fn wanted(proxy: &Proxy, parts: &Parts, body: &[u8]) -> Result<Option<Override>,
     if !matches!(parts.method, Method::PUT | Method::DELETE) {
         return Err(not_allowed("GET, HEAD, PUT, DELETE"));
     }
-    may_write(&proxy.sidecar, parts)?;
+    may_write(&proxy.sidecar, parts, Port::Data)?;
     if parts.method == Method::DELETE {
         return Ok(None);
     }
@@ -346,7 +360,7 @@ async fn queue_state(
         .is_some_and(|set| is_beyond(&set.limits, &limits));
     let key = policy::queue_key(queue);
     let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
-    let usage = usage.map_err(|error| store_failed(&error))?;
+    let usage = usage?;
     let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
     waiting::refresh(
         proxy,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::limits::store_failed;
 use crate::pressure::Given;
 use crate::proxy::respond::Fault;
 use crate::proxy::{Sidecar, depth};
@@ -66,11 +65,7 @@ pub(super) async fn put_setting(
         name: Arc::clone(&key),
         text: text.as_deref().map(Arc::from),
     };
-    let done = sidecar
-        .store
-        .set(change)
-        .await
-        .map_err(|e| store_failed(&e))?;
+    let done = sidecar.store.set(change).await?;
     if done {
         let text = text.unwrap_or_default();
         tracing::info!(setting = &*key, text, "set over HTTP");

@@ -9,9 +9,7 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::host;
-use super::limits::store_failed;
-use super::overrides::{field, json};
+use super::overrides::{Port, field, json};
 use super::shape::rfc3339;
 use crate::json::quote;
 use crate::limit::{Key, Space, Timestamp};
@@ -59,7 +57,7 @@ async fn do_verb(
         (&Method::DELETE, _) => false,
         _ => return Err(verb.not_allowed()),
     };
-    may_control(sidecar, parts)?;
+    overrides::may_write(sidecar, parts, Port::Admin)?;
     let key = ojs::decoded(key).unwrap_or_default();
     let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
     let until = match set {
@@ -95,11 +93,7 @@ async fn set_next_start(
         at_least: false,
         probe: None,
     };
-    sidecar
-        .store
-        .set(change)
-        .await
-        .map_err(|error| store_failed(&error))?;
+    sidecar.store.set(change).await?;
     let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());
     tracing::info!(%key, next_start = %shown, "set on the admin port");
     let text = format!(r#"{{"key":{},"next_start":{shown}}}"#, quote(key.as_str()));
@@ -113,36 +107,12 @@ async fn set_next_start(
 /// Forgets what the key has used but its slots.
 async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
     let change = Change::Unused { key: key.clone() };
-    sidecar
-        .store
-        .set(change)
-        .await
-        .map_err(|error| store_failed(&error))?;
+    sidecar.store.set(change).await?;
     sidecar.settle.forget_refusals(&key);
     tracing::info!(%key, "its usage was cleared on the admin port");
     let text = format!(r#"{{"key":{},"cleared":true}}"#, quote(key.as_str()));
     overrides::changed(sidecar, Space::Job, key);
     Ok(text)
-}
-
-/// Whether this request to the admin port may change something.
-fn may_control(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
-    let on_loopback = sidecar.live().settings.is_admin_on_loopback();
-    if overrides::has_control_token(sidecar, parts)
-        || (on_loopback && host::is_no_pages(&parts.headers))
-    {
-        return Ok(());
-    }
-    if on_loopback {
-        return Err(host::refused());
-    }
-    let message = "this is for an admin port on loopback or with the control token only";
-    let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-    fault.hint = Some(match sidecar.live().settings.control_token {
-        Some(_) => "send Authorization: Bearer and the text of server.control_token",
-        None => "set server.control_token, or admin_listen on 127.0.0.1",
-    });
-    Err(fault)
 }
 
 fn unknown() -> Fault {

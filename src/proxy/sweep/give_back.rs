@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::EVERY;
+use super::{EVERY, ticks};
 use crate::hold::Pick;
 use crate::metrics::Counted;
 use crate::proxy::control::named;
@@ -62,8 +62,7 @@ pub(crate) fn fate_of_held(sidecar: &Sidecar) -> &'static str {
 /// backend is.
 pub(in crate::proxy) async fn return_idle(proxy: &Proxy, stop: CancellationToken) {
     let sidecar = &proxy.sidecar;
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(EVERY);
     let mut next = Instant::now();
     loop {
         tokio::select! {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::EVERY;
+use super::{EVERY, ticks};
 use crate::hold::{Proof, SHORT};
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::{PROOF, Proxy};
@@ -41,8 +41,7 @@ fn rests(proof: &Proof, lasts: Duration) -> Duration {
 
 /// Keeps the claims of held jobs until told to stop.
 pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) {
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(EVERY);
     let mut tasks = JoinSet::new();
     let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
     let mut due = VecDeque::new();

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
-use super::EVERY;
+use super::{EVERY, ticks};
 use crate::pressure::{Bounds, OverflowStrategy};
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, calls};
@@ -18,20 +17,12 @@ const PAUSED_FOR: Duration = Duration::from_secs(5);
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 16;
 
-/// Asks the backend about queues that are paused, as far as that matters here, until told to stop. Beside the
-/// sweep, and several at once.
-pub(in crate::proxy) async fn ask_about_paused(proxy: &Proxy, stop: CancellationToken) {
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Asks the backend about queues that are paused, as far as that matters here. Beside the sweep, and several at once.
+pub(super) async fn ask_about_paused(proxy: &Proxy) {
+    let mut ticks = ticks(EVERY);
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = stop.cancelled() => return,
-        }
-        tokio::select! {
-            () = ask_paused_round(proxy) => {}
-            () = stop.cancelled() => return,
-        }
+        ticks.tick().await;
+        ask_paused_round(proxy).await;
     }
 }
 
