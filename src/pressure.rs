@@ -10,6 +10,7 @@
 
 pub mod bounds;
 pub mod drain;
+pub mod drops;
 pub mod edge;
 pub mod estimate;
 mod forget;
@@ -42,6 +43,7 @@ use tokio::time::Instant;
 use crate::limit::Timestamp;
 
 pub use bounds::{Bounds, FileBounds, Given, OverflowStrategy, PerKey, PushRate};
+pub use drops::{DropTurn, Dropped};
 pub use edge::{Crossed, Edge, RefusalTold};
 pub use estimate::{Counts, HeldCount, LookFound, LookKind, Mark};
 pub use line::{Come, LineTurn};
@@ -49,7 +51,7 @@ pub use look::{Fleet, StatsTold, Untold};
 pub use places::Places;
 pub use share::{Granted, WantedPlaces};
 pub use tenants::DEFAULT_TENANT;
-pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want, tried_to_drop};
+pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
 
 use bounds::{BoundsTable, UNBOUNDED};
 use known::KeyCounts;
@@ -122,7 +124,7 @@ pub enum Admission {
     Go(Places),
     /// These queues must be looked at first.
     Look(Vec<Looking>),
-    /// The caller must drop a job of this queue and ask again: the last time no job could be dropped.
+    /// It fits once the caller has dropped a job of this queue.
     Drop(Arc<str>),
     /// It does not fit.
     Full(Box<Full>),
@@ -139,17 +141,6 @@ pub struct Looking {
     pub begin: bool,
     /// Ends with the look.
     pub done: OwnedNotified,
-}
-
-/// What became of a job that was to be dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dropped {
-    /// It was held: the backend's numbers are without it since it was claimed.
-    Held,
-    /// It waited in the backend's queue, which was told at this point.
-    Waiting(Mark),
-    /// There was none, or the next one came just now.
-    None,
 }
 
 /// Who asks for places, with what those want who wait before it.
@@ -312,10 +303,18 @@ impl Pressure {
 
     /// Asks for places in all the queues of an enqueue, in the order of their names, and takes them if it fits.
     pub fn ask(self: &Arc<Self>, wants: &mut Vec<Want>, now: Now) -> Admission {
-        let mut state = self.state.lock();
+        self.ask_new(&mut self.state.lock(), wants, now)
+    }
+
+    fn ask_new(
+        self: &Arc<Self>,
+        state: &mut PressureState,
+        wants: &mut Vec<Want>,
+        now: Now,
+    ) -> Admission {
         state.forget_idle(now.at);
         let ahead = state.line.ahead();
-        self.ask_in(&mut state, wants, now, Asker::New(&ahead))
+        self.ask_in(state, wants, now, Asker::New(&ahead))
     }
 
     fn ask_in(
@@ -330,15 +329,14 @@ impl Pressure {
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let (mut shared, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
         let tenant = tenants::full(&self.table.load(), &self.sums, wants, ahead);
-        for want in wants.iter_mut() {
+        for want in wants.iter() {
             let queue = self.of(queues, want, now.at);
             let tenant = tenant
                 .as_ref()
                 .filter(|full| want.tenants.contains(&full.tenant));
             let (held, before) = ((self.held)(&want.queue), ahead.of(&want.queue));
             match queue.ask(want, held, before, tenant, now) {
-                QueueAnswer::Fits { drop, look } => {
-                    want.drop = drop;
+                QueueAnswer::Fits { look } => {
                     if look && !queue.estimate.is_looking() {
                         soon.push(Arc::clone(&want.queue));
                     }
@@ -613,28 +611,6 @@ impl Pressure {
     /// A job of a queue that was to wait for `due` was cancelled.
     pub fn unscheduled(&self, name: &str, due: Timestamp) {
         self.with(name, |queue| queue.unschedules(due));
-    }
-
-    /// Notes what became of a job that was to be dropped for an enqueue.
-    pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
-        self.with(name, |queue| queue.dropped(what, now));
-    }
-
-    /// Notes what became of a job that was to be dropped before an enqueue is let in.
-    pub fn dropped_first(&self, name: &str, what: Dropped, now: Instant) {
-        self.with(name, |queue| queue.dropped_first(what, now));
-    }
-
-    /// Whether a job that was to be dropped must still go. If not, it is counted as staying.
-    pub fn must_drop(&self, name: &str) -> bool {
-        self.with(name, |queue| queue.must_drop((self.held)(name)))
-            .unwrap_or(false)
-    }
-
-    /// Takes the oldest job of a queue that is not one of `stay`. `None`: it is the one that the backend gives next.
-    pub fn oldest(&self, name: &str, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
-        let mut state = self.state.lock();
-        state.queues.get_mut(name)?.members.take_oldest(stay)
     }
 
     /// Where a queue stands; `None`: nothing is known of it.

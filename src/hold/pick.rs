@@ -236,17 +236,11 @@ impl Hold {
         self.picks(&mut state, jobs)
     }
 
-    /// The waiting job of a queue that was claimed first, over all scopes, is to be ended. Not one that `stays`.
-    pub fn doom_oldest(
-        self: &Arc<Hold>,
-        queue_name: &str,
-        stays: impl Fn(&str) -> bool,
-    ) -> Option<Doomed> {
+    /// The waiting job of a queue that was claimed first, over all scopes, is to be ended.
+    pub fn doom_oldest(self: &Arc<Hold>, queue_name: &str) -> Option<Doomed> {
         let mut state = self.state();
         let waiting = state.queues.of_queue(queue_name).flat_map(Queue::jobs);
-        let oldest = waiting
-            .filter(|held| !stays(&held.claimed.job))
-            .min_by_key(|held| held.claimed.claimed_at)?;
+        let oldest = waiting.min_by_key(|held| held.claimed.claimed_at)?;
         let job = oldest.claimed.job.clone();
         self.doom_in(&mut state, &job)
     }

@@ -23,7 +23,7 @@ pub enum OverflowStrategy {
     Reject,
     /// It waits for room as long as its producer says.
     Block,
-    /// It is stored, and the oldest available job goes. Lossy.
+    /// The oldest available job goes, and then it is stored. Lossy.
     DropOldest,
 }
 

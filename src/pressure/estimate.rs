@@ -349,6 +349,11 @@ impl Estimate {
         self.source = DepthSource::Passing;
     }
 
+    /// What kept enqueues out as a look does has ended, and the backend was not asked.
+    pub fn end_unasked(&mut self) {
+        self.look = None;
+    }
+
     /// The backend did not answer.
     pub fn unanswered(&mut self, now: Instant) {
         self.look = None;

@@ -66,7 +66,6 @@ mod tests {
             droppable: Vec::new(),
             paused: false,
             gone: 0,
-            drop: 0,
         }];
         let mut answer = pressure.ask(&mut wants, now);
         if let Admission::Look(_) = answer {

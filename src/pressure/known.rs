@@ -124,17 +124,13 @@ impl KnownJobs {
         }
     }
 
-    /// Takes the oldest job that may be dropped and is not one of `stay`, to be tried once. `None`: all jobs have one
-    /// priority, so the backend's next job is the oldest.
-    pub(super) fn take_oldest(&mut self, stay: &HashSet<Box<str>>) -> Option<Box<str>> {
+    /// Takes the oldest job that may be dropped, to be tried once. `None`: all jobs have one priority, so the backend's
+    /// next job is the oldest.
+    pub(super) fn take_oldest(&mut self) -> Option<Box<str>> {
         if self.priorities.len() < 2 {
             return None;
         }
-        let mut ids = self.droppable.iter().map(|nth| (*nth, self.order.get(nth)));
-        let (nth, id) =
-            ids.find_map(|(nth, id)| Some((nth, id.filter(|id| !stay.contains(*id))?.clone())))?;
-        self.droppable.remove(&nth);
-        Some(id)
+        self.order.get(&self.droppable.pop_first()?).cloned()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -217,7 +213,6 @@ mod tests {
             droppable: vec![priority],
             paused: false,
             gone: 0,
-            drop: 0,
         }
     }
 
@@ -271,16 +266,14 @@ mod tests {
     #[test]
     fn with_priorities_the_oldest_is_another_than_the_next() {
         let (mut known, a) = (KnownJobs::default(), Arc::from("a"));
-        let none = HashSet::new();
         store(&mut known, &a, 0, Some("1"));
         store(&mut known, &a, 5, Some("2"));
-        let stay = HashSet::from([Box::from("1")]);
-        assert_eq!(known.take_oldest(&stay).as_deref(), Some("2"));
-        assert_eq!(known.take_oldest(&none).as_deref(), Some("1"));
-        assert_eq!(known.take_oldest(&none), None, "each is tried once");
+        assert_eq!(known.take_oldest().as_deref(), Some("1"));
+        assert_eq!(known.take_oldest().as_deref(), Some("2"));
+        assert_eq!(known.take_oldest(), None, "each is tried once");
         assert_eq!(known.keys.count("a"), 2, "they wait still");
         known.at_most(0);
         store(&mut known, &a, 5, Some("3"));
-        assert_eq!(known.take_oldest(&none), None, "one priority");
+        assert_eq!(known.take_oldest(), None, "one priority");
     }
 }

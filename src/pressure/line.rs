@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::want::tried_to_drop;
 use super::{Places, Pressure, Want};
 
 /// The enqueues that wait, in the order in which they came.
@@ -29,7 +28,7 @@ pub(super) struct BlockedEnqueue {
 pub enum Come {
     /// It has these places.
     Places(Places),
-    /// It must drop a job of this queue first, and say with [`LineTurn::dropped`] whether that worked.
+    /// It must drop a job of this queue first, and then [stand on](LineTurn::stand_on).
     Drop(Arc<str>),
 }
 
@@ -136,11 +135,11 @@ impl BlockedLine {
         })
     }
 
-    /// Notes how many jobs went for an enqueue that waits; it hears by `tell` what comes next.
-    fn dropped(&mut self, number: u64, queue: &str, gone: u64, tell: oneshot::Sender<Come>) {
+    /// An enqueue that waits wants this now; it hears by `tell` what comes next.
+    fn stand_on(&mut self, number: u64, wants: Vec<Want>, tell: oneshot::Sender<Come>) {
         let mut waiters = self.waiters.iter_mut();
         if let Some(waiter) = waiters.find(|waiter| waiter.number == number) {
-            tried_to_drop(&mut waiter.wants, queue, gone);
+            waiter.wants = wants;
             waiter.tell = Some(tell);
         }
     }
@@ -180,12 +179,12 @@ impl LineTurn {
         (&mut self.told).await.ok()
     }
 
-    /// Notes that `gone` jobs of a queue went for it. It waits on.
-    pub fn dropped(&mut self, queue: &str, gone: u64) {
+    /// It waits on, after it has tried to drop a job.
+    pub fn stand_on(&mut self, wants: Vec<Want>) {
         let (tell, told) = oneshot::channel();
         self.told = told;
         let mut state = self.pressure.state.lock();
-        state.line.dropped(self.number, queue, gone, tell);
+        state.line.stand_on(self.number, wants, tell);
     }
 }
 

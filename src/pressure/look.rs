@@ -121,7 +121,8 @@ impl Pressure {
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
         let state = self.state.lock();
         let queue = state.queues.get(queue)?;
-        let wait = queue.estimate.is_closed() && queue.is_moving() && !queue.looks.stuck;
+        let wait =
+            queue.estimate.is_closed() && queue.estimate.in_flight() > 0 && !queue.looks.stuck;
         wait.then(|| Arc::clone(&queue.looks.settled).notified_owned())
     }
 

@@ -27,19 +27,6 @@ impl Places {
         self.wants.iter()
     }
 
-    /// How many jobs must go for how many, by queue.
-    pub fn to_drop(&self) -> Vec<(Arc<str>, u64, u64)> {
-        let dropping = self.wants.iter().filter(|want| want.drop > 0);
-        dropping
-            .map(|want| (Arc::clone(&want.queue), want.drop, want.jobs))
-            .collect()
-    }
-
-    /// Whether the backend is to be asked or told something when they are settled.
-    pub fn asks(&self) -> bool {
-        !self.look.is_empty() || self.wants.iter().any(|want| want.drop > 0)
-    }
-
     /// Notes that the enqueue is sent on: from now on its jobs may be stored.
     pub fn sending(&mut self) {
         self.sent = true;

@@ -27,13 +27,13 @@ use crate::limit::{Timestamp, Window};
 /// The answer of one queue to an enqueue.
 #[derive(Debug)]
 pub(super) enum QueueAnswer {
-    /// It fits. `drop`: as many jobs must go for it. `look`: the depth should be looked at soon.
-    Fits { drop: u64, look: bool },
+    /// It fits. `look`: the depth should be looked at soon.
+    Fits { look: bool },
     /// Nobody knows until the backend is asked.
     Look,
     /// It fits once the store has granted places for it.
     Places,
-    /// It fits once a job of the queue was dropped. The last time none could be.
+    /// It fits once a job of the queue was dropped, or several one by one.
     Drop,
     /// It does not fit.
     Full(Box<Full>),
@@ -50,23 +50,15 @@ pub(super) struct BoundedQueue {
     pub(super) members: KnownJobs,
     edges: QueueEdges,
     hidden: HiddenJobs,
-    drops: Drops,
+    /// Nobody was let in since the last look.
+    just_looked: bool,
+    /// Nothing could be dropped (`drop_oldest`): that is not tried again before this time.
+    undroppable: Option<Instant>,
     pub(super) looks: Looks,
     /// Its bounds, as they were last read.
     pub(super) bounds: Arc<Bounds>,
     /// When it was last asked for, or its depth was last seen to change.
     pub(super) used: Instant,
-}
-
-/// The jobs of a queue that are dropped for new ones (`drop_oldest`).
-#[derive(Default, Debug)]
-struct Drops {
-    /// Jobs that are about to be dropped for others.
-    dropping: u64,
-    /// Set when no job could be dropped. From then on one must be dropped before another enqueue is let in.
-    undroppable: Option<Instant>,
-    /// Jobs that came over the bound and for which none could be dropped.
-    owed: u64,
 }
 
 /// The looks at a queue.
@@ -96,7 +88,8 @@ impl BoundedQueue {
             members: KnownJobs::new(tenants),
             edges: QueueEdges::default(),
             hidden: HiddenJobs::default(),
-            drops: Drops::default(),
+            just_looked: false,
+            undroppable: None,
             looks: Looks::default(),
             bounds,
             used: now,
@@ -116,10 +109,7 @@ impl BoundedQueue {
         if !want.bounds.needs_depth() {
             return match self.over_rate(want, now) {
                 Some(full) => QueueAnswer::Full(Box::new(full)),
-                None => QueueAnswer::Fits {
-                    drop: 0,
-                    look: false,
-                },
+                None => QueueAnswer::Fits { look: false },
             };
         }
         let mut tight = self.tightest(want, held);
@@ -127,7 +117,7 @@ impl BoundedQueue {
         // Nobody waits for what makes room for itself.
         let before = before.filter(|_| !may_drop);
         let mut full = self.too_much(want, before, held, now);
-        let mut drop = 0;
+        let mut must_drop = false;
         let drops = may_drop
             && (full.as_ref()).is_some_and(|full| {
                 full.ever && matches!(full.met, BoundMet::Depth | BoundMet::Bytes)
@@ -140,9 +130,9 @@ impl BoundedQueue {
         } else if drops
             && let Some(jobs) = self.goes(want, held)
             && jobs <= self.droppable(held)
-            && self.drops.undroppable.is_none_or(|from| now.at >= from)
+            && self.undroppable.is_none_or(|from| now.at >= from)
         {
-            drop = jobs;
+            must_drop = jobs > 0;
             full = None;
             tight.0 = None;
         }
@@ -155,11 +145,13 @@ impl BoundedQueue {
         if let Some(full) = full {
             return QueueAnswer::Full(Box::new(full));
         }
-        if drop > 0 && want.gone == 0 && self.drops.undroppable.is_some() {
+        if must_drop && self.estimate.is_looking() {
+            return QueueAnswer::Look;
+        }
+        if must_drop {
             return QueueAnswer::Drop;
         }
-        let makes_room = drop + want.gone > 0;
-        if let Some(bound) = want.bounds.max_depth.filter(|_| !makes_room) {
+        if let Some(bound) = want.bounds.max_depth.filter(|_| want.gone == 0) {
             let room = bound.saturating_sub(self.depth(held));
             if self.share.needs(want.jobs, room, bound) {
                 self.share.want(want.jobs);
@@ -167,7 +159,6 @@ impl BoundedQueue {
             }
         }
         QueueAnswer::Fits {
-            drop,
             look: look != LookWanted::Nothing,
         }
     }
@@ -336,8 +327,9 @@ impl BoundedQueue {
         Some(of_depth.max(of_bytes))
     }
 
-    /// How many jobs go for the enqueue; `None`: no number of them would help. In a fleet no more than have come
-    /// through here: what siblings have dropped is seen by the next look only, and would go again.
+    /// How many more jobs go for the enqueue; `None`: no number of them would help. In a fleet no more than it brings:
+    /// what siblings have dropped is seen by the next look only, and would go again. After each look it is one more, so
+    /// that the queue comes down to its bound.
     fn goes(&mut self, want: &Want, held: HeldCount) -> Option<u64> {
         let places = self.places(want, held)?;
         if !self.share.is_on() {
@@ -347,8 +339,8 @@ impl BoundedQueue {
             let depth = self.depth(held);
             want.bytes().div_ceil(average(self.bytes(held), depth))
         });
-        let came = want.jobs.max(of_bytes) + self.drops.owed;
-        Some(places.min(came.saturating_sub(want.gone)))
+        let most = want.jobs.max(of_bytes) + u64::from(self.just_looked);
+        Some(places.min(most.saturating_sub(want.gone)))
     }
 
     fn over_rate(&mut self, want: &Want, now: Now) -> Option<Full> {
@@ -396,40 +388,14 @@ impl BoundedQueue {
         self.window.get_or_insert_with(|| Window::new(period))
     }
 
-    /// The depth as bounds count it: what is about to be dropped is gone.
-    fn depth(&self, held: HeldCount) -> u64 {
-        self.depth_with_dropped(held)
-            .saturating_sub(self.drops.dropping)
-    }
-
     /// The depth by what this sidecar knows, or by the fleet's number where that is higher.
-    fn depth_with_dropped(&self, held: HeldCount) -> u64 {
+    fn depth(&self, held: HeldCount) -> u64 {
         let of_fleet = self.share.depth().unwrap_or(0);
         self.estimate.depth(held).max(of_fleet)
     }
 
     fn bytes(&mut self, held: HeldCount) -> u64 {
-        let waiting = self
-            .estimate
-            .waiting(held)
-            .saturating_sub(self.drops.dropping);
-        self.bytes.of(waiting)
-    }
-
-    /// Whether the queue would be over its bound if one job less were dropped. If not, others have left meanwhile,
-    /// and the job stays.
-    pub(super) fn must_drop(&mut self, held: HeldCount) -> bool {
-        let others = self.drops.dropping.saturating_sub(1);
-        let depth = self.depth_with_dropped(held).saturating_sub(others);
-        let waiting = self.estimate.waiting(held).saturating_sub(others);
-        let bytes = self.bytes.of(waiting);
-        let over = |used: u64, bound: Option<u64>| bound.is_some_and(|bound| used > bound);
-        let must = over(depth, self.bounds.max_depth) || over(bytes, self.bounds.max_bytes);
-        if !must {
-            self.drops.dropping = others;
-            self.tell_settled();
-        }
-        must
+        self.bytes.of(self.estimate.waiting(held))
     }
 
     /// How many jobs are surely available.
@@ -440,7 +406,7 @@ impl BoundedQueue {
         let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight());
         let waiting = self.estimate.waiting(held).max(of_fleet);
         let waiting = waiting.saturating_sub(elsewhere);
-        waiting.saturating_sub(self.hidden.later + self.drops.dropping)
+        waiting.saturating_sub(self.hidden.later)
     }
 
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
@@ -528,7 +494,10 @@ impl BoundedQueue {
     /// Whether somebody used it not long ago, or waits for it.
     pub(super) fn is_used(&self, now: Instant) -> bool {
         let unused = now.saturating_duration_since(self.used) >= UNUSED;
-        !unused || self.is_moving() || self.estimate.is_looking() || self.share.is_asking()
+        !unused
+            || self.estimate.in_flight() > 0
+            || self.estimate.is_looking()
+            || self.share.is_asking()
     }
 
     /// Whether anything waits in it, or is remembered that no look at the backend would tell again.

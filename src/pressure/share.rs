@@ -299,7 +299,6 @@ mod tests {
             droppable: Vec::new(),
             paused: false,
             gone: 0,
-            drop: 0,
         }];
         assert!(matches!(pressure.ask(&mut wants, now), Admission::Look(_)));
         let fleet = Fleet { held: 0, number: 5 };

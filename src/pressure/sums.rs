@@ -178,7 +178,6 @@ mod tests {
                     droppable: Vec::new(),
                     paused: false,
                     gone: 0,
-                    drop: 0,
                 });
                 want.jobs += 1;
                 want.sizes.push(1);

@@ -35,31 +35,15 @@ pub struct Want {
     pub tenants: Vec<Arc<str>>,
     /// The priority of each of them, where jobs are dropped.
     pub droppable: Vec<i64>,
-    /// Whether the queue is known to be paused: nothing of it can be dropped.
+    /// Whether nothing of the queue can be dropped: it is known to be paused, or that was tried in vain.
     pub paused: bool,
     /// How many jobs have gone for it already.
     pub gone: u64,
-    /// How many jobs must go for it, once it fits.
-    pub drop: u64,
 }
 
 impl Want {
     pub(super) fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
-    }
-
-    /// How many more jobs go than it brings.
-    pub(super) fn drops_beyond(&self) -> u64 {
-        (self.drop + self.gone).saturating_sub(self.jobs)
-    }
-}
-
-/// Notes that `gone` jobs of a queue went for an enqueue. If none did, it is not tried again.
-pub fn tried_to_drop(wants: &mut [Want], queue: &str, gone: u64) {
-    for want in wants.iter_mut().filter(|want| *want.queue == *queue) {
-        want.gone += gone;
-        // It is full now.
-        want.paused |= gone == 0;
     }
 }
 

@@ -356,30 +356,21 @@ pub(super) fn stored_ids(reply: &[u8]) -> Vec<(Arc<str>, Box<str>)> {
 
 /// Notes jobs that were stored and wait for a time: some backends do not tell of them.
 pub(super) fn note_scheduled(sidecar: &Sidecar, reply: &Reply) {
-    for (queue, due) in scheduled_in(&reply.body) {
-        if let Some(due) = due {
-            sidecar.admit.pressure.scheduled(&queue, due);
-        }
+    if SCHEDULED.find(&reply.body).is_none() {
+        return;
     }
-}
-
-/// The queues of the jobs in the reply to an enqueue that wait for a time, each with that time.
-pub(super) fn scheduled_in(reply: &[u8]) -> Vec<(Box<str>, Option<Timestamp>)> {
-    if SCHEDULED.find(reply).is_none() {
-        return Vec::new();
-    }
-    let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
-        return Vec::new();
+    let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        return;
     };
     let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
     let each = jobs.chain(whole.get_exact("job"));
-    let later = each.filter(|job| job.says("state", "scheduled"));
-    let named = later.map(|job| {
-        let due = job.text_of("scheduled_at").and_then(|at| moment(&at));
-        let queue = mirror::queue(job);
-        (Box::from(queue.as_deref().unwrap_or("default")), due)
-    });
-    named.collect()
+    for job in each.filter(|job| job.says("state", "scheduled")) {
+        if let Some(due) = job.text_of("scheduled_at").and_then(|at| moment(&at)) {
+            let queue = mirror::queue(job);
+            let queue = queue.as_deref().unwrap_or("default");
+            sidecar.admit.pressure.scheduled(queue, due);
+        }
+    }
 }
 
 /// Queues without bounds of their own: each is warned of once.

@@ -141,7 +141,7 @@ async fn send_counted(
     // Whose queues are looked at lends its credentials, later too; all others are not remembered.
     let lends = places
         .as_ref()
-        .filter(|places| places.looked || places.asks());
+        .filter(|places| places.looked || !places.look.is_empty());
     let lender = lends.map(|_| proxy.sidecar.scopes.lender(&parts.headers));
     for brought in brought.iter().flatten() {
         proxy.sidecar.fetching.limits(&brought.queue);
@@ -160,7 +160,7 @@ async fn send_counted(
         }
         if let Some(places) = places {
             let scope = lender.map_or(0, |lender| lender.scope);
-            admit::settled(&proxy, places, &mut answer, scope).await;
+            admit::settled(&proxy, places, &mut answer, scope);
         }
         if let Ok(reply) = &answer
             && reply.status == http::StatusCode::CREATED

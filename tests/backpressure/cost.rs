@@ -24,7 +24,6 @@ fn want(pressure: &Pressure, queue: &str, tenants: &[Arc<str>]) -> Want {
         droppable: Vec::new(),
         paused: false,
         gone: 0,
-        drop: 0,
     }
 }
 

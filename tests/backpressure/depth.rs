@@ -236,7 +236,6 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
             droppable: Vec::new(),
             paused: false,
             gone: 0,
-            drop: 0,
         }];
         let mut answer = pressure.ask(&mut wants, now);
         if let Admission::Look(_) = answer {

@@ -1,13 +1,13 @@
 //! `drop_oldest` (5.3): the new job is stored, the oldest available one goes.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
 use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::rig::{directly, full, job, simulated, told, waiting};
@@ -147,38 +147,29 @@ async fn a_paused_queue_gives_nothing_up() {
     let (pair, client) = simulated(Lax::spec(), config).await;
     client.fill("q", 2).await;
     directly(&pair.behind.backend, "/ojs/v1/queues/q/pause", json!({})).await;
-    assert_eq!(client.offer("q").await.status, 201, "nobody knew");
     for _ in 0..5 {
-        assert_eq!(
-            client
-                .post("/ojs/v1/jobs", job("q").to_string())
-                .await
-                .status,
-            429
-        );
+        full(&client.offer("q").await, "q", 2);
     }
-    assert_eq!(waiting(&pair.behind.backend, "q").await, 3);
+    assert_eq!(waiting(&pair.behind.backend, "q").await, 2);
     pair.stop().await;
 }
 
-/// However long it is paused: at most one enqueue was let in before anybody knew. Once jobs can be dropped
-/// again, that one goes first.
+/// However long it is paused around the sidecar, not one enqueue is let in. Once jobs can be dropped again, they are.
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_is_paused_for_long_does_not_grow() {
     let (pair, client) = simulated(Lax::spec(), DROPS).await;
     client.fill("q", 4).await;
     let backend = &pair.behind.backend;
     directly(backend, "/ojs/v1/queues/q/pause", json!({})).await;
-    assert_eq!(client.offer("q").await.status, 201, "nobody knew");
     for _ in 0..20 {
         sleep(Duration::from_millis(300)).await;
         full(&client.offer("q").await, "q", 4);
         full(&client.offer_all(&["q"; 3]).await, "q", 4);
     }
-    assert_eq!(waiting(backend, "q").await, 5);
+    assert_eq!(waiting(backend, "q").await, 4);
     // A worker makes room for one: that is given away, and no more.
     directly(backend, "/ojs/v1/queues/q/resume", json!({})).await;
-    let taken = json!({"queues": ["q"], "count": 2, "worker_id": "around"});
+    let taken = json!({"queues": ["q"], "count": 1, "worker_id": "around"});
     directly(backend, "/ojs/v1/workers/fetch", taken).await;
     directly(backend, "/ojs/v1/queues/q/pause", json!({})).await;
     sleep(Duration::from_millis(1_100)).await;
@@ -365,9 +356,9 @@ async fn where_cancelled_jobs_stay_the_next_one_goes() {
     }
 }
 
-const ONE: &str = "[upstream]\nrequeue = \"harmless\"\n[[queue]]\nname = \"q\"\nmax_depth = 1\nstrategy = \"drop_oldest\"\n";
+const ONE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 1\nstrategy = \"drop_oldest\"\n";
 
-/// A worker takes the old job while the new one is on its way: then none has to go.
+/// A worker takes the old job while a new one comes: there is none to drop, and the new one has its place.
 #[tokio::test(start_paused = true)]
 async fn what_left_meanwhile_is_dropped_for_nobody() {
     let jobs = Arc::default();
@@ -380,43 +371,61 @@ async fn what_left_meanwhile_is_dropped_for_nobody() {
     client.fill("q", 1).await;
     assert_eq!(ids(&taken.await.unwrap()), ["1"]);
     assert_eq!(*jobs.lock().unwrap(), [2]);
-    assert_eq!(backend.asked(Method::POST, "/fetch"), 1);
+    assert_eq!(backend.asked(Method::POST, "/fetch"), 2, "one is ours");
     sidecar.stop().await;
 }
 
-/// And if it takes it behind our back, the new job is not taken for the old one.
+/// And if it takes it behind our back, the new job is let in, and not taken for the old one.
 #[tokio::test(start_paused = true)]
 async fn the_job_that_was_just_stored_stays() {
     let jobs = Arc::default();
     let (backend, sidecar, client) = told(ONE, Duration::from_millis(20), queue_of(&jobs)).await;
-    client.fill("q", 1).await;
-    jobs.lock().unwrap().clear();
-    client.fill("q", 1).await;
-    let nacks = backend.bodies("/ojs/v1/workers/nack");
-    assert_eq!(nacks.len(), 1);
-    let nack: Value = serde_json::from_str(&nacks[0]).unwrap();
-    assert_eq!(
-        (&nack["job_id"], &nack["requeue"]),
-        (&json!("2"), &json!(true))
-    );
-    sidecar.stop().await;
-}
-
-/// Where giving it back would cost it an attempt, it is not even claimed; and the next one is looked for first,
-/// for which there is room.
-#[tokio::test(start_paused = true)]
-async fn where_claims_cost_attempts_a_new_job_is_not_claimed() {
-    let jobs = Arc::default();
-    let burns = ONE.replace("harmless", "burns");
-    let (backend, sidecar, client) = told(&burns, Duration::from_millis(20), queue_of(&jobs)).await;
     client.fill("q", 1).await;
     for _ in 0..3 {
         jobs.lock().unwrap().clear();
         client.fill("q", 1).await;
         assert_eq!(jobs.lock().unwrap().len(), 1);
     }
-    assert_eq!(backend.asked(Method::POST, "/fetch"), 0);
+    assert!(backend.bodies("/ojs/v1/workers/nack").is_empty());
     client.fill("q", 1).await;
     assert_eq!(*jobs.lock().unwrap(), [5], "the one before it is older");
+    sidecar.stop().await;
+}
+
+/// Producers that come at once take turns: as many jobs go as come, and none of those.
+#[tokio::test(start_paused = true)]
+async fn as_many_go_as_come_at_once() {
+    let jobs = Arc::default();
+    let (backend, sidecar, client) = told(DROPS, Duration::from_millis(20), queue_of(&jobs)).await;
+    client.fill("q", 4).await;
+    let offers = (0..3).map(|_| {
+        let producer = client.clone();
+        tokio::spawn(async move { producer.offer("q").await.status })
+    });
+    for offer in offers.collect::<Vec<_>>() {
+        assert_eq!(offer.await.unwrap(), 201);
+    }
+    assert_eq!(*jobs.lock().unwrap(), [4, 5, 6, 7]);
+    assert_eq!(backend.asked(Method::POST, "/fetch"), 3);
+    sidecar.stop().await;
+}
+
+/// The backend does not store the new job after all: the old one is gone, and its place is free.
+#[tokio::test(start_paused = true)]
+async fn what_went_for_a_refused_job_is_gone() {
+    let (jobs, refuses) = (Arc::default(), Arc::new(AtomicBool::default()));
+    let (queue, no) = (queue_of(&jobs), Arc::clone(&refuses));
+    let says = move |method: &Method, path: &str| match path {
+        "/ojs/v1/jobs" if no.load(Ordering::SeqCst) => (422, "{}".to_owned()),
+        _ => queue(method, path),
+    };
+    let (backend, sidecar, client) = told(DROPS, Duration::from_millis(20), says).await;
+    client.fill("q", 4).await;
+    refuses.store(true, Ordering::SeqCst);
+    assert_eq!(client.offer("q").await.status, 422);
+    refuses.store(false, Ordering::SeqCst);
+    client.fill("q", 1).await;
+    assert_eq!(*jobs.lock().unwrap(), [2, 3, 4, 5]);
+    assert_eq!(backend.asked(Method::POST, "/fetch"), 1);
     sidecar.stop().await;
 }

@@ -68,7 +68,6 @@ fn want(pressure: &Pressure, jobs: u64) -> Want {
         droppable: Vec::new(),
         paused: false,
         gone: 0,
-        drop: 0,
     }
 }
 

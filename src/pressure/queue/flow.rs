@@ -18,14 +18,10 @@ const UNDROPPABLE: Duration = Duration::from_secs(1);
 impl BoundedQueue {
     /// Takes the places of an enqueue that fits.
     pub(in crate::pressure) fn reserve(&mut self, want: &Want, now: Now) {
+        self.just_looked = false;
         self.estimate.reserve(want.jobs);
         self.share.reserve(want.jobs);
         self.bytes.reserve(want.bytes());
-        self.drops.dropping += want.drop;
-        self.drops.owed = match want.drop {
-            0 => 0,
-            _ => self.drops.owed.saturating_sub(want.drops_beyond()),
-        };
         self.members.reserve(want);
         self.edges.accepted();
         if let Some(rate) = want.bounds.enqueue_rate {
@@ -55,8 +51,6 @@ impl BoundedQueue {
         self.estimate.refused(want.jobs);
         self.share.take(want.jobs);
         self.bytes.release(want.bytes());
-        self.drops.dropping = self.drops.dropping.saturating_sub(want.drop);
-        self.drops.owed += want.drops_beyond();
         self.members.refused(want);
         if let Some(window) = &mut self.window {
             (0..want.jobs).for_each(|_| window.remove(at));
@@ -64,35 +58,17 @@ impl BoundedQueue {
         self.tell_settled();
     }
 
-    /// Whether enqueues are on their way, or jobs are being dropped: the answer to a look may have them in it or not.
-    pub(in crate::pressure) fn is_moving(&self) -> bool {
-        self.estimate.in_flight() > 0 || self.drops.dropping > 0
-    }
-
-    /// Tells those who wait until nothing moves, if nothing does.
-    pub(in crate::pressure) fn tell_settled(&mut self) {
-        if !self.is_moving() {
+    /// Tells those who wait until no enqueue is on its way, if none is.
+    fn tell_settled(&mut self) {
+        if self.estimate.in_flight() == 0 {
             self.looks.stuck = false;
             self.looks.settled.notify_waiters();
         }
     }
 
-    /// Notes what became of a job that was to be dropped for an enqueue that was stored.
+    /// Notes what became of a job that was to be dropped for an enqueue.
     pub(in crate::pressure) fn dropped(&mut self, what: Dropped, now: Instant) {
-        self.drops.dropping = self.drops.dropping.saturating_sub(1);
-        self.drops.owed += u64::from(what == Dropped::None);
-        self.went(what, now);
-        self.tell_settled();
-    }
-
-    /// Notes what became of a job that was to be dropped before an enqueue is let in.
-    pub(in crate::pressure) fn dropped_first(&mut self, what: Dropped, now: Instant) {
-        self.went(what, now + UNDROPPABLE);
-    }
-
-    /// Notes what became of a job that was to be dropped; `again`: when that may be tried again.
-    fn went(&mut self, what: Dropped, again: Instant) {
-        self.drops.undroppable = None;
+        self.undroppable = None;
         match what {
             // It left the backend's number when it was claimed, and ours when it left the hold.
             Dropped::Held => self.share.take(1),
@@ -101,7 +77,7 @@ impl BoundedQueue {
                 self.share.take(counted);
             }
             Dropped::None => {
-                self.drops.undroppable = Some(again);
+                self.undroppable = Some(now + UNDROPPABLE);
                 self.estimate.doubt_all();
             }
         }
@@ -186,8 +162,9 @@ impl BoundedQueue {
         let (counts, held) = (&found.counts, found.held);
         if counts.available == 0 {
             // That an empty queue gave nothing up tells nothing of a full one.
-            self.drops.undroppable = None;
+            self.undroppable = None;
         }
+        self.just_looked = true;
         self.hidden.later = counts.later() + found.hidden;
         let before = self.estimate.depth(held);
         let gone = self.estimate.told(found, now, mark);
@@ -232,9 +209,7 @@ mod tests {
         };
         queue.told(&found, now, Mark(5));
         let mut drop = |what| {
-            queue.drops.dropping = 1;
             queue.dropped(what, now);
-            assert!(!queue.is_moving());
             queue.depth(held)
         };
         assert_eq!(drop(Dropped::Waiting(Mark(4))), 10, "gone when it was told");

@@ -11,7 +11,6 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep_until};
 
 use super::full::depth_headers;
-use super::overflow::Overflow;
 use super::sent::{SentJob, has_several, is_ambiguous, unreadable};
 use super::{Sends, ambiguous, several_batches};
 use crate::json::Json;
@@ -21,7 +20,7 @@ use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
     Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, LookKind, Looking,
-    OverflowStrategy, Places, Want, tried_to_drop,
+    OverflowStrategy, Places, Want,
 };
 use crate::proxy::depth::{self, AT_ONCE};
 use crate::proxy::enqueue::{full, overflow};
@@ -86,6 +85,7 @@ async fn admit_later(
     let scope = || proxy.sidecar.scopes.of(&parts.headers);
     let mut looked_for_tenant = false;
     loop {
+        let mut turn = None;
         match answer {
             Admission::Go(places) => return Ok(places),
             Admission::Away(away) => return Err(unasked(away)),
@@ -97,8 +97,7 @@ async fn admit_later(
                 depth::see(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
             }
             Admission::Drop(queue) => {
-                let gone = overflow::drop_first(proxy, Arc::clone(&queue), scope()).await;
-                tried_to_drop(&mut wants, &queue, u64::from(gone));
+                turn = overflow::drop_oldest(proxy, &mut wants, &queue, scope()).await;
             }
             Admission::Full(full) => {
                 let blocks = full.strategy == OverflowStrategy::Block && full.ever;
@@ -111,27 +110,21 @@ async fn admit_later(
                 return places.map_err(|full| full::full(&proxy.sidecar, &full, body, sends));
             }
         }
-        answer = proxy
-            .sidecar
-            .admit
-            .pressure
-            .ask(&mut wants, depth::now(&proxy.sidecar));
+        let pressure = &proxy.sidecar.admit.pressure;
+        answer = pressure.ask_again(turn, &mut wants, depth::now(&proxy.sidecar));
     }
 }
 
-/// Settles the places of an enqueue, drops jobs for it, and looks at its queues if that is due. The look comes
-/// last, because an enqueue on its way would count twice.
-pub(super) async fn settled(
+/// Settles the places of an enqueue, and looks at its queues if that is due. The look comes last, because an enqueue on
+/// its way would count twice.
+pub(super) fn settled(
     proxy: &Proxy,
     mut places: Places,
     answer: &mut Result<Reply, UpstreamError>,
     scope: u64,
 ) {
     let looks = std::mem::take(&mut places.look);
-    if let Some(overflow) = settle_places(&proxy.sidecar, places, answer) {
-        // It is rare, and every enqueue would have to have room for it.
-        Box::pin(overflow::drop_oldest(proxy, overflow, scope)).await;
-    }
+    settle_places(&proxy.sidecar, places, answer);
     for queue in looks {
         if proxy
             .sidecar
@@ -170,9 +163,9 @@ async fn blocked(
             come = turn.come() => match come {
                 Some(Come::Places(places)) => return Ok(places),
                 Some(Come::Drop(queue)) => {
-                    let gone = u64::from(overflow::drop_first(proxy, Arc::clone(&queue), scope).await);
-                    tried_to_drop(&mut wants, &queue, gone);
-                    turn.dropped(&queue, gone);
+                    let dropping = overflow::drop_oldest(proxy, &mut wants, &queue, scope).await;
+                    turn.stand_on(wants.clone());
+                    drop(dropping);
                     sidecar.admit.pressure.wake(depth::now(sidecar));
                 }
                 None => return Err(full),
@@ -281,19 +274,13 @@ fn want(sidecar: &Sidecar, queue: &str, job: Json<'_>, tenant: Option<&str>) -> 
         droppable: Vec::new(),
         paused: drops && sidecar.fetching.paused.has(queue),
         gone: 0,
-        drop: 0,
     };
     tell_apart(job, &mut want, tenant);
     Some(want)
 }
 
-/// Settles the places of an enqueue, and says in its reply how near its bounds are. Returns which jobs are to be
-/// dropped for it.
-fn settle_places(
-    sidecar: &Sidecar,
-    places: Places,
-    answer: &mut Result<Reply, UpstreamError>,
-) -> Option<Overflow> {
+/// Settles the places of an enqueue, and says in its reply how near its bounds are.
+fn settle_places(sidecar: &Sidecar, places: Places, answer: &mut Result<Reply, UpstreamError>) {
     let stored = match &answer {
         Ok(reply) => match reply.status {
             StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,
@@ -304,19 +291,6 @@ fn settle_places(
         },
         Err(error) => error.in_doubt(),
     };
-    let mut to_drop = match stored {
-        true => places.to_drop(),
-        false => Vec::new(),
-    };
-    if let (Ok(reply), false) = (&answer, to_drop.is_empty()) {
-        // Those that wait for a time are not among what is available.
-        for (later, _) in depth::scheduled_in(&reply.body) {
-            let of_queue = to_drop.iter_mut().find(|(queue, ..)| **queue == *later);
-            if let Some((.., here)) = of_queue {
-                *here = here.saturating_sub(1);
-            }
-        }
-    }
     let ids = match &answer {
         Ok(reply) if stored && places.wants_ids() => depth::stored_ids(&reply.body),
         _ => Vec::new(),
@@ -326,16 +300,12 @@ fn settle_places(
         false => EnqueueOutcome::Refused,
     };
     let levels = places.settle(outcome, &ids);
-    let overflow = (!to_drop.is_empty()).then(|| Overflow {
-        queues: to_drop,
-        stored: ids.into_iter().map(|(_, id)| id).collect(),
-    });
     depth::tell_edges(sidecar, &levels);
     let Ok(reply) = answer else {
-        return overflow;
+        return;
     };
     if reply.status != StatusCode::CREATED {
-        return overflow;
+        return;
     }
     depth::note_scheduled(sidecar, reply);
     if let [(queue, _)] = &*levels {
@@ -353,7 +323,6 @@ fn settle_places(
             reply.headers.insert(PRESSURE_HEADER, value);
         }
     }
-    overflow
 }
 
 /// Refuses a name that is too long to be remembered.

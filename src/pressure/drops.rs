@@ -1,0 +1,96 @@
+//! Dropping the oldest job of a full queue for a new one (`drop_oldest`): first the old job goes, then the new one is
+//! asked about again, as any other. Who drops has the queue closed, as by a look: all others wait for the end of it,
+//! and so take turns.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{Admission, LookKind, Mark, Now, Pressure, PressureState, Want};
+
+/// What became of a job that was to be dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dropped {
+    /// It was held: the backend's numbers are without it since it was claimed.
+    Held,
+    /// It waited in the backend's queue, which was told at this point.
+    Waiting(Mark),
+    /// There was none.
+    None,
+}
+
+/// The turn of an enqueue to drop a job of a full queue. Nobody else is let into the queue until it ends: with the
+/// next question of that enqueue, or when this is dropped.
+#[derive(Debug)]
+pub struct DropTurn {
+    pressure: Arc<Pressure>,
+    /// `None`: it has ended.
+    queue: Option<Arc<str>>,
+    now: Now,
+}
+
+impl Pressure {
+    /// Begins a turn to drop a job. `None`: it is another's turn, or the queue is being looked at; who asks again waits
+    /// for the end of that.
+    pub fn begin_drop(self: &Arc<Self>, queue: &Arc<str>, now: Now) -> Option<DropTurn> {
+        self.begin_look(queue, LookKind::Closed).then(|| DropTurn {
+            pressure: Arc::clone(self),
+            queue: Some(Arc::clone(queue)),
+            now,
+        })
+    }
+
+    /// Takes the oldest job of a queue. `None`: it is the one that the backend gives next.
+    pub fn oldest(&self, name: &str) -> Option<Box<str>> {
+        let mut state = self.state.lock();
+        state.queues.get_mut(name)?.members.take_oldest()
+    }
+
+    /// Notes what became of a job that was to be dropped.
+    pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
+        let mut state = self.state.lock();
+        if let Some(queue) = state.queues.get_mut(name) {
+            queue.dropped(what, now);
+        }
+        state.note_untold(name);
+    }
+
+    /// [Asks](Pressure::ask) again, and ends the turn to drop that the enqueue had: nobody comes in between.
+    pub fn ask_again(
+        self: &Arc<Self>,
+        turn: Option<DropTurn>,
+        wants: &mut Vec<Want>,
+        now: Now,
+    ) -> Admission {
+        let mut state = self.state.lock();
+        let Some(mut turn) = turn else {
+            return self.ask_new(&mut state, wants, now);
+        };
+        turn.end(&mut state);
+        let answer = self.ask_new(&mut state, wants, now);
+        self.serve(&mut state, now);
+        answer
+    }
+}
+
+impl DropTurn {
+    fn end(&mut self, state: &mut PressureState) {
+        if let Some(name) = self.queue.take()
+            && let Some(queue) = state.queues.get_mut(&name)
+        {
+            queue.estimate.end_unasked();
+            queue.looks.done.notify_waiters();
+        }
+    }
+}
+
+impl Drop for DropTurn {
+    fn drop(&mut self) {
+        if self.queue.is_some() {
+            let pressure = Arc::clone(&self.pressure);
+            let mut state = pressure.state.lock();
+            self.end(&mut state);
+            pressure.serve(&mut state, self.now);
+        }
+    }
+}
