@@ -80,13 +80,6 @@ pub(super) async fn enqueue(
         Some(Ok(job)) if job.ambiguous => return refuse(&parts, ambiguous("")),
         Some(Ok(job)) => Some(job),
     };
-    let mut places = None;
-    if bounded {
-        match admit::admit(proxy, &parts, &body, sends, job.as_ref()).await {
-            Ok(found) => places = found,
-            Err(fault) => return refuse(&parts, fault),
-        }
-    }
     let policies = Arc::clone(&sidecar.live().policies);
     let brings = || match &job {
         Some(job) => job.brings,
@@ -106,14 +99,11 @@ pub(super) async fn enqueue(
     let matters = (mirrors && brings())
         || (limits && (policies.rejects() || has_visibility()))
         || ((limits || bounded) && is_flat());
-    if !matters && places.is_none() {
-        return send_on(proxy, &mut parts, body).await;
-    }
     let prepared = match matters {
         true => prepared(proxy, &parts, &body, sends, &policies),
-        false => Ok((body, Vec::new())),
+        false => Ok((body.clone(), Vec::new())),
     };
-    let (body, brought) = match prepared {
+    let (prepared, brought) = match prepared {
         // A template is no job that waits.
         Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
         Ok(prepared) => prepared,
@@ -124,7 +114,18 @@ pub(super) async fn enqueue(
         Err(Unsendable::Unclear(fault)) => return refuse(&parts, fault),
     };
     drop(policies);
-    send_counted(proxy, parts, body, brought, places).await
+    // Last: for what is refused no old job is dropped.
+    let mut places = None;
+    if bounded {
+        match admit::admit(proxy, &parts, &body, sends, job.as_ref()).await {
+            Ok(found) => places = found,
+            Err(fault) => return refuse(&parts, fault),
+        }
+    }
+    if !matters && places.is_none() {
+        return send_on(proxy, &mut parts, body).await;
+    }
+    send_counted(proxy, parts, prepared, brought, places).await
 }
 
 /// Forwards a body whose jobs count. The call runs to its end although the producer hangs up, because the

@@ -421,6 +421,10 @@ async fn what_went_for_a_refused_job_is_gone() {
     };
     let (backend, sidecar, client) = told(DROPS, Duration::from_millis(20), says).await;
     client.fill("q", 4).await;
+    let wrong = json!({"type": "t", "options": {"queue": "q", "rate_limit": {"concurrency": -1}}});
+    let reply = client.post("/ojs/v1/jobs", wrong.to_string()).await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(backend.asked(Method::POST, "/fetch"), 0, "none goes for it");
     refuses.store(true, Ordering::SeqCst);
     assert_eq!(client.offer("q").await.status, 422);
     refuses.store(false, Ordering::SeqCst);
