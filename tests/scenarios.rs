@@ -129,6 +129,7 @@ crate::scenarios! {
     held::waits_only_with_reason: 3;
     held::cancel_frees_the_slot: 2;
     held::held_past_a_short_visibility: 10 limit;
+    held::held_past_an_unsaid_visibility: 2;
     held::goes_out_with_its_whole_visibility: 12;
     held::within_its_bytes: 2 limit;
     visibilities::short_beside_others: 12;

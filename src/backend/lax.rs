@@ -1,5 +1,7 @@
 //! The ways in which real backends are laxer than the OJS text, as data: one switch for each.
 
+use std::time::Duration;
+
 /// What a nack with `requeue` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeue {
@@ -83,6 +85,8 @@ pub struct Lax {
     pub unknown_wins: bool,
     /// Member names match whatever their case, and odd ones are also kept as unknown members.
     pub folds_case: bool,
+    /// How long a claim lasts where nobody says.
+    pub visibility: Duration,
     /// The visibility in a FETCH is heeded.
     pub heeds_fetch_visibility: bool,
     /// The visibility in a job's options is heeded.
@@ -130,6 +134,7 @@ impl Lax {
             unordered: false,
             unknown_wins: false,
             folds_case: false,
+            visibility: Duration::from_secs(30),
             heeds_fetch_visibility: true,
             heeds_job_visibility: true,
             heeds_non_retryable: true,

@@ -51,6 +51,8 @@ pub struct Proof {
     pub granted: Duration,
     /// Past this the job is not ours any more.
     pub deadline: Instant,
+    /// Nobody said for how long: the backend's own default may be shorter.
+    pub is_assumed: bool,
 }
 
 /// What limits a job, from the first refusal until it starts.
@@ -75,6 +77,15 @@ impl Proof {
             at,
             granted,
             deadline: at + granted.saturating_sub(margin),
+            is_assumed: false,
+        }
+    }
+
+    /// The same, where nobody said for how long.
+    pub fn assumed(at: Instant, granted: Duration) -> Proof {
+        Proof {
+            is_assumed: true,
+            ..Proof::new(at, granted)
         }
     }
 }

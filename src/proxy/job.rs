@@ -195,7 +195,10 @@ pub(super) fn read_job(
         // Found in this text, so it is within.
         false => reading.text.slice(job.range()),
     };
-    let proof = Proof::new(origin.sent, visibility);
+    let proof = match origin.visibility.is_some() || wished.is_some() {
+        true => Proof::new(origin.sent, visibility),
+        false => Proof::assumed(origin.sent, visibility),
+    };
     let mut held = Held::new(claimed, live.edition, body, proof, came);
     (held.own, held.lasts) = (own, lasts);
     held.tenant = origin.tenant.map(Arc::from);

@@ -576,6 +576,33 @@ pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
     judge
 }
 
+/// The backend's claims last 4 s, and nobody says so: what is held is kept before it is known.
+pub async fn held_past_an_unsaid_visibility(ctx: Ctx) -> Judge {
+    let lax = Lax {
+        visibility: Duration::from_secs(4),
+        ..Lax::spec()
+    };
+    let w = ctx.world().lax(lax).limits(ONE).start().await;
+    let ids = w.enqueue_all(2, |_| job()).await;
+    let one = w.hands("one");
+    let first = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    // Nobody asks for jobs meanwhile.
+    for _ in 0..12 {
+        w.pass(1_000).await;
+        one.beat(&[ids[0].clone()], true).await;
+    }
+    one.ack(&ids[0]).await;
+    let second = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    one.ack(&ids[1]).await;
+    let mut judge = w.judge().await;
+    judge.that(first.len() == 1, format!("{} went first", first.len()));
+    judge.that(second.len() == 1, format!("{} went then", second.len()));
+    let lapsed = judge.lapsed();
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.settled();
+    judge
+}
+
 /// However long a job was held and however short its visibility is, its worker has nearly all of it.
 pub async fn goes_out_with_its_whole_visibility(ctx: Ctx) -> Judge {
     let visibility = [600, 1_000, 1_500, 2_000, 3_000, 9_000][(ctx.seed % 6) as usize];

@@ -119,6 +119,7 @@ fn every_switch_is_tried() {
         admin_queues: _,
         unknown_queue_is_404: _,
         bad_json: _,
+        visibility: _,
     } = Lax::spec();
     let all = all();
     assert_eq!(all.len() as u64, BACKENDS);

@@ -13,9 +13,6 @@ use crate::backend::retry::{JobError, Retry};
 use crate::backend::wire::{ErrorReply, Raw};
 use crate::backend::{EventKind, Extended, Liveness, Requeue};
 
-/// The visibility if nobody names one.
-const VISIBILITY: Duration = Duration::from_secs(30);
-
 /// A FETCH request.
 #[derive(Debug)]
 pub(in crate::backend) struct FetchRequest {
@@ -86,11 +83,12 @@ impl BackendState {
     fn claim(&mut self, number: u64, fetch: &FetchRequest, now: Instant) {
         let asked = fetch.visibility.filter(|_| self.lax.heeds_fetch_visibility);
         let (by_job, by_time) = (self.lax.heeds_job_visibility, self.lax.heeds_timeout);
+        let default = self.lax.visibility;
         let counts = u32::from(!self.lax.counts_at_nack);
         self.change(number, |job| {
             job.lease = asked
                 .or(job.visibility.filter(|_| by_job))
-                .unwrap_or(VISIBILITY);
+                .unwrap_or(default);
             job.phase = Phase::Active;
             job.attempt += counts;
             job.started = Some(now);
@@ -338,7 +336,7 @@ impl BackendState {
         now: Instant,
     ) -> Result<BeatOutcome, ErrorReply> {
         self.seen.insert(worker.into(), now);
-        let visibility = visibility.unwrap_or(VISIBILITY);
+        let visibility = visibility.unwrap_or(self.lax.visibility);
         let mut beat = BeatOutcome::default();
         let mut foreign = false;
         for id in &named {
@@ -371,7 +369,7 @@ impl BackendState {
         let (liveness, by_time) = (self.lax.liveness, self.lax.heeds_timeout);
         let visibility = match (self.lax.beats_whole_seconds, visibility.as_secs()) {
             (false, _) => visibility,
-            (true, 0) => VISIBILITY,
+            (true, 0) => self.lax.visibility,
             (true, seconds) => Duration::from_secs(seconds),
         };
         self.change(number, |job| match liveness {

@@ -53,6 +53,7 @@ impl Held {
             at,
             granted,
             deadline,
+            ..
         } = self.proof;
         let lay_here = now.duration_since(at.max(self.since));
         now < deadline && lay_here <= proof(wanted) && granted == wanted

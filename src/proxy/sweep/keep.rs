@@ -30,6 +30,10 @@ type Group = (u64, Extension);
 /// How long a held job is left with the time that the backend has granted it, where it is to have what `lasts` says.
 fn rests(proof: &Proof, lasts: Duration) -> Duration {
     let granted = proof.granted;
+    if proof.is_assumed {
+        // The backend's default may be a few seconds. From the first heartbeat on it is what that says.
+        return PROOF.min(lasts / 3);
+    }
     match granted.cmp(&lasts) {
         // It was to go out for longer, and did not: as soon as it would have to be proven anew.
         Ordering::Greater => PROOF.min(lasts / 3),
