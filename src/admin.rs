@@ -100,9 +100,8 @@ impl Admin {
             }
             _ => {
                 let message = "there is no such page on the admin port";
-                let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-                fault.hint = Some("here are /livez, /readyz, /metrics and /throttle/v1");
-                return Err(fault);
+                return Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+                    .hinting("here are /livez, /readyz, /metrics and /throttle/v1"));
             }
         })
     }
@@ -147,9 +146,9 @@ impl server::Service for Admin {
 /// The 503 when too many pages ask the store, or it is slow.
 fn late() -> Fault {
     let message = "the admin port is too busy for this page";
-    let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
-    fault.hint = Some("ask less often; if one alone is refused, look at the store");
-    fault.later(Duration::from_secs(1))
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        .hinting("ask less often; if one alone is refused, look at the store")
+        .later(Duration::from_secs(1))
 }
 
 fn text(status: StatusCode, words: &'static str) -> Response<Body> {

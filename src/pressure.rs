@@ -360,7 +360,7 @@ impl Pressure {
             // Those in line have somebody who looks for them.
             let is_new = matches!(asker, Asker::New(_));
             let begun = looks.into_iter().filter(|_| is_new);
-            let looking = begun.filter_map(|name| Looking::at(queues.get_mut(&name)?, name));
+            let looking = begun.filter_map(|name| Looking::at(queues, name, LookKind::Closed));
             return Admission::Look(looking.collect());
         }
         if let Some(full) = full {
@@ -431,7 +431,7 @@ impl Pressure {
             told: true,
             loud: true,
         };
-        self.with(&full.queue, |queue| queue.says(full, now))
+        self.with(&full.queue, |queue| queue.edges.refused(full, now))
             .unwrap_or(first)
     }
 
@@ -557,7 +557,7 @@ impl Pressure {
 
     /// Notes that this job of a queue waits no longer.
     pub fn gone(self: &Arc<Self>, name: &str, id: &str, now: Now) {
-        self.make_room(name, now, |queue| queue.gone(id));
+        self.make_room(name, now, |queue| queue.members.left(id));
     }
 
     /// Notes that a held job of a queue goes to a worker.
@@ -579,7 +579,7 @@ impl Pressure {
             self.retries.store(true, Ordering::Relaxed);
         }
         self.with(name, |queue| {
-            queue.came(mark);
+            queue.estimate.came(1, mark);
             if let Some((job, due)) = retry {
                 queue.retries(job, due);
             }
@@ -593,7 +593,7 @@ impl Pressure {
 
     /// Notes that a job of a queue was given to us: it waits for no further attempt.
     pub fn given_again(&self, name: &str, job: &str) {
-        self.with(name, |queue| queue.given(job));
+        self.with(name, |queue| queue.hidden.given(job));
     }
 
     /// A job of a queue that had failed was cancelled, or made available by hand. `false`: it is not known to have
@@ -639,7 +639,7 @@ impl Pressure {
         state
             .queues
             .values()
-            .filter(|queue| queue.is_above())
+            .filter(|queue| queue.edges.is_above())
             .count()
     }
 
@@ -686,16 +686,6 @@ impl Pressure {
             queue.looks.done.notify_waiters();
         }
         state.queues.clear();
-    }
-}
-
-impl Looking {
-    fn at(queue: &mut BoundedQueue, name: Arc<str>) -> Option<Looking> {
-        Some(Looking {
-            done: Arc::clone(&queue.looks.done).notified_owned(),
-            begin: queue.estimate.begin(LookKind::Closed),
-            queue: name,
-        })
     }
 }
 

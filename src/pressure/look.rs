@@ -6,7 +6,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::queue::BoundedQueue;
-use super::{Away, Counts, LookFound, LookKind, Looking, Now, Pressure};
+use super::{Away, BoundedQueues, Counts, LookFound, LookKind, Looking, Now, Pressure};
 
 /// The result of a look.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,13 +40,18 @@ pub enum Untold {
 }
 
 impl Looking {
-    /// A look for which no enqueue waits.
-    fn beside(queue: &mut BoundedQueue, name: &Arc<str>) -> Looking {
-        Looking {
+    /// Begins a look at a queue that is known, if none is on its way.
+    pub(super) fn at(
+        queues: &mut BoundedQueues,
+        name: Arc<str>,
+        kind: LookKind,
+    ) -> Option<Looking> {
+        let queue = queues.get_mut(&name)?;
+        Some(Looking {
             done: Arc::clone(&queue.looks.done).notified_owned(),
-            begin: queue.estimate.begin(LookKind::Open),
-            queue: Arc::clone(name),
-        }
+            begin: queue.estimate.begin(kind),
+            queue: name,
+        })
     }
 }
 
@@ -92,7 +97,7 @@ impl Pressure {
         let mut due: Vec<_> = due.collect();
         due.sort();
         let due = due.into_iter().take(most);
-        due.filter_map(|(_, name)| Some(Looking::beside(state.queues.get_mut(&name)?, &name)))
+        due.filter_map(|(_, name)| Looking::at(&mut state.queues, name, LookKind::Open))
             .collect()
     }
 
@@ -100,9 +105,13 @@ impl Pressure {
     /// reader's credentials the backend may tell less.
     pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Looking, u64)> {
         let mut state = self.state.lock();
-        let (name, queue) = state.queues.get_key_value_mut(queue)?;
-        let due = queue.estimate.is_known() && queue.estimate.is_due(now);
-        due.then(|| (Looking::beside(queue, name), queue.looks.scope))
+        let (name, queue) = state.queues.get_key_value(queue)?;
+        if !queue.estimate.is_known() || !queue.estimate.is_due(now) {
+            return None;
+        }
+        let (name, scope) = (Arc::clone(name), queue.looks.scope);
+        let look = Looking::at(&mut state.queues, name, LookKind::Open)?;
+        Some((look, scope))
     }
 
     /// Whether the backend's numbers are all that waits in its queue.

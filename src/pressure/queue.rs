@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Away;
 use super::bounds::{Bounds, OverflowStrategy, PushRate, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::{Crossed, Edge, QueueEdges, RefusalTold};
+use super::edge::{Crossed, Edge, QueueEdges};
 use super::estimate::{Estimate, HeldCount, LookWanted, NEAR};
 use super::forget::UNUSED;
 use super::hidden::HiddenJobs;
@@ -48,8 +48,8 @@ pub(super) struct BoundedQueue {
     bytes: Bytes,
     window: Option<Window>,
     pub(super) members: KnownJobs,
-    edges: QueueEdges,
-    hidden: HiddenJobs,
+    pub(super) edges: QueueEdges,
+    pub(super) hidden: HiddenJobs,
     /// Nobody was let in since the last look.
     just_looked: bool,
     /// Nothing could be dropped (`drop_oldest`): that is not tried again before this time.
@@ -467,14 +467,9 @@ impl BoundedQueue {
         })
     }
 
-    /// Whether its last level was at the warning threshold or beyond.
-    pub(super) fn is_above(&self) -> bool {
-        self.edges.is_above()
-    }
-
     /// Whether it is near its bound and should be looked at, although nobody asks.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
-        self.is_above() && self.estimate.is_old(self.used, now)
+        self.edges.is_above() && self.estimate.is_old(self.used, now)
     }
 
     /// Why the backend could not be asked, if that was just now.
@@ -507,12 +502,7 @@ impl BoundedQueue {
         let counts = |window: &Window| window.count(now.stamp) > 0;
         self.window = self.window.take().filter(counts);
         let bytes = self.bytes(held);
-        bytes > 0 || self.depth(held) > 0 || self.is_above() || self.remembers()
-    }
-
-    /// Notes that a producer is told that it does not fit. Returns where else that is worth telling.
-    pub(super) fn says(&mut self, full: &Full, now: Instant) -> RefusalTold {
-        self.edges.refused(full, now)
+        bytes > 0 || self.depth(held) > 0 || self.edges.is_above() || self.remembers()
     }
 
     /// Notes that an enqueue does not fit by this bound. If the queue itself is full, it is shut until it is below

@@ -94,9 +94,9 @@ impl Fault {
     /// 400: a field of the body is wrong.
     pub fn field(field: &str, message: &str) -> Fault {
         let message = format!("{field}: {message}");
-        let mut fault = Fault::bad_request(message).with("field", field);
-        fault.hint = Some("mend this field and send it again; nothing was stored or changed");
-        fault
+        Fault::bad_request(message)
+            .with("field", field)
+            .hinting("mend this field and send it again; nothing was stored or changed")
     }
 
     /// 400.
@@ -107,10 +107,8 @@ impl Fault {
     /// 400: deeper than is read.
     pub fn deep() -> Fault {
         let most = super::DEPTH;
-        let message = format!("the body is nested deeper than {most} levels");
-        let mut fault = Fault::bad_request(message);
-        fault.hint = Some("leave levels out, or send what is nested as the text of one string");
-        fault
+        Fault::bad_request(format!("the body is nested deeper than {most} levels"))
+            .hinting("leave levels out, or send what is nested as the text of one string")
     }
 
     /// 405; `allow` are the methods that may be used, as the header names them.
@@ -193,6 +191,12 @@ impl Fault {
         self
     }
 
+    /// Says what to do about it.
+    pub fn hinting(mut self, hint: &'static str) -> Fault {
+        self.hint = Some(hint);
+        self
+    }
+
     /// Ends the connection after the reply.
     pub fn closing(mut self) -> Fault {
         self.close = true;
@@ -206,9 +210,9 @@ impl Fault {
 
     /// 400: a body that did not come whole.
     fn broken(message: String) -> Fault {
-        let mut fault = Fault::bad_request(message).closing();
-        fault.hint = Some("send the whole body, as long as its head says");
-        fault
+        Fault::bad_request(message)
+            .closing()
+            .hinting("send the whole body, as long as its head says")
     }
 
     /// The reply to a request with this `X-Request-Id` (see [`request_id`]).
@@ -286,9 +290,8 @@ impl Fault {
 
 impl From<BadPath> for Fault {
     fn from(bad: BadPath) -> Fault {
-        let mut fault = Fault::bad_request(bad.to_string());
-        fault.hint = Some("write the path plainly, with %XX only inside a segment");
-        fault
+        Fault::bad_request(bad.to_string())
+            .hinting("write the path plainly, with %XX only inside a segment")
     }
 }
 

@@ -85,9 +85,9 @@ pub(super) async fn event_stream(proxy: &Proxy, parts: Box<Parts>) -> Response<B
 /// 503: no more streams than this.
 fn full() -> Fault {
     let message = "ojs-throttle has too many event streams open";
-    let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
-    fault.hint = Some("close streams that nobody reads, or come back after Retry-After");
-    fault.later(Duration::from_secs(5))
+    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        .hinting("close streams that nobody reads, or come back after Retry-After")
+        .later(Duration::from_secs(5))
 }
 
 /// What the client had last, as its `Last-Event-ID` says.

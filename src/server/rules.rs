@@ -116,9 +116,9 @@ fn media_type(value: &HeaderValue) -> Result<(), Fault> {
     }
     let message = "gRPC does not pass through ojs-throttle";
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    let mut fault = Fault::new(status, "unsupported_media_type", message);
-    fault.hint = Some("speak OJS over HTTP with JSON: limits are not enforced on gRPC");
-    Err(fault.closing())
+    Err(Fault::new(status, "unsupported_media_type", message)
+        .hinting("speak OJS over HTTP with JSON: limits are not enforced on gRPC")
+        .closing())
 }
 
 /// Refuses a `Connection` header that names a header with meaning: named headers do not reach the backend.
@@ -147,9 +147,9 @@ fn is_protected(name: &HeaderName) -> bool {
 }
 
 fn refuse(message: &str) -> Fault {
-    let mut fault = Fault::bad_request(message);
-    fault.hint = Some("send each header once and plainly: this could be read in two ways");
-    fault.closing()
+    Fault::bad_request(message)
+        .hinting("send each header once and plainly: this could be read in two ways")
+        .closing()
 }
 
 #[cfg(test)]

@@ -93,11 +93,6 @@ impl BoundedQueue {
         }
     }
 
-    /// Notes that a job waits again.
-    pub(in crate::pressure) fn came(&mut self, mark: Mark) {
-        self.estimate.came(1, mark);
-    }
-
     /// Notes that a job was stored that waits for `due`.
     pub(in crate::pressure) fn schedules(&mut self, due: Timestamp) {
         self.hidden.later += 1;
@@ -124,11 +119,6 @@ impl BoundedQueue {
         waited
     }
 
-    /// A job was given to us that may have been tried before.
-    pub(in crate::pressure) fn given(&mut self, job: &str) {
-        self.hidden.given(job);
-    }
-
     /// The jobs that are known to wait for a time, scheduled and retryable.
     pub(in crate::pressure) fn waits(&mut self, now: Now) -> [Waits; 2] {
         self.hidden(now);
@@ -149,11 +139,6 @@ impl BoundedQueue {
         self.used = now;
         self.share.take(1);
         self.drain.note(1, now);
-        self.gone(id);
-    }
-
-    /// Notes that this job waits no longer.
-    pub(in crate::pressure) fn gone(&mut self, id: &str) {
         self.members.left(id);
     }
 

@@ -24,10 +24,8 @@ pub(super) fn is_no_pages(headers: &HeaderMap) -> bool {
 /// The refusal of another Host.
 pub(super) fn refused() -> Fault {
     let message = "without the control token this takes an IP address or localhost as Host, as no web page sends it";
-    let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-    fault.hint =
-        Some("ask 127.0.0.1, or set server.control_token and send it as Authorization: Bearer");
-    fault
+    Fault::new(StatusCode::FORBIDDEN, "forbidden", message)
+        .hinting("ask 127.0.0.1, or set server.control_token and send it as Authorization: Bearer")
 }
 
 #[cfg(test)]

@@ -119,11 +119,8 @@ pub(super) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> 
     if sidecar.control.named.get(key).is_some() || is_set.is_some() {
         return Ok(());
     }
-    let usage = sidecar
-        .store
-        .usage(Space::Job, key, &Limits::default())
-        .await;
-    if usage?.is_some() {
+    let any = Limits::default();
+    if (sidecar.store.usage(Space::Job, key, &any).await?).is_some() {
         return Ok(());
     }
     let message = format!(
@@ -131,14 +128,12 @@ pub(super) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> 
         key.as_str(),
         template.as_str()
     );
-    let mut fault = Fault::field("key", &message);
-    fault.hint = Some(match template.constant() {
+    Err(Fault::field("key", &message).hinting(match template.constant() {
         Some(_) => "name the policy's key",
         None => {
             "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
         }
-    });
-    Err(fault)
+    }))
 }
 
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
@@ -242,8 +237,7 @@ pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Response<Bod
 async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
     let sidecar = &proxy.sidecar;
-    let look = look_at_keys(proxy, parts).await;
-    let look = look?;
+    let look = look_at_keys(proxy, parts).await?;
     let keys = known_keys(sidecar, &look);
     let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
     let shown: Vec<Key> = shown.take(per_page).cloned().collect();
@@ -252,9 +246,8 @@ async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     for key in &shown {
         // Each looks at all that is held.
         tokio::task::yield_now().await;
-        let state = state(sidecar, key, &look).await;
         // An override may have ended since the keys were gathered.
-        states.extend(state?);
+        states.extend(state(sidecar, key, &look).await?);
     }
     Ok(shape::list(&states, keys.len(), page, per_page))
 }
@@ -303,21 +296,17 @@ fn unknown_key(key: &str) -> Fault {
     const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit";
     if stands_for_queue(key) {
         let message = format!("{key:?} is no rate limit key: it stands for a queue as a whole");
-        let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-        fault.hint = Some(OF_QUEUES);
-        return fault;
+        return Fault::new(StatusCode::NOT_FOUND, "not_found", message).hinting(OF_QUEUES);
     }
     let message = format!(
         "no job that was claimed here, or enqueued here with limits of its own, has named the rate limit key {key:?} yet, no policy has it as it stands, no override is set for it, and nothing of it is used"
     );
-    let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-    fault.hint = Some(match key {
+    Fault::new(StatusCode::NOT_FOUND, "not_found", message).hinting(match key {
         "queue" => OF_QUEUES,
         _ => {
             "a policy's key is known once a worker has claimed a job with it, one that jobs bring once such a job is enqueued"
         }
-    });
-    fault
+    })
 }
 
 /// 405; `allow` are the methods that may be used.

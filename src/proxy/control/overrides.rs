@@ -120,9 +120,8 @@ pub(super) async fn set_limits(
         changed(sidecar, space, key);
     } else if told.is_some() {
         let message = format!("limits are set for {MAX_OVERRIDES} keys already");
-        let mut fault = Fault::new(StatusCode::CONFLICT, "conflict", message);
-        fault.hint = Some("take some away with DELETE, or give them an expires_at");
-        return Err(fault);
+        return Err(Fault::new(StatusCode::CONFLICT, "conflict", message)
+            .hinting("take some away with DELETE, or give them an expires_at"));
     }
     Ok(done)
 }
@@ -155,12 +154,11 @@ pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts, port: Port) -> Result<
     if on_loopback {
         return Err(host::refused());
     }
-    let mut fault = Fault::new(StatusCode::FORBIDDEN, "forbidden", message);
-    fault.hint = Some(match live.settings.control_token {
+    let hint = match live.settings.control_token {
         Some(_) => "send Authorization: Bearer and the text of server.control_token",
         None => otherwise,
-    });
-    Err(fault)
+    };
+    Err(Fault::new(StatusCode::FORBIDDEN, "forbidden", message).hinting(hint))
 }
 
 /// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
@@ -402,17 +400,14 @@ pub(super) fn one_queue(queue: &str) -> Result<(), Fault> {
         return Ok(());
     }
     let message = "must be the name of one queue, without * and ?";
-    let mut fault = Fault::field("queue", message);
-    fault.hint = Some("a [[queue]] of the file may name many queues by a pattern");
-    Err(fault)
+    let hint = "a [[queue]] of the file may name many queues by a pattern";
+    Err(Fault::field("queue", message).hinting(hint))
 }
 
 fn no_queue_limit(queue: &str) -> Fault {
     let message = format!("the queue {queue:?} has no limits of its own that were set over HTTP");
-    let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-    fault.hint =
-        Some("limits of a [[queue]] are changed in the file; those of HTTP are set with PUT");
-    fault
+    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+        .hinting("limits of a [[queue]] are changed in the file; those of HTTP are set with PUT")
 }
 
 pub(super) fn json(body: &[u8]) -> Result<Json<'_>, Fault> {

@@ -51,20 +51,17 @@ pub(in crate::proxy) async fn queue_config(
     }
     match ask_config(proxy, &parts, body.clone()).await {
         // Nobody has heard of it.
-        Ok(reply) if puts && has_no_route(reply.status) => unheard(proxy, &parts, reply, &body),
+        Ok(reply) if puts && has_no_route(reply.status) => unheard(&parts, reply, &body),
         Ok(reply) => with_limits(proxy, &parts, reply, queue),
         Err(error) => refuse(&parts, Fault::backend(&error)),
     }
 }
 
 /// The answer to a change of which nothing is ours, where the backend has no route for it.
-pub(super) fn unheard(_proxy: &Proxy, parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
+pub(super) fn unheard(parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
     match json(body).map(|body| body.kind()) {
         Ok(Kind::Object) => respond::theirs(reply),
-        Ok(_) => refuse(
-            parts,
-            Fault::bad_request("the body must be a JSON object".to_owned()),
-        ),
+        Ok(_) => refuse(parts, Fault::bad_request("the body must be a JSON object")),
         Err(fault) => refuse(parts, fault),
     }
 }

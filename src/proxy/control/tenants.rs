@@ -43,7 +43,7 @@ pub(in crate::proxy) async fn tenant(
         return respond::theirs(reply);
     }
     if alone && change.is_none() && parts.method == Method::PUT {
-        return queue_config::unheard(proxy, &parts, reply, &body);
+        return queue_config::unheard(&parts, reply, &body);
     }
     let mut changed = false;
     if let Some(most) = change {

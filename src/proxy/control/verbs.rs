@@ -117,9 +117,8 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
 
 fn unknown() -> Fault {
     let message = "here are /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
-    let mut fault = Fault::new(StatusCode::NOT_FOUND, "not_found", message);
-    fault.hint = Some("use one of these; KEY is a key of GET /ojs/v1/rate-limits");
-    fault
+    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+        .hinting("use one of these; KEY is a key of GET /ojs/v1/rate-limits")
 }
 
 /// What is changed of a key.

@@ -77,9 +77,8 @@ pub(super) fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
         }
         JsonError::Malformed(_) => return None,
     };
-    let mut fault = Fault::bad_request(why);
-    fault.hint = Some("send JSON as RFC 8259 has it: in UTF-8, without a byte order mark");
-    Some(fault)
+    let hint = "send JSON as RFC 8259 has it: in UTF-8, without a byte order mark";
+    Some(Fault::bad_request(why).hinting(hint))
 }
 
 /// Whether a body is JSON in UTF-16 or UTF-32: then a character of its first two has a NUL byte.
