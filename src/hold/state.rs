@@ -11,7 +11,7 @@ use super::offer::Offer;
 use super::places::Amount;
 use super::queue::Queue;
 use super::{Held, Lane, Refusal, Wakes};
-use crate::store::Gen;
+use crate::store::{Claimed, Gen};
 
 /// Where a known job is.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub(super) struct State {
     /// How many jobs have come so far.
     pub(super) came: u64,
     /// The claims that came since they were last taken from here to be named to the store.
-    pub(super) unnamed: Vec<(Arc<str>, Gen)>,
+    pub(super) unnamed: Vec<Claimed>,
 }
 
 impl State {
@@ -128,8 +128,7 @@ impl State {
     pub(super) fn add(&mut self, mut held: Held) {
         self.came += 1;
         held.place = self.came;
-        let claimed = &held.claimed;
-        self.unnamed.push((claimed.job.clone(), claimed.generation));
+        self.unnamed.push(held.claimed.clone());
         self.enter(held);
     }
 

@@ -337,17 +337,11 @@ impl Hold {
         }
         let mut state = self.state();
         let mut unnamed = std::mem::take(&mut state.unnamed);
-        unnamed.retain(|(job, generation)| {
-            let known = state.jobs.get(job);
-            known.is_some_and(|known| known.generation == *generation && !known.is_picked())
+        unnamed.retain(|claimed| {
+            let known = state.jobs.get(&claimed.job);
+            known.is_some_and(|known| known.generation == claimed.generation && !known.is_picked())
         });
-        if unnamed.is_empty() {
-            return Vec::new();
-        }
-        let unnamed: HashSet<Gen> = unnamed.into_iter().map(|(_, of)| of).collect();
-        let claims = state.each().map(|held| &held.claimed);
-        let claims = claims.filter(|claimed| unnamed.contains(&claimed.generation));
-        claims.cloned().collect()
+        unnamed
     }
 
     /// The waiting jobs whose limits are of an earlier edition of the policies.

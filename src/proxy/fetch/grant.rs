@@ -70,7 +70,9 @@ impl Fetch {
     /// be claimed. Once begun it comes to its end although the worker hangs up.
     pub(super) async fn grant(&mut self, want: usize) -> Option<HandOut> {
         let sidecar = &self.proxy.sidecar;
-        let (now, most) = (sidecar.store.now(), self.picks.max(want.saturating_mul(2)));
+        // A few more than are wanted, in case some are refused; if that was too few, twice as many next time.
+        let most = self.picks.max(want.saturating_add(want.div_ceil(4)));
+        let now = sidecar.store.now();
         let mut picked = Vec::new();
         for lane in self.sections.iter().flat_map(|section| &section.lanes) {
             if !sidecar.fetching.paused.has(&lane.queue) {
