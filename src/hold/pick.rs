@@ -22,8 +22,8 @@ use crate::store::{Claimed, Gen};
 #[derive(Debug)]
 pub struct Pick {
     hold: Arc<Hold>,
-    held: Held,
-    has_ended: bool,
+    /// There until it ends, and boxed because picks are moved about.
+    held: Option<Box<Held>>,
 }
 
 /// A refusal of a picked job: it holds for its whole group.
@@ -69,14 +69,19 @@ pub struct Doomed {
 impl Deref for Pick {
     type Target = Held;
 
+    #[expect(
+        clippy::expect_used,
+        reason = "taken out only by what ends the pick, which takes the pick itself"
+    )]
     fn deref(&self) -> &Held {
-        &self.held
+        self.held.as_ref().expect("a pick that has not ended")
     }
 }
 
 impl DerefMut for Pick {
+    #[expect(clippy::expect_used, reason = "as above")]
     fn deref_mut(&mut self) -> &mut Held {
-        &mut self.held
+        self.held.as_mut().expect("a pick that has not ended")
     }
 }
 
@@ -89,16 +94,16 @@ impl Deref for Doomed {
 }
 
 impl Pick {
-    fn end(mut self) -> Held {
-        self.has_ended = true;
-        // Shared, not copied: a job is small but for its texts.
-        self.held.clone()
+    /// Ends it, whatever that means for its job.
+    fn end(mut self) -> Option<Held> {
+        self.held.take().map(|held| *held)
     }
 
     /// A limit refused it, or nobody could say: it waits again.
-    pub fn refuse(self, refusal: Refusal) {
-        let hold = Arc::clone(&self.hold);
-        hold.put_back(self.end(), Some(refusal));
+    pub fn refuse(mut self, refusal: Refusal) {
+        if let Some(held) = self.held.take() {
+            self.hold.put_back(*held, Some(refusal));
+        }
     }
 
     /// Its claim is over, and the hold forgets it.
@@ -110,7 +115,7 @@ impl Pick {
     /// It is to be ended instead of started. `None`: its claim was replaced or forgotten meanwhile.
     pub fn doom(self) -> Option<Doomed> {
         let hold = Arc::clone(&self.hold);
-        let held = self.end();
+        let held = self.end()?;
         {
             let mut state = hold.state();
             let known = state.jobs.get_mut(&held.claimed.job);
@@ -124,8 +129,8 @@ impl Pick {
 
 impl Drop for Pick {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.hold.put_back(self.held.clone(), None);
+        if let Some(held) = self.held.take() {
+            self.hold.put_back(*held, None);
         }
     }
 }
@@ -154,8 +159,7 @@ impl Hold {
         state.take_in_hand(&jobs);
         let picks = jobs.into_iter().map(|held| Pick {
             hold: Arc::clone(self),
-            held,
-            has_ended: false,
+            held: Some(Box::new(held)),
         });
         picks.collect()
     }
@@ -194,8 +198,8 @@ impl Hold {
     /// may not, because they were hidden, replaced or forgotten meanwhile, stay among the picks.
     pub fn start(&self, picks: &mut Vec<Pick>) -> Vec<Held> {
         let mut state = self.state();
-        let start = |pick: &mut Pick| state.start(&pick.held);
-        picks.extract_if(.., start).map(Pick::end).collect()
+        let start = |pick: &mut Pick| state.start(pick);
+        picks.extract_if(.., start).filter_map(Pick::end).collect()
     }
 
     fn put_back(&self, mut held: Held, refused: Option<Refusal>) {

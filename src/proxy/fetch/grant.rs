@@ -80,7 +80,9 @@ impl Fetch {
                 picked.append(&mut sidecar.hold.pick(lane, want, left, now));
             }
         }
-        claim::name_claims(sidecar);
+        if picked.len() < want {
+            claim::name_claims(sidecar);
+        }
         if picked.is_empty() {
             let may_come = self.sections.iter().any(|section| !section.spent);
             return may_come.then(|| HandOut::new(self.proxy.clone()));
@@ -93,7 +95,13 @@ impl Fetch {
         }
         let (scope, visibility) = (self.wanted.scope, self.wanted.visibility());
         let granted = boxed(|| self.proxy.clone().granted(scope, picked, want, visibility));
-        Some(to_the_end(&sidecar.tasks.left, granted).await)
+        let out = to_the_end(&sidecar.tasks.left, granted).await;
+        // Slots of earlier claims may be what is missing. Where nothing is, most jobs of a claim are asked for before
+        // anybody has to name them.
+        if out.len() < want {
+            claim::name_claims(sidecar);
+        }
+        Some(out)
     }
 }
 
