@@ -202,7 +202,7 @@ pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
         .settings("[hold]\nidle = '10m'")
         .start()
         .await;
-    let one = w.hands("one");
+    let one = w.hands("one").visibility(30_000);
     let (out, held) = one_out_one_held(&w, &one).await;
     w.pass(1_500 + ctx.seed * 100).await;
     one.ack(&out).await;
@@ -239,7 +239,7 @@ pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
 /// asked for another one to go with it: it stays, and goes out when the queue runs again.
 pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(ONE).start().await;
-    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (one, two) = (w.hands("one").visibility(30_000), w.hands("two"));
     let (out, held) = one_out_one_held(&w, &one).await;
     w.pass(1_500).await;
     one.ack(&out).await;

@@ -418,7 +418,7 @@ pub async fn backend_restarts(ctx: Ctx) -> Judge {
 pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(CONCURRENCY).start().await;
     let ids = w.enqueue_all(4, |_| job()).await;
-    let (one, two) = (w.hands("one"), w.hands("two"));
+    let (one, two) = (w.hands("one").visibility(30_000), w.hands("two"));
     let first = one.fetch(&["mail"], 4).await.unwrap_or_default();
     w.backend.take_back(&ids[2]).await;
     if ctx.even() {

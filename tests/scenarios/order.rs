@@ -84,7 +84,7 @@ pub async fn kept_without_a_word(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(limits).start().await;
     let one = |_| Job::new("a.b").queue("mail").meta("tenant", json!("a"));
     let ids = w.enqueue_all(8, |nth| one(nth).label("k:a")).await;
-    let hands = w.hands("one");
+    let hands = w.hands("one").visibility(30_000);
     let first = hands.fetch(&["mail"], 8).await.unwrap_or_default();
     // From now on each is proven before it goes out.
     w.pass(1_500 + ctx.seed * 70).await;
