@@ -433,3 +433,20 @@ async fn what_went_for_a_refused_job_is_gone() {
     assert_eq!(backend.asked(Method::POST, "/fetch"), 1);
     sidecar.stop().await;
 }
+
+/// By bytes as many go as the new job needs, which may be more than one.
+#[tokio::test(start_paused = true)]
+async fn a_long_job_needs_the_bytes_of_several() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let size = job("q").to_string().len();
+    let bounds = json!({"max_size_bytes": 4 * size, "strategy": "drop_oldest"});
+    client.bound("q", bounds).await;
+    let jobs = client.fill("q", 4).await;
+    let mut long = job("q");
+    long["args"] = json!(["x".repeat(size)]);
+    client.enqueue(long).await;
+    let gone = states(&client, &jobs).await;
+    let gone: Vec<bool> = gone.iter().map(|state| is_gone(state)).collect();
+    assert_eq!(gone, [true, true, true, false], "it is longer than two");
+    pair.stop().await;
+}
