@@ -128,21 +128,21 @@ pub(super) async fn set_limits(
 
 /// Where a request came in.
 #[derive(Clone, Copy)]
-pub(super) enum Port {
+pub(super) enum ListenerPort {
     Data,
     Admin,
 }
 
 /// Whether this request may change limits.
-pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts, port: Port) -> Result<(), Fault> {
+pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts, port: ListenerPort) -> Result<(), Fault> {
     let live = sidecar.live();
     let (on_loopback, message, otherwise) = match port {
-        Port::Data => (
+        ListenerPort::Data => (
             live.settings.is_on_loopback(),
             "limits may be changed on a loopback listener or with the control token only",
             "set server.control_token, or listen on 127.0.0.1",
         ),
-        Port::Admin => (
+        ListenerPort::Admin => (
             live.settings.is_admin_on_loopback(),
             "this is for an admin port on loopback or with the control token only",
             "set server.control_token, or admin_listen on 127.0.0.1",
@@ -260,7 +260,7 @@ fn wanted(proxy: &Proxy, parts: &Parts, body: &[u8]) -> Result<Option<Override>,
     if !matches!(parts.method, Method::PUT | Method::DELETE) {
         return Err(not_allowed("GET, HEAD, PUT, DELETE"));
     }
-    may_write(&proxy.sidecar, parts, Port::Data)?;
+    may_write(&proxy.sidecar, parts, ListenerPort::Data)?;
     if parts.method == Method::DELETE {
         return Ok(None);
     }

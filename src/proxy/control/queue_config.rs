@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::overrides::{Port, field, json, one_queue};
+use super::overrides::{ListenerPort, field, json, one_queue};
 use super::{settings, shape};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
@@ -83,7 +83,7 @@ fn read_config(
     if wanted.limits.is_silent() && wanted.bounds.is_none() {
         return Ok(None);
     }
-    overrides::may_write(&proxy.sidecar, parts, Port::Data)?;
+    overrides::may_write(&proxy.sidecar, parts, ListenerPort::Data)?;
     if wanted.sets_something() {
         one_queue(queue)?;
     }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response};
 
-use super::overrides::{Port, field, json};
+use super::overrides::{ListenerPort, field, json};
 use super::queue_config::has_no_route;
 use super::settings;
 use crate::json::{Json, Kind, Splice, quote};
@@ -90,7 +90,7 @@ fn tenant_change(
     if change.is_some() {
         // The ids of tenants look as keys do (5.2).
         Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
-        overrides::may_write(&proxy.sidecar, parts, Port::Data)?;
+        overrides::may_write(&proxy.sidecar, parts, ListenerPort::Data)?;
     }
     Ok(change)
 }

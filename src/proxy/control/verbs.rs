@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::overrides::{Port, field, json};
+use super::overrides::{ListenerPort, field, json};
 use super::shape::rfc3339;
 use crate::json::quote;
 use crate::limit::{Key, Space, Timestamp};
@@ -57,7 +57,7 @@ async fn do_verb(
         (&Method::DELETE, _) => false,
         _ => return Err(verb.not_allowed()),
     };
-    overrides::may_write(sidecar, parts, Port::Admin)?;
+    overrides::may_write(sidecar, parts, ListenerPort::Admin)?;
     let key = ojs::decoded(key).unwrap_or_default();
     let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
     let until = match set {
