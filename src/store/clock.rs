@@ -68,14 +68,22 @@ pub(super) struct ServerClock {
 }
 
 impl ServerClock {
-    /// `given`: the server goes by this clock too.
-    pub(super) fn new(own: Clock, given: bool) -> ServerClock {
+    /// `own` is this host's, for the time before the first answer.
+    pub(super) fn new(own: Clock) -> ServerClock {
         ServerClock {
-            given: given.then(|| own.clone()),
+            given: None,
             own,
             ahead: AtomicI64::new(0),
             sure: Mutex::default(),
             set_back: AtomicI64::new(-1),
+        }
+    }
+
+    /// The server goes by this clock too, in tests.
+    pub(super) fn given(clock: Clock) -> ServerClock {
+        ServerClock {
+            given: Some(clock.clone()),
+            ..ServerClock::new(clock)
         }
     }
 

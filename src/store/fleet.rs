@@ -76,10 +76,14 @@ impl Alone {
         self.news.load(Ordering::Acquire)
     }
 
-    /// What a look has found.
-    pub(super) fn found(&self, asked: u64, alone: bool) {
-        let found = if alone { asked } else { u64::MAX };
-        self.found.store(found, Ordering::Release);
+    /// A look has found nobody.
+    pub(super) fn found_nobody(&self, asked: u64) {
+        self.found.store(asked, Ordering::Release);
+    }
+
+    /// A look has found others.
+    pub(super) fn found_others(&self) {
+        self.found.store(u64::MAX, Ordering::Release);
     }
 
     /// Whether it is the only one, as far as is known.
@@ -232,13 +236,13 @@ mod tests {
     fn news_that_come_while_a_look_is_under_way_are_newer_than_it() {
         let alone = Alone::default();
         assert!(!alone.is(), "nobody has looked");
-        alone.found(alone.ask(), true);
+        alone.found_nobody(alone.ask());
         assert!(alone.is());
         let asked = alone.ask();
         alone.doubt();
-        alone.found(asked, true);
+        alone.found_nobody(asked);
         assert!(!alone.is());
-        alone.found(alone.ask(), false);
+        alone.found_others();
         assert!(!alone.is());
     }
 

@@ -24,6 +24,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
+use super::clock::ServerClock;
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
 use super::{Clock, Place, StoreError};
@@ -56,23 +57,22 @@ pub struct Config {
 /// A store that is not connected yet. `clock` is this host's, for the time before the first answer. Must
 /// be called in a runtime, whose tasks have the connections.
 pub fn open(config: Config, clock: Clock) -> SqlStore {
-    start(config, clock, false)
+    start(config, ServerClock::new(clock))
 }
 
 /// A store whose server goes by this clock instead of its own, for tests.
 pub fn given(config: Config, clock: Clock) -> SqlStore {
-    start(config, clock, true)
+    start(config, ServerClock::given(clock))
 }
 
-fn start(config: Config, clock: Clock, given: bool) -> SqlStore {
-    let timeout = config.timeout;
-    let given_clock = given.then(|| clock.clone());
-    SqlStore::new(clock, given, timeout, |news| {
+fn start(config: Config, clock: ServerClock) -> SqlStore {
+    let (timeout, given) = (config.timeout, clock.given.clone());
+    SqlStore::new(clock, timeout, |news| {
         let (post, jobs) = channel(WAITING);
         let jobs = Arc::new(tokio::sync::Mutex::new(jobs));
         let gone = Arc::new(AtomicU64::new(0));
         for _ in 0..CONNECTIONS {
-            let server = Server::new(&config, given_clock.clone(), gone.clone());
+            let server = Server::new(&config, given.clone(), gone.clone());
             tokio::spawn(work(server, jobs.clone()));
         }
         let owner = config.owner.clone();

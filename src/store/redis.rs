@@ -22,6 +22,7 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
+use super::clock::ServerClock;
 use super::fleet::BEAT;
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::remote::{News, Remote, heard, put_back};
@@ -70,15 +71,15 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store that is not connected yet. `clock` is this host's, for the time before the first answer.
     pub fn new(config: Config, clock: Clock) -> RedisStore {
-        RedisStore::on(config, clock, false)
+        RedisStore::on(config, ServerClock::new(clock))
     }
 
     /// A store whose server goes by this clock instead of its own, for tests.
     pub fn given(config: Config, clock: Clock) -> RedisStore {
-        RedisStore::on(config, clock, true)
+        RedisStore::on(config, ServerClock::given(clock))
     }
 
-    fn on(config: Config, own: Clock, given: bool) -> RedisStore {
+    fn on(config: Config, clock: ServerClock) -> RedisStore {
         let (told, news) = unbounded_channel();
         let prefix = format!("{{{}}}:", config.namespace);
         let channel = format!("{prefix}wake");
@@ -89,7 +90,7 @@ impl RedisStore {
             owner: config.owner.into(),
             epoch: Mutex::default(),
             wrote: AtomicU64::new(0),
-            remote: Remote::new(own, given),
+            remote: Remote::new(clock),
             news: tokio::sync::Mutex::new(news),
             told,
         }

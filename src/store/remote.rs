@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::anew::Anew;
-use super::clock::{Clock, ServerClock};
+use super::clock::ServerClock;
 use super::fleet::Alone;
 use super::record::{self, Kept};
 use super::{Change, Claimed, Ledger, Overrides, Place, Row, Standing, StoreError, Verdict, Wake};
@@ -27,10 +27,9 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// `clock` is this host's, for the time before the first answer; `given`: the store goes by it too, in tests.
-    pub(super) fn new(clock: Clock, given: bool) -> Remote {
+    pub(super) fn new(clock: ServerClock) -> Remote {
         Remote {
-            clock: ServerClock::new(clock, given),
+            clock,
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
             anew: Anew::default(),
@@ -78,7 +77,10 @@ impl Remote {
     /// what [`Alone::ask`] said before the store was asked.
     pub(super) fn met(&self, asked: u64, siblings: usize, nobody: bool) {
         self.siblings.store(siblings, Ordering::Relaxed);
-        self.alone.found(asked, nobody);
+        match nobody {
+            true => self.alone.found_nobody(asked),
+            false => self.alone.found_others(),
+        }
     }
 
     /// Which edition of the overrides was read.

@@ -23,6 +23,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Error, ErrorCode};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::clock::ServerClock;
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
 use super::{Clock, Place, StoreError};
@@ -69,19 +70,19 @@ pub fn path(url: &str) -> Result<PathBuf, &'static str> {
 
 /// A store on a file, which is opened when it is first asked. `clock` is that of this process.
 pub fn open(config: Config, clock: Clock) -> SqlStore {
-    start(config, clock, false)
+    start(config, ServerClock::new(clock))
 }
 
 /// A store that goes by this clock alone, for tests.
 pub fn given(config: Config, clock: Clock) -> SqlStore {
-    start(config, clock, true)
+    start(config, ServerClock::given(clock))
 }
 
-fn start(config: Config, clock: Clock, given: bool) -> SqlStore {
-    let timeout = config.timeout;
-    SqlStore::new(clock.clone(), given, timeout, |news| {
+fn start(config: Config, clock: ServerClock) -> SqlStore {
+    let (timeout, own) = (config.timeout, clock.own.clone());
+    SqlStore::new(clock, timeout, |news| {
         let (post, jobs) = sync_channel(WAITING);
-        let file = File::new(config, clock);
+        let file = File::new(config, own);
         let thread = std::thread::Builder::new().name("sqlite".to_owned());
         if let Err(error) = thread.spawn(move || work(file, &jobs, &news)) {
             // Who asks is told that it was closed.

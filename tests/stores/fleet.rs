@@ -28,6 +28,13 @@ async fn heard(store: &dyn Ledger, wanted: impl Fn(&Wake) -> bool) {
     heard.expect("nothing was heard");
 }
 
+/// The store as a sidecar sees it that hears of what others do from now on: what was said before is lost.
+async fn listening(rig: &dyn Rig, owner: &str) -> Arc<dyn Ledger> {
+    let store = rig.open(owner).await;
+    heard(&*store, |wake| *wake == Wake::All).await;
+    store
+}
+
 fn names(rows: &[Row]) -> Vec<&str> {
     rows.iter().map(|row| &*row.claimed.job).collect()
 }
@@ -67,7 +74,7 @@ pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {
 }
 
 pub async fn a_freed_slot_is_heard_of(rig: &dyn Rig) {
-    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&*a, claimed("1", 1, &one)).await));
     let freed = Wake::Freed(vec![(Space::Job, one[0].key.clone())]);
@@ -79,7 +86,7 @@ pub async fn a_freed_slot_is_heard_of(rig: &dyn Rig) {
 }
 
 pub async fn a_held_job_is_reached_through_any_sidecar(rig: &dyn Rig) {
-    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let free = [limited("k", Some(9), None, None)];
     a.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
     let row = Wake::Row { job: "1".into() };
@@ -96,7 +103,7 @@ pub async fn a_held_job_is_reached_through_any_sidecar(rig: &dyn Rig) {
 }
 
 pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
-    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let free = [limited("k", Some(9), None, None)];
     let mut job = claimed("1", 1, &free);
     job.scope = 7;
@@ -450,7 +457,7 @@ pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
 
 /// Its owner offered it and is gone: siblings have it while its claim is sure to stand.
 pub async fn what_a_dead_sidecar_offered_is_found(rig: &dyn Rig) {
-    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let free = [limited("k", Some(9), None, None)];
     let mut held = claimed("held", 1, &free);
     held.visibility = 21 * SECOND;
@@ -703,7 +710,7 @@ pub async fn settings_made_over_http_are_told_to_all(rig: &dyn Rig) {
 }
 
 pub async fn a_paused_queue_is_heard_of(rig: &dyn Rig) {
-    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     for paused in [true, false] {
         a.pause("mail", paused).await.unwrap();
         let queue = "mail".into();

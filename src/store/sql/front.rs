@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
+use super::super::clock::ServerClock;
 use super::super::fleet::{BEAT, kept_name};
 use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::super::remote::{News, Remote, heard, put_back};
 use super::super::{
-    Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
-    record,
+    Answer, Change, Claimed, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish, record,
 };
 use super::{Job, Op, Reply};
 use crate::limit::{Key, Reserved, Space, Timestamp};
@@ -62,11 +62,9 @@ pub struct SqlStore {
 }
 
 impl SqlStore {
-    /// `given`: the database goes by the clock too, in tests. `news` makes who works from where the news of
-    /// others go: lines as `freed`, `row`, `offered`, `paused`, `joined`, `over` and `all`.
+    /// `work` makes who works from where the news of others go: lines as `freed`, `row`, `offered`, `paused`, `joined`, `over` and `all`.
     pub(in crate::store) fn new(
-        clock: Clock,
-        given: bool,
+        clock: ServerClock,
         timeout: Duration,
         work: impl FnOnce(UnboundedSender<String>) -> Post,
     ) -> SqlStore {
@@ -76,7 +74,7 @@ impl SqlStore {
             timeout,
             epoch: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
-            remote: Remote::new(clock, given),
+            remote: Remote::new(clock),
             news: tokio::sync::Mutex::new(news),
             told,
         }
@@ -165,7 +163,7 @@ impl SqlStore {
         };
         self.remote.clock.is_ahead(ahead);
         self.remote.met(asked, siblings, alone);
-        let beat_at = match self.forget(more).await {
+        let beat_at = match more && self.forget().await {
             true => told.now,
             false => told.now.plus(BEAT),
         };
@@ -185,17 +183,16 @@ impl SqlStore {
 
     /// Forgets keys that nobody uses as fast as new ones come, some in each transaction. Says whether there
     /// are more still.
-    async fn forget(&self, mut more: bool) -> bool {
+    async fn forget(&self) -> bool {
         for _ in 0..ROUNDS {
-            if !more {
-                break;
-            }
             let found = Vec::new();
             let told = self.ask(Op::Forget { found }).await;
             // If this fails, there is another time.
-            more = told.is_ok_and(|told| matches!(told.reply, Reply::Done(true)));
+            if !told.is_ok_and(|told| matches!(told.reply, Reply::Done(true))) {
+                return false;
+            }
         }
-        more
+        true
     }
 
     /// Makes one change, or many that nobody waits to hear of one by one.
