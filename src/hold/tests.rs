@@ -1097,6 +1097,14 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     // The backend gives one again.
     hold.add(vec![numbered("3", 9)]);
     assert_eq!(named(&hold), ["3"]);
+    // Of what has all gone out nothing is kept.
+    hold.add(vec![numbered("5", 5)]);
+    for id in ["1", "2", "3", "4", "5"] {
+        hold.forget(id);
+    }
+    assert!(hold.is_empty());
+    assert!(named(&hold).is_empty());
+    assert!(hold.state().unnamed.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

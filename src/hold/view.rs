@@ -332,9 +332,7 @@ impl Hold {
     /// The claims of which the store has not heard: those that came since this was last asked, but for picked ones,
     /// for which the question of their start is the first word.
     pub fn take_unnamed(&self) -> Vec<Claimed> {
-        if self.is_empty() {
-            return Vec::new();
-        }
+        // Also where nothing is held any more: they are not kept for longer than until the next look.
         let mut state = self.state();
         let mut unnamed = std::mem::take(&mut state.unnamed);
         unnamed.retain(|claimed| {
