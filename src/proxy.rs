@@ -28,7 +28,7 @@ use crate::config::{
     UpstreamSettings,
 };
 use crate::events::Events;
-use crate::hold::{Amount, Hold};
+use crate::hold::{Amount, Held, Hold};
 use crate::limit::{Space, Timestamp};
 use crate::metrics::{Counted, Metrics};
 use crate::ojs;
@@ -282,14 +282,13 @@ impl Sidecar {
         Some(ended)
     }
 
-    /// Undoes a start. `false`: the job is not ours any more.
-    async fn back(&self, claimed: &Claimed) -> bool {
-        let (job, claim) = (&claimed.job, claimed.generation);
-        match self.store.back(job, claim).await {
-            // What was sent twice was done the first time.
-            Ok(false) => self.store.is_shared() && siblings::owns(self, job, claim).await,
-            // A store that did not hear of it hears of it before the job is asked for again.
-            Ok(true) | Err(_) => true,
+    /// Undoes the start of a job that is held again. A store that does not hear of it hears of it before the job is
+    /// asked for again.
+    async fn back(&self, held: &mut Held) {
+        let (job, claim) = (&held.claimed.job, held.claimed.generation);
+        if let Ok(false) = self.store.back(job, claim).await {
+            // It was undone before, or it has ended: the backend says which, before it goes out.
+            held.doubt();
         }
     }
 
@@ -303,10 +302,11 @@ impl Sidecar {
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.
     async fn lose(&self, claimed: &Claimed) {
+        let was_offered = self.hold.is_offered(claimed);
         let was_held = self.forget_held(claimed);
         let ended = self.end(&claimed.job, Some(claimed.generation)).await;
-        let was_ours = ended.is_some() || self.store.is_lost() || self.store.siblings() == 0;
-        if was_held && was_ours {
+        let was_ours = !was_offered || ended.is_some() || self.store.siblings() == 0;
+        if was_held && (was_ours || self.store.is_lost()) {
             self.count_lost();
         }
     }

@@ -13,8 +13,10 @@
 //!   carries the time on the store's clock past which the store refuses it, so that [`Ledger::back`] after
 //!   a [`Ledger::take`] that nobody heard of leaves nothing behind.
 //! * **Rows end by deed, never by time alone.** A row is its owner's. When the row of a job that is out is overdue,
-//!   any sidecar may look after it ([`Ledger::due`]). A held job goes to a sibling only after its holder has offered
-//!   it ([`Change::until`], [`Change::Own`]), and the holder gets it back in the same way.
+//!   any sidecar may look after it ([`Ledger::due`]).
+//! * **A held job is its holder's alone, and has no row.** It goes to a sibling only after its holder has offered it
+//!   ([`Change::Offer`], [`Change::Own`]), and the holder gets it back in the same way. How many are held of a queue
+//!   each sidecar says itself ([`Change::Holds`]).
 //! * **A store that forgot says so** ([`StoreError::Wiped`]), and starts nothing until the sidecar has put
 //!   back what it knows ([`Ledger::announce`]).
 //!
@@ -56,7 +58,7 @@ mod step;
 pub use crate::limit::Room;
 pub use answer::Answer;
 pub use clock::Clock;
-pub use fleet::{NUMBER_LASTS, Number, Step, Wake};
+pub use fleet::{HOLDS_LAST, NUMBER_LASTS, Number, Step, Wake};
 pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, RowsOf, Standing};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
 pub use row::{Claim, Claimed, Gen, Known, OFFERED, Place, Row};
@@ -101,7 +103,7 @@ pub enum Verdict {
     },
     /// Not asked: enough others started.
     Unasked,
-    /// The row is hidden, or belongs to another owner or a newer claim; or the store cannot keep it.
+    /// The job has a row: it is out, it is offered, or there is a newer claim. Or the store cannot keep its row.
     Lost,
 }
 
@@ -117,7 +119,7 @@ pub struct Taken {
 /// A change to what the store keeps.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Move a row's `until` (and its visibility) if its claim is still this one.
+    /// Move the `until` (and the visibility) of a row that is out, if its claim is still this one.
     Until {
         /// The row's job.
         job: Arc<str>,
@@ -128,12 +130,17 @@ pub enum Change {
         /// In microseconds.
         visibility: u64,
     },
-    /// Hide a held row (or show it again).
-    Hidden {
-        /// The row's job.
+    /// A call that may end this job is on its way, or is over, and no row says who has the job: siblings are told.
+    Doubt {
+        /// The job.
         job: Arc<str>,
-        /// Whether it is to be hidden.
-        hidden: bool,
+    },
+    /// We hold so many jobs of a queue; siblings that count its depth add them. Told again within [`HOLDS_LAST`].
+    Holds {
+        /// The queue.
+        queue: Arc<str>,
+        /// How many.
+        jobs: u64,
     },
     /// No starts of this job key before `until` (section 9.1); an earlier time than now opens it.
     Shut {
@@ -158,9 +165,10 @@ pub enum Change {
         /// The job key.
         key: Key,
     },
-    /// A job that is out with a worker already (found after a restart): it takes its slots whatever
+    /// A job that is out with a worker already (found after a restart, or put back): it takes its slots whatever
     /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
-    /// held row of the same one.
+    /// held row of the same one. [`Gen::ADOPTED`]: nobody knows its claim, and it ends as soon as somebody names the
+    /// job in [`Ledger::take`].
     Adopt {
         /// What the row says.
         claimed: Claimed,
@@ -184,8 +192,13 @@ pub enum Change {
         /// What it says.
         text: Option<Arc<str>>,
     },
-    /// The held row becomes ours, under a claim number of our own: its owner has no worker for it, or is
-    /// gone. Only if its claim is still this one.
+    /// Siblings may have a held job of ours: it has a row from now on, [`OFFERED`], in place of those of older claims.
+    Offer {
+        /// What the row says.
+        claimed: Claimed,
+    },
+    /// An offered row becomes ours, under a claim number of our own; it ends when we name the job in
+    /// [`Ledger::take`]. Only if its claim is still the one that was offered, or ours: then it was done before.
     Own {
         /// The row's job.
         job: Arc<str>,
@@ -193,7 +206,7 @@ pub enum Change {
         generation: Gen,
         /// The row's claim from now on: higher, so that the former owner's operations do nothing.
         next: Gen,
-        /// When we must look again.
+        /// When that claim is over.
         until: Timestamp,
     },
     /// A queue is paused or resumed, and siblings are told.
@@ -208,8 +221,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The row of a claimed job is looked at again then. [`OFFERED`]: its owner offers it to siblings, and keeps it
-    /// until one takes it.
+    /// The row of a job that is out is looked at again then.
     pub fn until(claimed: &Claimed, until: Timestamp) -> Change {
         Change::Until {
             job: claimed.job.clone(),

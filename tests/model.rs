@@ -24,7 +24,8 @@ enum Step {
     },
     Back(u8),
     End(u8, bool),
-    Hide(u8, bool),
+    Offer(u8),
+    Own(u8, u64),
     Adopt(u8, Vec<Limited>),
     Shut(u8, u64),
     Until(u8, u64),
@@ -43,7 +44,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (prop::collection::vec(ask, 1..4), 0..4_usize).prop_map(|(jobs, want)| Step::Take { jobs, want }),
         3 => (0..6_u8).prop_map(Step::Back),
         3 => (0..6_u8, any::<bool>()).prop_map(|(job, any)| Step::End(job, any)),
-        1 => (0..6_u8, any::<bool>()).prop_map(|(job, hidden)| Step::Hide(job, hidden)),
+        1 => (0..6_u8).prop_map(Step::Offer),
+        1 => (0..6_u8, 0..3_u64).prop_map(|(job, more)| Step::Own(job, more)),
         1 => (0..6_u8, prop::collection::vec(limited_by(3), 0..3)).prop_map(|(job, limited)| Step::Adopt(job, limited)),
         1 => (0..3_u8, 0..300_000_u64).prop_map(|(key, time)| Step::Shut(key, time)),
         1 => (0..6_u8, 0..300_000_u64).prop_map(|(job, time)| Step::Until(job, time)),
@@ -104,7 +106,7 @@ impl Both {
                 let generation = Gen(self.claims[usize::from(*job)]);
                 let name = format!("job-{job}");
                 let back = self.store.back(&name, generation).await.unwrap();
-                assert_eq!(back, self.model.back(&name, generation, now));
+                assert_eq!(back, self.model.back(&name, generation));
             }
             Step::End(job, any) => {
                 let generation = (!any).then(|| Gen(self.claims[usize::from(*job)]));
@@ -117,22 +119,27 @@ impl Both {
                     "ended twice"
                 );
             }
-            Step::Hide(job, hidden) => {
+            Step::Offer(job) => {
+                let claimed = self.claimed(*job, &[]);
+                let expected = self.model.offer(&claimed, now);
+                assert_eq!(self.set(Change::Offer { claimed }).await, expected);
+            }
+            Step::Own(job, more) => {
                 let name = format!("job-{job}");
-                let row = self
-                    .model
-                    .rows
-                    .get_mut(&name)
-                    .filter(|r| r.place == Place::Held && r.hidden != *hidden);
-                let expected = row.map(|row| row.hidden = *hidden).is_some();
-                assert_eq!(
-                    self.set(Change::Hidden {
-                        job: name.as_str().into(),
-                        hidden: *hidden
-                    })
-                    .await,
-                    expected
-                );
+                let claim = &mut self.claims[usize::from(*job)];
+                let (generation, next) = (Gen(*claim), Gen(*claim + more));
+                let until = now.plus(1_000);
+                let done = self.model.own(&name, generation, next, until);
+                // From then on this is the job's claim.
+                *claim += if done { *more } else { 0 };
+                let own = Change::Own {
+                    job: name.as_str().into(),
+                    generation,
+                    next,
+                    until,
+                };
+                assert_eq!(self.set(own.clone()).await, done);
+                assert_eq!(self.set(own).await, done, "the second time as the first");
             }
             Step::Adopt(job, limited) => {
                 let claimed = self.claimed(*job, limited);
@@ -171,7 +178,7 @@ impl Both {
                     .model
                     .rows
                     .get_mut(&name)
-                    .filter(|row| row.generation == generation);
+                    .filter(|row| row.generation == generation && row.place == Place::Out);
                 let expected = row
                     .map(|row| (row.until, row.visibility) = (until, visibility))
                     .is_some();
@@ -188,15 +195,9 @@ impl Both {
     /// Everything that can be looked at is the same.
     async fn compare(&self) {
         let now = self.store.now();
-        for place in [Place::Held, Place::Out] {
-            let expected = self
-                .model
-                .rows
-                .values()
-                .filter(|row| row.place == place)
-                .count();
-            assert_eq!(self.store.count(place).await.unwrap(), expected);
-        }
+        let rows = self.model.rows.values();
+        let out = rows.filter(|row| row.place == Place::Out).count();
+        assert_eq!(self.store.count_out().await.unwrap(), out);
         let due: Vec<String> = self
             .store
             .due(usize::MAX)

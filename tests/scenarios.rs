@@ -154,11 +154,9 @@ crate::scenarios! {
     outages::done_twice: 24 limit;
     outages::done_unheard: 24 limit;
     outages::taken_over_with_trouble: 24;
-    outages::settled_elsewhere_for_long: 3;
     outages::settled_elsewhere_without_the_row: 12;
     outages::beaten_elsewhere_without_the_row: 6;
     outages::ended_elsewhere_and_unheard: 6;
-    outages::hidden_a_second_time: 3;
     outages::looked_up_behind_a_gateway: 4;
     outages::one_cannot_be_looked_up: 6;
     back::not_kept: 4;

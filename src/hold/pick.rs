@@ -353,6 +353,11 @@ impl Hold {
                 continue;
             };
             known.generation = *next;
+            // The row by which it is ours again ends when it is named.
+            state.unnamed.push(held.claimed.clone());
+            let Some(known) = state.jobs.get_mut(&claimed.job) else {
+                continue;
+            };
             if known.hide {
                 known.whereabouts = Whereabouts::Hidden(Box::new(held));
                 continue;

@@ -832,6 +832,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     };
     hold.add((1..=5).map(|n| claim(&n.to_string(), n)).collect());
     let in_hand = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    assert!(hold.claimed("1").is_none());
     let old = |claimed: &Claimed| claimed.generation <= Gen(4);
     let wanted: Vec<Claimed> = hold.unwanted(Duration::ZERO);
     let wanted: Vec<Claimed> = wanted.into_iter().filter(old).collect();
@@ -851,6 +852,12 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     assert!(hold.untold_offers().is_empty());
     assert_eq!(hold.offers_of(&lane(1)).len(), 3);
     assert!(hold.offers_of(&lane(2)).is_empty());
+    // Its claim is known wherever it is but in hand.
+    let known = |id: &str| hold.claimed(id).map(|of| of.generation);
+    assert_eq!(
+        ["1", "2", "5"].map(known),
+        [Some(Gen(1)), Some(Gen(2)), None]
+    );
     // A cancel finds it, and one that fails changes nothing.
     assert!(hold.hide("2") && hold.hide("3"));
     hold.show("2");
@@ -1094,8 +1101,23 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     );
     drop(picked);
     assert!(named(&hold).is_empty(), "once");
+    // All of them once more, but for what is in hand.
+    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    hold.unname_all();
+    assert_eq!(named(&hold), ["3", "4"]);
+    drop(picked);
+    assert!(named(&hold).is_empty(), "once");
+    // What is ours again was taken over, and is named under its new number.
+    let offers = hold.offer(&hold.unwanted(Duration::ZERO));
+    assert_eq!(offers.len(), 3);
+    assert!(named(&hold).is_empty());
+    assert!(offers.iter().all(|of| hold.is_offered(of)));
+    let ours: Vec<_> = offers.into_iter().zip((20..).map(Gen)).collect();
+    hold.end_offers(&ours);
+    let numbers: Vec<Gen> = hold.take_unnamed().iter().map(|of| of.generation).collect();
+    assert_eq!(numbers, [Gen(20), Gen(21), Gen(22)]);
     // The backend gives one again.
-    hold.add(vec![numbered("3", 9)]);
+    hold.add(vec![numbered("3", 29)]);
     assert_eq!(named(&hold), ["3"]);
     // Of what has all gone out nothing is kept.
     hold.add(vec![numbered("5", 5)]);

@@ -129,6 +129,13 @@ impl Hold {
         known.is_some_and(|known| known.generation == generation)
     }
 
+    /// A job as it was claimed, unless it is in hand.
+    pub fn claimed(&self, job: &str) -> Option<Claimed> {
+        let state = self.state();
+        let held = state.each().find(|held| *held.claimed.job == *job);
+        held.map(|held| held.claimed.clone())
+    }
+
     /// How many held jobs each queue has under the scopes of which `sees` says so.
     pub fn tallies(&self, now: Timestamp, sees: impl Fn(u64) -> bool) -> HashMap<Arc<str>, Tally> {
         let state = self.state();
@@ -340,6 +347,13 @@ impl Hold {
             known.is_some_and(|known| known.generation == claimed.generation && !known.is_picked())
         });
         unnamed
+    }
+
+    /// All that is held is to be named to the store once more: a sibling may have taken it for running.
+    pub fn unname_all(&self) {
+        let mut state = self.state();
+        let all = state.each().map(|held| held.claimed.clone()).collect();
+        state.unnamed = all;
     }
 
     /// The waiting jobs whose limits are of an earlier edition of the policies.

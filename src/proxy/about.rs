@@ -9,7 +9,7 @@ use super::body::Body;
 use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, calls, outside, refuse};
 use crate::json::{Json, Kind, Splice};
-use crate::store::{LedgerExt, Place};
+use crate::store::LedgerExt;
 
 /// An extension that the sidecar adds.
 struct OjsExtension {
@@ -54,7 +54,7 @@ pub(super) async fn health(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
         Ok(reply) => reply,
         Err(error) => return refuse(&parts, Fault::backend(&error)),
     };
-    let slots = sidecar.store.count(Place::Out).await;
+    let slots = sidecar.store.count_out().await;
     let status = match &slots {
         _ if sidecar.tasks.draining.is_cancelled() => "draining",
         _ if sidecar.store.is_lost() => "store_lost",

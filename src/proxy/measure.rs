@@ -10,7 +10,7 @@ use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::metrics::{Labels, StoreFigures};
 use crate::policy::numbers;
-use crate::store::{LedgerExt, Place};
+use crate::store::LedgerExt;
 
 /// Of so many keys without series of their own a shared store is asked in one call.
 const AT_ONCE: usize = 1_000;
@@ -30,7 +30,7 @@ pub(crate) async fn measure(sidecar: &Sidecar) {
 /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
 /// store, where nothing counts it.
 async fn measure_out(sidecar: &Sidecar) {
-    if let Ok(out) = sidecar.store.count(Place::Out).await {
+    if let Ok(out) = sidecar.store.count_out().await {
         sidecar.metrics.slots(out);
     }
     let (own, shared) = sidecar.metrics.named();

@@ -20,7 +20,7 @@ use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, 
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
-use crate::store::{Gen, LedgerExt, Place};
+use crate::store::{LedgerExt, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// `GET` of one job: a held one is shown as it was before its claim.
@@ -95,8 +95,9 @@ pub(super) async fn cancel(
     let name: Arc<str> = Arc::from(job);
     // A job that is hidden for a client that hangs up must be shown again.
     to_its_end(proxy, &parts, body, move |proxy, call| async move {
-        let hiding = hiding::hide(&proxy.sidecar, &name).await;
+        let hiding = hiding::hide(&proxy.sidecar, &name);
         let hidden = hiding.is_some();
+        siblings::doubt_elsewhere(&proxy.sidecar, &name, hidden).await;
         let mark = proxy.sidecar.admit.pressure.mark();
         let mut answer = calls::call(&proxy, "cancel", call).await;
         let shown = match &answer {
@@ -112,12 +113,9 @@ pub(super) async fn cancel(
                 depth::made_room(&proxy.sidecar);
             }
             // Gone or in another state: the next proof tells, if it is still ours.
-            _ => {
-                if let Some(hiding) = hiding {
-                    hiding.show().await;
-                }
-            }
+            _ => {}
         }
+        siblings::doubt_elsewhere(&proxy.sidecar, &name, hidden).await;
         if let (Ok(reply), Some(shown)) = (&mut answer, shown) {
             reply.body = shown.into();
         }
@@ -405,7 +403,7 @@ async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<
         return None;
     }
     let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
-    let claimed = adopt::running(sidecar, scope, job, Gen(0))?;
+    let claimed = adopt::running(sidecar, scope, job)?;
     match siblings::row_of(sidecar, &claimed.job).await.ok()? {
         Some(row) if row.place != Place::Held => return None,
         Some(_) => {}

@@ -232,7 +232,7 @@ async fn settle_through(
     let (worker, worker_id) = worker.unzip();
     let deadline = tick::now() + sidecar.live().settings.settle.retry_for;
     let said = call.body.clone();
-    let mut hiding = hiding::hide_here(sidecar, &job);
+    let hiding = hiding::hide(sidecar, &job);
     let mut known = siblings::row_of(sidecar, &job).await;
     loop {
         let failed = known.is_err();
@@ -240,9 +240,6 @@ async fn settle_through(
         let row = known.ok().flatten();
         if (row.as_ref()).is_some_and(|row| note_run(row, worker.as_deref(), request)) {
             return Ok(Settled::WithAnother);
-        }
-        if row.as_ref().is_some_and(|row| row.place == Place::Held) {
-            hiding = hiding::hide(sidecar, &job).await.or(hiding);
         }
         let our_id = &sidecar.fetching.worker_id;
         let speakers = Speaker::of(row.as_ref(), worker_id.as_ref(), our_id);
@@ -276,10 +273,7 @@ async fn settle_through(
             known = Ok(Some(found));
             continue;
         }
-        let over = follow_answer(proxy, &settling, &answer).await;
-        if let Some(hiding) = hiding.filter(|_| !over) {
-            hiding.show().await;
-        }
+        follow_answer(proxy, &settling, &answer).await;
         return answer.map(Settled::Answered);
     }
 }
@@ -297,12 +291,12 @@ async fn row_after_all(proxy: &Proxy, job: &str, deadline: Instant) -> Option<Ro
         .flatten()
 }
 
-/// Heeds the feedback in a nack, and ends the slots of a job that is over. Says whether it is over.
+/// Heeds the feedback in a nack, and ends the slots of a job that is over.
 async fn follow_answer(
     proxy: &Proxy,
     settled: &Settling<'_>,
     answer: &Result<Reply, UpstreamError>,
-) -> bool {
+) {
     let (sidecar, verb, row) = (&proxy.sidecar, settled.verb, settled.row);
     if let (Verb::Nack, Ok(reply)) = (verb, answer) {
         depth::nacked(sidecar, reply, settled.job, row);
@@ -329,7 +323,6 @@ async fn follow_answer(
         };
         release(proxy, settled, ended).await;
     }
-    over
 }
 
 /// Ends what the job has here: everything, or only the claim that the request was of.

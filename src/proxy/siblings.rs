@@ -18,10 +18,10 @@ use super::control::{named, settings};
 use super::job::{self, ClaimOrigin, Shown};
 use super::prove::attempt_since;
 use super::settle::PAUSES;
-use super::{Proxy, Sidecar, hiding};
+use super::{Proxy, Sidecar, hiding, prove};
 use crate::hold::{Held, Lane, Pick};
 use crate::metrics::Counted;
-use crate::store::{Change, Claimed, Gen, Known, LedgerExt, OFFERED, Place, Row, StoreError, Wake};
+use crate::store::{Change, Claimed, Gen, Known, LedgerExt, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -29,6 +29,8 @@ const AT_ONCE: usize = 16;
 const TOLD_AT_ONCE: usize = 256;
 /// So many questions for a pause are on their way to the store at once.
 const QUESTIONS: usize = 16;
+/// How often it is looked whether a job in hand is back.
+const LOOK: Duration = Duration::from_millis(10);
 /// How long siblings have to take what is offered, in a drain and before some of it is let go.
 pub(super) const OFFER: Duration = Duration::from_secs(5);
 
@@ -83,7 +85,7 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
         };
         match wake {
             Wake::Freed(keys) => sidecar.hold.wake_keys(&keys),
-            Wake::Row { job } => follow_row(sidecar, &job).await,
+            Wake::Row { job } => follow_job(proxy, job),
             Wake::Offered { scope, queue } => {
                 sidecar.keeper.offered.put(Lane { scope, queue });
                 sidecar.hold.wake_all();
@@ -189,18 +191,27 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
         Again::Unclear => return true,
         Again::Unheard => return false,
     };
-    let next = sidecar.fetching.next_claim(sidecar.store.now());
-    let own = Change::Own {
-        job: claimed.job.clone(),
-        generation: claimed.generation,
-        next,
-        until: claimed.look_again(sidecar.store.now()),
-    };
-    let owned = matches!(sidecar.store.set(own).await, Ok(true));
-    if owned || owns(sidecar, &claimed.job, next).await {
-        hold_taken_over(sidecar, *held, &claimed, next).await;
+    if let Ok(Some(claim)) = own(sidecar, &claimed).await {
+        hold_taken_over(sidecar, *held, &claimed, claim);
     }
     true
+}
+
+/// Takes over what is offered. Gives the claim number under which it is ours; `None`: another has it. The number follows
+/// from the offered one, so that it is asked again where an answer is lost.
+async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreError> {
+    let next = Gen(offered.generation.0 + 1);
+    let own = Change::Own {
+        job: offered.job.clone(),
+        generation: offered.generation,
+        next,
+        until: sidecar.store.now().plus(offered.visibility),
+    };
+    let mut owned = sidecar.store.set(own.clone()).await;
+    if owned.is_err() && !sidecar.store.is_lost() {
+        owned = sidecar.store.set(own).await;
+    }
+    owned.map(|owned| owned.then_some(next))
 }
 
 /// The job as the backend has it.
@@ -253,14 +264,8 @@ enum Again {
     Unheard,
 }
 
-/// Whether a job is held by us under this claim: the answer to a change that made it so may be lost.
-pub(super) async fn owns(sidecar: &Sidecar, job: &str, claim: Gen) -> bool {
-    let row = sidecar.store.row(job).await.ok().flatten();
-    row.is_some_and(|row| row.ours && row.claimed.generation == claim)
-}
-
 /// A job that was taken over from a sibling is in the hold from here on.
-async fn hold_taken_over(sidecar: &Sidecar, mut held: Held, claimed: &Claimed, claim: Gen) {
+fn hold_taken_over(sidecar: &Sidecar, mut held: Held, claimed: &Claimed, claim: Gen) {
     held.claimed.generation = claim;
     held.claimed.claimed_at = claimed.claimed_at;
     // When its claim was last extended only its former owner knew: the next sweep extends it, and it is
@@ -277,17 +282,12 @@ async fn hold_taken_over(sidecar: &Sidecar, mut held: Held, claimed: &Claimed, c
 async fn offer(sidecar: &Sidecar, claims: &[Claimed]) {
     sidecar.hold.offer(claims);
     for some in sidecar.hold.untold_offers().chunks(TOLD_AT_ONCE) {
-        let claims: Vec<&Claimed> = some.iter().collect();
-        let offers = some
-            .iter()
-            .map(|claimed| Change::until(claimed, OFFERED))
-            .collect();
-        let told = match sidecar.store.take(&claims, 0).await {
-            Ok(_) => sidecar.store.set_all(offers).await,
-            Err(error) => Err(error),
+        let offer = |claimed: &Claimed| Change::Offer {
+            claimed: claimed.clone(),
         };
+        let told = sidecar.store.set_all(some.iter().map(offer).collect());
         // Where the store is lost, the answer is not its own. It is told at the next look.
-        if told.is_err() || sidecar.store.is_lost() {
+        if told.await.is_err() || sidecar.store.is_lost() {
             return;
         }
         sidecar.hold.note_offers_known(some);
@@ -328,26 +328,11 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
         if sidecar.store.is_lost() {
             break;
         }
-        let now = sidecar.store.now();
-        let next = sidecar.fetching.next_claim(now);
-        let own = Change::Own {
-            job: claimed.job.clone(),
-            generation: claimed.generation,
-            next,
-            until: claimed.look_again(now),
-        };
-        if matches!(sidecar.store.set(own).await, Ok(true)) {
-            ours.push((claimed, next));
-            continue;
-        }
-        // The answer may be lost, or the row is hidden.
-        match sidecar.store.row(&claimed.job).await {
-            Ok(Some(row)) if row.ours && row.claimed.generation == next => {
-                ours.push((claimed, next));
-            }
-            Ok(Some(row)) if row.ours => {}
-            Ok(row) if !sidecar.store.is_lost() => forget_for(sidecar, &claimed.job, row),
-            _ => break,
+        match own(sidecar, &claimed).await {
+            Ok(Some(claim)) => ours.push((claimed, claim)),
+            Ok(None) => follow_offer(sidecar, &claimed).await,
+            // It is asked again at the next look.
+            Err(_) => break,
         }
     }
     sidecar.hold.end_offers(&ours);
@@ -356,14 +341,7 @@ pub(super) async fn own_again(sidecar: &Sidecar, offers: Vec<Claimed>) {
 /// Messages may have been missed: offered jobs that siblings have by now are forgotten.
 async fn check_offers(sidecar: &Sidecar) {
     for claimed in sidecar.hold.all_offers() {
-        match sidecar.store.row(&claimed.job).await {
-            Ok(row) if !sidecar.store.is_lost() => {
-                if row.as_ref().is_none_or(|row| !row.ours) {
-                    forget_for(sidecar, &claimed.job, row);
-                }
-            }
-            _ => return,
-        }
+        follow_offer(sidecar, &claimed).await;
     }
 }
 
@@ -404,66 +382,71 @@ pub(super) async fn row_by(
     }
 }
 
-/// A sibling had to do with a row of ours: the hold does as the row says.
-async fn follow_row(sidecar: &Sidecar, job: &str) {
-    let Ok(row) = sidecar.store.row(job).await else {
-        // The next question of a start tells.
+/// A sibling ended or took over what we offered, or a call that may end a held job came through it: the hold follows.
+/// In a task of its own, because the backend may have to be asked.
+fn follow_job(proxy: &Proxy, job: Arc<str>) {
+    if !proxy.sidecar.hold.has(&job) {
         return;
-    };
-    match row {
-        Some(row) if row.ours && row.hidden => hiding::hide_for_another(sidecar, &row.claimed.job),
-        Some(row) if row.ours => hiding::show_for_another(sidecar, job),
-        row => forget_for(sidecar, job, row),
+    }
+    let proxy = proxy.clone();
+    let _task = proxy.sidecar.clone().tasks.spawn(async move {
+        let sidecar = &proxy.sidecar;
+        // It goes out nowhere meanwhile.
+        let _hiding = hiding::hide(sidecar, &job);
+        while sidecar.hold.is_in_hand(&job) {
+            tokio::time::sleep(LOOK).await;
+        }
+        let Some(claimed) = sidecar.hold.claimed(&job) else {
+            return;
+        };
+        if sidecar.hold.is_offered(&claimed) {
+            follow_offer(sidecar, &claimed).await;
+        } else if sidecar.scopes.knows(claimed.scope)
+            && prove::shown_active(&proxy, &claimed).await == Some(false)
+        {
+            sidecar.lose(&claimed).await;
+        }
+    });
+}
+
+/// A job that we offered is forgotten if the store says that it is ours no more.
+async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
+    if let Ok(row) = sidecar.store.row(&offer.job).await
+        && !sidecar.store.is_lost()
+        && row.as_ref().is_none_or(|row| !row.ours)
+    {
+        forget_for(sidecar, &offer.job, row);
     }
 }
 
-/// A picked job that the store does not start: it was hidden through a sibling, or it is not ours
-/// any more, or it was started already.
-pub(super) async fn lost(sidecar: &Sidecar, pick: Pick) {
+/// Tells siblings of a call that may end a job which is not held here: one of them may hold it.
+pub(super) async fn doubt_elsewhere(sidecar: &Sidecar, job: &Arc<str>, held_here: bool) {
+    if !held_here && sidecar.store.siblings() > 0 {
+        // If the store is away, the holder's next proof tells.
+        drop(sidecar.store.set(Change::Doubt { job: job.clone() }).await);
+    }
+}
+
+/// A picked job that the store does not start, because it has a row.
+pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
     let (job, claim) = (pick.claimed.job.clone(), pick.claimed.generation);
     if !sidecar.store.is_shared() {
         return pick.gone();
     }
-    if !sidecar.hold.has_claim(&job, claim) {
-        // A newer claim of ours has taken its place.
-        return;
-    }
-    // First, so that a word of a sibling that comes meanwhile has the last one.
-    hiding::hide_for_another(sidecar, &job);
     match sidecar.store.row(&job).await {
+        // A start of which nobody heard: what is picked is with no worker.
         Ok(Some(row)) if row.ours && row.claimed.generation == claim => {
-            if row.place == Place::Out {
-                // A start of which nobody heard: what is picked is with no worker.
-                sidecar.back(&pick.claimed).await;
-                sidecar.hold.wake(&pick.claimed.limited);
-            }
-            if !row.hidden {
-                hiding::show_for_another(sidecar, &job);
-            }
+            sidecar.back(&mut pick).await;
+            sidecar.hold.wake(&pick.claimed.limited);
         }
-        // If the store is away the next question of a start tells.
-        Err(_) => hiding::show_for_another(sidecar, &job),
-        // Shown again first: a newer claim may have taken its place since.
-        Ok(Some(row)) if row.ours => {
-            hiding::show_for_another(sidecar, &job);
-            pick.gone();
-        }
-        Ok(row) => forget_for(sidecar, &job, row),
+        // A newer claim of ours may have taken its place.
+        Ok(_) if sidecar.hold.has_claim(&job, claim) => pick.gone(),
+        // The next question of a start tells.
+        _ => {}
     }
 }
 
-/// Whether a sibling has taken over a job in hand whose row was not ours to end: it is forgotten then.
-pub(super) async fn went_elsewhere(sidecar: &Sidecar, job: &str) -> bool {
-    match sidecar.store.row(job).await {
-        Ok(Some(row)) if !row.ours => {
-            forget_for(sidecar, job, Some(row));
-            true
-        }
-        _ => false,
-    }
-}
-
-/// A held job is not ours any more: this is its row.
+/// A job that we offered is not ours any more: this is its row.
 pub(super) fn forget_for(sidecar: &Sidecar, job: &str, row: Option<Row>) {
     let taken = row.filter(|row| !row.ours && row.place == Place::Held);
     if let Some(row) = taken.filter(|_| sidecar.hold.has(job)) {
@@ -471,7 +454,6 @@ pub(super) fn forget_for(sidecar: &Sidecar, job: &str, row: Option<Row>) {
         sidecar.admit.pressure.taken_over(&row.claimed.queue);
     }
     sidecar.hold.forget(job);
-    hiding::show_for_another(sidecar, job);
 }
 
 /// Tells siblings that a queue is paused through us.

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::control::{overrides, settings};
 use super::depth::{self, share};
 use super::siblings::{self, Offered};
-use super::{Proxy, Sidecar, calls, drop, fetch, hiding};
-use crate::store::{Change, Claimed, LedgerExt, OFFERED, Place, Row};
+use super::{Proxy, Sidecar, calls, drop, fetch};
+use crate::store::{Change, LedgerExt, Place, Row};
 
 use adopt::Adoption;
 use crowded::Crowd;
@@ -36,6 +36,8 @@ pub(super) struct Keeper {
     pub(super) adoption: Adoption,
     /// Where siblings have held jobs for workers of ours.
     pub(super) offered: Offered,
+    /// What siblings were told of how many jobs are held here.
+    pub(super) holds: share::Holds,
     /// Held jobs that the backend took back.
     pub(super) given_back: AtomicU64,
 }
@@ -45,6 +47,7 @@ impl Keeper {
         Keeper {
             adoption: Adoption::new(now),
             offered: Offered::default(),
+            holds: share::Holds::default(),
             given_back: AtomicU64::new(0),
         }
     }
@@ -84,6 +87,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     let mut edition = proxy.sidecar.live().edition;
     let mut adopting: Option<JoinHandle<()>> = None;
     let mut forgotten = Instant::now();
+    let mut others = Others::default();
     let mut ticks = ticks(EVERY);
     depth::meet_queues(proxy).await;
     loop {
@@ -97,9 +101,10 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
         siblings::look_after_offers(&proxy.sidecar).await;
         crowded::make_room(proxy, &mut crowd).await;
         drop::drop_soon(proxy, proxy.sidecar.hold.doomed());
-        fetch::name_claims(&proxy.sidecar);
         look_at_due(proxy, &overdue, &stop).await;
-        hiding::show_forgotten(&proxy.sidecar).await;
+        name_again(&proxy.sidecar, &mut others);
+        fetch::name_claims(&proxy.sidecar);
+        share::tell_holds(&proxy.sidecar).await;
         proxy.sidecar.keeper.offered.tidy();
         depth::watch_bounds(proxy);
         if forgotten.elapsed() >= FORGET {
@@ -118,6 +123,30 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     }
 }
 
+/// What was seen last of whether others have put rows into the store.
+#[derive(Default, Debug)]
+struct Others {
+    /// How many jobs were ever adopted.
+    adopted: u64,
+    /// Whether rows were missing that they had to put back.
+    missing: bool,
+}
+
+/// Has all that is held named to the store once more where it may have got rows of these jobs that are over by our
+/// claims: a sibling took some for running, or has put back what it had before the store was away. What was named while
+/// it was away was named here alone.
+fn name_again(sidecar: &Sidecar, others: &mut Others) {
+    let store = &sidecar.store;
+    let now = Others {
+        adopted: store.standing().adopted,
+        missing: store.may_miss_rows(),
+    };
+    if now.adopted != others.adopted || (others.missing && !now.missing) {
+        sidecar.hold.unname_all();
+    }
+    *others = now;
+}
+
 /// What is due, and that we live.
 async fn look_at_due(proxy: &Proxy, overdue: &Slots, stop: &CancellationToken) {
     let Ok(rows) = proxy.sidecar.store.due(AT_ONCE).await else {
@@ -125,35 +154,20 @@ async fn look_at_due(proxy: &Proxy, overdue: &Slots, stop: &CancellationToken) {
     };
     let (held, out): (Vec<Row>, Vec<Row>) =
         rows.into_iter().partition(|row| row.place == Place::Held);
-    look_after_held(proxy, &held).await;
+    end_offers(&proxy.sidecar, &held).await;
     overdue::ask_about(proxy, out, overdue, stop).await;
 }
 
-async fn look_after_held(proxy: &Proxy, rows: &[Row]) {
-    let mut later = Vec::new();
-    for row in rows {
-        let claimed = &row.claimed;
-        if !proxy.sidecar.hold.has(&claimed.job) {
-            end_unheld(&proxy.sidecar, claimed).await;
-            continue;
+/// Ends the rows of what we offered and do not hold any more. If a job has gone out since, it keeps its slots.
+async fn end_offers(sidecar: &Sidecar, rows: &[Row]) {
+    for Row { claimed, .. } in rows {
+        let (job, claim) = (&claimed.job, claimed.generation);
+        if !sidecar.hold.has_claim(job, claim)
+            && let Ok(Some(row)) = sidecar.store.row(job).await
+            && row.place == Place::Held
+        {
+            sidecar.end(job, Some(claim)).await;
         }
-        if row.until != OFFERED {
-            let now = proxy.sidecar.store.now();
-            later.push(Change::until(claimed, claimed.look_again(now)));
-        }
-    }
-    renew_rows(&proxy.sidecar, later).await;
-}
-
-/// Ends the row of a job that was held when the store was asked, and is not now. If it has gone out since,
-/// it keeps its slots.
-pub(super) async fn end_unheld(sidecar: &Sidecar, claimed: &Claimed) {
-    let (job, claim) = (&claimed.job, claimed.generation);
-    if let Ok(Some(row)) = sidecar.store.row(job).await
-        && row.place == Place::Held
-        && !sidecar.hold.has(job)
-    {
-        sidecar.end(job, Some(claim)).await;
     }
 }
 
@@ -181,7 +195,7 @@ pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
     if !sidecar.store.has_answered() {
         return Some(0);
     }
-    sidecar.store.count(Place::Out).await.ok()
+    sidecar.store.count_out().await.ok()
 }
 
 /// Looks whether an outage of the backend is over, and asks it where nobody else does.
@@ -202,4 +216,80 @@ pub(super) fn ticks(every: Duration) -> Interval {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use crate::hold::Held;
+    use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+    use crate::metrics::Metrics;
+    use crate::policy::{Accept, PolicySet};
+    use crate::proxy::{BackendFacts, ProxySettings};
+    use crate::store::faulty::{Fault, Faulty};
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Claim, Claimed, Gen, Ledger, Store};
+    use crate::upstream::{self, Target, Upstream};
+
+    fn proxy(store: Store) -> Proxy {
+        let policies = Arc::new(PolicySet::new(vec![], vec![], Accept::default()));
+        let (backend, metrics) = (BackendFacts::default(), Metrics::new(10));
+        let settings = ProxySettings::default();
+        let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");
+        let target = Target::parse("http://127.0.0.1:1", None).unwrap();
+        let upstream = Upstream::new(target, Default::default(), upstream::CallBounds::default());
+        Proxy::new(sidecar, upstream)
+    }
+
+    fn claim(generation: u64) -> Claim {
+        let limited = Limited {
+            space: Space::Job,
+            key: Key::new("k").unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: "p".into(),
+        };
+        Claim {
+            generation: Gen(generation),
+            limited: [limited].into(),
+            ..Claim::of("a")
+        }
+    }
+
+    /// A job that was out through a sibling is claimed here while the store is away, and the sibling puts its row back
+    /// late: its slot does not wait until the row is overdue.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_is_named_again_when_a_store_is_back() {
+        let inner = Arc::new(MemoryStore::new(1_800_000_000_000_000));
+        let faulty = Arc::new(Faulty::new(inner.clone()));
+        let guard = Guard::new(faulty.clone(), OnStoreError::Share);
+        let proxy = proxy(Store::shared(Arc::new(guard)));
+        let sidecar = proxy.sidecar.clone();
+        let stop = CancellationToken::new();
+        let sweeping = sweep(&proxy, stop.clone());
+        let happens = async {
+            let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+            seconds(1).await;
+            faulty.standing(Some(Fault::gone()));
+            seconds(2).await;
+            assert!(sidecar.store.is_lost());
+            sidecar.hold.add(vec![Held::of(claim(2))]);
+            seconds(1).await;
+            faulty.standing(None);
+            seconds(1).await;
+            assert!(!sidecar.store.is_lost());
+            let out = Claimed::from(claim(1));
+            inner.take(&[&out], 1).await.unwrap();
+            seconds(1).await;
+            assert!(inner.row("a").await.unwrap().is_some());
+            seconds(6).await;
+            assert!(inner.row("a").await.unwrap().is_none());
+            stop.cancel();
+        };
+        tokio::join!(sweeping, happens);
+        assert!(sidecar.hold.has("a"));
+    }
 }

@@ -34,6 +34,13 @@ impl<K> Entry<K> {
         let is_later = undo.any(|undo| undo.granted() > ask.claimed_at);
         self.row.claimed.generation < ask.generation && !is_later
     }
+
+    /// Whether this sidecar took the job over under this claim, and has not named it since.
+    fn is_taken_over(&self, claim: Gen, me: &str) -> bool {
+        let row = &self.row;
+        let is_of_claim = row.claimed.generation == claim && *self.owner == *me;
+        is_of_claim && row.place == Place::Held && row.until != OFFERED
+    }
 }
 
 /// The slots of one start, one for each key. Most jobs are limited by one key.
@@ -100,10 +107,10 @@ impl<T: Tables> Engine<'_, T> {
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
         for ask in asks {
-            let verdict = match self.hold(ask) {
-                None => Verdict::Lost,
-                Some(_) if started >= want => Verdict::Unasked,
-                Some(id) => self.start(&id, ask),
+            let verdict = match self.tables.find(&ask.job) {
+                Some(_) => Verdict::Lost,
+                None if started >= want => Verdict::Unasked,
+                None => self.start(ask),
             };
             started += usize::from(matches!(verdict, Verdict::Started { .. }));
             verdicts.push(verdict);
@@ -111,43 +118,28 @@ impl<T: Tables> Engine<'_, T> {
         Taken { verdicts, ended }
     }
 
-    /// Ends the rows of older claims of these jobs, with their slots.
+    /// Ends the rows of older claims of these jobs, with their slots. What we took over from a sibling is ours alone
+    /// from here on, and has no row.
     pub(super) fn end_older<'c>(&mut self, asks: impl Iterator<Item = &'c Claimed>) -> Vec<Row> {
         let mut ended = Vec::new();
         for ask in asks {
             let Some(id) = self.tables.find(&ask.job) else {
                 continue;
             };
-            let entry = self.tables.entry(&id);
-            if entry.is_some_and(|entry| entry.gives_way_to(ask)) {
-                ended.extend(self.end_row(&id));
+            let me = self.tables.me();
+            match self.tables.entry(&id) {
+                Some(entry) if entry.gives_way_to(ask) => ended.extend(self.end_row(&id)),
+                Some(entry) if entry.is_taken_over(ask.generation, me) => {
+                    self.tables.remove(&id);
+                }
+                _ => {}
             }
         }
         ended
     }
 
-    /// The held row of this claim, which is made if the job has none. `None`: this claim may not start.
-    fn hold(&mut self, ask: &Claimed) -> Option<T::RowId> {
-        if let Some(id) = self.tables.find(&ask.job) {
-            let entry = self.tables.entry(&id)?;
-            let row = &entry.row;
-            if !entry.gives_way_to(ask) {
-                let may_start = row.claimed.generation == ask.generation
-                    && row.place == Place::Held
-                    && !row.hidden
-                    && entry.owner == *self.tables.me();
-                return may_start.then_some(id);
-            }
-            // An older claim of the same job, which was asked for just before.
-            self.remove(&id);
-        }
-        let until = ask.look_again(self.now);
-        let row = Row::of(ask.clone(), Place::Held, until);
-        Some(self.insert(row, Slots::new()))
-    }
-
-    /// Starts a held job if every key allows it. All keys are asked before any is taken from.
-    fn start(&mut self, id: &T::RowId, ask: &Claimed) -> Verdict {
+    /// Starts a job if every key allows it. All keys are asked before any is taken from.
+    fn start(&mut self, ask: &Claimed) -> Verdict {
         let (tables, now) = (&*self.tables, self.now);
         let at = match ask_all(&ask.limited, now, |one| {
             ask_key(tables.state(one.space, &one.key), &one.limits, now)
@@ -158,19 +150,9 @@ impl<T: Tables> Engine<'_, T> {
         let slots = self.each_key(&ask.limited, |state, limits| {
             Some(state.take(limits, at, now))
         });
-        let Some(entry) = self.tables.entry_mut(id) else {
-            return Verdict::Lost;
-        };
-        entry.slots = slots;
-        entry.touched = now;
-        let row = &mut entry.row;
-        // The limits that come with the question are newer than those that came with the claim.
-        if !row.claimed.is(ask) {
-            row.claimed = ask.clone();
-        }
-        row.place = Place::Out;
+        let mut row = Row::of(ask.clone(), Place::Out, at.plus(ask.visibility));
         row.started = Some(at);
-        row.until = at.plus(ask.visibility);
+        self.insert(row, slots);
         Verdict::Started { at }
     }
 
@@ -190,20 +172,17 @@ impl<T: Tables> Engine<'_, T> {
         state.reserve(&limited.limits, want, self.now.plus(ahead), self.now)
     }
 
-    /// A job that is out is held again, and its start is not counted. Says whether it was out under this claim.
+    /// A job that is out is only held again, and its start is not counted. Says whether it was out under this claim.
     pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
-        let now = self.now;
-        let out = self.entry_if(job, |entry| {
+        let is_out = |entry: &Entry<_>| {
             entry.row.claimed.generation == claim && entry.row.place == Place::Out
-        });
-        let Some(entry) = out else { return false };
-        let slots = std::mem::take(&mut entry.slots);
-        let row = &mut entry.row;
-        row.place = Place::Held;
-        row.started = None;
-        row.until = row.claimed.look_again(now);
-        let claimed = row.claimed.clone();
-        self.each_slot(&claimed.limited, &slots, KeyState::back);
+        };
+        let id = self.tables.find(job);
+        let id = id.filter(|id| self.tables.entry(id).is_some_and(is_out));
+        let Some(entry) = id.and_then(|id| self.tables.remove(&id)) else {
+            return false;
+        };
+        self.each_slot(&entry.row.claimed.limited, &entry.slots, KeyState::back);
         true
     }
 
@@ -226,30 +205,18 @@ impl<T: Tables> Engine<'_, T> {
                 until,
                 visibility,
             } => {
-                let same = |entry: &Entry<_>| entry.row.claimed.generation == *generation;
+                let same = |entry: &Entry<_>| {
+                    let row = &entry.row;
+                    row.claimed.generation == *generation && row.place == Place::Out
+                };
                 let Some(entry) = self.entry_if(job, same) else {
                     return false;
                 };
                 let row = &mut entry.row;
                 (row.until, row.claimed.visibility) = (*until, *visibility);
-                if *until == OFFERED && row.place == Place::Held {
-                    let claimed = row.claimed.clone();
-                    self.tables.offered(&claimed);
-                }
                 true
             }
-            Change::Hidden { job, hidden } => {
-                let other = |entry: &Entry<_>| {
-                    entry.row.place == Place::Held && entry.row.hidden != *hidden
-                };
-                let Some(entry) = self.entry_if(job, other) else {
-                    return false;
-                };
-                entry.row.hidden = *hidden;
-                let owner = entry.owner.clone();
-                self.tables.changed(&owner, job);
-                true
-            }
+            Change::Offer { claimed } => self.offer(claimed),
             Change::Shut {
                 key,
                 until,
@@ -269,6 +236,8 @@ impl<T: Tables> Engine<'_, T> {
             Change::Override { .. }
             | Change::Setting { .. }
             | Change::Paused { .. }
+            | Change::Doubt { .. }
+            | Change::Holds { .. }
             | Change::Clear => false,
         }
     }
@@ -334,15 +303,31 @@ impl<T: Tables> Engine<'_, T> {
         true
     }
 
-    /// The held row goes on as ours, under another claim number.
+    /// Siblings may have a job that we hold. Not where it is out, or there is a newer claim.
+    fn offer(&mut self, claimed: &Claimed) -> bool {
+        if let Some(id) = self.tables.find(&claimed.job) {
+            let Some(entry) = self.tables.entry(&id) else {
+                return false;
+            };
+            let is_held = entry.row.place == Place::Held;
+            let is_same = is_held && entry.row.claimed.generation == claimed.generation;
+            if !is_same && !entry.gives_way_to(claimed) {
+                return false;
+            }
+            self.end_row(&id);
+        }
+        self.insert(Row::of(claimed.clone(), Place::Held, OFFERED), Slots::new());
+        self.tables.offered(claimed);
+        true
+    }
+
+    /// The offered row goes on as ours, under another claim number.
     fn own(&mut self, job: &str, claim: Gen, next: Gen, until: Timestamp) -> bool {
         let me = self.tables.me().clone();
         let free = self.entry_if(job, |entry| {
-            let row = &entry.row;
-            next > claim
-                && row.place == Place::Held
-                && !row.hidden
-                && row.claimed.generation == claim
+            let is_offered = entry.row.until == OFFERED && entry.row.claimed.generation == claim;
+            let is_done = entry.is_taken_over(next, &me);
+            entry.row.place == Place::Held && next > claim && (is_offered || is_done)
         });
         let Some(entry) = free else { return false };
         entry.row.claimed.generation = next;

@@ -17,6 +17,10 @@ pub(super) const BEAT: u64 = 1_200_000;
 /// that with its next word, 1.5 s later at most, and puts its rows back in the same look.
 pub(super) const SETTLING: u64 = 2_000_000;
 
+/// How long it is believed, in microseconds, how many jobs of a queue a sidecar holds: a claim is over by then whose
+/// holder is gone.
+pub const HOLDS_LAST: u64 = 60_000_000;
+
 /// What a sibling did that matters here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wake {
@@ -30,9 +34,10 @@ pub enum Wake {
         /// Its queue.
         queue: Arc<str>,
     },
-    /// A sibling hid or showed a row of ours, ended it, or took it over: the hold must follow.
+    /// A sibling ended a row of ours or took it over, or a call that may end the job came through it: the hold must
+    /// follow.
     Row {
-        /// The row's job.
+        /// The job.
         job: Arc<str>,
     },
     /// A queue was paused or resumed through a sibling.

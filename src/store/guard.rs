@@ -10,9 +10,9 @@
 //!
 //! # What was held at the loss
 //!
-//! A held job is its holder's alone: no sibling takes it over before its holder has offered it, so it starts here
-//! without the store as it would with it. A job that was offered before the loss may be a sibling's by now. It goes
-//! out nowhere here before the store says again whose it is, or its claim is over.
+//! A held job is its holder's alone, and has no row: it starts here without the store as it would with it. A job that
+//! was offered before the loss may be a sibling's by now. It goes out nowhere here before the store says again whose
+//! it is, or its claim is over.
 
 mod ask;
 mod lost;
@@ -30,8 +30,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    Answer, Change, Claimed, Clock, CountOf, Gen, KeyStates, Known, Ledger, Number, OFFERED, Place,
-    Room, Row, RowsOf, Standing, Step, StoreError, Taken, Wake, Wish,
+    Answer, Change, Claimed, Clock, CountOf, Gen, KeyStates, Known, Ledger, Number, Room, Row,
+    RowsOf, Standing, Step, StoreError, Taken, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Reserved, Space, Timestamp};
 use lost::Lost;
@@ -154,6 +154,17 @@ impl Guard {
         self.state().lost.is_some()
     }
 
+    /// The claim under which a job is out through us.
+    pub(super) fn claim_of(&self, job: &str) -> Option<Gen> {
+        let state = self.state();
+        state.own.get(job).map(|row| row.claimed.generation)
+    }
+
+    /// Whether a job is out through us.
+    pub(super) fn has_row(&self, job: &str) -> bool {
+        self.claim_of(job).is_some()
+    }
+
     pub(super) fn has_answered(&self) -> bool {
         self.answered || self.state().known
     }
@@ -177,7 +188,7 @@ impl Guard {
             return Known::Unsure;
         }
         match state.own.get(job) {
-            Some(row) if row.place == Place::Out => Known::Out(Box::new(row.clone())),
+            Some(row) => Known::Out(Box::new(row.clone())),
             None if self.inner.is_alone() => Known::No,
             _ => Known::Unsure,
         }
@@ -201,7 +212,7 @@ impl Guard {
             Err(_) => true,
         };
         match state.own.get(job) {
-            Some(own) if is_missing && own.place == Place::Out => Ok(vec![own.clone()]),
+            Some(own) if is_missing => Ok(vec![own.clone()]),
             _ => rows,
         }
     }
@@ -233,8 +244,8 @@ impl Guard {
         let none = matches!(there, Some(None));
         let failed = ended.is_err() && !is_unfit(ended);
         if (failed || (state.lost.is_some() && none)) && state.ends.untold.len() < MOST_ENDED {
-            // Its slots would be taken, or it would be held, until it is overdue; a sibling's too. Where any claim
-            // ends, those to come are above the time.
+            // Its slots would be taken until it is overdue; a sibling's too. Where any claim ends, those to come are
+            // above the time.
             let was = own.as_ref().map(|row| row.claimed.generation);
             let claim = claim.or(was).unwrap_or(Gen(self.inner.now().0));
             state.ends.untold.push((job.clone(), claim));
@@ -243,7 +254,7 @@ impl Guard {
             }
         }
         // What was sent twice was done the first time, and nobody heard of it.
-        own.filter(|row| none && row.place == Place::Out)
+        own.filter(|_| none)
     }
 
     /// Asks the store what is due, after it was told what it may have forgotten.
@@ -308,11 +319,7 @@ impl Ledger for Guard {
                 // There it is out still, with its slots.
                 state.doubt.insert(job.into(), generation);
             }
-            if let Some(row) = state.own.get_mut(job)
-                && row.claimed.generation == generation
-            {
-                (row.place, row.started) = (Place::Held, None);
-            }
+            state.is_over(job, generation);
             back
         })
     }
@@ -393,7 +400,7 @@ impl Ledger for Guard {
         })
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.inner.announce(rows)
     }
 
@@ -404,10 +411,11 @@ impl Ledger for Guard {
                 () = self.turned.notified() => Wake::All,
             };
             if let Wake::Row { job } = &wake
+                && let Some(claim) = self.claim_of(job)
                 && let Ok(row) = self.inner.row(job).await
                 && row.is_none_or(|row| !row.ours)
             {
-                self.state().own.remove(job);
+                self.state().is_over(job, claim);
             }
             wake
         })

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    Answer, Change, Claimed, Gen, Number, Overrides, Place, Room, Row, Step, Taken, Usage, Wake,
-    Wish, fleet,
+    Answer, Change, Claimed, Gen, Number, Overrides, Room, Row, Step, Taken, Usage, Wake, Wish,
+    fleet,
 };
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 
@@ -20,11 +20,11 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
 
     /// Asks for the jobs in order until `want` have started: all limits of a job, or none. Before any is asked, rows
     /// of older claims of these jobs end with their slots: the backend handed the jobs out again, so those claims are
-    /// over. A job without a row gets one (held, due after a third of its visibility).
+    /// over. What starts has a row from then on; nothing else has.
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken>;
 
-    /// The hand-out did not happen: out becomes held again, and the start is uncounted (in spacing only if it is
-    /// still the newest). Says whether the row was out under this claim.
+    /// The hand-out did not happen: the row goes, and the start is uncounted (in spacing only if it is still the
+    /// newest). Says whether the row was out under this claim.
     fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool>;
 
     /// These jobs are over, or not ours any more: their rows and slots go, and the rows are given as they were. A row
@@ -33,7 +33,7 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
 
     /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out: ours, and
     /// those out with workers of siblings that have not looked in time (no other sidecar is handed such a row for a
-    /// while then). What was offered to siblings keeps nothing else from being named, and is named every few seconds.
+    /// while then). What was offered to siblings comes last, and is named every few seconds.
     /// Called once a second or so it also tells the others that we live.
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>>;
 
@@ -63,9 +63,7 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
     /// Where the data began anew, what we know of limits and settings made over HTTP comes first: what is not there is
     /// put back, but only before anything may start. Who comes later takes what it finds: the others have put back
     /// theirs, and what is missing may have been deleted since.
-    ///
-    /// Gives the jobs of the held ones that it did not take: their rows are hidden, or a sibling's by now.
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>>;
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()>;
 
     /// The next thing a sibling did that matters here. One caller at a time; dropping it loses nothing.
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>>;
@@ -137,10 +135,10 @@ pub trait LedgerExt: Ledger {
         })
     }
 
-    /// How many rows of ours are in a place, for drain and inspection.
-    fn count(&self, place: Place) -> Answer<'_, usize> {
+    /// How many jobs of ours are out, for drain and inspection.
+    fn count_out(&self) -> Answer<'_, usize> {
         Answer::later(async move {
-            let count = self.count_rows(CountOf::Ours(place)).await?;
+            let count = self.count_rows(CountOf::Out).await?;
             Ok(usize::try_from(count).unwrap_or(usize::MAX))
         })
     }
@@ -159,8 +157,7 @@ pub trait LedgerExt: Ledger {
         })
     }
 
-    /// Held rows of siblings in a lane that were [`OFFERED`](super::OFFERED), and are not hidden; [`Change::Own`]
-    /// takes one over. A held job is its holder's alone until it offers the job.
+    /// Held rows of siblings in a lane that were [`OFFERED`](super::OFFERED); [`Change::Own`] takes one over.
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         self.rows(RowsOf::Offered { scope, queue, max })
     }
@@ -171,8 +168,7 @@ pub trait LedgerExt: Ledger {
         self.rows(RowsOf::Others { max })
     }
 
-    /// How many jobs of a queue siblings hold, over all scopes, hidden ones too. Rows of those that are gone count
-    /// until the backend must have the jobs back.
+    /// How many jobs of a queue siblings hold, over all scopes, as each said last ([`Change::Holds`]).
     fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
         self.count_rows(CountOf::HeldByOthers(queue))
     }
@@ -236,12 +232,12 @@ pub enum RowsOf<'a> {
     },
 }
 
-/// Which rows are counted.
+/// What is counted.
 #[derive(Clone, Copy, Debug)]
 pub enum CountOf<'a> {
-    /// Ours.
-    Ours(Place),
-    /// Those of jobs of this queue that siblings hold.
+    /// Rows of ours that are out.
+    Out,
+    /// Jobs of this queue that siblings hold.
     HeldByOthers(&'a str),
 }
 
@@ -258,6 +254,9 @@ pub struct Standing<'a> {
     pub siblings: usize,
     /// How often it had other data than this sidecar knew.
     pub times_wiped: u64,
+    /// How many jobs were ever adopted in it ([`Gen::ADOPTED`]), as [`Ledger::due`] found: what is held here may be
+    /// among them.
+    pub adopted: u64,
     /// Whether it may have forgotten its last writes without saying so.
     pub forgets_unsaid: bool,
     /// How far its clock may be from what [`Ledger::at`] says, in microseconds.

@@ -138,7 +138,7 @@ impl Ledger for MemoryStore {
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         Answer::now(match which {
-            CountOf::Ours(place) => self.books().count(place) as u64,
+            CountOf::Out => self.books().count_out() as u64,
             CountOf::HeldByOthers(_) => 0,
         })
     }
@@ -153,7 +153,7 @@ impl Ledger for MemoryStore {
         Answer::now(books.reserve(&wish, now))
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(put_back(self, rows))
     }
 
@@ -168,6 +168,7 @@ impl Ledger for MemoryStore {
             is_alone: false,
             siblings: 0,
             times_wiped: 0,
+            adopted: 0,
             forgets_unsaid: true,
             doubt: 0,
         }

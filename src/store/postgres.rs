@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout_at};
 use super::clock::ServerClock;
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
-use super::{Clock, Place, StoreError};
+use super::{Clock, StoreError};
 use crate::limit::Timestamp;
 use link::Link;
 
@@ -248,9 +248,9 @@ impl Books for Server {
             .await
     }
 
-    async fn count(&mut self, place: Place) -> Result<usize, StoreError> {
+    async fn count_out(&mut self) -> Result<usize, StoreError> {
         let me = self.owner.clone();
-        self.with(async |session| session.count(&me, place).await)
+        self.with(async |session| session.count_out(&me).await)
             .await
     }
 

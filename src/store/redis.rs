@@ -27,8 +27,8 @@ use super::fleet::BEAT;
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::remote::{News, Remote, heard, put_back};
 use super::{
-    Answer, Change, Claimed, Clock, Gen, Number, Place, Row, Step, StoreError, Taken, Verdict,
-    Wake, Wish, record,
+    Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
+    record,
 };
 use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
 use link::Link;
@@ -113,7 +113,7 @@ impl RedisStore {
                 self.link.place()
             )));
         }
-        self.announce(&[]).await.map(drop)
+        self.announce(&[]).await
     }
 
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
@@ -132,7 +132,7 @@ impl RedisStore {
         };
         let told = self.run(&self.scripts.take, write).await?;
         for ask in asks {
-            self.remote.due_at(ask.look_again(now));
+            self.remote.due_at(now.plus(ask.visibility));
         }
         let ended = told.get(1).and_then(wire::list);
         let ended = self.rows_in(ended.ok_or_else(|| self.strange(&told))?)?;
@@ -168,8 +168,8 @@ impl RedisStore {
                 to.arg(max.min(10_000));
             })
             .await?;
-        let numbers: Option<Vec<i64>> = told.iter().take(6).map(wire::int).collect();
-        let Some([now, live, others, first, edition, ahead]) = numbers.as_deref() else {
+        let numbers: Option<Vec<i64>> = told.iter().take(7).map(wire::int).collect();
+        let Some([now, live, others, first, edition, ahead, adopted]) = numbers.as_deref() else {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
@@ -181,14 +181,15 @@ impl RedisStore {
         }
         self.remote.clock.is_ahead(wire::read_time(*ahead).0);
         let siblings = usize::try_from(*live).unwrap_or(0);
-        self.remote.met(asked, siblings, *others == 0);
+        let adopted = adopted.unsigned_abs();
+        self.remote.met(asked, siblings, *others == 0, adopted);
         self.remote
             .quiet_until(now.plus(BEAT), wire::read_time(*first));
         if self.remote.edition() != Some(*edition) {
             let epoch = self.epoch().clone().unwrap_or_default();
             self.reload(&epoch).await?;
         }
-        let lanes = told.get(6).and_then(wire::list).unwrap_or_default();
+        let lanes = told.get(7).and_then(wire::list).unwrap_or_default();
         for lane in lanes {
             let text = format!("\noffered\n{}", wire::text(lane).unwrap_or_default());
             let data = vec![Value::Nil, Value::BulkString(text.into_bytes())];
@@ -196,7 +197,7 @@ impl RedisStore {
             // The receiver is in this very store.
             let _received = self.told.send(PushInfo { kind, data });
         }
-        self.rows_in(told.get(7..).unwrap_or_default())
+        self.rows_in(told.get(8..).unwrap_or_default())
     }
 
     async fn change(&self, change: Change) -> Result<bool, StoreError> {
@@ -288,7 +289,6 @@ impl Ledger for RedisStore {
                 to.arg(wire::time(claim.0));
             };
             let told = self.run(&self.scripts.back, write).await?;
-            self.remote.due_at(self.remote.clock.now());
             self.done(&told)
         })
     }
@@ -372,8 +372,7 @@ impl Ledger for RedisStore {
         Answer::later(async move {
             let write = |to: &mut Cmd| {
                 match which {
-                    CountOf::Ours(Place::Held) => to.arg("count").arg("h"),
-                    CountOf::Ours(Place::Out) => to.arg("count").arg("o"),
+                    CountOf::Out => to.arg("count"),
                     CountOf::HeldByOthers(queue) => to.arg("others").arg(queue),
                 };
             };
@@ -416,7 +415,7 @@ impl Ledger for RedisStore {
         Answer::later(async move { self.reserve_turns(&wish).await })
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;

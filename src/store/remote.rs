@@ -1,6 +1,5 @@
 //! What stores that are elsewhere have in common, however they are asked: a Redis, or a database.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use super::anew::Anew;
 use super::clock::ServerClock;
 use super::fleet::Alone;
 use super::record::{self, Kept};
-use super::{Change, Claimed, Ledger, Overrides, Place, Row, Standing, StoreError, Verdict, Wake};
+use super::{Change, Ledger, OFFERED, Overrides, Row, Standing, StoreError, Wake};
 use crate::limit::Timestamp;
 
 /// What is kept here of a store that is elsewhere.
@@ -21,6 +20,8 @@ pub(super) struct Remote {
     pub(super) anew: Anew,
     pub(super) siblings: AtomicUsize,
     pub(super) alone: Alone,
+    /// How many jobs were ever adopted.
+    adopted: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
@@ -35,6 +36,7 @@ impl Remote {
             anew: Anew::default(),
             siblings: AtomicUsize::new(0),
             alone: Alone::default(),
+            adopted: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
         }
@@ -59,6 +61,9 @@ impl Remote {
 
     /// When the row is due that a change leaves.
     pub(super) fn leaves(&self, change: &Change) {
+        if let Change::Offer { .. } = change {
+            self.due_at(OFFERED);
+        }
         if let Change::Until { until, .. }
         | Change::Adopt { until, .. }
         | Change::Own { until, .. } = change
@@ -73,9 +78,10 @@ impl Remote {
         self.beat_at.store(0, Ordering::Relaxed);
     }
 
-    /// So many siblings live, and whether there is nobody else, dead ones that left rows included. `asked` is
-    /// what [`Alone::ask`] said before the store was asked.
-    pub(super) fn met(&self, asked: u64, siblings: usize, nobody: bool) {
+    /// So many siblings live, whether there is nobody else, dead ones that left rows included, and how many jobs were
+    /// ever adopted. `asked` is what [`Alone::ask`] said before the store was asked.
+    pub(super) fn met(&self, asked: u64, siblings: usize, nobody: bool, adopted: u64) {
+        self.adopted.store(adopted, Ordering::Relaxed);
         self.siblings.store(siblings, Ordering::Relaxed);
         match nobody {
             true => self.alone.found_nobody(asked),
@@ -118,6 +124,7 @@ impl Remote {
             is_alone: self.alone.is(),
             siblings: self.siblings.load(Ordering::Relaxed),
             times_wiped: self.anew.times(),
+            adopted: self.adopted.load(Ordering::Relaxed),
             forgets_unsaid: true,
             doubt: self.clock.doubt(),
         }
@@ -130,30 +137,14 @@ pub(super) fn to_connect(timeout: Duration) -> Duration {
     (10 * timeout).min(timeout.max(Duration::from_secs(5)))
 }
 
-/// Rows that are put back in one call: each is locked until it is written, and a server does nothing else meanwhile.
-const AT_ONCE: usize = 256;
-
-/// Puts rows back: those that are out take their slots again, held ones are asked for without starting any. Gives
-/// the held jobs that are another's by now.
-pub(super) async fn put_back(
-    ledger: &impl Ledger,
-    rows: &[Row],
-) -> Result<Vec<Arc<str>>, StoreError> {
-    let (held, out): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.place == Place::Held);
+/// Puts the rows of jobs that are out back: they take their slots again.
+pub(super) async fn put_back(ledger: &impl Ledger, rows: &[Row]) -> Result<(), StoreError> {
     let adopt = |row: &Row| Change::Adopt {
         claimed: row.claimed.clone(),
         until: row.until,
     };
-    ledger.set_all(out.into_iter().map(adopt).collect()).await?;
-    let held: Vec<&Claimed> = held.into_iter().map(|row| &row.claimed).collect();
-    let mut refused = Vec::new();
-    for some in held.chunks(AT_ONCE) {
-        let taken = ledger.take(some, 0).await?;
-        let each = some.iter().zip(&taken.verdicts);
-        let lost = each.filter(|(_, verdict)| **verdict == Verdict::Lost);
-        refused.extend(lost.map(|(claimed, _)| claimed.job.clone()));
-    }
-    Ok(refused)
+    ledger.set_all(rows.iter().map(adopt).collect()).await?;
+    Ok(())
 }
 
 /// What a sibling says.

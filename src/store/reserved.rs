@@ -5,9 +5,8 @@
 //! its time or not at all. The limit is never passed, for a turn counts in the store from the moment it is
 //! granted, used or not.
 //!
-//! Such a job takes no slot, and nothing of it would have to be freed by others, so its row stays here: the
-//! store hears of it only when it is offered to siblings. Of all other jobs, and when no turn can be had,
-//! the store is asked for each start.
+//! Such a job takes no slot, and nothing of it would have to be freed by others, so its row is kept here. Of all
+//! other jobs, and when no turn can be had, the store is asked for each start.
 
 mod start;
 mod state;
@@ -25,23 +24,20 @@ use tokio::time::Instant;
 
 use super::guard::Guard;
 use super::{
-    Answer, Change, Claimed, CountOf, Gen, KeyStates, Known, Ledger, Number, Place, Room, Row,
-    RowsOf, Standing, Step, StoreError, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, Gen, KeyStates, Known, Ledger, Number, Room, Row, RowsOf,
+    Standing, Step, Taken, Wake, Wish,
 };
 use crate::limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Reserved, Space, Throttle, Timestamp, WindowKind,
 };
-use state::{Changed, State};
+use state::State;
 
 /// The names of policies.
 pub type Policies = HashSet<Arc<str>>;
 
 /// A clock that is further off than this, in microseconds, leaves too little of a turn.
 const MOST_DOUBT: u64 = 2_000;
-/// The most rows that go to the store in one call.
-const AT_ONCE: usize = 256;
-/// Keys that are kept before those with nothing reserved are forgotten, and jobs that are there before those are looked
-/// for that have gone.
+/// Keys that are kept before those with nothing reserved are forgotten.
 const MANY: usize = 1_024;
 
 /// Why a limit cannot be reserved ahead; `None`: it can.
@@ -144,45 +140,6 @@ impl ReservedStore {
             drop(self.inner.reserve(wish).await);
         }
     }
-
-    /// Asks about jobs that should be there and may have ended through siblings without a word. What is a sibling's
-    /// stays: the hold may not know that yet, and it would start here.
-    async fn look_there(&self) {
-        let unheard = self.state().unheard();
-        for (job, there) in unheard {
-            match self.there().row(&job).await {
-                Ok(row) if !self.inner.may_miss_rows() => {
-                    self.state().heard_of(&job, there, row.is_some());
-                }
-                _ => return,
-            }
-        }
-    }
-
-    /// Makes those of these changes that are about what is here, and says which are for the store, and
-    /// whether any was made here. Rows that are offered to siblings go to the store first.
-    async fn change_here(&self, changes: Vec<Change>) -> Result<(Vec<Change>, bool), StoreError> {
-        let now = self.now();
-        let (mut there, mut moved, mut done) = (Vec::new(), Vec::new(), false);
-        {
-            let mut state = self.state();
-            for change in changes {
-                match state.change(change, now) {
-                    Changed::Here(changed) => done |= changed,
-                    Changed::There(change) => there.push(change),
-                    Changed::Offered(change, row) => {
-                        there.push(change);
-                        moved.push(row);
-                    }
-                }
-            }
-        }
-        let claims: Vec<&Claimed> = moved.iter().map(|row| &row.claimed).collect();
-        for some in claims.chunks(AT_ONCE) {
-            self.inner.take(some, 0).await?;
-        }
-        Ok((there, done))
-    }
 }
 
 /// A key as it is named to the store.
@@ -216,8 +173,7 @@ impl ReservedStore {
     /// What is known of a job's row without a call.
     pub(super) fn known(&self, job: &str) -> Known {
         match self.state().rows.row(job) {
-            Some(row) if row.place == Place::Out => Known::Out(Box::new(row.clone())),
-            Some(_) => Known::Unsure,
+            Some(row) => Known::Out(Box::new(row.clone())),
             None => self.inner.known(job),
         }
     }
@@ -266,7 +222,6 @@ impl Ledger for ReservedStore {
                 if state.rows.row(job).is_some() {
                     ended.extend(state.end(job, *claim, now));
                 } else {
-                    state.there.remove(job);
                     there.push((job.clone(), *claim));
                 }
             }
@@ -289,7 +244,6 @@ impl Ledger for ReservedStore {
         Answer::later(async move {
             self.give_back().await;
             let mut rows = self.inner.due(max).await?;
-            self.look_there().await;
             rows.extend(here);
             Ok(rows)
         })
@@ -299,13 +253,21 @@ impl Ledger for ReservedStore {
         if !self.is_used() {
             return self.inner.set_all(changes);
         }
-        Answer::later(async move {
-            let (there, done) = self.change_here(changes).await?;
-            match there.is_empty() {
-                true => Ok(done),
-                false => Ok(done | self.inner.set_all(there).await?),
+        let now = self.now();
+        let (mut there, mut done) = (Vec::new(), false);
+        {
+            let mut state = self.state();
+            for change in changes {
+                match state.change(&change, now) {
+                    Some(changed) => done |= changed,
+                    None => there.push(change),
+                }
             }
-        })
+        }
+        if there.is_empty() {
+            return Answer::now(done);
+        }
+        Answer::later(async move { Ok(self.inner.set_all(there).await? | done) })
     }
 
     fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
@@ -325,7 +287,7 @@ impl Ledger for ReservedStore {
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         let here = match which {
-            CountOf::Ours(place) => self.state().rows.count(place) as u64,
+            CountOf::Out => self.state().rows.count_out() as u64,
             CountOf::HeldByOthers(_) => 0,
         };
         Answer::later(async move { Ok(here + self.inner.count_rows(which).await?) })
@@ -339,22 +301,12 @@ impl Ledger for ReservedStore {
         self.inner.reserve(wish)
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.inner.announce(rows)
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
-        Box::pin(async {
-            let wake = self.inner.wake().await;
-            if let Wake::Row { job } = &wake
-                && self.state().there.contains_key(job)
-                && let Ok(row) = self.there().row(job).await
-                && row.is_none_or(|row| !row.ours)
-            {
-                self.state().there.remove(job);
-            }
-            wake
-        })
+        self.inner.wake()
     }
 
     fn standing(&self) -> Standing<'_> {

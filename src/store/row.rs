@@ -10,17 +10,15 @@ use crate::limit::{Limited, Timestamp};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gen(pub u64);
 
+impl Gen {
+    /// That of a job which was only seen to run: nobody knows its claim, and any claim that is known is newer.
+    pub const ADOPTED: Gen = Gen(0);
+}
+
 /// A job as the backend gave it to us. Cheap to clone: the hold and the row share one [`Claim`], and a
 /// change to either makes it a copy of its own.
 #[derive(Clone, Debug)]
 pub struct Claimed(Arc<Claim>);
-
-impl Claimed {
-    /// Whether both are one and not only alike.
-    pub(crate) fn is(&self, other: &Claimed) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
 
 impl From<Claim> for Claimed {
     fn from(claim: Claim) -> Claimed {
@@ -85,11 +83,6 @@ impl Claim {
         let both = self.worker.as_deref().zip(worker);
         !self.limited.is_empty() && both.is_some_and(|(has, says)| has != says)
     }
-
-    /// When the owner of its held row must have sent a heartbeat: early enough that two may be lost.
-    pub fn look_again(&self, now: Timestamp) -> Timestamp {
-        now.plus(self.visibility / 3)
-    }
 }
 
 #[cfg(test)]
@@ -113,10 +106,10 @@ impl Claim {
     }
 }
 
-/// Where a limited job is.
+/// Where the job of a row is. A held job has no row, unless it is on its way from one sidecar to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Claimed, waiting in a sidecar; no slot.
+    /// Its holder offers it to siblings, or one has taken it over and not named it since; no slot.
     Held,
     /// Out with a worker; has its slots.
     Out,
@@ -133,16 +126,13 @@ pub struct Row {
     pub claimed: Claimed,
     /// Held or out.
     pub place: Place,
-    /// When its owner must look again: a heartbeat is due (held; [`OFFERED`]: a sibling may have it), the
-    /// backend must be asked (out). Out, its last three digits, less than a millisecond, count how often the
-    /// worker was heard of.
+    /// Out: when the backend must be asked about it; the last three digits, less than a millisecond, count how often
+    /// the worker was heard of. Held: [`OFFERED`], or when its claim is over.
     pub until: Timestamp,
     /// When its start counts; `None` while it is held, and where a job was found out with a worker.
     pub started: Option<Timestamp>,
-    /// Not to be handed out: a cancel, a delete or a settle that names it is under way.
-    pub hidden: bool,
-    /// Whether it is this sidecar's. Only its owner starts a job, puts it back or hands it out; any
-    /// sidecar may end it or look after it when it is overdue.
+    /// Whether it is this sidecar's. Only its owner puts a job back; any sidecar may end it, or look after it when it
+    /// is overdue.
     pub ours: bool,
 }
 
@@ -154,7 +144,6 @@ impl Row {
             place,
             until,
             started: None,
-            hidden: false,
             ours: true,
         }
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Change, Claimed, Gen, Number, Place, Row, Step, StoreError, Taken, record};
+use super::{Change, Claimed, Gen, Number, Row, Step, StoreError, Taken, record};
 use crate::limit::{KeyState, Limited, Reserved, Timestamp};
 
 pub(super) use flat::{Flat, number, unsigned};
@@ -85,7 +85,8 @@ pub(super) enum Op {
         max: usize,
         found: Vec<String>,
     },
-    Count(Place),
+    /// How many rows the caller has that are out.
+    CountOut,
     /// How many jobs of a queue others hold.
     Others(String),
     Overrides,
@@ -119,6 +120,8 @@ pub(super) enum Reply {
         more: bool,
         /// Microseconds that the time is ahead of the clock of the database's host.
         ahead: u64,
+        /// How many jobs were ever adopted.
+        adopted: u64,
     },
     Count(usize),
     Overrides(i64, Vec<record::Kept>),
@@ -147,6 +150,7 @@ impl Op {
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
             Op::Due { found, .. } => {
+                need.number(steps::ADOPTED);
                 let rows = [&found.mine, &found.others_out, &found.over];
                 rows.into_iter().flatten().for_each(|job| need.job(job));
                 found.idle.iter().for_each(|name| need.name(name.clone()));
@@ -155,14 +159,14 @@ impl Op {
             Op::Offered { found, .. } | Op::RowsOfOthers { found, .. } => {
                 found.iter().for_each(|job| need.job(job));
             }
-            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {}
+            Op::CountOut | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {}
         }
     }
 
     /// Whether it is no step on a page.
     fn is_apart(&self) -> bool {
         match self {
-            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => true,
+            Op::CountOut | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => true,
             Op::Set(change) => change.is_apart(),
             _ => false,
         }
@@ -211,7 +215,7 @@ impl Op {
                 let rows = page.offered(found, (*scope, queue)).into_iter();
                 Reply::Rows(rows.take(*max).collect())
             }
-            Op::Count(_) | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {
+            Op::CountOut | Op::Others(_) | Op::Overrides | Op::PutBack(_) | Op::Join { .. } => {
                 Reply::Done(false)
             }
             Op::RowsOfOthers { found, .. } => Reply::Rows(page.rows_of(found)),
@@ -238,6 +242,7 @@ fn due(page: &mut Page, max: usize, found: &Due) -> Reply {
         edition: page.head.edition,
         more: are_many(&found.idle),
         ahead: page.head.ahead,
+        adopted: page.number(steps::ADOPTED, Step::Read).value.unsigned_abs(),
     }
 }
 
@@ -289,7 +294,7 @@ async fn serve_apart<B: Books>(books: &mut B, job: Job) {
             return Err(StoreError::Wiped);
         }
         let reply = match op {
-            Op::Count(place) => Reply::Count(books.count(place).await?),
+            Op::CountOut => Reply::Count(books.count_out().await?),
             Op::Others(queue) => Reply::Count(books.others(&queue).await?),
             Op::Overrides => {
                 let texts = books.overrides().await?;

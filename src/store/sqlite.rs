@@ -26,7 +26,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::clock::ServerClock;
 use super::record::Written;
 use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
-use super::{Clock, Place, StoreError};
+use super::{Clock, StoreError};
 use crate::limit::Timestamp;
 
 pub use inspect::inspect;
@@ -369,9 +369,9 @@ impl Books for File {
         self.with(|connection| table::of_others(connection, &me, now, max))
     }
 
-    async fn count(&mut self, place: Place) -> Result<usize, StoreError> {
+    async fn count_out(&mut self) -> Result<usize, StoreError> {
         let me = self.owner.clone();
-        self.with(|connection| table::count(connection, &me, place))
+        self.with(|connection| table::count_out(connection, &me))
     }
 
     async fn others(&mut self, queue: &str) -> Result<usize, StoreError> {

@@ -22,8 +22,8 @@ use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Place, Row, RowsOf, Standing,
-    Step, Taken, Verdict, Wake, Wish,
+    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing, Step,
+    Taken, Verdict, Wake, Wish,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -53,14 +53,17 @@ impl Depth {
     }
 }
 
-/// Whose each row is, and its queue.
-type Owners = Mutex<HashMap<Arc<str>, (usize, Arc<str>)>>;
+/// Whose each row is.
+type Owners = Mutex<HashMap<Arc<str>, usize>>;
+/// How many jobs of a queue each holds.
+type Holds = Mutex<HashMap<(Arc<str>, usize), u64>>;
 
 /// One sidecar's side of a store in memory that several share.
 #[derive(Debug)]
 struct Member {
     all: Arc<MemoryStore>,
     owners: Arc<Owners>,
+    holds: Arc<Holds>,
     me: usize,
     depth: Arc<Depth>,
     /// Whether it tells what others hold.
@@ -70,7 +73,7 @@ struct Member {
 impl Member {
     fn is_ours(&self, job: &str) -> bool {
         let owners = self.owners.lock().unwrap();
-        owners.get(job).is_none_or(|(owner, _)| *owner == self.me)
+        owners.get(job).is_none_or(|owner| *owner == self.me)
     }
 }
 
@@ -83,9 +86,8 @@ impl Ledger for Member {
         Answer::later(async move {
             let taken = self.all.take(asks, want).await?;
             for (ask, verdict) in asks.iter().zip(&taken.verdicts) {
-                let owner = (self.me, ask.queue.clone());
-                self.owners.lock().unwrap().insert(ask.job.clone(), owner);
                 if matches!(verdict, Verdict::Started { .. }) {
+                    self.owners.lock().unwrap().insert(ask.job.clone(), self.me);
                     self.depth.add(-1);
                 }
             }
@@ -114,6 +116,12 @@ impl Ledger for Member {
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
+        for change in &changes {
+            if let Change::Holds { queue, jobs } = change {
+                let mut holds = self.holds.lock().unwrap();
+                holds.insert((queue.clone(), self.me), *jobs);
+            }
+        }
         self.all.set_all(changes)
     }
 
@@ -135,16 +143,12 @@ impl Ledger for Member {
         let CountOf::HeldByOthers(queue) = which else {
             return self.all.count_rows(which);
         };
-        Answer::later(async move {
-            let owners = self.owners.lock().unwrap().clone();
-            let mut held = 0;
-            for (job, (owner, of)) in owners {
-                let rows = self.all.rows(RowsOf::Job(&job)).await?;
-                let waits = rows.iter().any(|row| row.place == Place::Held);
-                held += u64::from(self.tells && waits && owner != self.me && &*of == queue);
-            }
-            Ok(held)
-        })
+        let holds = self.holds.lock().unwrap();
+        let others = holds
+            .iter()
+            .filter(|((of, owner), _)| *owner != self.me && &**of == queue);
+        let held = others.map(|(_, jobs)| jobs).sum();
+        Answer::now(if self.tells { held } else { 0 })
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
@@ -155,7 +159,7 @@ impl Ledger for Member {
         self.all.reserve(wish)
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         self.all.announce(rows)
     }
 
@@ -221,12 +225,13 @@ async fn sidecars(
     start: impl Fn() -> Start,
 ) -> Vec<Sidecar> {
     let all = Arc::new(MemoryStore::new(BEGIN));
-    let owners = Arc::<Owners>::default();
+    let (owners, holds) = (Arc::<Owners>::default(), Arc::<Holds>::default());
     let mut started = Vec::new();
     for me in 0..count {
         let member = Member {
             all: all.clone(),
             owners: owners.clone(),
+            holds: holds.clone(),
             me,
             depth: depth.clone(),
             tells,

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub struct Fleet {
 struct Books {
     /// Whose a job's row is.
     owners: HashMap<Arc<str>, u64>,
+    /// How many jobs were ever adopted.
+    adopted: u64,
     /// When each was heard of last.
     seen: BTreeMap<u64, Timestamp>,
     /// What each is told next, and its bell.
@@ -131,6 +133,7 @@ impl Fleet {
             fleet: self.clone(),
             nth,
             siblings: AtomicUsize::new(0),
+            adopted: AtomicU64::new(0),
             deaf: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             bell,
@@ -179,6 +182,7 @@ struct Member {
     fleet: Arc<Fleet>,
     nth: u64,
     siblings: AtomicUsize,
+    adopted: AtomicU64,
     deaf: AtomicBool,
     is_full: AtomicBool,
     bell: Arc<Notify>,
@@ -241,6 +245,7 @@ impl Member {
         books.seen.insert(self.nth, now);
         let alive = books.seen.keys().filter(|nth| books.is_alive(**nth, now));
         self.siblings.store(alive.count() - 1, Ordering::Relaxed);
+        self.adopted.store(books.adopted, Ordering::Relaxed);
         let mut rows = at_once(self.memory().due(usize::MAX));
         rows.retain(|row| books.owners.get(&row.claimed.job) == Some(&self.nth));
         for row in self.late(&books, now) {
@@ -273,17 +278,13 @@ impl Member {
                 }
             }
             Change::Adopt { claimed, .. } if done => {
+                books.adopted += u64::from(claimed.generation == Gen::ADOPTED);
                 books.owners.insert(claimed.job.clone(), self.nth);
             }
-            Change::Hidden { job, .. } if done => {
-                let owner = books.owners.get(&job).copied();
-                if let Some(owner) = owner.filter(|owner| *owner != self.nth) {
-                    books.tell(owner, Wake::Row { job });
-                }
-            }
-            Change::Until { job, until, .. } if done && until == Timestamp(0) => {
-                let row = self.find(&job).expect("it was changed just now");
-                let (scope, queue) = (row.claimed.scope, row.claimed.queue.clone());
+            Change::Doubt { job } => books.tell_others(self.nth, &Wake::Row { job }),
+            Change::Offer { claimed } if done => {
+                books.owners.insert(claimed.job.clone(), self.nth);
+                let (scope, queue) = (claimed.scope, claimed.queue.clone());
                 books.tell_others(self.nth, &Wake::Offered { scope, queue });
             }
             Change::Paused { queue, paused } => {
@@ -314,14 +315,13 @@ impl Ledger for Member {
         let (mut started, mut ended) = (0, Vec::new());
         let verdicts = asks.iter().map(|ask| {
             let known = self.find(&ask.job).map(|row| row.claimed.generation);
-            let owner = books.owners.get(&ask.job);
-            if known.is_some_and(|known| known >= ask.generation) && owner != Some(&self.nth) {
+            let former = books.owners.get(&ask.job).copied();
+            if known.is_some_and(|known| known >= ask.generation) && former != Some(self.nth) {
                 return Verdict::Lost;
             }
             if known.is_none() && self.is_full.load(Ordering::Relaxed) {
                 return Verdict::Lost;
             }
-            let former = books.owners.insert(ask.job.clone(), self.nth);
             let mut taken = at_once(self.memory().take(&[ask], want - started));
             for row in &taken.ended {
                 let job = row.claimed.job.clone();
@@ -332,7 +332,10 @@ impl Ledger for Member {
             }
             ended.append(&mut taken.ended);
             let verdict = taken.verdicts.remove(0);
-            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            if matches!(verdict, Verdict::Started { .. }) {
+                books.owners.insert(ask.job.clone(), self.nth);
+                started += 1;
+            }
             verdict
         });
         let verdicts = verdicts.collect();
@@ -389,7 +392,7 @@ impl Ledger for Member {
                 let mut rows = self.late(&books, self.now());
                 rows.retain(|row| {
                     let lane = row.claimed.scope == scope && &*row.claimed.queue == queue;
-                    let is_offered = row.until == Timestamp(0) && !row.hidden;
+                    let is_offered = row.until == Timestamp(0);
                     lane && row.place == Place::Held && is_offered && self.stands(row, &books)
                 });
                 rows.truncate(max);
@@ -401,12 +404,12 @@ impl Ledger for Member {
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         let books = self.fleet.books();
-        let CountOf::Ours(place) = which else {
+        if !matches!(which, CountOf::Out) {
             return Answer::now(0);
-        };
+        }
         let ours = books.owners.iter().filter(|(_, owner)| **owner == self.nth);
         let rows = ours.filter_map(|(job, _)| self.find(job));
-        Answer::now(rows.filter(|row| row.place == place).count() as u64)
+        Answer::now(rows.filter(|row| row.place == Place::Out).count() as u64)
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
@@ -417,19 +420,12 @@ impl Ledger for Member {
         self.memory().reserve(wish)
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
-        let held = rows.iter().filter(|row| row.place == Place::Held);
-        let held: Vec<&Claimed> = held.map(|row| &row.claimed).collect();
-        for row in rows.iter().filter(|row| row.place == Place::Out) {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
+        for row in rows {
             let (claimed, until) = (row.claimed.clone(), row.until);
             self.change(Change::Adopt { claimed, until });
         }
-        Answer::later(async move {
-            let taken = self.take(&held, 0).await?;
-            let each = held.iter().zip(&taken.verdicts);
-            let lost = each.filter(|(_, verdict)| **verdict == Verdict::Lost);
-            Ok(lost.map(|(claimed, _)| claimed.job.clone()).collect())
-        })
+        Answer::now(())
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
@@ -453,6 +449,7 @@ impl Ledger for Member {
         Standing {
             is_alone: false,
             siblings: self.siblings.load(Ordering::Relaxed),
+            adopted: self.adopted.load(Ordering::Relaxed),
             forgets_unsaid: true,
             ..self.memory().standing()
         }

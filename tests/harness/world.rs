@@ -9,9 +9,9 @@ use std::time::Duration;
 use ojs_throttle::backend::Lax;
 use ojs_throttle::net::Net;
 use ojs_throttle::run::ReloadOutcome;
+use ojs_throttle::store::LedgerExt;
 use ojs_throttle::store::guard::OnStoreError;
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{LedgerExt, Place};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -427,20 +427,15 @@ impl World {
         number.and_then(|number| number.parse().ok()).expect(series)
     }
 
-    /// How many jobs are held and how many out, by the store's rows.
+    /// How many jobs the first sidecar holds, and how many are out by the store's rows.
     pub async fn rows(&self) -> (usize, usize) {
+        let held = match self.is_over() {
+            true => 0.0,
+            false => self.metric("ojs_throttle_held_jobs").await,
+        };
         let store = self.store.lock().expect("no panic").clone();
-        let held = store
-            .count(Place::Held)
-            .await
-            .expect("the memory store answers");
-        (
-            held,
-            store
-                .count(Place::Out)
-                .await
-                .expect("the memory store answers"),
-        )
+        let out = store.count_out().await;
+        (held as usize, out.expect("the memory store answers"))
     }
 
     /// How many jobs the backend has out with anyone.

@@ -58,13 +58,18 @@ fn window_of(rate: &Rate, at: Timestamp) -> (String, Timestamp) {
 pub struct ModelRow {
     pub generation: Gen,
     pub place: Place,
-    pub hidden: bool,
     pub until: Timestamp,
     pub visibility: u64,
     /// Numbers of the starts it has out.
     pub starts: Vec<usize>,
     /// The keys whose slots it has.
     pub slots: Vec<(Space, Key)>,
+}
+
+impl ModelRow {
+    fn is_taken_over(&self) -> bool {
+        self.place == Place::Held && self.until != Timestamp(0)
+    }
 }
 
 /// All that ever happened.
@@ -80,10 +85,14 @@ impl Oracle {
     pub fn end_older<'a>(&mut self, asks: &'a [Claimed], now: Timestamp) -> Vec<&'a str> {
         let mut ended = Vec::new();
         for ask in asks {
-            let known = self.rows.get(&*ask.job).map(|row| row.generation);
-            if known.is_some_and(|known| known < ask.generation) {
+            let Some(row) = self.rows.get(&*ask.job) else {
+                continue;
+            };
+            if row.generation < ask.generation {
                 self.end(&ask.job, None, now);
                 ended.push(&*ask.job);
+            } else if row.generation == ask.generation && row.is_taken_over() {
+                self.rows.remove(&*ask.job);
             }
         }
         ended
@@ -93,7 +102,7 @@ impl Oracle {
         let mut started = 0;
         let mut verdicts = Vec::new();
         for ask in asks {
-            let verdict = if !self.hold(ask, now) {
+            let verdict = if self.rows.contains_key(&*ask.job) {
                 Verdict::Lost
             } else if started >= want {
                 Verdict::Unasked
@@ -106,24 +115,42 @@ impl Oracle {
         verdicts
     }
 
-    fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
-        if let Some(row) = self.rows.get(&*ask.job)
-            && row.generation >= ask.generation
+    pub fn offer(&mut self, claimed: &Claimed, now: Timestamp) -> bool {
+        if let Some(row) = self.rows.get(&*claimed.job)
+            && (row.generation > claimed.generation
+                || (row.generation == claimed.generation && row.place == Place::Out))
         {
-            return row.generation == ask.generation && row.place == Place::Held && !row.hidden;
+            return false;
         }
+        self.end(&claimed.job, None, now);
+        self.keep(claimed, Place::Held, Timestamp(0));
+        true
+    }
+
+    pub fn own(&mut self, job: &str, claim: Gen, next: Gen, until: Timestamp) -> bool {
+        let row = self.rows.get_mut(job);
+        let row = row.filter(|row| {
+            let is_done = row.generation == next && row.is_taken_over();
+            row.place == Place::Held && (row.generation == claim && !row.is_taken_over() || is_done)
+        });
+        let Some(row) = row.filter(|_| next > claim) else {
+            return false;
+        };
+        (row.generation, row.until) = (next, until);
+        true
+    }
+
+    fn keep(&mut self, claimed: &Claimed, place: Place, until: Timestamp) -> &mut ModelRow {
         let row = ModelRow {
-            generation: ask.generation,
-            place: Place::Held,
-            hidden: false,
-            until: now.plus(ask.visibility / 3),
-            visibility: ask.visibility,
+            generation: claimed.generation,
+            place,
+            until,
+            visibility: claimed.visibility,
             starts: Vec::new(),
             slots: Vec::new(),
         };
-        self.end(&ask.job, None, now);
-        self.rows.insert(ask.job.to_string(), row);
-        true
+        self.rows.insert(claimed.job.to_string(), row);
+        self.rows.get_mut(&*claimed.job).unwrap()
     }
 
     fn start(&mut self, ask: &Claimed, now: Timestamp) -> Verdict {
@@ -186,12 +213,8 @@ impl Oracle {
                 took: 0,
             });
         }
-        let row = self.rows.get_mut(&*ask.job).unwrap();
-        row.place = Place::Out;
-        row.until = at.plus(ask.visibility);
-        row.visibility = ask.visibility;
-        row.starts = numbers;
-        row.slots = keys;
+        let row = self.keep(ask, Place::Out, at.plus(ask.visibility));
+        (row.starts, row.slots) = (numbers, keys);
         Verdict::Started { at }
     }
 
@@ -328,20 +351,15 @@ impl Oracle {
         Timestamp(next.div_ceil(1000) as u64)
     }
 
-    pub fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
-        let Some(row) = self
-            .rows
-            .get_mut(job)
-            .filter(|r| r.generation == generation && r.place == Place::Out)
-        else {
+    pub fn back(&mut self, job: &str, generation: Gen) -> bool {
+        let is_out = |row: &ModelRow| row.generation == generation && row.place == Place::Out;
+        if !self.rows.get(job).is_some_and(is_out) {
             return false;
-        };
-        row.place = Place::Held;
-        row.until = now.plus(row.visibility / 3);
-        row.slots.clear();
-        for number in std::mem::take(&mut row.starts) {
-            self.uncount(number);
         }
+        let row = self.rows.remove(job).unwrap();
+        row.starts
+            .into_iter()
+            .for_each(|number| self.uncount(number));
         true
     }
 
@@ -384,16 +402,7 @@ impl Oracle {
             return false;
         }
         self.end(&claimed.job, None, now);
-        let row = ModelRow {
-            generation: claimed.generation,
-            place: Place::Out,
-            hidden: false,
-            until,
-            visibility: claimed.visibility,
-            starts: Vec::new(),
-            slots: keys_of(&claimed.limited),
-        };
-        self.rows.insert(claimed.job.to_string(), row);
+        self.keep(claimed, Place::Out, until).slots = keys_of(&claimed.limited);
         true
     }
 

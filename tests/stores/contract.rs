@@ -9,7 +9,9 @@ use ojs_throttle::store::{
     Change, Claimed, Gen, Ledger, LedgerExt, Override, Place, Row, Step, Verdict,
 };
 
-use super::rig::{Rig, SECOND, T, advance, claimed, limited, now, number, period, started, take};
+use super::rig::{
+    Rig, SECOND, T, advance, claimed, limited, now, number, offer, period, started, take,
+};
 
 pub use crate::stores::sequences::random_sequences_are_answered_as_by_the_core;
 
@@ -126,8 +128,8 @@ pub async fn enough_is_enough(rig: &dyn Rig) {
     let verdicts = store.take(&asks.each_ref(), 2).await.unwrap().verdicts;
     assert!(started(&verdicts[0]) && started(&verdicts[1]));
     assert_eq!(verdicts[2], Verdict::Unasked);
-    assert_eq!(store.count(Place::Out).await.unwrap(), 2);
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert_eq!(store.count_out().await.unwrap(), 2);
+    assert!(store.row("c").await.unwrap().is_none(), "it is only held");
     assert!(store.take(&[], 2).await.unwrap().verdicts.is_empty());
 }
 
@@ -143,11 +145,11 @@ pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &dyn Rig) {
     assert_eq!(older, Verdict::Lost);
     assert!(!store.back("a", Gen(1)).await.unwrap());
     assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
-    assert_eq!(store.count(Place::Out).await.unwrap(), 1);
+    assert_eq!(store.count_out().await.unwrap(), 1);
     // Even one that is not asked ends the slots of the older claim.
     store.take(&[&claimed("a", 3, &one)], 0).await.unwrap();
-    assert_eq!(store.count(Place::Out).await.unwrap(), 0);
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert_eq!(store.count_out().await.unwrap(), 0);
+    assert!(store.row("a").await.unwrap().is_none(), "it is only held");
     assert!(started(&take(&*store, claimed("b", 1, &one)).await));
 }
 
@@ -160,7 +162,7 @@ pub async fn a_start_that_did_not_happen_is_uncounted(rig: &dyn Rig) {
         assert!(!store.back("a", Gen(1)).await.unwrap(), "held already");
     }
     assert_eq!(usage(&*store, &all[0]).await, None);
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert!(store.row("a").await.unwrap().is_none());
     // It is not the newest any more, and is uncounted all the same.
     let wide = [limited("w", Some(2), Some((2, SECOND)), None)];
     assert!(started(&take(&*store, claimed("b", 1, &wide)).await));
@@ -204,39 +206,23 @@ pub async fn many_claims_end_at_once(rig: &dyn Rig) {
         let ask = claimed(&format!("{nth}"), 2, &many);
         let claim = Gen(2 - u64::from(nth == 7));
         claims.push((ask.job.clone(), Some(claim)));
-        store.take(&[&ask], usize::from(nth > 20)).await.unwrap();
+        assert!(started(&take(&*store, ask).await));
     }
     claims.push(("unknown".into(), Some(Gen(2))));
     store.end_all(&claims).await.unwrap();
-    assert_eq!(store.count(Place::Out).await.unwrap(), 0);
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    assert_eq!(store.count_out().await.unwrap(), 1);
     assert!(store.row("7").await.unwrap().is_some(), "a newer claim");
-    assert!(usage(&*store, &many[0]).await.is_none(), "no slot is taken");
+    assert_eq!(usage(&*store, &many[0]).await.unwrap().active, 1);
     store.end_all(&claims).await.unwrap();
-}
-
-pub async fn a_hidden_row_does_not_start_until_shown(rig: &dyn Rig) {
-    let store = rig.open("a").await;
-    let one = [limited("k", Some(1), None, None)];
-    store.take(&[&claimed("a", 1, &one)], 0).await.unwrap();
-    let hide = |hidden| Change::Hidden {
-        job: "a".into(),
-        hidden,
-    };
-    assert!(store.set(hide(true)).await.unwrap());
-    assert!(!store.set(hide(true)).await.unwrap(), "hidden already");
-    assert_eq!(take(&*store, claimed("a", 1, &one)).await, Verdict::Lost);
-    assert!(store.row("a").await.unwrap().unwrap().hidden);
-    assert!(store.set(hide(false)).await.unwrap());
-    assert!(started(&take(&*store, claimed("a", 1, &one)).await));
-    let out = store.set(hide(true)).await.unwrap();
-    assert!(!out, "nothing to hide");
 }
 
 pub async fn rows_are_due_in_order_and_again_until_moved(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
-    let asks = [claimed("out", 1, &one), claimed("held", 1, &one)];
+    let free = [limited("free", None, None, None)];
+    let mut short = claimed("short", 1, &free);
+    short.visibility = 10 * SECOND;
+    let asks = [claimed("long", 1, &one), short];
     store.take(&asks.each_ref(), 2).await.unwrap();
     assert!(store.due(9).await.unwrap().is_empty());
     let due = |rows: Vec<Row>| {
@@ -244,25 +230,29 @@ pub async fn rows_are_due_in_order_and_again_until_moved(rig: &dyn Rig) {
         names.collect::<Vec<_>>()
     };
     advance(rig, 10 * SECOND);
-    assert_eq!(due(store.due(9).await.unwrap()), ["held"]);
+    assert_eq!(due(store.due(9).await.unwrap()), ["short"]);
     advance(rig, 20 * SECOND);
-    assert_eq!(due(store.due(9).await.unwrap()), ["held", "out"]);
-    assert_eq!(due(store.due(1).await.unwrap()), ["held", "out"], "of each");
+    assert_eq!(due(store.due(9).await.unwrap()), ["short", "long"]);
+    assert_eq!(due(store.due(1).await.unwrap()), ["short"]);
     let until = now(rig).plus(1);
     let move_on = |generation| Change::Until {
-        job: "held".into(),
+        job: "short".into(),
         generation: Gen(generation),
         until,
         visibility: 7,
     };
     assert!(!store.set(move_on(2)).await.unwrap(), "another claim");
     assert!(store.set(move_on(1)).await.unwrap());
-    assert_eq!(due(store.due(9).await.unwrap()), ["out"]);
-    let row = store.row("held").await.unwrap().unwrap();
+    assert_eq!(due(store.due(9).await.unwrap()), ["long"]);
+    let row = store.row("short").await.unwrap().unwrap();
     assert_eq!((row.until, row.claimed.visibility), (until, 7));
-    end(&*store, "out").await;
+    end(&*store, "long").await;
     advance(rig, 1);
-    assert_eq!(due(store.due(9).await.unwrap()), ["held"]);
+    assert_eq!(due(store.due(9).await.unwrap()), ["short"]);
+    // Of what is offered the owner hears too: it may not know of it any more.
+    store.set(offer("offered", 1, &one)).await.unwrap();
+    let both = due(store.due(9).await.unwrap());
+    assert!(both.contains(&"offered".to_owned()) && both.len() == 2);
 }
 
 pub async fn a_shut_key_opens_by_itself_and_queues_are_never_shut(rig: &dyn Rig) {
@@ -316,6 +306,25 @@ pub async fn an_adopted_job_has_its_slots_and_counts_no_start(rig: &dyn Rig) {
     assert!(started(&take(&*store, claimed("a", 2, &one)).await));
 }
 
+/// Whoever has a claim of such a job holds it: it was not out.
+pub async fn a_job_of_which_no_claim_is_known_gives_way_to_any(rig: &dyn Rig) {
+    let store = rig.open("a").await;
+    let one = [limited("k", Some(1), None, None)];
+    let adopt = Change::Adopt {
+        claimed: claimed("a", Gen::ADOPTED.0, &one),
+        until: Timestamp(T + 5),
+    };
+    for (claim, want) in [(1, 0), (2, 1)] {
+        assert!(store.set(adopt.clone()).await.unwrap());
+        assert!(!started(&take(&*store, claimed("b", 1, &one)).await));
+        let ask = claimed("a", claim, &one);
+        let taken = store.take(&[&ask], want).await.unwrap();
+        assert_eq!(taken.ended.len(), 1);
+        assert_eq!(started(&taken.verdicts[0]), want == 1);
+    }
+    assert!(!store.set(adopt).await.unwrap(), "its claim is known");
+}
+
 pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let mut of_queue = limited("email", None, None, None);
@@ -338,7 +347,7 @@ pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
     claim.claimed_at = Timestamp(T - 5);
     assert!(started(&take(&*store, claim.clone()).await));
     let row = store.row("jöb 1").await.unwrap().unwrap();
-    assert_eq!((row.place, row.hidden, row.ours), (Place::Out, false, true));
+    assert_eq!((row.place, row.ours), (Place::Out, true));
     assert_eq!(row.until, now(rig).plus(claim.visibility));
     assert_eq!(format!("{:?}", row.claimed), format!("{claim:?}"));
     assert!(store.row("other").await.unwrap().is_none());
@@ -359,16 +368,19 @@ pub async fn a_row_tells_whether_an_attempt_was_shown(rig: &dyn Rig) {
 pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
-    store.take(&[&claimed("a", 5, &one)], 0).await.unwrap();
+    assert!(store.set(offer("a", 5, &one)).await.unwrap());
     let own = |generation, next| Change::Own {
         job: "a".into(),
         generation: Gen(generation),
         next: Gen(next),
         until: Timestamp(T + 9),
     };
+    assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::Lost);
     assert!(!store.set(own(4, 8)).await.unwrap(), "another claim");
     assert!(!store.set(own(5, 5)).await.unwrap(), "no newer one");
     assert!(store.set(own(5, 8)).await.unwrap());
+    assert!(store.set(own(5, 8)).await.unwrap(), "as was said before");
+    assert!(!store.set(own(5, 9)).await.unwrap(), "it is not offered");
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!(
         (row.claimed.generation, row.until),
@@ -377,6 +389,19 @@ pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
     assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::Lost);
     assert!(started(&take(&*store, claimed("a", 8, &one)).await));
     assert!(!store.set(own(8, 9)).await.unwrap(), "it is out");
+    assert!(!store.set(offer("a", 8, &one)).await.unwrap(), "it is out");
+    assert!(
+        !store.set(offer("a", 7, &one)).await.unwrap(),
+        "a newer claim"
+    );
+    // A newer claim ends what is out under an older one.
+    assert!(store.set(offer("a", 9, &one)).await.unwrap());
+    assert!(store.set(offer("a", 9, &one)).await.unwrap(), "once more");
+    assert!(started(&take(&*store, claimed("b", 1, &one)).await));
+    // What was taken over is named once, and is only held from then on.
+    assert!(store.set(own(9, 10)).await.unwrap());
+    store.take(&[&claimed("a", 10, &one)], 0).await.unwrap();
+    assert!(store.row("a").await.unwrap().is_none());
 }
 
 /// The backend gives a job out again, and the store grants the older claim of it a moment later.
@@ -394,7 +419,7 @@ pub async fn a_start_that_was_granted_after_a_newer_claim_keeps_its_slot(rig: &d
     newer.generation = Gen(3);
     newer.claimed_at = Timestamp(T + 1_500);
     assert!(started(&take(&*store, newer).await));
-    assert_eq!(store.count(Place::Out).await.unwrap(), 1);
+    assert_eq!(store.count_out().await.unwrap(), 1);
 }
 
 /// Jobs bring periods without end to a key: what is one too many is refused, and no start is forgotten.
@@ -676,7 +701,8 @@ pub async fn forgetting_everything_leaves_nothing(rig: &dyn Rig) {
 pub async fn ones_own_held_jobs_are_not_those_of_others(rig: &dyn Rig) {
     let store = rig.open("a").await;
     let free = [limited("k", Some(9), None, None)];
-    store.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
+    let (queue, jobs) = ("queue".into(), 3);
+    store.set(Change::Holds { queue, jobs }).await.unwrap();
+    assert!(started(&take(&*store, claimed("1", 1, &free)).await));
     assert_eq!(store.held_by_others("queue").await.unwrap(), 0);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Clock, Ledger, LedgerExt, Place, Wake};
+use ojs_throttle::store::{Clock, Ledger, LedgerExt, Wake};
 use socket2::{Domain, Socket, Type};
 
 use super::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
@@ -170,7 +170,7 @@ fn sidecar(url: &str, owner: &str) -> Guard {
 /// Until the store answers again, as the sweep of a sidecar asks.
 async fn back(store: &Guard) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while store.due(9).await.is_err() || store.count(Place::Out).await.is_err() || store.is_lost() {
+    while store.due(9).await.is_err() || store.count_out().await.is_err() || store.is_lost() {
         assert!(Instant::now() < deadline, "it does not come back");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -192,7 +192,7 @@ async fn survives(url: &str, cut: impl AsyncFnOnce(), fail_over: impl AsyncFnOnc
     back(&a).await;
     back(&b).await;
     println!("the store answers again after {:?}", begun.elapsed());
-    assert_eq!(a.count(Place::Out).await.unwrap(), 2, "both were announced");
+    assert_eq!(a.count_out().await.unwrap(), 2, "both were announced");
     assert!(!started(&take(&b, claimed("3", 1, &two)).await));
     let freed = async { while !matches!(b.wake().await, Wake::Freed(_)) {} };
     assert!(a.end("2", None).await.unwrap().is_some());

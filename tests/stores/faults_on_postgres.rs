@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::postgres::{Config, Target, given, open};
 use ojs_throttle::store::{
-    Change, Claimed, Clock, Gen, Ledger, LedgerExt, Place, SqlStore, Step, StoreError, Verdict,
-    Wake,
+    Change, Claimed, Clock, Gen, Ledger, LedgerExt, SqlStore, Step, StoreError, Verdict, Wake,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -120,7 +119,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
         }
         server.kill();
         let asked = Instant::now();
-        assert!(stores[0].count(Place::Out).await.is_err());
+        assert!(stores[0].count_out().await.is_err());
         assert!(asked.elapsed() < Duration::from_secs(3), "nothing hangs");
         server.restart();
     }
@@ -128,7 +127,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
     all.await.expect("something goes on");
     assert_eq!(most.load(Ordering::SeqCst), 3);
     for store in &stores {
-        let out = answered(async || store.count(Place::Out).await).await;
+        let out = answered(async || store.count_out().await).await;
         assert_eq!(out, 0);
     }
     let three = [limited("k", Some(3), None, None)];
@@ -145,11 +144,14 @@ async fn what_it_cannot_keep_is_no_failure_of_the_server() {
     let nul = "x\0y";
     assert!(store.row(nul).await.unwrap().is_none());
     assert!(store.end(nul, None).await.unwrap().is_none());
-    let hide = Change::Hidden {
+    let doubt = Change::Doubt {
         job: Arc::from(nul),
-        hidden: true,
     };
-    assert!(!store.set(hide).await.unwrap());
+    assert!(!store.set(doubt).await.unwrap());
+    for queue in [nul, "short"] {
+        let (queue, jobs) = (Arc::from(queue), 1);
+        assert!(store.set(Change::Holds { queue, jobs }).await.unwrap());
+    }
     // Nothing makes it shorter.
     let mut rng = SmallRng::seed_from_u64(1);
     let long: String = (0..6_000)
@@ -208,6 +210,7 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     let verdicts = store.take(&asks.each_ref(), 1).await.unwrap().verdicts;
     assert!(started(&verdicts[0]));
     assert_eq!(verdicts[1..], [Verdict::Lost, Verdict::Unasked]);
+    assert!(started(&take(&*store, asks[2].clone()).await));
     assert_eq!(store.back(&asks[1].job, Gen(1)).await, Ok(false));
     let until = store.now().plus(60 * SECOND);
     let later = asks.each_ref().map(|ask| Change::Until {
@@ -318,7 +321,7 @@ async fn one_that_took_the_place_of_another_is_missed_like_wiped_data() {
         }
         let begun = Instant::now();
         let told = loop {
-            match store.count(Place::Out).await {
+            match store.count_out().await {
                 Err(StoreError::Unavailable(_) | StoreError::Timeout) => {
                     assert!(begun.elapsed() < LONG, "it does not answer");
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -487,26 +490,25 @@ async fn a_start_whose_commit_was_cut_off_did_not_happen() {
     assert!(started(&take(&store, ask.clone()).await));
 }
 
-/// Held rows are counted by an index, which tables of an earlier version get when they are met.
+/// What each holds is in a table of its own, which a schema of an earlier version gets when it is met.
 #[tokio::test]
-async fn tables_of_an_earlier_version_get_the_index_of_held_rows() {
+async fn a_schema_of_an_earlier_version_gets_the_table_of_what_is_held() {
     let server = shared_postgres();
-    let (space, free) = ("earlier", [limited("k", Some(9), None, None)]);
-    let first = on(&server, space, "a", 10_000);
-    first.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
-    sql(&server, "DROP INDEX earlier.rows_held");
-    // Without it they are counted too.
-    let second = on(&server, space, "b", 10_000);
-    let used =
-        "SET enable_seqscan = off; SET search_path = earlier; EXPLAIN SELECT count(*) FROM rows
-        WHERE substr(lane, strpos(lane, ':') + 1) = 'queue' AND NOT is_out AND owner <> 'b'";
-    assert!(!sql(&server, used).contains("rows_held"));
-    assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
-    assert!(sql(&server, used).contains("rows_held"));
-    assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
+    let first = on(&server, "earlier", "a", 10_000);
+    first.check().await.unwrap();
+    drop(first);
+    sql(&server, "DROP TABLE earlier.holds");
+    let holds = |jobs| Change::Holds {
+        queue: "queue".into(),
+        jobs,
+    };
+    let [second, third] = ["b", "c"].map(|owner| on(&server, "earlier", owner, 10_000));
+    let (one, two) = tokio::join!(second.set(holds(2)), third.set(holds(3)));
+    assert_eq!((one, two), (Ok(true), Ok(true)));
+    assert_eq!(second.held_by_others("queue").await, Ok(3));
 }
 
-/// Held rows are renewed many at a time, and put back after a loss: each transaction is two round trips and a
+/// Rows are renewed many at a time, and put back after a loss: each transaction is two round trips and a
 /// write to the disk.
 #[tokio::test]
 async fn many_rows_are_changed_in_few_transactions() {
@@ -517,7 +519,7 @@ async fn many_rows_are_changed_in_few_transactions() {
         .map(|nth| claimed(&nth.to_string(), 1, &free))
         .collect();
     let asks: Vec<_> = jobs.iter().collect();
-    store.take(&asks, 256).await.unwrap();
+    store.take(&asks, 512).await.unwrap();
     let mut rows = Vec::new();
     for job in &jobs {
         rows.push(store.row(&job.job).await.unwrap().unwrap());
@@ -544,10 +546,8 @@ async fn many_rows_are_changed_in_few_transactions() {
     store.announce(&rows).await.unwrap();
     let announced = count() - before;
     assert!(announced < 16, "{announced} transactions");
-    for place in [Place::Out, Place::Held] {
-        assert_eq!(store.count(place).await.unwrap(), 256);
-    }
-    assert_eq!(store.room(&free).await.unwrap().starts, 999 - 256);
+    assert_eq!(store.count_out().await.unwrap(), 512);
+    assert_eq!(store.room(&free).await.unwrap().starts, 999 - 512);
 }
 
 /// A connection is many round trips before its first question, and a question is few.

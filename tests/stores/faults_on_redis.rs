@@ -14,7 +14,7 @@ use super::failover_on_redis::USER;
 use super::far::{self, far};
 use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use super::on_redis::config;
-use super::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
+use super::rig::{SECOND, T, answered, claimed, clock, limited, offer, started, take};
 use crate::servers::redis::RedisServer;
 
 fn cli(server: &RedisServer, args: &[&str]) -> String {
@@ -39,7 +39,7 @@ fn open(server: &RedisServer, owner: &str, timeout: u64) -> RedisStore {
 async fn back(store: &RedisStore) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        match store.count(Place::Out).await {
+        match store.count_out().await {
             Ok(_) | Err(StoreError::Wiped) => return,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
@@ -79,7 +79,7 @@ async fn a_server_in_another_place_is_reached() {
     };
     let store = RedisStore::new(config, Clock::new(T));
     let asked = Instant::now();
-    assert!(store.count(Place::Out).await.is_err());
+    assert!(store.count_out().await.is_err());
     assert!(
         asked.elapsed() < Duration::from_secs(2),
         "no question waits for it"
@@ -121,7 +121,7 @@ async fn a_master_that_lacks_its_replicas_is_left() {
         matches!(&told, Err(StoreError::Unavailable(why)) if why.contains("NOREPLICAS")),
         "{told:?}"
     );
-    store.count(Place::Out).await.unwrap();
+    store.count_out().await.unwrap();
     assert!(!clients().contains(&before[0]), "it asks elsewhere");
 }
 
@@ -149,8 +149,8 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
     let row = a.row("a").await.unwrap().unwrap();
     server.kill();
     let asked = Instant::now();
-    assert!(a.count(Place::Out).await.is_err());
-    assert!(a.count(Place::Out).await.is_err());
+    assert!(a.count_out().await.is_err());
+    assert!(a.count_out().await.is_err());
     // Nobody waits for the timeout of five seconds.
     assert!(asked.elapsed() < Duration::from_secs(4), "nothing hangs");
     server.restart(&[]);
@@ -206,7 +206,7 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     a.due(9).await.unwrap();
     b.due(9).await.unwrap();
     server.kill();
-    assert!(a.count(Place::Out).await.is_err());
+    assert!(a.count_out().await.is_err());
     server.restart(&[]);
     back(&a).await;
     let ask = claimed("next", 1, &one);
@@ -240,8 +240,8 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     micros.fetch_add(1_000_000, Ordering::AcqRel);
     b.due(9).await.unwrap();
     server.kill();
-    assert!(a.count(Place::Out).await.is_err());
-    assert!(b.count(Place::Out).await.is_err());
+    assert!(a.count_out().await.is_err());
+    assert!(b.count_out().await.is_err());
     server.restart(&[]);
     back(&a).await;
     back(&b).await;
@@ -383,8 +383,10 @@ async fn all_that_is_kept_expires() {
         limited("k", Some(9), Some((9, 3_600 * SECOND)), Some(1)),
         limited("l", None, None, None),
     ];
-    let asks = [claimed("out", 1, &limits), claimed("held", 1, &limits)];
-    store.take(&asks.each_ref(), 1).await.unwrap();
+    assert!(started(&take(&store, claimed("out", 1, &limits)).await));
+    let (queue, jobs) = ("queue".into(), 1);
+    let changes = vec![offer("held", 1, &limits), Change::Holds { queue, jobs }];
+    assert!(store.set_all(changes).await.unwrap());
     let shut = Change::Shut {
         key: limits[1].key.clone(),
         until: store.now().plus(60 * SECOND),
@@ -396,7 +398,7 @@ async fn all_that_is_kept_expires() {
     store.number("n", step).await.unwrap();
     store.due(9).await.unwrap();
     let keys = cli(&server, &["KEYS", "*"]);
-    assert!(keys.lines().count() >= 8, "{keys}");
+    assert!(keys.lines().count() >= 10, "{keys}");
     for key in keys.lines() {
         assert!(key.starts_with("{ojs-throttle}:"), "{key}");
         let lasts: i64 = cli(&server, &["PTTL", key]).parse().unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ojs_throttle::limit::{Key, Timestamp};
 use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Change, Ledger, LedgerExt, Place, StoreError};
+use ojs_throttle::store::{Change, Ledger, LedgerExt, StoreError};
 
 use crate::faulty::{Fault, Faulty};
 
@@ -46,10 +46,10 @@ async fn an_outage_lasts_until_it_is_ended() {
     let store = Faulty::new(Arc::new(MemoryStore::new(0)));
     store.standing(Some(Fault::gone()));
     for _ in 0..3 {
-        assert!(store.count(Place::Out).await.is_err());
+        assert!(store.count_out().await.is_err());
     }
     store.standing(None);
-    assert_eq!(store.count(Place::Out).await, Ok(0));
+    assert_eq!(store.count_out().await, Ok(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn a_seed_gives_the_same_faults_again() {
         store.random(42, 4, vec![Fault::gone(), Fault::unheard()]);
         let mut failed = Vec::new();
         for _ in 0..200 {
-            failed.push(store.count(Place::Held).await.err());
+            failed.push(store.count_out().await.err());
         }
         runs.push(failed);
     }

@@ -9,11 +9,10 @@ use crate::faulty::{Fault, Faulty};
 use ojs_throttle::limit::{EARLY, Key, Limits, Space, Timestamp};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::{
-    Change, Gen, Ledger, LedgerExt, OFFERED, Override, Place, Row, Step, Store, StoreError,
-    Verdict, Wake,
+    Change, Gen, Ledger, LedgerExt, Override, Place, Row, Step, Store, StoreError, Verdict, Wake,
 };
 
-use super::rig::{Rig, SECOND, advance, claimed, limited, now, started, take};
+use super::rig::{Rig, SECOND, advance, claimed, limited, now, offer, started, take};
 
 /// The next thing that `store` hears of which `wanted` is true.
 async fn heard(store: &dyn Ledger, wanted: impl Fn(&Wake) -> bool) {
@@ -46,12 +45,11 @@ pub async fn one_budget_for_all(rig: &dyn Rig) {
     assert!(started(&take(&*b, claimed("2", 1, &two)).await));
     for store in [&a, &b] {
         assert!(!started(&take(&**store, claimed("3", 1, &two)).await));
-        assert_eq!(store.count(Place::Out).await.unwrap(), 1);
+        assert_eq!(store.count_out().await.unwrap(), 1);
         assert_eq!(store.room(&two).await.unwrap().starts, 0);
     }
-    // The row of "3" is that of whoever asked first.
     assert!(a.end("2", None).await.unwrap().is_some(), "by any sidecar");
-    assert_eq!(b.count(Place::Out).await.unwrap(), 0);
+    assert_eq!(b.count_out().await.unwrap(), 0);
     assert!(started(&take(&*a, claimed("3", 1, &two)).await));
     assert!(b.end("1", None).await.unwrap().is_some());
     assert!(
@@ -63,7 +61,7 @@ pub async fn one_budget_for_all(rig: &dyn Rig) {
 pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let free = [limited("k", Some(9), None, None)];
-    a.take(&[&claimed("1", 5, &free)], 0).await.unwrap();
+    assert!(started(&take(&*a, claimed("1", 5, &free)).await));
     let ours = async |store: &dyn Ledger| store.row("1").await.unwrap().unwrap().ours;
     assert!(ours(&*a).await && !ours(&*b).await);
     assert_eq!(take(&*b, claimed("1", 5, &free)).await, Verdict::Lost);
@@ -85,18 +83,15 @@ pub async fn a_freed_slot_is_heard_of(rig: &dyn Rig) {
     heard(&*a, |wake| *wake == freed).await;
 }
 
-pub async fn a_held_job_is_reached_through_any_sidecar(rig: &dyn Rig) {
+pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &dyn Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
-    let free = [limited("k", Some(9), None, None)];
-    a.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
     let row = Wake::Row { job: "1".into() };
-    let hidden = Change::Hidden {
-        job: "1".into(),
-        hidden: true,
-    };
-    assert!(b.set(hidden).await.unwrap());
+    let doubt = Change::Doubt { job: "1".into() };
+    assert!(b.set(doubt).await.unwrap());
     heard(&*a, |wake| *wake == row).await;
-    assert_eq!(take(&*a, claimed("1", 1, &free)).await, Verdict::Lost);
+    // What is offered, or out, has a row that tells.
+    let free = [limited("k", Some(9), None, None)];
+    assert!(a.set(offer("1", 1, &free)).await.unwrap());
     assert!(b.end("1", None).await.unwrap().is_some());
     heard(&*a, |wake| *wake == row).await;
     assert!(a.row("1").await.unwrap().is_none());
@@ -109,13 +104,8 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
     job.scope = 7;
     a.take(&[&job], 0).await.unwrap();
     assert!(b.offered(7, "queue", 9).await.unwrap().is_empty());
-    let offer = Change::Until {
-        job: "1".into(),
-        generation: Gen(1),
-        until: Timestamp(0),
-        visibility: job.visibility,
-    };
-    assert!(a.set(offer).await.unwrap());
+    let claimed = job.clone();
+    assert!(a.set(Change::Offer { claimed }).await.unwrap());
     let of_lane =
         |wake: &Wake| matches!(wake, Wake::Offered { scope: 7, queue } if &**queue == "queue");
     heard(&*b, of_lane).await;
@@ -148,28 +138,15 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
     assert_eq!(take(&*a, job.clone()).await, Verdict::Lost);
     job.generation = Gen(2);
     assert!(started(&take(&*b, job).await));
-    assert_eq!(a.count(Place::Held).await.unwrap(), 0);
 }
 
 /// Jobs of this queue that `store` holds and has offered.
 async fn offer_many(store: &dyn Ledger, name: &str, queue: &str, count: usize) {
     let free = [limited("k", Some(9), None, None)];
-    let jobs: Vec<_> = (0..count)
-        .map(|nth| {
-            let mut job = claimed(&format!("{name}-{nth:03}"), 1, &free);
-            job.queue = queue.into();
-            job
-        })
-        .collect();
-    store
-        .take(&jobs.iter().collect::<Vec<_>>(), 0)
-        .await
-        .unwrap();
-    let offers = jobs.iter().map(|job| Change::Until {
-        job: job.job.clone(),
-        generation: job.generation,
-        until: Timestamp(0),
-        visibility: job.visibility,
+    let offers = (0..count).map(|nth| {
+        let mut claimed = claimed(&format!("{name}-{nth:03}"), 1, &free);
+        claimed.queue = queue.into();
+        Change::Offer { claimed }
     });
     store.set_all(offers.collect()).await.unwrap();
 }
@@ -245,7 +222,6 @@ pub async fn what_a_living_sidecar_has_offered_stays(rig: &dyn Rig) {
             store.due(9).await.unwrap();
         }
     }
-    assert_eq!(b.held_by_others("queue").await.unwrap(), 1);
     assert_eq!(b.offered(0, "queue", 9).await.unwrap().len(), 1);
 }
 
@@ -301,58 +277,62 @@ async fn held(store: &dyn Ledger) -> [u64; 3] {
     counts
 }
 
+/// Says how many jobs of each of the queues `store` holds.
+async fn holds(store: &dyn Ledger, counts: [u64; 3]) {
+    let all = ["queue", "queue:2", "other"].into_iter().zip(counts);
+    let all = all.map(|(queue, jobs)| Change::Holds {
+        queue: queue.into(),
+        jobs,
+    });
+    assert!(store.set_all(all.collect()).await.unwrap());
+}
+
 pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
-    let free = [limited("k", Some(9), None, None)];
-    let of = |job: &str, queue: &str, scope| {
-        let mut of = claimed(job, 1, &free);
-        (of.queue, of.scope) = (queue.into(), scope);
-        of
-    };
-    let jobs = [
-        of("1", "queue", 0),
-        of("2", "queue", 7),
-        of("3", "queue", 7),
-        of("4", "queue:2", 7),
-    ];
-    a.take(&jobs.each_ref(), 0).await.unwrap();
+    holds(&*a, [3, 1, 0]).await;
     assert_eq!((held(&*a).await, held(&*b).await), ([0; 3], [3, 1, 0]));
-    // One that is about to be cancelled waits still.
-    let hidden = |hidden| Change::Hidden {
-        job: "1".into(),
-        hidden,
-    };
-    assert!(b.set(hidden(true)).await.unwrap());
-    assert_eq!(held(&*b).await, [3, 1, 0]);
-    assert!(b.set(hidden(false)).await.unwrap());
-    assert!(started(&take(&*a, jobs[1].clone()).await));
-    assert_eq!(held(&*b).await, [2, 1, 0]);
-    assert!(a.back("2", Gen(1)).await.unwrap());
-    assert_eq!(held(&*b).await, [3, 1, 0]);
-    // A job that starts at once was never held.
-    assert!(started(&take(&*a, of("5", "queue", 0)).await));
-    assert_eq!(held(&*b).await, [3, 1, 0]);
-    let own = Change::Own {
-        job: "3".into(),
-        generation: Gen(1),
-        next: Gen(2),
+    holds(&*b, [1, 0, 2]).await;
+    assert_eq!((held(&*a).await, held(&*b).await), ([1, 0, 2], [3, 1, 0]));
+    assert_eq!(held(&*rig.open("c").await).await, [4, 1, 2]);
+    holds(&*a, [2, 0, 0]).await;
+    assert_eq!(held(&*b).await, [2, 0, 0]);
+}
+
+/// One that is gone says nothing more: by then the backend has its jobs back.
+pub async fn what_is_held_is_believed_for_a_minute(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    holds(&*a, [3, 1, 0]).await;
+    advance(rig, 30 * SECOND);
+    holds(&*a, [2, 0, 0]).await;
+    advance(rig, 31 * SECOND);
+    b.due(9).await.unwrap();
+    assert_eq!(held(&*b).await, [2, 0, 0]);
+    advance(rig, 30 * SECOND);
+    b.due(9).await.unwrap();
+    assert_eq!(held(&*b).await, [0; 3]);
+}
+
+/// What a sidecar holds may be among them.
+pub async fn jobs_that_are_adopted_are_counted(rig: &dyn Rig) {
+    let (a, b) = (rig.open("a").await, rig.open("b").await);
+    let adopt = |job: &str, claim: Gen| Change::Adopt {
+        claimed: claimed(job, claim.0, &[]),
         until: now(rig).plus(SECOND),
     };
-    assert!(b.set(own).await.unwrap());
-    assert_eq!(
-        (held(&*a).await, held(&*b).await),
-        ([1, 0, 0], [2, 1, 0]),
-        "it has gone over"
-    );
-    // Claimed again by another one.
-    let mut again = jobs[3].clone();
-    again.generation = Gen(3);
-    b.take(&[&again], 0).await.unwrap();
-    assert_eq!((held(&*a).await, held(&*b).await), ([1, 1, 0], [2, 0, 0]));
-    a.end("1", None).await.unwrap();
-    b.end("3", None).await.unwrap();
-    assert_eq!((held(&*a).await, held(&*b).await), ([0, 1, 0], [1, 0, 0]));
-    assert_eq!(held(&*rig.open("c").await).await, [1, 1, 0]);
+    for store in [&a, &b] {
+        store.due(9).await.unwrap();
+        assert_eq!(store.standing().adopted, 0);
+    }
+    for job in ["1", "2", "2"] {
+        b.set(adopt(job, Gen::ADOPTED)).await.unwrap();
+    }
+    // One that is put back was known.
+    b.set(adopt("3", Gen(7))).await.unwrap();
+    advance(rig, 2 * SECOND);
+    for store in [&a, &b] {
+        store.due(9).await.unwrap();
+        assert_eq!(store.standing().adopted, 2);
+    }
 }
 
 pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
@@ -362,7 +342,7 @@ pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
         store.due(9).await.unwrap();
     }
     assert!(started(&take(&*a, claimed("out", 1, &keyed("k"))).await));
-    assert!(!started(&take(&*a, claimed("held", 1, &keyed("k"))).await));
+    assert!(a.set(offer("held", 1, &keyed("k"))).await.unwrap());
     assert!(started(&take(&*b, claimed("own", 1, &keyed("l"))).await));
     let mut rows = b.rows_of_others(9).await.unwrap();
     rows.sort_by(|one, other| one.claimed.job.cmp(&other.claimed.job));
@@ -380,33 +360,10 @@ pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
         rig.open("c").await.rows_of_others(9).await.unwrap().len(),
         3
     );
-    // Of one that is gone the slots count on; what it held is the backend's again by then.
+    // Of one that is gone the slots count on; what it offered is the backend's again by then.
     advance(rig, 41 * SECOND);
     b.due(9).await.unwrap();
     assert_eq!(names(&b.rows_of_others(9).await.unwrap()), ["out"]);
-}
-
-pub async fn jobs_that_the_dead_held_count_until_the_backend_has_them_back(rig: &dyn Rig) {
-    let (a, b) = (rig.open("a").await, rig.open("b").await);
-    let free = [limited("k", Some(9), None, None)];
-    let jobs = [claimed("1", 1, &free), claimed("2", 1, &free)];
-    for store in [&a, &b] {
-        store.due(9).await.unwrap();
-    }
-    a.take(&jobs.each_ref(), 0).await.unwrap();
-    let offer = Change::Until {
-        job: "2".into(),
-        generation: Gen(1),
-        until: Timestamp(0),
-        visibility: jobs[1].visibility,
-    };
-    assert!(a.set(offer).await.unwrap());
-    advance(rig, 29 * SECOND);
-    b.due(9).await.unwrap();
-    assert_eq!(held(&*b).await, [2, 0, 0], "their claims are alive");
-    advance(rig, 12 * SECOND);
-    b.due(9).await.unwrap();
-    assert_eq!(held(&*b).await, [0, 0, 0], "the backend has them back");
 }
 
 pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &dyn Rig) {
@@ -461,8 +418,7 @@ pub async fn what_a_dead_sidecar_offered_is_found(rig: &dyn Rig) {
     let free = [limited("k", Some(9), None, None)];
     let mut held = claimed("held", 1, &free);
     held.visibility = 21 * SECOND;
-    a.take(&[&held], 0).await.unwrap();
-    assert!(a.set(Change::until(&held, OFFERED)).await.unwrap());
+    assert!(a.set(Change::Offer { claimed: held }).await.unwrap());
     for (seconds, siblings) in [(0, 1), (4, 1), (4, 0)] {
         advance(rig, seconds * SECOND);
         b.due(9).await.unwrap();
@@ -487,12 +443,12 @@ pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &dyn Rig)
     let free = [limited("k", None, Some((9, SECOND)), None)];
     let [taken, kept] = ["taken", "kept"].map(|job| claimed(job, 1, &free));
     guarded.take(&[&taken, &kept], 0).await.unwrap();
-    let offer = Change::until(&taken, OFFERED);
-    assert!(guarded.set(offer).await.unwrap());
+    let claimed = taken.clone();
+    assert!(guarded.set(Change::Offer { claimed }).await.unwrap());
     guarded.due(9).await.unwrap();
     a.standing(Some(Fault::gone()));
     for _ in 0..2 {
-        guarded.count(Place::Out).await.ok();
+        guarded.count_out().await.ok();
     }
     assert!(guarded.is_lost());
     assert!(started(&take(&guarded, kept.clone()).await));
@@ -508,12 +464,14 @@ pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &dyn Rig)
         until: now(rig).plus(SECOND),
     };
     assert!(b.set(own).await.unwrap());
-    assert!(started(&take(&*b, claimed("taken", 3, &free)).await));
+    let mut theirs = taken.clone();
+    theirs.generation = Gen(3);
+    assert!(started(&take(&*b, theirs).await));
     a.standing(None);
     guarded.due(9).await.unwrap();
     assert!(!guarded.is_lost());
     assert_eq!(take(&guarded, taken).await, Verdict::Lost);
-    assert_eq!(b.count(Place::Out).await.unwrap(), 1);
+    assert_eq!(b.count_out().await.unwrap(), 1);
 }
 
 /// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not

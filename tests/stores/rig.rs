@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp};
-use ojs_throttle::store::{Claim, Claimed, Clock, Gen, Ledger, StoreError, Verdict};
+use ojs_throttle::store::{Change, Claim, Claimed, Clock, Gen, Ledger, StoreError, Verdict};
 use tokio::time::{Duration, Instant, sleep};
 
 pub const T: u64 = 1_800_000_000_000_000;
@@ -122,10 +122,10 @@ macro_rules! contract {
                 a_start_that_did_not_happen_is_uncounted,
                 ending_twice_is_ending_once,
                 many_claims_end_at_once,
-                a_hidden_row_does_not_start_until_shown,
                 rows_are_due_in_order_and_again_until_moved,
                 a_shut_key_opens_by_itself_and_queues_are_never_shut,
                 an_adopted_job_has_its_slots_and_counts_no_start,
+                a_job_of_which_no_claim_is_known_gives_way_to_any,
                 a_row_tells_all_that_was_claimed,
                 a_row_tells_whether_an_attempt_was_shown,
                 a_row_goes_on_under_another_claim,
@@ -160,7 +160,7 @@ macro_rules! fleet {
                 one_budget_for_all,
                 only_the_owner_starts_a_job,
                 a_freed_slot_is_heard_of,
-                a_held_job_is_reached_through_any_sidecar,
+                a_doubt_about_a_held_job_is_heard_of,
                 an_offered_job_goes_to_one_sibling,
                 one_that_is_alone_knows_it_until_another_comes,
                 what_a_living_sidecar_has_offered_stays,
@@ -169,7 +169,8 @@ macro_rules! fleet {
                 jobs_of_a_lane_are_found_behind_those_of_another,
                 jobs_that_others_hold_are_counted_by_queue,
                 rows_of_others_are_read_with_their_limits,
-                jobs_that_the_dead_held_count_until_the_backend_has_them_back,
+                what_is_held_is_believed_for_a_minute,
+                jobs_that_are_adopted_are_counted,
                 overdue_slots_of_others_are_looked_after_by_one,
                 what_a_dead_sidecar_had_is_found,
                 what_a_dead_sidecar_offered_is_found,
@@ -239,6 +240,12 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         visibility: 30 * SECOND,
         limited: Arc::from(limited),
     })
+}
+
+/// Offers a job as it was [`claimed`].
+pub fn offer(job: &str, generation: u64, limited: &[Limited]) -> Change {
+    let claimed = claimed(job, generation, limited);
+    Change::Offer { claimed }
 }
 
 pub async fn take(store: &dyn Ledger, ask: Claimed) -> Verdict {

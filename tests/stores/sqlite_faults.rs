@@ -247,23 +247,18 @@ async fn a_clock_that_is_behind_follows() {
     assert!(behind.now().0.abs_diff(ahead.now().0) < SECOND);
 }
 
-/// Held rows are counted by an index, which files of an earlier version get when they are opened.
+/// What each holds is in a table of its own, which a file of an earlier version gets when it is opened.
 #[tokio::test]
-async fn a_file_of_an_earlier_version_gets_the_index_of_held_rows() {
+async fn a_file_of_an_earlier_version_gets_the_table_of_what_is_held() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("limits.db");
-    let free = [limited("k", Some(9), None, None)];
     let first = on(&path, "a");
-    first.take(&[&claimed("1", 1, &free)], 0).await.unwrap();
+    first.check().await.unwrap();
     drop(first);
     let file = Connection::open(&path).unwrap();
-    file.execute("DROP INDEX rows_held", ()).unwrap();
-    let second = on(&path, "b");
-    assert_eq!(second.held_by_others("queue").await.unwrap(), 1);
-    let used = "EXPLAIN QUERY PLAN SELECT count(*) FROM rows
-        WHERE substr(lane, instr(lane, ':') + 1) = 'queue' AND is_out = 0 AND owner <> 'b'";
-    // One that knows of it.
-    let file = Connection::open(&path).unwrap();
-    let plan: String = file.query_row(used, (), |row| row.get(3)).unwrap();
-    assert!(plan.contains("rows_held"), "{plan}");
+    file.execute("DROP TABLE holds", ()).unwrap();
+    let (second, third) = (on(&path, "b"), on(&path, "c"));
+    let (queue, jobs) = ("queue".into(), 3);
+    assert_eq!(third.set(Change::Holds { queue, jobs }).await, Ok(true));
+    assert_eq!(second.held_by_others("queue").await, Ok(3));
 }

@@ -13,7 +13,7 @@ use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, refuse, waiting};
-use crate::store::{LedgerExt, Place, Row, StoreError};
+use crate::store::{LedgerExt, Row, StoreError};
 
 /// So many rows of other sidecars are looked at for one answer.
 const ROWS: usize = 2_048;
@@ -152,13 +152,7 @@ async fn state(sidecar: &Sidecar, key: &Key, look: &Look) -> Result<Option<Limit
     if !is_known && set.is_none() {
         return Ok(None);
     }
-    let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-    let elsewhere = look
-        .others
-        .iter()
-        .filter(|row| row.place == Place::Held && row.claimed.limited.iter().any(is));
-    let waiting =
-        waiting::of_key(sidecar, key, &look.policies, &look.pending) + elsewhere.count() as u64;
+    let waiting = waiting::of_key(sidecar, key, &look.policies, &look.pending);
     let policy = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
     let policy = look.policies.named_by(key).or_else(policy);
     let free = free_slots(

@@ -1,19 +1,23 @@
 //! A queue's depth over a fleet: the calls to the store for the number that [`crate::pressure::share`] goes by.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::pressure::{Counts, Fleet, Granted, WantedPlaces};
 use crate::proxy::{Proxy, Sidecar, enqueue};
-use crate::store::{LedgerExt, Number, Step, StoreError};
+use crate::store::{Change, LedgerExt, Number, Step, StoreError};
 
 /// How often the store is told what was admitted here and what has left.
 const TELL: Duration = Duration::from_millis(50);
 /// How long a claimed job is on its way from the backend into a hold, at most.
 const CLAIM: Duration = Duration::from_millis(100);
+/// After so long siblings are told again what is held here: they believe it for a minute.
+const TOLD_LASTS: Duration = Duration::from_secs(20);
 /// How often a number that changes under our hands is tried again.
 const TRIES: usize = 5;
 
@@ -45,7 +49,10 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
         let has_untold = sidecar.admit.pressure.has_untold();
         tokio::select! {
             () = sidecar.admit.pressure.share_news() => ask_for_places(proxy),
-            _ = ticks.tick(), if has_untold => tell_numbers(sidecar).await,
+            _ = ticks.tick(), if has_untold => {
+                tell_holds(sidecar).await;
+                tell_numbers(sidecar).await;
+            }
             () = stop.cancelled() => break,
         }
     }
@@ -86,6 +93,38 @@ async fn take_places(
         }
         // Fewer each time, or siblings have made room.
         jobs = jobs.min(room);
+    }
+}
+
+/// What siblings were told of how many jobs are held here, by queue, and when. Locked while the store is told, so that
+/// what it hears last is what was so last.
+#[derive(Default, Debug)]
+pub(in crate::proxy) struct Holds(Mutex<HashMap<Arc<str>, (u64, Instant)>>);
+
+/// Tells siblings how many jobs are held here, of queues where that is not what they were told.
+pub(in crate::proxy) async fn tell_holds(sidecar: &Sidecar) {
+    if !sidecar.store.is_shared() {
+        return;
+    }
+    let mut told = sidecar.keeper.holds.0.lock().await;
+    let (held, now) = (sidecar.hold.counts(), Instant::now());
+    let is_told = |queue: &Arc<str>, jobs| {
+        let told = told.get(queue);
+        told.is_some_and(|(was, at)| *was == jobs && now - *at < TOLD_LASTS)
+    };
+    let all = held
+        .iter()
+        .map(|(queue, jobs)| (queue.clone(), *jobs as u64));
+    let left = told.keys().filter(|queue| !held.contains_key(*queue));
+    let all = all.chain(left.map(|queue| (queue.clone(), 0)));
+    let news: Vec<_> = all.filter(|(queue, jobs)| !is_told(queue, *jobs)).collect();
+    let changes = news.iter().cloned();
+    let changes = changes.map(|(queue, jobs)| Change::Holds { queue, jobs });
+    // Where it fails they are told at the next look.
+    if !news.is_empty() && sidecar.store.set_all(changes.collect()).await.is_ok() {
+        told.retain(|queue, _| held.contains_key(queue));
+        let held = news.into_iter().filter(|(_, jobs)| *jobs > 0);
+        told.extend(held.map(|(queue, jobs)| (queue, (jobs, now))));
     }
 }
 

@@ -26,9 +26,9 @@ use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::pressure::TakenTo;
 use crate::proxy::control::{named, overrides};
+use crate::proxy::depth::{self, share};
 use crate::proxy::job::{self, ClaimOrigin, Shown, micros};
-use crate::proxy::sweep::end_unheld;
-use crate::proxy::{Proxy, Sidecar, depth, tell};
+use crate::proxy::{Proxy, Sidecar, tell};
 use crate::store::{Claimed, LedgerExt, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
@@ -314,14 +314,14 @@ impl Claim {
             sidecar.accept(wanted);
             hold(proxy, jobs, &origin);
             if self.is_counted_by_siblings() {
-                name(Arc::clone(sidecar), sidecar.hold.take_unnamed()).await;
+                share::tell_holds(sidecar).await;
             }
         }
         ClaimEnd::Jobs { short: shown < n }
     }
 
-    /// Whether siblings count what is held of these queues, which they read from the store: a job that the backend does
-    /// not show any more, and the store does not show yet, would be room for one more.
+    /// Whether siblings count what is held of these queues: a job that the backend does not show any more, and of which
+    /// they were not told yet, would be room for one more.
     fn is_counted_by_siblings(&self) -> bool {
         let sidecar = &self.proxy.sidecar;
         let has_bound = |lane: &Lane| sidecar.admit.pressure.bounds(&lane.queue).is_some();
@@ -500,13 +500,11 @@ pub(in crate::proxy) fn name_claims(sidecar: &Arc<Sidecar>) {
 
 /// Names these claims to the store.
 async fn name(sidecar: Arc<Sidecar>, unnamed: Vec<Claimed>) {
-    let claims: Asks<'_> = unnamed.iter().collect();
-    // While the store is away nothing can start, and the question of a start ends them too.
-    let taken = sidecar.store.take(&claims, 0).await.unwrap_or_default();
-    sidecar.reclaimed(&taken.ended);
-    let has_left = |of: &&Claimed| !sidecar.hold.has(&of.job);
-    for claimed in unnamed.iter().filter(has_left) {
-        end_unheld(&sidecar, claimed).await;
+    for some in unnamed.chunks(NAMED_AT_ONCE) {
+        let claims: Asks<'_> = some.iter().collect();
+        // While the store is away nothing can start, and the question of a start ends them too.
+        let taken = sidecar.store.take(&claims, 0).await.unwrap_or_default();
+        sidecar.reclaimed(&taken.ended);
     }
 }
 
@@ -519,6 +517,9 @@ impl Sidecar {
         }
     }
 }
+
+/// So many claims are named in one call.
+const NAMED_AT_ONCE: usize = 256;
 
 /// So many jobs are compared with each other sooner than put into a set.
 const FEW: usize = 16;

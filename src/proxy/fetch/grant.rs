@@ -186,12 +186,9 @@ impl Proxy {
         let mut stay: Vec<Pick> = granted.extract_if(.., stays).collect();
         let started = sidecar.hold.start(&mut granted);
         stay.append(&mut granted);
-        for pick in stay {
-            if sidecar.back(&pick.claimed).await {
-                sidecar.hold.wake(&pick.claimed.limited);
-            } else {
-                siblings::lost(sidecar, pick).await;
-            }
+        for mut pick in stay {
+            sidecar.back(&mut pick).await;
+            sidecar.hold.wake(&pick.claimed.limited);
         }
         started
     }

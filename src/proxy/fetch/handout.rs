@@ -178,15 +178,13 @@ fn take_back(proxy: &Proxy, jobs: Vec<Held>) {
     });
 }
 
-async fn undo(proxy: &Proxy, job: Held) {
+async fn undo(proxy: &Proxy, mut job: Held) {
     let sidecar = &proxy.sidecar;
-    let claimed = &job.claimed;
-    if sidecar.back(claimed).await {
-        sidecar.metrics.count(Counted::HandOutUndone);
-        let limited = claimed.limited.clone();
-        sidecar.hold.take_back(job);
-        sidecar.hold.wake(&limited);
-    }
+    sidecar.back(&mut job).await;
+    sidecar.metrics.count(Counted::HandOutUndone);
+    let limited = job.claimed.limited.clone();
+    sidecar.hold.take_back(job);
+    sidecar.hold.wake(&limited);
 }
 
 #[cfg(test)]

@@ -306,7 +306,6 @@ async fn adopt_listed(proxy: &Proxy, adopted: &mut Vec<Claimed>) -> Result<(), U
         let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
         let mut call = calls::get(proxy, 0, target);
         call.timeout = Duration::from_secs(2);
-        let number = proxy.sidecar.fetching.next_claim(proxy.sidecar.store.now());
         let answer = calls::call(proxy, "list_active", call).await;
         let reply = answer.map_err(|_| Unlisted(None))?;
         let unlisted = || Unlisted(Some(reply.status));
@@ -319,7 +318,7 @@ async fn adopt_listed(proxy: &Proxy, adopted: &mut Vec<Claimed>) -> Result<(), U
         let mut count = 0;
         for job in jobs.items() {
             count += 1;
-            adopted.extend(adopt(proxy, 0, job, number).await.flatten());
+            adopted.extend(adopt(proxy, 0, job).await.flatten());
         }
         if count < PAGE {
             break;
@@ -391,29 +390,28 @@ async fn adopt_if_running(proxy: Proxy, scope: u64, id: Arc<str>) {
 /// Adopts the job if it is running; `None`: it is not known whether it is.
 async fn looked_up(proxy: &Proxy, scope: u64, id: &str) -> Option<()> {
     let _listing = Listing::begin(&proxy.sidecar.keeper.adoption);
-    let number = proxy.sidecar.fetching.next_claim(proxy.sidecar.store.now());
     let reply = match calls::look_up(proxy, scope, id).await {
         Lookup::Found(reply) => reply,
         Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => return None,
     };
     if let Some(job) = job_in(&reply) {
-        let adopted = adopt(proxy, scope, job, number).await?;
+        let adopted = adopt(proxy, scope, job).await?;
         look_again(proxy, adopted.into_iter().collect());
     }
     Some(())
 }
 
-/// Takes the slots of one running job, above its limits if need be. The number is from before the
-/// backend was asked: a claim since then is a newer one. Says what was adopted, if anything; `None`: the
+/// Takes the slots of one running job, above its limits if need be. Says what was adopted, if anything; `None`: the
 /// store did not say.
-async fn adopt(proxy: &Proxy, scope: u64, job: Json<'_>, number: Gen) -> Option<Option<Claimed>> {
+async fn adopt(proxy: &Proxy, scope: u64, job: Json<'_>) -> Option<Option<Claimed>> {
     let sidecar = &proxy.sidecar;
-    let Some(claimed) = running(sidecar, scope, job, number) else {
+    let Some(claimed) = running(sidecar, scope, job) else {
         return Some(None);
     };
     let (id, limited) = (claimed.job.clone(), claimed.limited.clone());
     let row = sidecar.store.row(&id).await.ok()?;
-    if row.is_some() || sidecar.keeper.adoption.has_ended(&id) {
+    let is_held = sidecar.hold.has(&id);
+    if is_held || row.is_some() || sidecar.keeper.adoption.has_ended(&id) {
         return Some(None);
     }
     let until = sidecar.store.now().plus(claimed.visibility);
@@ -430,18 +428,13 @@ async fn adopt(proxy: &Proxy, scope: u64, job: Json<'_>, number: Gen) -> Option<
     sidecar.metrics.count(Counted::SlotAdopted);
     // Who ended it while the store was at it found no row to end.
     if sidecar.keeper.adoption.has_ended(&id) {
-        sidecar.end(&id, Some(number)).await;
+        sidecar.end(&id, Some(Gen::ADOPTED)).await;
     }
     Some(Some(claimed))
 }
 
 /// A running job as a claim, if it is limited and not held.
-pub(in crate::proxy) fn running(
-    sidecar: &Sidecar,
-    scope: u64,
-    job: Json<'_>,
-    number: Gen,
-) -> Option<Claimed> {
+pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) -> Option<Claimed> {
     let [id, kind, queue, state, attempt, started] =
         job.pick(["id", "type", "queue", "state", "attempt", "started_at"]);
     let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
@@ -479,7 +472,7 @@ pub(in crate::proxy) fn running(
     let own = mirror::visibility(job).map(Duration::from_millis);
     Some(Claimed::from(Claim {
         job: Arc::from(id),
-        generation: number,
+        generation: Gen::ADOPTED,
         claim_id: Arc::from(text(job.get("worker_id")).unwrap_or_default()),
         worker: None,
         scope,

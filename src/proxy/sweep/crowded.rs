@@ -61,8 +61,8 @@ async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
         let claimed = pick.claimed.clone();
         let harmless = sidecar.backend.requeue_harmless();
         let back = match withdraw(sidecar, &claimed).await {
-            Withdrawn::Elsewhere => Back::Elsewhere,
-            Withdrawn::Ended if harmless => give_back::requeue(&proxy, pick).await,
+            Withdrawn::Elsewhere => continue,
+            Withdrawn::Ended if harmless => give_back::give_back(&proxy, pick).await,
             Withdrawn::Ended | Withdrawn::Unsure => Back::Stays,
         };
         if back == Back::Stays {

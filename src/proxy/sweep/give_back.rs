@@ -25,8 +25,6 @@ pub(super) enum Back {
     Stays,
     /// It may be back or not, and is ours no more.
     InDoubt,
-    /// A sibling has taken it over.
-    Elsewhere,
 }
 
 /// How long the backend may take to take a job back, and how long the others wait after one that it may have
@@ -78,7 +76,7 @@ pub(in crate::proxy) async fn return_idle(proxy: &Proxy, stop: CancellationToken
         {
             let job = pick.claimed.job.clone();
             match give_back(proxy, pick).await {
-                Back::Given | Back::Elsewhere => {}
+                Back::Given => {}
                 Back::Stays => drop(stay.insert(job)),
                 // Each would be let go like this one.
                 Back::InDoubt => next = Instant::now() + PATIENCE,
@@ -147,23 +145,7 @@ async fn return_all(proxy: &Proxy, stay: &mut HashSet<Arc<str>>) {
 
 /// Gives a picked job back. Where a requeued job goes to the head of its queue, the last must go first, so
 /// that their order is kept.
-async fn give_back(proxy: &Proxy, pick: Pick) -> Back {
-    let sidecar = &proxy.sidecar;
-    let job = pick.claimed.job.clone();
-    // First, so that no sibling takes it over meanwhile; if one has, the row is not ours to end.
-    let ended = sidecar.end(&job, Some(pick.claimed.generation)).await;
-    if ended.is_none() && sidecar.store.siblings() > 0 {
-        if siblings::went_elsewhere(sidecar, &job).await {
-            return Back::Elsewhere;
-        }
-        keep(proxy, pick).await;
-        return Back::Stays;
-    }
-    requeue(proxy, pick).await
-}
-
-/// Gives a picked job back that no sibling can take over.
-pub(super) async fn requeue(proxy: &Proxy, mut pick: Pick) -> Back {
+pub(super) async fn give_back(proxy: &Proxy, mut pick: Pick) -> Back {
     let sidecar = &proxy.sidecar;
     let (job, generation) = (pick.claimed.job.clone(), pick.claimed.generation);
     let left = pick
@@ -173,7 +155,6 @@ pub(super) async fn requeue(proxy: &Proxy, mut pick: Pick) -> Back {
     if left.is_zero() || !sidecar.hold.has_claim(&job, generation) {
         // A job whose claim may be over may be with a worker.
         pick.doubt();
-        keep(proxy, pick).await;
         return Back::Stays;
     }
     let body = calls::requeue(&job, &pick.claimed.claim_id);
@@ -184,6 +165,8 @@ pub(super) async fn requeue(proxy: &Proxy, mut pick: Pick) -> Back {
             // Before it leaves the hold: what counts twice for a moment is not over a bound unseen.
             sidecar.admit.pressure.came(&pick.claimed.queue, None);
             named::waits_again(sidecar, &pick.claimed);
+            // A sibling that took it for running would look after it until its visibility is over.
+            sidecar.end(&job, Some(generation)).await;
             pick.gone();
             sidecar.metrics.count(Counted::Returned);
             sidecar.keeper.given_back.fetch_add(1, Ordering::Relaxed);
@@ -196,7 +179,6 @@ pub(super) async fn requeue(proxy: &Proxy, mut pick: Pick) -> Back {
         // Cancelled, lapsed, or never asked: if it is still ours it waits on, and the next heartbeat tells.
         _ => {
             pick.doubt();
-            keep(proxy, pick).await;
             Back::Stays
         }
     }
@@ -205,23 +187,6 @@ pub(super) async fn requeue(proxy: &Proxy, mut pick: Pick) -> Back {
 async fn let_go(proxy: &Proxy, pick: &Pick) -> Back {
     proxy.sidecar.abandon(&pick.claimed).await;
     Back::InDoubt
-}
-
-/// A job that was not given back waits on.
-async fn keep(proxy: &Proxy, pick: Pick) {
-    let sidecar = &proxy.sidecar;
-    let claimed = pick.claimed.clone();
-    let (job, generation) = (&claimed.job, claimed.generation);
-    if sidecar.hold.has_claim(job, generation) {
-        // Without a row a sidecar that starts would take it for a job that runs. If the store is away nothing starts
-        // either, and an offer makes the row then.
-        drop(sidecar.store.take(&[&claimed], 0).await);
-    }
-    drop(pick);
-    // Ended meanwhile, when it had no row.
-    if !sidecar.hold.has_claim(job, generation) {
-        sidecar.end(job, Some(generation)).await;
-    }
 }
 
 /// Whether something between us and the backend says that it got no answer.

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::lost::Lost;
-use super::{Guard, OnStoreError, is_unfit};
+use super::{Guard, OnStoreError};
 use crate::store::{Claimed, Gen, LedgerExt, StoreError, Taken};
 
 /// So many failures in a row are a loss.
 const FAILURES: u32 = 2;
+
+/// Whether a call that failed so may have been done, or is to be done when the store is back.
+fn may_be_done(error: &StoreError) -> bool {
+    !matches!(error, StoreError::Settling | StoreError::Unfit(_))
+}
 
 impl Guard {
     /// Notes how a call to the store ended, before which so many had `failed`, and says what answers from now on
@@ -137,24 +142,26 @@ impl Guard {
             let answer = self.take_there(asks, want).await;
             let mut state = self.state();
             state.took_there(&answer, failed);
-            let is_undone = is_unfit(&answer) || matches!(answer, Err(StoreError::Settling));
-            if answer.is_err() && !is_undone {
-                for ask in asks {
-                    state.doubt.insert(ask.job.clone(), ask.generation);
-                    state.unheard(ask, self.inner.now());
-                }
+            // Who only names claims starts none.
+            if want > 0 && answer.as_ref().is_err_and(may_be_done) {
+                let claims = asks.iter().map(|ask| (ask.job.clone(), ask.generation));
+                state.doubt.extend(claims);
             }
             answer
         };
         let taken = self
             .ask(there, async |lost| lost.take(asks, want).await)
-            .await?;
+            .await;
         let mut state = self.state();
+        if taken.as_ref().is_err_and(may_be_done) {
+            asks.iter().for_each(|ask| state.unheard(ask));
+        }
+        let taken = taken?;
         for row in &taken.ended {
-            state.is_over(&row.claimed);
+            state.is_over(&row.claimed.job, row.claimed.generation);
         }
         for (ask, verdict) in asks.iter().zip(&taken.verdicts) {
-            state.took(ask, verdict, self.inner.now());
+            state.took(ask, verdict);
         }
         Ok(taken)
     }

@@ -13,7 +13,7 @@ use crate::limit::{
 };
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Change, Claimed, Clock, Gen, Ledger, LedgerExt, Place, Room, Row, StoreError, Taken, Verdict,
+    Change, Claimed, Clock, Gen, Ledger, LedgerExt, Room, Row, StoreError, Taken, Verdict,
 };
 
 /// When a job is asked for again of which a limit is closed, in microseconds.
@@ -51,8 +51,7 @@ impl Lost {
             Some(before) => before.emptied(clock.clone()),
             None => MemoryStore::on(clock.clone()),
         };
-        let own = state.own.values();
-        for row in own.filter(|row| row.place == Place::Out) {
+        for row in state.own.values() {
             for (_, limited) in each_key(&row.claimed.limited) {
                 *slots
                     .entry((limited.space, limited.key.clone()))
@@ -163,7 +162,14 @@ impl Lost {
             })
             .collect();
         let open: Vec<&Claimed> = open.iter().collect();
-        let Taken { verdicts, ended } = self.local.take(&open, want).await?;
+        let Taken {
+            verdicts,
+            mut ended,
+        } = self.local.take(&open, want).await?;
+        let closed = asks.iter().zip(&stay).filter(|(_, stay)| stay.is_some());
+        let closed: Vec<&Claimed> = closed.map(|(ask, _)| *ask).collect();
+        ended.extend(self.local.take(&closed, 0).await?.ended);
+        self.has_ended(&ended);
         let mut verdicts = verdicts.into_iter();
         // There is one for each that was asked.
         let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
@@ -177,15 +183,20 @@ impl Lost {
         jobs: &[(Arc<str>, Option<Gen>)],
     ) -> Result<Vec<Row>, StoreError> {
         let ended = self.local.end_all(jobs).await?;
+        self.has_ended(&ended);
+        Ok(ended)
+    }
+
+    /// The store is to hear that these have ended.
+    fn has_ended(&self, rows: &[Row]) {
         let mut all = self.ended.lock();
         let room = MOST_ENDED.saturating_sub(all.len());
-        let claims = ended.iter().map(|row| &row.claimed);
+        let claims = rows.iter().map(|row| &row.claimed);
         all.extend(
             claims
                 .take(room)
                 .map(|one| (one.job.clone(), one.generation)),
         );
-        Ok(ended)
     }
 
     pub(super) async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Clock, Gen, Guard, MOST_ECHOED, OFFERED, Place, Row, State, StoreError};
+use super::{Clock, Gen, Guard, MOST_ECHOED, Row, State, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
@@ -193,7 +193,7 @@ struct Told {
     any: bool,
     /// What it was told last put no row back.
     is_quiet: bool,
-    rows: HashMap<Arc<str>, (Gen, Place)>,
+    rows: HashMap<Arc<str>, Gen>,
     undone: HashMap<Arc<str>, Gen>,
     ended: HashSet<(Arc<str>, Gen)>,
 }
@@ -214,27 +214,18 @@ impl Told {
             undone: Vec::new(),
             ended: Vec::new(),
         };
-        // An offer is not put back: a sibling may have the job by now.
-        let is_offered = |row: &Row| row.place == Place::Held && row.until == OFFERED;
-        for (job, row) in state.own.iter().filter(|(_, row)| !is_offered(row)) {
-            let is = (row.claimed.generation, row.place);
-            let was = self.rows.insert(job.clone(), is);
-            if was == Some((is.0, Place::Out)) && row.place == Place::Held {
-                news.undone.push((job.clone(), is.0));
-            } else if was != Some(is) {
+        for (job, row) in &state.own {
+            let claim = row.claimed.generation;
+            if self.rows.insert(job.clone(), claim) != Some(claim) {
                 news.rows.push(row.clone());
             }
         }
         // What is ours no more ended while it was put back.
         let gone = self.rows.extract_if(|job, _| !state.own.contains_key(job));
-        news.ended
-            .extend(gone.map(|(job, (claim, _))| (job, claim)));
+        news.ended.extend(gone);
         for (job, claim) in &state.doubt {
             // One of those that went out since is no longer in doubt.
-            let is_out = state
-                .own
-                .get(job)
-                .is_some_and(|row| row.place == Place::Out);
+            let is_out = state.own.contains_key(job);
             if self.undone.insert(job.clone(), *claim) != Some(*claim) && !is_out {
                 news.undone.push((job.clone(), *claim));
             }

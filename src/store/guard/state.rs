@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::MOST_ENDED;
 use super::lost::Lost;
 use crate::limit::Timestamp;
 use crate::store::memory::MemoryStore;
@@ -58,7 +59,7 @@ pub(super) struct Ends {
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct State {
-    /// Our rows, as far as this sidecar had to do with them.
+    /// Our rows of jobs that are out.
     pub(super) own: HashMap<Arc<str>, Row>,
     /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
     pub(super) doubt: HashMap<Arc<str>, Gen>,
@@ -127,15 +128,6 @@ impl State {
         over.map(|ended| (ended.job.clone(), ended.claim)).collect()
     }
 
-    /// What was asked for without an answer is held here: a sibling may see its row there.
-    pub(super) fn unheard(&mut self, ask: &Claimed, now: Timestamp) {
-        let older = |own: &Row| own.claimed.generation < ask.generation;
-        if self.own.get(&ask.job).is_none_or(older) {
-            let row = Row::of(ask.clone(), Place::Held, ask.look_again(now));
-            self.own.insert(ask.job.clone(), row);
-        }
-    }
-
     /// How a take ended, before which so many calls had `failed`.
     pub(super) fn took_there<T>(&mut self, answer: &Result<T, StoreError>, failed: u64) {
         match answer {
@@ -148,31 +140,48 @@ impl State {
     }
 
     /// Our row of this claim has ended.
-    pub(super) fn is_over(&mut self, claimed: &Claimed) {
-        let own = self.own.get(&claimed.job);
-        if own.is_some_and(|own| own.claimed.generation == claimed.generation) {
-            self.own.remove(&claimed.job);
+    pub(super) fn is_over(&mut self, job: &str, claim: Gen) {
+        let own = self.own.get(job);
+        if own.is_some_and(|own| own.claimed.generation == claim) {
+            self.own.remove(job);
         }
     }
 
-    /// What our row of an asked job is now.
-    pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict, now: Timestamp) {
-        let row = |place, until| Row::of(ask.clone(), place, until);
-        let is_out =
-            |own: &Row| own.place == Place::Out && own.claimed.generation == ask.generation;
+    /// The store has forgotten our row of an earlier claim of this job, or has ended it.
+    fn was_ended_by(&mut self, ask: &Claimed) {
+        let own = self.own.get(&ask.job);
+        if own.is_some_and(|own| own.claimed.generation < ask.generation) {
+            self.own.remove(&ask.job);
+        }
+    }
+
+    /// A newer claim of a job was asked for without an answer: that of our row is over, and the store may not know.
+    /// Not if it started since that claim was made: then the worker has the job.
+    pub(super) fn unheard(&mut self, ask: &Claimed) {
+        let is_over = |own: &Row| {
+            let is_later = own.started.is_some_and(|at| at > ask.claimed_at);
+            own.claimed.generation < ask.generation && !is_later
+        };
+        if self.own.get(&ask.job).is_some_and(is_over)
+            && let Some(own) = self.own.remove(&ask.job)
+            && self.ends.untold.len() < MOST_ENDED
+        {
+            let claim = own.claimed.generation;
+            self.ends.untold.push((ask.job.clone(), claim));
+        }
+    }
+
+    /// An asked job may have a row now.
+    pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict) {
         match verdict {
             Verdict::Started { at } => {
-                let mut row = row(Place::Out, at.plus(ask.visibility));
+                let mut row = Row::of(ask.clone(), Place::Out, at.plus(ask.visibility));
                 row.started = Some(*at);
                 self.own.insert(ask.job.clone(), row);
             }
-            // The claim was named while it was asked for, and has started.
-            _ if self.own.get(&ask.job).is_some_and(is_out) => {}
-            Verdict::Lost => self.is_over(ask),
-            Verdict::Refused { .. } | Verdict::Unasked => {
-                let row = row(Place::Held, ask.look_again(now));
-                self.own.insert(ask.job.clone(), row);
-            }
+            // The store has no row of it.
+            Verdict::Refused { .. } | Verdict::Unasked => self.was_ended_by(ask),
+            Verdict::Lost => {}
         }
     }
 
@@ -193,11 +202,6 @@ impl State {
             Change::Adopt { claimed, until } => {
                 let row = Row::of(claimed.clone(), Place::Out, *until);
                 self.own.insert(claimed.job.clone(), row);
-            }
-            Change::Own { job, next, .. } => {
-                if let Some(row) = self.own.get_mut(job) {
-                    row.claimed.generation = *next;
-                }
             }
             Change::Clear => self.own.clear(),
             _ => {}

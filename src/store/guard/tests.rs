@@ -8,7 +8,7 @@ use super::*;
 use crate::limit::{Limits, OnLimit, Rate, Strategy, WindowKind};
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::memory::MemoryStore;
-use crate::store::{Claim, Ledger, LedgerExt, Verdict};
+use crate::store::{Claim, Ledger, LedgerExt, Place, Verdict};
 
 const T: u64 = 1_800_000_000_000_000;
 
@@ -44,12 +44,18 @@ async fn starts(guard: &Guard, job: &str) -> Result<bool, StoreError> {
     Ok(matches!(taken.verdicts[0], Verdict::Started { .. }))
 }
 
+/// How many slots of the key are taken in the store.
+async fn active(rig: &Rig) -> u32 {
+    let keys = [(Space::Job, Key::new("k").unwrap())];
+    rig.faulty.active(&keys).await.unwrap()[0]
+}
+
 /// Two failures make a loss; from the second on the mode answers.
 async fn lose(rig: &Rig) {
     rig.faulty.standing(Some(Fault::gone()));
     assert!(!rig.guard.is_lost());
-    assert!(rig.guard.count(Place::Out).await.is_err());
-    let _answered_by_the_mode = rig.guard.count(Place::Out).await;
+    assert!(rig.guard.count_out().await.is_err());
+    let _answered_by_the_mode = rig.guard.count_out().await;
     assert!(rig.guard.is_lost());
 }
 
@@ -61,7 +67,7 @@ async fn a_store_that_answers_and_lets_nothing_start_is_lost() {
     rig.faulty.standing(Some(Fault::gone()));
     assert!(starts(&rig.guard, "b").await.is_err());
     rig.faulty.standing(None);
-    assert!(rig.guard.count(Place::Out).await.is_ok());
+    assert!(rig.guard.count_out().await.is_ok());
     assert!(rig.guard.due(9).await.is_ok());
     assert!(!rig.guard.is_lost());
     rig.faulty.standing(Some(Fault::gone()));
@@ -127,14 +133,12 @@ async fn a_share_is_the_slots_that_were_ours() {
     );
     assert!(rig.guard.end("a", None).await.unwrap().is_some());
     assert!(starts(&rig.guard, "c").await.unwrap());
-    assert_eq!(rig.guard.count(Place::Out).await.unwrap(), 2);
+    assert_eq!(rig.guard.count_out().await.unwrap(), 2);
     // Back: what went on without the store is known there before anything starts.
     rig.faulty.standing(None);
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.is_lost());
-    let key = Key::new("k").unwrap();
-    let usage = rig.faulty.usage(Space::Job, &key, &Limits::default()).await;
-    assert_eq!(usage.unwrap().unwrap().active, 2);
+    assert_eq!(active(&rig).await, 2);
     assert!(rig.faulty.row("a").await.unwrap().is_none());
     assert!(starts(&rig.guard, "d").await.unwrap());
     assert!(!starts(&rig.guard, "e").await.unwrap());
@@ -204,7 +208,7 @@ async fn an_end_that_is_told_later_wakes_all() {
 #[tokio::test(start_paused = true)]
 async fn an_end_of_a_siblings_job_is_told_later_too() {
     let rig = rig(OnStoreError::Share);
-    assert_eq!(rig.guard.count(Place::Out).await, Ok(0));
+    assert_eq!(rig.guard.count_out().await, Ok(0));
     for (job, named) in [("a", None), ("b", Some(Gen(1)))] {
         let out = claimed(job, 3);
         rig.faulty.take(&[&out], 1).await.unwrap();
@@ -231,7 +235,7 @@ async fn an_end_of_a_siblings_job_outlives_the_siblings_return() {
     let out = claimed("a", 3);
     rig.faulty.take(&[&out], 1).await.unwrap();
     let siblings = rig.faulty.row("a").await.unwrap().unwrap();
-    assert_eq!(rig.guard.count(Place::Out).await, Ok(1));
+    assert_eq!(rig.guard.count_out().await, Ok(1));
     lose(&rig).await;
     assert!(rig.guard.end("a", None).await.unwrap().is_none());
     rig.faulty.standing(None);
@@ -360,11 +364,11 @@ async fn a_start_that_nobody_heard_of_is_undone() {
     let row = rig.faulty.row("a").await.unwrap().unwrap();
     assert_eq!(row.place, Place::Out, "it was done");
     assert!(starts(&rig.guard, "a").await.unwrap(), "and is not lost");
-    assert_eq!(rig.guard.count(Place::Out).await.unwrap(), 1);
+    assert_eq!(rig.guard.count_out().await.unwrap(), 1);
 }
 
-/// A hand-out that did not happen, while the store was going away or was gone: the job is held, and may
-/// start again, when it is back.
+/// A hand-out that did not happen, while the store was going away or was gone: when it is back nothing of it is left
+/// there, and the job may start again.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_is_undone_without_the_store_is_undone_there() {
     for siblings in [0, 1] {
@@ -381,8 +385,10 @@ async fn a_start_that_is_undone_without_the_store_is_undone_there() {
         rig.faulty.standing(None);
         rig.guard.due(9).await.unwrap();
         for job in ["a", "b"] {
-            let row = rig.faulty.row(job).await.unwrap().unwrap();
-            assert_eq!(row.place, Place::Held, "{job}");
+            assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
+        }
+        assert_eq!(active(&rig).await, 0);
+        for job in ["a", "b"] {
             assert!(starts(&rig.guard, job).await.unwrap(), "{job}");
         }
     }
@@ -396,7 +402,7 @@ async fn an_answer_without_a_question_is_no_success() {
     rig.faulty.standing(Some(Fault::gone()));
     for _ in 0..2 {
         assert!(rig.guard.take(&[], 1).await.unwrap().verdicts.is_empty());
-        let _failed = rig.guard.count(Place::Out).await;
+        let _failed = rig.guard.count_out().await;
     }
     assert!(rig.guard.is_lost());
 }
@@ -430,7 +436,7 @@ async fn lose_what_is_held(rig: &Rig) -> [Claimed; 3] {
     rig.faulty.script([Fault::unheard()]);
     assert!(rig.guard.take(&[&doubtful], 1).await.is_err());
     rig.faulty.standing(Some(Fault::gone()));
-    let _second_failure = rig.guard.count(Place::Out).await;
+    let _second_failure = rig.guard.count_out().await;
     assert!(rig.guard.is_lost());
     // Its slots are a share's to give again.
     for job in ["one", "two"] {
@@ -461,7 +467,7 @@ async fn what_was_held_at_the_loss_starts_without_the_store() {
 async fn one_failure_is_no_loss_and_nothing_waits_once_it_is_one() {
     let rig = rig(OnStoreError::Closed);
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     assert!(starts(&rig.guard, "a").await.unwrap());
     assert!(!rig.guard.is_lost());
     let slow = Fault {
@@ -470,7 +476,7 @@ async fn one_failure_is_no_loss_and_nothing_waits_once_it_is_one() {
     };
     rig.faulty.standing(Some(slow));
     for _ in 0..2 {
-        let _failed = rig.guard.count(Place::Out).await;
+        let _failed = rig.guard.count_out().await;
     }
     let asked = rig.guard.now();
     assert!(starts(&rig.guard, "b").await.is_err());
@@ -486,7 +492,7 @@ async fn calls_that_are_cut_off_together_are_one_failure() {
         ..Fault::gone()
     };
     rig.faulty.script([cut(), cut(), cut()]);
-    let count = || rig.guard.count(Place::Out);
+    let count = || rig.guard.count_out();
     let (one, two, three) = tokio::join!(count(), count(), count());
     assert!(one.is_err() && two.is_err() && three.is_err());
     assert!(!rig.guard.is_lost());
@@ -527,10 +533,8 @@ async fn what_happens_while_the_store_comes_back_is_known_there() {
         let row = rig.faulty.row(job).await.unwrap();
         places.push(row.map(|row| row.place));
     }
-    assert_eq!(places, [None, Some(Place::Held), Some(Place::Out)]);
-    let key = Key::new("k").unwrap();
-    let usage = rig.faulty.usage(Space::Job, &key, &Limits::default()).await;
-    assert_eq!(usage.unwrap().unwrap().active, 1);
+    assert_eq!(places, [None, None, Some(Place::Out)]);
+    assert_eq!(active(&rig).await, 1);
 }
 
 /// All that ask after a failure wait for one recovery.
@@ -543,7 +547,7 @@ async fn rows_are_put_back_once() {
         .await
         .unwrap();
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     rig.faulty
         .standing(Some(Fault::late(Duration::from_millis(1))));
     let before = rig.faulty.calls();
@@ -561,7 +565,7 @@ async fn who_waits_for_a_recovery_that_fails_does_not_try_again() {
     let rig = rig(OnStoreError::Share);
     assert!(starts(&rig.guard, "a").await.unwrap());
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     rig.faulty.standing(Some(Fault {
         delay: Duration::from_millis(250),
         ..Fault::gone()
@@ -642,7 +646,7 @@ async fn a_store_that_forgot_is_not_lost() {
         ..Fault::NONE
     }));
     for _ in 0..5 {
-        assert!(rig.guard.count(Place::Out).await.is_err());
+        assert!(rig.guard.count_out().await.is_err());
         assert_eq!(starts(&rig.guard, "b").await, Err(StoreError::Wiped));
     }
     assert!(!rig.guard.is_lost());
@@ -650,7 +654,7 @@ async fn a_store_that_forgot_is_not_lost() {
     // What it knew is gone.
     assert!(rig.faulty.end("a", None).await.unwrap().is_some());
     assert!(starts(&rig.guard, "b").await.unwrap());
-    assert_eq!(rig.faulty.count(Place::Out).await, Ok(2));
+    assert_eq!(rig.faulty.count_out().await, Ok(2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -738,14 +742,14 @@ async fn a_store_that_is_told_slower_than_things_happen_decides_in_the_end() {
         let row = rig.faulty.row(job).await.unwrap();
         assert!(row.is_some_and(|row| row.place == Place::Out), "{job}");
     }
-    assert_eq!(rig.faulty.count(Place::Out).await.unwrap(), ours.len());
+    assert_eq!(rig.faulty.count_out().await.unwrap(), ours.len());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_has_answered_from_its_first_answer_on() {
     let rig = rig(OnStoreError::Share);
     rig.faulty.standing(Some(Fault::gone()));
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     assert!(!rig.guard.has_answered());
     rig.faulty.standing(None);
     rig.guard.due(1).await.unwrap();
@@ -756,22 +760,36 @@ async fn a_store_has_answered_from_its_first_answer_on() {
     assert!(guard.that_has_answered().has_answered());
 }
 
-/// A sibling may have it by now, and a row of ours could take its place.
+/// A held job has no row to put back. What was offered a sibling may have by now, and a row of ours could take its
+/// place.
 #[tokio::test(start_paused = true)]
-async fn an_offer_is_not_put_back() {
+async fn nothing_that_is_held_is_put_back() {
     let rig = rig(OnStoreError::Share);
     rig.faulty.with_siblings(1);
-    let held = ["kept", "offered"].map(|job| claimed(job, 9));
-    rig.guard.take(&held.each_ref(), 0).await.unwrap();
-    let offer = Change::until(&held[1], OFFERED);
-    rig.guard.set_all(vec![offer]).await.unwrap();
+    let [held, offered, refused] = ["held", "offered", "refused"].map(|job| claimed(job, 1));
+    assert!(starts(&rig.guard, "out").await.unwrap());
+    let asks = [&held, &offered];
+    let named = rig.guard.take(&asks, 0).await.unwrap().verdicts;
+    assert_eq!(named, [Verdict::Unasked, Verdict::Unasked]);
+    let verdicts = rig.guard.take(&[&refused], 1).await.unwrap().verdicts;
+    assert!(matches!(verdicts[0], Verdict::Refused { .. }));
+    let offer = Change::Offer { claimed: offered };
+    assert!(rig.guard.set(offer).await.unwrap());
     lose(&rig).await;
     rig.faulty.standing(None);
     rig.faulty.set(Change::Clear).await.unwrap();
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.is_lost());
-    assert!(rig.faulty.row("kept").await.unwrap().is_some());
-    assert!(rig.faulty.row("offered").await.unwrap().is_none());
+    for job in ["held", "offered", "refused"] {
+        assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
+    }
+    assert_eq!(active(&rig).await, 1, "that of the job that is out");
+    assert!(rig.guard.end("out", None).await.unwrap().is_some());
+    for job in [&held, &refused] {
+        let verdicts = rig.guard.take(&[job], 1).await.unwrap().verdicts;
+        assert!(matches!(verdicts[0], Verdict::Started { .. }));
+        assert!(rig.guard.back(&job.job, Gen(1)).await.unwrap());
+    }
 }
 
 /// As a replica that takes over may: it never heard of the last starts.
@@ -786,7 +804,7 @@ async fn what_is_out_is_known_although_the_store_forgot_it() {
         "it is believed"
     );
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     assert!(!rig.guard.is_lost() && rig.guard.may_miss_rows());
     let row = rig.guard.row("a").await.unwrap();
     assert_eq!(row.map(|row| row.place), Some(Place::Out));
@@ -804,7 +822,7 @@ async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
     rig.faulty.never_forgets_unsaid();
     assert!(starts(&rig.guard, "a").await.unwrap());
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     assert!(rig.guard.may_miss_rows(), "it is not told of ours yet");
     rig.guard.due(9).await.unwrap();
     assert!(!rig.guard.may_miss_rows());
@@ -830,12 +848,12 @@ async fn the_last_ends_are_told_again_after_a_failure() {
     }
     assert!(starts(&rig.guard, "again").await.unwrap());
     rig.faulty.announce(&forgotten).await.unwrap();
-    assert_eq!(rig.faulty.count(Place::Out).await, Ok(3));
+    assert_eq!(rig.faulty.count_out().await, Ok(3));
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     tokio::time::advance(Duration::from_secs(30)).await;
     rig.guard.due(9).await.unwrap();
-    assert_eq!(rig.faulty.count(Place::Out).await, Ok(1), "the same claim");
+    assert_eq!(rig.faulty.count_out().await, Ok(1), "the same claim");
     let woken = tokio::time::timeout(Duration::from_secs(1), rig.guard.wake());
     assert_eq!(woken.await, Ok(Wake::All));
     assert!(starts(&rig.guard, "c").await.unwrap());
@@ -846,7 +864,7 @@ async fn rows_may_be_missing_for_a_while_after_a_failed_call() {
     let rig = rig(OnStoreError::Share);
     for away in [Duration::ZERO, Duration::from_secs(2)] {
         rig.faulty.script([Fault::gone()]);
-        assert!(rig.guard.count(Place::Out).await.is_err());
+        assert!(rig.guard.count_out().await.is_err());
         tokio::time::advance(away).await;
         rig.guard.due(9).await.unwrap();
         assert!(rig.guard.may_miss_rows(), "it may be another that answers");
@@ -864,7 +882,7 @@ async fn what_was_heard_of_the_last_ends_is_not_told_again() {
         assert!(rig.guard.end(&job, None).await.unwrap().is_some());
     }
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     let mut looks = 0;
     while rig.guard.may_miss_rows() {
         looks += 1;
@@ -884,12 +902,12 @@ async fn failures_with_answers_between_them_are_no_loss() {
     let no_loss = [StoreError::Settling, StoreError::Wiped, unfit].map(Some);
     for before in no_loss.into_iter().chain([None, None]) {
         rig.faulty.script([Fault::gone()]);
-        assert!(rig.guard.count(Place::Out).await.is_err());
+        assert!(rig.guard.count_out().await.is_err());
         rig.faulty.script([Fault {
             before,
             ..Fault::NONE
         }]);
-        drop(rig.guard.count(Place::Out).await);
+        drop(rig.guard.count_out().await);
         assert!(!rig.guard.is_lost());
     }
 }
@@ -904,7 +922,7 @@ async fn whatever_call_finds_the_store_emptied_it_is_told_again() {
         before: Some(StoreError::Wiped),
         ..Fault::NONE
     }]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     assert!(rig.guard.may_miss_rows());
     rig.guard.due(9).await.unwrap();
     assert!(rig.faulty.row("a").await.unwrap().is_some());
@@ -914,19 +932,171 @@ async fn whatever_call_finds_the_store_emptied_it_is_told_again() {
 async fn what_is_a_siblings_now_is_not_put_back() {
     let rig = rig(OnStoreError::Share);
     let a = claimed("a", 3);
-    let verdicts = rig.guard.take(&[&a], 0).await.unwrap().verdicts;
-    assert_eq!(verdicts, [Verdict::Unasked]);
-    assert!(rig.guard.state().own.contains_key("a"));
-    let own = Change::Own {
-        job: a.job.clone(),
-        generation: a.generation,
-        next: Gen(9),
-        until: Timestamp(T),
-    };
-    assert!(rig.faulty.set(own).await.unwrap());
+    assert!(rig.guard.set(offer(&a)).await.unwrap());
+    assert!(rig.faulty.set(own(&a, Gen(9))).await.unwrap());
     let verdicts = rig.guard.take(&[&a], 1).await.unwrap().verdicts;
     assert_eq!(verdicts, [Verdict::Lost]);
-    assert!(!rig.guard.state().own.contains_key("a"));
+    assert!(!rig.guard.has_row("a"));
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.count_out().await.is_err());
+    rig.guard.due(9).await.unwrap();
+    let row = rig.faulty.row("a").await.unwrap().unwrap();
+    assert_eq!((row.claimed.generation, row.place), (Gen(9), Place::Held));
+}
+
+fn offer(claimed: &Claimed) -> Change {
+    Change::Offer {
+        claimed: claimed.clone(),
+    }
+}
+
+fn own(claimed: &Claimed, next: Gen) -> Change {
+    Change::Own {
+        job: claimed.job.clone(),
+        generation: claimed.generation,
+        next,
+        until: Timestamp(T).plus(claimed.visibility),
+    }
+}
+
+/// No worker of ours gets it before it is ours again, although nobody hears the answers.
+#[tokio::test(start_paused = true)]
+async fn an_offered_job_starts_when_it_is_ours_again() {
+    let rig = rig(OnStoreError::Share);
+    let held = claimed("a", 1);
+    let mut again = held.clone();
+    again.generation = Gen(2);
+    for change in [offer(&held), own(&held, Gen(2))] {
+        rig.faulty.script([Fault::unheard()]);
+        assert!(rig.guard.set(change.clone()).await.is_err());
+        let verdicts = rig.guard.take(&[&held], 1).await.unwrap().verdicts;
+        assert_eq!(verdicts, [Verdict::Lost]);
+        assert!(rig.guard.set(change).await.unwrap(), "told twice");
+    }
+    assert!(!rig.guard.has_row("a"));
+    let named = rig.guard.take(&[&again], 0).await.unwrap();
+    assert_eq!(named.verdicts, [Verdict::Unasked]);
+    assert!(named.ended.is_empty(), "nothing of it was over");
+    assert!(rig.faulty.row("a").await.unwrap().is_none());
+    let verdicts = rig.guard.take(&[&again], 1).await.unwrap().verdicts;
+    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    assert!(rig.guard.has_row("a"));
+}
+
+/// As where a connection breaks and what was sent is sent again.
+#[tokio::test(start_paused = true)]
+async fn a_start_is_undone_once() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap() && starts(&rig.guard, "b").await.unwrap());
+    assert!(rig.guard.back("a", Gen(1)).await.unwrap());
+    assert!(!rig.guard.back("a", Gen(1)).await.unwrap());
+    rig.faulty.script([Fault {
+        twice: true,
+        ..Fault::NONE
+    }]);
+    assert!(!rig.guard.back("b", Gen(1)).await.unwrap());
+    for job in ["a", "b"] {
+        assert!(!rig.guard.has_row(job), "{job}");
+        assert!(rig.faulty.row(job).await.unwrap().is_none(), "{job}");
+    }
+    assert_eq!(active(&rig).await, 0);
+    // One that was not heard of is undone once more before the job is asked for again.
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.script([Fault::unheard()]);
+    assert!(rig.guard.back("a", Gen(1)).await.is_err());
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert_eq!(
+        (active(&rig).await, rig.guard.count_out().await),
+        (1, Ok(1))
+    );
+}
+
+/// The backend gave the job out again while the store was lost: the slot of the earlier claim is free there too, though
+/// the later one is only held.
+#[tokio::test(start_paused = true)]
+async fn an_older_claim_that_ends_without_the_store_ends_there() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    lose(&rig).await;
+    let mut again = claimed("a", 1);
+    again.generation = Gen(2);
+    let named = rig.guard.take(&[&again], 0).await.unwrap();
+    assert_eq!(named.ended.len(), 1);
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.faulty.row("a").await.unwrap().is_none());
+    assert_eq!(active(&rig).await, 0);
+}
+
+/// Whether some or all that is named then is closed.
+#[tokio::test(start_paused = true)]
+async fn an_older_claim_of_a_closed_limit_ends_there_too() {
+    for beside in ["closed", "open"] {
+        let rig = rig(OnStoreError::Open);
+        let closed = (Arc::from("closed"), OnStoreError::Closed);
+        rig.guard.declare(HashMap::from([closed]));
+        let out = claim("a", 1, "closed");
+        let verdicts = rig.guard.take(&[&out], 1).await.unwrap().verdicts;
+        assert!(matches!(verdicts[0], Verdict::Started { .. }));
+        lose(&rig).await;
+        let asks = [claim("a", 2, "closed"), claim("b", 3, beside)];
+        let named = rig.guard.take(&asks.each_ref(), 0).await;
+        assert_eq!(named.is_err(), beside == "closed");
+        assert!(!rig.guard.has_row("a"));
+        rig.faulty.standing(None);
+        rig.guard.due(9).await.unwrap();
+        assert!(rig.faulty.row("a").await.unwrap().is_none(), "{beside}");
+        assert_eq!(active(&rig).await, 0, "{beside}");
+    }
+}
+
+/// The same where the store did not hear of it, and was not lost.
+#[tokio::test(start_paused = true)]
+async fn an_older_claim_that_was_to_end_unheard_is_not_put_back() {
+    let rig = rig(OnStoreError::Share);
+    for fault in [Fault::gone(), Fault::unheard()] {
+        assert!(starts(&rig.guard, "a").await.unwrap());
+        let mut again = claimed("a", 1);
+        again.generation = Gen(2);
+        rig.faulty.script([fault]);
+        assert!(rig.guard.take(&[&again], 0).await.is_err());
+        rig.guard.due(9).await.unwrap();
+        assert!(!rig.guard.is_lost());
+        assert!(rig.faulty.row("a").await.unwrap().is_none());
+        assert_eq!(active(&rig).await, 0);
+    }
+}
+
+/// Each would be undone there before anything starts.
+#[tokio::test(start_paused = true)]
+async fn what_was_only_named_is_in_no_doubt() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    let held = ["b", "c", "d"].map(|job| claimed(job, 3));
+    rig.faulty.script([Fault::unheard()]);
+    assert!(rig.guard.take(&held.each_ref(), 0).await.is_err());
+    let before = rig.faulty.calls();
+    let verdicts = rig.guard.take(&held.each_ref(), 9).await.unwrap().verdicts;
+    assert!(matches!(verdicts[1], Verdict::Started { .. }));
+    assert_eq!(
+        rig.faulty.calls() - before,
+        2,
+        "what is out, and a question"
+    );
+}
+
+/// Its start was granted after the backend gave the job out again: the worker has it.
+#[tokio::test(start_paused = true)]
+async fn an_older_claim_that_started_later_stays_although_the_newer_was_unheard() {
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    let mut again = claimed("a", 1);
+    (again.generation, again.claimed_at) = (Gen(2), Timestamp(T - 1));
+    rig.faulty.script([Fault::gone()]);
+    assert!(rig.guard.take(&[&again], 0).await.is_err());
+    rig.guard.due(9).await.unwrap();
+    assert!(rig.faulty.row("a").await.unwrap().is_some());
+    assert!(rig.guard.has_row("a"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -986,7 +1156,7 @@ async fn what_is_out_is_known_unasked_as_long_as_it_is_sure() {
     assert!(rig.guard.end("a", Some(Gen(0))).await.unwrap().is_none());
     assert!(is_out());
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     assert!(!is_out(), "it may have been forgotten");
     rig.guard.due(9).await.unwrap();
     assert!(is_out());
@@ -1020,7 +1190,7 @@ async fn a_row_is_put_back_as_it_was_changed_last() {
     // A replica that takes over may not have heard of the job.
     assert!(rig.faulty.end("a", None).await.unwrap().is_some());
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     rig.guard.due(9).await.unwrap();
     let row = rig.faulty.row("a").await.unwrap().unwrap();
     assert_eq!((row.until, row.claimed.visibility), (later, minute));
@@ -1049,7 +1219,7 @@ async fn few_ends_are_remembered_and_longer_while_the_store_fails() {
     end("c").await;
     assert_eq!(remembered(), ["b", "c"]);
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     tokio::time::advance(Duration::from_secs(60)).await;
     end("d").await;
     assert_eq!(remembered(), ["b", "c", "d"]);
@@ -1074,7 +1244,7 @@ async fn the_last_ends_are_told_again_in_few_calls() {
         assert!(rig.guard.end(&job, None).await.unwrap().is_some());
     }
     rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count(Place::Out).await.is_err());
+    assert!(rig.guard.count_out().await.is_err());
     let before = rig.faulty.calls();
     assert!(starts(&rig.guard, "next").await.unwrap());
     let calls = rig.faulty.calls() - before;

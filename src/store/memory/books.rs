@@ -76,7 +76,7 @@ impl Books {
         self.at(now).end_older(asks.iter().copied())
     }
 
-    /// Out becomes held again, and the start is uncounted.
+    /// The row of a job that is out goes, and the start is uncounted.
     pub(in crate::store) fn back(&mut self, job: &str, generation: Gen, now: Timestamp) -> bool {
         self.at(now).back(job, generation)
     }
@@ -138,9 +138,9 @@ impl Books {
         }
     }
 
-    pub(in crate::store) fn count(&self, place: Place) -> usize {
+    pub(in crate::store) fn count_out(&self) -> usize {
         let rows = self.rows.iter();
-        rows.filter(|entry| entry.row.place == place).count()
+        rows.filter(|entry| entry.row.place == Place::Out).count()
     }
 
     /// How many keys are kept.

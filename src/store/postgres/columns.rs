@@ -13,7 +13,6 @@ pub(super) struct Columns {
     is_out: Vec<bool>,
     until: Vec<i64>,
     owner: Vec<String>,
-    hidden: Vec<bool>,
     lasts: Vec<i64>,
     lane: Vec<String>,
     claim: Vec<String>,
@@ -41,7 +40,6 @@ impl Columns {
             all.is_out.push(flat.is_out);
             all.until.push(flat.until);
             all.owner.push(flat.owner);
-            all.hidden.push(flat.hidden);
             all.lasts.push(flat.lasts);
             all.lane.push(flat.lane);
             all.claim.push(flat.claim);
@@ -53,14 +51,13 @@ impl Columns {
         (all, gone)
     }
 
-    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 14] {
+    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 13] {
         [
             &self.job,
             &self.claim_number,
             &self.is_out,
             &self.until,
             &self.owner,
-            &self.hidden,
             &self.lasts,
             &self.lane,
             &self.claim,

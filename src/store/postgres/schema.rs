@@ -27,9 +27,11 @@ CREATE TABLE numbers (
 CREATE TABLE overrides (name text PRIMARY KEY, text text NOT NULL, ends bigint);
 ";
 
-/// Held rows by queue.
-const BY_QUEUE: &str =
-    "CREATE INDEX rows_held ON rows (substr(lane, strpos(lane, ':') + 1)) WHERE NOT is_out";
+/// How many jobs of a queue each sidecar holds.
+const HOLDS: &str = "
+CREATE TABLE IF NOT EXISTS holds (
+    queue text NOT NULL, owner text NOT NULL, jobs bigint NOT NULL, at bigint NOT NULL,
+    PRIMARY KEY (queue, owner)) WITH (fillfactor = 50)";
 
 /// A name as an identifier.
 pub(super) fn quoted(name: &str) -> String {
@@ -74,12 +76,9 @@ pub(super) async fn is_there(client: &Client, namespace: &str) -> Result<bool, F
 /// # Errors
 /// As [`is_there`], or it may not be made.
 pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Failed> {
-    if is_there(client, namespace).await? {
-        let known = "SELECT to_regclass('rows_held') IS NOT NULL";
-        if !client.query_one(known, &[]).await?.try_get::<_, bool>(0)? {
-            // Tables of an earlier version. Without it, as where another role made them, all rows are read.
-            let _made = client.batch_execute(BY_QUEUE).await;
-        }
+    // Schemas of earlier versions have no such table.
+    let holds = client.query_one("SELECT to_regclass('holds') IS NOT NULL", &[]);
+    if is_there(client, namespace).await? && holds.await?.try_get(0)? {
         return Ok(());
     }
     client.batch_execute("BEGIN").await?;
@@ -88,9 +87,10 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Fail
     // Another one may have made it meanwhile.
     if !is_there(client, namespace).await? {
         let schema = quoted(namespace);
-        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES} {BY_QUEUE}");
+        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
         client.batch_execute(&create).await?;
     }
+    client.batch_execute(HOLDS).await?;
     client.batch_execute("COMMIT").await?;
     Ok(())
 }

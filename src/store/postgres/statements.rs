@@ -2,6 +2,7 @@
 
 use tokio_postgres::{Client, Error, Statement};
 
+use super::super::HOLDS_LAST;
 use super::super::sql::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
 use super::clock;
 
@@ -18,7 +19,7 @@ fn others(which: &str) -> String {
 /// lately.
 fn offered() -> String {
     format!(
-        "NOT is_out AND until = 0 AND NOT hidden
+        "NOT is_out AND until = 0
          AND live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
     )
 }
@@ -68,14 +69,12 @@ fn offered_of_lane() -> String {
     )
 }
 
-/// How many jobs of a queue others hold. The queue's name is read as the index has it.
+/// How many jobs of a queue others hold.
 fn held() -> String {
     let now = clock::now();
     format!(
-        "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner,
-         (SELECT {now} AS now) AS t
-         WHERE substr(lane, strpos(lane, ':') + 1) = $3 AND NOT is_out AND rows.owner <> $2
-         AND greatest(until, touched, live.seen) > t.now - lasts"
+        "SELECT coalesce(sum(jobs), 0)::bigint FROM holds
+         WHERE queue = $3 AND owner <> $2 AND at > {now} - {HOLDS_LAST}"
     )
 }
 
@@ -92,7 +91,7 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(class, hash) FROM (
          ORDER BY 1, 2) AS all_of_them";
 
 const ROWS: &str =
-    "SELECT job, claim_number, is_out, until, owner, hidden, lasts, lane, claim, limits, taken,
+    "SELECT job, claim_number, is_out, until, owner, lasts, lane, claim, limits, taken,
      started, touched FROM rows WHERE job = ANY($1::text[])";
 
 const LOCK_KEYS: &str = "SELECT pg_advisory_xact_lock($1::int + 2, hash) FROM (
@@ -109,14 +108,14 @@ const NUMBERS: &str =
     "SELECT name, value, version, put_at, ends FROM numbers WHERE name = ANY($1::text[])";
 
 const PUT_ROWS: &str =
-    "INSERT INTO rows (job, claim_number, is_out, until, owner, hidden, lasts, lane, claim,
-         limits, taken, names, started, touched)
-     SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[], $5::text[],
-         $6::boolean[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bytea[],
-         $12::text[], $13::bigint[], $14::bigint[])
+    "INSERT INTO rows (job, claim_number, is_out, until, owner, lasts, lane, claim,
+         limits, taken, names, started, touched, hidden)
+     SELECT *, false FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[], $5::text[],
+         $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bytea[],
+         $11::text[], $12::bigint[], $13::bigint[])
      ON CONFLICT (job) DO UPDATE SET claim_number = excluded.claim_number,
          is_out = excluded.is_out, until = excluded.until, owner = excluded.owner,
-         hidden = excluded.hidden, lasts = excluded.lasts, lane = excluded.lane,
+         lasts = excluded.lasts, lane = excluded.lane,
          claim = excluded.claim, limits = excluded.limits, taken = excluded.taken,
          names = excluded.names, started = excluded.started, touched = excluded.touched";
 
@@ -131,6 +130,10 @@ const PUT_NUMBERS: &str = "INSERT INTO numbers
      SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
      ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version,
          put_at = excluded.put_at, ends = excluded.ends";
+
+const PUT_HOLDS: &str = "INSERT INTO holds
+     SELECT queue, $1, jobs, $4 FROM unnest($2::text[], $3::bigint[]) AS each (queue, jobs)
+     ON CONFLICT (queue, owner) DO UPDATE SET jobs = excluded.jobs, at = excluded.at";
 
 const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
 
@@ -164,6 +167,7 @@ statements! {
     put_keys = PUT_KEYS;
     drop_keys = DROP_KEYS;
     put_numbers = PUT_NUMBERS;
+    put_holds = PUT_HOLDS;
     say = SAY;
     due = due();
     walk = walk();

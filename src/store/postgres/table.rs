@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Error, Statement};
 use super::super::fleet::SETTLING;
 use super::super::record::Written;
 use super::super::sql::{Due, Flat, Head, IDLE, Need, Page, SILENCE, number, unsigned};
-use super::super::{Clock, Number, Place};
+use super::super::{Clock, HOLDS_LAST, Number};
 use super::clock;
 use super::columns::{Columns, Numbers};
 use super::schema::{self, LOCKS, VERSION};
@@ -221,22 +221,35 @@ impl Session {
             }
         }
         let numbers = Numbers::of(page);
+        let held = page.holds().iter();
+        let (queues, jobs): (Vec<&str>, Vec<i64>) =
+            held.map(|(queue, jobs)| (&**queue, number(*jobs))).unzip();
+        let at = number(now.0);
         let news: Vec<String> = page.news().iter().map(|text| news(me, text)).collect();
         let these = &self.statements;
-        let (put_rows, dropped, put_keys, forgotten, put_numbers, said, kept, beat, ended) = tokio::join! {
+        let (put_rows, dropped, put_keys, forgotten, put_numbers, held, said, kept, beat, ended) = tokio::join! {
             biased;
             async { self.ask((!rows.job.is_empty()).then_some(&these.put_rows), &rows.with()).await },
             async { self.ask((!gone.is_empty()).then_some(&these.drop_rows), &[&gone]).await },
             async { self.ask((!names.is_empty()).then_some(&these.put_keys), &[&names, &states]).await },
             async { self.ask((!idle.is_empty()).then_some(&these.drop_keys), &[&idle]).await },
             async { self.ask((!numbers.names.is_empty()).then_some(&these.put_numbers), &numbers.with()).await },
+            async { self.ask((!queues.is_empty()).then_some(&these.put_holds), &[&me, &queues, &jobs, &at]).await },
             async { self.ask((!news.is_empty()).then_some(&these.say), &[&self.namespace, &news]).await },
             async { if page.beats() { self.keep_time().await } else { Ok(()) } },
             self.beat(page, me),
             self.client.batch_execute("COMMIT"),
         };
         // A commit after an error is none, and does not say so.
-        for done in [put_rows, dropped, put_keys, forgotten, put_numbers, said] {
+        for done in [
+            put_rows,
+            dropped,
+            put_keys,
+            forgotten,
+            put_numbers,
+            held,
+            said,
+        ] {
             done?;
         }
         kept?;
@@ -255,6 +268,7 @@ impl Session {
         let now = page.now();
         let before = |past: u64| number(now.0.saturating_sub(past));
         let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
+        let unsaid = before(HOLDS_LAST);
         let (me, now) = (literal(me), number(now.0));
         let some = "FOR UPDATE SKIP LOCKED LIMIT 1000";
         self.client
@@ -265,6 +279,8 @@ impl Session {
                      SELECT name FROM numbers WHERE ends <= {ended} {some});
                  DELETE FROM overrides WHERE name IN (
                      SELECT name FROM overrides WHERE ends < {long_ended} {some});
+                 DELETE FROM holds WHERE (queue, owner) IN (
+                     SELECT queue, owner FROM holds WHERE at < {unsaid} {some});
                  DELETE FROM live WHERE owner IN (
                      SELECT owner FROM live WHERE seen < {silent} AND NOT EXISTS (
                          SELECT 1 FROM rows WHERE rows.owner = live.owner) {some})"
@@ -334,7 +350,7 @@ impl Session {
     }
 
     pub(super) async fn of_others(&self, me: &str, max: usize) -> Result<Vec<String>, Failed> {
-        // As in `others`.
+        // A held row whose owner was not heard of for as long as its claim lasts is of a claim that is over.
         let now = clock::now();
         let text = format!(
             "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner,
@@ -349,17 +365,13 @@ impl Session {
         Ok(jobs?)
     }
 
-    pub(super) async fn count(&self, me: &str, place: Place) -> Result<usize, Failed> {
-        let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out = $2";
-        let row = self
-            .client
-            .query_one(text, &[&me, &(place == Place::Out)])
-            .await?;
+    pub(super) async fn count_out(&self, me: &str) -> Result<usize, Failed> {
+        let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out";
+        let row = self.client.query_one(text, &[&me]).await?;
         Ok(usize::try_from(row.try_get::<_, i64>(0)?).unwrap_or(0))
     }
 
-    /// How many jobs of a queue others hold. A row whose owner was not heard of for as long as its claim
-    /// lasts is of a claim that is over.
+    /// How many jobs of a queue others hold, as they said of late.
     pub(super) async fn others(&self, me: &str, queue: &str) -> Result<usize, Failed> {
         let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &me, &queue];
         let row = self.client.query_one(&self.statements.held, &with).await?;
@@ -478,7 +490,7 @@ impl Session {
     pub(super) async fn clear(&mut self) -> Result<bool, Failed> {
         let transaction = self.client.transaction().await?;
         let mut gone = 0;
-        for table in ["rows", "keys", "numbers", "overrides"] {
+        for table in ["rows", "keys", "numbers", "overrides", "holds"] {
             let text = format!("DELETE FROM {table}");
             gone += transaction.execute(&text, &[]).await?;
         }
@@ -513,14 +525,13 @@ fn flat(row: &tokio_postgres::Row) -> Result<Flat, Error> {
         is_out: row.try_get(2)?,
         until: row.try_get(3)?,
         owner: row.try_get(4)?,
-        hidden: row.try_get(5)?,
-        lasts: row.try_get(6)?,
-        lane: row.try_get(7)?,
-        claim: row.try_get(8)?,
-        limits: row.try_get(9)?,
-        taken: row.try_get(10)?,
-        started: row.try_get(11)?,
-        touched: row.try_get(12)?,
+        lasts: row.try_get(5)?,
+        lane: row.try_get(6)?,
+        claim: row.try_get(7)?,
+        limits: row.try_get(8)?,
+        taken: row.try_get(9)?,
+        started: row.try_get(10)?,
+        touched: row.try_get(11)?,
     })
 }
 

@@ -1,4 +1,4 @@
--- The hand-out did not happen: out becomes held again, and the start is uncounted.
+-- The hand-out did not happen: the row goes, and the start is uncounted.
 
 local not_after, job, gen = num(), arg(), num()
 if now > not_after then return late() end
@@ -10,9 +10,7 @@ for _, undo in ipairs(taken_of(r)) do
   k.changed = true
   freed[#freed + 1] = undo[1]
 end
-r.taken, r.start = '', -1
-r.till = look_again(r)
-move_row(r, r.owner, 'h')
+drop_row(r)
 save_all()
 publish_freed()
 return { now, 1 }

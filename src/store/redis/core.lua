@@ -610,13 +610,12 @@ end
 -- Rows ---------------------------------------------------------------------------------------------
 
 local function row(job)
-  local f = redis.call('HMGET', P .. 'r:' .. job, 'gen', 'place', 'till', 'owner', 'hidden', 'lasts',
-    'lane', 'claim', 'limits', 'taken', 'start')
+  local f = redis.call('HMGET', P .. 'r:' .. job, 'gen', 'place', 'till', 'owner', 'lasts', 'lane', 'claim',
+    'limits', 'taken', 'start')
   if not f[1] then return nil end
   return {
     job = job, gen = tonumber(f[1]), place = f[2], till = tonumber(f[3]), owner = f[4],
-    hidden = f[5] == '1', lasts = tonumber(f[6]), lane = f[7], claim = f[8],
-    limits = f[9], taken = f[10], start = tonumber(f[11]),
+    lasts = tonumber(f[5]), lane = f[6], claim = f[7], limits = f[8], taken = f[9], start = tonumber(f[10]),
   }
 end
 
@@ -634,26 +633,16 @@ end
 
 -- What a caller is told of a row.
 local function tell(r)
-  return { r.job, r.gen, r.place, r.till, r.owner, r.hidden and 1 or 0, r.lasts, r.start or -1, r.claim, r.limits }
+  return { r.job, r.gen, r.place, r.till, r.owner, r.lasts, r.start or -1, r.claim, r.limits }
 end
 
 local function index(of, place)
   return P .. place .. ':' .. of
 end
 
--- The held rows of an owner by queue, so that those of a queue can be counted.
-local function by_queue(of)
-  return P .. 'q:' .. of
-end
-
-local function queue_of(lane)
-  return sub(lane, (string.find(lane, ':', 1, true) or 0) + 1)
-end
-
--- The row leaves its place.
-local function leave_place(r)
-  redis.call('ZREM', index(r.owner, r.place), r.job)
-  if r.place == 'h' then redis.call('ZREM', by_queue(r.owner), queue_of(r.lane) .. '\n' .. r.job) end
+-- How many jobs of a queue each sidecar holds: by its name, the number and when it was told.
+local function holds(queue)
+  return P .. 'holds:' .. queue
 end
 
 -- A held row is worth nothing once the backend has its job back; one that is out is kept until somebody
@@ -661,21 +650,17 @@ end
 local function put_row(r)
   local name = P .. 'r:' .. r.job
   redis.call('HSET', name, 'gen', r.gen, 'place', r.place, 'till', r.till, 'owner', r.owner,
-    'hidden', r.hidden and '1' or '0', 'lasts', r.lasts, 'lane', r.lane, 'claim', r.claim,
+    'lasts', r.lasts, 'lane', r.lane, 'claim', r.claim,
     'limits', r.limits, 'taken', r.taken or '', 'start', r.start or -1)
   redis.call('PEXPIRE', name, week_after(r.till))
   local set = index(r.owner, r.place)
   redis.call('ZADD', set, r.till, r.job)
   redis.call('PEXPIRE', set, WEEK)
-  if r.place == 'h' then
-    local queues = by_queue(r.owner)
-    if redis.call('ZADD', queues, 0, queue_of(r.lane) .. '\n' .. r.job) == 1 then redis.call('PEXPIRE', queues, WEEK) end
-  end
 end
 
 local function drop_row(r)
   redis.call('DEL', P .. 'r:' .. r.job)
-  leave_place(r)
+  redis.call('ZREM', index(r.owner, r.place), r.job)
 end
 
 local function taken_of(r)
@@ -707,16 +692,15 @@ local function publish_freed()
   if #freed > 0 then publish('freed\n' .. table.concat(freed, '\n')) end
 end
 
--- Moves a row to another place or owner.
-local function move_row(r, to_owner, place)
-  if r.owner ~= to_owner or r.place ~= place then
-    leave_place(r)
-    r.owner, r.place = to_owner, place
-  end
-  put_row(r)
+-- Whether a row ends because the backend gave its job out again. It stays if its start was granted after that: the
+-- worker has the job already, and with it the slot.
+local function gives_way(r, claim)
+  if r.gen >= claim.gen then return false end
+  local undo = taken_of(r)[1]
+  return not (undo and undo[2] == 1 and undo[4] > claim.made)
 end
 
--- When the owner of a held row must have sent a heartbeat.
-local function look_again(r)
-  return now + floor(r.lasts / 3)
+-- Whether the caller took the job over under this claim, and has not named it since.
+local function is_taken_over(r, gen)
+  return r.gen == gen and r.place == 'h' and r.owner == owner and r.till > 0
 end

@@ -9,7 +9,7 @@ local SILENCE, PATIENCE, LEASE, BEAT = 5000000, 3000000, 2000000, 2000000
 local SOME = 256
 
 if redis.call('ZADD', P .. 'live', now, owner) == 1 then publish('joined') end
-for _, name in ipairs({ 'live', 'meta', 'over', 'ends', 'h:' .. owner, 'o:' .. owner, 'q:' .. owner }) do
+for _, name in ipairs({ 'live', 'meta', 'over', 'ends', 'h:' .. owner, 'o:' .. owner }) do
   redis.call('PEXPIRE', P .. name, WEEK)
 end
 
@@ -74,7 +74,7 @@ for i = 1, #known, 2 do
       -- By then the backend has the job back.
       if max(r.till, seen) + r.lasts + 60000000 < now then
         drop_row(r)
-      elseif r.till == 0 and not r.hidden and (alive or stands(r, seen)) then
+      elseif r.till == 0 and (alive or stands(r, seen)) then
         lanes[r.lane] = true
       end
     end
@@ -82,13 +82,13 @@ for i = 1, #known, 2 do
     if not alive then redis.call('PEXPIRE', index(other, 'o'), WEEK) end
     if not alive and redis.call('ZCARD', index(other, 'o')) == 0 and redis.call('ZCARD', index(other, 'h')) == 0 then
       redis.call('ZREM', P .. 'live', other)
-      redis.call('DEL', by_queue(other))
     end
   end
 end
 
 local others = redis.call('ZCARD', P .. 'live') - 1
-local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), ahead, {} }
-for lane in pairs(lanes) do table.insert(told[7], lane) end
-for i, r in ipairs(rows) do told[7 + i] = r.told or tell(r) end
+local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), ahead,
+  tonumber(redis.call('HGET', P .. 'meta', 'adopted') or '0'), {} }
+for lane in pairs(lanes) do table.insert(told[8], lane) end
+for i, r in ipairs(rows) do told[8 + i] = r.told or tell(r) end
 return told

@@ -19,7 +19,6 @@ if known[1] and not known[2] then
       end
       redis.call('DEL', index(of, place))
     end
-    redis.call('DEL', by_queue(of))
   end
   save_all()
   redis.call('DEL', P .. 'over', P .. 'ends')

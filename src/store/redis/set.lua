@@ -1,28 +1,33 @@
 -- Changes a row, a key, or a setting; says whether there was anything to change.
 
 local not_after, verb = num(), arg()
+-- So long it is believed what a sidecar holds.
+local HOLDS_LAST = 60000000
 
 local function till()
   local job, gen, at, lasts = arg(), num(), num(), num()
   local r = row(job)
-  if not r or r.gen ~= gen then return false end
+  if not r or r.gen ~= gen or r.place ~= 'o' then return false end
   r.till, r.lasts = at, lasts
   put_row(r)
   for _, undo in ipairs(taken_of(r)) do
     local name = P .. 'k:' .. undo[1]
     redis.call('PEXPIRE', name, max(week_after(at), redis.call('PTTL', name)))
   end
-  if at == 0 and r.place == 'h' then publish('offered\n' .. r.lane) end
   return true
 end
 
-local function hidden()
-  local job, hide = arg(), num() == 1
-  local r = row(job)
-  if not r or r.place ~= 'h' or r.hidden == hide then return false end
-  r.hidden = hide
-  put_row(r)
-  if r.owner ~= owner then publish('row\n' .. job) end
+-- A call that may end a job is on its way, or is over, and no row says who has it.
+local function doubt()
+  publish('row\n' .. arg())
+  return true
+end
+
+-- How many jobs of a queue the caller holds.
+local function holding()
+  local name, jobs = holds(arg()), num()
+  redis.call('HSET', name, owner, string.format('%.0f %.0f', jobs, now))
+  redis.call('PEXPIRE', name, HOLDS_LAST / 1000)
   return true
 end
 
@@ -58,18 +63,37 @@ local function adopt()
     k.till = max(k.till or 0, at)
     return { k.name, 0 }
   end)
-  put_row({ job = job, gen = gen, place = 'o', till = at, owner = owner, hidden = false, lasts = lasts,
+  put_row({ job = job, gen = gen, place = 'o', till = at, owner = owner, lasts = lasts,
     lane = lane, claim = claim, limits = blob, taken = cmsgpack.pack(taken) })
+  if gen == 0 then redis.call('HINCRBY', P .. 'meta', 'adopted', 1) end
   return true
 end
 
+-- Siblings may have a job that the caller holds: not where it is out, or there is a newer claim.
+local function offer()
+  local claim = { job = arg(), gen = num(), made = num(), lasts = num(), lane = arg(), claim = arg(), limits = arg() }
+  local r = row(claim.job)
+  if r then
+    if not gives_way(r, claim) and not (r.gen == claim.gen and r.place == 'h') then return false end
+    end_row(r)
+    if r.owner ~= owner then publish('row\n' .. r.job) end
+  end
+  claim.place, claim.till, claim.owner = 'h', 0, owner
+  put_row(claim)
+  publish('offered\n' .. claim.lane)
+  return true
+end
+
+-- What was offered is the caller's, under a claim number of its own.
 local function own()
   local job, gen, next, at = arg(), num(), num(), num()
   local r = row(job)
-  if not r or r.place ~= 'h' or r.hidden or r.gen ~= gen or next <= gen then return false end
+  if not r or r.place ~= 'h' or next <= gen then return false end
+  if not is_taken_over(r, next) and (r.gen ~= gen or r.till ~= 0) then return false end
   local former = r.owner
-  r.gen, r.till = next, at
-  move_row(r, owner, 'h')
+  drop_row(r)
+  r.gen, r.till, r.owner = next, at, owner
+  put_row(r)
   if former ~= owner then publish('row\n' .. job) end
   return true
 end
@@ -169,7 +193,7 @@ local function open()
   return true
 end
 
-local verbs = { till = till, hidden = hidden, adopt = adopt, own = own, override = override, clear = clear, shut = shut, open = open,
+local verbs = { till = till, doubt = doubt, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut, open = open,
   unused = unused, paused = paused, put_back = put_back }
 
 -- Many changes in one step.

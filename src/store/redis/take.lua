@@ -1,4 +1,4 @@
--- Asks for jobs in order until enough have started: all limits of a job, or none.
+-- Asks for jobs in order until enough have started: all limits of a job, or none. What starts has a row from then on.
 
 local not_after, want = num(), num()
 if now > not_after then return late() end
@@ -25,24 +25,18 @@ local function refused(limits)
   return { 2, which, worst.strategy, worst.limit, worst.current, worst.at, worst.slot, opens, action }
 end
 
-local function start(r, limits, blob, lasts)
-  local no, at = refused(limits)
+local function start(ask)
+  local no, at = refused(ask.limits)
   if no then return no, false end
-  r.taken = cmsgpack.pack(each_key(limits, function(k, same) return take(k, same, at) end))
-  for _, l in ipairs(limits) do
+  local till = at + ask.lasts
+  local taken = each_key(ask.limits, function(k, same) return take(k, same, at) end)
+  for _, l in ipairs(ask.limits) do
     local k = key(l.key)
-    k.till = max(k.till or 0, at + lasts)
+    k.till = max(k.till or 0, till)
   end
-  r.limits, r.lasts, r.till, r.start = blob, lasts, at + lasts, at
+  put_row({ job = ask.job, gen = ask.gen, place = 'o', till = till, owner = owner, lasts = ask.lasts, lane = ask.lane,
+    claim = ask.claim, limits = ask.blob, taken = cmsgpack.pack(taken), start = at })
   return { 1, at }, true
-end
-
--- Whether a row ends because the backend gave its job out again. It stays if its start was granted after that: the
--- worker has the job already, and with it the slot.
-local function gives_way(r, ask)
-  if not r or r.gen >= ask.gen then return false end
-  local undo = taken_of(r)[1]
-  return not (undo and undo[2] == 1 and undo[4] > ask.made)
 end
 
 local asks, ended = {}, {}
@@ -52,42 +46,23 @@ for i = 1, num() do
   asks[i] = ask
   local r = row(ask.job)
   -- The backend handed the job out again, so the older claim is over, and its slots are free for all that are asked.
-  if gives_way(r, ask) then
+  if r and gives_way(r, ask) then
     end_row(r)
     ended[#ended + 1] = tell(r)
     if r.owner ~= owner then publish('row\n' .. r.job) end
+  elseif r and is_taken_over(r, ask.gen) then
+    -- It is the caller's alone from here on.
+    drop_row(r)
   end
 end
 
 local started, told = 0, { now, ended }
 for i, ask in ipairs(asks) do
-  local job, gen, lasts, lane, claim, blob = ask.job, ask.gen, ask.lasts, ask.lane, ask.claim, ask.blob
-  local r, fresh = row(job), false
-  -- An older claim of the same job that is asked for here too.
-  if gives_way(r, ask) then
-    end_row(r)
-    r = nil
+  local verdict, out = { 0 }, false
+  if not row(ask.job) then
+    if started >= want then verdict = { 3 } else verdict, out = start(ask) end
   end
-  if not r then
-    fresh = true
-    r = { job = job, gen = gen, place = 'h', owner = owner, hidden = false, lasts = lasts, lane = lane, claim = claim, limits = blob }
-    r.till = look_again(r)
-  end
-  local verdict, out
-  if r.gen ~= gen or r.place ~= 'h' or r.hidden or r.owner ~= owner then
-    verdict = { 0 }
-  elseif started >= want then
-    verdict = { 3 }
-  else
-    verdict, out = start(r, ask.limits, blob, lasts)
-  end
-  if out then
-    started = started + 1
-    if fresh then r.place = 'o' end
-    move_row(r, owner, 'o')
-  elseif fresh then
-    put_row(r)
-  end
+  if out then started = started + 1 end
   told[i + 2] = verdict
 end
 save_all()

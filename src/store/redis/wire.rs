@@ -162,7 +162,6 @@ pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
         place,
         until,
         of_owner,
-        hidden,
         lasts,
         started,
         claim,
@@ -186,12 +185,11 @@ pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
         },
         started: Some(int(started)?).filter(|at| *at >= 0).map(read_time),
         until: read_time(int(until)?),
-        hidden: int(hidden)? == 1,
         ours: text(of_owner)? == owner,
     })
 }
 
-/// What comes before a job in `take` and in `set adopt`.
+/// What comes before a job's limits in `take` and in `set adopt`, and all that `set offer` says of it.
 pub(super) fn write_job(to: &mut Cmd, claimed: &Claimed) {
     to.arg(time(claimed.visibility))
         .arg(record::lane(claimed.scope, &claimed.queue))
@@ -240,7 +238,9 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             until,
             visibility,
         } => write_times(to, "till", job, [generation.0, until.0, *visibility]),
-        Change::Hidden { job, hidden } => to.arg("hidden").arg(&**job).arg(u8::from(*hidden)),
+        Change::Doubt { job } => to.arg("doubt").arg(&**job),
+        Change::Holds { queue, jobs } => to.arg("holding").arg(&**queue).arg(*jobs),
+        Change::Offer { claimed } => write_claim(to, "offer", claimed, claimed.claimed_at),
         Change::Shut {
             key,
             until,
@@ -258,11 +258,7 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg(time(started.0)),
         Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
         Change::Adopt { claimed, until } => {
-            to.arg("adopt")
-                .arg(&*claimed.job)
-                .arg(time(claimed.generation.0))
-                .arg(time(until.0));
-            write_job(to, claimed);
+            write_claim(to, "adopt", claimed, *until);
             write_limits(to, &claimed.limited, now);
             to
         }
@@ -287,6 +283,16 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg(u8::from(*paused)),
         Change::Clear => to.arg("clear"),
     };
+}
+
+/// A claimed job, and a time that matters to what is done with it.
+fn write_claim<'c>(to: &'c mut Cmd, verb: &str, claimed: &Claimed, at: Timestamp) -> &'c mut Cmd {
+    to.arg(verb)
+        .arg(&*claimed.job)
+        .arg(time(claimed.generation.0))
+        .arg(time(at.0));
+    write_job(to, claimed);
+    to
 }
 
 /// A change of a job that is said in numbers: the generations and the times of its claim.

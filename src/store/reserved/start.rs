@@ -16,8 +16,10 @@ impl ReservedStore {
         let can = self.can_reserve();
         let mut ended = self.end_older(asks).await?;
         let ways: Vec<bool> = {
-            let mut state = self.state();
-            asks.iter().map(|ask| state.goes_here(ask, can)).collect()
+            let state = self.state();
+            let is_here = |ask: &&Claimed| can && state.is_reserved(&ask.limited);
+            let goes_here = |ask| is_here(ask) && !self.inner.has_row(&ask.job);
+            asks.iter().map(goes_here).collect()
         };
         let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
@@ -52,14 +54,16 @@ impl ReservedStore {
         let (mut ended, there) = {
             let mut state = self.state();
             let ended = state.end_older(asks, now);
-            let was_there = asks.iter().filter(|ask| state.leaves_there(ask));
-            let there: Vec<&&Claimed> = was_there.collect();
-            (ended, there)
+            let is_here = |ask: &&&Claimed| state.is_reserved(&ask.limited);
+            let is_older = |ask: &&&Claimed| {
+                let out = self.inner.claim_of(&ask.job);
+                out.is_some_and(|claim| claim < ask.generation)
+            };
+            let there = asks.iter().filter(is_here).filter(is_older);
+            (ended, there.collect::<Vec<&&Claimed>>())
         };
         for ask in there {
-            let row = self.there().end(&ask.job, Some(ask.generation)).await?;
-            ended.extend(row);
-            self.state().there.remove(&ask.job);
+            ended.extend(self.there().end(&ask.job, Some(ask.generation)).await?);
         }
         Ok(ended)
     }
@@ -68,8 +72,7 @@ impl ReservedStore {
         let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
         for (nth, ask) in asks.iter().enumerate() {
-            let held = self.state().hold(ask, self.now());
-            let verdict = if !held {
+            let verdict = if self.state().rows.row(&ask.job).is_some() {
                 Verdict::Lost
             } else if left == 0 {
                 Verdict::Unasked
@@ -89,7 +92,7 @@ impl ReservedStore {
         Ok(Taken { verdicts, ended })
     }
 
-    /// Starts a job whose row is held here, in the next turn of its key.
+    /// Starts a job in the next turn of its key.
     async fn start(&self, ask: &Claimed, wanted: usize) -> Result<Verdict, StoreError> {
         let Some(limited) = ask.limited.first() else {
             return Ok(Verdict::Lost);
@@ -107,7 +110,6 @@ impl ReservedStore {
                 Next::Asked => answered.await,
                 Next::Ask(want) => {
                     if !self.ask(limited, want).await {
-                        self.state().leave(&ask.job, ask.generation);
                         let taken = self.inner.take(&[ask], 1).await?;
                         return Ok(taken.verdicts.into_iter().next().unwrap_or(Verdict::Lost));
                     }

@@ -2,20 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::turns::{Mine, Turns};
-use super::{MANY, Policies, is_hot};
+use super::{Policies, is_hot};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use crate::store::memory::Books;
-use crate::store::{Change, Claimed, Gen, OFFERED, Place, Row, Verdict};
-
-/// After so long the store is asked whether a job that should be there is.
-const UNHEARD: Duration = Duration::from_secs(600);
-/// So many at each look.
-const SOME: usize = 16;
+use crate::store::{Change, Claimed, Gen, Row, Verdict};
 
 /// The rows that are kept here, and the turns of each key.
 #[derive(Debug)]
@@ -25,20 +17,10 @@ pub(super) struct State {
     pub(super) rows: Books,
     /// The turns in which jobs of these rows went out.
     pub(super) out: HashMap<Arc<str>, (Limited, Mine)>,
-    /// Jobs that could be here, but have their rows in the store.
-    pub(super) there: HashMap<Arc<str>, There>,
     /// By key, and for each of the different limits that jobs bring to it.
     pub(super) keys: HashMap<(Key, Limits), Turns>,
     pub(super) granted: u64,
     pub(super) unused: u64,
-}
-
-/// A job that has its row in the store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct There {
-    pub(super) claim: Gen,
-    /// When it was known to be there last.
-    pub(super) at: Instant,
 }
 
 impl State {
@@ -47,7 +29,6 @@ impl State {
             policies: HashSet::new(),
             rows: Books::new(),
             out: HashMap::new(),
-            there: HashMap::new(),
             keys: HashMap::new(),
             granted: 0,
             unused: 0,
@@ -63,50 +44,10 @@ impl State {
             && is_hot(&one.limits)
     }
 
-    /// Whether a job is started here now. One that has its row on the other side goes there by that.
-    pub(super) fn goes_here(&mut self, ask: &Claimed, can: bool) -> bool {
-        let known = self.rows.row(&ask.job).is_some();
-        if self.is_reserved(&ask.limited) && can && (known || !self.there.contains_key(&ask.job)) {
-            return true;
-        }
-        if known || self.is_reserved(&ask.limited) {
-            self.leave(&ask.job, ask.generation);
-        }
-        false
-    }
-
     /// The row is here no longer; from now on the store has it.
-    pub(super) fn leave(&mut self, job: &Arc<str>, claim: Gen) -> Option<Row> {
-        let row = self.rows.end(job, None, Timestamp(0));
+    pub(super) fn leave(&mut self, job: &str) {
+        self.rows.end(job, None, Timestamp(0));
         self.out.remove(job);
-        self.goes_there(job, claim);
-        row
-    }
-
-    fn goes_there(&mut self, job: &Arc<str>, claim: Gen) {
-        let at = Instant::now();
-        self.there.insert(job.clone(), There { claim, at });
-    }
-
-    /// Some of the jobs there, if there are many, that may have gone without a word.
-    pub(super) fn unheard(&self) -> Vec<(Arc<str>, There)> {
-        if self.there.len() <= MANY {
-            return Vec::new();
-        }
-        let is_old = |(_, there): &(_, &There)| there.at.elapsed() >= UNHEARD;
-        let some = self.there.iter().filter(is_old).take(SOME);
-        some.map(|(job, there)| (job.clone(), *there)).collect()
-    }
-
-    /// Whether a job has a row there, as the store said; unless it was named since that was asked.
-    pub(super) fn heard_of(&mut self, job: &Arc<str>, asked: There, is_there: bool) {
-        if self.there.get(job) != Some(&asked) {
-            return;
-        }
-        match is_there {
-            true => self.goes_there(job, asked.claim),
-            false => drop(self.there.remove(job)),
-        }
     }
 
     /// Ends the rows of older claims of these jobs that are kept here.
@@ -118,18 +59,6 @@ impl State {
         ended
     }
 
-    /// Whether an older claim of the job has its row in the store, and this one is to be kept here.
-    pub(super) fn leaves_there(&self, ask: &Claimed) -> bool {
-        let known = self.there.get(&ask.job);
-        known.is_some_and(|there| there.claim < ask.generation) && self.is_reserved(&ask.limited)
-    }
-
-    /// Whether its row is held here, ready to start; it is made if there is none.
-    pub(super) fn hold(&mut self, ask: &Claimed, now: Timestamp) -> bool {
-        let taken = self.rows.take(&[ask], 0, now);
-        matches!(taken.verdicts.first(), Some(Verdict::Unasked))
-    }
-
     pub(super) fn turns(&mut self, limited: &Limited) -> &mut Turns {
         let of = (limited.key.clone(), limited.limits.clone());
         self.keys
@@ -137,46 +66,25 @@ impl State {
             .or_insert_with(|| Turns::new(&limited.limits))
     }
 
-    pub(super) fn change(&mut self, change: Change, now: Timestamp) -> Changed {
-        let job = match &change {
-            Change::Until { job, .. } | Change::Hidden { job, .. } => job.clone(),
+    /// Makes a change that is about what is here; `None`: it is for the store.
+    pub(super) fn change(&mut self, change: &Change, now: Timestamp) -> Option<bool> {
+        match change {
+            Change::Until { job, .. } if self.rows.row(job).is_some() => {
+                return Some(self.rows.set(change, now));
+            }
             Change::Shut { key, .. } | Change::Unused { key } => {
                 let same = self.keys.iter_mut().filter(|((name, _), _)| name == key);
                 same.for_each(|(_, turns)| turns.forget());
-                return Changed::There(change);
             }
-            Change::Adopt { claimed, .. } => {
-                self.leave(&claimed.job, claimed.generation);
-                return Changed::There(change);
-            }
-            Change::Own { job, next, .. } => {
-                self.goes_there(job, *next);
-                return Changed::There(change);
-            }
+            Change::Adopt { claimed, .. } => self.leave(&claimed.job),
             Change::Clear => {
                 self.rows.set(&Change::Clear, now);
                 self.out.clear();
-                self.there.clear();
                 self.keys.clear();
-                return Changed::There(change);
             }
-            Change::Open { .. }
-            | Change::Override { .. }
-            | Change::Setting { .. }
-            | Change::Paused { .. } => {
-                return Changed::There(change);
-            }
-        };
-        let offered = matches!(&change, Change::Until { until: OFFERED, .. });
-        let known = self.rows.row(&job);
-        match known.map(|row| (row.place, row.claimed.generation)) {
-            None => Changed::There(change),
-            Some((Place::Held, claim)) if offered => match self.leave(&job, claim) {
-                Some(row) => Changed::Offered(change, Box::new(row)),
-                None => Changed::There(change),
-            },
-            Some(_) => Changed::Here(self.rows.set(&change, now)),
+            _ => {}
         }
+        None
     }
 
     /// The job goes out in its turn, unless it may not any more: then somebody else has it.
@@ -218,13 +126,4 @@ impl State {
         self.out.remove(job);
         Some(ended)
     }
-}
-
-/// Where a change was made, or has to be.
-pub(super) enum Changed {
-    /// Here; whether there was anything to change.
-    Here(bool),
-    There(Change),
-    /// There, and its row too.
-    Offered(Change, Box<Row>),
 }

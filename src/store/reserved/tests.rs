@@ -12,7 +12,7 @@ use crate::limit::{EARLY, Rate, Strategy, Throttle};
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::guard::OnStoreError;
 use crate::store::memory::MemoryStore;
-use crate::store::{Claim, Clock, Ledger, LedgerExt, Verdict};
+use crate::store::{Claim, Clock, Ledger, LedgerExt, OFFERED, Place, Verdict};
 
 const T: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -222,84 +222,92 @@ async fn what_is_not_hot_is_asked_for_each_time() {
     store.take(&[&hot], 1).await.unwrap();
     assert!(inner.row("b").await.unwrap().is_none());
     assert_eq!(store.row("b").await.unwrap().unwrap().place, Place::Out);
-    let mut two = hot.limited.to_vec();
-    two.push(slow.limited[0].clone());
-    let mut two_keys = claimed("c", &spaced(1_000, SECOND));
-    two_keys.limited = two.into();
-    store.take(&[&two_keys], 1).await.unwrap();
+    let unused = Limited {
+        key: Key::new("unused").unwrap(),
+        ..hot.limited[0].clone()
+    };
+    let mut two_limits = claimed("c", &Limits::default());
+    two_limits.limited = [unused.clone(), unused].into();
+    store.take(&[&two_limits], 1).await.unwrap();
     assert!(
         inner.row("c").await.unwrap().is_some(),
         "two limits at once"
     );
-    assert_eq!(store.count(Place::Out).await.unwrap(), 2);
+    assert_eq!(store.count_out().await.unwrap(), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_offered_job_goes_to_the_store_and_starts_from_there() {
+async fn what_is_held_has_a_row_nowhere_and_an_offer_has_one_in_the_store() {
     let inner = Arc::new(MemoryStore::new(T));
     let store = on(inner.clone());
     let held = claimed("a", &spaced(1_000, SECOND));
-    store.take(&[&held], 0).await.unwrap();
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1);
-    assert!(inner.row("a").await.unwrap().is_none());
-    let offer = Change::Until {
-        job: held.job.clone(),
-        generation: held.generation,
-        until: Timestamp(0),
-        visibility: held.visibility,
+    let named = store.take(&[&held], 0).await.unwrap();
+    assert_eq!(named.verdicts, [Verdict::Unasked]);
+    assert!(store.row("a").await.unwrap().is_none());
+    let offer = Change::Offer {
+        claimed: held.clone(),
     };
-    store.set_all(vec![offer]).await.unwrap();
+    assert!(store.set(offer).await.unwrap());
     let there = inner.row("a").await.unwrap().unwrap();
-    assert_eq!((there.place, there.until), (Place::Held, Timestamp(0)));
-    assert_eq!(store.count(Place::Held).await.unwrap(), 1, "not twice");
-    // A sibling has taken it: it does not start here.
-    let own = Change::Own {
+    assert_eq!((there.place, there.until), (Place::Held, OFFERED));
+    assert_eq!(store.count_out().await.unwrap(), 0);
+    // It is ours again, and starts here.
+    let own = |next| Change::Own {
         job: held.job.clone(),
         generation: Gen(1),
-        next: Gen(2),
-        until: Timestamp(T),
+        next: Gen(next),
+        until: Timestamp(T).plus(held.visibility),
     };
-    assert!(inner.set(own).await.unwrap());
-    assert_eq!(
-        store.take(&[&held], 1).await.unwrap().verdicts,
-        [Verdict::Lost]
-    );
-    // And it is a claim of ours again.
-    let mut again = held;
-    again.generation = Gen(3);
-    assert_eq!(store.take(&[&again], 1).await.unwrap().ended.len(), 1);
+    assert!(store.set(own(2)).await.unwrap());
+    assert!(!store.set(own(3)).await.unwrap());
+    let mut again = held.clone();
+    again.generation = Gen(2);
+    let verdicts = store.take(&[&again], 1).await.unwrap().verdicts;
+    assert!(matches!(verdicts[0], Verdict::Started { .. }));
+    let row = store.row("a").await.unwrap().unwrap();
+    assert_eq!((row.place, row.claimed.generation), (Place::Out, Gen(2)));
+    assert_eq!(store.count_out().await.unwrap(), 1);
+    // What is left there of the offer is due when its claim is over, and ends.
+    assert!(store.end("a", Some(Gen(2))).await.unwrap().is_some());
+    tokio::time::advance(Duration::from_micros(held.visibility)).await;
+    for row in store.due(10).await.unwrap() {
+        let Claim {
+            job, generation, ..
+        } = &*row.claimed;
+        assert!(store.end(job, Some(*generation)).await.unwrap().is_some());
+    }
     assert!(inner.row("a").await.unwrap().is_none());
 }
 
-/// No word comes of any of them.
+/// Where no turn was to be had its row is in the store.
 #[tokio::test(start_paused = true)]
-async fn what_siblings_have_ended_unheard_is_not_kept_for_good() {
-    let inner = Arc::new(MemoryStore::new(T));
-    let store = on(inner.clone());
-    let names: Vec<String> = (0..MANY + 40).map(|nth| format!("j{nth}")).collect();
-    for name in &names {
-        let held = claimed(name, &spaced(1_000, SECOND));
-        store.take(&[&held], 0).await.unwrap();
-        let offer = Change::until(&held, Timestamp(0));
-        store.set_all(vec![offer]).await.unwrap();
+async fn what_is_out_by_the_store_ends_for_a_newer_claim_only() {
+    let faulty = Arc::new(Faulty::new(Arc::new(MemoryStore::new(T))));
+    let store = on(faulty.clone());
+    let out = claimed("a", &spaced(1_000, SECOND));
+    faulty.script([Fault::gone()]);
+    assert!(matches!(
+        store.take(&[&out], 1).await.unwrap().verdicts[0],
+        Verdict::Started { .. }
+    ));
+    assert!(faulty.row("a").await.unwrap().is_some());
+    // Named late, and asked for twice.
+    for want in [0, 1] {
+        let taken = store.take(&[&out], want).await.unwrap();
+        assert_eq!(taken.verdicts, [Verdict::Lost]);
+        assert!(taken.ended.is_empty());
+        assert!(faulty.row("a").await.unwrap().is_some());
     }
-    let (ours, ended) = names.split_at(3);
-    for name in ended {
-        inner.end(name, None).await.unwrap();
-    }
-    store.due(10).await.unwrap();
-    assert_eq!(
-        store.state().there.len(),
-        names.len(),
-        "it may be on its way"
-    );
-    tokio::time::advance(Duration::from_secs(600)).await;
-    for _ in 0..10 {
-        store.due(10).await.unwrap();
-    }
-    let state = store.state();
-    assert!(state.there.len() <= MANY, "{}", state.there.len());
-    assert!(ours.iter().all(|name| state.there.contains_key(&**name)));
+    // The backend gave it out again: from here on it is kept here.
+    let mut again = out;
+    again.generation = Gen(2);
+    let taken = store.take(&[&again], 1).await.unwrap();
+    assert!(matches!(taken.verdicts[0], Verdict::Started { .. }));
+    assert_eq!(taken.ended.len(), 1);
+    assert!(faulty.row("a").await.unwrap().is_none());
+    let row = store.row("a").await.unwrap().unwrap();
+    assert_eq!(row.claimed.generation, Gen(2));
+    assert_eq!(store.count_out().await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,6 @@ pub(in crate::store) struct Flat {
     pub(in crate::store) is_out: bool,
     pub(in crate::store) until: i64,
     pub(in crate::store) owner: String,
-    pub(in crate::store) hidden: bool,
     pub(in crate::store) lasts: i64,
     pub(in crate::store) lane: String,
     pub(in crate::store) claim: String,
@@ -49,7 +48,6 @@ impl Flat {
             is_out: row.place == Place::Out,
             until: number(row.until.0),
             owner: kept.owner.to_string(),
-            hidden: row.hidden,
             lasts: number(claimed.visibility),
             lane: record::lane(claimed.scope, &claimed.queue),
             claim: record::claim(claimed),
@@ -76,7 +74,6 @@ impl Flat {
         Some(Kept {
             row: Row {
                 started: self.started.map(|at| Timestamp(unsigned(at))),
-                hidden: self.hidden,
                 ..Row::of(claimed, place, Timestamp(unsigned(self.until)))
             },
             owner: self.owner.into(),

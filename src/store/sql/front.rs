@@ -97,7 +97,7 @@ impl SqlStore {
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         let now = self.remote.clock.now();
         for ask in asks {
-            self.remote.due_at(ask.look_again(now));
+            self.remote.due_at(now.plus(ask.visibility));
         }
         match self.take_at_once(asks, want).await {
             Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,
@@ -157,12 +157,13 @@ impl SqlStore {
             alone,
             more,
             ahead,
+            adopted,
         } = told.reply
         else {
             return Err(strange());
         };
         self.remote.clock.is_ahead(ahead);
-        self.remote.met(asked, siblings, alone);
+        self.remote.met(asked, siblings, alone, adopted);
         let beat_at = match more && self.forget().await {
             true => told.now,
             false => told.now.plus(BEAT),
@@ -290,7 +291,6 @@ impl Ledger for SqlStore {
             return Answer::now(false);
         }
         Answer::later(async move {
-            self.remote.due_at(self.remote.clock.now());
             match self.ask(Op::Back(job.into(), claim)).await?.reply {
                 Reply::Done(done) => Ok(done),
                 _ => Err(strange()),
@@ -319,7 +319,7 @@ impl Ledger for SqlStore {
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         let may_be = |change: &Change| match change {
-            Change::Hidden { job, .. } => self.may_have_row(job),
+            Change::Doubt { job } => self.may_have_row(job),
             _ => true,
         };
         let changes: Vec<_> = changes.into_iter().filter(may_be).collect();
@@ -358,8 +358,8 @@ impl Ledger for SqlStore {
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         let op = match which {
-            CountOf::Ours(place) => Op::Count(place),
-            CountOf::HeldByOthers(queue) => Op::Others(queue.to_owned()),
+            CountOf::Out => Op::CountOut,
+            CountOf::HeldByOthers(queue) => Op::Others(kept_name(queue).into_owned()),
         };
         Answer::later(async move {
             match self.ask(op).await?.reply {
@@ -394,7 +394,7 @@ impl Ledger for SqlStore {
         })
     }
 
-    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, Vec<Arc<str>>> {
+    fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         Answer::later(async move {
             let knew = self.epoch().clone();
             self.join(knew).await?;

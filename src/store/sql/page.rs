@@ -30,6 +30,8 @@ pub(in crate::store) struct Page {
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
     pub(super) numbers: BTreeMap<String, Loaded<Number>>,
     pub(super) freed: Vec<String>,
+    /// How many jobs of these queues the sidecar holds.
+    pub(super) holds: Vec<(String, u64)>,
     news: Vec<String>,
     pub(super) beat: bool,
 }
@@ -144,6 +146,11 @@ impl Page {
         changed.map(|(name, entry)| (name.as_str(), &entry.value))
     }
 
+    /// How many jobs the sidecar holds of each of these queues.
+    pub(in crate::store) fn holds(&self) -> &[(String, u64)] {
+        &self.holds
+    }
+
     /// What the others are to hear.
     pub(in crate::store) fn news(&self) -> &[String] {
         &self.news
@@ -160,6 +167,7 @@ impl Page {
             || self.rows().next().is_some()
             || self.keys().next().is_some()
             || self.numbers().next().is_some()
+            || !(self.holds.is_empty() && self.news.is_empty())
     }
 
     /// What was freed is said in one line of news.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::super::fleet;
 use super::super::record::{self, Written};
-use super::super::{Change, Claimed, Place, StoreError};
+use super::super::{Change, Claimed, StoreError};
 use super::page::{Head, Page};
+use super::steps::ADOPTED;
 use crate::limit::{Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
@@ -39,15 +40,21 @@ impl Need {
 
     pub(super) fn change(&mut self, change: &Change) {
         match change {
-            Change::Until { job, .. } | Change::Hidden { job, .. } | Change::Own { job, .. } => {
-                self.job(job);
+            Change::Until { job, .. } | Change::Own { job, .. } => self.job(job),
+            Change::Offer { claimed } => self.job(&claimed.job),
+            Change::Adopt { claimed, .. } => {
+                self.claimed(claimed);
+                self.number(ADOPTED);
             }
-            Change::Adopt { claimed, .. } => self.claimed(claimed),
             Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
                 self.name(record::name(Space::Job, key));
             }
             Change::Paused { queue, .. } => self.number(&fleet::paused(queue)),
-            Change::Override { .. } | Change::Setting { .. } | Change::Clear => {}
+            Change::Doubt { .. }
+            | Change::Holds { .. }
+            | Change::Override { .. }
+            | Change::Setting { .. }
+            | Change::Clear => {}
         }
     }
 
@@ -113,10 +120,10 @@ pub(in crate::store) trait Books: Send {
         max: usize,
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
-    /// How many rows we have, out or held.
-    fn count(&mut self, place: Place) -> impl Future<Output = Result<usize, StoreError>> + Send;
+    /// How many rows we have that are out.
+    fn count_out(&mut self) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// How many jobs of a queue others hold, those left out whose claims must be over.
+    /// How many jobs of a queue others hold, as they said of late.
     fn others(&mut self, queue: &str) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
     /// Names and texts of limits set over HTTP.

@@ -1,11 +1,15 @@
 //! The steps that only stores with siblings need: who is looked after by whom, and what all share.
 
 use super::super::engine::{Tables, row_for};
-use super::super::{Change, Number, OFFERED, Place, Row, Step, StoreError, fleet};
+use super::super::fleet::kept_name;
+use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
 use super::flat::Kept;
 use super::page::{LONG_OVER, Page};
 use super::search::Due;
 use crate::limit::Timestamp;
+
+/// The number that says how many jobs were ever adopted.
+pub(super) const ADOPTED: &str = "adopted";
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;
@@ -117,7 +121,6 @@ impl Page {
         let offered = rows.filter(|entry| {
             let row = &entry.row;
             row.place == Place::Held
-                && !row.hidden
                 && entry.owner != self.me
                 && (row.claimed.scope, &*row.claimed.queue) == lane
                 && row.until == OFFERED
@@ -134,6 +137,20 @@ impl Page {
     fn set(&mut self, change: &Change) -> bool {
         match change {
             Change::Paused { queue, paused } => self.pause(queue, *paused),
+            Change::Doubt { job } => {
+                self.say(format!("row\n{job}"));
+                true
+            }
+            Change::Holds { queue, jobs } => {
+                self.holds.push((kept_name(queue).into_owned(), *jobs));
+                true
+            }
+            Change::Adopt { claimed, .. } if claimed.generation == Gen::ADOPTED => {
+                let done = self.step().set(change);
+                let by = i64::from(done);
+                self.number(ADOPTED, Step::Add { by, most: None });
+                done
+            }
             _ => self.step().set(change),
         }
     }

@@ -40,9 +40,11 @@ CREATE TABLE news (
     id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, text TEXT NOT NULL, at INTEGER NOT NULL);
 ";
 
-/// Held rows by queue. Files of earlier versions get it too; those versions do not mind.
-const BY_QUEUE: &str = "
-CREATE INDEX IF NOT EXISTS rows_held ON rows (substr(lane, instr(lane, ':') + 1)) WHERE is_out = 0;
+/// How many jobs of a queue each sidecar holds. Files of earlier versions get it too; those versions do not mind.
+const HOLDS: &str = "
+CREATE TABLE IF NOT EXISTS holds (
+    queue TEXT NOT NULL, owner TEXT NOT NULL, jobs INTEGER NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (queue, owner)) WITHOUT ROWID;
 ";
 
 /// Why a file cannot be opened.
@@ -89,7 +91,7 @@ pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, Refused> 
         transaction.pragma_update(None, "user_version", VERSION)?;
         super::table::begin(&transaction, namespace)?;
     }
-    transaction.execute_batch(BY_QUEUE)?;
+    transaction.execute_batch(HOLDS)?;
     transaction.commit()?;
     ours(&connection)?;
     of(&connection, namespace)?;

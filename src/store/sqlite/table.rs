@@ -7,7 +7,7 @@ use super::super::record::Written;
 use super::super::sql::{
     Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
 };
-use super::super::{NUMBER_LASTS, Number, Place};
+use super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
 
 /// News are kept this long, in microseconds: whoever was stopped for longer looks at everything.
@@ -28,7 +28,7 @@ fn others_of(which: &str) -> String {
 /// was alive so lately.
 fn offered_of() -> String {
     others_of(&format!(
-        "is_out = 0 AND until = 0 AND NOT hidden
+        "is_out = 0 AND until = 0
          AND live.seen + max({SILENCE}, min(lasts, {KEPT}) * 2 / 3 - {LATE}) > ?2"
     ))
 }
@@ -95,7 +95,7 @@ pub(super) fn page(
     let now = head.now;
     let mut page = Page::new(head);
     let mut statement = connection.prepare_cached(
-        "SELECT job, claim_number, is_out, until, owner, hidden, lasts, lane, claim, limits, taken,
+        "SELECT job, claim_number, is_out, until, owner, lasts, lane, claim, limits, taken,
          started, touched FROM rows WHERE job = ?1",
     )?;
     for job in &need.jobs {
@@ -144,14 +144,13 @@ fn flat(row: &Row<'_>) -> Result<Flat, Error> {
         is_out: row.get(2)?,
         until: row.get(3)?,
         owner: row.get(4)?,
-        hidden: row.get(5)?,
-        lasts: row.get(6)?,
-        lane: row.get(7)?,
-        claim: row.get(8)?,
-        limits: row.get(9)?,
-        taken: row.get(10)?,
-        started: row.get(11)?,
-        touched: row.get(12)?,
+        lasts: row.get(5)?,
+        lane: row.get(6)?,
+        claim: row.get(7)?,
+        limits: row.get(8)?,
+        taken: row.get(9)?,
+        started: row.get(10)?,
+        touched: row.get(11)?,
     })
 }
 
@@ -185,6 +184,11 @@ pub(super) fn write(connection: &Connection, page: &Page, me: &str) -> Result<()
             ends
         ])?;
     }
+    let mut put =
+        connection.prepare_cached("INSERT OR REPLACE INTO holds VALUES (?1, ?2, ?3, ?4)")?;
+    for (queue, jobs) in page.holds() {
+        put.execute(params![queue, me, number(*jobs), number(now.0)])?;
+    }
     for text in page.news() {
         say(connection, me, text, now)?;
     }
@@ -199,7 +203,7 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
     let mut put = connection.prepare_cached(
         "INSERT OR REPLACE INTO rows (job, claim_number, is_out, until, owner, hidden, lasts, lane,
          claim, limits, taken, started, touched)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?;
     let mut forget = connection.prepare_cached("DELETE FROM rows WHERE job = ?1")?;
     for (job, row) in page.rows() {
@@ -213,7 +217,6 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
             flat.is_out,
             flat.until,
             flat.owner,
-            flat.hidden,
             flat.lasts,
             flat.lane,
             flat.claim,
@@ -247,6 +250,7 @@ fn sweep(connection: &Connection, now: Timestamp) -> Result<(), Error> {
         ("DELETE FROM numbers WHERE ends <= ?1", before(0)),
         ("DELETE FROM overrides WHERE ends < ?1", before(DAY)),
         ("DELETE FROM news WHERE at < ?1", before(NEWS_LAST)),
+        ("DELETE FROM holds WHERE at < ?1", before(HOLDS_LAST)),
         (gone, before(SILENCE)),
     ] {
         connection.prepare_cached(statement)?.execute([time])?;
@@ -352,7 +356,7 @@ pub(super) fn of_others(
     now: Timestamp,
     max: usize,
 ) -> Result<Vec<String>, Error> {
-    // As in `others`.
+    // A held row whose owner was not heard of for as long as its claim lasts is of a claim that is over.
     let text = "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
         WHERE rows.owner <> ?1
         AND (is_out = 1 OR max(until, touched, coalesce(live.seen, 0)) > ?2 - lasts) LIMIT ?3";
@@ -370,27 +374,25 @@ fn names(connection: &Connection, text: &str, with: impl Params) -> Result<Vec<S
     found.collect()
 }
 
-pub(super) fn count(connection: &Connection, me: &str, place: Place) -> Result<usize, Error> {
+pub(super) fn count_out(connection: &Connection, me: &str) -> Result<usize, Error> {
     let mut statement =
-        connection.prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = ?2")?;
-    let count: i64 = statement.query_row(params![me, place == Place::Out], |row| row.get(0))?;
+        connection.prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = 1")?;
+    let count: i64 = statement.query_row([me], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// How many jobs of a queue others hold. A row whose owner was not heard of for as long as its claim lasts is
-/// of a claim that is over.
+/// How many jobs of a queue others hold, as they said of late.
 pub(super) fn others(
     connection: &Connection,
     me: &str,
     queue: &str,
     now: Timestamp,
 ) -> Result<usize, Error> {
-    // As the index has it.
-    let text = "SELECT count(*) FROM rows LEFT JOIN live ON live.owner = rows.owner
-        WHERE substr(lane, instr(lane, ':') + 1) = ?1 AND is_out = 0 AND rows.owner <> ?2
-        AND max(until, touched, coalesce(live.seen, 0)) > ?3 - lasts";
+    let text =
+        "SELECT coalesce(sum(jobs), 0) FROM holds WHERE queue = ?1 AND owner <> ?2 AND at > ?3";
     let mut statement = connection.prepare_cached(text)?;
-    let count: i64 = statement.query_row(params![queue, me, number(now.0)], |row| row.get(0))?;
+    let since = number(now.0.saturating_sub(HOLDS_LAST));
+    let count: i64 = statement.query_row(params![queue, me, since], |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
@@ -488,7 +490,7 @@ pub(super) fn join(
 pub(super) fn clear(connection: &Connection) -> Result<bool, Error> {
     immediately(connection, || {
         let mut gone = 0;
-        for table in ["rows", "keys", "numbers", "overrides"] {
+        for table in ["rows", "keys", "numbers", "overrides", "holds"] {
             gone += connection.execute(&format!("DELETE FROM {table}"), ())?;
         }
         connection.execute("UPDATE meta SET edition = edition + 1", ())?;
