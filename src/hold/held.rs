@@ -38,6 +38,8 @@ pub struct Held {
     /// What it was refused by first, if it was: it is limited from then until it starts, and that is
     /// counted and told once.
     pub refused: Option<Box<Episode>>,
+    /// Whether the store was asked about it, which so heard of its claim.
+    pub named: bool,
     /// Its place among the jobs of its group: the hold numbers them as they come.
     pub(super) place: u64,
 }
@@ -103,6 +105,7 @@ impl Held {
             proof,
             since,
             refused: None,
+            named: false,
             place: 0,
             claimed,
         }

@@ -354,7 +354,9 @@ impl Hold {
             };
             known.generation = *next;
             // The row by which it is ours again ends when it is named.
-            state.unnamed.push(held.claimed.clone());
+            let was_named = std::mem::replace(&mut known.named, false);
+            held.named = false;
+            state.unnamed += usize::from(was_named);
             let Some(known) = state.jobs.get_mut(&claimed.job) else {
                 continue;
             };

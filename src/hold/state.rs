@@ -11,7 +11,7 @@ use super::offer::Offer;
 use super::places::Amount;
 use super::queue::Queue;
 use super::{Held, Lane, Refusal, Wakes};
-use crate::store::{Claimed, Gen};
+use crate::store::Gen;
 
 /// Where a known job is.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub(super) struct Known {
     pub(super) hide: bool,
     /// Whether it is to be ended instead of started, and how far that is.
     pub(super) doom: Option<Doom>,
+    /// Whether the store has heard of this claim.
+    pub(super) named: bool,
 }
 
 /// How far the end of a job has come that is to be ended instead of started.
@@ -92,8 +94,8 @@ pub(super) struct State {
     pub(super) edition: u64,
     /// How many jobs have come so far.
     pub(super) came: u64,
-    /// The claims that came since they were last taken from here to be named to the store.
-    pub(super) unnamed: Vec<Claimed>,
+    /// How many of the known jobs are not named to the store yet.
+    pub(super) unnamed: usize,
 }
 
 impl State {
@@ -128,7 +130,6 @@ impl State {
     pub(super) fn add(&mut self, mut held: Held) {
         self.came += 1;
         held.place = self.came;
-        self.unnamed.push(held.claimed.clone());
         self.enter(held);
     }
 
@@ -156,7 +157,9 @@ impl State {
             whereabouts: Whereabouts::Waiting,
             hide: false,
             doom: None,
+            named: held.named,
         };
+        self.unnamed += usize::from(!held.named);
         self.jobs.insert(held.claimed.job.clone(), known);
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         let queue = self.queues.open(&lane, held.since);
@@ -223,6 +226,10 @@ impl State {
         if !known.in_hand(&held) {
             return false;
         }
+        if held.named && !known.named {
+            known.named = true;
+            self.unnamed -= 1;
+        }
         if known.hide {
             known.whereabouts = Whereabouts::Hidden(Box::new(held));
             return false;
@@ -271,6 +278,7 @@ impl State {
         if matches!(known.whereabouts, Whereabouts::Offered(_)) {
             self.count_offers(-1);
         }
+        self.unnamed -= usize::from(!known.named);
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {

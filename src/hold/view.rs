@@ -336,24 +336,34 @@ impl Hold {
         best.is_some_and(|(Reverse(best), _)| queue.highest > Some(*best))
     }
 
-    /// The claims of which the store has not heard: those that came since this was last asked, but for picked ones,
-    /// for which the question of their start is the first word.
+    /// The claims of which the store has not heard, each given once; but for picked ones, for which the question of
+    /// their start is the first word.
     pub fn take_unnamed(&self) -> Vec<Claimed> {
-        // Also where nothing is held any more: they are not kept for longer than until the next look.
         let mut state = self.state();
-        let mut unnamed = std::mem::take(&mut state.unnamed);
-        unnamed.retain(|claimed| {
-            let known = state.jobs.get(&claimed.job);
-            known.is_some_and(|known| known.generation == claimed.generation && !known.is_picked())
-        });
+        if state.unnamed == 0 {
+            return Vec::new();
+        }
+        let is_unnamed = |held: &&Held| {
+            let known = state.jobs.get(&held.claimed.job);
+            known.is_some_and(|known| !known.named)
+        };
+        let unnamed = state.each().filter(is_unnamed);
+        let unnamed: Vec<Claimed> = unnamed.map(|held| held.claimed.clone()).collect();
+        for claimed in &unnamed {
+            if let Some(known) = state.jobs.get_mut(&claimed.job) {
+                known.named = true;
+            }
+        }
+        state.unnamed -= unnamed.len();
         unnamed
     }
 
     /// All that is held is to be named to the store once more: a sibling may have taken it for running.
     pub fn unname_all(&self) {
         let mut state = self.state();
-        let all = state.each().map(|held| held.claimed.clone()).collect();
-        state.unnamed = all;
+        let all = state.jobs.values_mut();
+        all.for_each(|known| known.named = false);
+        state.unnamed = state.jobs.len();
     }
 
     /// The waiting jobs whose limits are of an earlier edition of the policies.

@@ -142,6 +142,7 @@ impl Proxy {
             return Vec::new();
         };
         sidecar.reclaimed(&taken.ended);
+        jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
         let (mut started, mut dropped) = (Vec::new(), Vec::new());
         for pick in jobs {
