@@ -108,6 +108,7 @@ crate::scenarios! {
     crossings::pause_carried_out_after_a_resume: 4;
     crossings::pauses_while_cut_off: 2;
     held::seen_as_available: 10 real;
+    held::settled_by_who_had_it: 2;
     held::cancelled_while_held: 18;
     held::paused_and_resumed: 10 limit;
     held::scopes_never_mix: 6 limit;

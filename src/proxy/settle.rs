@@ -28,7 +28,7 @@ use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::limit::Key;
 use crate::metrics::Counted;
-use crate::store::{Known, LedgerExt, Place, Row, StoreError};
+use crate::store::{Known, LedgerExt, OFFERED, Place, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use feedback::Refusals;
@@ -237,7 +237,9 @@ async fn settle_through(
     loop {
         let failed = known.is_err();
         let without_row = matches!(known, Ok(None)) && !sidecar.store.may_miss_rows();
-        let row = known.ok().flatten();
+        // It is held here under a claim that is newer than the worker's: the job is done all the same.
+        let held_here = || Some(Row::of(sidecar.hold.claimed(&job)?, Place::Held, OFFERED));
+        let row = known.ok().flatten().or_else(held_here);
         if (row.as_ref()).is_some_and(|row| note_run(row, worker.as_deref(), request)) {
             return Ok(Settled::WithAnother);
         }

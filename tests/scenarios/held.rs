@@ -88,6 +88,36 @@ pub async fn seen_as_available(ctx: Ctx) -> Judge {
     judge
 }
 
+/// A worker's claim lapses, and its job is claimed again and held, for nothing of its key may start. Its ACK ends the
+/// job all the same: it runs once.
+pub async fn settled_by_who_had_it(ctx: Ctx) -> Judge {
+    let limits =
+        |most| format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.n}}'\nconcurrency = {most}\n");
+    let world = ctx.world().lax(Lax::spec()).limits(&limits(1));
+    let world = match ctx.even() {
+        true => world.shared(OnStoreError::Share),
+        false => world,
+    };
+    let w = world.start().await;
+    let (one, two) = (w.hands("one").visibility(5_000), w.hands("two"));
+    w.enqueue(job().meta("n", json!(1))).await;
+    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    w.reload(&limits(0));
+    w.pass(8_000).await;
+    let early = two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    let held = w.rows().await.0;
+    let acked = one.ack(&out[0].job).await;
+    w.reload(&limits(1));
+    let late = two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    let mut judge = w.judge().await;
+    judge.that(held == 1, format!("{held} jobs were held"));
+    judge.that(acked == 200, format!("the ACK got {acked}"));
+    let more = early + late;
+    judge.that(more == 0, format!("it went out {more} times more"));
+    judge.that(judge.rows == (0, 0), format!("rows {:?}", judge.rows));
+    judge
+}
+
 /// Cancel, while it is held: it never runs, whenever the slot is freed.
 pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
     let w = ctx.world().limits(ONE).start().await;
