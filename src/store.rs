@@ -1,4 +1,4 @@
-//! Where usage lives, under the key: slots, windows, spacing, and one row per limited job.
+//! Where usage lives, under the key: slots, windows, spacing, and one row per limited job that is out.
 //!
 //! Each operation is one atomic step. The store's clock decides. Usage knows no limits: every
 //! question brings its own numbers, so that changing a number changes the next decision and
@@ -421,6 +421,12 @@ impl Store {
     pub fn known(&self, job: &str) -> Known {
         let shared = self.shared.as_ref();
         shared.map_or(Known::Unsure, |reserved| reserved.known(job))
+    }
+
+    /// Whether starts under these limits may be granted ahead: such jobs run without rows.
+    pub fn is_reserved(&self, limited: &[Limited]) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|reserved| reserved.is_reserved(limited))
     }
 
     /// How many start times were granted ahead to this sidecar, and how many of them passed unused.

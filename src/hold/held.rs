@@ -16,7 +16,7 @@ pub const SHORT: Duration = Duration::from_millis(1_500);
 /// A claimed job that waits.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Its row.
+    /// What the store is asked about.
     pub claimed: Claimed,
     /// What the file and the job itself say of its limits: jobs of which that is the same wait in one group. With
     /// what was set over HTTP laid over it, it is what the store is asked: `claimed.limited`.

@@ -1109,6 +1109,10 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     picked[0].named = true;
     drop(picked);
     assert!(named(&hold).is_empty(), "once");
+    // The store did not hear of one of them.
+    let claim = hold.claimed("3").expect("it waits");
+    hold.unname(&[claim.clone(), claim]);
+    assert_eq!(named(&hold), ["3"]);
     // What is ours again was taken over, and is named under its new number.
     let offers = hold.offer(&hold.unwanted(Duration::ZERO));
     assert_eq!(offers.len(), 3);

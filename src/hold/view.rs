@@ -343,9 +343,11 @@ impl Hold {
         if state.unnamed == 0 {
             return Vec::new();
         }
+        let now = Instant::now();
         let is_unnamed = |held: &&Held| {
             let known = state.jobs.get(&held.claimed.job);
-            known.is_some_and(|known| !known.named)
+            // What is past its deadline may run elsewhere.
+            held.proof.deadline > now && known.is_some_and(|known| !known.named)
         };
         let unnamed = state.each().filter(is_unnamed);
         let unnamed: Vec<Claimed> = unnamed.map(|held| held.claimed.clone()).collect();
@@ -356,6 +358,19 @@ impl Hold {
         }
         state.unnamed -= unnamed.len();
         unnamed
+    }
+
+    /// The store did not hear of these claims: they are to be named again.
+    pub fn unname(&self, claims: &[Claimed]) {
+        let mut state = self.state();
+        for claimed in claims {
+            let known = state.jobs.get_mut(&claimed.job);
+            let known = known.filter(|known| known.generation == claimed.generation);
+            if let Some(known) = known.filter(|known| known.named) {
+                known.named = false;
+                state.unnamed += 1;
+            }
+        }
     }
 
     /// All that is held is to be named to the store once more: a sibling may have taken it for running.

@@ -97,7 +97,7 @@ pub(super) async fn cancel(
     to_its_end(proxy, &parts, body, move |proxy, call| async move {
         let hiding = hiding::hide(&proxy.sidecar, &name);
         let hidden = hiding.is_some();
-        siblings::doubt_elsewhere(&proxy.sidecar, &name, hidden).await;
+        siblings::doubt_elsewhere(&proxy.sidecar, &name).await;
         let mark = proxy.sidecar.admit.pressure.mark();
         let mut answer = calls::call(&proxy, "cancel", call).await;
         let shown = match &answer {
@@ -115,7 +115,7 @@ pub(super) async fn cancel(
             // Gone or in another state: the next proof tells, if it is still ours.
             _ => {}
         }
-        siblings::doubt_elsewhere(&proxy.sidecar, &name, hidden).await;
+        siblings::doubt_elsewhere(&proxy.sidecar, &name).await;
         if let (Ok(reply), Some(shown)) = (&mut answer, shown) {
             reply.body = shown.into();
         }
@@ -408,7 +408,8 @@ async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<
         Some(row) if row.place != Place::Held => return None,
         Some(_) => {}
         // The jobs of keys that are reserved ahead run without rows.
-        None if sidecar.store.may_miss_rows() || sidecar.store.turns().0 > 0 => return None,
+        None if sidecar.store.may_miss_rows() => return None,
+        None if sidecar.store.is_reserved(&claimed.limited) => return None,
         None => {}
     }
     let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;

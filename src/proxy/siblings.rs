@@ -191,8 +191,25 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
         Again::Unclear => return true,
         Again::Unheard => return false,
     };
-    if let Ok(Some(claim)) = own(sidecar, &claimed).await {
-        hold_taken_over(sidecar, *held, &claimed, claim);
+    match own(sidecar, &claimed).await {
+        Ok(Some(claim)) => hold_taken_over(sidecar, *held, &claimed, claim),
+        Ok(None) => {}
+        // It may be ours. It goes nowhere until the store says so.
+        Err(_) => {
+            let sidecar = Arc::clone(sidecar);
+            let _task = proxy.sidecar.tasks.spawn(async move {
+                while Instant::now() < held.proof.deadline {
+                    tokio::time::sleep(PAUSES.1).await;
+                    match own(&sidecar, &claimed).await {
+                        Ok(Some(claim)) => {
+                            return hold_taken_over(&sidecar, *held, &claimed, claim);
+                        }
+                        Ok(None) => return,
+                        Err(_) => {}
+                    }
+                }
+            });
+        }
     }
     true
 }
@@ -400,7 +417,10 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
             return;
         };
         if sidecar.hold.is_offered(&claimed) {
-            follow_offer(sidecar, &claimed).await;
+            // What is being told only now has no row yet.
+            if sidecar.hold.all_offers().iter().any(|of| of.job == job) {
+                follow_offer(sidecar, &claimed).await;
+            }
         } else if sidecar.scopes.knows(claimed.scope)
             && prove::shown_active(&proxy, &claimed).await == Some(false)
         {
@@ -419,9 +439,12 @@ async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
     }
 }
 
-/// Tells siblings of a call that may end a job which is not held here: one of them may hold it.
-pub(super) async fn doubt_elsewhere(sidecar: &Sidecar, job: &Arc<str>, held_here: bool) {
-    if !held_here && sidecar.store.siblings() > 0 {
+/// Tells siblings of a call that may end a job which is neither held here alone nor out: one of them may hold it.
+pub(super) async fn doubt_elsewhere(sidecar: &Sidecar, job: &Arc<str>) {
+    let claimed = sidecar.hold.claimed(job);
+    let is_here = claimed.is_some_and(|claimed| !sidecar.hold.is_offered(&claimed))
+        || matches!(sidecar.store.known(job), Known::Out(_));
+    if !is_here && sidecar.store.siblings() > 0 {
         // If the store is away, the holder's next proof tells.
         drop(sidecar.store.set(Change::Doubt { job: job.clone() }).await);
     }
@@ -434,9 +457,13 @@ pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
         return pick.gone();
     }
     match sidecar.store.row(&job).await {
-        // A start of which nobody heard: what is picked is with no worker.
         Ok(Some(row)) if row.ours && row.claimed.generation == claim => {
-            sidecar.back(&mut pick).await;
+            match row.place {
+                // A start of which nobody heard: what is picked is with no worker.
+                Place::Out => sidecar.back(&mut pick).await,
+                // An offer that waits here again.
+                Place::Held => drop(sidecar.end(&job, Some(claim)).await),
+            }
             sidecar.hold.wake(&pick.claimed.limited);
         }
         // A newer claim of ours may have taken its place.
@@ -448,10 +475,11 @@ pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
 
 /// A job that we offered is not ours any more: this is its row.
 pub(super) fn forget_for(sidecar: &Sidecar, job: &str, row: Option<Row>) {
-    let taken = row.filter(|row| !row.ours && row.place == Place::Held);
-    if let Some(row) = taken.filter(|_| sidecar.hold.has(job)) {
+    // Who has taken it over may have named it since, and then it has no row.
+    let is_taken = row.is_none_or(|row| row.place == Place::Held);
+    if let Some(claimed) = sidecar.hold.claimed(job).filter(|_| is_taken) {
         // First, so that it counts all the time.
-        sidecar.admit.pressure.taken_over(&row.claimed.queue);
+        sidecar.admit.pressure.taken_over(&claimed.queue);
     }
     sidecar.hold.forget(job);
 }

@@ -162,7 +162,7 @@ async fn look_at_due(proxy: &Proxy, overdue: &Slots, stop: &CancellationToken) {
 async fn end_offers(sidecar: &Sidecar, rows: &[Row]) {
     for Row { claimed, .. } in rows {
         let (job, claim) = (&claimed.job, claimed.generation);
-        if !sidecar.hold.has_claim(job, claim)
+        if !sidecar.hold.has(job)
             && let Ok(Some(row)) = sidecar.store.row(job).await
             && row.place == Place::Held
         {

@@ -158,6 +158,11 @@ impl ReservedStore {
         &self.inner
     }
 
+    /// Whether starts under these limits may be granted ahead.
+    pub(super) fn is_reserved(&self, limited: &[Limited]) -> bool {
+        self.state().is_reserved(limited)
+    }
+
     /// How many start times were granted ahead, and how many of them passed unused.
     pub(super) fn turns(&self) -> (u64, u64) {
         let state = self.state();

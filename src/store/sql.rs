@@ -27,6 +27,7 @@ pub use front::SqlStore;
 pub use inspection::Inspection;
 pub(super) use page::{Head, KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
 pub(super) use search::{Books, Due, IDLE, Need};
+pub(super) use steps::ADOPTED;
 
 /// So many operations share a transaction at most.
 pub(super) const MOST: usize = 64;
@@ -139,6 +140,8 @@ impl Op {
         );
         need.writes |= !reads;
         match self {
+            // Which starts nothing is about rows alone.
+            Op::Take { asks, want: 0 } => asks.iter().for_each(|ask| need.job(&ask.job)),
             Op::Take { asks, .. } => asks.iter().for_each(|ask| need.claimed(ask)),
             Op::Reserve { limited, .. } => {
                 need.name(record::name(limited.space, &limited.key));
@@ -150,7 +153,6 @@ impl Op {
             Op::States(names) => names.iter().for_each(|name| need.name(name.clone())),
             Op::Number(name, _) => need.number(name),
             Op::Due { found, .. } => {
-                need.number(steps::ADOPTED);
                 let rows = [&found.mine, &found.others_out, &found.over];
                 rows.into_iter().flatten().for_each(|job| need.job(job));
                 found.idle.iter().for_each(|name| need.name(name.clone()));
@@ -242,7 +244,7 @@ fn due(page: &mut Page, max: usize, found: &Due) -> Reply {
         edition: page.head.edition,
         more: are_many(&found.idle),
         ahead: page.head.ahead,
-        adopted: page.number(steps::ADOPTED, Step::Read).value.unsigned_abs(),
+        adopted: found.adopted,
     }
 }
 

@@ -56,6 +56,7 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
             () = stop.cancelled() => break,
         }
     }
+    tell_holds(sidecar).await;
     tell_numbers(sidecar).await;
     sidecar.admit.pressure.share_no_longer(super::now(sidecar));
 }
@@ -103,7 +104,8 @@ pub(in crate::proxy) struct Holds(Mutex<HashMap<Arc<str>, (u64, Instant)>>);
 
 /// Tells siblings how many jobs are held here, of queues where that is not what they were told.
 pub(in crate::proxy) async fn tell_holds(sidecar: &Sidecar) {
-    if !sidecar.store.is_shared() {
+    // Who comes later is told at the next look.
+    if !sidecar.store.is_shared() || sidecar.store.is_alone() {
         return;
     }
     let mut told = sidecar.keeper.holds.0.lock().await;

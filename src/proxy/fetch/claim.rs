@@ -502,9 +502,10 @@ pub(in crate::proxy) fn name_claims(sidecar: &Arc<Sidecar>) {
 async fn name(sidecar: Arc<Sidecar>, unnamed: Vec<Claimed>) {
     for some in unnamed.chunks(NAMED_AT_ONCE) {
         let claims: Asks<'_> = some.iter().collect();
-        // While the store is away nothing can start, and the question of a start ends them too.
-        let taken = sidecar.store.take(&claims, 0).await.unwrap_or_default();
-        sidecar.reclaimed(&taken.ended);
+        match sidecar.store.take(&claims, 0).await {
+            Ok(taken) => sidecar.reclaimed(&taken.ended),
+            Err(_) => sidecar.hold.unname(some),
+        }
     }
 }
 

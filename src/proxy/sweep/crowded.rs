@@ -57,10 +57,22 @@ pub(super) async fn make_room(proxy: &Proxy, crowd: &mut Crowd) {
 /// and when their claims lapse elsewhere.
 async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
     let (sidecar, begun) = (&proxy.sidecar, Instant::now());
+    // All of them first: what this does not come to waits here again, and siblings must not have it too.
+    let claims = crowding.iter().map(|pick| &pick.claimed);
+    let claims = claims.map(|of| (of.job.clone(), Some(of.generation)));
+    let ended = sidecar.store.end_all(&claims.collect::<Vec<_>>()).await;
     for pick in crowding {
         let claimed = pick.claimed.clone();
         let harmless = sidecar.backend.requeue_harmless();
-        let back = match withdraw(sidecar, &claimed).await {
+        let is_ended = ended.as_ref().is_ok_and(|rows| {
+            let mut jobs = rows.iter().map(|row| &row.claimed.job);
+            jobs.any(|job| *job == claimed.job)
+        });
+        let withdrawn = match is_ended || sidecar.store.siblings() == 0 {
+            true => Withdrawn::Ended,
+            false => whose(sidecar, &claimed).await,
+        };
+        let back = match withdrawn {
             Withdrawn::Elsewhere => continue,
             Withdrawn::Ended if harmless => give_back::give_back(&proxy, pick).await,
             Withdrawn::Ended | Withdrawn::Unsure => Back::Stays,
@@ -95,16 +107,12 @@ enum Withdrawn {
     Unsure,
 }
 
-/// Ends the row of a job that is let go. One that a sibling has taken over is forgotten.
-async fn withdraw(sidecar: &Sidecar, claimed: &Claimed) -> Withdrawn {
-    let job = &claimed.job;
-    if sidecar.end(job, Some(claimed.generation)).await.is_some() || sidecar.store.siblings() == 0 {
-        return Withdrawn::Ended;
-    }
-    match sidecar.store.row(job).await {
+/// What became of an offer that could not be ended. One that a sibling has taken over is forgotten.
+async fn whose(sidecar: &Sidecar, claimed: &Claimed) -> Withdrawn {
+    match sidecar.store.row(&claimed.job).await {
         // It was offered: a sibling has it, or had it until it ended.
         Ok(row) if row.as_ref().is_none_or(|row| !row.ours) => {
-            siblings::forget_for(sidecar, job, row);
+            siblings::forget_for(sidecar, &claimed.job, row);
             Withdrawn::Elsewhere
         }
         _ => Withdrawn::Unsure,

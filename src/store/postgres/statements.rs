@@ -3,7 +3,7 @@
 use tokio_postgres::{Client, Error, Statement};
 
 use super::super::HOLDS_LAST;
-use super::super::sql::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
+use super::super::sql::{ADOPTED, KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
 use super::clock;
 
 /// Rows of others that are overdue at `t.now`: the owner lives and is late, or is gone.
@@ -45,7 +45,8 @@ fn due() -> String {
          (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
          array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
          array(SELECT DISTINCT lane {lanes}), array({over}),
-         EXISTS (SELECT 1 FROM rows WHERE owner <> $2) FROM t"
+         EXISTS (SELECT 1 FROM rows WHERE owner <> $2),
+         (SELECT value FROM numbers WHERE name = '{ADOPTED}') FROM t"
     )
 }
 

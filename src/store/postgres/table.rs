@@ -323,12 +323,14 @@ impl Session {
         };
         let (found, idle) = (found?, idle?);
         let first: Option<i64> = found.try_get(1)?;
+        let adopted: Option<i64> = found.try_get(6)?;
         Ok(Due {
             mine: found.try_get(0)?,
             others_out: found.try_get(2)?,
             lanes: found.try_get(3)?,
             over: found.try_get(4)?,
             strangers: found.try_get(5)?,
+            adopted: unsigned(adopted.unwrap_or(0)),
             first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
             idle,
         })

@@ -26,6 +26,11 @@ end
 -- How many jobs of a queue the caller holds.
 local function holding()
   local name, jobs = holds(arg()), num()
+  local all = redis.call('HGETALL', name)
+  for i = 1, #all, 2 do
+    local at = tonumber(string.match(all[i + 1], ' (%d+)'))
+    if at + HOLDS_LAST <= now then redis.call('HDEL', name, all[i]) end
+  end
   redis.call('HSET', name, owner, string.format('%.0f %.0f', jobs, now))
   redis.call('PEXPIRE', name, HOLDS_LAST / 1000)
   return true
@@ -53,6 +58,7 @@ end
 
 -- A job that is out already takes its slots, whatever the limits say, and counts no start.
 local function adopt()
+  if now > not_after then return late() end
   local job, gen, at, lasts, lane, claim, blob = arg(), num(), num(), num(), arg(), arg(), arg()
   local limits = read_limits()
   local r = row(job)
@@ -71,6 +77,7 @@ end
 
 -- Siblings may have a job that the caller holds: not where it is out, or there is a newer claim.
 local function offer()
+  if now > not_after then return late() end
   local claim = { job = arg(), gen = num(), made = num(), lasts = num(), lane = arg(), claim = arg(), limits = arg() }
   local r = row(claim.job)
   if r then
@@ -86,6 +93,7 @@ end
 
 -- What was offered is the caller's, under a claim number of its own.
 local function own()
+  if now > not_after then return late() end
   local job, gen, next, at = arg(), num(), num(), num()
   local r = row(job)
   if not r or r.place ~= 'h' or next <= gen then return false end

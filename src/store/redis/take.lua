@@ -39,12 +39,14 @@ local function start(ask)
   return { 1, at }, true
 end
 
-local asks, ended = {}, {}
+-- The jobs that have rows, so that none is read twice.
+local asks, ended, has_row = {}, {}, {}
 for i = 1, num() do
   local ask = { job = arg(), gen = num(), made = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
   ask.limits = read_limits()
   asks[i] = ask
   local r = row(ask.job)
+  has_row[ask.job] = nil
   -- The backend handed the job out again, so the older claim is over, and its slots are free for all that are asked.
   if r and gives_way(r, ask) then
     end_row(r)
@@ -53,16 +55,18 @@ for i = 1, num() do
   elseif r and is_taken_over(r, ask.gen) then
     -- It is the caller's alone from here on.
     drop_row(r)
+  elseif r then
+    has_row[ask.job] = true
   end
 end
 
 local started, told = 0, { now, ended }
 for i, ask in ipairs(asks) do
   local verdict, out = { 0 }, false
-  if not row(ask.job) then
+  if not has_row[ask.job] then
     if started >= want then verdict = { 3 } else verdict, out = start(ask) end
   end
-  if out then started = started + 1 end
+  if out then started, has_row[ask.job] = started + 1, true end
   told[i + 2] = verdict
 end
 save_all()

@@ -262,20 +262,13 @@ async fn what_is_held_has_a_row_nowhere_and_an_offer_has_one_in_the_store() {
     assert!(!store.set(own(3)).await.unwrap());
     let mut again = held.clone();
     again.generation = Gen(2);
+    store.take(&[&again], 0).await.unwrap();
+    assert!(inner.row("a").await.unwrap().is_none(), "it was named");
     let verdicts = store.take(&[&again], 1).await.unwrap().verdicts;
     assert!(matches!(verdicts[0], Verdict::Started { .. }));
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!((row.place, row.claimed.generation), (Place::Out, Gen(2)));
     assert_eq!(store.count_out().await.unwrap(), 1);
-    // What is left there of the offer is due when its claim is over, and ends.
-    assert!(store.end("a", Some(Gen(2))).await.unwrap().is_some());
-    tokio::time::advance(Duration::from_micros(held.visibility)).await;
-    for row in store.due(10).await.unwrap() {
-        let Claim {
-            job, generation, ..
-        } = &*row.claimed;
-        assert!(store.end(job, Some(*generation)).await.unwrap().is_some());
-    }
     assert!(inner.row("a").await.unwrap().is_none());
 }
 

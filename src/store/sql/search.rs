@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::fleet;
 use super::super::record::{self, Written};
-use super::super::{Change, Claimed, StoreError};
+use super::super::{Change, Claimed, Gen, StoreError};
 use super::page::{Head, Page};
 use super::steps::ADOPTED;
 use crate::limit::{Space, Timestamp};
@@ -44,7 +44,9 @@ impl Need {
             Change::Offer { claimed } => self.job(&claimed.job),
             Change::Adopt { claimed, .. } => {
                 self.claimed(claimed);
-                self.number(ADOPTED);
+                if claimed.generation == Gen::ADOPTED {
+                    self.number(ADOPTED);
+                }
             }
             Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
                 self.name(record::name(Space::Job, key));
@@ -73,7 +75,7 @@ pub(in crate::store) struct Due {
     pub(in crate::store) others_out: Vec<String>,
     /// Held rows of others of which nobody is left to make anything.
     pub(in crate::store) over: Vec<String>,
-    /// Where others have overdue held rows. These need no page: who asks for such a row is told what is true then.
+    /// Where others have offered rows. These need no page: who asks for such a row is told what is true then.
     pub(in crate::store) lanes: Vec<String>,
     /// Whether others have rows.
     pub(in crate::store) strangers: bool,
@@ -81,6 +83,8 @@ pub(in crate::store) struct Due {
     pub(in crate::store) first: Timestamp,
     /// Keys with nothing used.
     pub(in crate::store) idle: Vec<String>,
+    /// How many jobs were ever adopted.
+    pub(in crate::store) adopted: u64,
 }
 
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.
@@ -107,7 +111,7 @@ pub(in crate::store) trait Books: Send {
     /// Of the next [`IDLE`] keys those with nothing used.
     fn find_idle(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
-    /// Overdue held rows of others in a lane.
+    /// Offered rows of others in a lane.
     fn find_offered(
         &mut self,
         lane: &str,

@@ -9,7 +9,7 @@ use super::search::Due;
 use crate::limit::Timestamp;
 
 /// The number that says how many jobs were ever adopted.
-pub(super) const ADOPTED: &str = "adopted";
+pub(in crate::store) const ADOPTED: &str = "adopted";
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;

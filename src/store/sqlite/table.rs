@@ -5,7 +5,8 @@ use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
 use super::super::fleet::SETTLING;
 use super::super::record::Written;
 use super::super::sql::{
-    Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number, unsigned,
+    ADOPTED, Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
+    unsigned,
 };
 use super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
@@ -323,7 +324,11 @@ pub(super) fn due(
         "SELECT EXISTS (SELECT 1 FROM rows WHERE owner < ?1)
              OR EXISTS (SELECT 1 FROM rows WHERE owner > ?1)",
     )?;
+    let mut adopted =
+        connection.prepare_cached("SELECT coalesce(max(value), 0) FROM numbers WHERE name = ?1")?;
+    let adopted: i64 = adopted.query_row([ADOPTED], |row| row.get(0))?;
     Ok(Due {
+        adopted: unsigned(adopted),
         mine: all,
         others_out: names(connection, &others, params![me, time, max])?,
         over: names(connection, &over, params![me, time])?,
