@@ -22,8 +22,6 @@ pub(super) struct Entry<K> {
     pub(super) owner: Arc<str>,
     /// Empty unless the job is out.
     pub(super) slots: Slots<K>,
-    /// When it was last written.
-    pub(super) touched: Timestamp,
 }
 
 impl<K> Entry<K> {
@@ -340,13 +338,8 @@ impl<T: Tables> Engine<'_, T> {
     // The parts of a step.
 
     fn insert(&mut self, row: Row, slots: Slots<T::KeyId>) -> T::RowId {
-        let (owner, touched) = (self.tables.me().clone(), self.now);
-        self.tables.insert(Entry {
-            row,
-            owner,
-            slots,
-            touched,
-        })
+        let owner = self.tables.me().clone();
+        self.tables.insert(Entry { row, owner, slots })
     }
 
     /// The row, to be changed, if it is there and `is` the one.
@@ -357,9 +350,7 @@ impl<T: Tables> Engine<'_, T> {
     ) -> Option<&mut Entry<T::KeyId>> {
         let id = self.tables.find(job)?;
         self.tables.entry(&id).filter(|entry| is(entry))?;
-        let entry = self.tables.entry_mut(&id)?;
-        entry.touched = self.now;
-        Some(entry)
+        self.tables.entry_mut(&id)
     }
 
     /// Removes a row with its slots and tells its owner.

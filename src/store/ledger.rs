@@ -162,8 +162,8 @@ pub trait LedgerExt: Ledger {
         self.rows(RowsOf::Offered { scope, queue, max })
     }
 
-    /// Rows of other sidecars, held and out, at most `max`, in no order that matters: for inspection. Of those that
-    /// are gone too, but for held ones whose jobs the backend must have back by now.
+    /// Rows of other sidecars that are out, at most `max`, in no order that matters: for inspection. Of those that are
+    /// gone too.
     fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
         self.rows(RowsOf::Others { max })
     }
@@ -225,7 +225,7 @@ pub enum RowsOf<'a> {
         /// At most so many.
         max: usize,
     },
-    /// Any of siblings, for inspection.
+    /// Those of siblings that are out, for inspection.
     Others {
         /// At most so many.
         max: usize,

@@ -365,8 +365,8 @@ impl Books for File {
     }
 
     async fn find_others(&mut self, max: usize) -> Result<Vec<String>, StoreError> {
-        let (now, me) = (self.now(), self.owner.clone());
-        self.with(|connection| table::of_others(connection, &me, now, max))
+        let me = self.owner.clone();
+        self.with(|connection| table::of_others(connection, &me, max))
     }
 
     async fn count_out(&mut self) -> Result<usize, StoreError> {

@@ -21,7 +21,7 @@ const ROWS: usize = 2_048;
 /// What one answer goes by.
 pub(super) struct Look {
     policies: Arc<PolicySet>,
-    /// What other sidecars hold, and what is out with their workers.
+    /// What is out with workers of other sidecars.
     others: Vec<Row>,
     /// How many single jobs are known to wait in the backend.
     pending: Waiting,

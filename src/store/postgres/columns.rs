@@ -20,7 +20,6 @@ pub(super) struct Columns {
     taken: Vec<Vec<u8>>,
     names: Vec<String>,
     started: Vec<Option<i64>>,
-    touched: Vec<i64>,
 }
 
 impl Columns {
@@ -46,12 +45,11 @@ impl Columns {
             all.limits.push(flat.limits);
             all.taken.push(flat.taken);
             all.started.push(flat.started);
-            all.touched.push(flat.touched);
         }
         (all, gone)
     }
 
-    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 13] {
+    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 12] {
         [
             &self.job,
             &self.claim_number,
@@ -65,7 +63,6 @@ impl Columns {
             &self.taken,
             &self.names,
             &self.started,
-            &self.touched,
         ]
     }
 }

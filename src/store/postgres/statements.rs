@@ -38,7 +38,7 @@ fn due() -> String {
     let over = format!(
         "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
          WHERE rows.owner <> $2 AND NOT is_out
-         AND greatest(until, touched, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
+         AND greatest(until, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
     );
     format!(
         "WITH t AS (SELECT {now} AS now) SELECT {out} || {held},
@@ -93,7 +93,7 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(class, hash) FROM (
 
 const ROWS: &str =
     "SELECT job, claim_number, is_out, until, owner, lasts, lane, claim, limits, taken,
-     started, touched FROM rows WHERE job = ANY($1::text[])";
+     started FROM rows WHERE job = ANY($1::text[])";
 
 const LOCK_KEYS: &str = "SELECT pg_advisory_xact_lock($1::int + 2, hash) FROM (
          SELECT DISTINCT hashtext($2 || name) AS hash FROM (
@@ -111,14 +111,14 @@ const NUMBERS: &str =
 const PUT_ROWS: &str =
     "INSERT INTO rows (job, claim_number, is_out, until, owner, lasts, lane, claim,
          limits, taken, names, started, touched, hidden)
-     SELECT *, false FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[], $5::text[],
+     SELECT *, 0, false FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[], $5::text[],
          $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bytea[],
-         $11::text[], $12::bigint[], $13::bigint[])
+         $11::text[], $12::bigint[])
      ON CONFLICT (job) DO UPDATE SET claim_number = excluded.claim_number,
          is_out = excluded.is_out, until = excluded.until, owner = excluded.owner,
          lasts = excluded.lasts, lane = excluded.lane,
          claim = excluded.claim, limits = excluded.limits, taken = excluded.taken,
-         names = excluded.names, started = excluded.started, touched = excluded.touched";
+         names = excluded.names, started = excluded.started";
 
 const DROP_ROWS: &str = "DELETE FROM rows WHERE job = ANY($1::text[])";
 

@@ -21,7 +21,6 @@ pub(in crate::store) struct Flat {
     pub(in crate::store) limits: String,
     pub(in crate::store) taken: Vec<u8>,
     pub(in crate::store) started: Option<i64>,
-    pub(in crate::store) touched: i64,
 }
 
 /// A time or a length as databases have it: their numbers have a sign.
@@ -54,7 +53,6 @@ impl Flat {
             limits: record::limits(&claimed.limited),
             taken: pack(&kept.slots),
             started: row.started.map(|at| number(at.0)),
-            touched: number(kept.touched.0),
         }
     }
 
@@ -78,7 +76,6 @@ impl Flat {
             },
             owner: self.owner.into(),
             slots,
-            touched: Timestamp(unsigned(self.touched)),
         })
     }
 }

@@ -118,7 +118,7 @@ pub(in crate::store) trait Books: Send {
         max: usize,
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 
-    /// Rows of others, out and held, those left out whose claims must be over.
+    /// Rows of others that are out.
     fn find_others(
         &mut self,
         max: usize,

@@ -80,7 +80,6 @@ impl Page {
             rows.extend(self.row(job));
             if let Some(entry) = self.find(job).and_then(|id| self.entry_mut(&id)) {
                 entry.row.until = now.plus(LEASE);
-                entry.touched = now;
             }
         }
         for job in &found.over {
@@ -110,7 +109,7 @@ impl Page {
             .iter()
             .find(|(owner, _)| **owner == *entry.owner);
         let seen = seen.map_or(Timestamp(0), |(_, seen)| *seen);
-        let last = row.until.max(entry.touched).max(seen);
+        let last = row.until.max(seen);
         let over = last.plus(row.claimed.visibility).plus(LONG_OVER);
         row.place == Place::Held && entry.owner != self.me && over < self.head.now
     }

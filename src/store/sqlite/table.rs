@@ -97,7 +97,7 @@ pub(super) fn page(
     let mut page = Page::new(head);
     let mut statement = connection.prepare_cached(
         "SELECT job, claim_number, is_out, until, owner, lasts, lane, claim, limits, taken,
-         started, touched FROM rows WHERE job = ?1",
+         started FROM rows WHERE job = ?1",
     )?;
     for job in &need.jobs {
         let flat = statement.query_row([job], flat).optional()?;
@@ -151,7 +151,6 @@ fn flat(row: &Row<'_>) -> Result<Flat, Error> {
         limits: row.get(8)?,
         taken: row.get(9)?,
         started: row.get(10)?,
-        touched: row.get(11)?,
     })
 }
 
@@ -204,7 +203,7 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
     let mut put = connection.prepare_cached(
         "INSERT OR REPLACE INTO rows (job, claim_number, is_out, until, owner, hidden, lasts, lane,
          claim, limits, taken, started, touched)
-         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+         VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
     )?;
     let mut forget = connection.prepare_cached("DELETE FROM rows WHERE job = ?1")?;
     for (job, row) in page.rows() {
@@ -224,7 +223,6 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
             flat.limits,
             flat.taken,
             flat.started,
-            flat.touched,
         ])?;
     }
     Ok(())
@@ -318,7 +316,7 @@ pub(super) fn due(
     let over = format!(
         "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
          WHERE rows.owner <> ?1 AND is_out = 0
-         AND max(until, touched, coalesce(live.seen, 0)) < ?2 - lasts - {LONG_OVER} LIMIT 64"
+         AND max(until, coalesce(live.seen, 0)) < ?2 - lasts - {LONG_OVER} LIMIT 64"
     );
     let mut strangers = connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM rows WHERE owner < ?1)
@@ -358,14 +356,10 @@ pub(super) fn offered(
 pub(super) fn of_others(
     connection: &Connection,
     me: &str,
-    now: Timestamp,
     max: usize,
 ) -> Result<Vec<String>, Error> {
-    // A held row whose owner was not heard of for as long as its claim lasts is of a claim that is over.
-    let text = "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
-        WHERE rows.owner <> ?1
-        AND (is_out = 1 OR max(until, touched, coalesce(live.seen, 0)) > ?2 - lasts) LIMIT ?3";
-    names(connection, text, params![me, number(now.0), limit(max)])
+    let text = "SELECT job FROM rows WHERE owner <> ?1 AND is_out = 1 LIMIT ?2";
+    names(connection, text, params![me, limit(max)])
 }
 
 fn limit(max: usize) -> i64 {
