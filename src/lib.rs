@@ -15,7 +15,7 @@
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
-//! | [`store`] | usage under its key, rows of jobs, what was set by hand: each operation one atomic step |
+//! | [`store`] | usage under its key, rows of jobs that are out, what was set by hand: each operation one atomic step |
 //! | [`pressure`] | how much waits in bounded queues, and whether an enqueue fits: sums under one lock, no I/O |
 //! | [`policy`] | which limits apply to a job, and which can apply to a queue |
 //! | [`limit`] | the limiter: all limits of a key are asked, then all are taken; pure |
@@ -75,6 +75,8 @@
 //! | section | queues of a FETCH that are asked together |
 //! | in hand | picked from the hold, and being asked for |
 //! | offered | out of its group, because siblings may take the job over |
+//! | named | told to the store by a `take`, which ends rows of earlier claims of its job |
+//! | adopted | seen to run while nobody knew its claim; whoever names the job ends that row |
 //! | doomed | to be ended instead of started |
 //! | turn, lead | a start that a fleet granted ahead; how far ahead |
 //! | episode | from a job's first refusal until it starts |

@@ -2,6 +2,7 @@
 //! `drop`, hidden while somebody settles them, or offered to siblings.
 
 use std::collections::HashSet;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -307,7 +308,7 @@ impl Hold {
             return;
         }
         if let Whereabouts::Hidden(held) =
-            std::mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
+            mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
         {
             state.place(*held);
         }
@@ -343,23 +344,18 @@ impl Hold {
     /// The store says that these offered jobs are ours again, each under its new claim number: they wait again where
     /// they stood.
     pub fn end_offers(&self, ours: &[(Claimed, Gen)]) {
-        let mut state = self.state();
+        let state = &mut *self.state();
         for (claimed, next) in ours {
             let Some(mut held) = state.end_offer(claimed) else {
                 continue;
             };
-            held.claimed.generation = *next;
             let Some(known) = state.jobs.get_mut(&claimed.job) else {
                 continue;
             };
-            known.generation = *next;
+            (held.claimed.generation, known.generation) = (*next, *next);
             // The row by which it is ours again ends when it is named.
-            let was_named = std::mem::replace(&mut known.named, false);
             held.named = false;
-            state.unnamed += usize::from(was_named);
-            let Some(known) = state.jobs.get_mut(&claimed.job) else {
-                continue;
-            };
+            state.unnamed += usize::from(mem::replace(&mut known.named, false));
             if known.hide {
                 known.whereabouts = Whereabouts::Hidden(Box::new(held));
                 continue;

@@ -220,6 +220,12 @@ impl Queue {
         }
     }
 
+    pub(super) fn find(&self, priority: i32, job: &str) -> Option<&Held> {
+        let groups = self.groups.get(&Reverse(priority))?;
+        let mut waiting = groups.iter().flat_map(|group| &group.jobs);
+        waiting.find(|held| &*held.claimed.job == job)
+    }
+
     pub(super) fn find_mut(&mut self, priority: i32, job: &str) -> Option<&mut Held> {
         let groups = self.groups.get_mut(&Reverse(priority))?;
         groups

@@ -186,6 +186,17 @@ impl State {
         self.queues.values().flat_map(Queue::jobs).chain(apart)
     }
 
+    /// A job that is neither in hand nor gone.
+    pub(super) fn find(&self, job: &str) -> Option<&Held> {
+        let known = self.jobs.get(job)?;
+        match &known.whereabouts {
+            Whereabouts::Waiting => self.queues.get(&known.lane)?.find(known.priority, job),
+            Whereabouts::InHand => None,
+            Whereabouts::Hidden(held) => Some(held),
+            Whereabouts::Offered(offer) => Some(&offer.held),
+        }
+    }
+
     pub(super) fn take_in_hand(&mut self, picked: &[Held]) {
         for held in picked {
             if let Some(known) = self.jobs.get_mut(&held.claimed.job) {

@@ -131,8 +131,11 @@ impl Hold {
 
     /// A job as it was claimed, unless it is in hand.
     pub fn claimed(&self, job: &str) -> Option<Claimed> {
+        if self.is_empty() {
+            return None;
+        }
         let state = self.state();
-        let held = state.each().find(|held| *held.claimed.job == *job);
+        let held = state.find(job);
         held.map(|held| held.claimed.clone())
     }
 

@@ -224,11 +224,8 @@ async fn own(sidecar: &Sidecar, offered: &Claimed) -> Result<Option<Gen>, StoreE
         next,
         until: sidecar.store.now().plus(offered.visibility),
     };
-    let mut owned = sidecar.store.set(own.clone()).await;
-    if owned.is_err() && !sidecar.store.is_lost() {
-        owned = sidecar.store.set(own).await;
-    }
-    owned.map(|owned| owned.then_some(next))
+    let owned = sidecar.store.set(own).await?;
+    Ok(owned.then_some(next))
 }
 
 /// The job as the backend has it.
@@ -519,6 +516,38 @@ pub(super) async fn offer_all(sidecar: &Sidecar, most: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Timestamp;
+    use crate::store::guard::{Guard, OnStoreError};
+    use crate::store::memory::MemoryStore;
+    use crate::store::{Claim, Store, Verdict};
+
+    /// An offer that nobody took, and of whose end the store has not heard: its job starts at the second question.
+    #[tokio::test(start_paused = true)]
+    async fn an_offer_of_what_waits_here_again_ends() {
+        let inner = Arc::new(MemoryStore::new(1_000_000));
+        let guard = Guard::new(inner.clone(), OnStoreError::Share);
+        let sidecar = Arc::clone(&Proxy::on(Store::shared(Arc::new(guard))).sidecar);
+        let held = Held::of(Claim::limited("j"));
+        let (claimed, lane) = (held.claimed.clone(), held.lane());
+        sidecar.hold.add(vec![held]);
+        inner.set(Change::Offer { claimed }).await.unwrap();
+        let pick = || {
+            sidecar
+                .hold
+                .pick(&lane, 1, 1, Timestamp(1_000_000))
+                .remove(0)
+        };
+
+        let picked = pick();
+        let taken = sidecar.store.take(&[&picked.claimed], 1).await.unwrap();
+        assert!(matches!(taken.verdicts[..], [Verdict::Lost]));
+        lost(&sidecar, picked).await;
+        assert!(inner.row("j").await.unwrap().is_none());
+
+        let picked = pick();
+        let taken = sidecar.store.take(&[&picked.claimed], 1).await.unwrap();
+        assert!(matches!(taken.verdicts[..], [Verdict::Started { .. }]));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_is_forgotten_that_is_named_no_more() {

@@ -224,38 +224,15 @@ mod tests {
     use std::sync::Arc;
 
     use crate::hold::Held;
-    use crate::limit::{Key, Limited, Limits, OnLimit, Space};
-    use crate::metrics::Metrics;
-    use crate::policy::{Accept, PolicySet};
-    use crate::proxy::{BackendFacts, ProxySettings};
     use crate::store::faulty::{Fault, Faulty};
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;
     use crate::store::{Claim, Claimed, Gen, Ledger, Store};
-    use crate::upstream::{self, Target, Upstream};
-
-    fn proxy(store: Store) -> Proxy {
-        let policies = Arc::new(PolicySet::new(vec![], vec![], Accept::default()));
-        let (backend, metrics) = (BackendFacts::default(), Metrics::new(10));
-        let settings = ProxySettings::default();
-        let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");
-        let target = Target::parse("http://127.0.0.1:1", None).unwrap();
-        let upstream = Upstream::new(target, Default::default(), upstream::CallBounds::default());
-        Proxy::new(sidecar, upstream)
-    }
 
     fn claim(generation: u64) -> Claim {
-        let limited = Limited {
-            space: Space::Job,
-            key: Key::new("k").unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: "p".into(),
-        };
         Claim {
             generation: Gen(generation),
-            limited: [limited].into(),
-            ..Claim::of("a")
+            ..Claim::limited("a")
         }
     }
 
@@ -266,7 +243,7 @@ mod tests {
         let inner = Arc::new(MemoryStore::new(1_800_000_000_000_000));
         let faulty = Arc::new(Faulty::new(inner.clone()));
         let guard = Guard::new(faulty.clone(), OnStoreError::Share);
-        let proxy = proxy(Store::shared(Arc::new(guard)));
+        let proxy = Proxy::on(Store::shared(Arc::new(guard)));
         let sidecar = proxy.sidecar.clone();
         let stop = CancellationToken::new();
         let sweeping = sweep(&proxy, stop.clone());

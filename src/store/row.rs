@@ -3,6 +3,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+#[cfg(test)]
+use crate::limit::{Key, Limits, OnLimit, Space};
 use crate::limit::{Limited, Timestamp};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
@@ -102,6 +104,21 @@ impl Claim {
             claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
             limited: [].into(),
+        }
+    }
+
+    /// The same, under a key `k` that limits nothing: it has a row while it is out.
+    pub(crate) fn limited(job: &str) -> Claim {
+        let limited = Limited {
+            space: Space::Job,
+            key: Key::new("k").unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: "p".into(),
+        };
+        Claim {
+            limited: [limited].into(),
+            ..Claim::of(job)
         }
     }
 }

@@ -190,42 +190,13 @@ async fn undo(proxy: &Proxy, mut job: Held) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Key, Limits, OnLimit, Space};
-    use crate::metrics::Metrics;
-    use crate::policy::{Accept, PolicySet};
-    use crate::proxy::{BackendFacts, ProxySettings, Sidecar};
-    use crate::store::Claim;
-    use crate::store::Store;
     use crate::store::memory::MemoryStore;
-    use crate::upstream::{self, Target, Upstream};
+    use crate::store::{Claim, Store};
 
     fn out() -> HandOut {
-        let policies = Arc::new(PolicySet::new(vec![], vec![], Accept::default()));
         let store = Store::from(Arc::new(MemoryStore::new(1_000_000)));
-        let (backend, metrics) = (BackendFacts::default(), Metrics::new(10));
-        let sidecar = Sidecar::new(
-            ProxySettings::default(),
-            policies,
-            store,
-            backend,
-            metrics,
-            "sidecar",
-        );
-        let target = Target::parse("http://127.0.0.1:1", None).unwrap();
-        let upstream = Upstream::new(target, Default::default(), upstream::CallBounds::default());
-        let mut out = HandOut::new(Proxy::new(sidecar, upstream));
-        let limited = Limited {
-            space: Space::Job,
-            key: Key::new("k").unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: "p".into(),
-        };
-        let claim = Claim {
-            limited: [limited].into(),
-            ..Claim::of("j")
-        };
-        out.extend(vec![Held::of(claim)]);
+        let mut out = HandOut::new(Proxy::on(store));
+        out.extend(vec![Held::of(Claim::limited("j"))]);
         out
     }
 
