@@ -5,11 +5,13 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::reader::{FoundField, TomlTable};
+use crate::policy::fields::Fields;
 use crate::policy::{Backoff, Feedback, Pattern};
 
 /// The shortest and the longest pause.
 const WITHIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(86_400));
 
+const LONGEST: &str = "no pause is ever longer than max_pause";
 const JITTER: &str = "the part of default_pause that may be added to it, such as 0.1";
 
 /// Reads the table of one policy, if it is there.
@@ -22,19 +24,20 @@ pub(super) fn feedback(policy: &mut TomlTable<'_>) -> Feedback {
     honor(&mut table, &mut feedback);
     feedback.codes = codes(&mut table);
     feedback.max_pause = pause(&mut table, "max_pause", feedback.max_pause);
-    let default_pause = table.get("default_pause");
     feedback.default_pause = pause(&mut table, "default_pause", feedback.default_pause);
-    if let Some(found) = default_pause
-        && feedback.default_pause > feedback.max_pause
-    {
-        let title = format!("`{}` is longer than `max_pause`", found.path);
-        table.error(&found.span, title, "no pause is ever longer than max_pause");
+    let most_is_read = !table.is_reported("max_pause");
+    if most_is_read && feedback.default_pause > feedback.max_pause {
+        too_long(&mut table, "default_pause", "max_pause", LONGEST);
     }
-    if let Some(jitter) = table.number_within("jitter", 0.0..=1.0, JITTER) {
+    if let Ok(Some(jitter)) = table.number_within("jitter", 0.0..=1.0, JITTER) {
         feedback.jitter = jitter;
     }
-    feedback.probe = table.flag("probe", feedback.probe);
-    feedback.backoff = backoff(&mut table, feedback.max_pause);
+    feedback.probe = table.flag("probe").ok().flatten().unwrap_or(feedback.probe);
+    let max_pause = match most_is_read {
+        true => feedback.max_pause,
+        false => u64::MAX,
+    };
+    feedback.backoff = backoff(&mut table, max_pause);
     table.finish();
     feedback
 }
@@ -95,24 +98,29 @@ fn backoff(feedback: &mut TomlTable<'_>, max_pause: u64) -> Option<Backoff> {
     let mut table = feedback.maybe_table("backoff", example)?;
     let mut backoff = Backoff::default();
     backoff.max = backoff.max.min(max_pause);
-    let max = table.get("max");
     backoff.max = pause(&mut table, "max", backoff.max);
-    if let Some(found) = max.filter(|_| backoff.max > max_pause) {
-        let title = format!("`{}` is longer than `max_pause`", found.path);
-        table.error(&found.span, title, "no pause is ever longer than max_pause");
+    if backoff.max > max_pause {
+        too_long(&mut table, "max", "max_pause", LONGEST);
     }
-    let initial = table.get("initial");
+    let max_is_read = !table.is_reported("max");
     backoff.initial = pause(&mut table, "initial", backoff.initial.min(backoff.max));
-    if let Some(found) = initial.filter(|_| backoff.initial > backoff.max) {
-        let title = format!("`{}` is longer than `max`", found.path);
-        table.error(&found.span, title, "it grows from initial to max");
+    if max_is_read && backoff.initial > backoff.max {
+        too_long(&mut table, "initial", "max", "it grows from initial to max");
     }
     let hint = "each refusal in a row multiplies the pause by it, such as 2";
-    if let Some(multiplier) = table.number_within("multiplier", 1.0..=100.0, hint) {
+    if let Ok(Some(multiplier)) = table.number_within("multiplier", 1.0..=100.0, hint) {
         backoff.multiplier = multiplier;
     }
     table.finish();
     Some(backoff)
+}
+
+/// Reports a pause that is there and longer than another one; what stands for one that is not there, or that could
+/// not be read, is nobody's mistake.
+fn too_long(table: &mut TomlTable<'_>, name: &'static str, than: &str, hint: &str) {
+    if table.has(name) && !table.is_reported(name) {
+        table.refuse(name, format!("is longer than `{than}`"), hint);
+    }
 }
 
 fn pause(table: &mut TomlTable<'_>, name: &'static str, default: u64) -> u64 {

@@ -14,6 +14,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use super::reader::TomlTable;
 use super::{BaseUrl, Listen, Secret, StoreUrl};
 use crate::limit::Key;
+use crate::policy::fields::Fields;
 use crate::store::{postgres, redis, sqlite};
 
 /// The largest file of a token, in bytes.
@@ -32,14 +33,28 @@ pub(super) fn time(
 pub(super) fn size(
     within: RangeInclusive<usize>,
 ) -> impl Fn(&mut TomlTable<'_>, &'static str, usize) -> usize {
-    move |table, name, default| table.size(name, default, within.clone())
+    move |table, name, default| {
+        let size = table.size_within(name, default, within.clone());
+        size.ok().flatten().unwrap_or(default)
+    }
 }
 
 /// A whole number within a range.
 pub(super) fn count<T: From<usize>>(
     within: RangeInclusive<usize>,
 ) -> impl Fn(&mut TomlTable<'_>, &'static str, T) -> T {
-    move |table, name, default| table.number(name, within.clone()).map_or(default, T::from)
+    move |table, name, default| {
+        let Ok(Some(number)) = table.int(name) else {
+            return default;
+        };
+        let fits = usize::try_from(number).ok();
+        let fits = fits.filter(|fits| within.contains(fits));
+        if fits.is_none() {
+            let what = format!("must be from {} to {}", within.start(), within.end());
+            table.refuse(name, what, format!("found {number}"));
+        }
+        fits.map_or(default, T::from)
+    }
 }
 
 /// One of some words.
@@ -51,7 +66,7 @@ pub(super) fn word<T: Copy>(
 
 /// `true` or `false`.
 pub(super) fn flag(table: &mut TomlTable<'_>, name: &'static str, default: bool) -> bool {
-    table.flag(name, default)
+    table.flag(name).ok().flatten().unwrap_or(default)
 }
 
 /// An address to listen on.
@@ -77,7 +92,7 @@ pub(super) fn path(
     default: Option<PathBuf>,
 ) -> Option<PathBuf> {
     let given = table.expanded(name);
-    given.map_or(default, |given| Some(PathBuf::from(given.text)))
+    given.map_or(default, |given| Some(PathBuf::from(given)))
 }
 
 /// The path of a file of certificates to trust.
@@ -94,9 +109,8 @@ pub(super) fn certificates(
 /// Reports a file that has no certificates, or some that cannot be trusted.
 pub(super) fn must_have_certificates(table: &mut TomlTable<'_>, name: &'static str, path: &Path) {
     if let Err(why) = can_be_trusted(path) {
-        let title = format!("`{}` {why}", table.path_of(name));
         let hint = "the path of a PEM file with the certificates to trust";
-        table.error(&table.span_of(name), title, hint);
+        table.refuse(name, why, hint);
     }
 }
 
@@ -139,23 +153,21 @@ pub(super) fn token(
     let Some(given) = table.expanded(name) else {
         return default;
     };
-    let path_of_field = table.path_of(name);
-    let token = match given.text.strip_prefix("file:") {
-        None => given.text,
+    let token = match given.strip_prefix("file:") {
+        None => given,
         Some(path) => match content(Path::new(path), MOST_TOKEN) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
             Err(error) => {
-                let title = format!("`{path_of_field}`: cannot read {path}: {error}");
-                table.error(&given.span, title, "the path of a file");
+                let title = format!("`{}`: cannot read {path}: {error}", table.path_of(name));
+                table.error(&table.span_of(name), title, "the path of a file");
                 return default;
             }
         },
     };
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let title =
-            format!("`{path_of_field}` is empty or has characters that no header can carry");
+        let what = "is empty or has characters that no header can carry";
         let hint = "write the token without `Bearer`, \"${NAME}\" or \"file:/path\"";
-        table.error(&given.span, title, hint);
+        table.refuse(name, what, hint);
         return default;
     }
     Some(Secret::new(token))
@@ -163,32 +175,31 @@ pub(super) fn token(
 
 /// The URL of a store.
 pub(super) fn store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) -> StoreUrl {
-    let Some(url) = table.expanded(name).filter(|url| url.text != "memory:") else {
+    let Some(url) = table.expanded(name).filter(|url| url != "memory:") else {
         return default;
     };
     // What it says is never repeated: it may have a password in it.
-    let (store, wrong) = match url.text.split_once(':').map_or("", |(scheme, _)| scheme) {
+    let (store, wrong) = match url.split_once(':').map_or("", |(scheme, _)| scheme) {
         "postgres" | "postgresql" => {
-            let wrong = postgres::Target::parse(&url.text, None).err();
-            let store = StoreUrl::Postgres(Secret::new(url.text));
+            let wrong = postgres::Target::parse(&url, None).err();
+            let store = StoreUrl::Postgres(Secret::new(url));
             (store, wrong.map(|why| why.to_string()))
         }
-        "sqlite" => match sqlite::path(&url.text) {
+        "sqlite" => match sqlite::path(&url) {
             Ok(path) => (StoreUrl::Sqlite(path), None),
             Err(why) => (default, Some(why.to_owned())),
         },
         scheme if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
-            let wrong = redis::Target::parse(&url.text, None).err();
-            let store = StoreUrl::Redis(Secret::new(url.text));
+            let wrong = redis::Target::parse(&url, None).err();
+            let store = StoreUrl::Redis(Secret::new(url));
             (store, wrong.map(|why| why.to_string()))
         }
         _ => (default, Some("it names no store".to_owned())),
     };
     if let Some(why) = wrong {
-        let title = format!("`{}` is not understood: {why}", table.path_of(name));
         let hint = "write \"memory:\", \"sqlite:PATH\", \"redis://HOST:PORT/DB\" or \
                     \"postgres://HOST:PORT/DATABASE\"";
-        table.error(&url.span, title, hint);
+        table.refuse(name, format!("is not understood: {why}"), hint);
     }
     store
 }
@@ -202,28 +213,24 @@ pub(super) fn name(
     let Some(given) = table.expanded(name) else {
         return default;
     };
-    if given.text.is_empty() || !given.text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        table.error(
-            &given.span,
-            format!("`{}` must be visible ASCII", table.path_of(name)),
-            "another one for each sidecar, such as \"ojs-throttle-1\"",
-        );
+    if given.is_empty() || !given.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let hint = "another one for each sidecar, such as \"ojs-throttle-1\"";
+        table.refuse(name, "must be visible ASCII", hint);
         return default;
     }
-    Some(given.text)
+    Some(given)
 }
 
 /// Part of every key of ours, between braces in Redis.
 pub(super) fn namespace(table: &mut TomlTable<'_>, name: &'static str, default: String) -> String {
-    let Some(given) = table.string(name) else {
+    let Ok(Some(given)) = table.text(name) else {
         return default;
     };
-    match Key::new(&given.text) {
-        Ok(_) => given.text,
+    match Key::new(&given) {
+        Ok(_) => given.into_owned(),
         Err(why) => {
-            let title = format!("`{}` cannot be used: {why}", table.path_of(name));
             let hint = format!("the default is \"{default}\"");
-            table.error(&given.span, title, hint);
+            table.refuse(name, format!("cannot be used: {why}"), hint);
             default
         }
     }

@@ -9,9 +9,7 @@ use super::patterns::{QUEUE, patterns};
 use super::reader::{FileReading, TomlTable};
 use super::tenants::tenants;
 use crate::limit::Limits;
-use crate::policy::fields::Fields;
 use crate::policy::limits::limits;
-use crate::policy::numbers::Wrong;
 use crate::policy::{Pattern, QueueLimits};
 use crate::pressure::given::{self, BOUNDS};
 use crate::pressure::{FileBounds, Given};
@@ -20,11 +18,12 @@ use crate::pressure::{FileBounds, Given};
 fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
     let strategy = table.get("strategy").map(|found| found.value);
     if matches!(strategy, Some(DeValue::String(word)) if word == "drop_oldest") {
-        table.wrong(Wrong {
-            member: "strategy",
-            message: "cannot be \"drop_oldest\" for every queue".into(),
-            hint: Some("it loses jobs: name the queues that may lose theirs".into()),
-        });
+        let hint = "it loses jobs: name the queues that may lose theirs";
+        table.refuse(
+            "strategy",
+            "cannot be \"drop_oldest\" for every queue",
+            hint,
+        );
     }
 }
 

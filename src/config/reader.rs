@@ -227,6 +227,14 @@ impl<'r> TomlTable<'r> {
         found.map_or_else(|| self.span.clone(), Spanned::span)
     }
 
+    /// Whether something was said of the value of a field: what was read in its place must not be judged beside
+    /// other fields.
+    pub(super) fn is_reported(&self, name: &str) -> bool {
+        let value = self.entries.and_then(|entries| entries.get(name));
+        let problems = self.reading.problems.borrow();
+        value.is_some_and(|value| problems.iter().any(|one| one.span == Some(value.span())))
+    }
+
     /// A table below this one; an absent one reads as empty.
     pub(super) fn table(&mut self, name: &'static str) -> TomlTable<'r> {
         let path = self.path_of(name);
@@ -297,11 +305,8 @@ impl<'r> TomlTable<'r> {
     }
 
     pub(super) fn wrong_type(&self, found: &FoundField<'_>, should: &str, hint: &str) {
-        let title = format!(
-            "`{}` must be {should}, not {}",
-            found.path,
-            article(found.value.type_str())
-        );
+        let kind = kind_of(found.value);
+        let title = format!("`{}` must be {should}, not {kind}", found.path);
         self.error(&found.span, title, hint);
     }
 
@@ -395,9 +400,15 @@ impl<'r> TablesByName<'r> {
     }
 }
 
-pub(super) fn article(kind: &str) -> String {
-    match kind {
-        "integer" | "array" => format!("an {kind}"),
-        _ => format!("a {kind}"),
+/// The kind of a value, as messages name it.
+pub(super) fn kind_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a datetime",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
     }
 }

@@ -3,7 +3,7 @@
 use super::patterns::{Names, patterns};
 use super::reader::TomlTable;
 use crate::policy::Pattern;
-use crate::policy::fields::{Fields, from_0};
+use crate::policy::fields::Fields;
 
 /// The ids of tenants (multi-tenancy text, 5.2).
 const TENANT: Names = Names {
@@ -29,7 +29,7 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
         let ids = ids.and_then(|found| patterns(&table, found, Some(TENANT)));
         let example = "limits = { max_queue_depth = 50000 }";
         let limits = table.maybe_table("limits", example).map(|mut limits| {
-            let most = from_0(&mut limits, "max_queue_depth").ok().flatten();
+            let most = limits.int_from_0("max_queue_depth").ok().flatten();
             let given = limits.has("max_queue_depth");
             limits.finish();
             (most, given)

@@ -1,49 +1,56 @@
 //! Where limits and bounds are read from: a table of the config file, or an object of a JSON body.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::FieldError;
-use super::numbers::Wrong;
-use super::spelling::{self, misspelt};
+use super::limits::RATE;
+use super::numbers::{self, Wrong};
+use super::spelling::{self, misspelt, nearest};
 use crate::duration;
 use crate::json::{Json, Kind};
 
+/// A value of the file or of a JSON body.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FieldValue<'v> {
+    /// A whole number.
+    Integer(i64),
+    /// Another number.
+    Float(f64),
+    /// A text.
+    Text(Cow<'v, str>),
+    /// `true` or `false`.
+    Flag(bool),
+    /// None of these: its kind, as messages name it.
+    Other(&'static str),
+}
+
+impl FieldValue<'_> {
+    /// Its kind, as messages name it.
+    fn kind(&self) -> &'static str {
+        match self {
+            FieldValue::Integer(_) => "an integer",
+            FieldValue::Float(_) => "a float",
+            FieldValue::Text(_) => "a string",
+            FieldValue::Flag(_) => "a boolean",
+            FieldValue::Other(kind) => kind,
+        }
+    }
+}
+
 /// The fields of a table or of an object. A field that is absent reads as `None`.
-pub trait Fields: Sized {
+pub trait Fields<'v>: Sized {
     /// Stands for a problem. In JSON it is the problem itself, and the first one is the answer. In the
     /// config file it says that the problem was noted: there all of them are shown at once, so a reader
     /// asks for every field before it gives up.
     type Error;
-    /// Whether two names of the same are refused, although they agree.
-    const ONE_NAME: bool;
+    /// Whether this is the config file. There a message stands under its line, with an example beside it; and two
+    /// names of the same are refused, although they agree.
+    const IN_FILE: bool;
 
-    /// Whether the field is there.
-    fn has(&mut self, name: &'static str) -> bool;
-
-    /// A whole number.
-    fn int(&mut self, name: &'static str) -> Result<Option<i64>, Self::Error>;
-
-    /// A text.
-    fn text(&mut self, name: &'static str) -> Result<Option<String>, Self::Error>;
-
-    /// A duration in microseconds.
-    fn period(&mut self, name: &'static str) -> Result<Option<u64>, Self::Error>;
-
-    /// The text of a period, which may be one of a calendar.
-    fn period_text(&mut self, name: &'static str) -> Result<Option<String>, Self::Error>;
-
-    /// One of some words.
-    fn word<T: Copy>(
-        &mut self,
-        name: &'static str,
-        words: &[(&str, T)],
-    ) -> Result<Option<T>, Self::Error>;
-
-    /// A number from 0 to 1.
-    fn fraction(&mut self, name: &'static str) -> Result<Option<f64>, Self::Error>;
-
-    /// A number of bytes.
-    fn bytes(&mut self, name: &'static str) -> Result<Option<u64>, Self::Error>;
+    /// A field's value.
+    fn value(&mut self, name: &'static str) -> Option<FieldValue<'v>>;
 
     /// What is inside a field.
     fn inside(&mut self, part: &Nested) -> Result<Option<Self>, Self::Error>;
@@ -54,14 +61,178 @@ pub trait Fields: Sized {
     /// A field is there and its value cannot be used.
     fn wrong(&mut self, wrong: Wrong) -> Self::Error;
 
-    /// A field is not there.
-    fn missing(&mut self, field: &Required) -> Self::Error;
-
-    /// Two fields stand beside each other of which one may.
-    fn clash(&mut self, fields: &Clash) -> Self::Error;
+    /// A field is not there; `example` is how it is written in the file.
+    fn missing(&mut self, name: &'static str, example: &str) -> Self::Error;
 
     /// Ends the reading: a field that nobody has asked for is a problem in the config file.
     fn finish(self);
+
+    /// Whether the field is there.
+    fn has(&mut self, name: &'static str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// A field has another kind of value than it should.
+    fn wrong_kind(
+        &mut self,
+        name: &'static str,
+        should: &str,
+        found: &FieldValue<'_>,
+        hint: &str,
+    ) -> Self::Error {
+        let message = format!("must be {should}, not {}", found.kind());
+        self.wrong(Wrong::with_hint(name, message, hint))
+    }
+
+    /// A whole number.
+    fn int(&mut self, name: &'static str) -> Result<Option<i64>, Self::Error> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(FieldValue::Integer(number)) => Ok(Some(number)),
+            Some(found) => Err(self.wrong_kind(name, "a whole number", &found, "digits only")),
+        }
+    }
+
+    /// A whole number from 0, which is no bound.
+    fn int_from_0(&mut self, name: &'static str) -> Result<Option<u64>, Self::Error> {
+        let Some(number) = self.int(name)? else {
+            return Ok(None);
+        };
+        let from_0 = u64::try_from(number).map_err(|_| {
+            let message = "must be from 0".to_owned();
+            self.wrong(Wrong::with_hint(name, message, "0 is unbounded"))
+        });
+        from_0.map(Some)
+    }
+
+    /// A number, whole or not, within a range, ends included; `hint` says what it does.
+    fn number_within(
+        &mut self,
+        name: &'static str,
+        within: RangeInclusive<f64>,
+        hint: &str,
+    ) -> Result<Option<f64>, Self::Error> {
+        let (least, most) = (within.start(), within.end());
+        let number = match self.value(name) {
+            None => return Ok(None),
+            Some(FieldValue::Integer(number)) => number as f64,
+            Some(FieldValue::Float(number)) => number,
+            Some(found) => {
+                let should = format!("a number from {least} to {most}");
+                return Err(self.wrong_kind(name, &should, &found, hint));
+            }
+        };
+        if within.contains(&number) {
+            return Ok(Some(number));
+        }
+        let message = format!("must be from {least} to {most}");
+        Err(self.wrong(Wrong::with_hint(name, message, hint)))
+    }
+
+    /// A text.
+    fn text(&mut self, name: &'static str) -> Result<Option<Cow<'v, str>>, Self::Error> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(FieldValue::Text(text)) => Ok(Some(text)),
+            Some(found) => Err(self.wrong_kind(name, "a string", &found, "put it in quotes")),
+        }
+    }
+
+    /// `true` or `false`.
+    fn flag(&mut self, name: &'static str) -> Result<Option<bool>, Self::Error> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(FieldValue::Flag(flag)) => Ok(Some(flag)),
+            Some(found) => Err(self.wrong_kind(name, "true or false", &found, "without quotes")),
+        }
+    }
+
+    /// One of some words.
+    fn word<T: Copy>(
+        &mut self,
+        name: &'static str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, Self::Error> {
+        let all = words.iter().map(|(word, _)| format!("\"{word}\""));
+        let all = || format!("write {}", all.collect::<Vec<_>>().join(" or "));
+        let text = match self.value(name) {
+            None => return Ok(None),
+            Some(FieldValue::Text(text)) => text,
+            Some(found) => return Err(self.wrong_kind(name, "a string", &found, &all())),
+        };
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+            return Ok(Some(*value));
+        }
+        let near = nearest(&text, words.iter().map(|(word, _)| *word));
+        let hint = near.map_or_else(all, |near| format!("did you mean \"{near}\"?"));
+        Err(self.wrong(Wrong::with_hint(
+            name,
+            format!("cannot be \"{text}\""),
+            hint,
+        )))
+    }
+
+    /// A duration in microseconds.
+    fn period(&mut self, name: &'static str) -> Result<Option<u64>, Self::Error> {
+        let example = "such as \"10s\", \"500ms\" or \"PT1M\"";
+        let Some(found) = self.value(name) else {
+            return Ok(None);
+        };
+        let hint = match &found {
+            FieldValue::Text(text) => {
+                let period = duration::parse_period(text);
+                return period.map(Some).map_err(|bad| {
+                    let hint = if Self::IN_FILE { example } else { "" };
+                    self.wrong(Wrong::with_hint(name, bad.to_string(), hint))
+                });
+            }
+            FieldValue::Integer(n) => format!("say which unit: \"{n}ms\" or \"{n}s\""),
+            _ => example.to_owned(),
+        };
+        Err(self.wrong_kind(name, "a duration in quotes", &found, &hint))
+    }
+
+    /// The text of a period, which may be one of a calendar.
+    fn period_text(&mut self, name: &'static str) -> Result<Option<Cow<'v, str>>, Self::Error> {
+        match self.value(name) {
+            Some(FieldValue::Text(text)) => Ok(Some(text)),
+            // Says what is wrong with it.
+            _ => Ok(self.period(name)?.map(|_| Cow::Borrowed(""))),
+        }
+    }
+
+    /// A number of bytes within a range, ends included: `"8MiB"` or a plain number. `default` is told where it is out
+    /// of range.
+    fn size_within(
+        &mut self,
+        name: &'static str,
+        default: usize,
+        within: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, Self::Error> {
+        let bytes = match self.value(name) {
+            None => return Ok(None),
+            Some(FieldValue::Text(text)) => numbers::size(&text),
+            Some(FieldValue::Integer(number)) => usize::try_from(number).ok(),
+            Some(_) => None,
+        };
+        let (message, hint) = match bytes {
+            Some(bytes) if within.contains(&bytes) => return Ok(Some(bytes)),
+            Some(_) => {
+                let (least, most) = (
+                    numbers::plain_size(*within.start()),
+                    numbers::plain_size(*within.end()),
+                );
+                let default = numbers::plain_size(default);
+                let message = format!("must be from {least} to {most}");
+                (message, format!("the default is \"{default}\""))
+            }
+            None => {
+                let hint = "such as \"8MiB\", \"64KiB\" or \"1GiB\"";
+                ("must be a size".to_owned(), hint.to_owned())
+            }
+        };
+        Err(self.wrong(Wrong::with_hint(name, message, hint)))
+    }
 }
 
 /// A field that has fields of its own.
@@ -73,36 +244,10 @@ pub struct Nested {
     pub fields: &'static [&'static str],
     /// How it is written in the file.
     pub in_file: &'static str,
-    /// How it is written in JSON.
-    pub in_json: &'static str,
-}
-
-/// A field that must be there.
-#[derive(Clone, Copy, Debug)]
-pub struct Required {
-    /// Its name.
-    pub name: &'static str,
-    /// How it is written in the file.
-    pub in_file: &'static str,
-    /// What is said of it in JSON.
-    pub in_json: &'static str,
-}
-
-/// Two fields that cannot stand beside each other.
-#[derive(Clone, Copy, Debug)]
-pub struct Clash {
-    /// The one that is too much in the file.
-    pub field: &'static str,
-    /// The other one.
-    pub beside: &'static str,
-    /// What to do, as said of the first one in the file.
-    pub in_file: &'static str,
-    /// What is said of the other one in JSON.
-    pub in_json: &'static str,
 }
 
 /// Reads to the end, so that unknown fields are noted whatever else is wrong.
-pub fn whole<F: Fields, T>(
+pub fn whole<'v, F: Fields<'v>, T>(
     mut from: F,
     read: impl FnOnce(&mut F) -> Result<T, F::Error>,
 ) -> Result<T, F::Error> {
@@ -153,40 +298,28 @@ impl fmt::Display for JsonPath<'_> {
 }
 
 impl<'a> JsonObject<'a> {
-    /// The object at `root`, which is empty for a whole body.
+    /// The object at `root`, which is empty for a whole body. `names` are the members that it may have.
     ///
     /// # Errors
-    /// It is no object; `example` is one.
+    /// It is no object, or has a member that is refused.
     pub fn new(
         json: Json<'a>,
         root: &'a str,
         strangers: Strangers,
-        example: &str,
+        names: &[&str],
     ) -> Result<JsonObject<'a>, FieldError> {
         let at = JsonPath {
             root,
             part: "",
             item: None,
         };
-        let object = JsonObject {
+        JsonObject {
             json,
             at,
             strangers,
             limit: "limit",
-        };
-        if json.kind() == Kind::Object {
-            return Ok(object);
         }
-        let mut error = object.refuse(&format!("must be an object such as {example}"), json);
-        if error.field.is_empty() {
-            error.field = "body".into();
-        }
-        Err(error)
-    }
-
-    /// The JSON of this object.
-    pub fn json(&self) -> Json<'a> {
-        self.json
+        .checked(names)
     }
 
     /// A member that is there and not null.
@@ -204,17 +337,19 @@ impl<'a> JsonObject<'a> {
         }
     }
 
-    /// A member has another kind of value than it should.
-    pub fn wrong_kind(&self, name: &str, should: &str, found: Json<'_>) -> FieldError {
-        self.error(name, format!("{should}, found {}", kind_name(found.kind())))
-    }
-
-    /// The object itself should be another.
-    fn refuse(&self, should: &str, found: Json<'_>) -> FieldError {
-        FieldError {
-            field: self.at.to_string(),
-            message: format!("{should}, found {}", kind_name(found.kind())),
+    /// Refuses what is no object, and members that are not among `names`.
+    fn checked(self, names: &[&str]) -> Result<JsonObject<'a>, FieldError> {
+        if self.json.kind() == Kind::Object {
+            self.stranger(names)?;
+            return Ok(self);
         }
+        let at = self.at.to_string();
+        let names = names.join("`, `");
+        let found = value_of(self.json).kind();
+        Err(FieldError {
+            field: if at.is_empty() { "body".into() } else { at },
+            message: format!("must be an object with `{names}`, not {found}"),
+        })
     }
 
     /// Refuses members that are not among `names`, as far as strangers are refused here. The first of those
@@ -222,7 +357,7 @@ impl<'a> JsonObject<'a> {
     ///
     /// # Errors
     /// The first that is refused, with what was probably meant.
-    pub fn check_names(&self, names: &[&str]) -> Result<Option<String>, FieldError> {
+    pub(super) fn stranger(&self, names: &[&str]) -> Result<Option<String>, FieldError> {
         let mut passed = None;
         if self.strangers == Strangers::Pass {
             return Ok(passed);
@@ -248,119 +383,40 @@ impl<'a> JsonObject<'a> {
         Ok(passed)
     }
 
-    fn part(&self, json: Json<'a>, name: &'static str, item: Option<usize>) -> JsonObject<'a> {
+    /// The object in a member, which must be one.
+    fn part(
+        &self,
+        json: Json<'a>,
+        part: &Nested,
+        item: Option<usize>,
+    ) -> Result<JsonObject<'a>, FieldError> {
         let at = JsonPath {
-            part: name,
+            part: part.name,
             item,
             ..self.at
         };
-        JsonObject {
+        let object = JsonObject {
             json,
             at,
             limit: "limit",
             ..*self
-        }
+        };
+        object.checked(part.fields)
     }
 }
 
-impl Fields for JsonObject<'_> {
+impl<'a> Fields<'a> for JsonObject<'a> {
     type Error = FieldError;
-    const ONE_NAME: bool = false;
+    const IN_FILE: bool = false;
 
-    fn has(&mut self, name: &'static str) -> bool {
-        self.get(name).is_some()
-    }
-
-    fn int(&mut self, name: &'static str) -> Result<Option<i64>, FieldError> {
+    fn value(&mut self, name: &'static str) -> Option<FieldValue<'a>> {
         let name = if name == "limit" { self.limit } else { name };
-        let Some(found) = self.get(name) else {
-            return Ok(None);
-        };
-        match found.int() {
-            Some(number) => Ok(Some(number)),
-            None if found.kind() == Kind::Number => Err(self.error(name, "must be a whole number")),
-            None => Err(self.wrong_kind(name, "must be a whole number", found)),
-        }
-    }
-
-    fn text(&mut self, name: &'static str) -> Result<Option<String>, FieldError> {
-        let Some(found) = self.get(name) else {
-            return Ok(None);
-        };
-        match found.text() {
-            Some(text) => Ok(Some(text.into_owned())),
-            None if found.kind() == Kind::String => {
-                Err(self.error(name, "has half of a surrogate pair"))
-            }
-            None => Err(self.wrong_kind(name, "must be a string", found)),
-        }
-    }
-
-    fn period(&mut self, name: &'static str) -> Result<Option<u64>, FieldError> {
-        let Some(found) = self.get(name) else {
-            return Ok(None);
-        };
-        let Some(text) = found.text() else {
-            return Err(self.wrong_kind(name, "must be a duration such as \"PT1M\"", found));
-        };
-        let period = duration::parse_period(&text);
-        let period = period.map_err(|bad| self.error(name, bad.to_string()))?;
-        Ok(Some(period))
-    }
-
-    fn period_text(&mut self, name: &'static str) -> Result<Option<String>, FieldError> {
-        self.text(name)
-    }
-
-    fn word<T: Copy>(
-        &mut self,
-        name: &'static str,
-        words: &[(&str, T)],
-    ) -> Result<Option<T>, FieldError> {
-        let Some(text) = self.text(name)? else {
-            return Ok(None);
-        };
-        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
-            return Ok(Some(*value));
-        }
-        let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-        let all = match quoted.split_last() {
-            Some((last, before)) if !before.is_empty() => {
-                format!("{} or {last}", before.join(", "))
-            }
-            _ => quoted.concat(),
-        };
-        Err(self.error(name, format!("must be {all}, found {text:?}")))
-    }
-
-    fn fraction(&mut self, name: &'static str) -> Result<Option<f64>, FieldError> {
-        let Some(found) = self.get(name) else {
-            return Ok(None);
-        };
-        let text = std::str::from_utf8(found.raw()).ok();
-        let number = text.filter(|_| found.kind() == Kind::Number);
-        let number = number.and_then(|text| text.parse().ok());
-        match number.filter(|number| (0.0..=1.0).contains(number)) {
-            Some(number) => Ok(Some(number)),
-            None => Err(self.error(name, "must be a number from 0 to 1")),
-        }
-    }
-
-    fn bytes(&mut self, name: &'static str) -> Result<Option<u64>, FieldError> {
-        from_0(self, name)
+        self.get(name).map(value_of)
     }
 
     fn inside(&mut self, part: &Nested) -> Result<Option<Self>, FieldError> {
-        let Some(found) = self.get(part.name) else {
-            return Ok(None);
-        };
-        let object = self.part(found, part.name, None);
-        if found.kind() != Kind::Object {
-            let should = format!("must be an object such as {}", part.in_json);
-            return Err(object.refuse(&should, found));
-        }
-        object.check_names(part.fields)?;
-        Ok(Some(object))
+        let found = self.get(part.name);
+        found.map(|found| self.part(found, part, None)).transpose()
     }
 
     /// `rate: {limit, period}`, a list of them, `rate: 5` beside `period`, or `limit` and `period` flat.
@@ -377,19 +433,13 @@ impl Fields for JsonObject<'_> {
                 ..*self
             }]),
             Kind::Array => {
-                super::numbers::rates(rate.items().count()).map_err(|wrong| self.wrong(wrong))?;
-                let windows = rate.items().enumerate().map(|(nth, item)| {
-                    let window = self.part(item, "rate", Some(nth));
-                    if item.kind() != Kind::Object {
-                        let should = "must be an object with limit and period";
-                        return Err(window.refuse(should, item));
-                    }
-                    window.check_names(super::limits::RATE.fields)?;
-                    Ok(window)
-                });
-                windows.collect()
+                numbers::rates(rate.items().count()).map_err(|wrong| self.wrong(wrong))?;
+                let windows = rate.items().enumerate();
+                windows
+                    .map(|(nth, item)| self.part(item, &RATE, Some(nth)))
+                    .collect()
             }
-            _ => Ok(self.inside(&super::limits::RATE)?.into_iter().collect()),
+            _ => Ok(vec![self.part(rate, &RATE, None)?]),
         }
     }
 
@@ -407,43 +457,31 @@ impl Fields for JsonObject<'_> {
         }
     }
 
-    fn missing(&mut self, field: &Required) -> FieldError {
-        self.error(field.name, field.in_json)
-    }
-
-    fn clash(&mut self, fields: &Clash) -> FieldError {
-        self.error(fields.beside, fields.in_json)
+    fn missing(&mut self, name: &'static str, _example: &str) -> FieldError {
+        self.error(name, "is required")
     }
 
     // Members were looked at before their values.
     fn finish(self) {}
 }
 
-/// A whole number from 0, which is no bound.
-///
-/// # Errors
-/// It is less, or no whole number.
-pub fn from_0<F: Fields>(from: &mut F, name: &'static str) -> Result<Option<u64>, F::Error> {
-    let Some(number) = from.int(name)? else {
-        return Ok(None);
-    };
-    let number = u64::try_from(number).map_err(|_| {
-        from.wrong(Wrong {
-            member: name,
-            message: "must be from 0".into(),
-            hint: Some("0 is unbounded".into()),
-        })
-    })?;
-    Ok(Some(number))
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Null => "null",
-        Kind::Bool => "true or false",
-        Kind::Number => "a number",
-        Kind::String => "a string",
-        Kind::Array => "a list",
-        Kind::Object => "an object",
+fn value_of(json: Json<'_>) -> FieldValue<'_> {
+    match json.kind() {
+        Kind::Number => match json.int() {
+            Some(number) => FieldValue::Integer(number),
+            None => {
+                let text = std::str::from_utf8(json.raw()).ok();
+                let number = text.and_then(|text| text.parse().ok());
+                number.map_or(FieldValue::Other("a number"), FieldValue::Float)
+            }
+        },
+        Kind::String => match json.text() {
+            Some(text) => FieldValue::Text(text),
+            None => FieldValue::Other("half of a surrogate pair"),
+        },
+        Kind::Bool => FieldValue::Flag(json.boolean() == Some(true)),
+        Kind::Null => FieldValue::Other("null"),
+        Kind::Array => FieldValue::Other("an array"),
+        Kind::Object => FieldValue::Other("an object"),
     }
 }

@@ -133,9 +133,7 @@ fn read(
     if value.is_null() {
         return Ok(None);
     }
-    let example = "{\"key\": \"stripe\", \"concurrency\": 5}";
-    let mut from = JsonObject::new(value, at, strangers, example)?;
-    let stranger = from.check_names(&POLICY)?;
+    let mut from = JsonObject::new(value, at, strangers, &POLICY)?;
     let limits = limits_in_json(&mut from)?;
     let on_limit = from.word("on_limit", &ON_LIMIT)?.unwrap_or_default();
     let key = match (from.text("key")?, from.has("max_per_second")) {
@@ -148,7 +146,9 @@ fn read(
             ));
         }
     };
-    if let Some(name) = stranger.filter(|_| limits == Limits::default()) {
+    if limits == Limits::default()
+        && let Some(name) = from.stranger(&POLICY)?
+    {
         let known = POLICY.join(", ");
         let message = format!("is not known, and nothing beside it is a limit; known are {known}");
         return Err(from.error(&name, message));
@@ -360,7 +360,7 @@ mod tests {
             ),
             (
                 r#"{"key":7}"#,
-                "options.rate_limit.key: must be a string, found a number",
+                "options.rate_limit.key: must be a string, not an integer",
             ),
             (
                 r#"{"key":"a","concurrency":-1}"#,
@@ -368,7 +368,7 @@ mod tests {
             ),
             (
                 r#"{"key":"a","concurrency":"5"}"#,
-                "options.rate_limit.concurrency: must be a whole number, found a string",
+                "options.rate_limit.concurrency: must be a whole number, not a string",
             ),
             (
                 r#"{"key":"a","concurrency":1.5}"#,
@@ -436,7 +436,7 @@ mod tests {
             ),
             (
                 r#"{"key":"a","throttle":{"interval":"1s","limit":1}}"#,
-                "options.rate_limit.throttle.interval: stands by itself",
+                "options.rate_limit.throttle.limit: stands beside `interval`",
             ),
             (
                 r#"{"key":"a","throttle":{"limit":1,"period":"1s","burst":0}}"#,
@@ -456,7 +456,7 @@ mod tests {
             ),
             (
                 r#"{"key":"a","on_limit":"explode"}"#,
-                "options.rate_limit.on_limit: must be \"wait\"",
+                "options.rate_limit.on_limit: cannot be \"explode\"; write \"wait\" or \"reschedule\"",
             ),
         ];
         for (policy, expected) in table {

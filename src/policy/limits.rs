@@ -4,8 +4,8 @@
 use std::num::NonZeroU32;
 
 use super::FieldError;
-use super::fields::{Clash, Fields, JsonObject, Nested, Required, Strangers, whole};
-use super::numbers::{self, MEASURES, WindowWord};
+use super::fields::{Fields, JsonObject, Nested, Strangers, whole};
+use super::numbers::{self, MEASURES, WindowWord, Wrong};
 use crate::json::Kind;
 use crate::limit::{Limits, Measure, Rate, Throttle};
 
@@ -14,7 +14,6 @@ pub const RATE: Nested = Nested {
     name: "rate",
     fields: &["limit", "period", "window", "tz"],
     in_file: "rate = { limit = 100, period = \"1m\" }",
-    in_json: "{\"limit\": 100, \"period\": \"PT1M\"}",
 };
 
 /// `throttle`.
@@ -22,36 +21,16 @@ pub const THROTTLE: Nested = Nested {
     name: "throttle",
     fields: &["limit", "period", "interval", "burst", "measure"],
     in_file: "throttle = { limit = 10, period = \"1s\" }",
-    in_json: "{\"limit\": 10, \"period\": \"PT1S\"}",
-};
-
-/// The number of starts in a period.
-pub(super) const LIMIT: Required = Required {
-    name: "limit",
-    in_file: "limit = 100",
-    in_json: "is required: how many jobs may start in one period",
 };
 
 /// The period of a window or of a throttle.
-const PERIOD: Required = Required {
-    name: "period",
-    in_file: "period = \"PT1M\"",
-    in_json: "is required, such as \"PT1M\"",
-};
-
-/// An interval says both.
-const INTERVAL: Clash = Clash {
-    field: "limit",
-    beside: "interval",
-    in_file: "write either interval, or limit and period",
-    in_json: "stands by itself; leave out limit and period",
-};
+const PERIOD: (&str, &str) = ("period", "period = \"PT1M\"");
 
 /// Reads all three.
 ///
 /// # Errors
 /// Something of them is wrong.
-pub fn limits<F: Fields>(from: &mut F) -> Result<Limits, F::Error> {
+pub fn limits<'v, F: Fields<'v>>(from: &mut F) -> Result<Limits, F::Error> {
     let concurrency = concurrency(from);
     let rates = rates(from);
     let throttle = from.inside(&THROTTLE);
@@ -67,7 +46,7 @@ pub fn limits<F: Fields>(from: &mut F) -> Result<Limits, F::Error> {
 ///
 /// # Errors
 /// It is no number of slots.
-pub fn concurrency<F: Fields>(from: &mut F) -> Result<Option<u32>, F::Error> {
+pub fn concurrency<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<u32>, F::Error> {
     let Some(slots) = from.int("concurrency")? else {
         return Ok(None);
     };
@@ -75,20 +54,20 @@ pub fn concurrency<F: Fields>(from: &mut F) -> Result<Option<u32>, F::Error> {
     Ok(Some(slots))
 }
 
-fn rates<F: Fields>(from: &mut F) -> Result<Vec<Rate>, F::Error> {
+fn rates<'v, F: Fields<'v>>(from: &mut F) -> Result<Vec<Rate>, F::Error> {
     let windows = from.windows()?.into_iter();
     let rates: Vec<_> = windows.map(|window| whole(window, rate_in)).collect();
     rates.into_iter().collect()
 }
 
-fn rate_in<F: Fields>(from: &mut F) -> Result<Rate, F::Error> {
+fn rate_in<'v, F: Fields<'v>>(from: &mut F) -> Result<Rate, F::Error> {
     let limit = starts(from);
     let (window, tz) = (from.word("window", &WindowWord::WORDS), from.text("tz"));
     let read = if matches!(window, Ok(Some(WindowWord::Calendar))) {
-        let period = required(from, &PERIOD, |from| from.period_text("period"));
+        let period = required(from, PERIOD, |from| from.period_text("period"));
         numbers::calendar(limit?, &period?, tz?.as_deref())
     } else {
-        let period = required(from, &PERIOD, |from| from.period("period"));
+        let period = required(from, PERIOD, |from| from.period("period"));
         let (limit, window, tz, period) = (limit?, window?, tz?, period?);
         numbers::no_zone(tz.as_deref())
             .and_then(|()| numbers::rate(limit, period, window.unwrap_or_default()))
@@ -96,7 +75,7 @@ fn rate_in<F: Fields>(from: &mut F) -> Result<Rate, F::Error> {
     read.map_err(|wrong| from.wrong(wrong))
 }
 
-fn throttle_in<F: Fields>(from: &mut F) -> Result<Throttle, F::Error> {
+fn throttle_in<'v, F: Fields<'v>>(from: &mut F) -> Result<Throttle, F::Error> {
     let burst = from.int("burst");
     let burst = burst.and_then(|burst| {
         let burst = numbers::count("burst", burst.unwrap_or(1));
@@ -107,10 +86,11 @@ fn throttle_in<F: Fields>(from: &mut F) -> Result<Throttle, F::Error> {
     let spacing = if interval {
         let interval = from.period("interval");
         let beside = ["limit", "period"].map(|name| match from.has(name) {
-            true => Err(from.clash(&Clash {
-                field: name,
-                ..INTERVAL
-            })),
+            true => {
+                let message = "stands beside `interval`".to_owned();
+                let hint = "write either interval, or limit and period";
+                Err(from.wrong(Wrong::with_hint(name, message, hint)))
+            }
             false => Ok(()),
         });
         let interval = interval?.unwrap_or_default();
@@ -120,7 +100,7 @@ fn throttle_in<F: Fields>(from: &mut F) -> Result<Throttle, F::Error> {
         numbers::interval(interval, burst?)
     } else {
         let limit = starts(from);
-        let period = required(from, &PERIOD, |from| from.period("period"));
+        let period = required(from, PERIOD, |from| from.period("period"));
         numbers::throttle(limit?, period?, burst?)
     };
     let spacing = spacing.map_err(|wrong| from.wrong(wrong))?;
@@ -130,23 +110,23 @@ fn throttle_in<F: Fields>(from: &mut F) -> Result<Throttle, F::Error> {
     })
 }
 
-fn starts<F: Fields>(from: &mut F) -> Result<NonZeroU32, F::Error> {
-    let limit = required(from, &LIMIT, |from| from.int("limit"))?;
+fn starts<'v, F: Fields<'v>>(from: &mut F) -> Result<NonZeroU32, F::Error> {
+    let limit = required(from, ("limit", "limit = 100"), |from| from.int("limit"))?;
     numbers::starts(limit).map_err(|wrong| from.wrong(wrong))
 }
 
-/// A field that must be there.
+/// A field that must be there, with an example of how it is written in the file.
 ///
 /// # Errors
 /// It is not there, or wrong.
-pub fn required<F: Fields, T>(
+pub fn required<'v, F: Fields<'v>, T>(
     from: &mut F,
-    field: &Required,
+    (name, example): (&'static str, &str),
     read: impl FnOnce(&mut F) -> Result<Option<T>, F::Error>,
 ) -> Result<T, F::Error> {
     match read(from)? {
         Some(value) => Ok(value),
-        None => Err(from.missing(field)),
+        None => Err(from.missing(name, example)),
     }
 }
 

@@ -33,6 +33,21 @@ pub struct Wrong {
     pub hint: Option<String>,
 }
 
+impl Wrong {
+    /// What is wrong, and beside it what to do.
+    pub(crate) fn with_hint(
+        member: &'static str,
+        message: String,
+        hint: impl Into<String>,
+    ) -> Wrong {
+        Wrong {
+            member,
+            message,
+            hint: Some(hint.into()),
+        }
+    }
+}
+
 fn wrong<T>(member: &'static str, message: impl Into<String>) -> Result<T, Wrong> {
     Err(Wrong {
         member,
@@ -48,11 +63,10 @@ fn wrong<T>(member: &'static str, message: impl Into<String>) -> Result<T, Wrong
 pub fn concurrency(slots: i64) -> Result<u32, Wrong> {
     match u32::try_from(slots) {
         Ok(fits) if slots <= MOST => Ok(fits),
-        _ => Err(Wrong {
-            member: "concurrency",
-            message: format!("must be from 0 (pause) to {MOST}, found {slots}"),
-            hint: Some(String::new()),
-        }),
+        _ => {
+            let message = format!("must be from 0 (pause) to {MOST}, found {slots}");
+            Err(Wrong::with_hint("concurrency", message, ""))
+        }
     }
 }
 
@@ -84,11 +98,10 @@ impl WindowWord {
 pub fn rates(count: usize) -> Result<(), Wrong> {
     match count {
         0..=RATES => Ok(()),
-        _ => Err(Wrong {
-            member: "rate",
-            message: format!("has at most {RATES} windows, this one has {count}"),
-            hint: Some(String::new()),
-        }),
+        _ => {
+            let message = format!("has at most {RATES} windows, this one has {count}");
+            Err(Wrong::with_hint("rate", message, ""))
+        }
     }
 }
 
@@ -291,6 +304,38 @@ fn checked_period(period: u64) -> Result<NonZeroU64, Wrong> {
     }
 }
 
+/// Bytes of a size such as `8MiB`, `500kB` or `1024`.
+pub(crate) fn size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: usize = match unit.trim() {
+        "" | "B" => 1,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(factor)
+}
+
+/// A size as people write it.
+pub(crate) fn plain_size(bytes: usize) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units
+        .iter()
+        .find(|(factor, _)| bytes >= *factor && bytes.is_multiple_of(*factor))
+    {
+        Some((factor, unit)) => format!("{}{unit}", bytes / factor),
+        None => format!("{bytes}B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,6 +436,25 @@ mod tests {
                 .member,
             "burst",
             "what a throttle would be held to is refused"
+        );
+    }
+    #[test]
+    fn sizes() {
+        let table = [
+            ("8MiB", Some(8 << 20)),
+            ("64 KiB", Some(64 << 10)),
+            ("1kB", Some(1_000)),
+            ("7", Some(7)),
+            ("MiB", None),
+            ("1.5MiB", None),
+            ("8 megs", None),
+        ];
+        for (text, bytes) in table {
+            assert_eq!(size(text), bytes, "{text}");
+        }
+        assert_eq!(
+            (plain_size(8 << 20), plain_size(1_000)),
+            ("8MiB".into(), "1000B".into())
         );
     }
 }

@@ -1,8 +1,10 @@
 //! Reads limits that are set over HTTP: overrides of a key, limits of a queue, and a queue's config. Unknown
 //! members are refused, so that an operator's word that is not understood changes nothing.
 
+use std::borrow::Cow;
+
 use super::fields::{Fields, JsonObject, Strangers};
-use super::limits::{self, RATE, limits_in_json};
+use super::limits::{self, limits_in_json};
 use super::{FieldError, numbers};
 use crate::duration;
 use crate::json::{Json, Kind};
@@ -68,8 +70,7 @@ impl SetLimits {
     /// The first member that is wrong, unknown, or missing; a body that sets no limit; an end that is over 366
     /// days away.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<SetLimits, FieldError> {
-        let mut from = JsonObject::new(body, "", Strangers::Refuse, "{\"concurrency\": 5}")?;
-        from.check_names(&SET)?;
+        let mut from = JsonObject::new(body, "", Strangers::Refuse, &SET)?;
         let limits = limits_in_json(&mut from)?;
         if limits == Limits::default() {
             let message = "is missing, and so are rate and throttle: give at least one of them; \
@@ -103,9 +104,7 @@ impl NextStart {
     /// # Errors
     /// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
     pub fn read(body: Json<'_>, now: Timestamp) -> Result<NextStart, FieldError> {
-        let example = "{\"after\": \"PT30S\"}";
-        let mut from = JsonObject::new(body, "", Strangers::Refuse, example)?;
-        from.check_names(&["at", "after"])?;
+        let mut from = JsonObject::new(body, "", Strangers::Refuse, &["at", "after"])?;
         let (name, next) = match (time(&mut from, "at", now)?, from.period("after")?) {
             (Some(next), None) => ("at", next),
             (None, Some(wait)) => ("after", now.plus(wait)),
@@ -114,7 +113,7 @@ impl NextStart {
             }
             (None, None) => {
                 let message =
-                    format!("is missing, and so is after: give one of them, such as {example}");
+                    "is missing, and so is after: give one of them, such as {\"after\": \"PT30S\"}";
                 return Err(from.error("at", message));
             }
         };
@@ -135,7 +134,7 @@ impl QueueConfig {
     /// # Errors
     /// The first member about limits that is wrong.
     pub fn read(body: Json<'_>) -> Result<QueueConfig, FieldError> {
-        let Ok(mut from) = JsonObject::new(body, "", Strangers::Pass, "") else {
+        let Ok(mut from) = JsonObject::new(body, "", Strangers::Pass, &[]) else {
             return Ok(QueueConfig::default());
         };
         let concurrency = match body.get("concurrency") {
@@ -192,11 +191,10 @@ fn queue_rate_limit(given: Json<'_>) -> Result<Limits, FieldError> {
             ..Limits::default()
         });
     }
-    let mut from = JsonObject::new(given, at, Strangers::Refuse, RATE.in_json)?;
-    from.check_names(&RATE_LIMIT)?;
+    let mut from = JsonObject::new(given, at, Strangers::Refuse, &RATE_LIMIT)?;
     let limits = limits_in_json(&mut from)?;
     if limits == Limits::default() {
-        return Err(from.missing(&limits::LIMIT));
+        return Err(from.missing("limit", ""));
     }
     Ok(limits)
 }
@@ -238,7 +236,7 @@ fn note(from: &mut JsonObject<'_>, name: &'static str) -> Result<Option<String>,
             let message = format!("has at most {LONGEST_TEXT} bytes, this one has {length}");
             Err(from.error(name, message))
         }
-        text => Ok(text),
+        text => Ok(text.map(Cow::into_owned)),
     }
 }
 
@@ -316,7 +314,7 @@ mod tests {
             ),
             (r#"{"concurrency":-1}"#, "concurrency", "from 0"),
             (r#"{"concurrency":1.5}"#, "concurrency", "whole number"),
-            (r#"{"concurrency":"5"}"#, "concurrency", "found a string"),
+            (r#"{"concurrency":"5"}"#, "concurrency", "not a string"),
             (r#"{"concurrency":2000000000}"#, "concurrency", "1000000000"),
             (r#"{"limit":0,"period":"1s"}"#, "limit", "to pause"),
             (r#"{"limit":5}"#, "period", "is required"),
@@ -386,7 +384,7 @@ mod tests {
             (
                 r#"{"concurrency":5,"expires_at":1893456000}"#,
                 "expires_at",
-                "found a number",
+                "not an integer",
             ),
             (
                 r#"{"concurrency":5,"expires_at":"2027-02-03T02:40:01Z"}"#,

@@ -6,9 +6,7 @@ use std::time::Duration;
 use super::bounds::{BLOCK_TIMEOUT_MAX, Given, OverflowStrategy, PerKey, PushRate};
 use crate::duration;
 use crate::json::{Json, Kind, quote};
-use crate::policy::fields::{
-    Clash, Fields, JsonObject, Nested, Required, Strangers, from_0, whole,
-};
+use crate::policy::fields::{Fields, JsonObject, Nested, Strangers, whole};
 use crate::policy::limits::required;
 use crate::policy::numbers::Wrong;
 use crate::policy::{FieldError, Template, numbers};
@@ -43,7 +41,6 @@ const ENQUEUE_RATE: Nested = Nested {
     name: "enqueue_rate",
     fields: &["limit", "period"],
     in_file: "enqueue_rate = { limit = 100, period = \"1s\" }",
-    in_json: "{\"limit\": 100, \"period\": \"PT1S\"}",
 };
 
 /// `per_key`.
@@ -51,7 +48,6 @@ const PER_KEY: Nested = Nested {
     name: "per_key",
     fields: &["by", "max_depth"],
     in_file: "per_key = { by = \"{meta.tenant_id}\", max_depth = 5000 }",
-    in_json: "{\"by\": \"{meta.tenant_id}\", \"max_depth\": 5000}",
 };
 
 /// The longest that an enqueue may wait, whatever is set: SDKs give up after 30 s.
@@ -80,7 +76,7 @@ impl Given {
         let capacity = capacity.filter(|object| object.kind() == Kind::Object);
         let capacity = capacity.map(|object| (object, "capacity", "on_overflow"));
         for (object, at, overflow) in capacity.into_iter().chain([(body, "", "overflow_policy")]) {
-            let Ok(mut from) = JsonObject::new(object, at, Strangers::Pass, "") else {
+            let Ok(mut from) = JsonObject::new(object, at, Strangers::Pass, &[]) else {
                 continue;
             };
             let words = read_capacity(&mut from, overflow)?;
@@ -166,12 +162,12 @@ impl Given {
 ///
 /// # Errors
 /// Something of them is wrong.
-pub fn read<F: Fields>(from: &mut F) -> Result<Given, F::Error> {
-    let max_depth = from_0(from, "max_depth");
+pub fn read<'v, F: Fields<'v>>(from: &mut F) -> Result<Given, F::Error> {
+    let max_depth = from.int_from_0("max_depth");
     let max_bytes = max_bytes(from);
     let strategy = from.word("strategy", &OverflowStrategy::WORDS);
-    let warning_threshold = from.fraction("warning_threshold");
-    let resume_threshold = from.fraction("resume_threshold");
+    let warning_threshold = fraction(from, "warning_threshold");
+    let resume_threshold = fraction(from, "resume_threshold");
     let block_timeout_max = block_timeout_max(from);
     let rate = from.inside(&ENQUEUE_RATE);
     let rate = rate.and_then(|rate| rate.map(|rate| whole(rate, enqueue_rate)).transpose());
@@ -189,23 +185,24 @@ pub fn read<F: Fields>(from: &mut F) -> Result<Given, F::Error> {
     })
 }
 
-/// Two names of the bound on bytes.
-const TWO_SIZES: Clash = Clash {
-    field: "max_size_bytes",
-    beside: "max_size",
-    in_file: "they are the same: leave one of them out",
-    in_json: CONTRADICTS,
-};
+fn fraction<'v, F: Fields<'v>>(from: &mut F, name: &'static str) -> Result<Option<f64>, F::Error> {
+    from.number_within(name, 0.0..=1.0, "a fraction of the bound, such as 0.8")
+}
 
-fn max_bytes<F: Fields>(from: &mut F) -> Result<Option<u64>, F::Error> {
-    let (one, other) = (from.bytes("max_size_bytes"), from.bytes("max_size"));
+fn max_bytes<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<u64>, F::Error> {
+    let names = ["max_size_bytes", "max_size"];
+    let [one, other] = names.map(|name| from.size_within(name, 0, 0..=usize::MAX >> 1));
     match (one?, other?) {
-        (Some(one), Some(other)) if F::ONE_NAME || one != other => Err(from.clash(&TWO_SIZES)),
-        (one, other) => Ok(one.or(other)),
+        (Some(one), Some(other)) if F::IN_FILE || one != other => {
+            let message = "stands beside `max_size`".to_owned();
+            let hint = "they are the same: leave one of them out";
+            Err(from.wrong(Wrong::with_hint("max_size_bytes", message, hint)))
+        }
+        (one, other) => Ok(one.or(other).map(|bytes| bytes as u64)),
     }
 }
 
-fn block_timeout_max<F: Fields>(from: &mut F) -> Result<Option<Duration>, F::Error> {
+fn block_timeout_max<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<Duration>, F::Error> {
     let name = "block_timeout_max";
     let time = from.period(name)?.map(Duration::from_micros);
     if time.is_none_or(|time| time <= LONGEST_BLOCK) {
@@ -215,26 +212,20 @@ fn block_timeout_max<F: Fields>(from: &mut F) -> Result<Option<Duration>, F::Err
         duration::plain(LONGEST_BLOCK),
         duration::plain(BLOCK_TIMEOUT_MAX),
     );
-    Err(from.wrong(Wrong {
-        member: name,
-        message: format!("must be from \"0s\" to \"{most}\""),
-        hint: Some(format!("the default is \"{default}\"")),
-    }))
+    let message = format!("must be from \"0s\" to \"{most}\"");
+    let hint = format!("the default is \"{default}\"");
+    Err(from.wrong(Wrong::with_hint(name, message, hint)))
 }
 
-fn enqueue_rate<F: Fields>(from: &mut F) -> Result<PushRate, F::Error> {
-    let number = |name| Required {
-        name,
-        in_file: ENQUEUE_RATE.in_file,
-        in_json: "is required",
-    };
-    let limit = required(from, &number("limit"), |from| from.int("limit"));
-    let period = required(from, &number("period"), |from| from.period("period"));
+fn enqueue_rate<'v, F: Fields<'v>>(from: &mut F) -> Result<PushRate, F::Error> {
+    let named = |name| (name, ENQUEUE_RATE.in_file);
+    let limit = required(from, named("limit"), |from| from.int("limit"));
+    let period = required(from, named("period"), |from| from.period("period"));
     let rate = numbers::enqueue_rate(limit?, period?);
     Ok(rate.map_err(|wrong| from.wrong(wrong))?.into())
 }
 
-fn per_key<F: Fields>(from: &mut F) -> Result<PerKey, F::Error> {
+fn per_key<'v, F: Fields<'v>>(from: &mut F) -> Result<PerKey, F::Error> {
     let by = from.text("by").and_then(|by| {
         let by = Template::new(by.as_deref().unwrap_or("{tenant}"));
         by.map_err(|bad| {
@@ -245,12 +236,8 @@ fn per_key<F: Fields>(from: &mut F) -> Result<PerKey, F::Error> {
             })
         })
     });
-    let bound = Required {
-        name: "max_depth",
-        in_file: PER_KEY.in_file,
-        in_json: "is required",
-    };
-    let max_depth = required(from, &bound, |from| from_0(from, "max_depth"));
+    let bound = ("max_depth", PER_KEY.in_file);
+    let max_depth = required(from, bound, |from| from.int_from_0("max_depth"));
     Ok(PerKey {
         by: by?,
         max_depth: max_depth?,
@@ -259,28 +246,25 @@ fn per_key<F: Fields>(from: &mut F) -> Result<PerKey, F::Error> {
 
 /// Reads `backpressure` of a queue's config.
 fn read_backpressure(object: Json<'_>) -> Result<Given, FieldError> {
-    let example = "{\"max_depth\": 1000}";
-    let mut from = JsonObject::new(object, "backpressure", Strangers::Refuse, example)?;
-    from.check_names(&BACKPRESSURE)?;
-    match from.get("enabled").map(|flag| flag.boolean()) {
-        None | Some(Some(true)) => read(&mut from),
+    let mut from = JsonObject::new(object, "backpressure", Strangers::Refuse, &BACKPRESSURE)?;
+    match from.flag("enabled")? {
+        None | Some(true) => read(&mut from),
         // Said by forms that keep the numbers of what is switched off.
-        Some(Some(false)) => Ok(Given {
+        Some(false) => Ok(Given {
             max_depth: Some(0),
             max_bytes: Some(0),
             ..Given::default()
         }),
-        Some(None) => Err(from.error("enabled", "must be true or false")),
     }
 }
 
 /// The words of the OJS queue configuration: `max_size` is a number of jobs there.
 fn read_capacity(from: &mut JsonObject<'_>, overflow: &'static str) -> Result<Given, FieldError> {
-    let (depth, size) = (from_0(from, "max_depth")?, from_0(from, "max_size")?);
+    let (depth, size) = (from.int_from_0("max_depth")?, from.int_from_0("max_size")?);
     if differ(depth, size) {
         return Err(from.error("max_size", CONTRADICTS));
     }
-    let (max_depth, max_bytes) = (depth.or(size), from_0(from, "max_size_bytes")?);
+    let (max_depth, max_bytes) = (depth.or(size), from.int_from_0("max_size_bytes")?);
     let strategy = from.word(overflow, &OverflowStrategy::WORDS)?;
     Ok(Given {
         max_depth,
@@ -383,7 +367,7 @@ mod tests {
         for (body, field) in [
             (
                 r#"{"backpressure":{"max_size_bytes":20,"max_size":10}}"#,
-                "backpressure.max_size",
+                "backpressure.max_size_bytes",
             ),
             (
                 r#"{"backpressure":{"max_depth":5},"capacity":{"max_depth":7}}"#,
