@@ -196,7 +196,8 @@ fn points_at(url: &BaseUrl, listen: SocketAddr) -> bool {
 
 /// A stop cannot go on serving for longer than it takes.
 fn check_drain(settings: &Settings, file: &mut TomlTable<'_>) {
-    if settings.server.drain_min > settings.server.drain_timeout {
+    let is_read = !file.is_reported("drain_min") && !file.is_reported("drain_timeout");
+    if is_read && settings.server.drain_min > settings.server.drain_timeout {
         let title = "`server.drain_min` is longer than `server.drain_timeout`";
         let hint = "a stop takes no longer than drain_timeout: raise that, or lower drain_min";
         file.error(&file.span_of("drain_min"), title, hint);
