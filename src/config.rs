@@ -2,13 +2,11 @@
 //! shown at once, each under its line. `config.example.toml` documents every field; a line of `settings.rs`
 //! makes each.
 
-mod base_url;
 mod check;
 mod diff;
 mod feedback;
 mod file;
 mod kinds;
-mod limits;
 mod listen;
 mod patterns;
 mod policies;
@@ -27,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use crate::store::guard::OnStoreError;
+pub use crate::upstream::BaseUrl;
 
-pub use base_url::BaseUrl;
 pub use check::{Checked, Entries, check};
 pub use diff::{Changes, Diff};
 pub use listen::Listen;

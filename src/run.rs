@@ -104,7 +104,7 @@ impl Running {
     /// A port cannot be bound, or the backend's address or roots cannot be used.
     pub async fn start(settings: Settings, env: Env) -> anyhow::Result<Running> {
         let ca = settings.upstream.ca_file.as_deref();
-        let target = Target::parse(&settings.upstream.url.to_string(), ca)?;
+        let target = Target::new(settings.upstream.url.clone(), ca)?;
         let server = &settings.server;
         let patience = server.drain_timeout;
         let mut data = bind(&env.net, "server.listen", server.listen, patience).await?;

@@ -1,6 +1,7 @@
 //! Calls the backend. Each thread keeps idle connections of its own. Heads are cleaned on both sides, replies are read
 //! whole or streamed, and one question decides whether a call may be made again: was it written?
 
+mod base_url;
 mod body;
 mod gate;
 mod headers;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use rustls::CertificateError;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub use base_url::BaseUrl;
 pub use body::{BodyError, NotCollected, ReplyBody, RequestBody, collect};
 pub use gate::WakeGate;
 pub(crate) use gate::{at_once, hold};

@@ -29,7 +29,7 @@ pub(super) type Refused = String;
 impl BackendCalls {
     fn new(settings: &Settings, env: &DoctorEnv) -> Result<BackendCalls, Refused> {
         let ca = settings.upstream.ca_file.as_deref();
-        let target = Target::parse(&settings.upstream.url.to_string(), ca);
+        let target = Target::new(settings.upstream.url.clone(), ca);
         let target = target.map_err(|error| error.to_string())?;
         let limits = run::call_bounds(settings);
         let mut headers = HeaderMap::new();

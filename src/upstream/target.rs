@@ -3,17 +3,17 @@
 use std::path;
 use std::sync::Arc;
 
-use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, uri};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio_rustls::TlsConnector;
 
-/// Where the backend is: scheme, host, port, and a base path that goes before every target.
+use super::BaseUrl;
+
+/// Where the backend is, and how connections to it are secured.
 #[derive(Clone)]
 pub struct Target {
-    host: String,
-    port: u16,
-    base: String,
+    url: BaseUrl,
     authority: HeaderValue,
     tls: Option<Tls>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Tls {
 pub enum BadTarget {
     /// It does not parse, or says something that has no meaning here.
     #[error("{0:?} is no backend URL: {1}")]
-    Url(String, &'static str),
+    Url(String, String),
     /// The roots that the backend's certificate is checked against cannot be read.
     #[error("certificates of {0} cannot be read: {1}")]
     Roots(String, String),
@@ -72,65 +72,44 @@ pub enum BadTarget {
 
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.base)
+        write!(f, "{}", self.url)
     }
 }
 
 impl Target {
-    /// Reads `http(s)://host[:port][/base/path]`. For `https` the platform's roots are trusted,
-    /// and those of the PEM file `ca` beside them.
+    /// The backend at `url`. For `https` the platform's roots are trusted, and those of the PEM file `ca` beside them.
     ///
     /// # Errors
-    /// The text is no such URL, has a query or credentials, or the roots cannot be read.
-    pub fn parse(text: &str, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
-        let bad = |why| BadTarget::Url(text.to_owned(), why);
-        let url: Uri = text.parse().map_err(|_| bad("it does not parse"))?;
-        let scheme = url
-            .scheme()
-            .ok_or_else(|| bad("it must begin with http:// or https://"))?;
-        let secure = *scheme == Scheme::HTTPS;
-        if !secure && *scheme != Scheme::HTTP {
-            return Err(bad("it must begin with http:// or https://"));
-        }
-        let authority = url.authority().ok_or_else(|| bad("it has no host"))?;
-        if authority.as_str().contains('@') {
-            return Err(bad("credentials belong in upstream.token"));
-        }
-        if authority.port_u16().is_none() && authority.as_str() != authority.host() {
-            return Err(bad("its port is no number from 0 to 65535"));
-        }
-        if url.query().is_some() {
-            return Err(bad("a query has no meaning here"));
-        }
-        let host = authority
-            .host()
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        if host.is_empty() {
-            return Err(bad("it has no host"));
-        }
-        let tls = secure.then(|| Tls::new(&host, ca)).transpose()?;
+    /// The host can stand in no header, or the roots cannot be read.
+    pub fn new(url: BaseUrl, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
+        let authority = HeaderValue::from_str(&url.authority())
+            .map_err(|_| BadTarget::Url(url.to_string(), "its host is no header value".into()))?;
+        let tls = url.tls.then(|| Tls::new(&url.host, ca)).transpose()?;
         Ok(Target {
-            port: authority
-                .port_u16()
-                .unwrap_or(if secure { 443 } else { 80 }),
-            base: url.path().trim_end_matches('/').to_owned(),
-            authority: host_header(authority).ok_or_else(|| bad("its host is no header value"))?,
-            host,
+            url,
+            authority,
             tls,
         })
     }
 
+    /// Reads `http(s)://host[:port][/base/path]`.
+    ///
+    /// # Errors
+    /// The text is no such URL; as [`Target::new`].
+    pub fn parse(text: &str, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
+        let url = text.parse();
+        let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
+        Target::new(url, ca)
+    }
+
     /// The host, without brackets.
     pub fn host(&self) -> &str {
-        &self.host
+        &self.url.host
     }
 
     /// The port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.url.port
     }
 
     /// The value of `Host`.
@@ -146,7 +125,7 @@ impl Target {
     /// The request line: the base path, then path and query as they came. A scheme and host that the client wrote
     /// there are ignored, because there is one backend.
     pub(super) fn line(&self, target: Uri) -> Result<Uri, uri::InvalidUri> {
-        if self.base.is_empty() {
+        if self.url.base.is_empty() {
             if target.authority().is_none() && target.scheme().is_none() {
                 return Ok(target);
             }
@@ -157,19 +136,18 @@ impl Target {
         if path == "*" {
             return Ok(target);
         }
-        Uri::try_from(format!("{}{path}", self.base))
+        Uri::try_from(format!("{}{path}", self.url.base))
     }
-}
-
-/// The authority for `Host`. A written default port stays.
-fn host_header(authority: &Authority) -> Option<HeaderValue> {
-    HeaderValue::from_str(authority.as_str()).ok()
 }
 
 impl Tls {
     fn new(host: &str, ca: Option<&path::Path>) -> Result<Tls, BadTarget> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| BadTarget::Url(host.to_owned(), "no name that a certificate can bear"))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            BadTarget::Url(
+                host.to_owned(),
+                "no name that a certificate can bear".into(),
+            )
+        })?;
         let mut roots = rustls::RootCertStore::empty();
         // A broken certificate of the platform must not prevent the start.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -233,20 +211,5 @@ mod tests {
         assert_eq!((target.host(), target.port()), ("::1", 8080));
         assert_eq!(target.authority(), "[::1]:8080");
         assert_eq!(Target::parse("http://h", None).unwrap().port(), 80);
-    }
-
-    #[test]
-    fn what_is_no_backend_url() {
-        for text in [
-            "h:1",
-            "ftp://h",
-            "http://",
-            "http://u:p@h",
-            "http://h/?q",
-            "/x",
-            "http://h:99999",
-        ] {
-            assert!(Target::parse(text, None).is_err(), "{text}");
-        }
     }
 }

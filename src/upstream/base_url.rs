@@ -19,7 +19,7 @@ pub struct BaseUrl {
 
 impl BaseUrl {
     /// Whether no address was given.
-    pub(super) fn is_unknown(&self) -> bool {
+    pub fn is_unknown(&self) -> bool {
         self.host.is_empty()
     }
 
@@ -125,6 +125,7 @@ mod tests {
             "http://u:p@a",
             "http://a/?x=1",
             "http://a b",
+            "/x",
         ];
         for text in wrong {
             assert!(text.parse::<BaseUrl>().is_err(), "{text}");
