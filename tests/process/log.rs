@@ -173,9 +173,9 @@ fn limits_set_over_http_are_told_in_full() {
         (
             "",
             [
-                r#"limits set over HTTP key="one" limits="concurrency 0; rate 5 in PT1M" expires_at="END" by="eve" reason="INC-42""#,
+                r#"limits set over HTTP key="one" limits={"concurrency":0,"rate":{"limit":5,"period":"PT1M"}} expires_at="END" by="eve" reason="INC-42""#,
                 r#"limits set over HTTP are taken away key="one""#,
-                r#"limits set over HTTP key="_queue:q" limits="throttle 2 in PT1S""#,
+                r#"limits set over HTTP key="_queue:q" limits={"throttle":{"limit":2,"period":"PT1S"}}"#,
             ],
         ),
         (
@@ -183,7 +183,7 @@ fn limits_set_over_http_are_told_in_full() {
             [
                 r#""expires_at":"END","by":"eve","reason":"INC-42""#,
                 r#""limits set over HTTP are taken away","key":"one"}"#,
-                r#""key":"_queue:q","limits":"throttle 2 in PT1S"}"#,
+                r#""key":"_queue:q","limits":"{\"throttle\":{\"limit\":2,\"period\":\"PT1S\"}}"}"#,
             ],
         ),
     ] {

@@ -14,7 +14,7 @@ use http::{Method, Response, StatusCode, header};
 
 use super::host;
 use super::limits::{self, not_allowed, reads};
-use super::shape::{FILE_IS_STRICTER, LimitView, in_words, rfc3339};
+use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
 use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
@@ -201,7 +201,7 @@ fn tell_set(key: &str, set: Option<&Override>) {
     };
     tracing::info!(
         key,
-        limits = in_words(&set.limits),
+        limits = %limits_in_log(&set.limits),
         expires_at = set.expires_at.map(rfc3339),
         by = set.by.as_deref(),
         reason = set.reason.as_deref(),

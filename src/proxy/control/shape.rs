@@ -140,50 +140,26 @@ fn set_limits(set: &Override) -> String {
 }
 
 fn limits(limits: &Limits) -> Vec<String> {
-    let slots = limits
-        .concurrency
-        .map(|slots| format!(r#""concurrency":{slots}"#));
-    let rates: Vec<String> = limits
-        .rates
-        .iter()
-        .map(|rate| format!("{{{}}}", rate_members(rate)))
-        .collect();
-    let rate = match rates.as_slice() {
+    let slots = limits.concurrency;
+    let slots = slots.map(|slots| format!(r#""concurrency":{slots}"#));
+    let rate = match limits.rates.as_slice() {
         [] => None,
-        [one] => Some(format!(r#""rate":{one}"#)),
-        several => Some(format!(r#""rate":[{}]"#, several.join(","))),
+        [one] => Some(format!(r#""rate":{{{}}}"#, rate_members(one))),
+        several => Some(rate_list(several)),
     };
     let throttle = limits.throttle.as_ref().map(throttle_member);
     slots.into_iter().chain(rate).chain(throttle).collect()
 }
 
-/// Limits as a line of the log has them.
-pub(super) fn in_words(limits: &Limits) -> String {
-    let slots = limits
-        .concurrency
-        .map(|slots| format!("concurrency {slots}"));
-    let rates = limits.rates.iter().map(|rate| {
-        let window = match &rate.window {
-            WindowKind::Sliding => String::new(),
-            WindowKind::Fixed => " (fixed)".to_owned(),
-            WindowKind::Calendar(_, zone) => format!(" (calendar, {})", zone.name()),
-        };
-        format!("rate {} in {}{window}", rate.limit, numbers::period(rate))
-    });
-    let throttle = limits.throttle.map(|throttle| {
-        let period = duration::iso(throttle.period.get());
-        let burst = match throttle.burst.get() {
-            1 => String::new(),
-            burst => format!(", burst {burst}"),
-        };
-        let measure = match throttle.measure {
-            Measure::Start => "",
-            Measure::Completion => ", by completion",
-        };
-        format!("throttle {} in {period}{burst}{measure}", throttle.limit)
-    });
-    let all: Vec<String> = slots.into_iter().chain(rates).chain(throttle).collect();
-    all.join("; ")
+/// Limits as one object, for the log.
+pub(super) fn limits_in_log(all: &Limits) -> String {
+    format!("{{{}}}", limits(all).join(","))
+}
+
+fn rate_list(rates: &[Rate]) -> String {
+    let each = rates.iter();
+    let each = each.map(|rate| format!("{{{}}}", rate_members(rate)));
+    format!(r#""rate":[{}]"#, each.collect::<Vec<_>>().join(","))
 }
 
 fn rate_members(rate: &Rate) -> String {
@@ -236,13 +212,7 @@ pub(super) fn queue_rate_limit(limits: &Limits) -> Option<String> {
     let rate = match limits.rates.as_slice() {
         [] => None,
         [one] => Some(rate_members(one)),
-        several => {
-            let each: Vec<String> = several
-                .iter()
-                .map(|rate| format!("{{{}}}", rate_members(rate)))
-                .collect();
-            Some(format!(r#""rate":[{}]"#, each.join(",")))
-        }
+        several => Some(rate_list(several)),
     };
     let throttle = limits.throttle.as_ref().map(throttle_member);
     let members: Vec<String> = rate.into_iter().chain(throttle).collect();
