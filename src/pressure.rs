@@ -24,7 +24,6 @@ mod queue;
 pub mod share;
 mod sizes;
 mod sums;
-mod tells;
 mod tenants;
 mod want;
 
@@ -46,6 +45,7 @@ pub use bounds::{Bounds, FileBounds, Given, OverflowStrategy, PerKey, PushRate};
 pub use drops::{DropTurn, Dropped};
 pub use edge::{Crossed, Edge, RefusalTold};
 pub use estimate::{Counts, HeldCount, LookFound, LookKind, Mark};
+pub use hidden::LaterState;
 pub use line::{Come, LineTurn};
 pub use look::{Fleet, StatsTold, Untold};
 pub use places::Places;
@@ -54,11 +54,11 @@ pub use tenants::DEFAULT_TENANT;
 pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
 
 use bounds::{BoundsTable, UNBOUNDED};
+use hidden::TellsState;
 use known::KeyCounts;
 use line::{Ahead, BlockedLine};
 use queue::{BoundedQueue, QueueAnswer};
 use sums::Sums;
-use tells::Tells;
 
 /// Why the backend could not be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,9 +90,9 @@ pub struct Pressure {
     /// How many jobs of each tenant wait, over all queues.
     sums: Arc<Sums>,
     /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
-    tells: (Tells, Tells),
-    /// Whether any job was seen to fail and to be tried again.
-    retries: AtomicBool,
+    tells: (TellsState, TellsState),
+    /// Whether any job was seen to wait for a time.
+    any_later: AtomicBool,
     /// Whether a fleet shares its depths.
     shared: AtomicBool,
     /// Told when the store is to be asked or told something.
@@ -189,7 +189,7 @@ impl Pressure {
             }),
             sums: Arc::default(),
             tells: Default::default(),
-            retries: AtomicBool::new(false),
+            any_later: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             news,
         })
@@ -356,7 +356,7 @@ impl Pressure {
                 }
             }
         }
-        if full.as_ref().is_none_or(|full| full.ever) && !looks.is_empty() {
+        if full.as_ref().is_none_or(|full| full.may_ever_fit()) && !looks.is_empty() {
             // Those in line have somebody who looks for them.
             let is_new = matches!(asker, Asker::New(_));
             let begun = looks.into_iter().filter(|_| is_new);
@@ -413,14 +413,16 @@ impl Pressure {
     fn refuse(&self, queues: &mut BoundedQueues, full: Box<Full>, now: Now) -> Admission {
         if let Some(queue) = queues.get_mut(&full.queue) {
             // There may be room that nobody knows of; where no numbers are told, there is none.
-            let may_fit = full.ever && matches!(full.met, BoundMet::Depth | BoundMet::Bytes);
-            if may_fit
+            if full.may_ever_fit()
+                && full.is_of_queue()
                 && queue.estimate.is_told()
                 && let Some(away) = queue.away_at(now.at)
             {
                 return Admission::Away(away.clone());
             }
-            queue.refuses(full.met, (self.held)(&full.queue));
+            if full.is_of_queue() {
+                queue.refuses(full.unit(), (self.held)(&full.queue));
+            }
         }
         Admission::Full(full)
     }
@@ -450,34 +452,34 @@ impl Pressure {
     ) -> Result<Places, Box<Full>> {
         let mut state = self.state.lock();
         let ahead = state.line.ahead();
-        // What bounds it may have changed since it came.
-        wants.retain_mut(|want| match self.bounds(&want.queue) {
-            Some(bounds) => {
-                want.bounds = bounds;
-                true
-            }
-            None => false,
-        });
+        *wants = self.bounded_now(wants);
         match self.ask_in(&mut state, wants, now, Asker::InLine(&ahead)) {
             Admission::Go(places) => Ok(places),
             Admission::Full(full) => Err(full),
             _ => {
                 // The queue alone tells nothing of what it shared with others, nor of what bounds it no more.
-                let tells = |bounds: &Bounds| match full.met {
-                    BoundMet::Depth => bounds.max_depth.is_some(),
-                    BoundMet::Bytes => bounds.max_bytes.is_some(),
-                    _ => false,
-                };
-                let mut wants = wants.iter();
-                let want = wants.find(|want| want.queue == full.queue && tells(&want.bounds));
+                let mut wants = wants.iter().filter(|_| full.is_of_queue());
+                let want = wants.find(|want| want.queue == full.queue);
                 let queue = state.queues.get_mut(&full.queue);
-                let anew = want.zip(queue).map(|(want, queue)| {
+                let anew = want.zip(queue).and_then(|(want, queue)| {
                     let held = (self.held)(&full.queue);
-                    Box::new(queue.full(want, full.met, None, held, now))
+                    queue.full_by(full.unit(), want, held, now)
                 });
-                Err(anew.unwrap_or(full))
+                Err(anew.map_or(full, Box::new))
             }
         }
+    }
+
+    /// What is wanted of queues that are bounded still: what bounds them may have changed since it was wanted.
+    fn bounded_now(&self, wants: &[Want]) -> Vec<Want> {
+        let bounded = wants.iter().filter_map(|want| {
+            let bounds = self.bounds(&want.queue)?;
+            Some(Want {
+                bounds,
+                ..want.clone()
+            })
+        });
+        bounded.collect()
     }
 
     /// Gives places to those who stand in line, in their order. Nobody passes one who waits for the same queue,
@@ -486,7 +488,7 @@ impl Pressure {
         if state.line.len() == 0 {
             return;
         }
-        // BoundedQueues that have no room even for one who stays, and what all of those want.
+        // Queues that have no room even for one who stays, and what all of those want.
         let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), Ahead::default());
         let mut line = std::mem::take(&mut state.line);
         line.retain(|waiter| {
@@ -495,15 +497,8 @@ impl Pressure {
                 ahead.add(&waiter.wants);
                 return true;
             }
-            // What bounds it may have changed since it came.
-            let wants = waiter.wants.iter().filter_map(|want| {
-                let bounds = self.bounds(&want.queue)?;
-                Some(Want {
-                    bounds,
-                    ..want.clone()
-                })
-            });
-            match self.ask_in(state, &mut wants.collect(), now, Asker::InLine(&ahead)) {
+            let mut wants = self.bounded_now(&waiter.wants);
+            match self.ask_in(state, &mut wants, now, Asker::InLine(&ahead)) {
                 Admission::Go(places) => {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.
@@ -513,7 +508,7 @@ impl Pressure {
                     false
                 }
                 Admission::Full(full) => {
-                    if matches!(full.met, BoundMet::Depth | BoundMet::Bytes) {
+                    if full.is_of_queue() {
                         shut.insert(full.queue);
                     }
                     ahead.add(&waiter.wants);
@@ -572,45 +567,27 @@ impl Pressure {
         self.make_room(name, now, |queue| queue.estimate.ran_dry(sent));
     }
 
-    /// A job of a queue waits again: given back, or (`retry`) this one is to be tried again from then on.
-    pub fn came(&self, name: &str, retry: Option<(&str, Timestamp)>) {
+    /// A job of a queue waits again.
+    pub fn came(&self, name: &str) {
         let mark = self.mark();
-        if retry.is_some() {
-            self.retries.store(true, Ordering::Relaxed);
-        }
-        self.with(name, |queue| {
-            queue.estimate.came(1, mark);
-            if let Some((job, due)) = retry {
-                queue.retries(job, due);
-            }
-        });
+        self.with(name, |queue| queue.estimate.came(1, mark));
     }
 
-    /// Whether a job that is given to us may be one that was [to be tried again](Self::came).
-    pub fn any_retries(&self) -> bool {
-        self.retries.load(Ordering::Relaxed)
+    /// Notes that a job of a queue is available from `due` on.
+    pub fn waits_until(&self, name: &str, job: &str, state: LaterState, due: Timestamp) {
+        self.any_later.store(true, Ordering::Relaxed);
+        self.with(name, |queue| queue.later.add(job, state, due));
     }
 
-    /// Notes that a job of a queue was given to us: it waits for no further attempt.
-    pub fn given_again(&self, name: &str, job: &str) {
-        self.with(name, |queue| queue.hidden.given(job));
+    /// Whether any job was seen to [wait for a time](Self::waits_until).
+    pub fn any_later(&self) -> bool {
+        self.any_later.load(Ordering::Relaxed)
     }
 
-    /// A job of a queue that had failed was cancelled, or made available by hand. `false`: it is not known to have
-    /// waited for its next attempt.
-    pub fn unretried(&self, name: &str, job: &str, now: Timestamp) -> bool {
-        self.with(name, |queue| queue.unretries(job, now))
+    /// Notes that a job of a queue waits for no time any more. Returns whether it did until now, as far as is known.
+    pub fn waits_no_longer(&self, name: &str, job: &str, now: Timestamp) -> bool {
+        self.with(name, |queue| queue.later.remove(job, now))
             .unwrap_or(false)
-    }
-
-    /// A job of a queue was stored that waits for `due`.
-    pub fn scheduled(&self, name: &str, due: Timestamp) {
-        self.with(name, |queue| queue.schedules(due));
-    }
-
-    /// A job of a queue that was to wait for `due` was cancelled.
-    pub fn unscheduled(&self, name: &str, due: Timestamp) {
-        self.with(name, |queue| queue.unschedules(due));
     }
 
     /// Where a queue stands; `None`: nothing is known of it.
@@ -641,12 +618,6 @@ impl Pressure {
             .values()
             .filter(|queue| queue.edges.is_above())
             .count()
-    }
-
-    /// Whether jobs should wait in the backend's queue, by what was seen to come and go.
-    pub fn believes_any(&self, name: &str) -> bool {
-        self.with(name, |queue| queue.estimate.in_backend() > 0)
-            .unwrap_or(false)
     }
 
     /// The queues of which something is known.

@@ -327,7 +327,7 @@ impl Sidecar {
         let was_held = self.hold.has_claim(job, generation);
         if was_held {
             // Before it leaves the hold: what counts twice for a moment is not over a bound unseen.
-            self.admit.pressure.came(&claimed.queue, None);
+            self.admit.pressure.came(&claimed.queue);
         }
         self.hold.forget_claim(job, generation);
         was_held

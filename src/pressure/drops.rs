@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::queue::BoundedQueue;
 use super::{Admission, LookKind, Mark, Now, Pressure, PressureState, Want};
 
 /// What became of a job that was to be dropped.
@@ -29,51 +30,46 @@ pub struct DropTurn {
     now: Now,
 }
 
-impl Pressure {
+impl DropTurn {
     /// Begins a turn to drop a job. `None`: it is another's turn, or the queue is being looked at; who asks again waits
     /// for the end of that.
-    pub fn begin_drop(self: &Arc<Self>, queue: &Arc<str>, now: Now) -> Option<DropTurn> {
-        self.begin_look(queue, LookKind::Closed).then(|| DropTurn {
-            pressure: Arc::clone(self),
+    pub fn begin(pressure: &Arc<Pressure>, queue: &Arc<str>, now: Now) -> Option<DropTurn> {
+        let is_mine = pressure.begin_look(queue, LookKind::Closed);
+        is_mine.then(|| DropTurn {
+            pressure: Arc::clone(pressure),
             queue: Some(Arc::clone(queue)),
             now,
         })
     }
 
-    /// Takes the oldest job of a queue. `None`: it is the one that the backend gives next.
-    pub fn oldest(&self, name: &str) -> Option<Box<str>> {
-        let mut state = self.state.lock();
-        state.queues.get_mut(name)?.members.take_oldest()
+    /// Takes the oldest job of the queue. `None`: it is the one that the backend gives next.
+    pub fn take_oldest(&self) -> Option<Box<str>> {
+        let name = self.queue.as_ref()?;
+        let oldest = |queue: &mut BoundedQueue| queue.members.take_oldest();
+        self.pressure.with(name, oldest)?
     }
 
     /// Notes what became of a job that was to be dropped.
-    pub fn dropped(&self, name: &str, what: Dropped, now: Instant) {
-        let mut state = self.state.lock();
-        if let Some(queue) = state.queues.get_mut(name) {
-            queue.dropped(what, now);
+    pub fn dropped(&self, what: Dropped, now: Instant) {
+        let mut state = self.pressure.state.lock();
+        if let Some(name) = &self.queue {
+            if let Some(queue) = state.queues.get_mut(name) {
+                queue.dropped(what, now);
+            }
+            state.note_untold(name);
         }
-        state.note_untold(name);
     }
 
-    /// [Asks](Pressure::ask) again, and ends the turn to drop that the enqueue had: nobody comes in between.
-    pub fn ask_again(
-        self: &Arc<Self>,
-        turn: Option<DropTurn>,
-        wants: &mut Vec<Want>,
-        now: Now,
-    ) -> Admission {
-        let mut state = self.state.lock();
-        let Some(mut turn) = turn else {
-            return self.ask_new(&mut state, wants, now);
-        };
-        turn.end(&mut state);
-        let answer = self.ask_new(&mut state, wants, now);
-        self.serve(&mut state, now);
+    /// [Asks](Pressure::ask) again and ends the turn: nobody comes in between.
+    pub fn ask_again(mut self, wants: &mut Vec<Want>, now: Now) -> Admission {
+        let pressure = Arc::clone(&self.pressure);
+        let mut state = pressure.state.lock();
+        self.end(&mut state);
+        let answer = pressure.ask_new(&mut state, wants, now);
+        pressure.serve(&mut state, now);
         answer
     }
-}
 
-impl DropTurn {
     fn end(&mut self, state: &mut PressureState) {
         if let Some(name) = self.queue.take()
             && let Some(queue) = state.queues.get_mut(&name)

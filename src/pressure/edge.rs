@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::want::{BoundMet, Full, Resumes};
+use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Resumes};
 
 /// The least time between two events that a queue refuses.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -55,8 +55,8 @@ pub struct QueueEdges {
     all: LastSaid,
     some: LastSaid,
     /// Whether the queue is shut since it was full, by its depth and by its bytes.
-    pub(super) shut: ShutLatch,
-    pub(super) shut_by_bytes: ShutLatch,
+    shut: ShutLatch,
+    shut_by_bytes: ShutLatch,
 }
 
 /// Whether something was said since the last enqueue was accepted, and when it was said last.
@@ -118,12 +118,25 @@ impl QueueEdges {
         // Another tenant, another key or a smaller batch may fit.
         let line = match full.met {
             BoundMet::Tenant | BoundMet::Key => &mut self.some,
-            _ if !full.ever => &mut self.some,
+            _ if !full.may_ever_fit() => &mut self.some,
             _ => &mut self.all,
         };
         let loud = line.say(now, QUIET);
         let told = self.refusal.say(now, AGAIN);
         RefusalTold { told, loud }
+    }
+
+    /// Whether the queue is shut since this bound was met.
+    pub(super) fn latch(&mut self, unit: BoundUnit) -> &mut ShutLatch {
+        match unit {
+            BoundUnit::Jobs => &mut self.shut,
+            BoundUnit::Bytes => &mut self.shut_by_bytes,
+        }
+    }
+
+    /// The queue is shut no longer: it has other bounds.
+    pub(super) fn open(&mut self) {
+        (self.shut, self.shut_by_bytes) = Default::default();
     }
 
     /// Notes that an enqueue was accepted.
@@ -143,18 +156,18 @@ impl ShutLatch {
         self.0 = true;
     }
 
-    /// Whether it still refuses, with `used` of `bound` and `resume` the fraction below which it accepts
-    /// again: 1 is at once, 0 when it is empty.
-    pub(super) fn still(&mut self, used: u64, bound: u64, resume: f64) -> bool {
-        let below = used == 0 || (used as f64) < bound as f64 * resume;
+    /// Whether it still refuses; `resume` is the fraction of the bound below which it accepts again: 1 is at once, 0
+    /// when it is empty.
+    pub(super) fn still(&mut self, usage: BoundUsage, resume: f64) -> bool {
+        let below = usage.used == 0 || (usage.used as f64) < usage.bound as f64 * resume;
         self.0 &= resume < 1.0 && !below;
         self.0
     }
 
     /// When it accepts again, if it still refuses.
-    pub(super) fn resumes(&mut self, used: u64, bound: u64, resume: f64) -> Option<Resumes> {
-        let below = (bound as f64 * resume).ceil() as u64;
-        self.still(used, bound, resume).then(|| Resumes {
+    pub(super) fn resumes(&mut self, usage: BoundUsage, resume: f64) -> Option<Resumes> {
+        let below = (usage.bound as f64 * resume).ceil() as u64;
+        self.still(usage, resume).then(|| Resumes {
             at: below.saturating_sub(1),
             threshold: resume,
         })
@@ -163,22 +176,20 @@ impl ShutLatch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BoundUnit, OverflowStrategy};
+    use super::super::OverflowStrategy;
     use super::*;
 
-    fn full(met: BoundMet, ever: bool) -> Full {
+    fn full(met: BoundMet, wanted: u64) -> Full {
         Full {
             queue: "q".into(),
             met,
             depth: 1,
             bound: 1,
-            wanted: 1,
-            unit: BoundUnit::Jobs,
+            wanted,
             resumes: None,
             strategy: OverflowStrategy::Reject,
             after: None,
             drain: None,
-            ever,
             key: None,
         }
     }
@@ -228,7 +239,7 @@ mod tests {
         let (mut edges, now) = (QueueEdges::default(), Instant::now());
         let told = |edges: &mut QueueEdges, ms| {
             let at = now + Duration::from_millis(ms);
-            edges.refused(&full(BoundMet::Depth, true), at).told
+            edges.refused(&full(BoundMet::Depth, 1), at).told
         };
         assert!(told(&mut edges, 0));
         assert!(!told(&mut edges, 5_000));
@@ -243,39 +254,41 @@ mod tests {
     #[test]
     fn a_queue_that_is_full_and_flaps_has_a_line_in_ten_seconds() {
         let (mut edges, now) = (QueueEdges::default(), Instant::now());
-        let loud = |edges: &mut QueueEdges, second, met, ever| {
+        let loud = |edges: &mut QueueEdges, second, met, wanted| {
             let at = now + Duration::from_secs(second);
-            edges.refused(&full(met, ever), at).loud
+            edges.refused(&full(met, wanted), at).loud
         };
         let mut lines = Vec::new();
         for second in 0..25 {
             edges.accepted();
-            if loud(&mut edges, second, BoundMet::Depth, true) {
+            if loud(&mut edges, second, BoundMet::Depth, 1) {
                 lines.push(second);
             }
         }
         assert_eq!(lines, [0, 10, 20]);
-        assert!(loud(&mut edges, 30, BoundMet::Depth, true), "it stays full");
-        assert!(!loud(&mut edges, 60, BoundMet::Depth, true), "it was said");
-        assert!(loud(&mut edges, 60, BoundMet::Tenant, true), "that was not");
-        assert!(
-            !loud(&mut edges, 90, BoundMet::Depth, false),
-            "nor do all fit"
-        );
+        assert!(loud(&mut edges, 30, BoundMet::Depth, 1), "it stays full");
+        assert!(!loud(&mut edges, 60, BoundMet::Depth, 1), "it was said");
+        assert!(loud(&mut edges, 60, BoundMet::Tenant, 1), "that was not");
+        assert!(!loud(&mut edges, 90, BoundMet::Depth, 2), "nor do all fit");
     }
 
     #[test]
     fn it_resumes_below_its_threshold_only() {
         let mut shut = ShutLatch::default();
-        assert!(!shut.still(10, 10, 0.5));
+        let of_ten = |used| BoundUsage {
+            used,
+            bound: 10,
+            unit: BoundUnit::Jobs,
+        };
+        assert!(!shut.still(of_ten(10), 0.5));
         shut.shut();
-        assert!(shut.still(6, 10, 0.5));
-        assert!(!shut.still(4, 10, 0.5));
-        assert!(!shut.still(9, 10, 0.5), "until it is full again");
+        assert!(shut.still(of_ten(6), 0.5));
+        assert!(!shut.still(of_ten(4), 0.5));
+        assert!(!shut.still(of_ten(9), 0.5), "until it is full again");
         shut.shut();
-        assert!(!shut.still(10, 10, 1.0), "off");
+        assert!(!shut.still(of_ten(10), 1.0), "off");
         shut.shut();
-        assert!(shut.still(1, 10, 0.0));
-        assert!(!shut.still(0, 10, 0.0), "empty");
+        assert!(shut.still(of_ten(1), 0.0));
+        assert!(!shut.still(of_ten(0), 0.0), "empty");
     }
 }

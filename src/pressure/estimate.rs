@@ -343,12 +343,6 @@ impl Estimate {
         }
     }
 
-    /// The backend's numbers are not true, and never were: only what passes counts.
-    pub fn disbelieved(&mut self, now: Instant) {
-        self.untold(now);
-        self.source = DepthSource::Passing;
-    }
-
     /// What kept enqueues out as a look does has ended, and the backend was not asked.
     pub fn end_unasked(&mut self) {
         self.look = None;

@@ -57,15 +57,9 @@ mod tests {
     /// Enqueues a job where nothing waits.
     fn enqueue(pressure: &Arc<Pressure>, queue: &str, now: Now) {
         let mut wants = vec![Want {
-            queue: queue.into(),
-            bounds: pressure.bounds(queue).unwrap(),
             jobs: 1,
             sizes: vec![100],
-            keys: Vec::new(),
-            tenants: Vec::new(),
-            droppable: Vec::new(),
-            paused: false,
-            gone: 0,
+            ..Want::nothing(queue, pressure.bounds(queue).unwrap())
         }];
         let mut answer = pressure.ask(&mut wants, now);
         if let Admission::Look(_) = answer {

@@ -204,15 +204,11 @@ mod tests {
     /// A job of this key and of this priority.
     fn want(key: &Arc<str>, priority: i64) -> Want {
         Want {
-            queue: "q".into(),
-            bounds: Arc::new(UNBOUNDED),
             jobs: 1,
             sizes: vec![1],
             keys: vec![Arc::clone(key)],
-            tenants: Vec::new(),
             droppable: vec![priority],
-            paused: false,
-            gone: 0,
+            ..Want::nothing("q", Arc::new(UNBOUNDED))
         }
     }
 

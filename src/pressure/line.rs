@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Places, Pressure, Want};
+use super::{BoundUnit, Places, Pressure, Want};
 
 /// The enqueues that wait, in the order in which they came.
 #[derive(Default, Debug)]
@@ -69,12 +69,20 @@ pub(super) struct Ahead {
 /// The same of one queue.
 #[derive(Default, Debug)]
 pub(super) struct Before {
-    pub(super) jobs: u64,
-    pub(super) bytes: u64,
+    jobs: u64,
+    bytes: u64,
     keys: HashMap<Arc<str>, u64>,
 }
 
 impl Before {
+    /// How much, in this unit.
+    pub(super) fn amount(&self, unit: BoundUnit) -> u64 {
+        match unit {
+            BoundUnit::Jobs => self.jobs,
+            BoundUnit::Bytes => self.bytes,
+        }
+    }
+
     /// How many jobs of the key.
     pub(super) fn of_key(&self, key: &str) -> u64 {
         self.keys.get(key).copied().unwrap_or(0)

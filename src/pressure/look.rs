@@ -15,8 +15,6 @@ pub enum StatsTold {
     Counts(Counts),
     /// It has none.
     Nothing,
-    /// They are not true.
-    Lie,
     /// It did not answer.
     Away(Away),
 }
@@ -118,7 +116,7 @@ impl Pressure {
     pub fn tells_all(&self, counts: &Counts) -> bool {
         let (tells_scheduled, tells_retryable) = &self.tells;
         let told = counts.scheduled.is_some() && counts.retryable.is_some();
-        told && tells_scheduled.are_seen() && tells_retryable.are_seen()
+        told && tells_scheduled.is_seen() && tells_retryable.is_seen()
     }
 
     /// When the last look is long enough ago; `None`: there was none.
@@ -157,18 +155,18 @@ impl Pressure {
         now: Now,
         untold: &mut Option<Untold>,
     ) -> u64 {
-        let [scheduled, retryable] = queue.waits(now);
-        let (tells_scheduled, tells_retryable) = &self.tells;
-        let states = [
-            (tells_scheduled, counts.scheduled, scheduled),
-            (tells_retryable, counts.retryable, retryable),
-        ];
+        queue.forget_due(now);
         // What came after the question is not in the answer.
         let newer = queue.estimate.stored_since_asked();
+        let states = [
+            (&self.tells.0, counts.scheduled, &mut queue.later.scheduled),
+            (&self.tells.1, counts.retryable, &mut queue.later.retryable),
+        ];
         let mut all = 0;
-        for (tells, told, waits) in states {
-            let hidden = tells.hides(told, waits, newer);
-            if hidden > 0 && (told.is_none() || (newer == 0 && waits.sure > 0)) {
+        for (tells, told, jobs) in states {
+            let hidden = tells.hides(told, jobs, newer, now.stamp);
+            let surely = told.is_none() || (newer == 0 && jobs.surely_wait(now.stamp));
+            if hidden > 0 && surely {
                 *untold = Some(Untold::States);
             }
             all += hidden;
@@ -204,10 +202,6 @@ impl Pressure {
                     untold = Some(Untold::All);
                 }
                 queue.estimate.untold(now.at);
-                queue.looks.away = None;
-            }
-            StatsTold::Lie => {
-                queue.estimate.disbelieved(now.at);
                 queue.looks.away = None;
             }
             StatsTold::Away(away) => {

@@ -15,7 +15,7 @@ use super::drain::Drain;
 use super::edge::{Crossed, Edge, QueueEdges};
 use super::estimate::{Estimate, HeldCount, LookWanted, NEAR};
 use super::forget::UNUSED;
-use super::hidden::HiddenJobs;
+use super::hidden::LaterJobs;
 use super::known::{KeyCounts, KnownJobs};
 use super::line::Before;
 use super::share::Share;
@@ -49,9 +49,7 @@ pub(super) struct BoundedQueue {
     window: Option<Window>,
     pub(super) members: KnownJobs,
     pub(super) edges: QueueEdges,
-    pub(super) hidden: HiddenJobs,
-    /// Nobody was let in since the last look.
-    just_looked: bool,
+    pub(super) later: LaterJobs,
     /// Nothing could be dropped (`drop_oldest`): that is not tried again before this time.
     undroppable: Option<Instant>,
     pub(super) looks: Looks,
@@ -68,6 +66,8 @@ pub(super) struct Looks {
     pub(super) done: Arc<Notify>,
     /// Told when no enqueue is on its way any more.
     pub(super) settled: Arc<Notify>,
+    /// Whether nobody was let in since the last look.
+    is_fresh: bool,
     /// The scope of the last look.
     pub(super) scope: u64,
     /// Whether the last look waited in vain for enqueues on their way.
@@ -87,8 +87,7 @@ impl BoundedQueue {
             window: None,
             members: KnownJobs::new(tenants),
             edges: QueueEdges::default(),
-            hidden: HiddenJobs::default(),
-            just_looked: false,
+            later: LaterJobs::default(),
             undroppable: None,
             looks: Looks::default(),
             bounds,
@@ -106,52 +105,48 @@ impl BoundedQueue {
         tenant: Option<&FullTenant>,
         now: Now,
     ) -> QueueAnswer {
-        if !want.bounds.needs_depth() {
-            return match self.over_rate(want, now) {
+        if !self.bounds.needs_depth() {
+            return match self.over_rate(want, held, now) {
                 Some(full) => QueueAnswer::Full(Box::new(full)),
                 None => QueueAnswer::Fits { look: false },
             };
         }
-        let mut tight = self.tightest(want, held);
-        let may_drop = want.bounds.strategy == OverflowStrategy::DropOldest && !want.paused;
+        let may_drop = self.bounds.strategy == OverflowStrategy::DropOldest && !want.paused;
         // Nobody waits for what makes room for itself.
         let before = before.filter(|_| !may_drop);
-        let mut full = self.too_much(want, before, held, now);
-        let mut must_drop = false;
-        let drops = may_drop
-            && (full.as_ref()).is_some_and(|full| {
-                full.ever && matches!(full.met, BoundMet::Depth | BoundMet::Bytes)
-            });
-        if let Some(tenant) = tenant.filter(|_| drops || full.is_none()) {
-            full = Some(self.full_of(want, tenant, now));
-        } else if drops && self.full_key(want, None).is_some() {
-            // Others that leave make no room for a key that has its share.
-            full = Some(self.full(want, BoundMet::Key, before, held, now));
-        } else if drops
-            && let Some(jobs) = self.goes(want, held)
-            && jobs <= self.droppable(held)
-            && self.undroppable.is_none_or(|from| now.at >= from)
-        {
-            must_drop = jobs > 0;
-            full = None;
-            tight.0 = None;
+        let mut full = self.full_of_queue(want, before, held, now);
+        let may_drop = may_drop && full.as_ref().is_some_and(Full::may_ever_fit);
+        if may_drop || full.is_none() {
+            // Others that leave make no room for a key or a tenant that has its share.
+            let of_one = self.full_of_key(want, before, held, now);
+            let of_one = of_one.or_else(|| Some(self.full_of_tenant(want, tenant?, held, now)));
+            full = of_one.or(full);
         }
-        let room = if full.is_some() { None } else { tight.0 };
-        let look = self.estimate.wants(room, tight.1, &self.looks, now.at);
-        if self.estimate.is_closed() || look == LookWanted::First && !never(&full) {
+        let goes = match may_drop && full.as_ref().is_some_and(Full::is_of_queue) {
+            true => self.goes(want, held, now),
+            false => None,
+        };
+        let (mut room, bound) = self.tightest(want, held);
+        if goes.is_some() {
+            full = None;
+        }
+        if goes.is_some() || full.is_some() {
+            room = None;
+        }
+        let look = self.estimate.wants(room, bound, &self.looks, now.at);
+        let is_answered = full.as_ref().is_some_and(|full| !full.may_ever_fit());
+        if self.estimate.is_closed() || look == LookWanted::First && !is_answered {
             return QueueAnswer::Look;
         }
-        let full = full.or_else(|| self.over_rate(want, now));
-        if let Some(full) = full {
+        if let Some(full) = full.or_else(|| self.over_rate(want, held, now)) {
             return QueueAnswer::Full(Box::new(full));
         }
-        if must_drop && self.estimate.is_looking() {
-            return QueueAnswer::Look;
+        match goes {
+            Some(1..) if self.estimate.is_looking() => return QueueAnswer::Look,
+            Some(1..) => return QueueAnswer::Drop,
+            _ => {}
         }
-        if must_drop {
-            return QueueAnswer::Drop;
-        }
-        if let Some(bound) = want.bounds.max_depth.filter(|_| want.gone == 0) {
+        if let Some(bound) = self.bounds.max_depth.filter(|_| want.gone == 0) {
             let room = bound.saturating_sub(self.depth(held));
             if self.share.needs(want.jobs, room, bound) {
                 self.share.want(want.jobs);
@@ -163,188 +158,181 @@ impl BoundedQueue {
         }
     }
 
+    /// How much of each of its bounds is used by what waits.
+    fn usages(&mut self, held: HeldCount) -> impl Iterator<Item = BoundUsage> + use<> {
+        let of_depth = self.bounds.max_depth.map(|bound| BoundUsage {
+            used: self.depth(held),
+            bound,
+            unit: BoundUnit::Jobs,
+        });
+        let of_bytes = self.bounds.max_bytes.map(|bound| BoundUsage {
+            used: self.bytes(held),
+            bound,
+            unit: BoundUnit::Bytes,
+        });
+        of_depth.into_iter().chain(of_bytes)
+    }
+
     /// The places left of the bound that has the fewest, and the bound.
     fn tightest(&mut self, want: &Want, held: HeldCount) -> (Option<u64>, u64) {
-        let depth = self.depth(held) + want.jobs;
-        let of_depth = want
-            .bounds
-            .max_depth
-            .map(|bound| (bound.checked_sub(depth), bound));
-        let bytes = self.bytes(held) + want.bytes();
-        let of_bytes = want
-            .bounds
-            .max_bytes
-            .map(|bound| (bound.checked_sub(bytes), bound));
+        let rooms = self.usages(held).map(|usage| {
+            let room = usage.room(want.amount(usage.unit));
+            (room, usage.bound)
+        });
         let share = |(room, bound): &(Option<u64>, u64)| {
             room.map_or(0.0, |room| room as f64 / *bound as f64)
         };
-        let both = of_depth.into_iter().chain(of_bytes);
-        let tightest = both.min_by(|a, b| share(a).total_cmp(&share(b)));
+        let tightest = rooms.min_by(|a, b| share(a).total_cmp(&share(b)));
         tightest.unwrap_or((Some(u64::MAX), u64::MAX))
     }
 
-    /// The first bound that the enqueue would go beyond.
-    fn too_much(
+    /// The answer if the enqueue would go beyond a bound of the queue itself, or the queue is shut.
+    fn full_of_queue(
         &mut self,
         want: &Want,
         before: Option<&Before>,
         held: HeldCount,
         now: Now,
     ) -> Option<Full> {
-        let bounds = &want.bounds;
-        let (jobs, bytes_before) = before.map_or((0, 0), |before| (before.jobs, before.bytes));
-        let (depth, resume) = (self.depth(held), bounds.resume_threshold);
-        if let Some(bound) = bounds.max_depth
-            && (depth + jobs + want.jobs > bound || self.edges.shut.still(depth, bound, resume))
-        {
-            return Some(self.full(want, BoundMet::Depth, before, held, now));
-        }
-        if let Some(bound) = bounds.max_bytes {
-            let bytes = self.bytes(held);
-            if bytes + bytes_before + want.bytes() > bound
-                || self.edges.shut_by_bytes.still(bytes, bound, resume)
-            {
-                return Some(self.full(want, BoundMet::Bytes, before, held, now));
-            }
-        }
-        if self.full_key(want, before).is_some() {
-            return Some(self.full(want, BoundMet::Key, before, held, now));
-        }
-        None
+        let resume = self.bounds.resume_threshold;
+        let met = self.usages(held).find(|usage| {
+            let ahead = before.map_or(0, |before| before.amount(usage.unit));
+            let room = usage.room(ahead + want.amount(usage.unit));
+            room.is_none() || self.edges.latch(usage.unit).still(*usage, resume)
+        })?;
+        self.full_by(met.unit, want, held, now)
     }
 
-    /// The first key of which too many would wait, and how many.
-    fn full_key(&self, want: &Want, before: Option<&Before>) -> Option<(Arc<str>, u64)> {
-        let most = want.bounds.per_key.as_ref()?.max_depth;
-        let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
-        want.keys.iter().find_map(|key| {
-            let ahead = || before.map_or(0, |before| before.of_key(key));
-            let wanted = wanted.entry(key).or_insert_with(ahead);
-            *wanted += 1;
-            let waiting = self.members.keys.count(key);
-            (waiting + *wanted > most).then(|| (Arc::clone(key), waiting))
+    /// The answer to an enqueue for which this bound of the queue has no room; `None`: there is no such bound.
+    pub(super) fn full_by(
+        &mut self,
+        unit: BoundUnit,
+        want: &Want,
+        held: HeldCount,
+        now: Now,
+    ) -> Option<Full> {
+        let usage = self.usages(held).find(|usage| usage.unit == unit)?;
+        let resume = self.bounds.resume_threshold;
+        Some(Full {
+            met: match unit {
+                BoundUnit::Jobs => BoundMet::Depth,
+                BoundUnit::Bytes => BoundMet::Bytes,
+            },
+            depth: usage.used,
+            bound: usage.bound,
+            wanted: want.amount(unit),
+            resumes: self.edges.latch(unit).resumes(usage, resume),
+            ..self.full(want, held, now)
         })
     }
 
-    fn full_of(&self, want: &Want, tenant: &FullTenant, now: Now) -> Full {
+    /// The answer if too many jobs of a key would wait.
+    fn full_of_key(
+        &mut self,
+        want: &Want,
+        before: Option<&Before>,
+        held: HeldCount,
+        now: Now,
+    ) -> Option<Full> {
+        let most = self.bounds.per_key.as_ref()?.max_depth;
+        let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
+        for key in &want.keys {
+            *wanted.entry(key).or_default() += 1;
+        }
+        let (key, waiting, wanted) = want.keys.iter().find_map(|key| {
+            let wanted = wanted.get(key).copied()?;
+            let ahead = before.map_or(0, |before| before.of_key(key));
+            let waiting = self.members.keys.count(key);
+            (waiting + ahead + wanted > most).then_some((key, waiting, wanted))
+        })?;
+        Some(Full {
+            met: BoundMet::Key,
+            depth: waiting,
+            bound: most,
+            wanted,
+            key: Some(Arc::clone(key)),
+            ..self.full(want, held, now)
+        })
+    }
+
+    fn full_of_tenant(
+        &mut self,
+        want: &Want,
+        tenant: &FullTenant,
+        held: HeldCount,
+        now: Now,
+    ) -> Full {
         Full {
-            queue: Arc::clone(&want.queue),
             met: BoundMet::Tenant,
             depth: tenant.waiting,
             bound: tenant.most,
             wanted: tenant.wanted,
-            unit: BoundUnit::Jobs,
-            resumes: None,
-            strategy: want.bounds.strategy,
-            after: self.drain.time_for(1, now.at),
-            drain: self.drain.rate(now.at),
-            ever: tenant.wanted <= tenant.most,
             key: Some(Arc::clone(&tenant.tenant)),
+            ..self.full(want, held, now)
         }
     }
 
-    pub(super) fn full(
-        &mut self,
-        want: &Want,
-        met: BoundMet,
-        before: Option<&Before>,
-        held: HeldCount,
-        now: Now,
-    ) -> Full {
-        let bounds = &want.bounds;
-        let resume = bounds.resume_threshold;
-        let (mut key, mut resumes, mut unit) = (None, None, BoundUnit::Jobs);
-        let (used, bound, wanted) = match met {
-            BoundMet::Key => {
-                let bound = bounds
-                    .per_key
-                    .as_ref()
-                    .map_or(u64::MAX, |keys| keys.max_depth);
-                let (full, waiting) = self.full_key(want, before).unzip();
-                let alike = want
-                    .keys
-                    .iter()
-                    .filter(|key| Some(*key) == full.as_ref())
-                    .count();
-                key = full;
-                (waiting.unwrap_or(0), bound, alike as u64)
-            }
-            BoundMet::Bytes => {
-                let bound = bounds.max_bytes.unwrap_or(u64::MAX);
-                let used = self.bytes(held);
-                resumes = self.edges.shut_by_bytes.resumes(used, bound, resume);
-                unit = BoundUnit::Bytes;
-                (used, bound, want.bytes())
-            }
-            BoundMet::Depth | BoundMet::Rate | BoundMet::Tenant => {
-                let bound = bounds.max_depth.unwrap_or(u64::MAX);
-                resumes = self.edges.shut.resumes(self.depth(held), bound, resume);
-                (self.depth(held), bound, want.jobs)
-            }
-        };
+    /// What is the same whatever bound is met.
+    fn full(&mut self, want: &Want, held: HeldCount, now: Now) -> Full {
         let places = self.places(want, held).unwrap_or(1).max(1);
         Full {
             queue: Arc::clone(&want.queue),
-            met,
-            depth: used,
-            bound,
-            wanted,
-            unit,
-            resumes,
-            strategy: bounds.strategy,
+            met: BoundMet::Depth,
+            depth: 0,
+            bound: 0,
+            wanted: 0,
+            resumes: None,
+            strategy: self.bounds.strategy,
             after: self.drain.time_for(places, now.at),
             drain: self.drain.rate(now.at),
-            ever: wanted <= bound,
-            key,
+            key: None,
         }
     }
 
     /// How many jobs must go so that the enqueue fits; `None`: no number of them would help.
     fn places(&mut self, want: &Want, held: HeldCount) -> Option<u64> {
-        let depth = self.depth(held);
-        let of_depth = match want.bounds.max_depth {
-            Some(bound) if want.jobs > bound => return None,
-            Some(bound) => {
-                let resumes = (bound as f64 * want.bounds.resume_threshold) as u64;
-                let refuses = self
-                    .edges
-                    .shut
-                    .still(depth, bound, want.bounds.resume_threshold);
-                let until = if refuses { resumes } else { bound };
-                (depth + want.jobs).saturating_sub(until)
-            }
-            None => 0,
-        };
-        let of_bytes = match want.bounds.max_bytes {
-            Some(bound) if want.bytes() > bound => return None,
-            Some(bound) => {
-                let bytes = self.bytes(held);
-                let over = (bytes + want.bytes()).saturating_sub(bound);
-                over.div_ceil(average(bytes, depth))
-            }
-            None => 0,
-        };
-        Some(of_depth.max(of_bytes))
-    }
-
-    /// How many more jobs go for the enqueue; `None`: no number of them would help. In a fleet no more than it brings:
-    /// what siblings have dropped is seen by the next look only, and would go again. After each look it is one more, so
-    /// that the queue comes down to its bound.
-    fn goes(&mut self, want: &Want, held: HeldCount) -> Option<u64> {
-        let places = self.places(want, held)?;
-        if !self.share.is_on() {
-            return Some(places);
-        }
-        let of_bytes = want.bounds.max_bytes.map_or(0, |_| {
-            let depth = self.depth(held);
-            want.bytes().div_ceil(average(self.bytes(held), depth))
+        let resume = self.bounds.resume_threshold;
+        let mut each = self.usages(held).map(|usage| {
+            let wanted = want.amount(usage.unit);
+            let until = match self.edges.latch(usage.unit).still(usage, resume) {
+                true => (usage.bound as f64 * resume) as u64,
+                false => usage.bound,
+            };
+            let over = (usage.used + wanted).saturating_sub(until);
+            (wanted <= usage.bound).then(|| over.div_ceil(self.size_of_one(usage, held)))
         });
-        let most = want.jobs.max(of_bytes) + u64::from(self.just_looked);
-        Some(places.min(most.saturating_sub(want.gone)))
+        each.try_fold(0, |most: u64, places| Some(most.max(places?)))
     }
 
-    fn over_rate(&mut self, want: &Want, now: Now) -> Option<Full> {
-        let rate = want.bounds.enqueue_rate?;
+    /// How much of a bound one job uses on average.
+    fn size_of_one(&self, usage: BoundUsage, held: HeldCount) -> u64 {
+        match usage.unit {
+            BoundUnit::Jobs => 1,
+            BoundUnit::Bytes => (usage.used / self.depth(held).max(1)).max(1),
+        }
+    }
+
+    /// How many more jobs go for the enqueue; `None`: that cannot be. In a fleet no more than it brings: what siblings
+    /// have dropped is seen by the next look only, and would go again. After each look it is one more, so that the
+    /// queue comes down to its bound.
+    fn goes(&mut self, want: &Want, held: HeldCount, now: Now) -> Option<u64> {
+        let mut places = self.places(want, held)?;
+        if self.share.is_on() {
+            let usages = self.usages(held);
+            let brings = usages.map(|usage| {
+                let amount = want.amount(usage.unit);
+                amount.div_ceil(self.size_of_one(usage, held))
+            });
+            let brings = brings.max();
+            let most = brings.unwrap_or(0).max(want.jobs) + u64::from(self.looks.is_fresh);
+            places = places.min(most.saturating_sub(want.gone));
+        }
+        let may_go = self.undroppable.is_none_or(|from| now.at >= from);
+        (may_go && places <= self.droppable(held)).then_some(places)
+    }
+
+    fn over_rate(&mut self, want: &Want, held: HeldCount, now: Now) -> Option<Full> {
+        let rate = self.bounds.enqueue_rate?;
         let window = self.window(rate);
         let limit = rate.limit.get();
         let count = window.count(now.stamp);
@@ -353,26 +341,21 @@ impl BoundedQueue {
             .saturating_add(jobs)
             .checked_sub(limit)
             .filter(|over| *over > 0)?;
-        let ever = jobs <= limit;
         // What can never fit is told when the whole window is free.
-        let opens = match (ever, count.checked_sub(1)) {
+        let opens = match (jobs <= limit, count.checked_sub(1)) {
             (true, _) => window.leaves(over - 1, now.stamp),
             (false, Some(last)) => window.leaves(last, now.stamp),
             (false, None) => Some(now.stamp.plus(rate.period.get())),
         };
         Some(Full {
-            queue: Arc::clone(&want.queue),
             met: BoundMet::Rate,
             depth: u64::from(count),
             bound: u64::from(limit),
             wanted: want.jobs,
-            unit: BoundUnit::Jobs,
-            resumes: None,
             strategy: OverflowStrategy::Reject,
             after: opens.map(|at| Duration::from_micros(at.since(now.stamp))),
             drain: None,
-            ever,
-            key: None,
+            ..self.full(want, held, now)
         })
     }
 
@@ -406,31 +389,23 @@ impl BoundedQueue {
         let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight());
         let waiting = self.estimate.waiting(held).max(of_fleet);
         let waiting = waiting.saturating_sub(elsewhere);
-        waiting.saturating_sub(self.hidden.later)
+        waiting.saturating_sub(self.later.count)
     }
 
     /// Where the queue stands now: its depth and its bound, and whether an edge was crossed.
     pub(super) fn level(&mut self, held: HeldCount) -> Level {
         let bounds = Arc::clone(&self.bounds);
-        let depth = self.depth(held);
-        let bytes = self.bytes(held);
-        let usage = |used, bound: Option<u64>, unit| {
-            let of = |bound| BoundUsage { used, bound, unit };
-            bound.map(of)
-        };
-        let of_depth = usage(depth, bounds.max_depth, BoundUnit::Jobs);
-        let of_bytes = usage(bytes, bounds.max_bytes, BoundUnit::Bytes);
-        let both = of_depth.into_iter().chain(of_bytes);
-        let most = both.max_by(|a, b| a.share().total_cmp(&b.share()));
+        let usages = self.usages(held);
+        let most = usages.max_by(|a, b| a.share().total_cmp(&b.share()));
         // Where there is no bound, nothing is near it.
         let (used, bound) = most.map_or((0, 1), |most| (most.used, most.bound));
         let crossed = self
             .edges
             .at(used, bound, bounds.warning_threshold, Instant::now);
         Level {
-            depth,
+            depth: self.depth(held),
             max_depth: bounds.max_depth,
-            bytes,
+            bytes: self.bytes(held),
             most,
             above: self.edges.is_above(),
             crossed,
@@ -447,7 +422,7 @@ impl BoundedQueue {
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         if *self.bounds != **bounds {
-            (self.edges.shut, self.edges.shut_by_bytes) = Default::default();
+            self.edges.open();
         }
         self.bounds = Arc::clone(bounds);
         if **bounds == UNBOUNDED {
@@ -481,7 +456,7 @@ impl BoundedQueue {
     /// Whether anything is remembered that no look at the backend would tell again.
     pub(super) fn remembers(&self) -> bool {
         let pushed = |window: &Window| window.newest() > Timestamp::default();
-        !(self.members.is_empty() && self.bytes.is_empty() && self.hidden.is_empty())
+        !(self.members.is_empty() && self.bytes.is_empty() && self.later.is_empty())
             || self.window.as_ref().is_some_and(pushed)
             || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
     }
@@ -498,39 +473,19 @@ impl BoundedQueue {
     /// Whether anything waits in it, or is remembered that no look at the backend would tell again.
     pub(super) fn has_some(&mut self, held: HeldCount, now: Now) -> bool {
         // What is over by now is seen when somebody asks.
-        self.hidden(now);
+        self.forget_due(now);
         let counts = |window: &Window| window.count(now.stamp) > 0;
         self.window = self.window.take().filter(counts);
         let bytes = self.bytes(held);
         bytes > 0 || self.depth(held) > 0 || self.edges.is_above() || self.remembers()
     }
 
-    /// Notes that an enqueue does not fit by this bound. If the queue itself is full, it is shut until it is below
-    /// its resume threshold.
-    pub(super) fn refuses(&mut self, met: BoundMet, held: HeldCount) {
-        let bounds = Arc::clone(&self.bounds);
-        let depth = self.depth(held);
-        match met {
-            BoundMet::Depth if bounds.max_depth.is_some_and(|bound| depth >= bound) => {
-                self.edges.shut.shut()
-            }
-            BoundMet::Bytes => {
-                let bytes = self.bytes(held);
-                let one_more = bytes + average(bytes, depth);
-                if bounds.max_bytes.is_some_and(|bound| one_more > bound) {
-                    self.edges.shut_by_bytes.shut();
-                }
-            }
-            _ => {}
+    /// Notes that an enqueue does not fit by this bound of the queue. If not one more job fits, the queue is shut until
+    /// it is below its resume threshold.
+    pub(super) fn refuses(&mut self, unit: BoundUnit, held: HeldCount) {
+        let usage = self.usages(held).find(|usage| usage.unit == unit);
+        if usage.is_some_and(|usage| usage.room(self.size_of_one(usage, held)).is_none()) {
+            self.edges.latch(unit).shut();
         }
     }
-}
-
-/// How long the jobs of a queue are on average.
-fn average(bytes: u64, depth: u64) -> u64 {
-    (bytes / depth.max(1)).max(1)
-}
-
-fn never(full: &Option<Full>) -> bool {
-    full.as_ref().is_some_and(|full| !full.ever)
 }

@@ -290,15 +290,9 @@ mod tests {
             stamp: Timestamp(1),
         };
         let mut wants = vec![Want {
-            queue: "q".into(),
-            bounds: pressure.bounds("q").unwrap(),
             jobs: 1,
             sizes: vec![1],
-            keys: Vec::new(),
-            tenants: Vec::new(),
-            droppable: Vec::new(),
-            paused: false,
-            gone: 0,
+            ..Want::nothing("q", pressure.bounds("q").unwrap())
         }];
         assert!(matches!(pressure.ask(&mut wants, now), Admission::Look(_)));
         let fleet = Fleet { held: 0, number: 5 };

@@ -169,15 +169,7 @@ mod tests {
             for (queue, tenant) in jobs {
                 let name = format!("q{queue}");
                 let want = wants.entry(*queue).or_insert_with(|| Want {
-                    bounds: self.pressure.bounds(&name).unwrap(),
-                    queue: name.into(),
-                    jobs: 0,
-                    sizes: Vec::new(),
-                    keys: Vec::new(),
-                    tenants: Vec::new(),
-                    droppable: Vec::new(),
-                    paused: false,
-                    gone: 0,
+                    ..Want::nothing(&name, self.pressure.bounds(&name).unwrap())
                 });
                 want.jobs += 1;
                 want.sizes.push(1);

@@ -42,8 +42,31 @@ pub struct Want {
 }
 
 impl Want {
+    /// No job of this queue yet.
+    pub fn nothing(queue: &str, bounds: Arc<Bounds>) -> Want {
+        Want {
+            queue: Arc::from(queue),
+            bounds,
+            jobs: 0,
+            sizes: Vec::new(),
+            keys: Vec::new(),
+            tenants: Vec::new(),
+            droppable: Vec::new(),
+            paused: false,
+            gone: 0,
+        }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
+    }
+
+    /// How much it wants, in this unit.
+    pub(super) fn amount(&self, unit: BoundUnit) -> u64 {
+        match unit {
+            BoundUnit::Jobs => self.jobs,
+            BoundUnit::Bytes => self.bytes(),
+        }
     }
 }
 
@@ -101,10 +124,8 @@ pub struct Full {
     pub depth: u64,
     /// The bound.
     pub bound: u64,
-    /// How much more of it the enqueue wants; 0 where that is not how it is met.
+    /// How much of it the enqueue wants.
     pub wanted: u64,
-    /// What these numbers count.
-    pub unit: BoundUnit,
     /// Where the queue was full and is shut since: when it accepts again.
     pub resumes: Option<Resumes>,
     /// What the queue does.
@@ -113,18 +134,34 @@ pub struct Full {
     pub after: Option<Duration>,
     /// Jobs that leave in a second, as measured.
     pub drain: Option<f64>,
-    /// Whether it could ever fit.
-    pub ever: bool,
     /// The key or the tenant whose bound was met.
     pub key: Option<Arc<str>>,
 }
 
 impl Full {
+    /// Whether it could ever fit.
+    pub fn may_ever_fit(&self) -> bool {
+        self.wanted <= self.bound
+    }
+
+    /// What its numbers count.
+    pub fn unit(&self) -> BoundUnit {
+        match self.met {
+            BoundMet::Bytes => BoundUnit::Bytes,
+            _ => BoundUnit::Jobs,
+        }
+    }
+
+    /// Whether other jobs that leave the queue make room for it.
+    pub(super) fn is_of_queue(&self) -> bool {
+        matches!(self.met, BoundMet::Depth | BoundMet::Bytes)
+    }
+
     /// The rank among several bounds that are met, of which the highest is told: what could never fit, then what
     /// does not wait, then what takes longest.
     pub(super) fn rank(&self) -> (bool, bool, Option<Duration>) {
         (
-            !self.ever,
+            !self.may_ever_fit(),
             self.strategy != OverflowStrategy::Block,
             self.after,
         )
@@ -146,6 +183,11 @@ impl BoundUsage {
     /// The fraction that is used: 1 where the bound is met, and more where it is passed.
     pub(super) fn share(self) -> f64 {
         self.used as f64 / self.bound as f64
+    }
+
+    /// The places that are left after so much more; `None`: it does not fit.
+    pub(super) fn room(self, wanted: u64) -> Option<u64> {
+        self.bound.checked_sub(self.used + wanted)
     }
 }
 

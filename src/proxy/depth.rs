@@ -4,6 +4,7 @@ pub(super) mod share;
 pub(super) mod told;
 
 use std::collections::{HashMap, HashSet};
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::log::cut;
 use crate::pressure::{
-    Bounds, Edge, Level, LookKind, Looking, Mark, Now, StatsTold, TakenTo, Untold,
+    Bounds, Edge, LaterState, Level, LookKind, Looking, Mark, Now, StatsTold, TakenTo, Untold,
 };
 use crate::store::{LedgerExt, Row};
 use crate::tick;
@@ -134,44 +135,35 @@ pub(super) fn made_room(sidecar: &Sidecar) {
 
 /// Notes how many jobs of each queue a FETCH got.
 pub(super) fn fetched(sidecar: &Sidecar, jobs: &[(Arc<str>, u64)], sent: Mark, to: TakenTo) {
+    let pressure = &sidecar.admit.pressure;
     for (queue, jobs) in jobs {
-        sidecar
-            .admit
-            .pressure
-            .left(queue, *jobs, sent, to, now(sidecar));
+        pressure.left(queue, *jobs, sent, to, now(sidecar));
     }
 }
 
-/// Notes that jobs were claimed: they wait for no further attempt.
-pub(super) fn given_again(sidecar: &Sidecar, held: &[crate::hold::Held]) {
-    if sidecar.admit.pressure.any_retries() {
-        for held in held {
-            let (queue, job) = (&held.claimed.queue, &held.claimed.job);
-            sidecar.admit.pressure.given_again(queue, job);
+/// Notes that a job was given to us: it waits for no time any more.
+fn given(sidecar: &Sidecar, queue: &str, job: &str) {
+    let pressure = &sidecar.admit.pressure;
+    if pressure.any_later() {
+        pressure.waits_no_longer(queue, job, sidecar.store.now());
+    }
+}
+
+/// Notes that jobs were claimed. Returns how many of them are of each bounded queue.
+pub(super) fn claimed(sidecar: &Sidecar, held: &[crate::hold::Held]) -> Vec<(Arc<str>, u64)> {
+    let pressure = &sidecar.admit.pressure;
+    let mut counts: HashMap<&Arc<str>, u64> = HashMap::new();
+    for held in held {
+        let queue = &held.claimed.queue;
+        if pressure.bounds_any(slice::from_ref(queue)) {
+            given(sidecar, queue, &held.claimed.job);
+            *counts.entry(queue).or_default() += 1;
         }
     }
-}
-
-/// How many of these jobs are of each queue; empty if none of the queues is bounded.
-pub(super) fn by_queue(sidecar: &Sidecar, held: &[crate::hold::Held]) -> Vec<(Arc<str>, u64)> {
-    let bounded = |run: &[crate::hold::Held]| {
-        let queue = run.first().map(|held| &held.claimed.queue);
-        queue.is_some_and(|queue| {
-            sidecar
-                .admit
-                .pressure
-                .bounds_any(std::slice::from_ref(queue))
-        })
-    };
-    let mut runs = held.chunk_by(|a, b| a.claimed.queue == b.claimed.queue);
-    if !runs.any(bounded) {
-        return Vec::new();
-    }
-    let mut counts: HashMap<Arc<str>, u64> = HashMap::new();
-    for held in held {
-        *counts.entry(Arc::clone(&held.claimed.queue)).or_default() += 1;
-    }
-    counts.into_iter().collect()
+    let counts = counts.into_iter();
+    counts
+        .map(|(queue, jobs)| (Arc::clone(queue), jobs))
+        .collect()
 }
 
 /// Notes the jobs in a reply to a FETCH that passes as it is.
@@ -182,7 +174,8 @@ pub(super) fn passed(
     asked: usize,
     sent: Mark,
 ) {
-    if reply.status != StatusCode::OK || !sidecar.admit.pressure.bounds_any(queues) {
+    let pressure = &sidecar.admit.pressure;
+    if reply.status != StatusCode::OK || !pressure.bounds_any(queues) {
         return;
     }
     let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
@@ -204,21 +197,12 @@ pub(super) fn passed(
             }
         };
         gone(sidecar, &queue, job);
-        if sidecar.admit.pressure.any_retries()
-            && let Some(id) = job.text_of("id")
-        {
-            sidecar.admit.pressure.given_again(&queue, &id);
-        }
         *counts.entry(queue).or_default() += 1;
     }
-    for (queue, jobs) in counts {
-        sidecar
-            .admit
-            .pressure
-            .left(&queue, jobs, sent, TakenTo::Worker, now(sidecar));
-    }
+    let counts: Vec<_> = counts.into_iter().collect();
+    fetched(sidecar, &counts, sent, TakenTo::Worker);
     if let ([only], true) = (queues, came < asked) {
-        sidecar.admit.pressure.ran_dry(only, sent, now(sidecar));
+        pressure.ran_dry(only, sent, now(sidecar));
     }
 }
 
@@ -243,12 +227,14 @@ pub(super) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, row: Option<&Ro
     let Some(queue) = queue.filter(|_| sidecar.admit.pressure.any()) else {
         return;
     };
+    let pressure = &sidecar.admit.pressure;
     match state.as_deref() {
-        Some("available") => sidecar.admit.pressure.came(queue, None),
+        Some("available") => pressure.came(queue),
         Some("retryable" | "scheduled") => {
             let at = text("next_attempt_at").and_then(|at| moment(&at));
             let at = at.unwrap_or_else(|| sidecar.store.now());
-            sidecar.admit.pressure.came(queue, Some((id, at)));
+            pressure.came(queue);
+            pressure.waits_until(queue, id, LaterState::Retryable, at);
         }
         _ => {}
     }
@@ -256,19 +242,15 @@ pub(super) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, row: Option<&Ro
 
 /// Notes that a job was made available by hand: it waited for its next attempt, or had ended.
 pub(super) fn revived(sidecar: &Sidecar, reply: &Reply, id: &str) {
-    if !reply.status.is_success() || !sidecar.admit.pressure.any() {
+    let pressure = &sidecar.admit.pressure;
+    if !reply.status.is_success() || !pressure.any() {
         return;
     }
-    let Some(job) = job_in(&reply.body) else {
-        return;
-    };
-    if let Some(queue) = mirror::queue(job)
-        && !sidecar
-            .admit
-            .pressure
-            .unretried(&queue, id, sidecar.store.now())
+    let queue = job_in(&reply.body).and_then(mirror::queue);
+    if let Some(queue) = queue
+        && !pressure.waits_no_longer(&queue, id, sidecar.store.now())
     {
-        sidecar.admit.pressure.came(&queue, None);
+        pressure.came(&queue);
     }
 }
 
@@ -281,60 +263,36 @@ pub(super) fn cancelled(sidecar: &Sidecar, reply: &Reply, sent: Option<Mark>) {
     let Some(job) = job_in(&reply.body) else {
         return;
     };
-    sidecar
-        .control
-        .named
-        .left(job.text_of("id").as_deref().into_iter());
-    let Some(queue) = mirror::queue(job).filter(|_| sidecar.admit.pressure.any()) else {
+    let id = job.text_of("id");
+    let named = &sidecar.control.named;
+    named.left(id.as_deref().into_iter());
+    let pressure = &sidecar.admit.pressure;
+    let Some(queue) = mirror::queue(job).filter(|_| pressure.any()) else {
         return;
     };
+    let waited = pressure.waits_no_longer(&queue, &id.unwrap_or_default(), sidecar.store.now());
     let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-    let retried = || {
-        let id = job.text_of("id");
-        id.is_some_and(|id| {
-            sidecar
-                .admit
-                .pressure
-                .unretried(&queue, &id, sidecar.store.now())
-        })
-    };
-    match sent {
-        Some(sent) if started => {
-            if retried() {
-                sidecar
-                    .admit
-                    .pressure
-                    .left(&queue, 1, sent, TakenTo::Worker, now(sidecar));
-            }
-            return;
-        }
-        Some(sent) => {
-            sidecar
-                .admit
-                .pressure
-                .left(&queue, 1, sent, TakenTo::Worker, now(sidecar));
-            if let Some(due) = job.text_of("scheduled_at").and_then(|at| moment(&at)) {
-                sidecar.admit.pressure.unscheduled(&queue, due);
-            }
-        }
-        None => {}
+    if let Some(sent) = sent.filter(|_| waited || !started) {
+        pressure.left(&queue, 1, sent, TakenTo::Worker, now(sidecar));
     }
-    gone(sidecar, &queue, job);
+    if sent.is_none() || !started {
+        gone(sidecar, &queue, job);
+    }
 }
 
 /// Notes that a held job has ended without a worker.
 pub(super) fn held_is_over(sidecar: &Sidecar, queue: &str, job: &str) {
-    if sidecar.admit.pressure.is_keyed(queue) {
-        sidecar.admit.pressure.gone(queue, job, now(sidecar));
+    let pressure = &sidecar.admit.pressure;
+    if pressure.is_keyed(queue) {
+        pressure.gone(queue, job, now(sidecar));
     }
 }
 
-/// Notes that this job waits no longer, where a queue tells its jobs apart.
+/// Notes that this job is in its queue no longer.
 fn gone(sidecar: &Sidecar, queue: &str, job: Json<'_>) {
-    if sidecar.admit.pressure.is_keyed(queue)
-        && let Some(id) = job.text_of("id")
-    {
-        sidecar.admit.pressure.gone(queue, &id, now(sidecar));
+    if let Some(id) = job.text_of("id") {
+        given(sidecar, queue, &id);
+        held_is_over(sidecar, queue, &id);
     }
 }
 
@@ -365,10 +323,12 @@ pub(super) fn note_scheduled(sidecar: &Sidecar, reply: &Reply) {
     let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
     let each = jobs.chain(whole.get_exact("job"));
     for job in each.filter(|job| job.says("state", "scheduled")) {
-        if let Some(due) = job.text_of("scheduled_at").and_then(|at| moment(&at)) {
+        let due = job.text_of("scheduled_at").and_then(|at| moment(&at));
+        if let (Some(due), Some(id)) = (due, job.text_of("id")) {
             let queue = mirror::queue(job);
             let queue = queue.as_deref().unwrap_or("default");
-            sidecar.admit.pressure.scheduled(queue, due);
+            let pressure = &sidecar.admit.pressure;
+            pressure.waits_until(queue, &id, LaterState::Scheduled, due);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::fetch::enqueued;
 use super::mirror::{self, Forgotten};
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
-use super::{DEPTH, Proxy, Sidecar, refuse};
+use super::{Proxy, Sidecar, refuse};
 use crate::store::LedgerExt;
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use crate::boxed::boxed;
 use crate::json::{self, Json, Kind, Splice};
 use crate::limit::Space;
 use crate::metrics::Counted;
-use crate::policy::job::{filed, meta_of};
+use crate::policy::job::meta_of;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::Places;
 use crate::upstream::Call;
-use sent::{VISIBILITY, unreadable};
+use sent::{SentJob, VISIBILITY};
 
 /// The kind of body of an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,25 +42,6 @@ pub(super) enum Sends {
     Templates,
 }
 
-/// Why an enqueue is not sent on.
-enum Unsendable {
-    /// What a job brings is wrong.
-    Brings(FieldError),
-    /// Backends read it in different ways.
-    Unclear(Fault),
-}
-
-/// 400: nobody knows which `options` of a job, or which queue in them, count.
-pub(super) fn ambiguous(at: &str) -> Fault {
-    let why = "is there several times, or says its queue several times: say everything in one";
-    Fault::field(&format!("{at}options"), why)
-}
-
-/// 400: nobody knows which list of jobs counts.
-pub(super) fn several_batches() -> Fault {
-    Fault::field("jobs", "is there several times: say everything in one")
-}
-
 /// Answers one enqueue of a job, of a batch, or of templates of jobs.
 pub(super) async fn enqueue(
     proxy: &Proxy,
@@ -69,55 +50,42 @@ pub(super) async fn enqueue(
     sends: Sends,
 ) -> Response<Body> {
     let sidecar = &proxy.sidecar;
-    let bounded = sends != Sends::Templates && sidecar.admit.pressure.any();
-    let read = (bounded && sends == Sends::Job).then(|| sent::read_job(&body));
-    let job = match read {
-        Some(Err(error)) => match unreadable(&body, error) {
-            Some(fault) => return refuse(&parts, fault),
-            None => None,
-        },
-        None => None,
-        Some(Ok(job)) if job.ambiguous => return refuse(&parts, ambiguous("")),
-        Some(Ok(job)) => Some(job),
-    };
+    // A template is no job that waits.
+    let are_jobs = sends != Sends::Templates;
+    let bounded = are_jobs && sidecar.admit.pressure.any();
     let policies = Arc::clone(&sidecar.live().policies);
-    let brings = || match &job {
-        Some(job) => job.brings,
-        None => sent::may_name(&body, mirror::NEEDLE),
-    };
-    let has_visibility = || match &job {
-        Some(job) => job.has_visibility,
-        None => sent::may_name(&body, VISIBILITY),
-    };
-    let is_flat = || match &job {
-        Some(job) => job.flat,
-        None => sent::may_have_flat(&body, sends),
-    };
     let limits = !policies.is_empty() || sidecar.store.overrides().any(Space::Queue);
     // Where the mirror is believed, it is ours.
     let mirrors = policies.accept() != Accept::Ignore || limits || bounded;
-    let matters = (mirrors && brings())
-        || (limits && (policies.rejects() || has_visibility()))
-        || ((limits || bounded) && is_flat());
-    let prepared = match matters {
-        true => prepared(proxy, &parts, &body, sends, &policies),
-        false => Ok((body.clone(), Vec::new())),
+    let brings = (mirrors && sent::may_name(&body, mirror::NEEDLE))
+        || (limits && (policies.rejects() || sent::may_name(&body, VISIBILITY)));
+    let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
+    let read = match bounded || brings || may_be_flat {
+        true => sent::read_jobs(&body, sends),
+        false => Ok(None),
     };
-    let (prepared, brought) = match prepared {
-        // A template is no job that waits.
-        Ok((body, _)) if sends == Sends::Templates => (body, Vec::new()),
-        Ok(prepared) => prepared,
-        Err(Unsendable::Brings(error)) => {
-            sidecar.metrics.count(Counted::PolicyRefused);
-            return refuse(&parts, Fault::field(&error.field, &error.message));
-        }
-        Err(Unsendable::Unclear(fault)) => return refuse(&parts, fault),
+    let jobs = match read {
+        Ok(jobs) => jobs.unwrap_or_default(),
+        Err(fault) if bounded || brings => return refuse(&parts, fault),
+        // Nothing looks at it.
+        Err(_) => Vec::new(),
+    };
+    let matters = brings || (may_be_flat && jobs.iter().any(|job| job.is_flat));
+    let (prepared, brought) = match matters {
+        true => match prepared(proxy, &parts, &body, &jobs, &policies) {
+            Ok((body, brought)) => (body, if are_jobs { brought } else { Vec::new() }),
+            Err(error) => {
+                sidecar.metrics.count(Counted::PolicyRefused);
+                return refuse(&parts, Fault::field(&error.field, &error.message));
+            }
+        },
+        false => (body.clone(), Vec::new()),
     };
     drop(policies);
     // Last: for what is refused no old job is dropped.
     let mut places = None;
     if bounded {
-        match admit::admit(proxy, &parts, &body, sends, job.as_ref()).await {
+        match admit::admit(proxy, &parts, &jobs).await {
             Ok(found) => places = found,
             Err(fault) => return refuse(&parts, fault),
         }
@@ -198,37 +166,21 @@ fn enqueue_call(proxy: &Proxy, parts: &mut Parts, body: Bytes) -> Call {
     }
 }
 
-/// The body with every job's mirror in it, and the limits that its jobs name. What is JSON to nobody goes on as it
-/// came: the backend will say what is wrong with it.
+/// The body with every job's mirror in it, and the limits that its jobs name.
 fn prepared(
     proxy: &Proxy,
     parts: &Parts,
     body: &Bytes,
-    sends: Sends,
+    jobs: &[SentJob<'_>],
     policies: &PolicySet,
-) -> Result<(Bytes, Vec<Option<Brought>>), Unsendable> {
-    let whole = match Json::parse(body, DEPTH) {
-        Ok(whole) => whole,
-        Err(error) => {
-            let unread = unreadable(body, error).map(Unsendable::Unclear);
-            return unread.map_or_else(|| Ok((body.clone(), Vec::new())), Err);
-        }
-    };
-    if sends == Sends::Batch && sent::has_several(whole, "jobs") {
-        return Err(Unsendable::Unclear(several_batches()));
-    }
+) -> Result<(Bytes, Vec<Option<Brought>>), FieldError> {
     let mut splice = Splice::new();
     let mut all = Vec::new();
-    for (at, job) in jobs_in(whole, sends) {
-        if sent::is_ambiguous(job) {
-            return Err(Unsendable::Unclear(ambiguous(&at)));
-        }
-        let brought = prepare(proxy, parts, job, sends, policies, &mut splice);
-        all.push(brought.map_err(|error| {
-            Unsendable::Brings(FieldError {
-                field: format!("{at}{}", error.field),
-                ..error
-            })
+    for job in jobs {
+        let brought = prepare(proxy, parts, job, policies, &mut splice);
+        all.push(brought.map_err(|error| FieldError {
+            field: format!("{}{}", job.at, error.field),
+            ..error
         })?);
     }
     let body = match splice.is_empty() {
@@ -242,30 +194,28 @@ fn prepared(
 fn prepare(
     proxy: &Proxy,
     parts: &Parts,
-    job: Json<'_>,
-    sends: Sends,
+    job: &SentJob<'_>,
     policies: &PolicySet,
     splice: &mut Splice,
 ) -> Result<Option<Brought>, FieldError> {
-    let options = job.get("options");
-    let queue = filed(options.and_then(|options| options.get("queue")));
+    let (json, options, queue) = (job.json, job.options, &*job.queue);
     let sent = if policies.accept() != Accept::Ignore {
         unforward(options, splice);
-        let sent = policy::sent_policies(job)?;
+        let sent = policy::sent_policies(json)?;
         policies.too_many_windows(&sent).map_or(Ok(()), Err)?;
         sent
     } else {
         Vec::new()
     };
-    let meta = meta_of(job, options);
+    let meta = meta_of(json, options);
     if policies.rejects() {
-        let kind = job
+        let kind = json
             .get("type")
             .and_then(|kind| kind.text())
             .unwrap_or_default();
         let tenant = super::job::tenant(&parts.headers);
         let view = JobView {
-            queue: &queue,
+            queue,
             kind: &kind,
             meta,
             tenant: proxy.sidecar.live().trusted(tenant),
@@ -275,16 +225,15 @@ fn prepare(
     let visibility = options
         .and_then(|options| options.get(VISIBILITY))
         // What no limit touches is not touched.
-        .filter(|_| !sent.is_empty() || limits_queue(&proxy.sidecar, &queue, policies))
+        .filter(|_| !sent.is_empty() || limits_queue(&proxy.sidecar, queue, policies))
         .and_then(|ms| ms.int());
-    let is_flat = sends != Sends::Templates && sent::is_flat(job);
-    let watched = is_flat && watches(&proxy.sidecar, job, &queue, policies);
+    let watched = job.is_flat && watches(&proxy.sidecar, json, queue, policies);
     let forgotten = Forgotten {
         policy: forgotten(&sent),
         visibility_ms: visibility.filter(|ms| *ms > 0),
-        queue: (watched || (is_flat && !sent.is_empty())).then_some(&*queue),
+        queue: (watched || (job.is_flat && !sent.is_empty())).then_some(queue),
     };
-    write(job, meta, forgotten, splice);
+    write(json, meta, forgotten, splice);
     let brought = (!sent.is_empty()).then(|| Brought {
         queue: Arc::from(queue),
         limited: sent.into_iter().map(|sent| sent.policy).collect(),
@@ -306,15 +255,15 @@ fn watches(sidecar: &Sidecar, job: Json<'_>, filed: &str, policies: &PolicySet) 
     is_watched(filed) || named.is_some_and(|named| is_watched(&named))
 }
 
-/// The jobs of a body, each with what stands before its fields in messages.
-fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<(String, Json<'_>)> {
+/// The jobs of a body.
+fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<SentJob<'_>> {
     let mut found = Vec::new();
     match sends {
-        Sends::Job => found.push((String::new(), whole)),
+        Sends::Job => found.push(SentJob::read(String::new(), whole)),
         Sends::Batch => {
             let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
             let each = jobs.enumerate();
-            found.extend(each.map(|(nth, job)| (format!("jobs[{nth}]."), job)));
+            found.extend(each.map(|(nth, job)| SentJob::read(format!("jobs[{nth}]."), job)));
         }
         Sends::Templates => find_templates(whole, "", &mut found),
     }
@@ -322,14 +271,17 @@ fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<(String, Json<'_>)> {
 }
 
 /// Finds what has a `type` in `job_template`, `steps`, `jobs` and `callbacks`, and inside of those.
-/// No deeper than [`DEPTH`], as the text was parsed.
-fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<(String, Json<'a>)>) {
+/// No deeper than [`super::DEPTH`], as the text was parsed.
+fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<SentJob<'a>>) {
     let mut look = |template: Json<'a>, at: String| {
         if template
             .get("type")
             .is_some_and(|kind| kind.kind() == Kind::String)
         {
-            found.push((at.clone(), template));
+            found.push(SentJob {
+                is_flat: false,
+                ..SentJob::read(at.clone(), template)
+            });
         }
         find_templates(template, &at, found);
     };

@@ -158,9 +158,8 @@ async fn ask(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     let _turn = turn.lock().await;
     if backlogs.is_due(queue, Instant::now()) {
         let told = told::depth_told(proxy, queue, scope).await;
-        let stats = &proxy.sidecar.admit.stats;
         let available = match told {
-            StatsTold::Counts(counts) => stats.is_believed(counts).then_some(counts.available),
+            StatsTold::Counts(counts) => Some(counts.available),
             _ => None,
         };
         backlogs.note(queue, available, Instant::now());

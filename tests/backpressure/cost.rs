@@ -15,15 +15,10 @@ use tokio::time::Instant;
 /// What an enqueue of one job of each of these tenants wants of a queue.
 fn want(pressure: &Pressure, queue: &str, tenants: &[Arc<str>]) -> Want {
     Want {
-        queue: queue.into(),
-        bounds: pressure.bounds(queue).unwrap(),
         jobs: tenants.len() as u64,
         sizes: vec![100; tenants.len()],
-        keys: Vec::new(),
         tenants: tenants.to_vec(),
-        droppable: Vec::new(),
-        paused: false,
-        gone: 0,
+        ..Want::nothing(queue, pressure.bounds(queue).unwrap())
     }
 }
 

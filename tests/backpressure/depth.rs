@@ -227,15 +227,9 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
             stamp: Timestamp(1),
         };
         let mut wants = vec![Want {
-            queue: queue.into(),
-            bounds: pressure.bounds(queue).unwrap(),
             jobs: 1,
             sizes: vec![1],
-            keys: Vec::new(),
-            tenants: Vec::new(),
-            droppable: Vec::new(),
-            paused: false,
-            gone: 0,
+            ..Want::nothing(queue, pressure.bounds(queue).unwrap())
         }];
         let mut answer = pressure.ask(&mut wants, now);
         if let Admission::Look(_) = answer {
@@ -258,68 +252,6 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
         ));
     }
     assert!(!offer("full", 20_000, EnqueueOutcome::Stored), "two wait");
-}
-
-/// A backend that says 0 of every queue: a job that waits in an empty queue gives it away.
-#[tokio::test(start_paused = true)]
-async fn a_row_of_zeros_is_not_believed() {
-    let (_guard, log) = logged();
-    let (jobs, given) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (state, give) = (jobs.clone(), given.clone());
-    let answers = move |method: &Method, path: &str| match path {
-        "/ojs/v1/jobs" => (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned()),
-        "/ojs/v1/jobs/x" if method == Method::GET => {
-            let state = ["available", "active"][state.load(Ordering::SeqCst) as usize];
-            (
-                200,
-                format!(r#"{{"job":{{"id":"x","queue":"q","state":"{state}"}}}}"#),
-            )
-        }
-        "/ojs/v1/workers/fetch" => {
-            let jobs =
-                vec![r#"{"id":"x","type":"t","queue":"q"}"#; give.load(Ordering::SeqCst) as usize];
-            (200, format!(r#"{{"jobs":[{}]}}"#, jobs.join(",")))
-        }
-        _ => (
-            200,
-            r#"{"counts":{"available":0,"scheduled":0,"retryable":0}}"#.to_owned(),
-        ),
-    };
-    let (backend, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
-    // Elsewhere workers are fast: the queue is empty indeed.
-    jobs.store(1, Ordering::SeqCst);
-    for _ in 0..9 {
-        assert_eq!(client.offer("q").await.status, 201);
-        sleep(Duration::from_millis(110)).await;
-    }
-    // Now they are gone, and the backend's word does not change: the last of them waits.
-    jobs.store(0, Ordering::SeqCst);
-    for _ in 0..2 {
-        assert_eq!(client.offer("q").await.status, 201);
-        sleep(Duration::from_millis(110)).await;
-    }
-    full(&client.offer("q").await, "q", 3);
-    let stats = client.get("/ojs/v1/queues/q/stats").await.json();
-    assert_eq!(stats["stats"]["depth"], 3);
-    let looks = backend.asked(Method::GET, "/queues/q");
-    sleep(Duration::from_secs(20)).await;
-    full(&client.offer("q").await, "q", 3);
-    assert!(
-        backend.asked(Method::GET, "/queues/q") <= looks + 1,
-        "it is not worth asking"
-    );
-    // Seen jobs make room, and a FETCH that finds nothing makes all of it.
-    given.store(2, Ordering::SeqCst);
-    assert_eq!(client.fetch("q", 2).await.len(), 2);
-    for _ in 0..2 {
-        assert_eq!(client.offer("q").await.status, 201);
-    }
-    full(&client.offer("q").await, "q", 3);
-    given.store(0, Ordering::SeqCst);
-    assert!(client.fetch("q", 2).await.is_empty());
-    assert_eq!(client.offer("q").await.status, 201);
-    sidecar.stop().await;
-    warned_once(&log, "the backend's statistics say that a queue is empty");
 }
 
 /// EXT-BP-004 and 7.2 of the wire: `stats` stands beside what the backend says, which stays.
@@ -509,20 +441,27 @@ async fn what_can_never_fit_is_no_matter_of_the_backend() {
 /// On a backend that does not tell what is scheduled, a job that was cancelled before its time counts no more.
 #[tokio::test(start_paused = true)]
 async fn what_was_cancelled_before_its_time_is_gone() {
-    let job = |state: &str| {
+    let job = |id: &str, state: &str| {
         let job = json!({
-            "id": "x", "type": "t.x", "queue": "q", "state": state,
+            "id": id, "type": "t.x", "queue": "q", "state": state,
             "scheduled_at": "2026-02-02T04:00:00Z",
         });
         json!({ "job": job }).to_string()
     };
+    let enqueued = AtomicU64::new(0);
     let answers = move |method: &Method, path: &str| match path.contains("/queues/") {
         true => (
             200,
             r#"{"counts":{"available":0,"scheduled":0}}"#.to_owned(),
         ),
-        false if *method == Method::DELETE => (200, job("cancelled")),
-        false => (201, job("scheduled")),
+        false if *method == Method::DELETE => {
+            let id = path.rsplit('/').next().unwrap();
+            (200, job(id, "cancelled"))
+        }
+        false => {
+            let id = enqueued.fetch_add(1, Ordering::SeqCst).to_string();
+            (201, job(&id, "scheduled"))
+        }
     };
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 2\n";
     let (_, sidecar, client) = told(config, Duration::ZERO, answers).await;
@@ -531,9 +470,9 @@ async fn what_was_cancelled_before_its_time_is_gone() {
     }
     sleep(Duration::from_millis(200)).await;
     full(&client.offer("q").await, "q", 2);
-    for _ in 0..2 {
-        let path = "/ojs/v1/jobs/x";
-        let reply = client.send(Method::DELETE, path, &[], "").await;
+    for id in ["0", "1"] {
+        let path = format!("/ojs/v1/jobs/{id}");
+        let reply = client.send(Method::DELETE, &path, &[], "").await;
         assert_eq!(reply.status, 200);
     }
     sleep(Duration::from_millis(200)).await;

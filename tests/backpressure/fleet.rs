@@ -59,15 +59,9 @@ impl Node {
 
 fn want(pressure: &Pressure, jobs: u64) -> Want {
     Want {
-        queue: "q".into(),
-        bounds: pressure.bounds("q").unwrap(),
         jobs,
         sizes: vec![1; jobs as usize],
-        keys: Vec::new(),
-        tenants: Vec::new(),
-        droppable: Vec::new(),
-        paused: false,
-        gone: 0,
+        ..Want::nothing("q", pressure.bounds("q").unwrap())
     }
 }
 

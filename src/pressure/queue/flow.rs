@@ -8,7 +8,6 @@ use super::BoundedQueue;
 use crate::limit::Timestamp;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{LookFound, Mark};
-use crate::pressure::tells::Waits;
 use crate::pressure::want::{Now, Want};
 use crate::pressure::{Dropped, TakenTo};
 
@@ -18,7 +17,7 @@ const UNDROPPABLE: Duration = Duration::from_secs(1);
 impl BoundedQueue {
     /// Takes the places of an enqueue that fits.
     pub(in crate::pressure) fn reserve(&mut self, want: &Want, now: Now) {
-        self.just_looked = false;
+        self.looks.is_fresh = false;
         self.estimate.reserve(want.jobs);
         self.share.reserve(want.jobs);
         self.bytes.reserve(want.bytes());
@@ -93,45 +92,12 @@ impl BoundedQueue {
         }
     }
 
-    /// Notes that a job was stored that waits for `due`.
-    pub(in crate::pressure) fn schedules(&mut self, due: Timestamp) {
-        self.hidden.later += 1;
-        self.hidden.schedule(due);
-    }
-
-    /// Notes that a job that was to wait for `due` is gone.
-    pub(in crate::pressure) fn unschedules(&mut self, due: Timestamp) {
-        if self.hidden.unschedule(due) {
-            self.hidden.later = self.hidden.later.saturating_sub(1);
-        }
-    }
-
-    /// Notes that a job failed and is tried again from `due` on.
-    pub(in crate::pressure) fn retries(&mut self, job: &str, due: Timestamp) {
-        self.hidden.later += 1;
-        self.hidden.retry(job, due);
-    }
-
-    /// Notes that a job that had failed waits for no further attempt. `false`: it was not known to wait.
-    pub(in crate::pressure) fn unretries(&mut self, job: &str, now: Timestamp) -> bool {
-        let waited = self.hidden.unretry(job, now);
-        self.hidden.later = self.hidden.later.saturating_sub(u64::from(waited));
-        waited
-    }
-
-    /// The jobs that are known to wait for a time, scheduled and retryable.
-    pub(in crate::pressure) fn waits(&mut self, now: Now) -> [Waits; 2] {
-        self.hidden(now);
-        self.hidden.waits(now.stamp)
-    }
-
-    /// How many are known to wait for a time, scheduled and retryable.
-    pub(in crate::pressure) fn hidden(&mut self, now: Now) -> (u64, u64) {
-        let waiting = self.hidden.waiting(now.stamp);
+    /// Forgets jobs that wait for their time no more.
+    pub(in crate::pressure) fn forget_due(&mut self, now: Now) {
+        let waiting = self.later.waiting(now.stamp);
         if !self.estimate.is_told() {
-            self.hidden.later = waiting.0 + waiting.1;
+            self.later.count = waiting;
         }
-        waiting
     }
 
     /// Notes that a held job went to a worker.
@@ -149,8 +115,8 @@ impl BoundedQueue {
             // That an empty queue gave nothing up tells nothing of a full one.
             self.undroppable = None;
         }
-        self.just_looked = true;
-        self.hidden.later = counts.later() + found.hidden;
+        self.looks.is_fresh = true;
+        self.later.count = counts.later() + found.hidden;
         let before = self.estimate.depth(held);
         let gone = self.estimate.told(found, now, mark);
         self.drain.note(gone, now);

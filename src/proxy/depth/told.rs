@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::json::{Json, Kind, Splice, quote};
-use crate::log::cut;
 use crate::pressure::{Away, Bounds, Counts, StatsTold};
-use crate::proxy::calls::{self, job_in};
+use crate::proxy::calls;
 use crate::proxy::load::Seldom;
 use crate::proxy::{Proxy, REPLY_DEPTH, mirror};
 use crate::upstream::{Reply, UpstreamError};
@@ -25,12 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(in crate::proxy) struct BackendStats {
     /// There are none under `/ojs/v1/admin`.
     plain_only: AtomicBool,
-    /// A queue was said to hold something: they are no row of zeros.
-    count: AtomicBool,
-    /// A queue was said to be empty while a job waited in it, and nothing was ever said to hold one.
-    lie: AtomicBool,
-    /// The last reply to an enqueue into one bounded queue, until it is known that they count.
-    stored: Mutex<Option<(Arc<str>, Bytes)>>,
     /// The last 401 or 403 to a question of ours, else 0.
     pub(super) refused: AtomicU16,
     /// What was warned of.
@@ -72,35 +64,6 @@ impl Failing {
     }
 }
 
-impl BackendStats {
-    /// Keeps the reply to an enqueue: should the backend say that the queue is empty, its job tells.
-    pub(in crate::proxy) fn keep(&self, queue: &Arc<str>, reply: &Reply) {
-        if !self.count.load(Ordering::Relaxed) {
-            let kept = (Arc::clone(queue), reply.body.clone());
-            *self.stored.lock() = Some(kept);
-        }
-    }
-
-    /// The reply to the last enqueue, if it was into this queue.
-    fn kept(&self, queue: &str) -> Option<Bytes> {
-        let stored = self.stored.lock();
-        let kept = stored.as_ref().filter(|(name, _)| **name == *queue);
-        kept.map(|(_, body)| body.clone())
-    }
-
-    /// Whether these numbers are believed: zeros are, once the backend was seen to count.
-    pub(in crate::proxy) fn is_believed(&self, counts: Counts) -> bool {
-        counts != Counts::default() || self.count.load(Ordering::Relaxed)
-    }
-
-    fn counts(&self) {
-        if !self.count.swap(true, Ordering::Relaxed) {
-            self.lie.store(false, Ordering::Relaxed);
-            *self.stored.lock() = None;
-        }
-    }
-}
-
 /// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
 /// there already. What they leave out is known from the last look, which is made anew where it is due.
 /// `None`: they stay as they are.
@@ -125,8 +88,7 @@ pub(in crate::proxy) async fn with_depth(
     }
     let level = super::tell_level(sidecar, queue);
     let told = counts.total();
-    let lies = told == 0 && sidecar.admit.stats.lie.load(Ordering::Relaxed);
-    let ours = level.as_ref().filter(|_| !tells_all || lies);
+    let ours = level.as_ref().filter(|_| !tells_all);
     let depth = ours.map_or(told, |level| level.depth.max(told));
     let bytes = level.as_ref().map_or(0, |level| level.bytes);
     let mut splice = Splice::new();
@@ -157,56 +119,9 @@ fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'stati
     members
 }
 
-/// A queue's numbers, if they are believed. Some backends say 0 of every queue: a job that waits in such an empty
-/// queue gives them away.
-pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64) -> StatsTold {
-    let stats = &proxy.sidecar.admit.stats;
-    // What was stored before the question is in the answer.
-    let stored = stats.kept(queue);
-    let told = depth_asked(proxy, queue, scope).await;
-    match told {
-        StatsTold::Counts(counts) if counts.total() > 0 => {
-            stats.counts();
-            return told;
-        }
-        StatsTold::Counts(_) if !stats.count.load(Ordering::Relaxed) => {}
-        _ => return told,
-    }
-    if stats.lie.load(Ordering::Relaxed) {
-        return StatsTold::Lie;
-    }
-    let waits = match stored {
-        Some(reply) if proxy.sidecar.admit.pressure.believes_any(queue) => {
-            still_waits(proxy, &reply, queue, scope).await
-        }
-        _ => None,
-    };
-    let Some(job) = waits else { return told };
-    stats.lie.store(true, Ordering::Relaxed);
-    if !stats.warned.swap(true, Ordering::Relaxed) {
-        tracing::warn!(
-            queue,
-            job = &*cut(&job),
-            "the backend's statistics say that a queue is empty in which a job waits: the depth of \
-             bounded queues is what passes through here"
-        );
-    }
-    StatsTold::Lie
-}
-
-/// The last job in the reply to an enqueue, if it waits in this queue and no worker ever had it.
-async fn still_waits(proxy: &Proxy, reply: &[u8], queue: &str, scope: u64) -> Option<Box<str>> {
-    let (_, id) = super::stored_ids(reply).pop()?;
-    let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(&id));
-    let reply = asked(proxy, target, scope).await.ok()?;
-    let job = job_in(&reply.body)?;
-    let started = job.get_exact("started_at").is_some_and(|at| !at.is_null());
-    (waits_in(job, queue) && !started).then_some(id)
-}
-
 /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
 /// statistics.
-async fn depth_asked(proxy: &Proxy, queue: &str, scope: u64) -> StatsTold {
+pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64) -> StatsTold {
     let stats = &proxy.sidecar.admit.stats;
     let name = crate::ojs::encoded(queue);
     let mut absent = None;

@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, sleep_until};
 
 use super::full::depth_headers;
-use super::sent::{SentJob, has_several, is_ambiguous, unreadable};
-use super::{Sends, ambiguous, several_batches};
-use crate::json::Json;
+use super::sent::SentJob;
 use crate::limit::Key;
-use crate::policy::job::{filed, meta_of, queue_of};
+use crate::policy::job::meta_of;
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
@@ -25,7 +22,7 @@ use crate::pressure::{
 use crate::proxy::depth::{self, AT_ONCE};
 use crate::proxy::enqueue::{full, overflow};
 use crate::proxy::respond::Fault;
-use crate::proxy::{DEPTH, Proxy, Sidecar};
+use crate::proxy::{Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
@@ -45,25 +42,19 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) async fn admit(
     proxy: &Proxy,
     parts: &Parts,
-    body: &Bytes,
-    sends: Sends,
-    job: Option<&SentJob<'_>>,
+    jobs: &[SentJob<'_>],
 ) -> Result<Option<Places>, Fault> {
-    let mut wants = wants(&proxy.sidecar, parts, body, job)?;
+    let mut wants = wants(&proxy.sidecar, parts, jobs)?;
     if wants.is_empty() {
         return Ok(None);
     }
     let patience = block_timeout(parts)?;
-    match proxy
-        .sidecar
-        .admit
-        .pressure
-        .ask(&mut wants, depth::now(&proxy.sidecar))
-    {
+    let pressure = &proxy.sidecar.admit.pressure;
+    match pressure.ask(&mut wants, depth::now(&proxy.sidecar)) {
         Admission::Go(places) => Ok(Some(places)),
         // Mostly it fits at once: what else there is takes room of its own.
         answer => {
-            let later = admit_later(proxy, parts, body, sends, wants, patience, answer);
+            let later = admit_later(proxy, parts, jobs, wants, patience, answer);
             let mut places = Box::pin(later).await?;
             places.looked = true;
             Ok(Some(places))
@@ -75,8 +66,7 @@ pub(super) async fn admit(
 async fn admit_later(
     proxy: &Proxy,
     parts: &Parts,
-    body: &Bytes,
-    sends: Sends,
+    jobs: &[SentJob<'_>],
     mut wants: Vec<Want>,
     patience: Duration,
     mut answer: Admission,
@@ -91,7 +81,7 @@ async fn admit_later(
             Admission::Away(away) => return Err(unasked(away)),
             Admission::Look(looks) => depth::see(proxy, looks, scope()).await,
             Admission::Full(full)
-                if full.met == BoundMet::Tenant && full.ever && !looked_for_tenant =>
+                if full.met == BoundMet::Tenant && full.may_ever_fit() && !looked_for_tenant =>
             {
                 looked_for_tenant = true;
                 depth::see(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
@@ -100,18 +90,21 @@ async fn admit_later(
                 turn = overflow::drop_oldest(proxy, &mut wants, &queue, scope()).await;
             }
             Admission::Full(full) => {
-                let blocks = full.strategy == OverflowStrategy::Block && full.ever;
+                let blocks = full.strategy == OverflowStrategy::Block && full.may_ever_fit();
                 let longest = longest_wait(&wants).min(patience);
                 if !blocks || longest.is_zero() || full.met == BoundMet::Rate {
-                    return Err(full::full(&proxy.sidecar, &full, body, sends));
+                    return Err(full::full(&proxy.sidecar, &full, jobs));
                 }
                 let until = Instant::now() + longest;
                 let places = blocked(proxy, wants, scope(), until, full).await;
-                return places.map_err(|full| full::full(&proxy.sidecar, &full, body, sends));
+                return places.map_err(|full| full::full(&proxy.sidecar, &full, jobs));
             }
         }
-        let pressure = &proxy.sidecar.admit.pressure;
-        answer = pressure.ask_again(turn, &mut wants, depth::now(&proxy.sidecar));
+        let now = depth::now(&proxy.sidecar);
+        answer = match turn {
+            Some(turn) => turn.ask_again(&mut wants, now),
+            None => proxy.sidecar.admit.pressure.ask(&mut wants, now),
+        };
     }
 }
 
@@ -200,63 +193,38 @@ fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<Looking> {
     })
 }
 
-/// The places that an enqueue of a job, or of a batch, wants in bounded queues, by name. None of a body that is
-/// JSON to nobody: the backend refuses it.
-fn wants(
-    sidecar: &Sidecar,
-    parts: &Parts,
-    body: &[u8],
-    job: Option<&SentJob<'_>>,
-) -> Result<Vec<Want>, Fault> {
+/// The places that the jobs of an enqueue want in bounded queues, by name.
+fn wants(sidecar: &Sidecar, parts: &Parts, jobs: &[SentJob<'_>]) -> Result<Vec<Want>, Fault> {
     let tenant = crate::proxy::job::tenant(&parts.headers);
     let tenant = sidecar.live().trusted(tenant);
-    if let Some(job) = job {
-        let queue = filed(job.queue);
-        check_name(&queue, || "options.queue".to_owned())?;
-        let want = want(sidecar, &queue, job.whole, tenant);
-        return Ok(want.into_iter().collect());
-    }
-    let whole = match Json::parse(body, DEPTH) {
-        Ok(whole) => whole,
-        Err(error) => return unreadable(body, error).map_or(Ok(Vec::new()), Err),
-    };
-    if has_several(whole, "jobs") {
-        return Err(several_batches());
-    }
-    let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
     let mut wants: BTreeMap<Arc<str>, Want> = BTreeMap::new();
-    for (nth, job) in jobs.enumerate() {
-        if is_ambiguous(job) {
-            return Err(ambiguous(&format!("jobs[{nth}].")));
+    for job in jobs {
+        // It is remembered.
+        if job.queue.len() > LONGEST_NAME {
+            let most = format!("must be at most {LONGEST_NAME} bytes long");
+            return Err(Fault::field(&format!("{}options.queue", job.at), &most));
         }
-        let queue = queue_of(job);
-        check_name(&queue, || format!("jobs[{nth}].options.queue"))?;
-        match wants.get_mut(&*queue) {
-            Some(want) => {
-                want.jobs += 1;
-                want.sizes.push(job.raw().len() as u64);
-                tell_apart(job, want, tenant);
-            }
-            None => {
-                let Some(want) = want(sidecar, &queue, job, tenant) else {
-                    continue;
-                };
-                if wants.len() == MOST_QUEUES {
-                    let most = format!(
-                        "must go into at most {MOST_QUEUES} queues with bounds; send the others in \
-                         another batch"
-                    );
-                    return Err(Fault::field("jobs", &most));
-                }
-                wants.insert(Arc::clone(&want.queue), want);
-            }
+        if let Some(want) = wants.get_mut(&*job.queue) {
+            add(job, want, tenant);
+            continue;
         }
+        let Some(mut want) = nothing_yet(sidecar, &job.queue) else {
+            continue;
+        };
+        if wants.len() == MOST_QUEUES {
+            let most = format!(
+                "must go into at most {MOST_QUEUES} queues with bounds; send the others in another batch"
+            );
+            return Err(Fault::field("jobs", &most));
+        }
+        add(job, &mut want, tenant);
+        wants.insert(Arc::clone(&want.queue), want);
     }
     Ok(wants.into_values().collect())
 }
 
-/// The place that one job wants.
-fn want(sidecar: &Sidecar, queue: &str, job: Json<'_>, tenant: Option<&str>) -> Option<Want> {
+/// What an enqueue wants of a queue before it has a job for it. `None`: the queue is not bounded.
+fn nothing_yet(sidecar: &Sidecar, queue: &str) -> Option<Want> {
     let bounds = sidecar.admit.pressure.bounds(queue);
     let has_own = bounds.as_ref().is_some_and(|bounds| bounds.has_own());
     if !has_own {
@@ -264,19 +232,10 @@ fn want(sidecar: &Sidecar, queue: &str, job: Json<'_>, tenant: Option<&str>) -> 
     }
     let bounds = bounds?;
     let drops = bounds.strategy == OverflowStrategy::DropOldest;
-    let mut want = Want {
-        queue: Arc::from(queue),
-        bounds,
-        jobs: 1,
-        sizes: vec![job.raw().len() as u64],
-        keys: Vec::new(),
-        tenants: Vec::new(),
-        droppable: Vec::new(),
+    Some(Want {
         paused: drops && sidecar.fetching.paused.has(queue),
-        gone: 0,
-    };
-    tell_apart(job, &mut want, tenant);
-    Some(want)
+        ..Want::nothing(queue, bounds)
+    })
 }
 
 /// Settles the places of an enqueue, and says in its reply how near its bounds are.
@@ -308,9 +267,6 @@ fn settle_places(sidecar: &Sidecar, places: Places, answer: &mut Result<Reply, U
         return;
     }
     depth::note_scheduled(sidecar, reply);
-    if let [(queue, _)] = &*levels {
-        sidecar.admit.stats.keep(queue, reply);
-    }
     let near = levels.iter().map(|(_, level)| level);
     let near = near.filter(|level| level.above);
     let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
@@ -325,26 +281,18 @@ fn settle_places(sidecar: &Sidecar, places: Places, answer: &mut Result<Reply, U
     }
 }
 
-/// Refuses a name that is too long to be remembered.
-fn check_name(queue: &str, field: impl FnOnce() -> String) -> Result<(), Fault> {
-    if queue.len() <= LONGEST_NAME {
-        return Ok(());
-    }
-    let most = format!("must be at most {LONGEST_NAME} bytes long");
-    Err(Fault::field(&field(), &most))
-}
-
-/// Notes the key and the tenant of a job, where its queue tells jobs apart.
-fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
+/// Adds the place that a job wants; its key and its tenant too, where its queue tells jobs apart.
+fn add(job: &SentJob<'_>, want: &mut Want, tenant: Option<&str>) {
+    want.jobs += 1;
+    want.sizes.push(job.json.raw().len() as u64);
     if !want.bounds.tells_apart() {
         return;
     }
-    let options = job.get("options");
-    let kind = job.get("type").and_then(|kind| kind.text());
+    let kind = job.json.get("type").and_then(|kind| kind.text());
     let view = JobView {
         queue: &want.queue,
         kind: kind.as_deref().unwrap_or_default(),
-        meta: meta_of(job, options),
+        meta: meta_of(job.json, job.options),
         tenant,
     };
     let key = want.bounds.per_key.as_ref().map(|keys| {
@@ -354,8 +302,8 @@ fn tell_apart(job: Json<'_>, want: &mut Want, tenant: Option<&str>) {
     let owner = want.bounds.tenants.then(|| owner_of(&view));
     let drops = want.bounds.strategy == OverflowStrategy::DropOldest;
     let priority = drops.then(|| {
-        let priority = options.and_then(|options| options.get("priority"));
-        let priority = priority.or(job.get("priority")).and_then(|p| p.int());
+        let priority = job.options.and_then(|options| options.get("priority"));
+        let priority = priority.or(job.json.get("priority")).and_then(|p| p.int());
         priority.unwrap_or(0)
     });
     want.keys.extend(key);

@@ -7,13 +7,11 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
-use super::Sends;
+use super::sent::SentJob;
 use crate::events::Value;
-use crate::json::Json;
-use crate::policy::job::queue_of;
 use crate::pressure::{BoundMet, Full, Resumes};
 use crate::proxy::respond::{Fault, More};
-use crate::proxy::{DEPTH, Sidecar, depth};
+use crate::proxy::{Sidecar, depth};
 
 const DEPTH_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-depth");
 const BOUND_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-bound");
@@ -30,7 +28,7 @@ const UNKNOWN: Duration = Duration::from_secs(5);
 const LONGEST_TYPE: usize = 128;
 
 /// The answer to an enqueue that does not fit.
-pub(super) fn full(sidecar: &Sidecar, full: &Full, body: &[u8], sends: Sends) -> Fault {
+pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Fault {
     sidecar.metrics.rejected(&full.queue);
     let said = sidecar.admit.pressure.says(full, Instant::now());
     if said.loud {
@@ -38,7 +36,7 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, body: &[u8], sends: Sends) ->
         tracing::warn!(queue, why, "an enqueue is refused");
     }
     if said.told && sidecar.events.heard() {
-        tell_rejected(sidecar, full, body, sends);
+        tell_rejected(sidecar, full, jobs);
     }
     let (used, bound) = (full.depth, full.bound);
     let code = code_of(full.met);
@@ -48,12 +46,12 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, body: &[u8], sends: Sends) ->
         .with("depth", used)
         .with("bound", bound)
         .with("strategy", full.strategy.as_str());
-    fault.retryable = full.ever;
-    if !full.ever {
+    fault.retryable = full.may_ever_fit();
+    if !full.may_ever_fit() {
         fault.hint =
             Some("send fewer or smaller jobs at once, or raise the bound: it never fits as it is");
     }
-    if let Some(unit) = full.unit.as_str() {
+    if let Some(unit) = full.unit().as_str() {
         fault = fault.with("unit", unit);
     }
     if let Some(resumes) = full.resumes {
@@ -110,22 +108,15 @@ fn rate_headers(sidecar: &Sidecar, full: &Full) -> Vec<(HeaderName, HeaderValue)
 /// that those who were refused together do not come back together.
 fn retry_after(sidecar: &Sidecar, full: &Full) -> u64 {
     // SDKs try again whatever they are told, and their callers wait for the error that long.
-    if !full.ever {
+    if !full.may_ever_fit() {
         return 1;
     }
     sidecar.admit.retry_after(full.after.unwrap_or(UNKNOWN))
 }
 
-fn tell_rejected(sidecar: &Sidecar, full: &Full, body: &[u8], sends: Sends) {
-    let whole = Json::parse(body, DEPTH).ok();
-    let job = whole.and_then(|whole| match sends {
-        Sends::Job => Some(whole),
-        _ => whole
-            .get("jobs")?
-            .items()
-            .find(|job| queue_of(*job) == *full.queue),
-    });
-    let kind = job.and_then(|job| job.get("type")?.text());
+fn tell_rejected(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) {
+    let job = jobs.iter().find(|job| job.queue == *full.queue);
+    let kind = job.and_then(|job| job.json.get("type")?.text());
     let kind = beginning(kind.as_deref().unwrap_or_default());
     let mut data = vec![
         ("queue", Value::Text(&full.queue)),
@@ -136,7 +127,7 @@ fn tell_rejected(sidecar: &Sidecar, full: &Full, body: &[u8], sends: Sends) {
     // Numbers that are no depth of the queue say what they are.
     let code = code_of(full.met);
     data.extend((code != FULL).then_some(("code", Value::Text(code))));
-    let unit = full.unit.as_str();
+    let unit = full.unit().as_str();
     data.extend(unit.map(|unit| ("unit", Value::Text(unit))));
     let name = match full.met {
         BoundMet::Tenant => "tenant_id",
@@ -176,7 +167,7 @@ fn message(full: &Full) -> String {
         (BoundMet::Tenant, Some(tenant)) => ("Tenant", tenant),
         _ => ("Queue", &full.queue),
     };
-    match (full.ever, full.met) {
+    match (full.may_ever_fit(), full.met) {
         (true, _) => format!("{who} '{name}' {why}"),
         (false, BoundMet::Bytes) => {
             format!("{who} '{name}' {why}; so many bytes at once can never fit")

@@ -44,16 +44,15 @@ pub(super) async fn drop_oldest(
     scope: u64,
 ) -> Option<DropTurn> {
     let sidecar = &proxy.sidecar;
-    let turn = (sidecar.admit.pressure).begin_drop(queue, depth::now(sidecar))?;
+    let turn = DropTurn::begin(&sidecar.admit.pressure, queue, depth::now(sidecar))?;
     let (proxy, of) = (proxy.clone(), Arc::clone(queue));
     let work = Box::pin(async move {
-        let oldest = drop_one_of(&proxy, &of, scope).await;
+        let oldest = drop_one_of(&proxy, &turn, &of, scope).await;
         let what = match &oldest {
             Some(oldest) => oldest.sent.map_or(Dropped::Held, Dropped::Waiting),
             None => Dropped::None,
         };
-        let pressure = &proxy.sidecar.admit.pressure;
-        pressure.dropped(&of, what, Instant::now());
+        turn.dropped(what, Instant::now());
         if let Some(oldest) = &oldest {
             tell_overflow(&proxy, &of, oldest);
         }
@@ -69,13 +68,13 @@ pub(super) async fn drop_oldest(
     Some(turn)
 }
 
-async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
+async fn drop_one_of(proxy: &Proxy, turn: &DropTurn, queue: &str, scope: u64) -> Option<Oldest> {
     // A backend that is not known yet may be such a one.
     let learnt = adopt::ensure_learnt(proxy).await;
     let cancels = learnt.is_ok() && !proxy.sidecar.backend.cancelled_stays();
     let tries = if cancels { TRIES } else { 0 };
     for _ in 0..tries {
-        let Some(id) = proxy.sidecar.admit.pressure.oldest(queue) else {
+        let Some(id) = turn.take_oldest() else {
             break;
         };
         if let Some(held) = proxy.sidecar.hold.doom_waiting(&id) {
@@ -163,12 +162,7 @@ async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest
 
 fn tell_overflow(proxy: &Proxy, queue: &str, oldest: &Oldest) {
     let sidecar = &proxy.sidecar;
-    if sidecar.admit.pressure.is_keyed(queue) {
-        sidecar
-            .admit
-            .pressure
-            .gone(queue, &oldest.id, depth::now(sidecar));
-    }
+    depth::held_is_over(sidecar, queue, &oldest.id);
     sidecar.metrics.dropped_oldest(queue, 1);
     tracing::debug!(
         queue,

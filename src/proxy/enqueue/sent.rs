@@ -1,11 +1,11 @@
-//! Reads an enqueued job in one pass, while its text is checked. Nearly all enqueues are of one job that brings no
-//! limits, and this is all that they cost.
+//! Reads what a producer sends: the jobs of an enqueue, and why some bodies are refused.
 
-use super::Sends;
-use crate::json::{self, Json, JsonError, Member, MemberName, Reader};
-use crate::policy::job::queue_of;
+use std::borrow::Cow;
+
+use super::{Sends, jobs_in};
+use crate::json::{self, Json, JsonError, Member};
+use crate::policy::job::filed;
 use crate::proxy::DEPTH;
-use crate::proxy::mirror::NEEDLE;
 use crate::proxy::respond::Fault;
 
 /// The option whose value backends do not give back.
@@ -18,53 +18,77 @@ const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xEF\xBB\xBF", b"\xFE\xFF", b"\xFF\xFE"]
 const NO_NUMBERS: [&[u8]; 2] = [b"nan", b"inf"];
 
 /// A job as a producer sends it.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct SentJob<'a> {
-    pub(super) whole: Json<'a>,
-    /// Its `options.queue`.
-    pub(super) queue: Option<Json<'a>>,
-    /// Whether it may bring limits, or have a mirror in it that is not ours; `false` is certain.
-    pub(super) brings: bool,
-    /// Whether it may say how long its worker has; `false` is certain.
-    pub(super) has_visibility: bool,
-    /// See [`is_ambiguous`].
-    pub(super) ambiguous: bool,
-    /// See [`is_flat`].
-    pub(super) flat: bool,
+    /// What stands before its fields in messages.
+    pub(super) at: String,
+    pub(super) json: Json<'a>,
+    pub(super) options: Option<Json<'a>>,
+    /// The queue that backends file it in.
+    pub(super) queue: Cow<'a, str>,
+    /// Whether it has several `options`, or a queue several times in them, in whatever spelling. Some backends take
+    /// the last, some the one in their own spelling, and some put them together, so its queue is not known.
+    pub(super) is_ambiguous: bool,
+    /// Whether it says a queue beside its `options`, and another than the one that they file it in. Backends written
+    /// in Go do not read it, and show it in place of the real one ever after.
+    pub(super) is_flat: bool,
 }
 
-/// Whether a job has several `options`, or a queue several times in them, in whatever spelling. Some backends take the
-/// last, some the one in their own spelling, and some put them together, so its queue is not known.
-pub(super) fn is_ambiguous(job: Json<'_>) -> bool {
-    has_several(job, "options") || (job.get("options")).is_some_and(|all| has_several(all, "queue"))
-}
-
-/// Whether a job says a queue beside its `options`, and another than the one that they file it in. Backends written
-/// in Go do not read it, and show it in place of the real one ever after.
-pub(super) fn is_flat(job: Json<'_>) -> bool {
-    let filed = queue_of(job);
-    let beside = job.members().filter(|member| member.is_named("queue"));
-    let mut others = beside.filter(|member| member.value.text().as_deref() != Some(&*filed));
-    others.next().is_some()
-}
-
-/// Whether a body may have such a job in it, as far as its text goes on: what is no JSON is the backend's to refuse.
-pub(super) fn may_have_flat(body: &[u8], sends: Sends) -> bool {
-    if sends == Sends::Templates || !json::may_name(body, "queue") {
-        return false;
+impl<'a> SentJob<'a> {
+    pub(super) fn read(at: String, json: Json<'a>) -> SentJob<'a> {
+        let (mut options, mut several, mut beside) = (None, false, Vec::new());
+        for member in json.members() {
+            if member.is_named("options") {
+                several |= options.replace(member.value).is_some();
+            } else if member.is_named("queue") {
+                beside.push(member.value);
+            }
+        }
+        let inside = options.into_iter().flat_map(|options| options.members());
+        let mut queue = None;
+        for member in inside.filter(|member| member.is_named("queue")) {
+            several |= queue.replace(member.value).is_some();
+        }
+        let queue = filed(queue);
+        let is_other = |value: &Json<'_>| value.text().as_deref() != Some(&*queue);
+        SentJob {
+            at,
+            json,
+            options,
+            is_ambiguous: several,
+            is_flat: beside.iter().any(is_other),
+            queue,
+        }
     }
-    match sends {
-        Sends::Job => read_job(body).is_ok_and(|job| job.flat),
-        _ => Json::parse(body, DEPTH).is_ok_and(|whole| {
-            let mut jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
-            jobs.any(is_flat)
-        }),
+}
+
+/// The jobs of an enqueue. `None`: the body is JSON to nobody, and the backend will say what is wrong with it.
+///
+/// # Errors
+/// Backends read it in different ways.
+pub(super) fn read_jobs(body: &[u8], sends: Sends) -> Result<Option<Vec<SentJob<'_>>>, Fault> {
+    let whole = match Json::parse(body, DEPTH) {
+        Ok(whole) => whole,
+        Err(error) => return unreadable(body, error).map_or(Ok(None), Err),
+    };
+    let named = |member: &Member<'_>| member.is_named("jobs");
+    if sends == Sends::Batch && whole.members().filter(named).nth(1).is_some() {
+        let why = "is there several times: say everything in one";
+        return Err(Fault::field("jobs", why));
+    }
+    let jobs = jobs_in(whole, sends);
+    match jobs.iter().find(|job| job.is_ambiguous) {
+        Some(job) => {
+            let why =
+                "is there several times, or says its queue several times: say everything in one";
+            Err(Fault::field(&format!("{}options", job.at), why))
+        }
+        None => Ok(Some(jobs)),
     }
 }
 
 /// 400 for a body that some backends understand and we do not: its jobs would go round limits and bounds. `None`: it
 /// is no JSON to any backend, which will say so.
-pub(super) fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
+fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
     let why = match error {
         JsonError::Deep(_) => return Some(Fault::deep()),
         JsonError::Trailing(_) => return Some(Fault::bad_request(error.to_string())),
@@ -104,84 +128,21 @@ pub(super) fn may_name(body: &[u8], needle: &str) -> bool {
     json::may_name(&narrow, needle)
 }
 
-/// Whether an object has several members of this name, in whatever spelling.
-pub(super) fn has_several(object: Json<'_>, name: &str) -> bool {
-    let named = |member: &Member<'_>| member.is_named(name);
-    object.members().filter(named).nth(1).is_some()
-}
-
-/// Reads the body of an enqueue of one job.
-///
-/// # Errors
-/// It is no JSON, or nested too deep.
-pub(super) fn read_job(body: &[u8]) -> Result<SentJob<'_>, JsonError> {
-    let mut reader = Reader::new(body, DEPTH);
-    let (mut queue, mut brings, mut has_visibility) = (None, false, false);
-    let (mut options, mut several, mut beside) = (0, false, false);
-    let whole = reader.members(|name, reader| {
-        brings |= name.may_contain(NEEDLE);
-        if name.folds_to("options") {
-            options += 1;
-            let (mut last, mut queues) = (None, 0);
-            reader.members(|name, reader| {
-                brings |= name.may_contain(NEEDLE);
-                has_visibility |= name.may_contain(VISIBILITY);
-                if name.folds_to("metadata") {
-                    brings |= names_limits(reader)?;
-                    return Ok(());
-                }
-                let value = reader.value()?;
-                if name.folds_to("queue") {
-                    last = Some(value);
-                    queues += 1;
-                }
-                Ok(())
-            })?;
-            queue = last;
-            several |= queues > 1;
-        } else if name.folds_to("meta") {
-            brings |= names_limits(reader)?;
-        } else {
-            beside |= name.folds_to("queue");
-            reader.value()?;
-        }
-        Ok(())
-    })?;
-    reader.end()?;
-    Ok(SentJob {
-        whole,
-        queue,
-        brings,
-        has_visibility,
-        ambiguous: several || options > 1,
-        flat: beside && is_flat(whole),
-    })
-}
-
-/// Reads a `meta`: whether one of its members may be a limit, or a mirror.
-fn names_limits(reader: &mut Reader<'_>) -> Result<bool, JsonError> {
-    let mut found = false;
-    reader.members(|name: MemberName<'_>, reader| {
-        found |= name.may_contain(NEEDLE);
-        reader.value()?;
-        Ok(())
-    })?;
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy;
-    use crate::policy::job::{filed, queue_of};
+    use crate::policy::job::queue_of;
+
+    fn read(body: &str) -> Option<bool> {
+        let jobs = read_jobs(body.as_bytes(), Sends::Job).ok()??;
+        Some(jobs[0].is_flat)
+    }
 
     #[test]
-    fn the_queue_is_the_same_in_one_pass() {
+    fn the_queue_is_where_backends_file_the_job() {
         for body in [
             r#"{"type":"a","options":{"queue":"q","priority":1}}"#,
             r#"{"Options":{"QUEUE":"q"},"args":[{"options":{"queue":"no"}}]}"#,
-            r#"{"options":{"queue":"a"},"options":{"queue":"b"}}"#,
-            r#"{"options":{"queue":"a"},"options":{}}"#,
             r#"{"options":{"queue":""}}"#,
             r#"{"options":{"queue":7}}"#,
             r#"{"options":[{"queue":"no"}],"queue":"no"}"#,
@@ -189,25 +150,28 @@ mod tests {
             r#"["options"]"#,
             " {} ",
         ] {
-            let job = read_job(body.as_bytes()).unwrap();
             let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
-            assert_eq!(job.whole.raw(), whole.raw(), "{body}");
-            assert_eq!(job.ambiguous, is_ambiguous(whole), "{body}");
-            assert_eq!(
-                job.ambiguous,
-                body.matches("\"options\":{\"queue\":\"a\"},").count() == 1
-            );
-            assert_eq!(filed(job.queue), queue_of(whole), "{body}");
-            assert!(!job.brings && !job.has_visibility, "{body}");
-            assert_eq!(job.flat, is_flat(whole), "{body}");
+            let jobs = read_jobs(body.as_bytes(), Sends::Job).ok().flatten();
+            assert_eq!(jobs.unwrap()[0].queue, queue_of(whole), "{body}");
         }
-        assert_eq!(
-            filed(read_job(br#"{"options":{"queue":"q"}}"#).unwrap().queue),
-            "q"
-        );
-        assert!(matches!(read_job(b"{} {}"), Err(JsonError::Trailing(3))));
+    }
+
+    #[test]
+    fn what_is_said_several_times_is_refused() {
+        for body in [
+            r#"{"options":{"queue":"a"},"options":{"queue":"b"}}"#,
+            r#"{"options":{"queue":"a"},"Options":{}}"#,
+            r#"{"options":{"queue":"a","Queue":"b"}}"#,
+        ] {
+            assert!(read_jobs(body.as_bytes(), Sends::Job).is_err(), "{body}");
+            let batch = format!(r#"{{"jobs":[{body}]}}"#);
+            let refused = read_jobs(batch.as_bytes(), Sends::Batch);
+            assert!(refused.is_err(), "{batch}");
+        }
+        assert!(read_jobs(b"{} {}", Sends::Job).is_err());
         let deep = format!("{{\"args\":{}{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
-        assert!(matches!(read_job(deep.as_bytes()), Err(JsonError::Deep(_))));
+        assert!(read_jobs(deep.as_bytes(), Sends::Job).is_err());
+        assert!(read("{").is_none(), "that is the backend's to refuse");
     }
 
     #[test]
@@ -222,41 +186,7 @@ mod tests {
             (r#"{"queue":"b","options":{"queue":"b"}}"#, false),
             (r#"{"args":[{"queue":"q"}],"options":{"queue":"b"}}"#, false),
         ] {
-            assert_eq!(read_job(job.as_bytes()).unwrap().flat, flat, "{job}");
-            assert_eq!(may_have_flat(job.as_bytes(), Sends::Job), flat, "{job}");
-            let batch = format!(r#"{{"jobs":[{{}},{job}]}}"#);
-            assert_eq!(may_have_flat(batch.as_bytes(), Sends::Batch), flat, "{job}");
-            assert!(!may_have_flat(job.as_bytes(), Sends::Templates));
+            assert_eq!(read(job), Some(flat), "{job}");
         }
-    }
-
-    #[test]
-    fn what_a_job_may_bring_is_seen() {
-        for body in [
-            r#"{"rate_limit":1}"#,
-            r#"{"Rate_Limit":1}"#,
-            r#"{"\u0072ate_limit":1}"#,
-            r#"{"options":{"rate_limit":1}}"#,
-            r#"{"OPTIONS":{"RATE_LIMIT":1}}"#,
-            r#"{"options":{"rate_limit":1},"options":{}}"#,
-            r#"{"options":{"metadata":{"ojs.rate_limit":1}}}"#,
-            r#"{"meta":{"ojs.rate_limit.mirror":1}}"#,
-            r#"{"meta":{"\u006fjs.rate_limit":1}}"#,
-        ] {
-            assert!(read_job(body.as_bytes()).unwrap().brings, "{body}");
-        }
-        for body in [
-            r#"{"args":[{"rate_limit":1}]}"#,
-            r#"{"type":"rate_limit","meta":"rate_limit"}"#,
-            r#"{"meta":{"x":{"ojs.rate_limit":1}}}"#,
-        ] {
-            let whole = Json::parse(body.as_bytes(), DEPTH).unwrap();
-            assert!(!read_job(body.as_bytes()).unwrap().brings, "{body}");
-            assert!(policy::sent_policies(whole).unwrap().is_empty(), "{body}");
-        }
-        let own = r#"{"options":{"visibility_timeout_ms":1}}"#;
-        assert!(read_job(own.as_bytes()).unwrap().has_visibility);
-        let elsewhere = r#"{"visibility_timeout_ms":1,"meta":{"visibility_timeout_ms":1}}"#;
-        assert!(!read_job(elsewhere.as_bytes()).unwrap().has_visibility);
     }
 }

@@ -482,8 +482,7 @@ impl Sidecar {
 /// Puts claimed jobs into the hold. From here on earlier claims of them are over, whatever the store grants them.
 pub(super) fn hold(proxy: &Proxy, jobs: Vec<Held>, origin: &ClaimOrigin<'_>) {
     let sidecar = &proxy.sidecar;
-    let claimed = depth::by_queue(sidecar, &jobs);
-    depth::given_again(sidecar, &jobs);
+    let claimed = depth::claimed(sidecar, &jobs);
     sidecar.hold.add(jobs);
     depth::fetched(sidecar, &claimed, origin.mark, TakenTo::Hold);
 }

@@ -163,7 +163,7 @@ pub(super) async fn give_back(proxy: &Proxy, mut pick: Pick) -> Back {
     match calls::call(proxy, "give_back", nack).await {
         Ok(reply) if reply.status.is_success() => {
             // Before it leaves the hold: what counts twice for a moment is not over a bound unseen.
-            sidecar.admit.pressure.came(&pick.claimed.queue, None);
+            sidecar.admit.pressure.came(&pick.claimed.queue);
             named::waits_again(sidecar, &pick.claimed);
             // A sibling that took it for running would look after it until its visibility is over.
             sidecar.end(&job, Some(generation)).await;
