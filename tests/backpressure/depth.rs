@@ -458,10 +458,11 @@ async fn what_was_cancelled_before_its_time_is_gone() {
             let id = path.rsplit('/').next().unwrap();
             (200, job(id, "cancelled"))
         }
-        false => {
+        false if *method == Method::POST => {
             let id = enqueued.fetch_add(1, Ordering::SeqCst).to_string();
             (201, job(&id, "scheduled"))
         }
+        false => (404, "404 page not found".to_owned()),
     };
     let config = "[[queue]]\nname = \"q\"\nmax_depth = 2\n";
     let (_, sidecar, client) = told(config, Duration::ZERO, answers).await;
@@ -499,8 +500,8 @@ async fn one_bad_answer_ends_no_bound() {
         let (jobs, admin) = (there.clone(), now.clone());
         let answers = move |method: &Method, path: &str| match path {
             "/ojs/v1/jobs" if method == Method::POST => {
-                jobs.fetch_add(1, Ordering::SeqCst);
-                let job = json!({"id": "x", "type": "t.x", "queue": "q", "state": "scheduled",
+                let id = jobs.fetch_add(1, Ordering::SeqCst).to_string();
+                let job = json!({"id": id, "type": "t.x", "queue": "q", "state": "scheduled",
                     "scheduled_at": "2030-02-02T04:00:00Z"});
                 (201, json!({"job": job}).to_string())
             }
