@@ -48,8 +48,8 @@ pub use estimate::{Counts, HeldCount, LookFound, LookKind, Mark};
 pub use hidden::LaterState;
 pub use line::{Come, LineTurn};
 pub use look::{Fleet, StatsTold, Untold};
-pub use places::Places;
-pub use share::{Granted, WantedPlaces};
+pub use places::TakenPlaces;
+pub use share::{GrantedPlaces, WantedPlaces};
 pub use tenants::DEFAULT_TENANT;
 pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
 
@@ -121,7 +121,7 @@ impl fmt::Debug for Pressure {
 #[derive(Debug)]
 pub enum Admission {
     /// It fits: its places are taken.
-    Go(Places),
+    Go(TakenPlaces),
     /// These queues must be looked at first.
     Look(Vec<Looking>),
     /// It fits once the caller has dropped a job of this queue.
@@ -141,15 +141,6 @@ pub struct Looking {
     pub begin: bool,
     /// Ends with the look.
     pub done: OwnedNotified,
-}
-
-/// Who asks for places, with what those want who wait before it.
-#[derive(Clone, Copy, Debug)]
-enum Asker<'a> {
-    /// An enqueue that has just come.
-    New(&'a Ahead),
-    /// One that stands in line.
-    InLine(&'a Ahead),
 }
 
 /// Where jobs go that the backend gave to us.
@@ -245,11 +236,7 @@ impl Pressure {
     /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.
     #[must_use]
     pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
-        let mut state = self.state.lock();
-        let table = self.table.load().with_file(file);
-        let levels = self.bound_again(&mut state, table, now.at);
-        self.serve(&mut state, now);
-        levels
+        self.bound_again(now, |table| table.with_file(file))
     }
 
     /// Replaces all bounds that were set over HTTP. Returns where the queues stand that were near their bounds.
@@ -260,21 +247,17 @@ impl Pressure {
         tenants: HashMap<Arc<str>, u64>,
         now: Now,
     ) -> Vec<(Arc<str>, Level)> {
-        let mut state = self.state.lock();
-        let table = self.table.load().with_set(queues, tenants);
-        let levels = self.bound_again(&mut state, table, now.at);
-        self.serve(&mut state, now);
-        levels
+        self.bound_again(now, |table| table.with_set(queues, tenants))
     }
 
-    /// Gives all queues the bounds of this table, whether anybody enqueues or not.
+    /// Gives all queues the bounds of another table, whether anybody enqueues or not.
     fn bound_again(
-        &self,
-        state: &mut PressureState,
-        table: BoundsTable,
-        now: Instant,
+        self: &Arc<Self>,
+        now: Now,
+        change: impl FnOnce(&BoundsTable) -> BoundsTable,
     ) -> Vec<(Arc<str>, Level)> {
-        let table = Arc::new(table);
+        let mut state = self.state.lock();
+        let table = Arc::new(change(&self.table.load()));
         self.any.store(table.any(), Ordering::Release);
         let before = self.table.swap(Arc::clone(&table));
         let names = match table.differs(&before) {
@@ -285,10 +268,12 @@ impl Pressure {
         let each = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
             let held = || (self.held)(&name);
-            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now)?;
+            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at)?;
             Some((name, level))
         });
-        each.collect()
+        let levels = each.collect();
+        self.serve(&mut state, now);
+        levels
     }
 
     /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound.
@@ -314,17 +299,19 @@ impl Pressure {
     ) -> Admission {
         state.forget_idle(now.at);
         let ahead = state.line.ahead();
-        self.ask_in(state, wants, now, Asker::New(&ahead))
+        self.ask_in(state, wants, now, &ahead, Some(LookKind::Closed))
     }
 
+    /// Asks for places beside what those want who wait `ahead`. `look`: of the looks that are begun; `None`: somebody
+    /// else looks.
     fn ask_in(
         self: &Arc<Self>,
         state: &mut PressureState,
         wants: &mut Vec<Want>,
         now: Now,
-        asker: Asker<'_>,
+        ahead: &Ahead,
+        look: Option<LookKind>,
     ) -> Admission {
-        let (Asker::New(ahead) | Asker::InLine(ahead)) = asker;
         let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let (mut shared, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
@@ -357,11 +344,9 @@ impl Pressure {
             }
         }
         if full.as_ref().is_none_or(|full| full.may_ever_fit()) && !looks.is_empty() {
-            // Those in line have somebody who looks for them.
-            let is_new = matches!(asker, Asker::New(_));
-            let begun = looks.into_iter().filter(|_| is_new);
-            let looking = begun.filter_map(|name| Looking::at(queues, name, LookKind::Closed));
-            return Admission::Look(looking.collect());
+            let begun = looks.into_iter();
+            let begun = begun.filter_map(|name| Looking::at(queues, name, look?));
+            return Admission::Look(begun.collect());
         }
         if let Some(full) = full {
             return self.refuse(queues, full, now);
@@ -376,7 +361,7 @@ impl Pressure {
             self.of(&mut state.queues, want, now.at).reserve(want, now);
             state.note_untold(&want.queue);
         }
-        Admission::Go(Places {
+        Admission::Go(TakenPlaces {
             pressure: Arc::clone(self),
             wants: std::mem::take(wants),
             now,
@@ -449,11 +434,11 @@ impl Pressure {
         wants: &mut Vec<Want>,
         full: Box<Full>,
         now: Now,
-    ) -> Result<Places, Box<Full>> {
+    ) -> Result<TakenPlaces, Box<Full>> {
         let mut state = self.state.lock();
         let ahead = state.line.ahead();
         *wants = self.bounded_now(wants);
-        match self.ask_in(&mut state, wants, now, Asker::InLine(&ahead)) {
+        match self.ask_in(&mut state, wants, now, &ahead, None) {
             Admission::Go(places) => Ok(places),
             Admission::Full(full) => Err(full),
             _ => {
@@ -498,7 +483,7 @@ impl Pressure {
                 return true;
             }
             let mut wants = self.bounded_now(&waiter.wants);
-            match self.ask_in(state, &mut wants, now, Asker::InLine(&ahead)) {
+            match self.ask_in(state, &mut wants, now, &ahead, None) {
                 Admission::Go(places) => {
                     if let Err(mut places) = waiter.give(places) {
                         // Its producer hung up just now.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{BoundUnit, Places, Pressure, Want};
+use super::{BoundUnit, Pressure, TakenPlaces, Want};
 
 /// The enqueues that wait, in the order in which they came.
 #[derive(Default, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct BlockedEnqueue {
 #[derive(Debug)]
 pub enum Come {
     /// It has these places.
-    Places(Places),
+    Places(TakenPlaces),
     /// It must drop a job of this queue first, and then [stand on](LineTurn::stand_on).
     Drop(Arc<str>),
 }
@@ -39,7 +39,7 @@ impl BlockedEnqueue {
     }
 
     /// Hands over its places. Returns them if its producer has hung up.
-    pub(super) fn give(&mut self, places: Places) -> Result<(), Places> {
+    pub(super) fn give(&mut self, places: TakenPlaces) -> Result<(), TakenPlaces> {
         let Some(tell) = self.tell.take() else {
             return Err(places);
         };

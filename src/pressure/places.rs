@@ -10,7 +10,7 @@ use super::{EnqueueOutcome, Level, Now, Pressure, Want};
 /// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
 /// again; dropped later they count as filled.
 #[derive(Debug)]
-pub struct Places {
+pub struct TakenPlaces {
     pub(super) pressure: Arc<Pressure>,
     pub(super) wants: Vec<Want>,
     pub(super) now: Now,
@@ -21,7 +21,7 @@ pub struct Places {
     pub looked: bool,
 }
 
-impl Places {
+impl TakenPlaces {
     /// The enqueue that fitted.
     pub fn wants(&self) -> impl Iterator<Item = &Want> {
         self.wants.iter()
@@ -87,7 +87,7 @@ impl Places {
     }
 }
 
-impl Drop for Places {
+impl Drop for TakenPlaces {
     fn drop(&mut self) {
         let outcome = match self.sent {
             true => EnqueueOutcome::Stored,

@@ -21,10 +21,9 @@ const LAST: u64 = 32;
 pub(super) struct Share {
     /// The number as of its last answer; `None`: only what passes through this sidecar is known.
     number: Option<u64>,
-    /// What has changed here since, and the store was not told: admissions less what is gone.
+    /// What has changed here since, and the store was not told: admissions less what is gone. Below 0 the number has
+    /// places in it that no enqueue uses: they were granted, or their jobs have left.
     untold: i64,
-    /// Places that are in the number already, and that no enqueue uses yet.
-    granted: u64,
     /// Jobs that wait for places.
     wanted: u64,
     /// Whether a call for places is on its way.
@@ -40,25 +39,19 @@ pub struct WantedPlaces {
     pub bound: u64,
 }
 
-/// What came of a call for places.
+/// Places of which the number of a queue was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Granted {
-    /// The number has these places in it now.
-    Places {
-        /// How many; there may be fewer than were wanted, or none.
-        jobs: u64,
-        /// The number.
-        number: u64,
-    },
-    /// The store did not answer: from now on only what passes through this sidecar is known, until the next look.
-    Unknown,
+pub struct GrantedPlaces {
+    /// How many it has in it now; there may be fewer than were wanted, or none.
+    pub jobs: u64,
+    /// The number.
+    pub number: u64,
 }
 
 impl Share {
-    /// The depth over the fleet, as far as is known here, without places that are granted to this sidecar.
+    /// The depth over the fleet, as far as is known here, without places that no enqueue uses.
     pub(super) fn depth(&self) -> Option<u64> {
-        let depth = self.number?.saturating_add_signed(self.untold);
-        Some(depth.saturating_sub(self.granted))
+        Some(self.number?.saturating_add_signed(self.untold))
     }
 
     /// Whether a number is shared.
@@ -74,7 +67,8 @@ impl Share {
     /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`.
     pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
         let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
-        self.is_on() && is_near && self.granted < jobs
+        let unused = self.untold.min(0).unsigned_abs();
+        self.is_on() && is_near && unused < jobs
     }
 
     /// So many jobs wait for places.
@@ -84,13 +78,6 @@ impl Share {
 
     /// An enqueue is admitted.
     pub(super) fn reserve(&mut self, jobs: u64) {
-        let granted = jobs.min(self.granted);
-        self.granted -= granted;
-        self.add(jobs - granted);
-    }
-
-    /// Jobs are admitted, or wait again.
-    fn add(&mut self, jobs: u64) {
         self.change(i64::try_from(jobs).unwrap_or(i64::MAX));
     }
 
@@ -107,8 +94,7 @@ impl Share {
 
     /// What the store is to be told; places that no enqueue uses are given back.
     fn tell(&mut self) -> i64 {
-        let granted = i64::try_from(std::mem::take(&mut self.granted)).unwrap_or(i64::MAX);
-        let by = std::mem::take(&mut self.untold).saturating_sub(granted);
+        let by = std::mem::take(&mut self.untold);
         self.number = self.number.map(|number| number.saturating_add_signed(by));
         by
     }
@@ -201,20 +187,21 @@ impl Pressure {
         wanted.collect()
     }
 
-    /// The store answered: who waits for places may ask again.
-    pub fn granted(self: &Arc<Self>, name: &str, granted: Granted, now: Now) {
+    /// The store answered: who waits for places may ask again. `None`: it did not, and from now on only what passes
+    /// through this sidecar is known, until the next look.
+    pub fn granted(self: &Arc<Self>, name: &str, granted: Option<GrantedPlaces>, now: Now) {
         let mut state = self.state.lock();
         let Some(queue) = state.queues.get_mut(name) else {
             return;
         };
         queue.share.stop_asking();
         match granted {
-            Granted::Places { jobs, number } if queue.share.is_on() => {
-                queue.share.number = Some(number);
-                queue.share.granted += jobs;
+            Some(granted) if queue.share.is_on() => {
+                queue.share.number = Some(granted.number);
+                queue.share.take(granted.jobs);
             }
-            Granted::Places { .. } => {}
-            Granted::Unknown => queue.share.looked(None),
+            Some(_) => {}
+            None => queue.share.looked(None),
         }
         queue.looks.done.notify_waiters();
         state.note_untold(name);

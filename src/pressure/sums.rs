@@ -83,8 +83,8 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
     use crate::pressure::{
-        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, Now, Places, Pressure, StatsTold,
-        Want,
+        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, Now, Pressure, StatsTold,
+        TakenPlaces, Want,
     };
 
     const TENANTS: [&str; 3] = ["a", "b", "c"];
@@ -121,7 +121,7 @@ mod tests {
     struct World {
         pressure: Arc<Pressure>,
         now: Now,
-        sent: Vec<Places>,
+        sent: Vec<TakenPlaces>,
         ids: usize,
     }
 

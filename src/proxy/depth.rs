@@ -14,6 +14,7 @@ use memchr::memmem::Finder;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::admit::Admit;
 use super::calls::{self, job_in};
 use super::control::named;
 use super::load::Seldom;
@@ -51,15 +52,6 @@ pub(super) fn now(sidecar: &Sidecar) -> Now {
         at,
         stamp: sidecar.store.at(at),
     }
-}
-
-/// Says once which of these queues have no bound: they can grow until the backend fails (backpressure
-/// text, 6.3).
-fn warn_of_unbounded(sidecar: &Sidecar, names: &[String]) {
-    let is_new =
-        |name: &str| !sidecar.admit.pressure.is_bounded(name) && sidecar.admit.unbounded.meet(name);
-    let names = names.iter().filter(|name| is_new(name)).cloned();
-    warn_of(&names.collect::<Vec<String>>());
 }
 
 /// Where a queue stands. Tells of an edge that was crossed.
@@ -333,37 +325,43 @@ pub(super) fn note_scheduled(sidecar: &Sidecar, reply: &Reply) {
     }
 }
 
-/// Queues without bounds of their own: each is warned of once.
+/// Queues without bounds of their own: each is warned of once, for it can grow until the backend fails (backpressure
+/// text, 6.3).
 #[derive(Debug, Default)]
 pub(super) struct Unbounded {
-    known: Mutex<HashSet<Box<str>>>,
-    /// Those that were met and not warned of yet.
-    met: Mutex<Vec<String>>,
+    queues: Mutex<UnboundedQueues>,
     told: Seldom,
 }
 
+#[derive(Debug, Default)]
+struct UnboundedQueues {
+    known: HashSet<Box<str>>,
+    /// Those that were not warned of yet.
+    new: Vec<String>,
+}
+
 impl Unbounded {
-    /// Notes a queue that is used, to warn of it later.
+    /// Notes a queue, to warn of it later. One that a probe left behind is nobody's.
     pub(super) fn note(&self, queue: &str) {
-        if self.meet(queue) {
-            self.met.lock().push(queue.to_owned());
-        }
-    }
-
-    /// Notes a queue. Returns `true` the first time. One that a probe left behind is nobody's.
-    fn meet(&self, queue: &str) -> bool {
         if queue.starts_with(BackendFacts::PROBED) {
-            return false;
+            return;
         }
-        let mut known = self.known.lock();
-        !known.contains(queue) && known.len() < MOST_WARNED && known.insert(queue.into())
+        let UnboundedQueues { known, new } = &mut *self.queues.lock();
+        if !known.contains(queue) && known.len() < MOST_WARNED {
+            known.insert(queue.into());
+            new.push(queue.to_owned());
+        }
     }
 
-    /// Warns of those that were met: in one line, once a minute at most.
+    /// Those that were noted since it was asked for them.
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.queues.lock().new)
+    }
+
+    /// Warns of those that were noted: in one line, once a minute at most.
     fn tell(&self) {
-        let mut met = self.met.lock();
-        if !met.is_empty() && self.told.now() {
-            warn_of(&std::mem::take(&mut *met));
+        if !self.queues.lock().new.is_empty() && self.told.now() {
+            warn_of(&self.take());
         }
     }
 }
@@ -414,8 +412,15 @@ pub(super) async fn see(proxy: &Proxy, looks: Vec<Looking>, scope: u64) {
 /// may get no enqueue for long, and is to be measured all the same.
 pub(super) async fn meet_queues(proxy: &Proxy) {
     let names = listed_queues(proxy).await;
-    warn_of_unbounded(&proxy.sidecar, &names);
     let sidecar = &proxy.sidecar;
+    let Admit {
+        pressure,
+        unbounded,
+        ..
+    } = &sidecar.admit;
+    let has_none = |name: &&String| !pressure.is_bounded(name);
+    (names.iter().filter(has_none)).for_each(|name| unbounded.note(name));
+    warn_of(&unbounded.take());
     let proxy = proxy.clone();
     let _task = sidecar.tasks.spawn(async move {
         for queue in names.iter().take(MET) {
@@ -442,7 +447,8 @@ async fn listed_queues(proxy: &Proxy) -> Vec<String> {
 
 async fn meet(proxy: &Proxy, queue: &str) {
     let sidecar = &proxy.sidecar;
-    let bounds = sidecar.admit.pressure.bounds(queue);
+    let pressure = &sidecar.admit.pressure;
+    let bounds = pressure.bounds(queue);
     let bounded = |bounds: &Bounds| bounds.max_depth.is_some() || bounds.max_bytes.is_some();
     if !bounds.as_deref().is_some_and(bounded) || sidecar.tasks.draining.is_cancelled() {
         return;
@@ -450,10 +456,7 @@ async fn meet(proxy: &Proxy, queue: &str) {
     // Asked before anything is kept of it: without the credentials of a producer the backend may have
     // nothing to say, and that says nothing of what it tells others.
     let waits = matches!(told::depth_told(proxy, queue, 0).await, StatsTold::Counts(counts) if counts.total() > 0);
-    if waits
-        && sidecar.admit.pressure.meet(queue, Instant::now())
-        && sidecar.admit.pressure.begin_look(queue, LookKind::Open)
-    {
+    if waits && pressure.meet(queue, Instant::now()) && pressure.begin_look(queue, LookKind::Open) {
         look(proxy, queue, 0).await;
     }
 }
@@ -474,16 +477,18 @@ pub(super) fn watch_bounds(proxy: &Proxy) {
 
 async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     let sidecar = &proxy.sidecar;
-    if let Some(settled) = sidecar.admit.pressure.in_flight(queue)
+    let Admit {
+        pressure, stats, ..
+    } = &sidecar.admit;
+    if let Some(settled) = pressure.in_flight(queue)
         && timeout(SETTLE, settled).await.is_err()
     {
-        sidecar.admit.pressure.note_stuck(queue);
+        pressure.note_stuck(queue);
     }
     let _turn = sidecar.admit.look_turn().await;
-    let stats = &sidecar.admit.stats;
     // Read before the question: what is added later stays in the number.
     let number = share::read_number(sidecar, queue).await;
-    sidecar.admit.pressure.asking(queue, scope);
+    pressure.asking(queue, scope);
     let told = told::depth_told(proxy, queue, scope).await;
     stats.failing.note(queue, &told);
     let fleet = match (&told, number) {
@@ -492,10 +497,7 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
         }
         _ => None,
     };
-    let untold = sidecar
-        .admit
-        .pressure
-        .looked(queue, told, fleet, now(sidecar));
+    let untold = pressure.looked(queue, told, fleet, now(sidecar));
     let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
     match untold {
         Some(Untold::All) if first(&stats.warned) => match stats.refused.load(Ordering::Relaxed) {

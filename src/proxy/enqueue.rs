@@ -27,7 +27,7 @@ use crate::limit::Space;
 use crate::metrics::Counted;
 use crate::policy::job::meta_of;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
-use crate::pressure::Places;
+use crate::pressure::TakenPlaces;
 use crate::upstream::Call;
 use sent::{SentJob, VISIBILITY};
 
@@ -103,7 +103,7 @@ async fn send_counted(
     mut parts: Box<Parts>,
     body: Bytes,
     brought: Vec<Option<Brought>>,
-    mut places: Option<Places>,
+    mut places: Option<TakenPlaces>,
 ) -> Response<Body> {
     let sidecar = &proxy.sidecar;
     let proxy = proxy.clone();

@@ -9,8 +9,8 @@ use std::time::Duration;
 use ojs_throttle::limit::Timestamp;
 use ojs_throttle::policy::Pattern;
 use ojs_throttle::pressure::{
-    Admission, Counts, EnqueueOutcome, FileBounds, Fleet, Given, Granted, HeldCount, Mark, Now,
-    Places, Pressure, StatsTold, TakenTo, Want, WantedPlaces,
+    Admission, Counts, EnqueueOutcome, FileBounds, Fleet, Given, GrantedPlaces, HeldCount, Mark,
+    Now, Pressure, StatsTold, TakenPlaces, TakenTo, Want, WantedPlaces,
 };
 use proptest::prelude::*;
 use tokio::time::Instant;
@@ -40,8 +40,8 @@ struct Node {
     pressure: Arc<Pressure>,
     wanted: Vec<WantedPlaces>,
     /// Enqueues that the backend has not stored yet, with how many jobs they have, and such as it has.
-    sent: Vec<(Places, u64)>,
-    stored: Vec<(Places, u64)>,
+    sent: Vec<(TakenPlaces, u64)>,
+    stored: Vec<(TakenPlaces, u64)>,
     look: Option<Look>,
     /// FETCHes, and how many jobs each was given.
     fetches: Vec<(Mark, Option<u64>)>,
@@ -163,7 +163,7 @@ impl World {
         let jobs = jobs.min(bound.saturating_sub(self.value()));
         self.number.value += jobs as i64;
         let number = self.value();
-        let granted = Granted::Places { jobs, number };
+        let granted = Some(GrantedPlaces { jobs, number });
         (self.nodes[nth].pressure).granted("q", granted, self.now());
     }
 

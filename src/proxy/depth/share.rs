@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::pressure::{Counts, Fleet, Granted, WantedPlaces};
+use crate::pressure::{Counts, Fleet, GrantedPlaces, WantedPlaces};
 use crate::proxy::{Proxy, Sidecar, enqueue};
 use crate::store::{Change, LedgerExt, Number, Step, StoreError};
 
@@ -42,13 +42,14 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
     if !sidecar.store.is_shared() {
         return;
     }
-    sidecar.admit.pressure.share();
+    let pressure = &sidecar.admit.pressure;
+    pressure.share();
     let mut ticks = interval(TELL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let has_untold = sidecar.admit.pressure.has_untold();
+        let has_untold = pressure.has_untold();
         tokio::select! {
-            () = sidecar.admit.pressure.share_news() => ask_for_places(proxy),
+            () = pressure.share_news() => ask_for_places(proxy),
             _ = ticks.tick(), if has_untold => {
                 tell_holds(sidecar).await;
                 tell_numbers(sidecar).await;
@@ -58,19 +59,16 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
     }
     tell_holds(sidecar).await;
     tell_numbers(sidecar).await;
-    sidecar.admit.pressure.share_no_longer(super::now(sidecar));
+    pressure.share_no_longer(super::now(sidecar));
 }
 
 fn ask_for_places(proxy: &Proxy) {
     for (queue, wanted) in proxy.sidecar.admit.pressure.take_wanted() {
         let sidecar = Arc::clone(&proxy.sidecar);
         let _task = proxy.sidecar.tasks.spawn(async move {
-            let granted = take_places(&sidecar, &queue, wanted).await;
-            let granted = granted.unwrap_or(Granted::Unknown);
-            sidecar
-                .admit
-                .pressure
-                .granted(&queue, granted, super::now(&sidecar));
+            let granted = take_places(&sidecar, &queue, wanted).await.ok();
+            let pressure = &sidecar.admit.pressure;
+            pressure.granted(&queue, granted, super::now(&sidecar));
         });
     }
 }
@@ -80,7 +78,7 @@ async fn take_places(
     sidecar: &Sidecar,
     queue: &str,
     wanted: WantedPlaces,
-) -> Result<Granted, StoreError> {
+) -> Result<GrantedPlaces, StoreError> {
     let (name, bound) = (name_of(queue), wanted.bound);
     let mut jobs = wanted.jobs;
     loop {
@@ -90,7 +88,7 @@ async fn take_places(
         let room = bound.saturating_sub(number);
         if answer.done || room == 0 {
             let jobs = if answer.done { jobs } else { 0 };
-            return Ok(Granted::Places { jobs, number });
+            return Ok(GrantedPlaces { jobs, number });
         }
         // Fewer each time, or siblings have made room.
         jobs = jobs.min(room);
@@ -132,13 +130,11 @@ pub(in crate::proxy) async fn tell_holds(sidecar: &Sidecar) {
 
 /// Tells the store what was admitted here and what has left.
 async fn tell_numbers(sidecar: &Sidecar) {
-    for (queue, by) in sidecar.admit.pressure.take_untold() {
+    let pressure = &sidecar.admit.pressure;
+    for (queue, by) in pressure.take_untold() {
         // Where it fails, the next look corrects the number.
         if let Ok(number) = sidecar.store.number(&name_of(&queue), add(by, None)).await {
-            sidecar
-                .admit
-                .pressure
-                .heard(&queue, value(number), super::now(sidecar));
+            pressure.heard(&queue, value(number), super::now(sidecar));
         }
     }
 }
@@ -146,11 +142,12 @@ async fn tell_numbers(sidecar: &Sidecar) {
 /// A queue's number before a look asks the backend, with all in it that was admitted here. `None`: only what
 /// passes here is known.
 pub(super) async fn read_number(sidecar: &Sidecar, queue: &str) -> Option<Number> {
-    let is_bounded = sidecar.admit.pressure.bounds(queue)?.max_depth.is_some();
-    if !is_bounded || !sidecar.admit.pressure.is_shared() {
+    let pressure = &sidecar.admit.pressure;
+    let is_bounded = pressure.bounds(queue)?.max_depth.is_some();
+    if !is_bounded || !pressure.is_shared() {
         return None;
     }
-    let by = sidecar.admit.pressure.take_untold_of(queue);
+    let by = pressure.take_untold_of(queue);
     let step = if by == 0 { Step::Read } else { add(by, None) };
     sidecar.store.number(&name_of(queue), step).await.ok()
 }

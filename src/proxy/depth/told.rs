@@ -1,4 +1,4 @@
-//! A backend's numbers of a queue: how they are asked for and read, and whether they are believed.
+//! A backend's numbers of a queue: how they are asked for and read, and how ours stand in them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -73,18 +73,13 @@ pub(in crate::proxy) async fn with_depth(
     queue: &str,
 ) -> Option<Vec<u8>> {
     let sidecar = &proxy.sidecar;
-    let bounds = sidecar.admit.pressure.bounds(queue)?;
+    let pressure = &sidecar.admit.pressure;
+    let bounds = pressure.bounds(queue)?;
     let whole = Json::parse(text, REPLY_DEPTH).ok()?;
     let counts = counts(whole)?;
-    let tells_all = sidecar.admit.pressure.tells_all(&counts);
-    if !tells_all {
-        let look = sidecar
-            .admit
-            .pressure
-            .look_for_reader(queue, Instant::now());
-        if let Some((look, scope)) = look {
-            super::see(proxy, vec![look], scope).await;
-        }
+    let tells_all = pressure.tells_all(&counts);
+    if !tells_all && let Some((look, scope)) = pressure.look_for_reader(queue, Instant::now()) {
+        super::see(proxy, vec![look], scope).await;
     }
     let level = super::tell_level(sidecar, queue);
     let told = counts.total();

@@ -17,7 +17,7 @@ use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
     Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, LookKind, Looking,
-    OverflowStrategy, Places, Want,
+    OverflowStrategy, TakenPlaces, Want,
 };
 use crate::proxy::depth::{self, AT_ONCE};
 use crate::proxy::enqueue::{full, overflow};
@@ -43,7 +43,7 @@ pub(super) async fn admit(
     proxy: &Proxy,
     parts: &Parts,
     jobs: &[SentJob<'_>],
-) -> Result<Option<Places>, Fault> {
+) -> Result<Option<TakenPlaces>, Fault> {
     let mut wants = wants(&proxy.sidecar, parts, jobs)?;
     if wants.is_empty() {
         return Ok(None);
@@ -70,7 +70,7 @@ async fn admit_later(
     mut wants: Vec<Want>,
     patience: Duration,
     mut answer: Admission,
-) -> Result<Places, Fault> {
+) -> Result<TakenPlaces, Fault> {
     // Only looks need it, and they are rare.
     let scope = || proxy.sidecar.scopes.of(&parts.headers);
     let mut looked_for_tenant = false;
@@ -112,19 +112,15 @@ async fn admit_later(
 /// its way would count twice.
 pub(super) fn settled(
     proxy: &Proxy,
-    mut places: Places,
+    mut places: TakenPlaces,
     answer: &mut Result<Reply, UpstreamError>,
     scope: u64,
 ) {
     let looks = std::mem::take(&mut places.look);
     settle_places(&proxy.sidecar, places, answer);
+    let pressure = &proxy.sidecar.admit.pressure;
     for queue in looks {
-        if proxy
-            .sidecar
-            .admit
-            .pressure
-            .begin_look(&queue, LookKind::Open)
-        {
+        if pressure.begin_look(&queue, LookKind::Open) {
             depth::look_soon(proxy, queue, scope);
         }
     }
@@ -137,19 +133,18 @@ async fn blocked(
     scope: u64,
     until: Instant,
     full: Box<Full>,
-) -> Result<Places, Box<Full>> {
+) -> Result<TakenPlaces, Box<Full>> {
     let sidecar = &proxy.sidecar;
+    let pressure = &sidecar.admit.pressure;
     let most = sidecar.live().settings.max_blocked();
     let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-    let Some(mut turn) = sidecar.admit.pressure.stand(wants.clone(), most) else {
+    let Some(mut turn) = pressure.stand(wants.clone(), most) else {
         return Err(full);
     };
     // Room may have come before it stood there.
-    sidecar.admit.pressure.wake(depth::now(sidecar));
+    pressure.wake(depth::now(sidecar));
     loop {
-        let due = queues
-            .iter()
-            .filter_map(|q| sidecar.admit.pressure.look_due(q));
+        let due = queues.iter().filter_map(|queue| pressure.look_due(queue));
         let due = due.min().max(Some(Instant::now() + LOOK));
         tokio::select! {
             biased;
@@ -159,7 +154,7 @@ async fn blocked(
                     let dropping = overflow::drop_oldest(proxy, &mut wants, &queue, scope).await;
                     turn.stand_on(wants.clone());
                     drop(dropping);
-                    sidecar.admit.pressure.wake(depth::now(sidecar));
+                    pressure.wake(depth::now(sidecar));
                 }
                 None => return Err(full),
             },
@@ -167,7 +162,7 @@ async fn blocked(
             () = sidecar.tasks.draining.cancelled() => break,
             () = sleep_until(due.unwrap_or(until)) => {
                 for queue in &queues {
-                    if sidecar.admit.pressure.begin_due_look(queue, Instant::now()) {
+                    if pressure.begin_due_look(queue, Instant::now()) {
                         depth::look_soon(proxy, Arc::clone(queue), scope);
                     }
                 }
@@ -178,10 +173,7 @@ async fn blocked(
         }
     }
     drop(turn);
-    sidecar
-        .admit
-        .pressure
-        .ask_last(&mut wants, full, depth::now(sidecar))
+    pressure.ask_last(&mut wants, full, depth::now(sidecar))
 }
 
 /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
@@ -239,7 +231,11 @@ fn nothing_yet(sidecar: &Sidecar, queue: &str) -> Option<Want> {
 }
 
 /// Settles the places of an enqueue, and says in its reply how near its bounds are.
-fn settle_places(sidecar: &Sidecar, places: Places, answer: &mut Result<Reply, UpstreamError>) {
+fn settle_places(
+    sidecar: &Sidecar,
+    places: TakenPlaces,
+    answer: &mut Result<Reply, UpstreamError>,
+) {
     let stored = match &answer {
         Ok(reply) => match reply.status {
             StatusCode::CREATED | StatusCode::ACCEPTED | StatusCode::MULTI_STATUS => true,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::sent::SentJob;
 use crate::events::Value;
-use crate::pressure::{BoundMet, Full, Resumes};
+use crate::pressure::{BoundMet, BoundUnit, Full, Resumes};
 use crate::proxy::respond::{Fault, More};
 use crate::proxy::{Sidecar, depth};
 
@@ -179,10 +179,9 @@ fn message(full: &Full) -> String {
 /// Why there is no room under a bound of what waits.
 fn no_room(full: &Full) -> String {
     let (used, bound) = (full.depth, full.bound);
-    let unit = if full.met == BoundMet::Bytes {
-        " bytes"
-    } else {
-        ""
+    let unit = match full.unit() {
+        BoundUnit::Bytes => " bytes",
+        BoundUnit::Jobs => "",
     };
     let waiting = match (full.met, used) {
         (BoundMet::Bytes, _) => format!("{used} bytes wait"),
