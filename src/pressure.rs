@@ -45,16 +45,15 @@ pub use bounds::{Bounds, FileBounds, Given, OverflowStrategy, PerKey, PushRate};
 pub use drops::{DropTurn, Dropped};
 pub use edge::{Crossed, Edge, RefusalTold};
 pub use estimate::{Counts, HeldCount, LookFound, LookKind, Mark};
-pub use hidden::LaterState;
 pub use line::{Come, LineTurn};
 pub use look::{Fleet, StatsTold, Untold};
-pub use places::TakenPlaces;
+pub use places::{NewJob, TakenPlaces};
 pub use share::{GrantedPlaces, WantedPlaces};
 pub use tenants::DEFAULT_TENANT;
 pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
 
 use bounds::{BoundsTable, UNBOUNDED};
-use hidden::TellsState;
+use hidden::{LaterState, TellsState};
 use known::KeyCounts;
 use line::{Ahead, BlockedLine};
 use queue::{BoundedQueue, QueueAnswer};
@@ -558,13 +557,17 @@ impl Pressure {
         self.with(name, |queue| queue.estimate.came(1, mark));
     }
 
-    /// Notes that a job of a queue is available from `due` on.
-    pub fn waits_until(&self, name: &str, job: &str, state: LaterState, due: Timestamp) {
+    /// A job of a queue failed, and waits again: it is tried again from `due` on.
+    pub fn came_to_retry(&self, name: &str, job: &str, due: Timestamp) {
         self.any_later.store(true, Ordering::Relaxed);
-        self.with(name, |queue| queue.later.add(job, state, due));
+        let mark = self.mark();
+        self.with(name, |queue| {
+            queue.estimate.came(1, mark);
+            queue.later.add(job, LaterState::Retryable, due);
+        });
     }
 
-    /// Whether any job was seen to [wait for a time](Self::waits_until).
+    /// Whether any job was seen to wait for a time.
     pub fn any_later(&self) -> bool {
         self.any_later.load(Ordering::Relaxed)
     }

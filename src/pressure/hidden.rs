@@ -17,7 +17,7 @@ const MOST: usize = 100_000;
 
 /// The state of a job that waits for a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LaterState {
+pub(super) enum LaterState {
     /// It was enqueued for a later time.
     Scheduled,
     /// It failed, and is to be tried again.

@@ -2,10 +2,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
 use super::{EnqueueOutcome, Level, Now, Pressure, Want};
+use crate::limit::Timestamp;
+
+/// A job that was stored, as the backend shows it.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// Its queue.
+    pub queue: Arc<str>,
+    /// Its id.
+    pub id: Box<str>,
+    /// The time that it waits for; `None`: it is available.
+    pub due: Option<Timestamp>,
+}
 
 /// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
 /// again; dropped later they count as filled.
@@ -37,31 +50,30 @@ impl TakenPlaces {
         self.wants.iter().any(|want| want.bounds.tells_apart())
     }
 
-    /// Settles them. `ids`: of the jobs that were stored, each with its queue, in the order in which they
-    /// were sent. Says where each queue stands now.
-    pub fn settle(
-        mut self,
-        outcome: EnqueueOutcome,
-        ids: &[(Arc<str>, Box<str>)],
-    ) -> Vec<(Arc<str>, Level)> {
+    /// Settles them. `jobs`: those that were stored, in the order in which they were sent. Says where each queue stands
+    /// now.
+    pub fn settle(mut self, outcome: EnqueueOutcome, jobs: &[NewJob]) -> Vec<(Arc<str>, Level)> {
         let mut levels = Vec::with_capacity(self.wants.len());
-        self.end(outcome, ids, &mut levels);
+        self.end(outcome, jobs, &mut levels);
         levels
     }
 
     fn end(
         &mut self,
         outcome: EnqueueOutcome,
-        ids: &[(Arc<str>, Box<str>)],
+        jobs: &[NewJob],
         levels: &mut Vec<(Arc<str>, Level)>,
     ) {
         let wants = std::mem::take(&mut self.wants);
         if wants.is_empty() {
             return;
         }
-        let mut by_queue: HashMap<&str, Vec<&str>> = HashMap::new();
-        for (queue, id) in ids {
-            by_queue.entry(queue).or_default().push(id);
+        let mut by_queue: HashMap<&str, Vec<&NewJob>> = HashMap::new();
+        for job in jobs {
+            by_queue.entry(&job.queue).or_default().push(job);
+        }
+        if jobs.iter().any(|job| job.due.is_some()) {
+            self.pressure.any_later.store(true, Ordering::Relaxed);
         }
         let (mark, now) = (self.pressure.mark(), Instant::now());
         let mut state = self.pressure.state.lock();
@@ -78,8 +90,8 @@ impl TakenPlaces {
                 continue;
             };
             if outcome == EnqueueOutcome::Stored {
-                let own = by_queue.get(&*want.queue);
-                queue.stored(&want, own.into_iter().flatten().copied(), mark);
+                let own = by_queue.remove(&*want.queue).unwrap_or_default();
+                queue.stored(&want, &own, mark);
             }
             let level = self.pressure.level_of(queue, &want.queue);
             levels.extend(level.map(|level| (want.queue, level)));

@@ -83,7 +83,7 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
     use crate::pressure::{
-        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, Now, Pressure, StatsTold,
+        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, NewJob, Now, Pressure, StatsTold,
         TakenPlaces, Want,
     };
 
@@ -136,7 +136,11 @@ mod tests {
                         for _ in 0..want.jobs {
                             // Some are used again.
                             self.ids = (self.ids + 1) % 20;
-                            ids.push((Arc::clone(&want.queue), self.ids.to_string().into()));
+                            ids.push(NewJob {
+                                queue: Arc::clone(&want.queue),
+                                id: self.ids.to_string().into(),
+                                due: None,
+                            });
                         }
                     }
                     let _levels = places.settle(outcome, &ids);

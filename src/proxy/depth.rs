@@ -25,7 +25,7 @@ use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::log::cut;
 use crate::pressure::{
-    Bounds, Edge, LaterState, Level, LookKind, Looking, Mark, Now, StatsTold, TakenTo, Untold,
+    Bounds, Edge, Level, LookKind, Looking, Mark, NewJob, Now, StatsTold, TakenTo, Untold,
 };
 use crate::store::{LedgerExt, Row};
 use crate::tick;
@@ -225,8 +225,7 @@ pub(super) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, row: Option<&Ro
         Some("retryable" | "scheduled") => {
             let at = text("next_attempt_at").and_then(|at| moment(&at));
             let at = at.unwrap_or_else(|| sidecar.store.now());
-            pressure.came(queue);
-            pressure.waits_until(queue, id, LaterState::Retryable, at);
+            pressure.came_to_retry(queue, id, at);
         }
         _ => {}
     }
@@ -288,41 +287,27 @@ fn gone(sidecar: &Sidecar, queue: &str, job: Json<'_>) {
     }
 }
 
-/// The ids of the jobs in the reply to an enqueue, each with its queue.
-pub(super) fn stored_ids(reply: &[u8]) -> Vec<(Arc<str>, Box<str>)> {
-    let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
+/// Whether a job in the reply to an enqueue may wait for a time; `false` is certain.
+pub(super) fn may_wait(reply: &Reply) -> bool {
+    SCHEDULED.find(&reply.body).is_some()
+}
+
+/// The jobs in the reply to an enqueue.
+pub(super) fn stored_jobs(reply: &Reply) -> Vec<NewJob> {
+    let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
         return Vec::new();
     };
     let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
     let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
-        let id = job.text_of("id")?;
-        Some((
-            Arc::from(mirror::queue(job).as_deref().unwrap_or("default")),
-            Box::from(&*id),
-        ))
+        let waits = job.says("state", "scheduled");
+        let due = job.text_of("scheduled_at").filter(|_| waits);
+        Some(NewJob {
+            queue: Arc::from(mirror::queue(job).as_deref().unwrap_or("default")),
+            id: Box::from(&*job.text_of("id")?),
+            due: due.and_then(|at| moment(&at)),
+        })
     });
     each.collect()
-}
-
-/// Notes jobs that were stored and wait for a time: some backends do not tell of them.
-pub(super) fn note_scheduled(sidecar: &Sidecar, reply: &Reply) {
-    if SCHEDULED.find(&reply.body).is_none() {
-        return;
-    }
-    let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
-        return;
-    };
-    let jobs = whole.get_exact("jobs").into_iter().flat_map(|j| j.items());
-    let each = jobs.chain(whole.get_exact("job"));
-    for job in each.filter(|job| job.says("state", "scheduled")) {
-        let due = job.text_of("scheduled_at").and_then(|at| moment(&at));
-        if let (Some(due), Some(id)) = (due, job.text_of("id")) {
-            let queue = mirror::queue(job);
-            let queue = queue.as_deref().unwrap_or("default");
-            let pressure = &sidecar.admit.pressure;
-            pressure.waits_until(queue, &id, LaterState::Scheduled, due);
-        }
-    }
 }
 
 /// Queues without bounds of their own: each is warned of once, for it can grow until the backend fails (backpressure

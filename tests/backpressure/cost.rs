@@ -8,7 +8,8 @@ use std::time::Duration;
 use ojs_throttle::limit::Timestamp;
 use ojs_throttle::policy::Pattern;
 use ojs_throttle::pressure::{
-    Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Now, Pressure, StatsTold, Want,
+    Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, NewJob, Now, Pressure,
+    StatsTold, Want,
 };
 use tokio::time::Instant;
 
@@ -35,8 +36,12 @@ fn enqueue(pressure: &Arc<Pressure>, queue: &str, tenants: &[Arc<str>], ids: &[S
     loop {
         match pressure.ask(&mut wants, now()) {
             Admission::Go(places) => {
-                let ids = ids.iter().map(|id| (queue.into(), id.as_str().into()));
-                let _levels = places.settle(EnqueueOutcome::Stored, &ids.collect::<Vec<_>>());
+                let jobs = ids.iter().map(|id| NewJob {
+                    queue: queue.into(),
+                    id: id.as_str().into(),
+                    due: None,
+                });
+                let _levels = places.settle(EnqueueOutcome::Stored, &jobs.collect::<Vec<_>>());
                 return true;
             }
             Admission::Look(_) => {

@@ -8,8 +8,9 @@ use super::BoundedQueue;
 use crate::limit::Timestamp;
 use crate::pressure::drain::Drain;
 use crate::pressure::estimate::{LookFound, Mark};
+use crate::pressure::hidden::LaterState;
 use crate::pressure::want::{Now, Want};
-use crate::pressure::{Dropped, TakenTo};
+use crate::pressure::{Dropped, NewJob, TakenTo};
 
 /// How long a queue of which nothing could be dropped refuses until that is tried again.
 const UNDROPPABLE: Duration = Duration::from_secs(1);
@@ -29,14 +30,14 @@ impl BoundedQueue {
         }
     }
 
-    /// Notes that the jobs of an enqueue were stored, or may have been. `ids`: of the jobs, in their order.
-    pub(in crate::pressure) fn stored<'a>(
-        &mut self,
-        want: &Want,
-        ids: impl Iterator<Item = &'a str>,
-        mark: Mark,
-    ) {
-        self.members.stored(want, ids);
+    /// Notes that the jobs of an enqueue were stored, or may have been. `jobs`: those that are known, in their order.
+    pub(in crate::pressure) fn stored(&mut self, want: &Want, jobs: &[&NewJob], mark: Mark) {
+        self.members.stored(want, jobs.iter().map(|job| &*job.id));
+        for job in jobs {
+            if let Some(due) = job.due {
+                self.later.add(&job.id, LaterState::Scheduled, due);
+            }
+        }
         self.estimate.stored(want.jobs, mark);
         self.bytes.release(want.bytes());
         if want.bounds.max_bytes.is_some() {

@@ -246,15 +246,17 @@ fn settle_places(
         },
         Err(error) => error.in_doubt(),
     };
-    let ids = match &answer {
-        Ok(reply) if stored && places.wants_ids() => depth::stored_ids(&reply.body),
+    let jobs = match &answer {
+        Ok(reply) if stored && (places.wants_ids() || depth::may_wait(reply)) => {
+            depth::stored_jobs(reply)
+        }
         _ => Vec::new(),
     };
     let outcome = match stored {
         true => EnqueueOutcome::Stored,
         false => EnqueueOutcome::Refused,
     };
-    let levels = places.settle(outcome, &ids);
+    let levels = places.settle(outcome, &jobs);
     depth::tell_edges(sidecar, &levels);
     let Ok(reply) = answer else {
         return;
@@ -262,7 +264,6 @@ fn settle_places(
     if reply.status != StatusCode::CREATED {
         return;
     }
-    depth::note_scheduled(sidecar, reply);
     let near = levels.iter().map(|(_, level)| level);
     let near = near.filter(|level| level.above);
     let most = near.max_by(|a, b| a.pressure().total_cmp(&b.pressure()));
