@@ -107,6 +107,13 @@ pub enum Verdict {
     Lost,
 }
 
+impl Verdict {
+    /// Whether the job has started.
+    pub fn is_started(&self) -> bool {
+        matches!(self, Verdict::Started { .. })
+    }
+}
+
 /// What became of the jobs that [`Ledger::take`] was asked for.
 #[derive(Clone, Default, Debug)]
 pub struct Taken {
@@ -252,12 +259,13 @@ impl Change {
         ) || self.is_by_hand()
     }
 
-    /// Whether it is of no row and no key, and of what each sidecar keeps a copy.
-    fn is_apart(&self) -> bool {
+    /// Whether siblings that put back what they know of data that began anew may undo it: a shut key is opened, or
+    /// something is taken away.
+    fn may_undo_what_is_put_back(&self) -> bool {
         matches!(
             self,
-            Change::Override { .. } | Change::Setting { .. } | Change::Clear
-        )
+            Change::Override { set: None, .. } | Change::Setting { text: None, .. }
+        ) || self.is_by_hand()
     }
 }
 

@@ -25,10 +25,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::ServerClock;
-use super::record::Written;
-use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve};
+use super::sql::{Books, First, Found, Job, MOST, Need, Page, Post, SqlStore, serve};
 use super::{Clock, StoreError};
-use crate::limit::Timestamp;
 use link::Link;
 
 pub use inspect::inspect;
@@ -188,113 +186,34 @@ impl Server {
 }
 
 impl Books for Server {
-    fn me(&self) -> Arc<str> {
-        self.owner.clone()
-    }
-
-    async fn head(&mut self) -> Result<Head, StoreError> {
-        self.with(async |session| session.head().await).await
+    async fn first(&mut self, first: &First) -> Result<Found, StoreError> {
+        let me = self.owner.clone();
+        let mut after = std::mem::take(&mut self.after);
+        let found = self
+            .with(async |session| session.find(first, &me, &mut after).await)
+            .await;
+        self.after = after;
+        found
     }
 
     async fn begin(&mut self, need: &Need) -> Result<Page, StoreError> {
-        self.with(async |session| session.begin(need).await).await
+        let me = self.owner.clone();
+        self.with(async |session| session.begin(need, me).await)
+            .await
     }
 
     async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
-        let me = self.owner.clone();
         // On another connection there is nothing to commit.
         let lost =
             || StoreError::Unavailable("the connection was lost before the commit".to_owned());
         let begun = self.session.take().ok_or_else(lost)?;
         let until = Instant::now() + self.timeout;
-        self.on(begun, until, async |session| {
-            session.commit(page, &me).await
-        })
-        .await
+        self.on(begun, until, async |session| session.commit(page).await)
+            .await
     }
 
     async fn abandon(&mut self) {
         self.session = None;
-    }
-
-    async fn find_due(&mut self, max: usize) -> Result<Due, StoreError> {
-        let me = self.owner.clone();
-        let mut after = std::mem::take(&mut self.after);
-        let found = self
-            .with(async |session| session.due(&me, max, &mut after).await)
-            .await;
-        self.after = after;
-        found
-    }
-
-    async fn find_idle(&mut self) -> Result<Vec<String>, StoreError> {
-        let mut after = std::mem::take(&mut self.after);
-        let found = self
-            .with(async |session| session.idle(&mut after).await)
-            .await;
-        self.after = after;
-        found
-    }
-
-    async fn find_offered(&mut self, lane: &str, max: usize) -> Result<Vec<String>, StoreError> {
-        let me = self.owner.clone();
-        self.with(async |session| session.offered(&me, lane, max).await)
-            .await
-    }
-
-    async fn find_others(&mut self, max: usize) -> Result<Vec<String>, StoreError> {
-        let me = self.owner.clone();
-        self.with(async |session| session.of_others(&me, max).await)
-            .await
-    }
-
-    async fn count_out(&mut self) -> Result<usize, StoreError> {
-        let me = self.owner.clone();
-        self.with(async |session| session.count_out(&me).await)
-            .await
-    }
-
-    async fn others(&mut self, queue: &str) -> Result<usize, StoreError> {
-        let me = self.owner.clone();
-        self.with(async |session| session.others(&me, queue).await)
-            .await
-    }
-
-    async fn overrides(&mut self) -> Result<Vec<(String, String)>, StoreError> {
-        self.with(async |session| session.overrides().await).await
-    }
-
-    async fn put_override(
-        &mut self,
-        name: &str,
-        text: Option<&str>,
-        ends: Option<Timestamp>,
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<bool, StoreError> {
-        let me = self.owner.clone();
-        let what = (name, text, ends);
-        self.with(async |session| session.put_override(what, &me, wanted).await)
-            .await
-    }
-
-    async fn put_back(
-        &mut self,
-        known: &[Written],
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<u64, StoreError> {
-        let me = self.owner.clone();
-        self.with(async |session| session.put_back(known, &me, wanted).await)
-            .await
-    }
-
-    async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {
-        let me = self.owner.clone();
-        self.with(async |session| session.join(&me, knew).await)
-            .await
-    }
-
-    async fn clear(&mut self) -> Result<bool, StoreError> {
-        self.with(async |session| session.clear().await).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Claim, Claimed, Gen, Override};
+use super::{Change, Claim, Claimed, Gen, Override};
 use crate::limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, WindowKind,
 };
@@ -153,6 +153,25 @@ pub(super) struct Written {
     pub(super) text: String,
     /// When it ends by itself.
     pub(super) ends: Option<Timestamp>,
+}
+
+/// What a change makes of limits or a setting: the name, and what stands there from now on. `None`: it is about
+/// something else.
+pub(super) fn written(change: &Change) -> Option<(String, Option<Written>)> {
+    let (name, text, ends) = match change {
+        Change::Override { space, key, set } => {
+            let ends = set.as_ref().and_then(|set| set.expires_at);
+            (name(*space, key), set.as_ref().map(self::set), ends)
+        }
+        Change::Setting { name, text } => (setting(name), text.as_deref().map(str::to_owned), None),
+        _ => return None,
+    };
+    let written = text.map(|text| Written {
+        name: name.clone(),
+        text,
+        ends,
+    });
+    Some((name, written))
 }
 
 /// What is kept by [`name`] or [`setting`].

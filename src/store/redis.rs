@@ -14,21 +14,19 @@ mod wire;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use redis::{Cmd, PushInfo, PushKind, Value};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use redis::{Cmd, Value};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::Instant;
 
 use super::clock::ServerClock;
-use super::fleet::BEAT;
+use super::fleet::{BEAT, SETTLING};
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
-use super::remote::{News, Remote, heard, put_back};
+use super::record::{self, Kept as KeptText, Written};
+use super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::{
     Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
-    record,
 };
 use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
 use link::Link;
@@ -36,9 +34,6 @@ use script::Scripts;
 
 pub use inspect::{Inspection, Kept};
 pub use target::{BadUrl, Target};
-
-/// The most rows that are changed in one call: the server does nothing else meanwhile.
-const AT_ONCE: usize = 256;
 
 /// What a store on Redis is told.
 #[derive(Clone, Debug)]
@@ -60,12 +55,7 @@ pub struct RedisStore {
     scripts: Scripts,
     prefix: String,
     owner: Arc<str>,
-    epoch: Mutex<Option<String>>,
-    /// When our last beat was written into these data, by the store's clock; 0: none was yet.
-    wrote: AtomicU64,
     remote: Remote,
-    news: tokio::sync::Mutex<UnboundedReceiver<PushInfo>>,
-    told: UnboundedSender<PushInfo>,
 }
 
 impl RedisStore {
@@ -80,19 +70,15 @@ impl RedisStore {
     }
 
     fn on(config: Config, clock: ServerClock) -> RedisStore {
-        let (told, news) = unbounded_channel();
+        let (told, heard) = unbounded_channel();
         let prefix = format!("{{{}}}:", config.namespace);
-        let channel = format!("{prefix}wake");
+        let owner: Arc<str> = config.owner.as_str().into();
         RedisStore {
-            link: Link::new(config.target, config.timeout, channel, told.clone()),
+            link: Link::new(config, format!("{prefix}wake"), told.clone()),
             scripts: Scripts::new(),
             prefix,
-            owner: config.owner.into(),
-            epoch: Mutex::default(),
-            wrote: AtomicU64::new(0),
-            remote: Remote::new(clock),
-            news: tokio::sync::Mutex::new(news),
-            told,
+            owner,
+            remote: Remote::new(clock, News::new(told, heard)),
         }
     }
 
@@ -162,110 +148,93 @@ impl RedisStore {
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let asked = self.remote.alone.ask();
-        let before = self.epoch().clone();
-        let told = self
-            .run(&self.scripts.due, |to| {
-                to.arg(max.min(10_000));
-            })
-            .await?;
+        let data = remote::data(self).await?;
+        let mut command = self.command(&self.scripts.due, &data);
+        command.arg(max.min(10_000));
+        let told = self.send(&self.scripts.due, &command).await?;
         let numbers: Option<Vec<i64>> = told.iter().take(7).map(wire::int).collect();
         let Some([now, live, others, first, edition, ahead, adopted]) = numbers.as_deref() else {
             return Err(self.strange(&told));
         };
         let now = wire::read_time(*now);
+        if let Some(known) = &mut *self.remote.data()
+            && known.epoch == data.epoch
         {
-            let epoch = self.epoch();
-            if before.is_some() && *epoch == before {
-                self.wrote.fetch_max(now.0, Ordering::AcqRel);
-            }
-        }
-        self.remote.clock.is_ahead(wire::read_time(*ahead).0);
-        let siblings = usize::try_from(*live).unwrap_or(0);
-        let adopted = adopted.unsigned_abs();
-        self.remote.met(asked, siblings, *others == 0, adopted);
-        self.remote
-            .quiet_until(now.plus(BEAT), wire::read_time(*first));
-        if self.remote.edition() != Some(*edition) {
-            let epoch = self.epoch().clone().unwrap_or_default();
-            self.reload(&epoch).await?;
+            known.wrote = known.wrote.max(now.0);
         }
         let lanes = told.get(7).and_then(wire::list).unwrap_or_default();
-        for lane in lanes {
-            let text = format!("\noffered\n{}", wire::text(lane).unwrap_or_default());
-            let data = vec![Value::Nil, Value::BulkString(text.into_bytes())];
-            let kind = PushKind::Message;
-            // The receiver is in this very store.
-            let _received = self.told.send(PushInfo { kind, data });
-        }
+        let lanes = lanes.iter().filter_map(wire::text).map(str::to_owned);
+        let around = Around {
+            asked,
+            siblings: usize::try_from(*live).unwrap_or(0),
+            is_alone: *others == 0,
+            beat_at: now.plus(BEAT),
+            first: wire::read_time(*first),
+            edition: *edition,
+            ahead: wire::read_time(*ahead).0,
+            adopted: adopted.unsigned_abs(),
+            lanes: lanes.collect(),
+        };
+        remote::looked(self, data, around).await?;
         self.rows_in(told.get(8..).unwrap_or_default())
     }
+}
 
-    async fn change(&self, change: Change) -> Result<bool, StoreError> {
+impl Elsewhere for RedisStore {
+    fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    async fn join(&self, knew: Option<&str>) -> Result<Arc<str>, StoreError> {
+        let mut command = self.command(&self.scripts.join, &Data::named("".into()));
+        let fresh = format!("{:016x}", rand::random::<u64>());
+        command
+            .arg(fresh)
+            .arg(knew.unwrap_or_default())
+            .arg(SETTLING);
+        let told = self.send(&self.scripts.join, &command).await?;
+        let epoch = told.get(1).and_then(wire::text);
+        Ok(epoch.ok_or_else(|| self.strange(&told))?.into())
+    }
+
+    async fn change(&self, data: Data, changes: &[Change]) -> Result<Vec<bool>, StoreError> {
+        let mut command = self.command(&self.scripts.set, &data);
         let now = self.remote.clock.now();
-        self.remote.leaves(&change);
-        let write = |to: &mut Cmd| {
-            self.write_deadline(to);
-            wire::write_change(to, &change, now);
-        };
-        let told = self.run(&self.scripts.set, write).await?;
-        let done = self.done(&told)?;
-        self.remote.changed(change, done, now);
-        Ok(done)
+        command
+            .arg(wire::time(self.not_after(now).0))
+            .arg(changes.len());
+        for change in changes {
+            wire::write_change(&mut command, change, now);
+        }
+        let told = self.send(&self.scripts.set, &command).await?;
+        let done = told.iter().skip(1).map(wire::int);
+        let done: Option<Vec<bool>> = done.map(|done| Some(done? == 1)).collect();
+        let done = done.filter(|done| done.len() == changes.len());
+        done.ok_or_else(|| self.strange(&told))
     }
 
-    /// Makes one change, or many that nobody waits to hear of one by one.
-    async fn change_all(&self, mut changes: Vec<Change>) -> Result<bool, StoreError> {
-        if changes.len() == 1
-            && let Some(change) = changes.pop()
-        {
-            return self.change(change).await;
-        }
-        // What has effects here too is rare, and goes by itself.
-        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
-        for change in apart {
-            self.change(change).await?;
-        }
-        for some in changes.chunks(AT_ONCE) {
-            let now = self.remote.clock.now();
-            some.iter().for_each(|change| self.remote.leaves(change));
-            let write = |to: &mut Cmd| {
-                self.write_deadline(to);
-                wire::write_changes(to, some, now);
-            };
-            self.run(&self.scripts.set, write).await?;
-        }
-        Ok(true)
+    async fn put_back(&self, data: Data, known: &[Written]) -> Result<Option<u64>, StoreError> {
+        let mut command = self.command(&self.scripts.set, &data);
+        let not_after = self.not_after(self.remote.clock.now());
+        command.arg(wire::time(not_after.0)).arg(1);
+        wire::write_put_back(&mut command, known);
+        let told = self.send(&self.scripts.set, &command).await?;
+        let count = told.get(1).and_then(wire::int);
+        // Less than none: it is too late.
+        Ok(u64::try_from(count.ok_or_else(|| self.strange(&told))?).ok())
     }
 
-    /// What a message of a sibling says; `None`: nothing for the caller.
-    async fn heard(&self, info: PushInfo) -> Option<Wake> {
-        match info.kind {
-            PushKind::Message => {}
-            // What was said in between was not heard.
-            PushKind::Disconnection | PushKind::Subscribe => {
-                self.remote.look_around();
-                return Some(Wake::All);
-            }
-            _ => return None,
-        }
-        let (owner, message) = wire::text(info.data.get(1)?)?.split_once('\n')?;
-        if owner == &*self.owner {
-            return None;
-        }
-        match heard(message)? {
-            News::Wake(wake) => Some(wake),
-            News::Joined => {
-                self.remote.look_around();
-                None
-            }
-            News::Over => {
-                let epoch = self.epoch().clone()?;
-                // If this fails, the next beat tells that ours are old.
-                let _read = self.reload(&epoch).await;
-                Some(Wake::All)
-            }
-            News::Other => None,
-        }
+    async fn overrides(&self, data: Data) -> Result<(i64, Vec<KeptText>), StoreError> {
+        let mut command = self.command(&self.scripts.look, &data);
+        command.arg("over");
+        let told = self.send(&self.scripts.look, &command).await?;
+        let edition = told.get(1).and_then(wire::int);
+        let fields = told.get(2).and_then(wire::list).unwrap_or_default();
+        let pairs = fields.chunks_exact(2).filter_map(|pair| {
+            let [name, text] = pair else { return None };
+            record::kept(wire::text(name)?, wire::text(text)?)
+        });
+        Ok((edition.unwrap_or(0), pairs.collect()))
     }
 }
 
@@ -296,7 +265,7 @@ impl Ledger for RedisStore {
     fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let mut ended = Vec::new();
-            for some in jobs.chunks(AT_ONCE) {
+            for some in jobs.chunks(remote::AT_ONCE) {
                 let write = |to: &mut Cmd| {
                     to.arg(some.len());
                     for (job, claim) in some {
@@ -315,14 +284,14 @@ impl Ledger for RedisStore {
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        if self.remote.is_quiet(self.remote.clock.now()) {
+        if self.remote.is_quiet() {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
-        Answer::later(self.change_all(changes))
+        Answer::later(remote::change_all(self, changes))
     }
 
     fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
@@ -416,27 +385,11 @@ impl Ledger for RedisStore {
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let knew = self.epoch().clone();
-            self.join(knew).await?;
-            self.remote.due_at(Timestamp(0));
-            put_back(self, rows).await
-        })
+        Answer::later(remote::announce(self, rows))
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
-        Box::pin(async {
-            let mut news = self.news.lock().await;
-            loop {
-                let Some(info) = news.recv().await else {
-                    // The other end is in this very store.
-                    return std::future::pending().await;
-                };
-                if let Some(wake) = self.heard(info).await {
-                    return wake;
-                }
-            }
-        })
+        Box::pin(remote::wake(self))
     }
 
     fn standing(&self) -> Standing<'_> {

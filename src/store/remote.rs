@@ -1,34 +1,270 @@
 //! What stores that are elsewhere have in common, however they are asked: a Redis, or a database.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::anew::Anew;
 use super::clock::ServerClock;
 use super::fleet::Alone;
-use super::record::{self, Kept};
+use super::record::{self, Kept, Written};
 use super::{Change, Ledger, OFFERED, Overrides, Row, Standing, StoreError, Wake};
 use crate::limit::Timestamp;
+
+/// The most rows that are changed in one call: the server does nothing else meanwhile, or they are locked.
+pub(super) const AT_ONCE: usize = 256;
+
+/// Which data a store has, as far as is known.
+#[derive(Clone, Debug)]
+pub(super) struct Data {
+    pub(super) epoch: Arc<str>,
+    /// When our last beat was written into them, by the store's clock; 0: none was yet.
+    pub(super) wrote: u64,
+}
+
+impl Data {
+    /// Data of which nothing is known, or only their name.
+    pub(super) fn named(epoch: Arc<str>) -> Data {
+        Data { epoch, wrote: 0 }
+    }
+}
 
 /// What is kept here of a store that is elsewhere.
 #[derive(Debug)]
 pub(super) struct Remote {
     pub(super) clock: ServerClock,
-    pub(super) overrides: Overrides,
+    overrides: Overrides,
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
-    pub(super) anew: Anew,
-    pub(super) siblings: AtomicUsize,
+    anew: Anew,
+    siblings: AtomicUsize,
     pub(super) alone: Alone,
     /// How many jobs were ever adopted.
     adopted: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
     beat_at: AtomicU64,
     due_from: AtomicU64,
+    data: Mutex<Option<Data>>,
+    meeting: tokio::sync::Mutex<()>,
+    news: News,
+}
+
+/// What siblings said, as [`hear`] reads it.
+#[derive(Debug)]
+pub(super) struct News {
+    heard: tokio::sync::Mutex<UnboundedReceiver<String>>,
+    told: UnboundedSender<String>,
+}
+
+impl News {
+    pub(super) fn new(told: UnboundedSender<String>, heard: UnboundedReceiver<String>) -> News {
+        let heard = tokio::sync::Mutex::new(heard);
+        News { heard, told }
+    }
+}
+
+/// What each store that is elsewhere does in its own way.
+pub(super) trait Elsewhere: Ledger {
+    fn remote(&self) -> &Remote;
+
+    /// Is counted among the living, and says which data these are. Where there are none an epoch begins; if the first
+    /// that `knew` any knew others, nothing starts until all had time to put their rows back.
+    fn join(&self, knew: Option<&str>)
+    -> impl Future<Output = Result<Arc<str>, StoreError>> + Send;
+
+    /// Makes some changes in one step; says of each whether there was anything to change.
+    fn change(
+        &self,
+        data: Data,
+        changes: &[Change],
+    ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send;
+
+    /// Sets those limits and settings of which there are none by their names; how many these are. `None`: it is too
+    /// late.
+    fn put_back(
+        &self,
+        data: Data,
+        known: &[Written],
+    ) -> impl Future<Output = Result<Option<u64>, StoreError>> + Send;
+
+    /// The limits and settings made over HTTP, and which edition that is.
+    fn overrides(
+        &self,
+        data: Data,
+    ) -> impl Future<Output = Result<(i64, Vec<Kept>), StoreError>> + Send;
+}
+
+/// The data that are known here. The first that asks meets them.
+pub(super) async fn data(store: &impl Elsewhere) -> Result<Data, StoreError> {
+    let known = store.remote().data().clone();
+    match known {
+        Some(known) => Ok(known),
+        None => meet(store, None).await,
+    }
+}
+
+/// Learns which data the store has; `knew` is what was known before.
+async fn meet(store: &impl Elsewhere, knew: Option<Data>) -> Result<Data, StoreError> {
+    let remote = store.remote();
+    let _one_at_a_time = remote.meeting.lock().await;
+    let knew = knew.map(|knew| knew.epoch);
+    let epoch = store.join(knew.as_deref()).await?;
+    let met = Data::named(epoch);
+    let is_known = knew.as_ref() == Some(&met.epoch);
+    if knew.is_some() && !is_known {
+        // Until this is done we go by the data that are gone, so that it is begun again if it fails.
+        begin_anew(store, &met).await?;
+    } else if remote.edition() < 0 {
+        reload(store, met.clone()).await?;
+    }
+    let mut data = remote.data();
+    if data.as_ref().is_none_or(|data| data.epoch != met.epoch) {
+        *data = Some(met.clone());
+    }
+    Ok(met)
+}
+
+/// Puts back what we know beside our rows of data that are gone, and reads what is there now.
+async fn begin_anew(store: &impl Elsewhere, data: &Data) -> Result<(), StoreError> {
+    let remote = store.remote();
+    let now = remote.clock.now();
+    let known = remote.overrides.standing(now);
+    let (mut put_back, mut shut) = (0, remote.anew.shut_again(now));
+    // Asked with none too: whether it is too late concerns the shut keys as well.
+    let none = known.is_empty().then_some(&known[..]);
+    for some in known.chunks(AT_ONCE).chain(none) {
+        match store.put_back(data.clone(), some).await? {
+            Some(count) => put_back += count,
+            // What has been opened or taken away since is not known here.
+            None => shut.clear(),
+        }
+    }
+    for some in shut.chunks(AT_ONCE) {
+        store.change(data.clone(), some).await?;
+    }
+    reload(store, data.clone()).await?;
+    let now = remote.clock.now();
+    remote.anew.tell(&known, put_back, &remote.overrides, now);
+    Ok(())
+}
+
+/// Reads the overrides.
+async fn reload(store: &impl Elsewhere, data: Data) -> Result<(), StoreError> {
+    let remote = store.remote();
+    let (edition, all) = store.overrides(data).await?;
+    remote
+        .overrides
+        .replace(all.into_iter(), remote.clock.now());
+    remote.edition.store(edition, Ordering::Relaxed);
+    Ok(())
+}
+
+/// [`Ledger::announce`]
+pub(super) async fn announce(store: &impl Elsewhere, rows: &[Row]) -> Result<(), StoreError> {
+    let knew = store.remote().data().clone();
+    meet(store, knew).await?;
+    store.remote().due_at(Timestamp(0));
+    put_back(store, rows).await
+}
+
+/// [`Ledger::set_all`]
+pub(super) async fn change_all(
+    store: &impl Elsewhere,
+    changes: Vec<Change>,
+) -> Result<bool, StoreError> {
+    let (remote, mut any) = (store.remote(), false);
+    for some in changes.chunks(AT_ONCE) {
+        let now = remote.clock.now();
+        some.iter().for_each(|change| remote.leaves(change));
+        let done = store.change(data(store).await?, some).await?;
+        for (change, done) in some.iter().zip(done) {
+            remote.changed(change, done, now);
+            any |= done;
+        }
+    }
+    Ok(any)
+}
+
+/// [`Ledger::wake`]
+pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
+    let remote = store.remote();
+    let mut news = remote.news.heard.lock().await;
+    loop {
+        let Some(text) = news.recv().await else {
+            // The other end is in this very store.
+            return std::future::pending().await;
+        };
+        match hear(&text) {
+            None => {}
+            Some(Heard::Wake(wake)) => return wake,
+            Some(Heard::Joined) => remote.look_around(),
+            Some(Heard::Overridden) => {
+                let known = remote.data().clone();
+                if let Some(known) = known {
+                    // If this fails, the next beat tells that ours are old.
+                    let _read = reload(store, known).await;
+                    return Wake::All;
+                }
+            }
+            Some(Heard::Other) => {
+                remote.look_around();
+                return Wake::All;
+            }
+        }
+    }
+}
+
+/// What a look at the store has found, beside rows.
+pub(super) struct Around {
+    /// What [`Alone::ask`] said before.
+    pub(super) asked: u64,
+    /// How many others live.
+    pub(super) siblings: usize,
+    /// Whether there is nobody else, dead ones that left rows included.
+    pub(super) is_alone: bool,
+    /// When the next beat is due.
+    pub(super) beat_at: Timestamp,
+    /// No row of ours is due before.
+    pub(super) first: Timestamp,
+    pub(super) edition: i64,
+    /// Microseconds that the time is ahead of the clock of the store's host.
+    pub(super) ahead: u64,
+    pub(super) adopted: u64,
+    /// Where others offer jobs.
+    pub(super) lanes: Vec<String>,
+}
+
+/// The store was looked at.
+pub(super) async fn looked(
+    store: &impl Elsewhere,
+    data: Data,
+    around: Around,
+) -> Result<(), StoreError> {
+    let remote = store.remote();
+    remote.clock.is_ahead(around.ahead);
+    remote.adopted.store(around.adopted, Ordering::Relaxed);
+    remote.siblings.store(around.siblings, Ordering::Relaxed);
+    match around.is_alone {
+        true => remote.alone.found_nobody(around.asked),
+        false => remote.alone.found_others(),
+    }
+    remote.beat_at.store(around.beat_at.0, Ordering::Relaxed);
+    remote.due_from.store(around.first.0, Ordering::Release);
+    if remote.edition() != around.edition {
+        reload(store, data).await?;
+    }
+    for lane in around.lanes {
+        // The receiver is in this very store.
+        let _received = remote.news.told.send(format!("offered\n{lane}"));
+    }
+    Ok(())
 }
 
 impl Remote {
-    pub(super) fn new(clock: ServerClock) -> Remote {
+    pub(super) fn new(clock: ServerClock, news: News) -> Remote {
         Remote {
             clock,
             overrides: Overrides::default(),
@@ -39,19 +275,26 @@ impl Remote {
             adopted: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
+            data: Mutex::default(),
+            meeting: tokio::sync::Mutex::default(),
+            news,
         }
     }
 
-    /// Whether there is nothing to ask for: no row of ours is due, nor is a beat.
-    pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
-        now.0 < self.due_from.load(Ordering::Acquire)
-            && now.0 < self.beat_at.load(Ordering::Relaxed)
+    /// Which data are known.
+    pub(super) fn data(&self) -> MutexGuard<'_, Option<Data>> {
+        self.data.lock()
     }
 
-    /// No beat is due before the one time, and no row of ours before the other.
-    pub(super) fn quiet_until(&self, beat_at: Timestamp, due_from: Timestamp) {
-        self.beat_at.store(beat_at.0, Ordering::Relaxed);
-        self.due_from.store(due_from.0, Ordering::Release);
+    fn edition(&self) -> i64 {
+        self.edition.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is nothing to ask for: no row of ours is due, nor is a beat.
+    pub(super) fn is_quiet(&self) -> bool {
+        let now = self.clock.now();
+        now.0 < self.due_from.load(Ordering::Acquire)
+            && now.0 < self.beat_at.load(Ordering::Relaxed)
     }
 
     /// A row of ours is due then.
@@ -60,51 +303,26 @@ impl Remote {
     }
 
     /// When the row is due that a change leaves.
-    pub(super) fn leaves(&self, change: &Change) {
-        if let Change::Offer { .. } = change {
-            self.due_at(OFFERED);
-        }
-        if let Change::Until { until, .. }
-        | Change::Adopt { until, .. }
-        | Change::Own { until, .. } = change
-        {
-            self.due_at(*until);
+    fn leaves(&self, change: &Change) {
+        match change {
+            Change::Offer { .. } => self.due_at(OFFERED),
+            Change::Until { until, .. }
+            | Change::Adopt { until, .. }
+            | Change::Own { until, .. } => self.due_at(*until),
+            _ => {}
         }
     }
 
     /// There may be others; the next beat tells.
-    pub(super) fn look_around(&self) {
+    fn look_around(&self) {
         self.alone.doubt();
         self.beat_at.store(0, Ordering::Relaxed);
     }
 
-    /// So many siblings live, whether there is nobody else, dead ones that left rows included, and how many jobs were
-    /// ever adopted. `asked` is what [`Alone::ask`] said before the store was asked.
-    pub(super) fn met(&self, asked: u64, siblings: usize, nobody: bool, adopted: u64) {
-        self.adopted.store(adopted, Ordering::Relaxed);
-        self.siblings.store(siblings, Ordering::Relaxed);
-        match nobody {
-            true => self.alone.found_nobody(asked),
-            false => self.alone.found_others(),
-        }
-    }
-
-    /// Which edition of the overrides was read.
-    pub(super) fn edition(&self) -> Option<i64> {
-        let edition = self.edition.load(Ordering::Relaxed);
-        (edition >= 0).then_some(edition)
-    }
-
-    /// The overrides were read: these are all, at `now`.
-    pub(super) fn replace(&self, edition: i64, all: impl Iterator<Item = Kept>, now: Timestamp) {
-        self.overrides.replace(all, now);
-        self.edition.store(edition, Ordering::Relaxed);
-    }
-
     /// A change was asked for at `now`, and whether the store has made it: what is kept here follows.
-    pub(super) fn changed(&self, change: Change, done: bool, now: Timestamp) {
-        self.anew.noted(&change, done, now);
-        match change {
+    fn changed(&self, change: &Change, done: bool, now: Timestamp) {
+        self.anew.noted(change, done, now);
+        match change.clone() {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
             }
@@ -130,7 +348,6 @@ impl Remote {
         }
     }
 }
-
 /// How long a connection to a store may take to be made that is asked for no longer than `timeout`: it is many round
 /// trips, and a question is one or few. Longer, and one to a server that is gone is given up too late.
 pub(super) fn to_connect(timeout: Duration) -> Duration {
@@ -148,21 +365,21 @@ pub(super) async fn put_back(ledger: &impl Ledger, rows: &[Row]) -> Result<(), S
 }
 
 /// What a sibling says.
-pub(super) enum News {
+enum Heard {
     /// Something for whoever waits for it.
     Wake(Wake),
     /// It has come, or come back.
     Joined,
     /// Something was set over HTTP, or taken away.
-    Over,
+    Overridden,
     /// In a word that is not known here.
     Other,
 }
 
 /// The first line of a message is what it says, the others are about what. `None`: those are not understood.
-pub(super) fn heard(message: &str) -> Option<News> {
+fn hear(message: &str) -> Option<Heard> {
     let (what, about) = message.split_once('\n').unwrap_or((message, ""));
-    Some(News::Wake(match what {
+    Some(Heard::Wake(match what {
         "freed" => Wake::Freed(about.split('\n').filter_map(record::of_name).collect()),
         "row" => Wake::Row { job: about.into() },
         "offered" => {
@@ -176,9 +393,9 @@ pub(super) fn heard(message: &str) -> Option<News> {
                 paused: paused == "1",
             }
         }
-        "joined" => return Some(News::Joined),
-        "over" => return Some(News::Over),
-        _ => return Some(News::Other),
+        "joined" => return Some(Heard::Joined),
+        "over" => return Some(Heard::Overridden),
+        _ => return Some(Heard::Other),
     }))
 }
 
@@ -189,18 +406,18 @@ mod tests {
     #[test]
     fn a_message_is_one_word_and_what_it_is_about() {
         let job = |job: &str| Wake::Row { job: job.into() };
-        assert!(matches!(heard("row\na\nb"), Some(News::Wake(wake)) if wake == job("a\nb")));
+        assert!(matches!(hear("row\na\nb"), Some(Heard::Wake(wake)) if wake == job("a\nb")));
         let paused = Wake::Paused {
             queue: "mail".into(),
             paused: true,
         };
-        assert!(matches!(heard("paused\n1\nmail"), Some(News::Wake(wake)) if wake == paused));
+        assert!(matches!(hear("paused\n1\nmail"), Some(Heard::Wake(wake)) if wake == paused));
         assert!(matches!(
-            heard("offered\n7:mail"),
-            Some(News::Wake(Wake::Offered { scope: 7, .. }))
+            hear("offered\n7:mail"),
+            Some(Heard::Wake(Wake::Offered { scope: 7, .. }))
         ));
-        assert!(heard("offered\nmail").is_none(), "of which scope?");
-        assert!(matches!(heard("joined"), Some(News::Joined)));
-        assert!(matches!(heard("all"), Some(News::Other)));
+        assert!(hear("offered\nmail").is_none(), "of which scope?");
+        assert!(matches!(hear("joined"), Some(Heard::Joined)));
+        assert!(matches!(hear("all"), Some(Heard::Other)));
     }
 }

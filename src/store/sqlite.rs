@@ -24,8 +24,9 @@ use rusqlite::{Connection, Error, ErrorCode};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::ServerClock;
-use super::record::Written;
-use super::sql::{Books, Due, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned};
+use super::sql::{
+    Books, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
+};
 use super::{Clock, StoreError};
 use crate::limit::Timestamp;
 
@@ -216,17 +217,6 @@ impl File {
         done.map_err(|error| self.failed(&error))
     }
 
-    /// The same, where what is known of the head may not be true any more after it.
-    fn with_head<T>(
-        &mut self,
-        what: impl FnOnce(&Connection) -> Result<T, Error>,
-    ) -> Result<T, StoreError> {
-        let open = self.connection()?;
-        open.head = None;
-        let done = what(&open.connection);
-        done.map_err(|error| self.failed(&error))
-    }
-
     /// The same in a transaction that is open: in the file in which it was begun.
     fn within<T>(
         &mut self,
@@ -294,13 +284,27 @@ fn fault(path: &Path, error: &Error) -> StoreError {
 }
 
 impl Books for File {
-    fn me(&self) -> Arc<str> {
-        self.owner.clone()
-    }
-
-    async fn head(&mut self) -> Result<Head, StoreError> {
-        let now = self.now();
-        self.with(|connection| table::head(connection, now))
+    async fn first(&mut self, first: &First) -> Result<Found, StoreError> {
+        let me = self.owner.clone();
+        if matches!(first, First::Due { .. } | First::Join { .. }) {
+            // Where another process is ahead, this one follows.
+            let latest = self.with(|connection| table::latest(connection, &me))?;
+            self.ahead += unsigned(latest).saturating_sub(self.now().0);
+        }
+        let (now, namespace) = (self.now(), self.namespace.clone());
+        let mut after = std::mem::take(&mut self.after);
+        let found = self.with(|connection| match first {
+            First::Join { knew } => {
+                table::join(connection, &me, &namespace, knew.as_deref(), now)?;
+                Ok(Found::default())
+            }
+            other => table::find(connection, other, &me, now, &mut after),
+        });
+        self.after = after;
+        if let (First::Join { .. }, Some(open)) = (first, &mut self.open) {
+            open.head = None;
+        }
+        found
     }
 
     async fn begin(&mut self, need: &Need) -> Result<Page, StoreError> {
@@ -310,10 +314,10 @@ impl Books for File {
         };
         self.with(|connection| table::run(connection, begin))?;
         // Read when nobody else can write: times are in the order of the transactions.
-        let now = self.now();
+        let (me, now) = (self.owner.clone(), self.now());
         let page = self.within(|open| {
             let head = open.head(now)?;
-            table::page(&open.connection, need, head)
+            table::page(&open.connection, need, Page::new(me, head))
         })?;
         page.ok_or_else(|| {
             let place = self.path.display();
@@ -322,12 +326,11 @@ impl Books for File {
     }
 
     async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
-        let me = self.owner.clone();
         self.within(|open| {
             if page.is_changed() {
-                table::write(&open.connection, page, &me)?;
+                table::write(&open.connection, page)?;
             }
-            if page.beats() {
+            if page.beats() || page.is_new_edition() {
                 open.head = None;
             }
             table::run(&open.connection, "COMMIT")
@@ -341,81 +344,6 @@ impl Books for File {
         {
             self.open = None;
         }
-    }
-
-    async fn find_due(&mut self, max: usize) -> Result<Due, StoreError> {
-        let (now, me) = (self.now(), self.owner.clone());
-        let ahead = self.with(|connection| table::latest(connection, &me))?;
-        self.ahead += unsigned(ahead).saturating_sub(now.0);
-        let mut found = self.with(|connection| table::due(connection, &me, now, max))?;
-        found.idle = self.find_idle().await?;
-        Ok(found)
-    }
-
-    async fn find_idle(&mut self) -> Result<Vec<String>, StoreError> {
-        let (now, mut after) = (self.now(), std::mem::take(&mut self.after));
-        let found = self.with(|connection| table::idle(connection, &mut after, now));
-        self.after = after;
-        found
-    }
-
-    async fn find_offered(&mut self, lane: &str, max: usize) -> Result<Vec<String>, StoreError> {
-        let (now, me) = (self.now(), self.owner.clone());
-        self.with(|connection| table::offered(connection, &me, lane, now, max))
-    }
-
-    async fn find_others(&mut self, max: usize) -> Result<Vec<String>, StoreError> {
-        let me = self.owner.clone();
-        self.with(|connection| table::of_others(connection, &me, max))
-    }
-
-    async fn count_out(&mut self) -> Result<usize, StoreError> {
-        let me = self.owner.clone();
-        self.with(|connection| table::count_out(connection, &me))
-    }
-
-    async fn others(&mut self, queue: &str) -> Result<usize, StoreError> {
-        let (now, me) = (self.now(), self.owner.clone());
-        self.with(|connection| table::others(connection, &me, queue, now))
-    }
-
-    async fn overrides(&mut self) -> Result<Vec<(String, String)>, StoreError> {
-        self.with(table::overrides)
-    }
-
-    async fn put_override(
-        &mut self,
-        name: &str,
-        text: Option<&str>,
-        ends: Option<Timestamp>,
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<bool, StoreError> {
-        let (me, now) = (self.owner.clone(), self.now());
-        let what = (name, text, ends);
-        self.with_head(|connection| table::put_override(connection, what, &me, now, wanted))
-    }
-
-    async fn put_back(
-        &mut self,
-        known: &[Written],
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<u64, StoreError> {
-        let (me, now) = (self.owner.clone(), self.now());
-        self.with_head(|connection| table::put_back(connection, known, &me, now, wanted))
-    }
-
-    async fn join(&mut self, knew: Option<&str>) -> Result<String, StoreError> {
-        let me = self.owner.clone();
-        let now = self.now();
-        let ahead = self.with(|connection| table::latest(connection, &me))?;
-        self.ahead += unsigned(ahead).saturating_sub(now.0);
-        let now = self.now();
-        let namespace = self.namespace.clone();
-        self.with_head(|connection| table::join(connection, &me, &namespace, knew, now))
-    }
-
-    async fn clear(&mut self) -> Result<bool, StoreError> {
-        self.with_head(table::clear)
     }
 }
 

@@ -100,3 +100,32 @@ impl<'a> Numbers<'a> {
         ]
     }
 }
+
+/// Limits and settings to write, by column, and those that are taken away.
+#[derive(Default)]
+pub(super) struct Overrides<'a> {
+    pub(super) names: Vec<&'a str>,
+    texts: Vec<&'a str>,
+    ends: Vec<Option<i64>>,
+    pub(super) gone: Vec<&'a str>,
+}
+
+impl<'a> Overrides<'a> {
+    pub(super) fn of(page: &'a Page) -> Overrides<'a> {
+        let mut all = Overrides::default();
+        for (name, written) in page.overridden() {
+            let Some(one) = written else {
+                all.gone.push(name);
+                continue;
+            };
+            all.names.push(name);
+            all.texts.push(&one.text);
+            all.ends.push(one.ends.map(|at| number(at.0)));
+        }
+        all
+    }
+
+    pub(super) fn with(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.names, &self.texts, &self.ends]
+    }
+}

@@ -136,6 +136,14 @@ const PUT_HOLDS: &str = "INSERT INTO holds
      SELECT queue, $1, jobs, $4 FROM unnest($2::text[], $3::bigint[]) AS each (queue, jobs)
      ON CONFLICT (queue, owner) DO UPDATE SET jobs = excluded.jobs, at = excluded.at";
 
+const OVERRIDES: &str = "SELECT name FROM overrides WHERE name = ANY($1::text[])";
+
+const PUT_OVERRIDES: &str = "INSERT INTO overrides
+     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
+     ON CONFLICT (name) DO UPDATE SET text = excluded.text, ends = excluded.ends";
+
+const DROP_OVERRIDES: &str = "DELETE FROM overrides WHERE name = ANY($1::text[])";
+
 const SAY: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
 
 /// Declares the statements, each with its text, and how a connection prepares them.
@@ -169,6 +177,9 @@ statements! {
     drop_keys = DROP_KEYS;
     put_numbers = PUT_NUMBERS;
     put_holds = PUT_HOLDS;
+    overrides = OVERRIDES;
+    put_overrides = PUT_OVERRIDES;
+    drop_overrides = DROP_OVERRIDES;
     say = SAY;
     due = due();
     walk = walk();

@@ -1,38 +1,32 @@
 //! How the server is asked: a script runs on the data that are known here, or on those that are met. And what its
 //! errors mean.
 
-use std::sync::atomic::Ordering;
-
-use parking_lot::MutexGuard;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::link::Failed;
 use super::script::{Script, with_text};
-use super::{AT_ONCE, RedisStore, wire};
+use super::{RedisStore, wire};
 use crate::limit::Timestamp;
 use crate::log::cut;
-use crate::store::fleet::SETTLING;
-use crate::store::{Row, StoreError, record};
+use crate::store::remote::{self, Data};
+use crate::store::{Row, StoreError};
 
 impl RedisStore {
     pub(super) fn failed(&self, why: &str) -> StoreError {
         StoreError::Unavailable(format!("{}: {why}", self.link.place()))
     }
 
-    pub(super) fn epoch(&self) -> MutexGuard<'_, Option<String>> {
-        self.epoch.lock()
-    }
-
-    /// A call on data that are known by this epoch, into which was last written at `wrote`, as far as is known.
-    pub(super) fn command(&self, script: &Script, epoch: &str, wrote: u64) -> Cmd {
+    /// A call on these data.
+    pub(super) fn command(&self, script: &Script, data: &Data) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.hash).arg(1).arg(&self.prefix);
         match &self.remote.clock.given {
             Some(given) => command.arg(given.now().0),
             None => command.arg(""),
         };
-        command.arg(&*self.owner).arg(epoch).arg(wire::time(wrote));
+        let wrote = wire::time(data.wrote);
+        command.arg(&*self.owner).arg(&*data.epoch).arg(wrote);
         command
     }
 
@@ -42,13 +36,8 @@ impl RedisStore {
         script: &Script,
         write: impl FnOnce(&mut Cmd),
     ) -> Result<Vec<Value>, StoreError> {
-        let known = self.epoch().clone();
-        let epoch = match known {
-            Some(epoch) => epoch,
-            None => self.join(None).await?,
-        };
-        let wrote = self.wrote.load(Ordering::Acquire);
-        let mut command = self.command(script, &epoch, wrote);
+        let data = remote::data(self).await?;
+        let mut command = self.command(script, &data);
         write(&mut command);
         self.send(script, &command).await
     }
@@ -102,85 +91,6 @@ impl RedisStore {
         }
     }
 
-    /// Learns the epoch of the store's data, or begins one; `knew` is the one before.
-    pub(super) async fn join(&self, knew: Option<String>) -> Result<String, StoreError> {
-        let mut command = self.command(&self.scripts.join, "", 0);
-        let fresh = format!("{:016x}", rand::random::<u64>());
-        command
-            .arg(fresh)
-            .arg(knew.as_deref().unwrap_or_default())
-            .arg(SETTLING);
-        let told = self.send(&self.scripts.join, &command).await?;
-        let was_known = knew.is_some();
-        let epoch = told.get(1).and_then(wire::text);
-        let epoch = epoch.ok_or_else(|| self.strange(&told))?.to_owned();
-        let is_new = knew.is_none_or(|knew| knew != epoch);
-        if is_new && was_known {
-            // Until this is done we go by the data that are gone, so that it is begun again if it fails.
-            self.begin_anew(&epoch).await?;
-        } else if self.remote.edition().is_none() {
-            self.reload(&epoch).await?;
-        }
-        let mut known = self.epoch();
-        if is_new {
-            // First, so that who reads the epoch after this reads no time of other data.
-            self.wrote.store(0, Ordering::Release);
-        }
-        *known = Some(epoch.clone());
-        Ok(epoch)
-    }
-
-    /// Puts back what we know beside our rows of data that are gone, and reads what is there now.
-    async fn begin_anew(&self, epoch: &str) -> Result<(), StoreError> {
-        let now = self.remote.clock.now();
-        let known = self.remote.overrides.standing(now);
-        let (mut put_back, mut shut) = (0, self.remote.anew.shut_again(now));
-        // Asked with none too: whether it is too late concerns the shut keys as well.
-        let none = known.is_empty().then_some(&known[..]);
-        for some in known.chunks(AT_ONCE).chain(none) {
-            let mut command = self.command(&self.scripts.set, epoch, 0);
-            self.write_deadline(&mut command);
-            wire::write_put_back(&mut command, some);
-            let told = self.send(&self.scripts.set, &command).await?;
-            let count = told.get(1).and_then(wire::int);
-            match u64::try_from(count.ok_or_else(|| self.strange(&told))?) {
-                Ok(count) => put_back += count,
-                // What has been opened or taken away since is not known here.
-                Err(_) => shut.clear(),
-            }
-        }
-        for some in shut.chunks(AT_ONCE) {
-            let mut command = self.command(&self.scripts.set, epoch, 0);
-            self.write_deadline(&mut command);
-            wire::write_changes(&mut command, some, now);
-            self.send(&self.scripts.set, &command).await?;
-        }
-        self.reload(epoch).await?;
-        self.remote.anew.tell(
-            &known,
-            put_back,
-            &self.remote.overrides,
-            self.remote.clock.now(),
-        );
-        Ok(())
-    }
-
-    /// Reads the overrides.
-    pub(super) async fn reload(&self, epoch: &str) -> Result<(), StoreError> {
-        let mut command = self.command(&self.scripts.look, epoch, 0);
-        command.arg("over");
-        let told = self.send(&self.scripts.look, &command).await?;
-        let edition = told.get(1).and_then(wire::int);
-        let fields = told.get(2).and_then(wire::list).unwrap_or_default();
-        let pairs = fields.chunks_exact(2).filter_map(|pair| {
-            let [name, text] = pair else { return None };
-            record::kept(wire::text(name)?, wire::text(text)?)
-        });
-        self.remote
-            .replace(edition.unwrap_or(0), pairs, self.remote.clock.now());
-        Ok(())
-    }
-
     pub(super) fn strange(&self, told: &[Value]) -> StoreError {
         let told = format!("{told:?}");
         self.failed(&format!("its answer is not understood: {}", cut(&told)))
@@ -202,11 +112,6 @@ impl RedisStore {
     /// When nobody waits any more for what is asked for now.
     pub(super) fn not_after(&self, now: Timestamp) -> Timestamp {
         now.plus(u64::try_from(self.link.timeout().as_micros()).unwrap_or(u64::MAX))
-    }
-
-    /// What `set` begins with: the time from which on it makes and puts back no limits.
-    pub(super) fn write_deadline(&self, to: &mut Cmd) {
-        to.arg(wire::time(self.not_after(self.remote.clock.now()).0));
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{RedisStore, wire};
 use crate::store::StoreError;
+use crate::store::remote::Data;
 
 /// A server as it was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,7 +72,7 @@ impl RedisStore {
         let kept = self.kept(ahead).await?;
         let scripts = self.loaded().await;
         // Runs a script that reads one row that is not there.
-        let mut look = self.command(&self.scripts.look, "", 0);
+        let mut look = self.command(&self.scripts.look, &Data::named("".into()));
         look.arg("row").arg("-");
         self.send(&self.scripts.look, &look).await?;
         // Who may not ask for these may be right all the same.

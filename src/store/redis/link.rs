@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::super::remote::to_connect;
 use super::super::{StoreError, distrusted};
 use super::target::{Kind, Target};
+use super::{Config, wire};
 
 /// After a connection could not be made, calls fail at once for this long.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +38,8 @@ pub(super) struct Link {
     target: Target,
     timeout: Duration,
     channel: String,
-    news: UnboundedSender<PushInfo>,
+    owner: String,
+    news: UnboundedSender<String>,
     state: Mutex<State>,
     /// The connection that is being made, by a task of its own: one is made and not many.
     making: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -86,16 +88,12 @@ pub(super) enum Failed {
 }
 
 impl Link {
-    pub(super) fn new(
-        target: Target,
-        timeout: Duration,
-        channel: String,
-        news: UnboundedSender<PushInfo>,
-    ) -> Arc<Link> {
+    pub(super) fn new(config: Config, channel: String, news: UnboundedSender<String>) -> Arc<Link> {
         Arc::new(Link {
-            target,
-            timeout,
+            target: config.target,
+            timeout: config.timeout,
             channel,
+            owner: config.owner,
             news,
             state: Mutex::default(),
             making: tokio::sync::Mutex::default(),
@@ -268,20 +266,23 @@ impl Link {
         }
     }
 
-    /// Where a cluster's nodes tell their news. The library connects to other nodes by itself: but who took
-    /// the place of a lost one may not have all that it had, and has no subscriptions. So that is a failure
-    /// here as it is with a single server, and callers put back what they know.
+    /// Where a connection's news go. A cluster's library connects to other nodes by itself: but who took the place of
+    /// a lost one may not have all that it had, and has no subscriptions. So that is a failure here as it is with a
+    /// single server, and callers put back what they know.
     fn news_of(
         &self,
         number: u64,
     ) -> impl Fn(PushInfo) -> Result<(), Infallible> + Send + Sync + 'static {
-        let (news, broken) = (self.news.clone(), self.broken.clone());
+        let (news, broken, me) = (self.news.clone(), self.broken.clone(), self.owner.clone());
+        let is_cluster = matches!(self.target.kind, Kind::Cluster(_));
         move |push| {
-            if push.kind == PushKind::Disconnection {
+            if is_cluster && push.kind == PushKind::Disconnection {
                 broken.fetch_max(number, Ordering::AcqRel);
             }
-            // Whoever had the receiver is gone with the store.
-            let _received = news.send(push);
+            if let Some(text) = news_in(&push, &me) {
+                // Whoever had the receiver is gone with the store.
+                let _received = news.send(text);
+            }
             Ok(())
         }
     }
@@ -295,7 +296,7 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(to_connect(self.timeout)))
             .set_response_timeout(None)
-            .set_push_sender(self.news.clone());
+            .set_push_sender(self.news_of(number));
         let mut connection = match &self.target.kind {
             Kind::One(info) => {
                 let client = match self.target.certificates() {
@@ -378,6 +379,19 @@ async fn watch(link: Weak<Link>, number: u64, master: ConnectionAddr) {
             // back what they know.
             link.broken.fetch_max(number, Ordering::AcqRel);
         }
+    }
+}
+
+/// What the server says of siblings; `None`: nothing.
+fn news_in(push: &PushInfo, me: &str) -> Option<String> {
+    match push.kind {
+        PushKind::Message => {
+            let (owner, text) = wire::text(push.data.get(1)?)?.split_once('\n')?;
+            (owner != me).then(|| text.to_owned())
+        }
+        // What was said in between was not heard.
+        PushKind::Disconnection | PushKind::Subscribe => Some("all".to_owned()),
+        _ => None,
     }
 }
 

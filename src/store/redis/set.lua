@@ -1,6 +1,6 @@
--- Changes a row, a key, or a setting; says whether there was anything to change.
+-- Changes rows, keys, or settings in one step; says of each change whether there was anything to change.
 
-local not_after, verb = num(), arg()
+local not_after = num()
 -- So long it is believed what a sidecar holds.
 local HOLDS_LAST = 60000000
 
@@ -165,6 +165,7 @@ end
 -- For tests: on a large server it takes long.
 local function clear()
   local done = false
+  keys, freed = {}, {}
   for _, name in ipairs(redis.call('KEYS', P .. '*')) do
     if name == P .. 'over' then redis.call('HINCRBY', P .. 'meta', 'over', 1) end
     if name ~= P .. 'meta' and name ~= P .. 'live' then
@@ -204,16 +205,16 @@ end
 local verbs = { till = till, doubt = doubt, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut, open = open,
   unused = unused, paused = paused, put_back = put_back }
 
--- Many changes in one step.
-function verbs.all()
-  local done = false
-  for _ = 1, num() do done = verbs[arg()]() or done end
-  return done
+local told, failed = { now }, nil
+for i = 1, num() do
+  local done = verbs[arg()]()
+  if type(done) == 'table' then
+    -- What was done before stays, with its keys.
+    failed = done
+    break
+  end
+  told[i + 1] = type(done) == 'number' and done or (done and 1 or 0)
 end
-
-local done = verbs[verb]()
-if type(done) == 'table' then return done end
 save_all()
 publish_freed()
-if type(done) == 'number' then return { now, done } end
-return { now, done and 1 or 0 }
+return failed or told

@@ -225,11 +225,6 @@ pub(super) fn text(of: &Value) -> Option<&str> {
 }
 
 /// The arguments of one change.
-pub(super) fn write_changes(to: &mut Cmd, some: &[Change], now: Timestamp) {
-    to.arg("all").arg(some.len());
-    some.iter().for_each(|change| write_change(to, change, now));
-}
-
 pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
     match change {
         Change::Until {
@@ -262,14 +257,14 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             write_limits(to, &claimed.limited, now);
             to
         }
-        Change::Override { space, key, set } => {
-            let ends = set.as_ref().and_then(|set| set.expires_at);
-            let text = set.as_ref().map(record::set);
-            write_set(to, &record::name(*space, key), text.as_deref(), ends)
-        }
-        Change::Setting { name, text } => {
-            write_set(to, &record::setting(name), text.as_deref(), None)
-        }
+        Change::Override { .. } | Change::Setting { .. } => match record::written(change) {
+            Some((_, Some(written))) => write_written(to.arg("override"), &written),
+            // Without a text it is taken away.
+            gone => {
+                let name = gone.map(|(name, _)| name).unwrap_or_default();
+                to.arg("override").arg(name).arg("").arg(-1)
+            }
+        },
         Change::Own {
             job,
             generation,
@@ -308,23 +303,14 @@ fn write_times<'c>(to: &'c mut Cmd, verb: &str, job: &str, numbers: [u64; 3]) ->
 pub(super) fn write_put_back(to: &mut Cmd, some: &[Written]) {
     to.arg("put_back").arg(some.len());
     for one in some {
-        to.arg(&one.name).arg(&one.text);
-        match one.ends {
-            Some(at) => to.arg(time(at.0)),
-            None => to.arg(-1),
-        };
+        write_written(to, one);
     }
 }
 
-/// What was set over HTTP, and when it ends; without a text it is taken away.
-fn write_set<'a>(
-    to: &'a mut Cmd,
-    name: &str,
-    text: Option<&str>,
-    ends: Option<Timestamp>,
-) -> &'a mut Cmd {
-    to.arg("override").arg(name).arg(text.unwrap_or_default());
-    match ends {
+/// What was set over HTTP, and when it ends.
+fn write_written<'c>(to: &'c mut Cmd, written: &Written) -> &'c mut Cmd {
+    to.arg(&written.name).arg(&written.text);
+    match written.ends {
         Some(at) => to.arg(time(at.0)),
         None => to.arg(-1),
     }

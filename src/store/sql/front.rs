@@ -1,31 +1,26 @@
 //! The store as the sidecar sees it: questions go to whoever has the database, answers are waited for no
 //! longer than the timeout.
 
-mod ask;
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::clock::ServerClock;
 use super::super::fleet::{BEAT, kept_name};
 use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
-use super::super::remote::{News, Remote, heard, put_back};
+use super::super::record::{self, Kept, Written};
+use super::super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::super::{
-    Answer, Change, Claimed, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish, record,
+    Answer, Change, Claimed, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
 };
-use super::{Job, Op, Reply};
+use super::{First, Found, Job, Need, Operation, Page};
 use crate::limit::{Key, Reserved, Space, Timestamp};
 use crate::log::cut;
-use ask::strange;
-
-/// So many rows are changed in one transaction: each is locked until it is written.
-const AT_ONCE: usize = 256;
 
 /// So often in a row keys that nobody uses are looked for, while most of those that were looked at are such.
 const ROUNDS: usize = 8;
@@ -54,11 +49,7 @@ impl Post {
 pub struct SqlStore {
     post: Post,
     timeout: Duration,
-    epoch: Mutex<Option<Arc<str>>>,
-    joining: tokio::sync::Mutex<()>,
     remote: Remote,
-    news: tokio::sync::Mutex<UnboundedReceiver<String>>,
-    told: UnboundedSender<String>,
 }
 
 impl SqlStore {
@@ -68,15 +59,11 @@ impl SqlStore {
         timeout: Duration,
         work: impl FnOnce(UnboundedSender<String>) -> Post,
     ) -> SqlStore {
-        let (told, news) = unbounded_channel();
+        let (told, heard) = unbounded_channel();
         SqlStore {
             post: work(told.clone()),
             timeout,
-            epoch: Mutex::default(),
-            joining: tokio::sync::Mutex::default(),
-            remote: Remote::new(clock),
-            news: tokio::sync::Mutex::new(news),
-            told,
+            remote: Remote::new(clock, News::new(told, heard)),
         }
     }
 
@@ -85,13 +72,52 @@ impl SqlStore {
     /// # Errors
     /// It is not reachable, too old, lacks rights, or has something else where our data would be.
     pub async fn check(&self) -> Result<(), StoreError> {
-        self.join(None).await.map(drop)
+        self.announce(&[]).await
     }
 
     /// Whether there can be a row of a job that a client has named: Postgres has no NUL, and whatever waits for the
     /// same transaction would be done anew.
     fn may_have_row(&self, job: &str) -> bool {
         matches!(self.post, Post::Thread(_)) || !job.contains('\0')
+    }
+
+    /// Takes a step in a transaction that is about what it needs. The first one joins.
+    async fn ask<T: Send + 'static>(
+        &self,
+        need: Need,
+        step: impl FnMut(&mut Page, &Found) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let data = remote::data(self).await?;
+        self.ask_of(Some(data), need, step).await
+    }
+
+    /// The same on data that are known, or that are met.
+    async fn ask_of<T: Send + 'static>(
+        &self,
+        data: Option<Data>,
+        need: Need,
+        step: impl FnMut(&mut Page, &Found) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let epoch = data.map(|data| data.epoch);
+        let sent = Instant::now();
+        self.post.send(Job {
+            need,
+            found: Found::default(),
+            work: Box::new(Operation {
+                epoch,
+                step,
+                told: None,
+                answer,
+            }),
+        })?;
+        let (told, now) = match tokio::time::timeout(self.timeout, answered).await {
+            Ok(Ok(told)) => told?,
+            Ok(Err(_)) => return Err(StoreError::Unavailable("it was closed".to_owned())),
+            Err(_) => return Err(StoreError::Timeout),
+        };
+        self.remote.clock.told(now, sent);
+        Ok(told)
     }
 
     async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
@@ -109,11 +135,7 @@ impl SqlStore {
     async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         let (mut all, mut left) = (Taken::default(), want);
         for ask in asks {
-            let verdict = match self.take_at_once(&[ask], left).await {
-                Ok(taken) => {
-                    all.ended.extend(taken.ended);
-                    taken.verdicts.into_iter().next().ok_or_else(strange)?
-                }
+            let taken = match self.take_at_once(&[ask], left).await {
                 Err(StoreError::Unfit(why)) => {
                     tracing::warn!(
                         job = &*cut(&ask.job),
@@ -122,155 +144,152 @@ impl SqlStore {
                         "a limited job is left to the end of its claim, because the store cannot keep it: use \
                          shorter ids and names, without NUL"
                     );
-                    Verdict::Lost
+                    all.verdicts.push(Verdict::Lost);
+                    continue;
                 }
-                Err(error) => return Err(error),
+                taken => taken?,
             };
-            left -= usize::from(matches!(verdict, Verdict::Started { .. })).min(left);
-            all.verdicts.push(verdict);
+            let started = taken.verdicts.iter().filter(|verdict| verdict.is_started());
+            left = left.saturating_sub(started.count());
+            all.verdicts.extend(taken.verdicts);
+            all.ended.extend(taken.ended);
         }
         Ok(all)
     }
 
     async fn take_at_once(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
-        let op = Op::Take {
-            asks: asks.iter().map(|ask| (*ask).clone()).collect(),
-            want,
-        };
-        match self.ask(op).await?.reply {
-            Reply::Taken(taken) => Ok(taken),
-            _ => Err(strange()),
+        let asks: Vec<Claimed> = asks.iter().map(|ask| (*ask).clone()).collect();
+        let mut need = Need::to_write();
+        for ask in &asks {
+            match want {
+                // Which starts nothing is about rows alone.
+                0 => need.job(&ask.job),
+                _ => need.claimed(ask),
+            }
         }
+        self.ask(need, move |page, _| {
+            page.is_settled(want)?;
+            Ok(page.step().take(asks.iter(), want))
+        })
+        .await
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
-        let found = super::Due::default();
+        let data = remote::data(self).await?;
         let asked = self.remote.alone.ask();
-        let told = self.ask(Op::Due { max, found }).await?;
-        let Reply::Due {
-            rows,
-            lanes,
-            siblings,
-            first,
-            edition,
-            alone,
-            more,
-            ahead,
-            adopted,
-        } = told.reply
-        else {
-            return Err(strange());
+        let need = Need {
+            first: Some(First::Due { max }),
+            ..Need::to_write()
         };
-        self.remote.clock.is_ahead(ahead);
-        self.remote.met(asked, siblings, alone, adopted);
-        let beat_at = match more && self.forget().await {
-            true => told.now,
-            false => told.now.plus(BEAT),
+        let step = move |page: &mut Page, found: &Found| {
+            let rows = page.due(found, max);
+            let (siblings, is_alone) = page.siblings(found);
+            let around = Around {
+                asked,
+                siblings,
+                is_alone,
+                beat_at: page.now(),
+                first: found.first,
+                edition: page.head.edition,
+                ahead: page.head.ahead,
+                adopted: found.count,
+                lanes: found.lanes.clone(),
+            };
+            Ok((rows, around, found.is_mostly_idle()))
         };
-        self.remote.quiet_until(beat_at, first);
-        let epoch = self.epoch().clone();
-        if self.remote.edition() != Some(edition)
-            && let Some(epoch) = epoch
-        {
-            self.reload(epoch).await?;
+        let (rows, mut around, more) = self.ask_of(Some(data.clone()), need, step).await?;
+        if !(more && self.forget().await) {
+            around.beat_at = around.beat_at.plus(BEAT);
         }
-        for lane in lanes {
-            // The receiver is in this very store.
-            let _received = self.told.send(format!("offered\n{lane}"));
-        }
+        remote::looked(self, data, around).await?;
         Ok(rows)
+    }
+
+    async fn change_at_once(
+        &self,
+        data: Data,
+        changes: &[Change],
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut need = Need::to_write();
+        changes.iter().for_each(|change| need.change(change));
+        let all = changes.to_vec();
+        let step = move |page: &mut Page, found: &Found| page.set_all(&all, found);
+        self.ask_of(Some(data), need, step).await
     }
 
     /// Forgets keys that nobody uses as fast as new ones come, some in each transaction. Says whether there
     /// are more still.
     async fn forget(&self) -> bool {
         for _ in 0..ROUNDS {
-            let found = Vec::new();
-            let told = self.ask(Op::Forget { found }).await;
+            let need = Need {
+                first: Some(First::Idle),
+                ..Need::to_write()
+            };
+            let forget = |page: &mut Page, found: &Found| {
+                page.forget(&found.idle);
+                Ok(found.is_mostly_idle())
+            };
             // If this fails, there is another time.
-            if !told.is_ok_and(|told| matches!(told.reply, Reply::Done(true))) {
+            if !matches!(self.ask(need, forget).await, Ok(true)) {
                 return false;
             }
         }
         true
-    }
-
-    /// Makes one change, or many that nobody waits to hear of one by one.
-    async fn change_all(&self, mut changes: Vec<Change>) -> Result<bool, StoreError> {
-        if changes.len() == 1
-            && let Some(change) = changes.pop()
-        {
-            return self.change(change).await;
-        }
-        let (apart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(Change::is_apart);
-        for change in apart {
-            self.change(change).await?;
-        }
-        for some in changes.chunks(AT_ONCE) {
-            some.iter().for_each(|change| self.remote.leaves(change));
-            match self.ask(Op::SetAll(some.to_vec())).await {
-                Err(StoreError::Unfit(_)) => self.change_each(some).await?,
-                told => drop(told?),
-            }
-        }
-        Ok(true)
-    }
-
-    /// One by one, because the store cannot keep the row of one of them: that has none.
-    async fn change_each(&self, changes: &[Change]) -> Result<(), StoreError> {
-        for change in changes {
-            match self.ask(Op::SetAll(vec![change.clone()])).await {
-                Err(StoreError::Unfit(_)) => {}
-                told => drop(told?),
-            }
-        }
-        Ok(())
-    }
-
-    async fn change(&self, change: Change) -> Result<bool, StoreError> {
-        let now = self.remote.clock.now();
-        self.remote.leaves(&change);
-        let Reply::Done(done) = self.ask(Op::Set(change.clone())).await?.reply else {
-            return Err(strange());
-        };
-        self.remote.changed(change, done, now);
-        Ok(done)
-    }
-
-    /// What news say; `None`: nothing for the caller.
-    async fn heard(&self, text: &str) -> Option<Wake> {
-        match heard(text)? {
-            News::Wake(wake) => Some(wake),
-            News::Joined => {
-                self.remote.look_around();
-                None
-            }
-            News::Over => {
-                let epoch = self.epoch().clone()?;
-                // If this fails, the next beat tells that ours are old.
-                let _read = self.reload(epoch).await;
-                Some(Wake::All)
-            }
-            // As `all`: some may have been missed.
-            News::Other => {
-                self.remote.look_around();
-                Some(Wake::All)
-            }
-        }
-    }
-
-    async fn ask_rows(&self, op: Op) -> Result<Vec<Row>, StoreError> {
-        match self.ask(op).await?.reply {
-            Reply::Rows(rows) => Ok(rows),
-            _ => Err(strange()),
-        }
     }
 }
 
 impl std::fmt::Debug for SqlStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a store on a database")
+    }
+}
+
+impl Elsewhere for SqlStore {
+    fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    async fn join(&self, knew: Option<&str>) -> Result<Arc<str>, StoreError> {
+        let knew = knew.map(Arc::from);
+        let need = Need::first(First::Join { knew });
+        let epoch = |page: &mut Page, _: &Found| Ok(Arc::from(page.head.epoch.as_str()));
+        self.ask_of(None, need, epoch).await
+    }
+
+    async fn change(&self, data: Data, changes: &[Change]) -> Result<Vec<bool>, StoreError> {
+        let told = self.change_at_once(data.clone(), changes).await;
+        if changes.len() == 1 || !matches!(told, Err(StoreError::Unfit(_))) {
+            return told;
+        }
+        // The store cannot keep the row of one of them, and does not say which: that has none.
+        let mut done = Vec::with_capacity(changes.len());
+        for change in changes.chunks(1) {
+            match self.change_at_once(data.clone(), change).await {
+                Err(StoreError::Unfit(_)) => done.push(false),
+                one => done.extend(one?),
+            }
+        }
+        Ok(done)
+    }
+
+    async fn put_back(&self, data: Data, known: &[Written]) -> Result<Option<u64>, StoreError> {
+        let mut need = Need::to_write();
+        known.iter().for_each(|one| need.written(one.name.clone()));
+        let known = known.to_vec();
+        self.ask_of(Some(data), need, move |page, _| Ok(page.put_back(&known)))
+            .await
+    }
+
+    async fn overrides(&self, data: Data) -> Result<(i64, Vec<Kept>), StoreError> {
+        let need = Need::first(First::Overrides);
+        let read = |_: &mut Page, found: &Found| {
+            let (edition, texts) = &found.overrides;
+            let all = texts.iter();
+            let all = all.filter_map(|(name, text)| record::kept(name, text));
+            Ok((*edition, all.collect()))
+        };
+        self.ask_of(Some(data), need, read).await
     }
 }
 
@@ -290,12 +309,10 @@ impl Ledger for SqlStore {
         if !self.may_have_row(job) {
             return Answer::now(false);
         }
-        Answer::later(async move {
-            match self.ask(Op::Back(job.into(), claim)).await?.reply {
-                Reply::Done(done) => Ok(done),
-                _ => Err(strange()),
-            }
-        })
+        let mut need = Need::to_write();
+        need.job(job);
+        let job: Arc<str> = job.into();
+        Answer::later(self.ask(need, move |page, _| Ok(page.step().back(&job, claim))))
     }
 
     fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
@@ -303,15 +320,22 @@ impl Ledger for SqlStore {
             let jobs = jobs.iter().filter(|(job, _)| self.may_have_row(job));
             let jobs: Vec<_> = jobs.cloned().collect();
             let mut ended = Vec::new();
-            for some in jobs.chunks(AT_ONCE) {
-                ended.extend(self.ask_rows(Op::End(some.to_vec())).await?);
+            for some in jobs.chunks(remote::AT_ONCE) {
+                let (mut need, some) = (Need::to_write(), some.to_vec());
+                some.iter().for_each(|(job, _)| need.job(job));
+                let end = move |page: &mut Page, _: &Found| {
+                    let ended = some.iter();
+                    let ended = ended.filter_map(|(job, claim)| page.step().end(job, *claim));
+                    Ok(ended.collect::<Vec<Row>>())
+                };
+                ended.extend(self.ask(need, end).await?);
             }
             Ok(ended)
         })
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        if self.remote.is_quiet(self.remote.clock.now()) {
+        if self.remote.is_quiet() {
             return Answer::now(Vec::new());
         }
         Answer::later(self.overdue(max))
@@ -323,99 +347,81 @@ impl Ledger for SqlStore {
             _ => true,
         };
         let changes: Vec<_> = changes.into_iter().filter(may_be).collect();
-        match changes.is_empty() {
-            true => Answer::now(false),
-            false => Answer::later(self.change_all(changes)),
-        }
+        Answer::later(remote::change_all(self, changes))
     }
 
     fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
-        Answer::later(async move {
-            let names = keys.iter().map(|(space, key)| record::name(*space, key));
-            let told = self.ask(Op::States(names.collect())).await?;
-            match (told.reply, told.now) {
-                (Reply::States(states), now) => Ok(KeyStates { states, now }),
-                _ => Err(strange()),
-            }
-        })
+        let names = keys.iter().map(|(space, key)| record::name(*space, key));
+        let names: Vec<String> = names.collect();
+        let mut need = Need::default();
+        need.names.extend(names.iter().cloned());
+        Answer::later(self.ask(need, move |page, _| {
+            Ok(KeyStates {
+                states: names.iter().map(|name| page.state_of(name)).collect(),
+                now: page.now(),
+            })
+        }))
     }
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
-        let found = Vec::new();
-        let op = match which {
-            RowsOf::Job(job) if !self.may_have_row(job) => return Answer::now(Vec::new()),
-            RowsOf::Job(job) => Op::Row(job.into()),
-            RowsOf::Offered { scope, queue, max } => Op::Offered {
-                scope,
-                queue: queue.into(),
-                max,
-                found,
-            },
-            RowsOf::Others { max } => Op::RowsOfOthers { max, found },
-        };
-        Answer::later(self.ask_rows(op))
+        match which {
+            RowsOf::Job(job) if !self.may_have_row(job) => Answer::now(Vec::new()),
+            RowsOf::Job(job) => {
+                let (mut need, job) = (Need::default(), job.to_owned());
+                need.job(&job);
+                let row =
+                    move |page: &mut Page, _: &Found| Ok(page.row(&job).into_iter().collect());
+                Answer::later(self.ask(need, row))
+            }
+            RowsOf::Offered { scope, queue, max } => {
+                let lane = record::lane(scope, queue);
+                let need = Need::first(First::Offered {
+                    lane: lane.clone(),
+                    max,
+                });
+                Answer::later(self.ask(need, move |page, found| {
+                    Ok(page.offered(&found.jobs, &lane))
+                }))
+            }
+            RowsOf::Others { max } => {
+                let need = Need::first(First::RowsOfOthers { max });
+                Answer::later(self.ask(need, |page, found| Ok(page.rows_of(&found.jobs))))
+            }
+        }
     }
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
-        let op = match which {
-            CountOf::Out => Op::CountOut,
-            CountOf::HeldByOthers(queue) => Op::Others(kept_name(queue).into_owned()),
-        };
-        Answer::later(async move {
-            match self.ask(op).await?.reply {
-                Reply::Count(count) => Ok(count as u64),
-                _ => Err(strange()),
-            }
-        })
+        let need = Need::first(match which {
+            CountOf::Out => First::CountOut,
+            CountOf::HeldByOthers(queue) => First::HeldByOthers(kept_name(queue).into_owned()),
+        });
+        Answer::later(self.ask(need, |_, found| Ok(found.count)))
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
-        Answer::later(async move {
-            let name = kept_name(name).into_owned();
-            match self.ask(Op::Number(name, step)).await?.reply {
-                Reply::Number(number) => Ok(number),
-                _ => Err(strange()),
-            }
-        })
+        let name = kept_name(name).into_owned();
+        let mut need = Need::to_write();
+        need.number(&name);
+        Answer::later(self.ask(need, move |page, _| Ok(page.number(&name, step))))
     }
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
-        Answer::later(async move {
-            let op = Op::Reserve {
-                limited: wish.limited.clone(),
-                want: wish.want,
-                ahead: wish.ahead,
-                unused: wish.unused.to_vec(),
-            };
-            match self.ask(op).await?.reply {
-                Reply::Reserved(reserved) => Ok(reserved),
-                _ => Err(strange()),
-            }
-        })
+        let Wish { want, ahead, .. } = wish;
+        let (limited, unused) = (wish.limited.clone(), wish.unused.to_vec());
+        let mut need = Need::to_write();
+        need.name(record::name(limited.space, &limited.key));
+        Answer::later(self.ask(need, move |page, _| {
+            page.is_settled(want)?;
+            Ok(page.step().reserve(&limited, want, ahead, &unused))
+        }))
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
-        Answer::later(async move {
-            let knew = self.epoch().clone();
-            self.join(knew).await?;
-            self.remote.due_at(Timestamp(0));
-            put_back(self, rows).await
-        })
+        Answer::later(remote::announce(self, rows))
     }
 
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>> {
-        Box::pin(async {
-            let mut news = self.news.lock().await;
-            loop {
-                let Some(text) = news.recv().await else {
-                    // The other end is in this very store.
-                    return std::future::pending().await;
-                };
-                if let Some(wake) = self.heard(&text).await {
-                    return wake;
-                }
-            }
-        })
+        Box::pin(remote::wake(self))
     }
 
     fn standing(&self) -> Standing<'_> {

@@ -1,11 +1,12 @@
 //! What a transaction has to do with, taken out of the database: rows and keys by name, what
 //! changed of them, and who is to hear of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::engine::{Engine, Tables};
-use super::super::{Claimed, Number, record};
+use super::super::record::{self, Written};
+use super::super::{Claimed, Number};
 use super::flat::Kept;
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
@@ -29,10 +30,16 @@ pub(in crate::store) struct Page {
     pub(super) rows: BTreeMap<String, Loaded<Option<Kept>>>,
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
     pub(super) numbers: BTreeMap<String, Loaded<Number>>,
+    /// The names of limits and settings that are there, of those that it is about.
+    pub(in crate::store) overrides: BTreeSet<String>,
+    /// What stands under these names from now on.
+    pub(super) overridden: BTreeMap<String, Option<Written>>,
+    /// Everything else goes before the rest is written.
+    pub(in crate::store) is_cleared: bool,
     pub(super) freed: Vec<String>,
     /// How many jobs of these queues the sidecar holds.
     pub(super) holds: Vec<(String, u64)>,
-    news: Vec<String>,
+    pub(super) news: Vec<String>,
     pub(super) beat: bool,
 }
 
@@ -69,8 +76,9 @@ impl Head {
 }
 
 impl Page {
-    pub(in crate::store) fn new(head: Head) -> Page {
+    pub(in crate::store) fn new(me: Arc<str>, head: Head) -> Page {
         Page {
+            me,
             head,
             ..Page::default()
         }
@@ -120,6 +128,11 @@ impl Page {
         self.head.now
     }
 
+    /// Who asks.
+    pub(in crate::store) fn me(&self) -> &str {
+        &self.me
+    }
+
     /// Rows to write and rows to take away.
     pub(in crate::store) fn rows(&self) -> impl Iterator<Item = (&str, Option<&Kept>)> {
         let changed = self
@@ -151,6 +164,17 @@ impl Page {
         &self.holds
     }
 
+    /// Limits and settings to write or to take away.
+    pub(in crate::store) fn overridden(&self) -> impl Iterator<Item = (&str, Option<&Written>)> {
+        let all = self.overridden.iter();
+        all.map(|(name, written)| (name.as_str(), written.as_ref()))
+    }
+
+    /// Whether these are another edition of limits and settings.
+    pub(in crate::store) fn is_new_edition(&self) -> bool {
+        self.is_cleared || !self.overridden.is_empty()
+    }
+
     /// What the others are to hear.
     pub(in crate::store) fn news(&self) -> &[String] {
         &self.news
@@ -164,6 +188,7 @@ impl Page {
     /// Whether there is anything to write.
     pub(in crate::store) fn is_changed(&self) -> bool {
         self.beat
+            || self.is_new_edition()
             || self.rows().next().is_some()
             || self.keys().next().is_some()
             || self.numbers().next().is_some()
@@ -182,9 +207,15 @@ impl Page {
     }
 
     pub(super) fn say(&mut self, text: String) {
-        if self.head.live.iter().any(|(owner, _)| **owner != *self.me) {
+        if self.others().next().is_some() && !self.news.contains(&text) {
             self.news.push(text);
         }
+    }
+
+    /// The others that live or have lived, and when each was last heard of.
+    pub(super) fn others(&self) -> impl Iterator<Item = &(String, Timestamp)> {
+        let all = self.head.live.iter();
+        all.filter(|(owner, _)| **owner != *self.me)
     }
 
     /// The rows of this owner are overdue from then on, for others.

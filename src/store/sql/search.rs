@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::fleet;
-use super::super::record::{self, Written};
-use super::super::{Change, Claimed, Gen, StoreError};
-use super::page::{Head, Page};
+use super::super::record;
+use super::super::{Change, Claimed, Gen, StoreError, fleet};
+use super::page::Page;
 use super::steps::ADOPTED;
 use crate::limit::{Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
 /// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
 pub(in crate::store) const IDLE: usize = 500;
+
+/// What is locked by whoever changes limits or settings made over HTTP: a number of this name, which there is not.
+const OVERRIDES: &str = "overrides";
 
 /// What a transaction is about. Sorted: all lock in this order.
 #[derive(Default, Debug)]
@@ -21,11 +23,96 @@ pub(in crate::store) struct Need {
     /// Keys, by [`record::name`]; those that the rows have slots of come by themselves.
     pub(in crate::store) names: BTreeSet<String>,
     pub(in crate::store) numbers: BTreeSet<String>,
+    /// Limits and settings made over HTTP, as [`record::Written`] names them.
+    pub(in crate::store) overrides: BTreeSet<String>,
     /// Whether anything may be changed; else nothing has to be locked.
     pub(in crate::store) writes: bool,
+    /// What an operation asks before it knows what it is about.
+    pub(super) first: Option<First>,
+}
+
+/// What is asked before anything is locked.
+#[derive(Debug)]
+pub(in crate::store) enum First {
+    /// What to look after: at most `max` rows that are out, at most `max` that are held (those that were
+    /// offered come last), and as many that others have out. And as [`First::Idle`].
+    Due { max: usize },
+    /// Of the next [`IDLE`] keys those with nothing used.
+    Idle,
+    /// Offered rows of others in a lane.
+    Offered { lane: String, max: usize },
+    /// Rows of others that are out.
+    RowsOfOthers { max: usize },
+    /// How many rows we have that are out.
+    CountOut,
+    /// How many jobs of a queue others hold, as they said of late.
+    HeldByOthers(String),
+    /// How much there is that [`Change::Clear`] takes away.
+    Anything,
+    /// Limits and settings made over HTTP.
+    Overrides,
+    /// The caller comes, or comes back, and is counted among the living. Where there are no data an epoch begins; if
+    /// the first that knew any knew others, nothing starts until all had time to put their rows back.
+    Join { knew: Option<Arc<str>> },
+}
+
+/// What was found before anything was locked: the page is asked again.
+#[derive(Default, Debug)]
+pub(in crate::store) struct Found {
+    /// Ours that are due, or all that were asked for.
+    pub(in crate::store) jobs: Vec<String>,
+    pub(in crate::store) others_out: Vec<String>,
+    /// Held rows of others of which nobody is left to make anything.
+    pub(in crate::store) over: Vec<String>,
+    /// Where others have offered rows. These need no page: who asks for such a row is told what is true then.
+    pub(in crate::store) lanes: Vec<String>,
+    /// Whether others have rows.
+    pub(in crate::store) strangers: bool,
+    /// The first time at which one of ours is due; those that were offered are no reason to look.
+    pub(in crate::store) first: Timestamp,
+    /// Keys with nothing used.
+    pub(in crate::store) idle: Vec<String>,
+    /// How many jobs were ever adopted, or as many as were to be counted.
+    pub(in crate::store) count: u64,
+    /// Names and texts of what was made over HTTP, and which edition that is.
+    pub(in crate::store) overrides: (i64, Vec<(String, String)>),
+}
+
+impl Found {
+    /// Whether most of the keys that were looked at have nothing used: then it is so with the next ones too.
+    pub(super) fn is_mostly_idle(&self) -> bool {
+        self.idle.len() > IDLE / 2
+    }
 }
 
 impl Need {
+    pub(super) fn to_write() -> Need {
+        let writes = true;
+        Need {
+            writes,
+            ..Need::default()
+        }
+    }
+
+    pub(super) fn first(first: First) -> Need {
+        Need {
+            first: Some(first),
+            ..Need::default()
+        }
+    }
+
+    /// This operation is part of the transaction too.
+    pub(super) fn add(&mut self, one: &Need, found: &Found) {
+        let rows = [&found.jobs, &found.others_out, &found.over];
+        self.jobs.extend(rows.into_iter().flatten().cloned());
+        self.jobs.extend(one.jobs.iter().cloned());
+        self.names
+            .extend(found.idle.iter().chain(&one.names).cloned());
+        self.numbers.extend(one.numbers.iter().cloned());
+        self.overrides.extend(one.overrides.iter().cloned());
+        self.writes |= one.writes;
+    }
+
     pub(super) fn job(&mut self, job: &str) {
         self.jobs.insert(job.to_owned());
     }
@@ -38,7 +125,15 @@ impl Need {
         self.numbers.insert(name.to_owned());
     }
 
+    pub(super) fn written(&mut self, name: String) {
+        self.number(OVERRIDES);
+        self.overrides.insert(name);
+    }
+
     pub(super) fn change(&mut self, change: &Change) {
+        if let Some((name, _)) = record::written(change) {
+            self.written(name);
+        }
         match change {
             Change::Until { job, .. } | Change::Own { job, .. } => self.job(job),
             Change::Offer { claimed } => self.job(&claimed.job),
@@ -52,11 +147,14 @@ impl Need {
                 self.name(record::name(Space::Job, key));
             }
             Change::Paused { queue, .. } => self.number(&fleet::paused(queue)),
+            Change::Clear => {
+                self.number(OVERRIDES);
+                self.first = Some(First::Anything);
+            }
             Change::Doubt { .. }
             | Change::Holds { .. }
             | Change::Override { .. }
-            | Change::Setting { .. }
-            | Change::Clear => {}
+            | Change::Setting { .. } => {}
         }
     }
 
@@ -68,32 +166,10 @@ impl Need {
     }
 }
 
-/// What was found to look after, before anything is locked: the page is asked again.
-#[derive(Default, Debug)]
-pub(in crate::store) struct Due {
-    pub(in crate::store) mine: Vec<String>,
-    pub(in crate::store) others_out: Vec<String>,
-    /// Held rows of others of which nobody is left to make anything.
-    pub(in crate::store) over: Vec<String>,
-    /// Where others have offered rows. These need no page: who asks for such a row is told what is true then.
-    pub(in crate::store) lanes: Vec<String>,
-    /// Whether others have rows.
-    pub(in crate::store) strangers: bool,
-    /// The first time at which one of ours is due; those that were offered are no reason to look.
-    pub(in crate::store) first: Timestamp,
-    /// Keys with nothing used.
-    pub(in crate::store) idle: Vec<String>,
-    /// How many jobs were ever adopted.
-    pub(in crate::store) adopted: u64,
-}
-
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.
 pub(in crate::store) trait Books: Send {
-    /// The sidecar's name.
-    fn me(&self) -> Arc<str>;
-
-    /// The time and which data these are.
-    fn head(&mut self) -> impl Future<Output = Result<Head, StoreError>> + Send;
+    /// What has to be known before a transaction begins.
+    fn first(&mut self, first: &First) -> impl Future<Output = Result<Found, StoreError>> + Send;
 
     /// Begins a transaction and brings what it is about, locked.
     fn begin(&mut self, need: &Need) -> impl Future<Output = Result<Page, StoreError>> + Send;
@@ -103,62 +179,4 @@ pub(in crate::store) trait Books: Send {
 
     /// Ends a transaction that failed, if one is open.
     fn abandon(&mut self) -> impl Future<Output = ()> + Send;
-
-    /// What to look after: at most `max` rows that are out, at most `max` that are held (those that were
-    /// offered come last), and as many that others have out.
-    fn find_due(&mut self, max: usize) -> impl Future<Output = Result<Due, StoreError>> + Send;
-
-    /// Of the next [`IDLE`] keys those with nothing used.
-    fn find_idle(&mut self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
-
-    /// Offered rows of others in a lane.
-    fn find_offered(
-        &mut self,
-        lane: &str,
-        max: usize,
-    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
-
-    /// Rows of others that are out.
-    fn find_others(
-        &mut self,
-        max: usize,
-    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
-
-    /// How many rows we have that are out.
-    fn count_out(&mut self) -> impl Future<Output = Result<usize, StoreError>> + Send;
-
-    /// How many jobs of a queue others hold, as they said of late.
-    fn others(&mut self, queue: &str) -> impl Future<Output = Result<usize, StoreError>> + Send;
-
-    /// Names and texts of limits set over HTTP.
-    fn overrides(
-        &mut self,
-    ) -> impl Future<Output = Result<Vec<(String, String)>, StoreError>> + Send;
-
-    /// Sets one or takes it away, and says so to the others; whether there was anything to take away. Does nothing
-    /// if it is not `wanted` any more when its turn has come, as [`Books::put_back`] does.
-    fn put_override(
-        &mut self,
-        name: &str,
-        text: Option<&str>,
-        ends: Option<Timestamp>,
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-
-    /// Sets those of which there are none by their names, and says so to the others; how many these are.
-    fn put_back(
-        &mut self,
-        known: &[Written],
-        wanted: &(dyn Fn() -> bool + Sync),
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
-
-    /// Is counted among the living, and says which data these are. Where there are none an epoch begins;
-    /// if the first that knew any knew others, nothing starts until all had time to put their rows back.
-    fn join(
-        &mut self,
-        knew: Option<&str>,
-    ) -> impl Future<Output = Result<String, StoreError>> + Send;
-
-    /// Forgets everything but the epoch; says whether there was anything.
-    fn clear(&mut self) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }

@@ -2,10 +2,11 @@
 
 use super::super::engine::{Tables, row_for};
 use super::super::fleet::kept_name;
+use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
 use super::flat::Kept;
-use super::page::{LONG_OVER, Page};
-use super::search::Due;
+use super::page::{LONG_OVER, Page, SILENCE};
+use super::search::Found;
 use crate::limit::Timestamp;
 
 /// The number that says how many jobs were ever adopted.
@@ -55,14 +56,15 @@ impl Page {
     }
 
     /// The rows that were found and are due; of others at most so many that `max` are out in all.
-    pub(super) fn due(&mut self, found: &Due, max: usize) -> Vec<Row> {
+    pub(super) fn due(&mut self, found: &Found, max: usize) -> Vec<Row> {
         self.beat = true;
+        self.forget(&found.idle);
         let me = self.me.clone();
-        if self.head.live.iter().all(|(owner, _)| **owner != *me) {
+        if self.head.live.len() == self.others().count() {
             self.say("joined".to_owned());
         }
         let now = self.head.now;
-        let mine = found.mine.iter().filter_map(|job| self.kept(job));
+        let mine = found.jobs.iter().filter_map(|job| self.kept(job));
         let mine = mine.filter(|entry| entry.owner == me && entry.row.until <= now);
         let mut rows: Vec<Row> = mine.map(|row| self.row_for_me(row)).collect();
         rows.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
@@ -90,6 +92,13 @@ impl Page {
         rows
     }
 
+    /// How many others live, and whether no other lives or has left rows.
+    pub(super) fn siblings(&self, found: &Found) -> (usize, bool) {
+        let alive = |seen: Timestamp| seen.plus(SILENCE) > self.head.now;
+        let living = self.others().filter(|(_, seen)| alive(*seen)).count();
+        (living, self.others().next().is_none() && !found.strangers)
+    }
+
     /// Keys of which nothing is used any more: they are taken away when they are written.
     pub(super) fn forget(&mut self, idle: &[String]) {
         for name in idle {
@@ -99,41 +108,42 @@ impl Page {
         }
     }
 
-    /// Whether a held row of another is so old that the backend has its job back: neither was it moved nor
-    /// its owner heard of for as long as its claim lasts, and longer.
+    /// Whether a held row of another is so old that the backend has its job back: its owner was not heard of for as
+    /// long as its claim lasts, and longer.
     fn is_over(&self, entry: &Kept) -> bool {
         let row = &entry.row;
-        let seen = self
-            .head
-            .live
-            .iter()
-            .find(|(owner, _)| **owner == *entry.owner);
+        let seen = self.others().find(|(owner, _)| **owner == *entry.owner);
         let seen = seen.map_or(Timestamp(0), |(_, seen)| *seen);
         let last = row.until.max(seen);
         let over = last.plus(row.claimed.visibility).plus(LONG_OVER);
         row.place == Place::Held && entry.owner != self.me && over < self.head.now
     }
 
-    /// Of these rows the held ones that others have offered.
-    pub(super) fn offered(&self, jobs: &[String], lane: (u64, &str)) -> Vec<Row> {
-        let rows = jobs.iter().filter_map(|job| self.kept(job));
-        let offered = rows.filter(|entry| {
-            let row = &entry.row;
-            row.place == Place::Held
-                && entry.owner != self.me
-                && (row.claimed.scope, &*row.claimed.queue) == lane
-                && row.until == OFFERED
-        });
-        offered.map(|row| self.row_for_me(row)).collect()
+    /// Of these rows those that others offer in this lane.
+    pub(super) fn offered(&self, jobs: &[String], lane: &str) -> Vec<Row> {
+        let is_offered = |row: &Row| {
+            let claimed = &row.claimed;
+            let is_free = row.place == Place::Held && row.until == OFFERED && !row.ours;
+            is_free && record::lane(claimed.scope, &claimed.queue) == lane
+        };
+        let rows = self.rows_of(jobs).into_iter();
+        rows.filter(is_offered).collect()
     }
 
-    /// Makes all of these changes; says whether there was anything to change.
-    pub(super) fn set_all(&mut self, changes: &[Change]) -> bool {
-        let done = changes.iter().filter(|change| self.set(change));
-        done.count() > 0
+    /// Makes changes; says of each whether there was anything to change. Where data began anew not those that would
+    /// undo what others may put back.
+    pub(super) fn set_all(
+        &mut self,
+        changes: &[Change],
+        found: &Found,
+    ) -> Result<Vec<bool>, StoreError> {
+        let may_undo = changes.iter().any(Change::may_undo_what_is_put_back);
+        self.is_settled(usize::from(may_undo))?;
+        let done = changes.iter().map(|change| self.set(change, found));
+        Ok(done.collect())
     }
 
-    fn set(&mut self, change: &Change) -> bool {
+    fn set(&mut self, change: &Change, found: &Found) -> bool {
         match change {
             Change::Paused { queue, paused } => self.pause(queue, *paused),
             Change::Doubt { job } => {
@@ -150,13 +160,56 @@ impl Page {
                 self.number(ADOPTED, Step::Add { by, most: None });
                 done
             }
+            Change::Override { .. } | Change::Setting { .. } => {
+                let written = record::written(change);
+                written.is_some_and(|(name, written)| self.put_override(name, written))
+            }
+            Change::Clear => {
+                self.clear();
+                found.count > 0
+            }
             _ => self.step().set(change),
         }
     }
 
-    /// Makes a change, but not while all put back what they know, if that would undo it.
-    pub(super) fn set_one(&mut self, change: &Change) -> Result<bool, StoreError> {
-        self.is_settled(usize::from(change.is_by_hand()))?;
-        Ok(self.set(change))
+    /// Sets limits or a setting, or takes them away; says whether there were any to take away.
+    fn put_override(&mut self, name: String, written: Option<Written>) -> bool {
+        let done = written.is_some() || self.overrides.contains(&name);
+        if done {
+            match &written {
+                Some(_) => self.overrides.insert(name.clone()),
+                None => self.overrides.remove(&name),
+            };
+            self.overridden.insert(name, written);
+            self.say("over".to_owned());
+        }
+        done
+    }
+
+    /// Sets those of which there are none by their names; how many these are. `None`: it is too late, and what is not
+    /// there was taken away since.
+    pub(super) fn put_back(&mut self, known: &[Written]) -> Option<u64> {
+        if !self.head.is_settling() {
+            return None;
+        }
+        let mut count = 0;
+        for one in known {
+            if !self.overrides.contains(&one.name) {
+                self.put_override(one.name.clone(), Some(one.clone()));
+                count += 1;
+            }
+        }
+        Some(count)
+    }
+
+    /// Forgets everything but the epoch.
+    fn clear(&mut self) {
+        let known = std::mem::take(self);
+        *self = Page {
+            is_cleared: true,
+            news: known.news,
+            beat: known.beat,
+            ..Page::new(known.me, known.head)
+        };
     }
 }

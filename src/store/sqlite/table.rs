@@ -1,12 +1,14 @@
 //! The statements.
 
-use rusqlite::{Connection, Error, OptionalExtension as _, Params, Row, params};
+use rusqlite::{
+    Connection, Error, OptionalExtension as _, Params, Row, Transaction, TransactionBehavior,
+    params,
+};
 
 use super::super::fleet::SETTLING;
-use super::super::record::Written;
 use super::super::sql::{
-    ADOPTED, Due, Flat, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE, number,
-    unsigned,
+    ADOPTED, First, Flat, Found, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE,
+    number, unsigned,
 };
 use super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
@@ -15,6 +17,9 @@ use crate::limit::{KeyState, Timestamp};
 const NEWS_LAST: u64 = 60_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at the file.
 const DAY: u64 = 24 * 3600 * 1_000_000;
+
+/// All that [`Change::Clear`](super::super::Change::Clear) empties.
+const TABLES: [&str; 5] = ["rows", "keys", "numbers", "overrides", "holds"];
 
 /// Rows of others that are overdue at `?2`: the owner lives and is late, or is gone.
 fn others_of(which: &str) -> String {
@@ -91,10 +96,9 @@ pub(super) fn run(connection: &Connection, text: &'static str) -> Result<(), Err
 pub(super) fn page(
     connection: &Connection,
     need: &Need,
-    head: Head,
+    mut page: Page,
 ) -> Result<Option<Page>, Error> {
-    let now = head.now;
-    let mut page = Page::new(head);
+    let now = page.now();
     let mut statement = connection.prepare_cached(
         "SELECT job, claim_number, is_out, until, owner, lasts, lane, claim, limits, taken,
          started FROM rows WHERE job = ?1",
@@ -135,6 +139,12 @@ pub(super) fn page(
             page.has_number(name.clone(), found);
         }
     }
+    let mut statement = connection.prepare_cached("SELECT 1 FROM overrides WHERE name = ?1")?;
+    for name in &need.overrides {
+        if statement.exists([name])? {
+            page.overrides.insert(name.clone());
+        }
+    }
     Ok(Some(page))
 }
 
@@ -155,7 +165,13 @@ fn flat(row: &Row<'_>) -> Result<Flat, Error> {
 }
 
 /// Writes what changed.
-pub(super) fn write(connection: &Connection, page: &Page, me: &str) -> Result<(), Error> {
+pub(super) fn write(connection: &Connection, page: &Page) -> Result<(), Error> {
+    if page.is_cleared {
+        for table in TABLES {
+            connection.execute(&format!("DELETE FROM {table}"), ())?;
+        }
+    }
+    let me = page.me();
     write_rows(connection, page)?;
     let mut put = connection.prepare_cached(
         "INSERT INTO keys VALUES (?1, ?2) ON CONFLICT DO UPDATE SET state = excluded.state",
@@ -189,6 +205,7 @@ pub(super) fn write(connection: &Connection, page: &Page, me: &str) -> Result<()
     for (queue, jobs) in page.holds() {
         put.execute(params![queue, me, number(*jobs), number(now.0)])?;
     }
+    write_overrides(connection, page)?;
     for text in page.news() {
         say(connection, me, text, now)?;
     }
@@ -224,6 +241,22 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
             flat.taken,
             flat.started,
         ])?;
+    }
+    Ok(())
+}
+
+fn write_overrides(connection: &Connection, page: &Page) -> Result<(), Error> {
+    for (name, written) in page.overridden() {
+        match written {
+            Some(one) => connection.execute(
+                "INSERT OR REPLACE INTO overrides VALUES (?1, ?2, ?3)",
+                params![name, one.text, one.ends.map(|at| number(at.0))],
+            )?,
+            None => connection.execute("DELETE FROM overrides WHERE name = ?1", [name])?,
+        };
+    }
+    if page.is_new_edition() {
+        connection.execute("UPDATE meta SET edition = edition + 1", ())?;
     }
     Ok(())
 }
@@ -265,11 +298,7 @@ pub(super) fn latest(connection: &Connection, me: &str) -> Result<i64, Error> {
 }
 
 /// Of the next keys after this one, which is moved on, those with nothing used.
-pub(super) fn idle(
-    connection: &Connection,
-    after: &mut String,
-    now: Timestamp,
-) -> Result<Vec<String>, Error> {
+fn idle(connection: &Connection, after: &mut String, now: Timestamp) -> Result<Vec<String>, Error> {
     let mut statement = connection
         .prepare_cached("SELECT name, state FROM keys WHERE name > ?1 ORDER BY name LIMIT ?2")?;
     let mut found = statement.query(params![*after, limit(IDLE)])?;
@@ -288,12 +317,72 @@ pub(super) fn idle(
     Ok(names)
 }
 
-pub(super) fn due(
+/// What has to be known before a transaction begins.
+pub(super) fn find(
     connection: &Connection,
+    first: &First,
     me: &str,
     now: Timestamp,
-    max: usize,
-) -> Result<Due, Error> {
+    after: &mut String,
+) -> Result<Found, Error> {
+    let mut found = Found::default();
+    let time = number(now.0);
+    match first {
+        First::Due { max } => {
+            found = due(connection, me, now, *max)?;
+            found.idle = idle(connection, after, now)?;
+        }
+        First::Idle => found.idle = idle(connection, after, now)?,
+        First::Offered { lane, max } => {
+            let offered = offered_of();
+            let text = format!("SELECT job {offered} AND lane = ?3 ORDER BY until, job LIMIT ?4");
+            found.jobs = names(connection, &text, params![me, time, lane, limit(*max)])?;
+        }
+        First::RowsOfOthers { max } => {
+            let text = "SELECT job FROM rows WHERE owner <> ?1 AND is_out = 1 LIMIT ?2";
+            found.jobs = names(connection, text, params![me, limit(*max)])?;
+        }
+        First::CountOut => {
+            let text = "SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = 1";
+            found.count = count(connection, text, [me])?;
+        }
+        First::HeldByOthers(queue) => {
+            let text = "SELECT coalesce(sum(jobs), 0) FROM holds
+                WHERE queue = ?1 AND owner <> ?2 AND at > ?3";
+            let since = number(now.0.saturating_sub(HOLDS_LAST));
+            found.count = count(connection, text, params![queue, me, since])?;
+        }
+        First::Anything => {
+            for table in TABLES {
+                let text = format!("SELECT count(*) FROM {table}");
+                found.count += count(connection, &text, ())?;
+            }
+        }
+        First::Overrides => {
+            // One look at both: an edition is never read with older texts.
+            let text = "SELECT edition, name, text FROM meta LEFT JOIN overrides";
+            let mut statement = connection.prepare_cached(text)?;
+            let mut rows = statement.query(())?;
+            while let Some(row) = rows.next()? {
+                found.overrides.0 = row.get(0)?;
+                if let Some(name) = row.get(1)? {
+                    found.overrides.1.push((name, row.get(2)?));
+                }
+            }
+        }
+        First::Join { .. } => {}
+    }
+    Ok(found)
+}
+
+fn count(connection: &Connection, text: &str, with: impl Params) -> Result<u64, Error> {
+    let count: i64 = connection
+        .prepare_cached(text)?
+        .query_row(with, |row| row.get(0))?;
+    Ok(unsigned(count))
+}
+
+fn due(connection: &Connection, me: &str, now: Timestamp, max: usize) -> Result<Found, Error> {
     let (time, max) = (number(now.0), limit(max));
     let mine = |which: &str, order: &str| {
         let text = format!(
@@ -325,41 +414,16 @@ pub(super) fn due(
     let mut adopted =
         connection.prepare_cached("SELECT coalesce(max(value), 0) FROM numbers WHERE name = ?1")?;
     let adopted: i64 = adopted.query_row([ADOPTED], |row| row.get(0))?;
-    Ok(Due {
-        adopted: unsigned(adopted),
-        mine: all,
+    Ok(Found {
+        count: unsigned(adopted),
+        jobs: all,
         others_out: names(connection, &others, params![me, time, max])?,
         over: names(connection, &over, params![me, time])?,
         lanes: names(connection, &lanes, params![me, time])?,
         strangers: strangers.query_row([me], |row| row.get(0))?,
         first: Timestamp(unsigned(first)),
-        idle: Vec::new(),
+        ..Found::default()
     })
-}
-
-pub(super) fn offered(
-    connection: &Connection,
-    me: &str,
-    lane: &str,
-    now: Timestamp,
-    max: usize,
-) -> Result<Vec<String>, Error> {
-    let offered = offered_of();
-    let text = format!("SELECT job {offered} AND lane = ?3 ORDER BY until, job LIMIT ?4");
-    names(
-        connection,
-        &text,
-        params![me, number(now.0), lane, limit(max)],
-    )
-}
-
-pub(super) fn of_others(
-    connection: &Connection,
-    me: &str,
-    max: usize,
-) -> Result<Vec<String>, Error> {
-    let text = "SELECT job FROM rows WHERE owner <> ?1 AND is_out = 1 LIMIT ?2";
-    names(connection, text, params![me, limit(max)])
 }
 
 fn limit(max: usize) -> i64 {
@@ -373,90 +437,6 @@ fn names(connection: &Connection, text: &str, with: impl Params) -> Result<Vec<S
     found.collect()
 }
 
-pub(super) fn count_out(connection: &Connection, me: &str) -> Result<usize, Error> {
-    let mut statement =
-        connection.prepare_cached("SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = 1")?;
-    let count: i64 = statement.query_row([me], |row| row.get(0))?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
-
-/// How many jobs of a queue others hold, as they said of late.
-pub(super) fn others(
-    connection: &Connection,
-    me: &str,
-    queue: &str,
-    now: Timestamp,
-) -> Result<usize, Error> {
-    let text =
-        "SELECT coalesce(sum(jobs), 0) FROM holds WHERE queue = ?1 AND owner <> ?2 AND at > ?3";
-    let mut statement = connection.prepare_cached(text)?;
-    let since = number(now.0.saturating_sub(HOLDS_LAST));
-    let count: i64 = statement.query_row(params![queue, me, since], |row| row.get(0))?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
-
-pub(super) fn overrides(connection: &Connection) -> Result<Vec<(String, String)>, Error> {
-    let mut statement = connection.prepare_cached("SELECT name, text FROM overrides")?;
-    let all = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
-    all.collect()
-}
-
-/// Sets limits of a key (their text, and when they end) or takes them away.
-pub(super) fn put_override(
-    connection: &Connection,
-    (name, text, ends): (&str, Option<&str>, Option<Timestamp>),
-    me: &str,
-    now: Timestamp,
-    wanted: &dyn Fn() -> bool,
-) -> Result<bool, Error> {
-    immediately(connection, || {
-        // Others may have had the file for longer than anybody waits.
-        if !wanted() {
-            return Ok(false);
-        }
-        let ends = ends.map(|at| number(at.0));
-        let changed = match text {
-            Some(text) => connection.execute(
-                "INSERT OR REPLACE INTO overrides VALUES (?1, ?2, ?3)",
-                params![name, text, ends],
-            )?,
-            None => connection.execute("DELETE FROM overrides WHERE name = ?1", [name])?,
-        };
-        if changed > 0 {
-            connection.execute("UPDATE meta SET edition = edition + 1", ())?;
-            say(connection, me, "over", now)?;
-        }
-        Ok(changed > 0)
-    })
-}
-
-/// Sets those of which there are none by their names; how many these are.
-pub(super) fn put_back(
-    connection: &Connection,
-    known: &[Written],
-    me: &str,
-    now: Timestamp,
-    wanted: &dyn Fn() -> bool,
-) -> Result<u64, Error> {
-    immediately(connection, || {
-        if !wanted() {
-            return Ok(0);
-        }
-        let mut put =
-            connection.prepare_cached("INSERT OR IGNORE INTO overrides VALUES (?1, ?2, ?3)")?;
-        let mut count = 0;
-        for one in known {
-            let ends = one.ends.map(|at| number(at.0));
-            count += put.execute(params![one.name, one.text, ends])?;
-        }
-        if count > 0 {
-            connection.execute("UPDATE meta SET edition = edition + 1", ())?;
-            say(connection, me, "over", now)?;
-        }
-        Ok(count as u64)
-    })
-}
-
 /// An epoch begins, if there is none.
 pub(super) fn begin(connection: &Connection, namespace: &str) -> Result<(), Error> {
     let first = "INSERT OR IGNORE INTO meta VALUES (1, ?1, ?2, 0, 0)";
@@ -465,49 +445,23 @@ pub(super) fn begin(connection: &Connection, namespace: &str) -> Result<(), Erro
     connection.execute(first, parts).map(drop)
 }
 
-/// Is counted among the living, and says which data these are.
+/// The caller is counted among the living, of data that begin if there are none.
 pub(super) fn join(
     connection: &Connection,
     me: &str,
     namespace: &str,
     knew: Option<&str>,
     now: Timestamp,
-) -> Result<String, Error> {
-    immediately(connection, || {
-        begin(connection, namespace)?;
-        let epoch = head(connection, now)?.epoch;
-        if knew.is_some_and(|knew| knew != epoch) {
-            let lost = "UPDATE meta SET opens = ?1 WHERE opens = 0";
-            connection.execute(lost, [number(now.plus(SETTLING).0)])?;
-        }
-        live(connection, me, now)?;
-        say(connection, me, "joined", now)?;
-        Ok(epoch)
-    })
-}
-
-pub(super) fn clear(connection: &Connection) -> Result<bool, Error> {
-    immediately(connection, || {
-        let mut gone = 0;
-        for table in ["rows", "keys", "numbers", "overrides", "holds"] {
-            gone += connection.execute(&format!("DELETE FROM {table}"), ())?;
-        }
-        connection.execute("UPDATE meta SET edition = edition + 1", ())?;
-        Ok(gone > 0)
-    })
-}
-
-fn immediately<T>(
-    connection: &Connection,
-    what: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    let done = what();
-    let end = match done {
-        Ok(_) => connection.execute_batch("COMMIT"),
-        Err(_) => connection.execute_batch("ROLLBACK"),
-    };
-    let value = done?;
-    end?;
-    Ok(value)
+) -> Result<(), Error> {
+    let immediate = TransactionBehavior::Immediate;
+    let transaction = Transaction::new_unchecked(connection, immediate)?;
+    begin(&transaction, namespace)?;
+    let epoch = head(&transaction, now)?.epoch;
+    if knew.is_some_and(|knew| knew != epoch) {
+        let lost = "UPDATE meta SET opens = ?1 WHERE opens = 0";
+        transaction.execute(lost, [number(now.plus(SETTLING).0)])?;
+    }
+    live(&transaction, me, now)?;
+    say(&transaction, me, "joined", now)?;
+    transaction.commit()
 }
