@@ -34,6 +34,7 @@ mod storage;
 
 pub use reload::{LogLevel, Reload, ReloadOutcome};
 pub use storage::open_store;
+pub(crate) use storage::store_config;
 
 use reload::Following;
 

@@ -69,6 +69,7 @@ use reserved::ReservedStore;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
 
@@ -78,6 +79,19 @@ fn distrusted(why: String) -> String {
         true => format!("{why} (store.ca_file names the certificates that are trusted)"),
         false => why,
     }
+}
+
+/// What a store that sidecars share is told.
+#[derive(Clone, Debug)]
+pub struct StoreConfig<T> {
+    /// Where it is.
+    pub target: T,
+    /// Sidecars with the same one share their budgets.
+    pub namespace: String,
+    /// The sidecar's name, which no other has.
+    pub owner: String,
+    /// The longest that an operation may take.
+    pub timeout: Duration,
 }
 
 /// What became of one asked job.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
-use crate::run::open_store;
-use crate::store::redis::{self, Inspection, Kept, RedisStore};
+use crate::run::{open_store, store_config};
+use crate::store::redis::{self, Inspection, RedisStore};
 use crate::store::{Inspection as SqlInspection, Ledger, Step, StoreError, postgres, sqlite};
 
 /// How many calls are timed.
@@ -36,12 +36,7 @@ pub(super) async fn examine(settings: &StoreSettings, env: &DoctorEnv, report: &
             on_sql(seen, settings, env, report).await;
         }
         StoreUrl::Sqlite(path) => {
-            let config = sqlite::Config {
-                path: path.clone(),
-                namespace: settings.namespace.clone(),
-                owner: name(env),
-                timeout: settings.timeout,
-            };
+            let config = store_config(settings, name(env), path.clone());
             let seen = sqlite::inspect(&config, &env.clock, CALLS);
             on_sql(seen, settings, env, report).await;
             unwritable(path, report);
@@ -118,12 +113,8 @@ async fn on_redis(settings: &StoreSettings, url: &str, env: &DoctorEnv, report: 
 
 fn redis_store(settings: &StoreSettings, url: &str, env: &DoctorEnv) -> Result<RedisStore, String> {
     let target = redis::Target::parse(url, roots(settings)?);
-    let config = redis::Config {
-        target: target.map_err(|error| format!("store.url: {error}"))?,
-        namespace: settings.namespace.clone(),
-        owner: name(env),
-        timeout: settings.timeout,
-    };
+    let target = target.map_err(|error| format!("store.url: {error}"))?;
+    let config = store_config(settings, name(env), target);
     Ok(RedisStore::new(config, env.clock.clone()))
 }
 
@@ -133,12 +124,8 @@ fn postgres_config(
     env: &DoctorEnv,
 ) -> Result<postgres::Config, String> {
     let target = postgres::Target::parse(url, roots(settings)?);
-    Ok(postgres::Config {
-        target: target.map_err(|error| format!("store.url: {error}"))?,
-        namespace: settings.namespace.clone(),
-        owner: name(env),
-        timeout: settings.timeout,
-    })
+    let target = target.map_err(|error| format!("store.url: {error}"))?;
+    Ok(store_config(settings, name(env), target))
 }
 
 fn roots(settings: &StoreSettings) -> Result<Option<Vec<u8>>, String> {
@@ -218,9 +205,9 @@ fn server(seen: &Inspection, report: &mut Diagnosis) {
 }
 
 fn data(seen: &Inspection, report: &mut Diagnosis) {
-    let says = match seen.kept {
-        Kept::Nothing => "none yet: no sidecar was there in the last week".to_owned(),
-        Kept::Ours { live } => ours(live),
+    let says = match seen.live {
+        None => "none yet: no sidecar was there in the last week".to_owned(),
+        Some(live) => ours(live),
     };
     report.add(PART, "data", Evidence::Measured, says);
     let (loaded, all) = seen.scripts;

@@ -8,7 +8,7 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::store::guard::Guard;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
-use crate::store::{Clock, Ledger, Store, StoreError, postgres, sqlite};
+use crate::store::{Clock, Ledger, Store, StoreConfig, StoreError, postgres, sqlite};
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
@@ -28,42 +28,23 @@ pub async fn open_store(
     let clock = Clock::new(unix_micros);
     let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
     let roots = roots.context("store.ca_file cannot be read")?;
-    let (namespace, owner) = (settings.namespace.clone(), name(seed));
-    let timeout = settings.timeout;
+    let owner = name(seed);
     let (ledger, checked): (Arc<dyn Ledger>, _) = match &settings.url {
         StoreUrl::Memory => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
         StoreUrl::Redis(url) => {
             let target = redis::Target::parse(url.expose(), roots).context("store.url")?;
-            let config = redis::Config {
-                target,
-                namespace,
-                owner,
-                timeout,
-            };
-            let store = RedisStore::new(config, clock);
+            let store = RedisStore::new(store_config(settings, owner, target), clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }
         StoreUrl::Postgres(url) => {
             let target = postgres::Target::parse(url.expose(), roots).context("store.url")?;
-            let config = postgres::Config {
-                target,
-                namespace,
-                owner,
-                timeout,
-            };
-            let store = postgres::open(config, clock);
+            let store = postgres::open(store_config(settings, owner, target), clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }
         StoreUrl::Sqlite(path) => {
-            let config = sqlite::Config {
-                path: path.clone(),
-                namespace,
-                owner,
-                timeout,
-            };
-            let store = sqlite::open(config, clock);
+            let store = sqlite::open(store_config(settings, owner, path.clone()), clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }
@@ -82,4 +63,18 @@ pub async fn open_store(
         guard = guard.that_has_answered();
     }
     Ok(Store::shared(Arc::new(guard)))
+}
+
+/// What the store at `target` is told.
+pub(crate) fn store_config<T>(
+    settings: &StoreSettings,
+    owner: String,
+    target: T,
+) -> StoreConfig<T> {
+    StoreConfig {
+        target,
+        namespace: settings.namespace.clone(),
+        owner,
+        timeout: settings.timeout,
+    }
 }

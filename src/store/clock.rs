@@ -31,7 +31,7 @@ impl Clock {
     }
 
     /// A clock that shows what is written there, for tests over real sockets, where time cannot be
-    /// paused. It must not be set back.
+    /// paused. A store that is elsewhere goes by it instead of its server's. It must not be set back.
     pub fn given(micros: Arc<AtomicU64>) -> Clock {
         Clock(Kind::Given(micros))
     }
@@ -71,19 +71,11 @@ impl ServerClock {
     /// `own` is this host's, for the time before the first answer.
     pub(super) fn new(own: Clock) -> ServerClock {
         ServerClock {
-            given: None,
+            given: matches!(own.0, Kind::Given(_)).then(|| own.clone()),
             own,
             ahead: AtomicI64::new(0),
             sure: Mutex::default(),
             set_back: AtomicI64::new(-1),
-        }
-    }
-
-    /// The server goes by this clock too, in tests.
-    pub(super) fn given(clock: Clock) -> ServerClock {
-        ServerClock {
-            given: Some(clock.clone()),
-            ..ServerClock::new(clock)
         }
     }
 

@@ -56,8 +56,6 @@ pub(super) struct Slot<K> {
 
 /// Rows by job and states by key, as one step finds them.
 pub(super) trait Tables {
-    /// Names a row as long as it is there.
-    type RowId;
     /// Names a key as long as a row has a slot of it.
     type KeyId: Clone;
 
@@ -65,13 +63,12 @@ pub(super) trait Tables {
     fn me(&self) -> &Arc<str>;
 
     /// The row of a job.
-    fn find(&self, job: &str) -> Option<Self::RowId>;
-    fn entry(&self, id: &Self::RowId) -> Option<&Entry<Self::KeyId>>;
+    fn entry(&self, job: &str) -> Option<&Entry<Self::KeyId>>;
     /// The row, which its caller changes.
-    fn entry_mut(&mut self, id: &Self::RowId) -> Option<&mut Entry<Self::KeyId>>;
+    fn entry_mut(&mut self, job: &str) -> Option<&mut Entry<Self::KeyId>>;
     /// Keeps the row of a job that has none.
-    fn insert(&mut self, entry: Entry<Self::KeyId>) -> Self::RowId;
-    fn remove(&mut self, id: &Self::RowId) -> Option<Entry<Self::KeyId>>;
+    fn insert(&mut self, entry: Entry<Self::KeyId>);
+    fn remove(&mut self, job: &str) -> Option<Entry<Self::KeyId>>;
 
     /// A key's state; `None`: nothing of it is used.
     fn state(&self, space: Space, key: &Key) -> Option<&KeyState>;
@@ -105,12 +102,12 @@ impl<T: Tables> Engine<'_, T> {
         let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
         for ask in asks {
-            let verdict = match self.tables.find(&ask.job) {
+            let verdict = match self.tables.entry(&ask.job) {
                 Some(_) => Verdict::Lost,
                 None if started >= want => Verdict::Unasked,
                 None => self.start(ask),
             };
-            started += usize::from(matches!(verdict, Verdict::Started { .. }));
+            started += usize::from(verdict.is_started());
             verdicts.push(verdict);
         }
         Taken { verdicts, ended }
@@ -121,14 +118,11 @@ impl<T: Tables> Engine<'_, T> {
     pub(super) fn end_older<'c>(&mut self, asks: impl Iterator<Item = &'c Claimed>) -> Vec<Row> {
         let mut ended = Vec::new();
         for ask in asks {
-            let Some(id) = self.tables.find(&ask.job) else {
-                continue;
-            };
             let me = self.tables.me();
-            match self.tables.entry(&id) {
-                Some(entry) if entry.gives_way_to(ask) => ended.extend(self.end_row(&id)),
+            match self.tables.entry(&ask.job) {
+                Some(entry) if entry.gives_way_to(ask) => ended.extend(self.end_row(&ask.job)),
                 Some(entry) if entry.is_taken_over(ask.generation, me) => {
-                    self.tables.remove(&id);
+                    self.tables.remove(&ask.job);
                 }
                 _ => {}
             }
@@ -175,9 +169,10 @@ impl<T: Tables> Engine<'_, T> {
         let is_out = |entry: &Entry<_>| {
             entry.row.claimed.generation == claim && entry.row.place == Place::Out
         };
-        let id = self.tables.find(job);
-        let id = id.filter(|id| self.tables.entry(id).is_some_and(is_out));
-        let Some(entry) = id.and_then(|id| self.tables.remove(&id)) else {
+        if !self.tables.entry(job).is_some_and(is_out) {
+            return false;
+        }
+        let Some(entry) = self.tables.remove(job) else {
             return false;
         };
         self.each_slot(&entry.row.claimed.limited, &entry.slots, KeyState::back);
@@ -186,11 +181,10 @@ impl<T: Tables> Engine<'_, T> {
 
     /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
     pub(super) fn end(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
-        let id = self.tables.find(job)?;
-        let known = self.tables.entry(&id)?.row.claimed.generation;
+        let known = self.tables.entry(job)?.row.claimed.generation;
         match claim.is_some_and(|claim| claim < known) {
             true => None,
-            false => self.end_row(&id),
+            false => self.end_row(job),
         }
     }
 
@@ -282,16 +276,12 @@ impl<T: Tables> Engine<'_, T> {
 
     /// A job that is out already takes its slots whatever the limits say, and its start is not counted again.
     fn adopt(&mut self, claimed: &Claimed, until: Timestamp) -> bool {
-        if let Some(id) = self.tables.find(&claimed.job) {
-            let known = self.tables.entry(&id).map(|entry| &entry.row);
-            let stands = known.is_some_and(|row| {
-                let order = row.claimed.generation.cmp(&claimed.generation);
-                order.is_gt() || (order.is_eq() && row.place == Place::Out)
-            });
-            if stands {
+        if let Some(entry) = self.tables.entry(&claimed.job) {
+            let order = entry.row.claimed.generation.cmp(&claimed.generation);
+            if order.is_gt() || (order.is_eq() && entry.row.place == Place::Out) {
                 return false;
             }
-            self.remove(&id);
+            self.remove(&claimed.job);
         }
         let slots = self.each_key(&claimed.limited, |state, _| {
             state.occupy();
@@ -303,16 +293,13 @@ impl<T: Tables> Engine<'_, T> {
 
     /// Siblings may have a job that we hold. Not where it is out, or there is a newer claim.
     fn offer(&mut self, claimed: &Claimed) -> bool {
-        if let Some(id) = self.tables.find(&claimed.job) {
-            let Some(entry) = self.tables.entry(&id) else {
-                return false;
-            };
+        if let Some(entry) = self.tables.entry(&claimed.job) {
             let is_held = entry.row.place == Place::Held;
             let is_same = is_held && entry.row.claimed.generation == claimed.generation;
             if !is_same && !entry.gives_way_to(claimed) {
                 return false;
             }
-            self.end_row(&id);
+            self.end_row(&claimed.job);
         }
         self.insert(Row::of(claimed.clone(), Place::Held, OFFERED), Slots::new());
         self.tables.offered(claimed);
@@ -337,9 +324,9 @@ impl<T: Tables> Engine<'_, T> {
 
     // The parts of a step.
 
-    fn insert(&mut self, row: Row, slots: Slots<T::KeyId>) -> T::RowId {
+    fn insert(&mut self, row: Row, slots: Slots<T::KeyId>) {
         let owner = self.tables.me().clone();
-        self.tables.insert(Entry { row, owner, slots })
+        self.tables.insert(Entry { row, owner, slots });
     }
 
     /// The row, to be changed, if it is there and `is` the one.
@@ -348,21 +335,20 @@ impl<T: Tables> Engine<'_, T> {
         job: &str,
         is: impl FnOnce(&Entry<T::KeyId>) -> bool,
     ) -> Option<&mut Entry<T::KeyId>> {
-        let id = self.tables.find(job)?;
-        self.tables.entry(&id).filter(|entry| is(entry))?;
-        self.tables.entry_mut(&id)
+        self.tables.entry(job).filter(|entry| is(entry))?;
+        self.tables.entry_mut(job)
     }
 
     /// Removes a row with its slots and tells its owner.
-    fn end_row(&mut self, id: &T::RowId) -> Option<Row> {
-        let entry = self.remove(id)?;
-        self.tables.changed(&entry.owner, &entry.row.claimed.job);
+    fn end_row(&mut self, job: &str) -> Option<Row> {
+        let entry = self.remove(job)?;
+        self.tables.changed(&entry.owner, job);
         Some(row_for(entry, self.tables.me()))
     }
 
     /// Removes a row with its slots.
-    fn remove(&mut self, id: &T::RowId) -> Option<Entry<T::KeyId>> {
-        let (entry, now) = (self.tables.remove(id)?, self.now);
+    fn remove(&mut self, job: &str) -> Option<Entry<T::KeyId>> {
+        let (entry, now) = (self.tables.remove(job)?, self.now);
         self.each_slot(
             &entry.row.claimed.limited,
             &entry.slots,

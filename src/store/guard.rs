@@ -35,7 +35,7 @@ use super::{
 };
 use crate::limit::{Key, Limited, Reserved, Space, Timestamp};
 use lost::Lost;
-use state::{Ended, State};
+use state::{Ended, Notes};
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
@@ -90,7 +90,7 @@ pub struct Guard {
     declared: Arc<Mutex<Declared>>,
     /// It has answered before it was guarded.
     answered: bool,
-    state: Mutex<State>,
+    state: Mutex<Notes>,
     /// The clock that starts count by while it is lost. Beside the lock, because it is read all the time.
     alone: ArcSwapOption<Clock>,
     recovering: tokio::sync::Mutex<()>,
@@ -123,19 +123,19 @@ impl Guard {
     }
 
     // Nothing in here panics between two steps that belong together.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Notes> {
         self.state.lock()
     }
 
     /// Whether others may not have put back yet what the store must know of them.
-    fn is_filling(&self, state: &State) -> bool {
+    fn is_filling(&self, state: &Notes) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
     }
 
     /// Whether the store may miss rows: it is lost, or has failed since it was told of ours; or others have not put
     /// back theirs yet, where it was away, or where who answers now may be one that took its place.
-    fn may_have_forgotten(&self, state: &State) -> bool {
+    fn may_have_forgotten(&self, state: &Notes) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
         let is_another = is_told && self.inner.standing().forgets_unsaid;
@@ -217,46 +217,6 @@ impl Guard {
         }
     }
 
-    /// Notes that a job was to end, and how that went. Gives its row where it had ended before and nobody heard of it.
-    fn note_end(
-        &self,
-        state: &mut State,
-        job: &Arc<str>,
-        claim: Option<Gen>,
-        ended: &Result<Vec<Row>, StoreError>,
-    ) -> Option<Row> {
-        let older = |row: &Row| claim.is_none_or(|ended| ended >= row.claimed.generation);
-        let own = match state.own.get(job).is_some_and(older) {
-            true => state.own.remove(job),
-            false => None,
-        };
-        let is_of_job = |row: &&Row| row.claimed.job == *job;
-        let there = ended.as_ref().ok().map(|rows| rows.iter().find(is_of_job));
-        if let Some(known) = own.as_ref().or(there.flatten()) {
-            let ended = Ended {
-                at: self.inner.now(),
-                job: job.clone(),
-                claim: known.claimed.generation,
-                theirs: !known.ours,
-            };
-            state.has_ended(ended);
-        }
-        let none = matches!(there, Some(None));
-        let failed = ended.is_err() && !is_unfit(ended);
-        if (failed || (state.lost.is_some() && none)) && state.ends.untold.len() < MOST_ENDED {
-            // Its slots would be taken until it is overdue; a sibling's too. Where any claim ends, those to come are
-            // above the time.
-            let was = own.as_ref().map(|row| row.claimed.generation);
-            let claim = claim.or(was).unwrap_or(Gen(self.inner.now().0));
-            state.ends.untold.push((job.clone(), claim));
-            if own.is_none() && state.ends.echoed.len() < MOST_ECHOED {
-                state.ends.echoed.push((job.clone(), claim));
-            }
-        }
-        // What was sent twice was done the first time, and nobody heard of it.
-        own.filter(|_| none)
-    }
-
     /// Asks the store what is due, after it was told what it may have forgotten.
     async fn look(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let (lost, failed, suspect) = {
@@ -327,11 +287,35 @@ impl Ledger for Guard {
     fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let there = self.inner.end_all(jobs);
-            let ended = self.ask(there, async |lost| lost.end_all(jobs).await).await;
+            let mut is_alone = false;
+            let here = async |lost: &Lost| {
+                is_alone = true;
+                lost.local.end_all(jobs).await
+            };
+            let ended = self.ask(there, here).await;
+            let is_untold = is_alone || (ended.is_err() && !is_unfit(&ended));
+            let now = self.inner.now();
             let mut state = self.state();
             let mut unheard = Vec::new();
             for (job, claim) in jobs {
-                unheard.extend(self.note_end(&mut state, job, *claim, &ended));
+                let own = state.end_own(job, *claim);
+                let is_of_job = |row: &&Row| row.claimed.job == *job;
+                let there = ended.as_ref().ok().map(|rows| rows.iter().find(is_of_job));
+                if let Some(known) = own.as_ref().or(there.flatten()) {
+                    state.has_ended(Ended::of(known, now));
+                }
+                if is_untold {
+                    // Its slots would be taken until it is overdue; a sibling's too. Where any claim ends, those to
+                    // come are above the time.
+                    let was = own.as_ref().map(|row| row.claimed.generation);
+                    let claim = claim.or(was).unwrap_or(Gen(now.0));
+                    state.ends.is_untold(job, claim);
+                    if own.is_none() && state.ends.echoed.len() < MOST_ECHOED {
+                        state.ends.echoed.push((job.clone(), claim));
+                    }
+                }
+                // What was sent twice was done the first time, and nobody heard of it.
+                unheard.extend(own.filter(|_| matches!(there, Some(None))));
             }
             drop(state);
             Ok(ended?.into_iter().chain(unheard).collect())

@@ -7,8 +7,6 @@ mod books;
 mod keys;
 mod slab;
 
-pub(super) use self::books::Books;
-
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -16,11 +14,18 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::clock::Clock;
+use super::engine::Entry;
 use super::fleet::{self, Numbers};
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::remote::put_back;
-use super::{Answer, Change, Claimed, Gen, Number, Overrides, Row, Step, Taken, Wake, Wish};
+use super::{Answer, Change, Claimed, Gen, Number, Overrides, Place, Row, Step, Taken, Wake, Wish};
 use crate::limit::{Key, Reserved, Space, Timestamp};
+use books::Books;
+use keys::Keys;
+
+/// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
+/// faster than new keys can come.
+const SWEPT: usize = 2;
 
 /// Keeps usage in memory.
 #[derive(Debug)]
@@ -41,7 +46,7 @@ impl MemoryStore {
     pub fn on(clock: Clock) -> MemoryStore {
         MemoryStore {
             clock,
-            books: Mutex::new(Books::new()),
+            books: Mutex::new(Books::new(Keys::new(), Timestamp(0))),
             overrides: Overrides::default(),
             numbers: Mutex::default(),
         }
@@ -50,13 +55,15 @@ impl MemoryStore {
     /// A store that goes by another clock, without the rows and slots of this one: what was started counts.
     pub(super) fn emptied(&self, clock: Clock) -> MemoryStore {
         let empty = MemoryStore::on(clock);
-        *empty.books() = self.books().emptied();
+        let books = self.books();
+        *empty.books() = Books::new(books.keys.emptied(), books.seen);
+        drop(books);
         empty
     }
 
     /// How many keys are kept. Those with nothing used are forgotten by and by, as jobs are asked.
     pub fn keys(&self) -> usize {
-        self.books().keys()
+        self.books().keys.len()
     }
 
     /// The books. A panic elsewhere while they were open has left them between two whole steps at
@@ -80,25 +87,30 @@ impl Ledger for MemoryStore {
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         let (mut books, now) = self.open();
-        Answer::now(books.take(asks, want, now))
+        let mut step = books.at(now);
+        let (taken, now) = (step.take(asks.iter().copied(), want), step.now);
+        books.keys.sweep(SWEPT * asks.len(), now);
+        Answer::now(taken)
     }
 
     fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
         let (mut books, now) = self.open();
-        Answer::now(books.back(job, claim, now))
+        Answer::now(books.at(now).back(job, claim))
     }
 
     fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         let (mut books, now) = self.open();
-        let ended = jobs
-            .iter()
-            .filter_map(|(job, claim)| books.end(job, *claim, now));
+        let mut step = books.at(now);
+        let ended = jobs.iter().filter_map(|(job, claim)| step.end(job, *claim));
         Answer::now(ended.collect())
     }
 
+    /// The rows are few (what workers have between them), so they are all looked at, once a second.
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {
         let (mut books, now) = self.open();
-        Answer::now(books.due(max, now))
+        let now = books.at(now).now;
+        let rows = books.rows.values().map(|entry| &entry.row);
+        Answer::now(first_due(rows, max, now))
     }
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
@@ -112,33 +124,48 @@ impl Ledger for MemoryStore {
                     let (name, step) = fleet::pause(&queue, paused);
                     self.numbers.lock().step(&name, step, now).done
                 }
-                _ => {
-                    if matches!(change, Change::Clear) {
-                        self.overrides.clear();
-                        self.numbers.lock().clear();
-                    }
-                    books.set(&change, now)
+                Change::Clear => {
+                    self.overrides.clear();
+                    self.numbers.lock().clear();
+                    let empty = Books::new(Keys::new(), books.seen);
+                    let known = std::mem::replace(&mut *books, empty);
+                    known.keys.len() + known.rows.len() > 0
                 }
+                _ => books.at(now).set(&change),
             };
         }
         Answer::now(any)
     }
 
     fn states<'a>(&'a self, keys: &'a [(Space, &'a Key)]) -> Answer<'a, KeyStates> {
-        let (books, now) = self.open();
-        Answer::now(books.states(keys, now))
+        let (mut books, now) = self.open();
+        let now = books.at(now).now;
+        let state = |(space, key): &(Space, &Key)| books.keys.get(*space, key).cloned();
+        let states = keys.iter().map(|key| state(key).unwrap_or_default());
+        Answer::now(KeyStates {
+            states: states.collect(),
+            now,
+        })
     }
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         Answer::now(match which {
-            RowsOf::Job(job) => self.books().row(job).cloned().into_iter().collect(),
+            RowsOf::Job(job) => {
+                let books = self.books();
+                let entry = books.rows.get(job);
+                entry.map(|entry| entry.row.clone()).into_iter().collect()
+            }
             RowsOf::Offered { .. } | RowsOf::Others { .. } => Vec::new(),
         })
     }
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         Answer::now(match which {
-            CountOf::Out => self.books().count_out() as u64,
+            CountOf::Out => {
+                let books = self.books();
+                let is_out = |entry: &&Entry<_>| entry.row.place == Place::Out;
+                books.rows.values().filter(is_out).count() as u64
+            }
             CountOf::HeldByOthers(_) => 0,
         })
     }
@@ -150,7 +177,8 @@ impl Ledger for MemoryStore {
 
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
         let (mut books, now) = self.open();
-        Answer::now(books.reserve(&wish, now))
+        let mut step = books.at(now);
+        Answer::now(step.reserve(wish.limited, wish.want, wish.ahead, wish.unused))
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
@@ -173,6 +201,26 @@ impl Ledger for MemoryStore {
             doubt: 0,
         }
     }
+}
+
+/// Of these rows those whose time has come, oldest first, at most `max` in each place.
+pub(super) fn first_due<'r>(
+    rows: impl Iterator<Item = &'r Row>,
+    max: usize,
+    now: Timestamp,
+) -> Vec<Row> {
+    let mut due: Vec<&Row> = rows.filter(|row| row.until <= now).collect();
+    due.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
+    let (mut held, mut out) = (0, 0);
+    due.retain(|row| {
+        let count = match row.place {
+            Place::Held => &mut held,
+            Place::Out => &mut out,
+        };
+        *count += 1;
+        *count <= max
+    });
+    due.into_iter().cloned().collect()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::clock::ServerClock;
 use super::sql::{Books, First, Found, Job, MOST, Need, Page, Post, SqlStore, serve};
-use super::{Clock, StoreError};
+use super::{Clock, StoreConfig, StoreError};
 use link::Link;
 
 pub use inspect::inspect;
@@ -39,31 +39,14 @@ const CONNECTIONS: usize = 2;
 /// After the connection that listens is lost, another is made this much later.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a store on Postgres is told.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where it is.
-    pub target: Target,
-    /// The name of the schema, and of the channel on which sidecars hear of each other.
-    pub namespace: String,
-    /// The sidecar's name, which no other has.
-    pub owner: String,
-    /// The longest that an operation may take.
-    pub timeout: Duration,
-}
+/// What a store on Postgres is told. The namespace is the name of the schema, and of the channel on which sidecars hear
+/// of each other.
+pub type Config = StoreConfig<Target>;
 
 /// A store that is not connected yet. `clock` is this host's, for the time before the first answer. Must
 /// be called in a runtime, whose tasks have the connections.
 pub fn open(config: Config, clock: Clock) -> SqlStore {
-    start(config, ServerClock::new(clock))
-}
-
-/// A store whose server goes by this clock instead of its own, for tests.
-pub fn given(config: Config, clock: Clock) -> SqlStore {
-    start(config, ServerClock::given(clock))
-}
-
-fn start(config: Config, clock: ServerClock) -> SqlStore {
+    let clock = ServerClock::new(clock);
     let (timeout, given) = (config.timeout, clock.given.clone());
     SqlStore::new(clock, timeout, |news| {
         let (post, jobs) = channel(WAITING);

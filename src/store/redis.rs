@@ -14,7 +14,6 @@ mod wire;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::sync::mpsc::unbounded_channel;
@@ -23,30 +22,21 @@ use tokio::time::Instant;
 use super::clock::ServerClock;
 use super::fleet::{BEAT, SETTLING};
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
-use super::record::{self, Kept as KeptText, Written};
+use super::record::{self, Kept, Written};
 use super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::{
-    Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
+    Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreConfig, StoreError, Taken,
+    Verdict, Wake, Wish,
 };
 use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
 use link::Link;
 use script::Scripts;
 
-pub use inspect::{Inspection, Kept};
+pub use inspect::Inspection;
 pub use target::{BadUrl, Target};
 
-/// What a store on Redis is told.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where it is.
-    pub target: Target,
-    /// The hash tag of all keys: sidecars with the same one share their budgets.
-    pub namespace: String,
-    /// The sidecar's name, which no other has.
-    pub owner: String,
-    /// The longest that a call may take.
-    pub timeout: Duration,
-}
+/// What a store on Redis is told. The namespace is the hash tag of all keys.
+pub type Config = StoreConfig<Target>;
 
 /// Keeps usage in Redis.
 #[derive(Debug)]
@@ -61,15 +51,6 @@ pub struct RedisStore {
 impl RedisStore {
     /// A store that is not connected yet. `clock` is this host's, for the time before the first answer.
     pub fn new(config: Config, clock: Clock) -> RedisStore {
-        RedisStore::on(config, ServerClock::new(clock))
-    }
-
-    /// A store whose server goes by this clock instead of its own, for tests.
-    pub fn given(config: Config, clock: Clock) -> RedisStore {
-        RedisStore::on(config, ServerClock::given(clock))
-    }
-
-    fn on(config: Config, clock: ServerClock) -> RedisStore {
         let (told, heard) = unbounded_channel();
         let prefix = format!("{{{}}}:", config.namespace);
         let owner: Arc<str> = config.owner.as_str().into();
@@ -78,7 +59,7 @@ impl RedisStore {
             scripts: Scripts::new(),
             prefix,
             owner,
-            remote: Remote::new(clock, News::new(told, heard)),
+            remote: Remote::new(ServerClock::new(clock), News::new(told, heard)),
         }
     }
 
@@ -224,7 +205,7 @@ impl Elsewhere for RedisStore {
         Ok(u64::try_from(count.ok_or_else(|| self.strange(&told))?).ok())
     }
 
-    async fn overrides(&self, data: Data) -> Result<(i64, Vec<KeptText>), StoreError> {
+    async fn overrides(&self, data: Data) -> Result<(i64, Vec<Kept>), StoreError> {
         let mut command = self.command(&self.scripts.look, &data);
         command.arg("over");
         let told = self.send(&self.scripts.look, &command).await?;

@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::guard::Guard;
+use super::memory::first_due;
 use super::{
     Answer, Change, Claimed, CountOf, Gen, KeyStates, Known, Ledger, Number, Room, Row, RowsOf,
     Standing, Step, Taken, Wake, Wish,
@@ -30,7 +31,7 @@ use super::{
 use crate::limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Reserved, Space, Throttle, Timestamp, WindowKind,
 };
-use state::State;
+use state::Ahead;
 
 /// The names of policies.
 pub type Policies = HashSet<Arc<str>>;
@@ -73,7 +74,7 @@ pub struct ReservedStore {
     inner: Arc<Guard>,
     /// Whether there was ever a policy to reserve for; until then nothing is kept here.
     used: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Ahead>,
     /// A question for turns was answered.
     answered: Notify,
 }
@@ -84,13 +85,13 @@ impl ReservedStore {
         ReservedStore {
             inner,
             used: AtomicBool::new(false),
-            state: Mutex::new(State::new()),
+            state: Mutex::new(Ahead::new()),
             answered: Notify::new(),
         }
     }
 
     // Nothing in here panics between two steps that belong together.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Ahead> {
         self.state.lock()
     }
 
@@ -115,7 +116,7 @@ impl ReservedStore {
         let now = self.now();
         let unused: Vec<(Limited, Vec<Timestamp>)> = {
             let mut state = self.state();
-            let State { keys, unused, .. } = &mut *state;
+            let Ahead { keys, unused, .. } = &mut *state;
             let mut all = Vec::new();
             for ((key, limits), turns) in keys.iter_mut() {
                 let (count, times) = turns.take_unused(now);
@@ -177,7 +178,7 @@ impl ReservedStore {
 
     /// What is known of a job's row without a call.
     pub(super) fn known(&self, job: &str) -> Known {
-        match self.state().rows.row(job) {
+        match self.state().row(job) {
             Some(row) => Known::Out(Box::new(row.clone())),
             None => self.inner.known(job),
         }
@@ -211,21 +212,19 @@ impl Ledger for ReservedStore {
     }
 
     fn back<'a>(&'a self, job: &'a str, generation: Gen) -> Answer<'a, bool> {
-        let now = self.now();
-        match self.state().back(job, generation, now) {
+        match self.state().back(job, generation) {
             true => Answer::now(true),
             false => self.inner.back(job, generation),
         }
     }
 
     fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
-        let now = self.now();
         let (mut there, mut ended) = (Vec::new(), Vec::new());
         {
             let mut state = self.state();
             for (job, claim) in jobs {
-                if state.rows.row(job).is_some() {
-                    ended.extend(state.end(job, *claim, now));
+                if state.row(job).is_some() {
+                    ended.extend(state.end(job, *claim));
                 } else {
                     there.push((job.clone(), *claim));
                 }
@@ -244,8 +243,11 @@ impl Ledger for ReservedStore {
         if !self.is_used() {
             return self.inner.due(max);
         }
-        let now = self.now();
-        let here = self.state().rows.due(max, now);
+        let rows = |ahead: &Ahead| {
+            let rows = ahead.out.values().map(|out| &out.row);
+            first_due(rows, max, self.now())
+        };
+        let here = rows(&self.state());
         Answer::later(async move {
             self.give_back().await;
             let mut rows = self.inner.due(max).await?;
@@ -258,12 +260,11 @@ impl Ledger for ReservedStore {
         if !self.is_used() {
             return self.inner.set_all(changes);
         }
-        let now = self.now();
         let (mut there, mut done) = (Vec::new(), false);
         {
             let mut state = self.state();
             for change in changes {
-                match state.change(&change, now) {
+                match state.change(&change) {
                     Some(changed) => done |= changed,
                     None => there.push(change),
                 }
@@ -281,7 +282,7 @@ impl Ledger for ReservedStore {
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         let here = match which {
-            RowsOf::Job(job) => self.state().rows.row(job).cloned(),
+            RowsOf::Job(job) => self.state().row(job).cloned(),
             _ => None,
         };
         match here {
@@ -292,7 +293,7 @@ impl Ledger for ReservedStore {
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {
         let here = match which {
-            CountOf::Out => self.state().rows.count_out() as u64,
+            CountOf::Out => self.state().out.len() as u64,
             CountOf::HeldByOthers(_) => 0,
         };
         Answer::later(async move { Ok(here + self.inner.count_rows(which).await?) })

@@ -27,7 +27,7 @@ use super::clock::ServerClock;
 use super::sql::{
     Books, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
 };
-use super::{Clock, StoreError};
+use super::{Clock, StoreConfig, StoreError};
 use crate::limit::Timestamp;
 
 pub use inspect::inspect;
@@ -40,18 +40,9 @@ const LOOK: Duration = Duration::from_millis(10);
 /// minute.
 const MISSED: u64 = 30_000_000;
 
-/// What a store on SQLite is told.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The file; its folder must exist. Two more lie beside it while it is open.
-    pub path: PathBuf,
-    /// A file is of one namespace.
-    pub namespace: String,
-    /// The sidecar's name, which no other has.
-    pub owner: String,
-    /// The longest that an operation may take.
-    pub timeout: Duration,
-}
+/// What a store on SQLite is told. The folder of its file must exist, and two more files lie beside it while it is open.
+/// A file is of one namespace.
+pub type Config = StoreConfig<PathBuf>;
 
 /// The path in a `sqlite:PATH`.
 ///
@@ -71,19 +62,10 @@ pub fn path(url: &str) -> Result<PathBuf, &'static str> {
 
 /// A store on a file, which is opened when it is first asked. `clock` is that of this process.
 pub fn open(config: Config, clock: Clock) -> SqlStore {
-    start(config, ServerClock::new(clock))
-}
-
-/// A store that goes by this clock alone, for tests.
-pub fn given(config: Config, clock: Clock) -> SqlStore {
-    start(config, ServerClock::given(clock))
-}
-
-fn start(config: Config, clock: ServerClock) -> SqlStore {
-    let (timeout, own) = (config.timeout, clock.own.clone());
-    SqlStore::new(clock, timeout, |news| {
+    let timeout = config.timeout;
+    SqlStore::new(ServerClock::new(clock.clone()), timeout, |news| {
         let (post, jobs) = sync_channel(WAITING);
-        let file = File::new(config, own);
+        let file = File::new(config, clock);
         let thread = std::thread::Builder::new().name("sqlite".to_owned());
         if let Err(error) = thread.spawn(move || work(file, &jobs, &news)) {
             // Who asks is told that it was closed.
@@ -170,7 +152,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 impl File {
     fn new(config: Config, clock: Clock) -> File {
         File {
-            path: config.path,
+            path: config.target,
             namespace: config.namespace,
             owner: config.owner.into(),
             clock,

@@ -134,7 +134,7 @@ async fn sqlite_rows() {
     let path = dir.path().join("raw.db");
     let store: Arc<dyn Ledger> = Arc::new(sqlite::open(
         sqlite::Config {
-            path: dir.path().join("limits.db"),
+            target: dir.path().join("limits.db"),
             namespace: "bench".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(5),

@@ -82,7 +82,7 @@ impl Rig for Behind {
     fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
         Box::pin(async move {
             let config = config(&self.url, &self.namespace, owner);
-            let store = RedisStore::given(config, self.clock.clone());
+            let store = RedisStore::new(config, self.clock.clone());
             answers(&store).await;
             Arc::new(store) as Arc<dyn Ledger>
         })

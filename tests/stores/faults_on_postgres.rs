@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ojs_throttle::store::guard::{Guard, OnStoreError};
-use ojs_throttle::store::postgres::{Config, Target, given, open};
+use ojs_throttle::store::postgres::{Config, Target, open};
 use ojs_throttle::store::{
     Change, Claimed, Clock, Gen, Ledger, LedgerExt, SqlStore, Step, StoreError, Verdict, Wake,
 };
@@ -140,7 +140,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
 async fn what_it_cannot_keep_is_no_failure_of_the_server() {
     let server = shared_postgres();
     let (_, clock) = clock();
-    let store = given(config(&server, "names", "a"), clock);
+    let store = open(config(&server, "names", "a"), clock);
     let nul = "x\0y";
     assert!(store.row(nul).await.unwrap().is_none());
     assert!(store.end(nul, None).await.unwrap().is_none());
@@ -181,7 +181,7 @@ async fn what_it_cannot_keep_is_no_failure_of_the_server() {
 async fn what_it_cannot_keep_of_one_fails_no_other() {
     let server = shared_postgres();
     let (_, clock) = clock();
-    let store = Arc::new(given(config(&server, "unfit", "a"), clock));
+    let store = Arc::new(open(config(&server, "unfit", "a"), clock));
     store.check().await.unwrap();
     let free = [limited("k", Some(9), None, None)];
     let nul = |nth: usize| claimed(&format!("x\0{nth}"), 1, &free);
@@ -272,7 +272,7 @@ async fn data_that_were_wiped_are_missed() {
         "DROP SCHEMA wiped CASCADE",
     ] {
         let (micros, clock) = clock();
-        let [a, b] = ["a", "b"].map(|owner| given(config(&server, "wiped", owner), clock.clone()));
+        let [a, b] = ["a", "b"].map(|owner| open(config(&server, "wiped", owner), clock.clone()));
         let one = [limited("k", Some(1), None, None)];
         assert!(started(&take(&a, claimed("1", 1, &one)).await));
         b.check().await.unwrap();
@@ -337,8 +337,7 @@ async fn one_that_took_the_place_of_another_is_missed_like_wiped_data() {
 async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
     let server = shared_postgres();
     let (micros, clock) = clock();
-    let [knew, fresh] =
-        ["a", "b"].map(|owner| given(config(&server, "anew", owner), clock.clone()));
+    let [knew, fresh] = ["a", "b"].map(|owner| open(config(&server, "anew", owner), clock.clone()));
     let wipe = || drop(sql(&server, "DROP SCHEMA anew CASCADE"));
     lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
 }
@@ -348,7 +347,7 @@ async fn what_was_set_by_hand_outlasts_the_data() {
     let server = shared_postgres();
     let (micros, clock) = clock();
     let all = ["a", "b", "c", "d"];
-    let all = all.map(|owner| given(config(&server, "byhand", owner), clock.clone()));
+    let all = all.map(|owner| open(config(&server, "byhand", owner), clock.clone()));
     let wipe = || drop(sql(&server, "DROP SCHEMA byhand CASCADE"));
     let all = all.each_ref().map(|store| store as &dyn Ledger);
     what_was_set_by_hand_is_put_back(all, &micros, wipe).await;
@@ -612,7 +611,7 @@ async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
 async fn many_keys_that_nobody_uses_are_forgotten_with_few_locks() {
     let server = PostgresServer::start(&[UNSYNCED, &["-c", "max_connections=10"]].concat());
     let (micros, clock) = clock();
-    let store = given(config(&server, "idle", "a"), clock);
+    let store = open(config(&server, "idle", "a"), clock);
     let once = [limited("k", None, Some((1, SECOND)), None)];
     assert!(started(&take(&store, claimed("1", 1, &once)).await));
     store.end("1", None).await.unwrap();

@@ -141,7 +141,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
 async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
     let mut server = RedisServer::start();
     let (micros, clock) = clock();
-    let [a, b] = ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let [a, b] = ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
     a.check().await.unwrap();
     b.check().await.unwrap();
     let one = [limited("k", Some(1), None, None)];
@@ -179,7 +179,7 @@ async fn a_server_that_was_killed_is_found_again_and_has_forgotten() {
 async fn data_that_are_older_than_they_were_count_as_lost() {
     let mut server = RedisServer::start();
     let (micros, clock) = clock();
-    let [a, b] = ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let [a, b] = ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
     let key = |name: &str| Key::new(name).unwrap();
     let set = |name: &str, set| Change::Override {
         space: Space::Job,
@@ -267,7 +267,7 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
     let server = RedisServer::start();
     let (micros, clock) = clock();
     let [knew, fresh] =
-        ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+        ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
     let wipe = || drop(cli(&server, &["FLUSHALL"]));
     lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
 }
@@ -277,7 +277,7 @@ async fn what_was_set_by_hand_outlasts_the_data() {
     let server = RedisServer::start();
     let (micros, clock) = clock();
     let all = ["a", "b", "c", "d"];
-    let all = all.map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+    let all = all.map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
     let wipe = || drop(cli(&server, &["FLUSHALL"]));
     let all = all.each_ref().map(|store| store as &dyn Ledger);
     what_was_set_by_hand_is_put_back(all, &micros, wipe).await;
@@ -412,7 +412,7 @@ async fn limits_whose_time_is_over_are_kept_for_a_day() {
     let server = RedisServer::start();
     let (micros, clock) = clock();
     let [store, late] =
-        ["a", "b"].map(|owner| RedisStore::given(config(&server, owner), clock.clone()));
+        ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
     let put = async |key: &str, ends: Option<u64>| {
         let set = Override {
             expires_at: ends.map(Timestamp),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
-use ojs_throttle::store::postgres::{Config, Target, given};
+use ojs_throttle::store::postgres::{Config, Target, open};
 use ojs_throttle::store::{Clock, Ledger};
 
 use super::rig::{Opened, Rig, clock};
@@ -56,7 +56,7 @@ impl Rig for Postgres {
     fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
         Box::pin(async move {
             let config = config(&self.server, &self.namespace, owner);
-            let store = given(config, self.clock.clone());
+            let store = open(config, self.clock.clone());
             store.check().await.unwrap();
             Arc::new(store) as Arc<dyn Ledger>
         })

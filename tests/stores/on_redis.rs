@@ -39,7 +39,7 @@ impl Redis {
 impl Rig for Redis {
     fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
         Box::pin(async move {
-            let store = RedisStore::given(config(&self.server, owner), self.clock.clone());
+            let store = RedisStore::new(config(&self.server, owner), self.clock.clone());
             store.check().await.unwrap();
             Arc::new(store) as Arc<dyn Ledger>
         })

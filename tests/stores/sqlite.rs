@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use ojs_throttle::store::sqlite::{Config, given};
+use ojs_throttle::store::sqlite::{Config, open};
 use ojs_throttle::store::{Clock, Ledger};
 
 use super::rig::{Opened, Rig, clock};
@@ -32,7 +32,7 @@ impl Sqlite {
 
     pub fn config(&self, owner: &str) -> Config {
         Config {
-            path: self.path(),
+            target: self.path(),
             namespace: "ojs-throttle".to_owned(),
             owner: owner.to_owned(),
             timeout: Duration::from_secs(10),
@@ -43,7 +43,7 @@ impl Sqlite {
 impl Rig for Sqlite {
     fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
         Box::pin(async move {
-            let store = given(self.config(owner), self.clock.clone());
+            let store = open(self.config(owner), self.clock.clone());
             store.check().await.unwrap();
             Arc::new(store) as Arc<dyn Ledger>
         })

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ojs_throttle::limit::{Key, Space};
-use ojs_throttle::store::sqlite::{Config, given, open};
+use ojs_throttle::store::sqlite::{Config, open};
 use ojs_throttle::store::{Change, Clock, Gen, Ledger, LedgerExt, Override, SqlStore, StoreError};
 use rusqlite::Connection;
 
@@ -14,7 +14,7 @@ use super::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
 
 fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
     Config {
-        path: path.to_owned(),
+        target: path.to_owned(),
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),
         timeout,
@@ -145,7 +145,7 @@ async fn a_file_that_was_replaced_is_missed() {
     let (micros, clock) = clock();
     let [a, b] = ["a", "b"].map(|owner| {
         let config = config(&path, owner, Duration::from_secs(10));
-        given(config, clock.clone())
+        open(config, clock.clone())
     });
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&a, claimed("1", 1, &one)).await));
@@ -176,7 +176,7 @@ async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
     let (micros, clock) = clock();
     let [knew, fresh] = ["a", "b"].map(|owner| {
         let config = config(&path, owner, Duration::from_secs(10));
-        given(config, clock.clone())
+        open(config, clock.clone())
     });
     let wipe = || {
         for end in ["", "-wal", "-shm"] {
@@ -193,7 +193,7 @@ async fn what_was_set_by_hand_outlasts_the_data() {
     let (micros, clock) = clock();
     let all = ["a", "b", "c", "d"].map(|owner| {
         let config = config(&path, owner, Duration::from_secs(10));
-        given(config, clock.clone())
+        open(config, clock.clone())
     });
     let wipe = || {
         for end in ["", "-wal", "-shm"] {

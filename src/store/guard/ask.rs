@@ -94,7 +94,6 @@ impl Guard {
         if state.lost.is_none() {
             // It is back since, and was not told of this.
             state.suspect = true;
-            state.ends.untold.extend(lost.take_ended());
         }
         answer
     }
@@ -149,16 +148,23 @@ impl Guard {
             }
             answer
         };
-        let taken = self
-            .ask(there, async |lost| lost.take(asks, want).await)
-            .await;
+        let mut is_alone = false;
+        let here = async |lost: &Lost| {
+            is_alone = true;
+            lost.take(asks, want).await
+        };
+        let taken = self.ask(there, here).await;
         let mut state = self.state();
         if taken.as_ref().is_err_and(may_be_done) {
             asks.iter().for_each(|ask| state.unheard(ask));
         }
         let taken = taken?;
         for row in &taken.ended {
-            state.is_over(&row.claimed.job, row.claimed.generation);
+            let (job, claim) = (&row.claimed.job, row.claimed.generation);
+            state.is_over(job, claim);
+            if is_alone {
+                state.ends.is_untold(job, claim);
+            }
         }
         for (ask, verdict) in asks.iter().zip(&taken.verdicts) {
             state.took(ask, verdict);

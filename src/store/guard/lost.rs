@@ -1,20 +1,18 @@
 //! What answers while the store is lost: this sidecar's part of everything, from memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Declared, MOST_ENDED, OnStoreError, State};
+use super::{Declared, Notes, OnStoreError};
 use crate::limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
     each_key,
 };
 use crate::store::memory::MemoryStore;
-use crate::store::{
-    Change, Claimed, Clock, Gen, Ledger, LedgerExt, Room, Row, StoreError, Taken, Verdict,
-};
+use crate::store::{Change, Claimed, Clock, Ledger, LedgerExt, Room, StoreError, Taken, Verdict};
 
 /// When a job is asked for again of which a limit is closed, in microseconds.
 const AGAIN: u64 = 500_000;
@@ -32,8 +30,6 @@ pub(super) struct Lost {
     mode: OnStoreError,
     /// What single policies declare; `None`: nobody is asked, all is closed.
     declared: Option<Arc<Mutex<Declared>>>,
-    /// What ended since.
-    ended: Mutex<Vec<(Arc<str>, Gen)>>,
 }
 
 impl Lost {
@@ -41,17 +37,17 @@ impl Lost {
     /// loss.
     pub(super) fn new(
         store: &dyn Ledger,
-        state: &State,
+        notes: &Notes,
         mode: OnStoreError,
         declared: Option<Arc<Mutex<Declared>>>,
     ) -> Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
         let clock = Clock::new(store.now().0);
-        let local = match &state.before {
+        let local = match &notes.before {
             Some(before) => before.emptied(clock.clone()),
             None => MemoryStore::on(clock.clone()),
         };
-        for row in state.own.values() {
+        for row in notes.own.values() {
             for (_, limited) in each_key(&row.claimed.limited) {
                 *slots
                     .entry((limited.space, limited.key.clone()))
@@ -69,25 +65,7 @@ impl Lost {
             slots,
             mode,
             declared,
-            ended: Mutex::default(),
         }
-    }
-
-    /// What ended since and is not heard of in the store.
-    pub(super) fn ended(&self) -> Vec<(Arc<str>, Gen)> {
-        let ended = self.ended.lock();
-        ended.clone()
-    }
-
-    /// The store has heard of these.
-    pub(super) fn forget_ended(&self, heard: &HashSet<(Arc<str>, Gen)>) {
-        let mut ended = self.ended.lock();
-        ended.retain(|one| !heard.contains(one));
-    }
-
-    /// The same, which is for somebody else to tell from here on.
-    pub(super) fn take_ended(&self) -> Vec<(Arc<str>, Gen)> {
-        std::mem::take(&mut self.ended.lock())
     }
 
     /// Says that the store is lost, and what that means here.
@@ -169,34 +147,12 @@ impl Lost {
         let closed = asks.iter().zip(&stay).filter(|(_, stay)| stay.is_some());
         let closed: Vec<&Claimed> = closed.map(|(ask, _)| *ask).collect();
         ended.extend(self.local.take(&closed, 0).await?.ended);
-        self.has_ended(&ended);
         let mut verdicts = verdicts.into_iter();
         // There is one for each that was asked.
         let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
         let each = stay.into_iter().map(|stay| stay.unwrap_or_else(&mut asked));
         let verdicts = each.collect();
         Ok(Taken { verdicts, ended })
-    }
-
-    pub(super) async fn end_all(
-        &self,
-        jobs: &[(Arc<str>, Option<Gen>)],
-    ) -> Result<Vec<Row>, StoreError> {
-        let ended = self.local.end_all(jobs).await?;
-        self.has_ended(&ended);
-        Ok(ended)
-    }
-
-    /// The store is to hear that these have ended.
-    fn has_ended(&self, rows: &[Row]) {
-        let mut all = self.ended.lock();
-        let room = MOST_ENDED.saturating_sub(all.len());
-        let claims = rows.iter().map(|row| &row.claimed);
-        all.extend(
-            claims
-                .take(room)
-                .map(|one| (one.job.clone(), one.generation)),
-        );
     }
 
     pub(super) async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {

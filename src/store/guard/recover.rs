@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Clock, Gen, Guard, MOST_ECHOED, Row, State, StoreError};
+use super::{Clock, Gen, Guard, MOST_ECHOED, Notes, Row, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
@@ -87,9 +87,6 @@ impl Guard {
         let (heard, told) = self.end_there(ended).await;
         let mut state = self.state();
         state.ends.untold.retain(|one| !heard.contains(one));
-        if let Some(lost) = &state.lost {
-            lost.forget_ended(&heard);
-        }
         told
     }
 
@@ -123,7 +120,7 @@ impl Guard {
 
     /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
     /// decides in any case.
-    fn news(&self, told: &mut Told, at_last: bool) -> Option<News> {
+    fn news(&self, told: &mut Told, at_last: bool) -> Option<ToTell> {
         let mut state = self.state();
         if !state.suspect {
             return None;
@@ -149,11 +146,6 @@ impl Guard {
         if let Some(lost) = state.lost.take() {
             self.alone.store(None);
             state.failures.takes = 0;
-            let unheard = lost.take_ended().into_iter();
-            state
-                .ends
-                .untold
-                .extend(unheard.filter(|one| !told.ended.contains(one)));
             let clock = Clock::new(self.inner.now().0);
             state.before = Some(lost.local.emptied(clock));
             let (rows, ended) = (told.rows.len(), told.ended.len());
@@ -200,7 +192,7 @@ struct Told {
 
 /// What it is told next, in this order.
 #[derive(Debug)]
-struct News {
+struct ToTell {
     rows: Vec<Row>,
     undone: Vec<(Arc<str>, Gen)>,
     ended: Vec<(Arc<str>, Gen)>,
@@ -208,8 +200,8 @@ struct News {
 
 impl Told {
     /// What is not told yet; `None`: nothing.
-    fn next(&mut self, state: &State) -> Option<News> {
-        let mut news = News {
+    fn next(&mut self, state: &Notes) -> Option<ToTell> {
+        let mut news = ToTell {
             rows: Vec::new(),
             undone: Vec::new(),
             ended: Vec::new(),
@@ -230,8 +222,7 @@ impl Told {
                 news.undone.push((job.clone(), *claim));
             }
         }
-        let alone = state.lost.as_ref().map(|lost| lost.ended());
-        for one in alone.iter().flatten().chain(&state.ends.untold) {
+        for one in &state.ends.untold {
             if self.ended.insert(one.clone()) {
                 news.ended.push(one.clone());
             }

@@ -30,6 +30,17 @@ pub(super) struct Ended {
     pub(super) theirs: bool,
 }
 
+impl Ended {
+    pub(super) fn of(row: &Row, at: Timestamp) -> Ended {
+        Ended {
+            at,
+            job: row.claimed.job.clone(),
+            claim: row.claimed.generation,
+            theirs: !row.ours,
+        }
+    }
+}
+
 /// How calls to the store have failed.
 #[derive(Default, Debug)]
 pub(super) struct Failures {
@@ -46,7 +57,7 @@ pub(super) struct Failures {
 /// Claims that have ended, of which the store or a sibling may not know.
 #[derive(Default, Debug)]
 pub(super) struct Ends {
-    /// Those that ended while the store failed, before it was taken for lost: it may not have heard of them.
+    /// Those that ended while the store failed or was lost: it may not have heard of them.
     pub(super) untold: Vec<(Arc<str>, Gen)>,
     /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
     /// rows back when it returns.
@@ -56,9 +67,18 @@ pub(super) struct Ends {
     pub(super) recent: VecDeque<Ended>,
 }
 
+impl Ends {
+    /// The store is to hear of this end. Beyond a limit it finds out when the row is overdue.
+    pub(super) fn is_untold(&mut self, job: &Arc<str>, claim: Gen) {
+        if self.untold.len() < MOST_ENDED {
+            self.untold.push((job.clone(), claim));
+        }
+    }
+}
+
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
-pub(super) struct State {
+pub(super) struct Notes {
     /// Our rows of jobs that are out.
     pub(super) own: HashMap<Arc<str>, Row>,
     /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
@@ -82,7 +102,7 @@ pub(super) struct State {
     pub(super) said: Option<Instant>,
 }
 
-impl State {
+impl Notes {
     /// Of a start that may have been done there it is sure that it is undone.
     pub(super) fn is_sure(&mut self, job: &str, claim: Gen) {
         if self.doubt.get(job) == Some(&claim) {
@@ -139,6 +159,15 @@ impl State {
         }
     }
 
+    /// Our row ends, unless it is of a newer claim.
+    pub(super) fn end_own(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
+        let own = self.own.get(job)?;
+        match claim.is_none_or(|ended| ended >= own.claimed.generation) {
+            true => self.own.remove(job),
+            false => None,
+        }
+    }
+
     /// Our row of this claim has ended.
     pub(super) fn is_over(&mut self, job: &str, claim: Gen) {
         let own = self.own.get(job);
@@ -164,10 +193,8 @@ impl State {
         };
         if self.own.get(&ask.job).is_some_and(is_over)
             && let Some(own) = self.own.remove(&ask.job)
-            && self.ends.untold.len() < MOST_ENDED
         {
-            let claim = own.claimed.generation;
-            self.ends.untold.push((ask.job.clone(), claim));
+            self.ends.is_untold(&ask.job, own.claimed.generation);
         }
     }
 

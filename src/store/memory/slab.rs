@@ -93,11 +93,6 @@ impl<T> Slab<T> {
         self.things.get_mut(id as usize)?.as_mut()
     }
 
-    /// All things, in no order that means anything.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.things.iter().flatten()
-    }
-
     /// How many things there are.
     pub(super) fn len(&self) -> usize {
         self.places.len()

@@ -168,7 +168,7 @@ impl Link {
 
     /// Passes on what others say, for as long as the connection lasts.
     pub(super) async fn listen(&self, me: &str, news: &UnboundedSender<String>) {
-        let heard = News {
+        let heard = Listener {
             me: me.to_owned(),
             to: news.clone(),
         };
@@ -197,7 +197,7 @@ impl Link {
         }
     }
 
-    pub(super) async fn connect(&self, news: Option<News>) -> Result<Client, StoreError> {
+    pub(super) async fn connect(&self, news: Option<Listener>) -> Result<Client, StoreError> {
         let config = &self.target.config;
         let failed = |error| self.told(&Failed::Postgres(error));
         match &self.target.tls {
@@ -246,13 +246,13 @@ impl Link {
 }
 
 /// Where what others say goes.
-pub(super) struct News {
+pub(super) struct Listener {
     me: String,
     to: UnboundedSender<String>,
 }
 
 /// Moves a connection's bytes until it ends.
-async fn drive<S, T>(mut connection: Connection<S, T>, news: Option<News>)
+async fn drive<S, T>(mut connection: Connection<S, T>, news: Option<Listener>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,

@@ -10,6 +10,8 @@ pub(super) const VERSION: i32 = 1;
 /// Locks that no other program is likely to use: rows, then numbers, then keys, then the tables.
 pub(super) const LOCKS: i32 = 0x6f6a_7300;
 
+/// The tables of a new schema. Nothing is kept in `hidden` and `touched` of `rows` any more: schemas of earlier versions
+/// have them, and those versions expect them.
 const TABLES: &str = "
 CREATE TABLE meta (
     id integer PRIMARY KEY, version integer NOT NULL, epoch text NOT NULL, timeline text NOT NULL,

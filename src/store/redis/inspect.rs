@@ -16,8 +16,9 @@ pub struct Inspection {
     pub server: Option<(&'static str, (u32, u32))>,
     /// What it does when its memory is full; `None`: the user may not ask.
     pub eviction: Option<String>,
-    /// What is under our keys.
-    pub kept: Kept,
+    /// Sidecars that said in the last 5 s that they live; `None`: nothing is under our keys, so none was there in the
+    /// last week.
+    pub live: Option<usize>,
     /// How many of our scripts it has already, and how many there are. The others are loaded with
     /// their first call.
     pub scripts: (usize, usize),
@@ -25,18 +26,6 @@ pub struct Inspection {
     pub ahead: i64,
     /// How long calls took there and back, the quickest first.
     pub trips: Vec<Duration>,
-}
-
-/// What is under our keys.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Kept {
-    /// Nothing: no sidecar was there in the last week.
-    Nothing,
-    /// Our data.
-    Ours {
-        /// Sidecars that said in the last 5 s that they live.
-        live: usize,
-    },
 }
 
 /// The oldest server that has all that the scripts need.
@@ -69,7 +58,7 @@ impl RedisStore {
             trips.push(trip);
         }
         trips.sort_unstable();
-        let kept = self.kept(ahead).await?;
+        let live = self.live(ahead).await?;
         let scripts = self.loaded().await;
         // Runs a script that reads one row that is not there.
         let mut look = self.command(&self.scripts.look, &Data::named("".into()));
@@ -81,7 +70,7 @@ impl RedisStore {
         Ok(Inspection {
             server: server.as_ref().and_then(oldest),
             eviction: memory.as_ref().and_then(eviction),
-            kept,
+            live,
             scripts,
             ahead,
             trips,
@@ -97,7 +86,7 @@ impl RedisStore {
         self.link.send(cmd("INFO").arg(section)).await.ok()
     }
 
-    async fn kept(&self, ahead: i64) -> Result<Kept, StoreError> {
+    async fn live(&self, ahead: i64) -> Result<Option<usize>, StoreError> {
         let meta = format!("{}meta", self.prefix);
         let mut fields = cmd("HMGET");
         fields.arg(&meta).arg("format").arg("epoch").arg("ahead");
@@ -113,7 +102,7 @@ impl RedisStore {
             (Some("1") | None, None) => {
                 let there = self.ask(cmd("EXISTS").arg(&meta)).await?;
                 return match wire::int(&there) {
-                    Some(0) => Ok(Kept::Nothing),
+                    Some(0) => Ok(None),
                     _ => Err(foreign("is not ours")),
                 };
             }
@@ -131,9 +120,7 @@ impl RedisStore {
             .ask(cmd("ZCOUNT").arg(key).arg(since).arg("+inf"))
             .await?;
         let live = wire::int(&live).and_then(|live| usize::try_from(live).ok());
-        Ok(Kept::Ours {
-            live: live.unwrap_or(0),
-        })
+        Ok(Some(live.unwrap_or(0)))
     }
 
     async fn loaded(&self) -> (usize, usize) {

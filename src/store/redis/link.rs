@@ -40,7 +40,7 @@ pub(super) struct Link {
     channel: String,
     owner: String,
     news: UnboundedSender<String>,
-    state: Mutex<State>,
+    tried: Mutex<Tried>,
     /// The connection that is being made, by a task of its own: one is made and not many.
     making: tokio::sync::Mutex<Option<JoinHandle<()>>>,
     /// How often sentinels were asked.
@@ -49,8 +49,9 @@ pub(super) struct Link {
     broken: Arc<AtomicU64>,
 }
 
+/// The last connection that was tried.
 #[derive(Default)]
-struct State {
+struct Tried {
     made: Option<Connection>,
     /// Which one that is, of all that were tried.
     number: u64,
@@ -95,7 +96,7 @@ impl Link {
             channel,
             owner: config.owner,
             news,
-            state: Mutex::default(),
+            tried: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             looks: AtomicUsize::default(),
             broken: Arc::default(),
@@ -150,15 +151,15 @@ impl Link {
 
     /// Whether that connection is the one in use.
     fn is_used(&self, number: u64) -> bool {
-        let state = self.state();
-        state.number == number && state.made.is_some()
+        let tried = self.tried();
+        tried.number == number && tried.made.is_some()
     }
 
     /// That connection is not used again; another one may be there by now.
     fn drop_made(&self, number: u64) {
-        let mut state = self.state();
-        if state.number == number {
-            state.made = None;
+        let mut tried = self.tried();
+        if tried.number == number {
+            tried.made = None;
         }
     }
 
@@ -211,25 +212,25 @@ impl Link {
     /// Makes a connection, or says why there is none.
     async fn make(self: Arc<Link>) {
         let number = {
-            let mut state = self.state();
-            state.number += 1;
-            state.number
+            let mut tried = self.tried();
+            tried.number += 1;
+            tried.number
         };
         let longest = to_connect(self.timeout);
         let made = tokio::time::timeout(longest, self.connect(number)).await;
         let late = || format!("{}: no connection within {longest:?}", self.place());
         let made = made.map_err(|_| StoreError::Unavailable(late()));
         let made = made.and_then(|made| made.map_err(|error| self.refused(&error)));
-        let mut state = self.state();
+        let mut tried = self.tried();
         match made {
             Ok((connection, master)) => {
-                state.failed = None;
-                state.made = Some(connection);
+                tried.failed = None;
+                tried.made = Some(connection);
                 if let Some(master) = master {
                     tokio::spawn(watch(Arc::downgrade(&self), number, master));
                 }
             }
-            Err(error) => state.failed = Some((Instant::now(), error)),
+            Err(error) => tried.failed = Some((Instant::now(), error)),
         }
     }
 
@@ -253,14 +254,14 @@ impl Link {
 
     /// The connection there is, or why there is none.
     fn made(&self) -> Result<Option<(Connection, u64)>, StoreError> {
-        let mut state = self.state();
-        if state.made.is_some() && state.number <= self.broken.load(Ordering::Acquire) {
-            state.made = None;
+        let mut tried = self.tried();
+        if tried.made.is_some() && tried.number <= self.broken.load(Ordering::Acquire) {
+            tried.made = None;
             let why = format!("{}: another server takes the place of one", self.place());
             return Err(StoreError::Unavailable(why));
         }
-        match (&state.made, &state.failed) {
-            (Some(made), _) => Ok(Some((made.clone(), state.number))),
+        match (&tried.made, &tried.failed) {
+            (Some(made), _) => Ok(Some((made.clone(), tried.number))),
             (None, Some((at, error))) if at.elapsed() < PAUSE => Err(error.clone()),
             _ => Ok(None),
         }
@@ -356,8 +357,8 @@ impl Link {
         2 * others > nodes.len()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    fn tried(&self) -> MutexGuard<'_, Tried> {
+        self.tried.lock()
     }
 }
 

@@ -43,8 +43,7 @@ impl ReservedStore {
                 Err(_) if left < want => break,
                 Err(error) => return Err(error),
             };
-            let started =
-                (taken.verdicts.iter()).filter(|one| matches!(one, Verdict::Started { .. }));
+            let started = taken.verdicts.iter().filter(|one| one.is_started());
             left = left.saturating_sub(started.count());
             ended.extend(taken.ended);
             verdicts.extend(taken.verdicts);
@@ -56,10 +55,9 @@ impl ReservedStore {
     /// Ends the rows of older claims of these jobs: those that are kept here, and in the store those of jobs whose
     /// limits are reserved, so that their new claims are kept here. `take` ends the others.
     async fn end_older(&self, asks: &[&Claimed]) -> Result<Vec<Row>, StoreError> {
-        let now = self.now();
         let (mut ended, there) = {
             let mut state = self.state();
-            let ended = state.end_older(asks, now);
+            let ended = state.end_older(asks);
             let is_here = |ask: &&&Claimed| state.is_reserved(&ask.limited);
             let is_older = |ask: &&&Claimed| {
                 let out = self.inner.claim_of(&ask.job);
@@ -78,7 +76,7 @@ impl ReservedStore {
         let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
         for (nth, ask) in asks.iter().enumerate() {
-            let verdict = if self.state().rows.row(&ask.job).is_some() {
+            let verdict = if self.state().row(&ask.job).is_some() {
                 Verdict::Lost
             } else if left == 0 {
                 Verdict::Unasked
@@ -90,7 +88,7 @@ impl ReservedStore {
                     Err(error) => return Err(error),
                 }
             };
-            left -= usize::from(matches!(verdict, Verdict::Started { .. }));
+            left -= usize::from(verdict.is_started());
             verdicts.push(verdict);
         }
         verdicts.resize(asks.len(), Verdict::Unasked);

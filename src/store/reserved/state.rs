@@ -6,28 +6,32 @@ use std::sync::Arc;
 use super::turns::{Mine, Turns};
 use super::{Policies, is_hot};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
-use crate::store::memory::Books;
-use crate::store::{Change, Claimed, Gen, Row, Verdict};
+use crate::store::{Change, Claimed, Gen, Place, Row, Verdict};
 
 /// The rows that are kept here, and the turns of each key.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct Ahead {
     pub(super) policies: Policies,
-    /// The rows that the store does not have.
-    pub(super) rows: Books,
-    /// The turns in which jobs of these rows went out.
-    pub(super) out: HashMap<Arc<str>, (Limited, Mine)>,
+    /// The jobs that are out and have no row in the store.
+    pub(super) out: HashMap<Arc<str>, Out>,
     /// By key, and for each of the different limits that jobs bring to it.
     pub(super) keys: HashMap<(Key, Limits), Turns>,
     pub(super) granted: u64,
     pub(super) unused: u64,
 }
 
-impl State {
-    pub(super) fn new() -> State {
-        State {
+/// A job that went out in a turn.
+#[derive(Debug)]
+pub(super) struct Out {
+    pub(super) row: Row,
+    limited: Limited,
+    turn: Mine,
+}
+
+impl Ahead {
+    pub(super) fn new() -> Ahead {
+        Ahead {
             policies: HashSet::new(),
-            rows: Books::new(),
             out: HashMap::new(),
             keys: HashMap::new(),
             granted: 0,
@@ -44,19 +48,22 @@ impl State {
             && is_hot(&one.limits)
     }
 
-    /// The row is here no longer; from now on the store has it.
-    pub(super) fn leave(&mut self, job: &str) {
-        self.rows.end(job, None, Timestamp(0));
-        self.out.remove(job);
+    pub(super) fn row(&self, job: &str) -> Option<&Row> {
+        self.out.get(job).map(|out| &out.row)
     }
 
-    /// Ends the rows of older claims of these jobs that are kept here.
-    pub(super) fn end_older(&mut self, asks: &[&Claimed], now: Timestamp) -> Vec<Row> {
-        let ended = self.rows.end_older(asks, now);
-        for row in &ended {
-            self.out.remove(&row.claimed.job);
-        }
-        ended
+    /// Ends the rows of older claims of these jobs that are kept here. One stays that started after the newer claim
+    /// was made: the worker has the job already.
+    pub(super) fn end_older(&mut self, asks: &[&Claimed]) -> Vec<Row> {
+        let is_older = |ask: &&&Claimed| {
+            self.row(&ask.job).is_some_and(|row| {
+                let is_later = row.started.is_some_and(|at| at > ask.claimed_at);
+                row.claimed.generation < ask.generation && !is_later
+            })
+        };
+        let older: Vec<_> = asks.iter().filter(is_older).collect();
+        let ended = older.into_iter().filter_map(|ask| self.end(&ask.job, None));
+        ended.collect()
     }
 
     pub(super) fn turns(&mut self, limited: &Limited) -> &mut Turns {
@@ -67,18 +74,28 @@ impl State {
     }
 
     /// Makes a change that is about what is here; `None`: it is for the store.
-    pub(super) fn change(&mut self, change: &Change, now: Timestamp) -> Option<bool> {
+    pub(super) fn change(&mut self, change: &Change) -> Option<bool> {
         match change {
-            Change::Until { job, .. } if self.rows.row(job).is_some() => {
-                return Some(self.rows.set(change, now));
+            Change::Until {
+                job,
+                generation,
+                until,
+                visibility,
+            } => {
+                let row = &mut self.out.get_mut(job)?.row;
+                let is_of_claim = row.claimed.generation == *generation;
+                if is_of_claim {
+                    (row.until, row.claimed.visibility) = (*until, *visibility);
+                }
+                return Some(is_of_claim);
             }
             Change::Shut { key, .. } | Change::Unused { key } => {
                 let same = self.keys.iter_mut().filter(|((name, _), _)| name == key);
                 same.for_each(|(_, turns)| turns.forget());
             }
-            Change::Adopt { claimed, .. } => self.leave(&claimed.job),
+            // From now on the store has its row.
+            Change::Adopt { claimed, .. } => drop(self.out.remove(&claimed.job)),
             Change::Clear => {
-                self.rows.set(&Change::Clear, now);
                 self.out.clear();
                 self.keys.clear();
             }
@@ -87,7 +104,7 @@ impl State {
         None
     }
 
-    /// The job goes out in its turn, unless it may not any more: then somebody else has it.
+    /// The job goes out in its turn, unless somebody else has it by now.
     pub(super) fn started(
         &mut self,
         ask: &Claimed,
@@ -95,35 +112,34 @@ impl State {
         turn: Mine,
         now: Timestamp,
     ) -> Verdict {
-        // The turn says that it may; the row needs no more than to be out.
-        let mut free = ask.clone();
-        free.limited = Arc::from([Limited {
-            limits: Limits::default(),
-            ..limited.clone()
-        }]);
-        match self.rows.take(&[&free], 1, now).verdicts.pop() {
-            Some(Verdict::Started { .. }) => {
-                self.out.insert(ask.job.clone(), (limited.clone(), turn));
-                Verdict::Started { at: turn.at }
-            }
-            _ => {
-                self.turns(limited).back(turn);
-                Verdict::Lost
-            }
+        if self.out.contains_key(&ask.job) {
+            self.turns(limited).back(turn);
+            return Verdict::Lost;
         }
+        let mut row = Row::of(ask.clone(), Place::Out, now.plus(ask.visibility));
+        row.started = Some(now);
+        let limited = limited.clone();
+        self.out.insert(ask.job.clone(), Out { row, limited, turn });
+        Verdict::Started { at: turn.at }
     }
 
-    pub(super) fn back(&mut self, job: &str, claim: Gen, now: Timestamp) -> bool {
-        let back = self.rows.back(job, claim, now);
-        if back && let Some((limited, turn)) = self.out.remove(job) {
-            self.turns(&limited).back(turn);
+    pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
+        let row = self.row(job);
+        if row.is_none_or(|row| row.claimed.generation != claim) {
+            return false;
         }
-        back
+        if let Some(out) = self.out.remove(job) {
+            self.turns(&out.limited).back(out.turn);
+        }
+        true
     }
 
-    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>, now: Timestamp) -> Option<Row> {
-        let ended = self.rows.end(job, claim, now)?;
-        self.out.remove(job);
-        Some(ended)
+    /// The row goes, unless it is of a newer claim.
+    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
+        let known = self.row(job)?.claimed.generation;
+        match claim.is_some_and(|claim| claim < known) {
+            true => None,
+            false => self.out.remove(job).map(|out| out.row),
+        }
     }
 }

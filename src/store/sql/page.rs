@@ -232,10 +232,6 @@ impl Page {
         entry.map(|entry| entry.value.clone()).unwrap_or_default()
     }
 
-    pub(super) fn kept(&self, job: &str) -> Option<&Kept> {
-        self.rows.get(job)?.value.as_ref()
-    }
-
     /// A step on this page.
     pub(super) fn step(&mut self) -> Engine<'_, Page> {
         let now = self.head.now;
@@ -244,37 +240,31 @@ impl Page {
 }
 
 impl Tables for Page {
-    type RowId = Arc<str>;
     type KeyId = String;
 
     fn me(&self) -> &Arc<str> {
         &self.me
     }
 
-    fn find(&self, job: &str) -> Option<Arc<str>> {
-        Some(self.kept(job)?.row.claimed.job.clone())
+    fn entry(&self, job: &str) -> Option<&Kept> {
+        self.rows.get(job)?.value.as_ref()
     }
 
-    fn entry(&self, job: &Arc<str>) -> Option<&Kept> {
-        self.kept(job)
-    }
-
-    fn entry_mut(&mut self, job: &Arc<str>) -> Option<&mut Kept> {
-        let entry = self.rows.get_mut(&**job)?;
+    fn entry_mut(&mut self, job: &str) -> Option<&mut Kept> {
+        let entry = self.rows.get_mut(job)?;
         entry.changed = true;
         entry.value.as_mut()
     }
 
-    fn insert(&mut self, row: Kept) -> Arc<str> {
-        let job = row.row.claimed.job.clone();
-        let entry = self.rows.entry(job.to_string()).or_default();
+    fn insert(&mut self, row: Kept) {
+        let job = row.row.claimed.job.to_string();
+        let entry = self.rows.entry(job).or_default();
         entry.changed = true;
         entry.value = Some(row);
-        job
     }
 
-    fn remove(&mut self, job: &Arc<str>) -> Option<Kept> {
-        let entry = self.rows.get_mut(&**job)?;
+    fn remove(&mut self, job: &str) -> Option<Kept> {
+        let entry = self.rows.get_mut(job)?;
         entry.changed = true;
         entry.value.take()
     }

@@ -25,7 +25,7 @@ impl Page {
     }
 
     pub(super) fn row(&self, job: &str) -> Option<Row> {
-        self.kept(job).map(|row| self.row_for_me(row))
+        self.entry(job).map(|row| self.row_for_me(row))
     }
 
     fn row_for_me(&self, row: &Kept) -> Row {
@@ -64,14 +64,14 @@ impl Page {
             self.say("joined".to_owned());
         }
         let now = self.head.now;
-        let mine = found.jobs.iter().filter_map(|job| self.kept(job));
+        let mine = found.jobs.iter().filter_map(|job| self.entry(job));
         let mine = mine.filter(|entry| entry.owner == me && entry.row.until <= now);
         let mut rows: Vec<Row> = mine.map(|row| self.row_for_me(row)).collect();
         rows.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
         let out = rows.iter().filter(|row| row.place == Place::Out).count();
         let most = rows.len() + max.saturating_sub(out);
         for job in &found.others_out {
-            let overdue = self.kept(job).is_some_and(|entry| {
+            let overdue = self.entry(job).is_some_and(|entry| {
                 entry.row.place == Place::Out
                     && entry.owner != me
                     && entry.row.until <= self.overdue(&entry.owner)
@@ -80,12 +80,12 @@ impl Page {
                 continue;
             }
             rows.extend(self.row(job));
-            if let Some(entry) = self.find(job).and_then(|id| self.entry_mut(&id)) {
+            if let Some(entry) = self.entry_mut(job) {
                 entry.row.until = now.plus(LEASE);
             }
         }
         for job in &found.over {
-            if self.kept(job).is_some_and(|row| self.is_over(row)) {
+            if self.entry(job).is_some_and(|row| self.is_over(row)) {
                 self.step().end(job, None);
             }
         }

@@ -12,8 +12,8 @@ use super::{Config, fault, schema};
 /// # Errors
 /// It cannot be read, or is not one of ours.
 pub fn inspect(config: &Config, clock: &Clock, calls: usize) -> Result<Inspection, StoreError> {
-    let opened = schema::open_to_read(&config.path, &config.namespace);
-    let opened = opened.map_err(|why| why.told(&config.path))?;
+    let opened = schema::open_to_read(&config.target, &config.namespace);
+    let opened = opened.map_err(|why| why.told(&config.target))?;
     let mut seen = Inspection {
         server: format!("SQLite {}", rusqlite::version()),
         live: None,
@@ -22,7 +22,7 @@ pub fn inspect(config: &Config, clock: &Clock, calls: usize) -> Result<Inspectio
     };
     if let Some(file) = opened {
         let looked = look(&file, clock, calls, &mut seen);
-        looked.map_err(|error| fault(&config.path, &error))?;
+        looked.map_err(|error| fault(&config.target, &error))?;
     }
     Ok(seen)
 }

@@ -20,6 +20,8 @@ const CHECKPOINT: i64 = 4_000;
 const TRIES: i32 = 20_000;
 const PAUSE: Duration = Duration::from_micros(500);
 
+/// The tables of a new file. Nothing is kept in `hidden` and `touched` of `rows` any more: files of earlier versions have
+/// them, and those versions expect them.
 const TABLES: &str = "
 CREATE TABLE meta (
     id INTEGER PRIMARY KEY CHECK (id = 1), namespace TEXT NOT NULL, epoch TEXT NOT NULL,
