@@ -185,18 +185,6 @@ fn the_readme_says_which_commands_read_the_variable() {
     assert!(read("README.md").contains(&told), "{told}");
 }
 
-#[test]
-fn the_readme_counts_the_scripts() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/redis");
-    let files = fs::read_dir(folder)
-        .unwrap()
-        .map(|file| file.unwrap().path());
-    let scripts = files.filter(|path| path.extension().is_some_and(|end| end == "lua"));
-    // core.lua stands in front of each.
-    let told = format!("all {} loaded", scripts.count() - 1);
-    assert!(read("README.md").contains(&told), "{told}");
-}
-
 #[tokio::test]
 async fn every_error_of_the_readme_says_what_to_do() {
     let hint = async |code: &str| {

@@ -210,12 +210,6 @@ fn data(seen: &Inspection, report: &mut Diagnosis) {
         Some(live) => ours(live),
     };
     report.add(PART, "data", Evidence::Measured, says);
-    let (loaded, all) = seen.scripts;
-    let says = match loaded == all {
-        true => format!("all {all} loaded"),
-        false => format!("{loaded} of {all} loaded; the others are with their first call"),
-    };
-    report.add(PART, "scripts", Evidence::Measured, says);
 }
 
 fn clock(ahead: i64, sure: Option<Duration>, report: &mut Diagnosis) {

@@ -53,6 +53,27 @@ impl Clock {
     }
 }
 
+/// Asks a server its time so many times: how long each call took, the quickest first, and by how many microseconds its
+/// clock is ahead of ours, as the quickest says it.
+pub(super) async fn compare<E>(
+    own: &Clock,
+    calls: usize,
+    mut ask: impl AsyncFnMut() -> Result<i64, E>,
+) -> Result<(Vec<Duration>, i64), E> {
+    let (mut trips, mut ahead) = (Vec::new(), 0);
+    for _ in 0..calls {
+        let sent = Instant::now();
+        let there = ask().await?;
+        let (trip, here) = (sent.elapsed(), own.now().0.cast_signed());
+        if trips.iter().all(|known| trip < *known) {
+            ahead = there + i64::try_from(trip.as_micros() / 2).unwrap_or(0) - here;
+        }
+        trips.push(trip);
+    }
+    trips.sort_unstable();
+    Ok((trips, ahead))
+}
+
 /// The server's clock, as far as it is known from its answers.
 #[derive(Debug)]
 pub(super) struct ServerClock {

@@ -62,14 +62,6 @@ struct Set {
     by: Option<Arc<str>>,
 }
 
-/// The parts of a row that are kept as text.
-pub(super) struct Texts<'a> {
-    /// [`claim`]
-    pub(super) claim: &'a str,
-    /// [`limits`]
-    pub(super) limits: &'a str,
-}
-
 /// What was claimed, as text.
 pub(super) fn claim(claimed: &Claimed) -> String {
     text(&Origin {
@@ -99,15 +91,15 @@ pub(super) fn limits(limited: &[Limited]) -> String {
     text(&all)
 }
 
-/// The job as claimed, from the texts and what the row says beside them; `None`: somebody else wrote it.
+/// The job as claimed, from its [`claim()`] and [`limits()`] and what the row says beside them; `None`: somebody else wrote it.
 pub(super) fn claimed(
     job: &str,
     generation: Gen,
     visibility: u64,
-    texts: &Texts<'_>,
+    (claim, limits): (&str, &str),
 ) -> Option<Claimed> {
-    let claim: Origin = serde_json::from_str(texts.claim).ok()?;
-    let limits: Vec<One> = serde_json::from_str(texts.limits).ok()?;
+    let claim: Origin = serde_json::from_str(claim).ok()?;
+    let limits: Vec<One> = serde_json::from_str(limits).ok()?;
     let limited: Option<Vec<Limited>> = limits.into_iter().map(limited).collect();
     Some(Claimed::from(Claim {
         job: Arc::from(job),
@@ -292,7 +284,7 @@ mod tests {
 
     fn attempt_of(claim: &str) -> Option<u32> {
         let limits = "[]";
-        let read = claimed("a", Gen(1), 30_000_000, &Texts { claim, limits });
+        let read = claimed("a", Gen(1), 30_000_000, (claim, limits));
         read.expect("ours").attempt
     }
 
@@ -317,11 +309,7 @@ mod tests {
         let mut of = Claimed::from(Claim::of("a"));
         of.worker = Some("w".into());
         let (kept, limits) = (claim(&of), "[]");
-        let texts = Texts {
-            claim: &kept,
-            limits,
-        };
-        let read = claimed("a", Gen(1), 30_000_000, &texts).expect("ours");
+        let read = claimed("a", Gen(1), 30_000_000, (&kept, limits)).expect("ours");
         assert_eq!(read.worker.as_deref(), Some("w"));
         // Siblings that know no better read it as they did.
         assert_eq!(text(None), earlier(0));

@@ -25,8 +25,8 @@ pub(super) use flat::{Flat, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
-pub(super) use page::{Head, KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
-pub(super) use search::{Books, First, Found, IDLE, Need};
+pub(super) use page::{Head, Page, SILENCE};
+pub(super) use search::{Books, Dialect, First, Found, IDLE, Need};
 pub(super) use steps::ADOPTED;
 
 /// So many operations share a transaction at most.

@@ -312,7 +312,7 @@ impl Books for File {
             if page.is_changed() {
                 table::write(&open.connection, page)?;
             }
-            if page.beats() || page.is_new_edition() {
+            if page.beats || page.is_new_edition() {
                 open.head = None;
             }
             table::run(&open.connection, "COMMIT")

@@ -4,50 +4,34 @@ use super::Verdict;
 use crate::limit::{Limited, Limits, OnLimit, Refusal, Timestamp};
 
 /// When a start counts that all limits of a job allow, at `soonest` or later. All are asked also where one
-/// has refused, so that the refusal names the last to let go.
+/// has refused, so that the refusal names the last to let go, with the strongest action of all.
 pub(super) fn ask_all(
     limited: &[Limited],
     soonest: Timestamp,
     mut ask: impl FnMut(&Limited) -> Result<Timestamp, Refusal>,
 ) -> Result<Timestamp, Verdict> {
-    let mut at = soonest;
-    let mut refused = None;
-    let mut opens = None;
+    let (mut at, mut opens, mut action) = (soonest, None, OnLimit::Wait);
+    let mut last: Option<(usize, Refusal)> = None;
     for (which, one) in limited.iter().enumerate() {
         match ask(one) {
             Ok(allowed) => at = at.max(allowed),
             Err(why) => {
                 opens = opens.max(why.at);
-                refused = Some(worse(refused, (which, why, one.on_limit)));
+                action = action.max(one.on_limit);
+                if last.as_ref().is_none_or(|(_, known)| why.outlasts(known)) {
+                    last = Some((which, why));
+                }
             }
         }
     }
-    match refused {
+    match last {
         None => Ok(at),
-        Some((which, why, action)) => Err(Verdict::Refused {
+        Some((which, why)) => Err(Verdict::Refused {
             which,
             why,
             at: opens,
             action,
         }),
-    }
-}
-
-/// The refusal that lets go last, with the strongest action of both.
-fn worse(
-    known: Option<(usize, Refusal, OnLimit)>,
-    next: (usize, Refusal, OnLimit),
-) -> (usize, Refusal, OnLimit) {
-    match known {
-        None => next,
-        Some((which, why, action)) => {
-            let action = action.max(next.2);
-            if next.1.outlasts(&why) {
-                (next.0, next.1, action)
-            } else {
-                (which, why, action)
-            }
-        }
     }
 }
 

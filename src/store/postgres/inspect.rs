@@ -1,8 +1,9 @@
 //! What can be said of the server without changing anything there.
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_postgres::Client;
 
+use super::super::clock::compare;
 use super::super::remote::to_connect;
 use super::super::sql::{Inspection, SILENCE};
 use super::super::{Clock, StoreError};
@@ -33,21 +34,14 @@ pub async fn inspect(
         Ok((client, server, live))
     });
     let (client, server, live) = looked.await.map_err(|_| StoreError::Timeout)??;
-    let (mut trips, mut ahead) = (Vec::new(), 0);
     let failed = |error| link.told(&Failed::Postgres(error));
     let now = client.prepare(NOW).await.map_err(failed)?;
-    for _ in 0..calls {
-        let sent = Instant::now();
+    let ask = async || {
         let told = timeout(config.timeout, client.query_one(&now, &[])).await;
-        let there = told.map_err(|_| StoreError::Timeout)?.map_err(failed)?;
-        let (trip, own) = (sent.elapsed(), clock.now().0.cast_signed());
-        if trips.iter().all(|known| trip < *known) {
-            let there: i64 = there.try_get(0).map_err(failed)?;
-            ahead = there + i64::try_from(trip.as_micros() / 2).unwrap_or(0) - own;
-        }
-        trips.push(trip);
-    }
-    trips.sort_unstable();
+        let told = told.map_err(|_| StoreError::Timeout)?.map_err(failed)?;
+        told.try_get(0).map_err(failed)
+    };
+    let (trips, ahead) = compare(clock, calls, ask).await?;
     Ok(Inspection {
         server: format!("Postgres {server}"),
         live,

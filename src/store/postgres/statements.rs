@@ -3,26 +3,15 @@
 use tokio_postgres::{Client, Error, Statement};
 
 use super::super::HOLDS_LAST;
-use super::super::sql::{ADOPTED, KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
+use super::super::sql::{ADOPTED, Dialect};
 use super::clock;
 
-/// Rows of others that are overdue at `t.now`: the owner lives and is late, or is gone.
-fn others(which: &str) -> String {
-    format!(
-        "FROM rows LEFT JOIN live ON live.owner = rows.owner
-         WHERE rows.owner <> $2 AND {which} AND until <=
-             CASE WHEN live.seen + {SILENCE} > t.now THEN t.now - {PATIENCE} ELSE t.now END"
-    )
-}
-
-/// Held rows that their owners offered. The claim is sure to be the owner's still, which lives, or was alive so
-/// lately.
-fn offered() -> String {
-    format!(
-        "NOT is_out AND until = 0
-         AND live.seen + greatest({SILENCE}, least(lasts, {KEPT}) * 2 / 3 - {LATE}) > t.now"
-    )
-}
+const DIALECT: Dialect = Dialect {
+    me: "$2",
+    now: "t.now",
+    greatest: "greatest",
+    least: "least",
+};
 
 /// What to look after.
 fn due() -> String {
@@ -34,12 +23,8 @@ fn due() -> String {
         )
     };
     let (out, held) = (mine("is_out", ""), mine("NOT is_out", "until = 0,"));
-    let (others_out, lanes) = (others("is_out"), others(&offered()));
-    let over = format!(
-        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
-         WHERE rows.owner <> $2 AND NOT is_out
-         AND greatest(until, live.seen) < t.now - lasts - {LONG_OVER} LIMIT 64"
-    );
+    let (others_out, lanes) = (DIALECT.overdue("is_out"), DIALECT.offered());
+    let over = DIALECT.over();
     format!(
         "WITH t AS (SELECT {now} AS now) SELECT {out} || {held},
          (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
@@ -63,10 +48,10 @@ fn head() -> String {
 /// Rows of one lane that may be taken over.
 fn offered_of_lane() -> String {
     let now = clock::now();
-    let offered = others(&format!("{} AND lane = $3", offered()));
+    let offered = DIALECT.offered();
     format!(
         "WITH t AS (SELECT {now} AS now) SELECT each.job FROM t, LATERAL (
-             SELECT job {offered} ORDER BY until, job LIMIT $4) AS each"
+             SELECT job {offered} AND lane = $3 ORDER BY until, job LIMIT $4) AS each"
     )
 }
 

@@ -228,12 +228,12 @@ impl Session {
         }
         let numbers = Numbers::of(page);
         let overrides = Overrides::of(page);
-        let me = page.me();
-        let held = page.holds().iter();
+        let me = &*page.me;
+        let held = page.holds.iter();
         let (queues, jobs): (Vec<&str>, Vec<i64>) =
             held.map(|(queue, jobs)| (&**queue, number(*jobs))).unzip();
         let at = number(now.0);
-        let news: Vec<String> = page.news().iter().map(|text| news(me, text)).collect();
+        let news: Vec<String> = page.news.iter().map(|text| news(me, text)).collect();
         let these = &self.statements;
         let (
             cleared,
@@ -261,7 +261,7 @@ impl Session {
             async { self.ask((!overrides.names.is_empty()).then_some(&these.put_overrides), &overrides.with()).await },
             async { self.ask((!overrides.gone.is_empty()).then_some(&these.drop_overrides), &[&overrides.gone]).await },
             async { self.ask((!news.is_empty()).then_some(&these.say), &[&self.namespace, &news]).await },
-            async { if page.beats() { self.keep_time().await } else { Ok(()) } },
+            async { if page.beats { self.keep_time().await } else { Ok(()) } },
             self.beat(page),
             self.client.batch_execute("COMMIT"),
         };
@@ -303,14 +303,14 @@ impl Session {
     /// Writes down that we live, and forgets what nothing speaks of any more. What another sidecar is at
     /// is left to it.
     async fn beat(&self, page: &Page) -> Result<(), Error> {
-        if !page.beats() {
+        if !page.beats {
             return Ok(());
         }
         let now = page.now();
         let before = |past: u64| number(now.0.saturating_sub(past));
         let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
         let unsaid = before(HOLDS_LAST);
-        let (me, now) = (literal(page.me()), number(now.0));
+        let (me, now) = (literal(&page.me), number(now.0));
         let some = "FOR UPDATE SKIP LOCKED LIMIT 1000";
         self.client
             .batch_execute(&format!(

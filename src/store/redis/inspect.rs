@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
-use tokio::time::Instant;
 
 use super::{RedisStore, wire};
 use crate::store::StoreError;
+use crate::store::clock::compare;
 use crate::store::remote::Data;
 
 /// A server as it was found.
@@ -19,9 +19,6 @@ pub struct Inspection {
     /// Sidecars that said in the last 5 s that they live; `None`: nothing is under our keys, so none was there in the
     /// last week.
     pub live: Option<usize>,
-    /// How many of our scripts it has already, and how many there are. The others are loaded with
-    /// their first call.
-    pub scripts: (usize, usize),
     /// Microseconds from this host's clock to the server's, give or take half the quickest trip.
     pub ahead: i64,
     /// How long calls took there and back, the quickest first.
@@ -46,20 +43,13 @@ impl RedisStore {
     pub async fn inspect(&self, calls: usize) -> Result<Inspection, StoreError> {
         self.link.ready().await?;
         // First, as it says what is wrong with a server that answers.
-        let (mut trips, mut ahead) = (Vec::new(), 0);
-        for _ in 0..calls.max(1) {
-            let sent = Instant::now();
+        let own = &self.remote.clock.own;
+        let (trips, ahead) = compare(own, calls.max(1), async || {
             let told = self.ask(&cmd("TIME")).await?;
-            let (trip, own) = (sent.elapsed(), self.remote.clock.own.now().0.cast_signed());
-            let there = time(&told).ok_or_else(|| self.failed("it does not know the time"))?;
-            if trips.iter().all(|known| trip < *known) {
-                ahead = there + i64::try_from(trip.as_micros() / 2).unwrap_or(0) - own;
-            }
-            trips.push(trip);
-        }
-        trips.sort_unstable();
+            time(&told).ok_or_else(|| self.failed("it does not know the time"))
+        })
+        .await?;
         let live = self.live(ahead).await?;
-        let scripts = self.loaded().await;
         // Runs a script that reads one row that is not there.
         let mut look = self.command(&self.scripts.look, &Data::named("".into()));
         look.arg("row").arg("-");
@@ -71,7 +61,6 @@ impl RedisStore {
             server: server.as_ref().and_then(oldest),
             eviction: memory.as_ref().and_then(eviction),
             live,
-            scripts,
             ahead,
             trips,
         })
@@ -121,19 +110,6 @@ impl RedisStore {
             .await?;
         let live = wire::int(&live).and_then(|live| usize::try_from(live).ok());
         Ok(Some(live.unwrap_or(0)))
-    }
-
-    async fn loaded(&self) -> (usize, usize) {
-        let all = self.scripts.all();
-        let mut exists = cmd("SCRIPT");
-        exists.arg("EXISTS");
-        for script in all {
-            exists.arg(&script.hash);
-        }
-        let told = self.link.send(&exists).await.ok();
-        let there = told.as_ref().and_then(wire::list).unwrap_or_default();
-        let is = |one: &&Value| matches!(one, Value::Int(1) | Value::Boolean(true));
-        (there.iter().filter(is).count(), all.len())
     }
 }
 

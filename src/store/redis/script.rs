@@ -40,20 +40,6 @@ impl Scripts {
             reserve: script(include_str!("reserve.lua")),
         }
     }
-
-    pub(super) fn all(&self) -> [&Script; 9] {
-        [
-            &self.take,
-            &self.back,
-            &self.end,
-            &self.due,
-            &self.set,
-            &self.look,
-            &self.number,
-            &self.join,
-            &self.reserve,
-        ]
-    }
 }
 
 impl std::fmt::Debug for Scripts {

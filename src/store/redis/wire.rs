@@ -170,14 +170,11 @@ pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
     else {
         return None;
     };
-    let texts = record::Texts {
-        claim: text(claim)?,
-        limits: text(limits)?,
-    };
+    let texts = (text(claim)?, text(limits)?);
     let generation = Gen(u64::try_from(int(generation)?).ok()?);
     let visibility = u64::try_from(int(lasts)?).ok()?;
     Some(Row {
-        claimed: record::claimed(text(job)?, generation, visibility, &texts)?,
+        claimed: record::claimed(text(job)?, generation, visibility, texts)?,
         place: match text(place)? {
             "h" => Place::Held,
             "o" => Place::Out,

@@ -58,12 +58,9 @@ impl Flat {
 
     /// The row; `None`: somebody else wrote it.
     pub(in crate::store) fn kept(self) -> Option<Kept> {
-        let texts = record::Texts {
-            claim: &self.claim,
-            limits: &self.limits,
-        };
+        let texts = (&*self.claim, &*self.limits);
         let claim = Gen(unsigned(self.claim_number));
-        let claimed = record::claimed(&self.job, claim, unsigned(self.lasts), &texts)?;
+        let claimed = record::claimed(&self.job, claim, unsigned(self.lasts), texts)?;
         let slots = unpack(&self.taken, &claimed.limited)?;
         let place = match self.is_out {
             true => Place::Out,

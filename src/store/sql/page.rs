@@ -13,19 +13,19 @@ use crate::limit::{Key, KeyState, Space, Timestamp};
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
 pub(in crate::store) const SILENCE: u64 = 5_000_000;
 /// How late the owner of a row may be.
-pub(in crate::store) const PATIENCE: u64 = 3_000_000;
+pub(super) const PATIENCE: u64 = 3_000_000;
 /// For how long, in microseconds, a sidecar has a held job at a time, at most; it sees to that again when a
 /// third of it is over, by a second at the latest.
-pub(in crate::store) const KEPT: u64 = 30_000_000;
-pub(in crate::store) const LATE: u64 = 1_000_000;
+pub(super) const KEPT: u64 = 30_000_000;
+pub(super) const LATE: u64 = 1_000_000;
 /// So long after a held job's claim must be over nobody makes anything of its row any more.
-pub(in crate::store) const LONG_OVER: u64 = 60_000_000;
+pub(super) const LONG_OVER: u64 = 60_000_000;
 
 /// A part of the database, in the middle of a transaction.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Page {
     /// The sidecar that asks.
-    pub(super) me: Arc<str>,
+    pub(in crate::store) me: Arc<str>,
     pub(super) head: Head,
     pub(super) rows: BTreeMap<String, Loaded<Option<Kept>>>,
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
@@ -38,9 +38,11 @@ pub(in crate::store) struct Page {
     pub(in crate::store) is_cleared: bool,
     pub(super) freed: Vec<String>,
     /// How many jobs of these queues the sidecar holds.
-    pub(super) holds: Vec<(String, u64)>,
-    pub(super) news: Vec<String>,
-    pub(super) beat: bool,
+    pub(in crate::store) holds: Vec<(String, u64)>,
+    /// What the others are to hear.
+    pub(in crate::store) news: Vec<String>,
+    /// Whether the sidecar is to be written down as living.
+    pub(in crate::store) beats: bool,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +51,17 @@ pub(super) struct Loaded<T> {
     /// Whether the database has it.
     known: bool,
     pub(super) changed: bool,
+}
+
+impl<T> Loaded<T> {
+    /// As the database has it.
+    fn of(value: T) -> Loaded<T> {
+        Loaded {
+            value,
+            known: true,
+            changed: false,
+        }
+    }
 }
 
 /// What a database begins with when it fills a page.
@@ -87,33 +100,24 @@ impl Page {
     /// A row as the database has it.
     pub(in crate::store) fn has_row(&mut self, job: String, row: Option<Kept>) {
         let known = row.is_some();
-        let entry = Loaded {
-            value: row,
-            known,
-            changed: false,
-        };
-        self.rows.insert(job, entry);
+        self.rows.insert(
+            job,
+            Loaded {
+                known,
+                ..Loaded::of(row)
+            },
+        );
     }
 
     /// A key as the database has it.
     pub(in crate::store) fn has_key(&mut self, name: String, state: KeyState, seen: Timestamp) {
         self.head.now = self.head.now.max(seen);
-        let entry = Loaded {
-            value: state,
-            known: true,
-            changed: false,
-        };
-        self.keys.insert(name, entry);
+        self.keys.insert(name, Loaded::of(state));
     }
 
     /// A shared number as the database has it.
     pub(in crate::store) fn has_number(&mut self, name: String, number: Number) {
-        let entry = Loaded {
-            value: number,
-            known: true,
-            changed: false,
-        };
-        self.numbers.insert(name, entry);
+        self.numbers.insert(name, Loaded::of(number));
     }
 
     /// The keys that the rows have slots of.
@@ -126,11 +130,6 @@ impl Page {
     /// The time to write with a key: when it was last looked at.
     pub(in crate::store) fn now(&self) -> Timestamp {
         self.head.now
-    }
-
-    /// Who asks.
-    pub(in crate::store) fn me(&self) -> &str {
-        &self.me
     }
 
     /// Rows to write and rows to take away.
@@ -159,11 +158,6 @@ impl Page {
         changed.map(|(name, entry)| (name.as_str(), &entry.value))
     }
 
-    /// How many jobs the sidecar holds of each of these queues.
-    pub(in crate::store) fn holds(&self) -> &[(String, u64)] {
-        &self.holds
-    }
-
     /// Limits and settings to write or to take away.
     pub(in crate::store) fn overridden(&self) -> impl Iterator<Item = (&str, Option<&Written>)> {
         let all = self.overridden.iter();
@@ -175,19 +169,9 @@ impl Page {
         self.is_cleared || !self.overridden.is_empty()
     }
 
-    /// What the others are to hear.
-    pub(in crate::store) fn news(&self) -> &[String] {
-        &self.news
-    }
-
-    /// Whether the sidecar is to be written down as living.
-    pub(in crate::store) fn beats(&self) -> bool {
-        self.beat
-    }
-
     /// Whether there is anything to write.
     pub(in crate::store) fn is_changed(&self) -> bool {
-        self.beat
+        self.beats
             || self.is_new_edition()
             || self.rows().next().is_some()
             || self.keys().next().is_some()

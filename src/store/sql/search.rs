@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::record;
 use super::super::{Change, Claimed, Gen, StoreError, fleet};
-use super::page::Page;
+use super::page::{KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
 use super::steps::ADOPTED;
 use crate::limit::{Space, Timestamp};
 
@@ -163,6 +163,47 @@ impl Need {
         let limited = claimed.limited.iter();
         self.names
             .extend(limited.map(|one| record::name(one.space, &one.key)));
+    }
+}
+
+/// How a database says it.
+pub(in crate::store) struct Dialect {
+    /// The caller's name, and the time.
+    pub(in crate::store) me: &'static str,
+    pub(in crate::store) now: &'static str,
+    pub(in crate::store) greatest: &'static str,
+    pub(in crate::store) least: &'static str,
+}
+
+impl Dialect {
+    /// Rows of others that are overdue: the owner lives and is late, or is gone.
+    pub(in crate::store) fn overdue(&self, which: &str) -> String {
+        let Dialect { me, now, .. } = self;
+        format!(
+            "FROM rows LEFT JOIN live ON live.owner = rows.owner
+             WHERE rows.owner <> {me} AND {which} AND until <=
+                 CASE WHEN live.seen + {SILENCE} > {now} THEN {now} - {PATIENCE} ELSE {now} END"
+        )
+    }
+
+    /// Of these the held ones that their owners offered. The claim is sure to be the owner's still, which lives, or
+    /// was alive so lately.
+    pub(in crate::store) fn offered(&self) -> String {
+        let (now, greatest, least) = (self.now, self.greatest, self.least);
+        self.overdue(&format!(
+            "NOT is_out AND until = 0
+             AND live.seen + {greatest}({SILENCE}, {least}(lasts, {KEPT}) * 2 / 3 - {LATE}) > {now}"
+        ))
+    }
+
+    /// Held rows of others of which nobody is left to make anything.
+    pub(in crate::store) fn over(&self) -> String {
+        let (me, now, greatest) = (self.me, self.now, self.greatest);
+        format!(
+            "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
+             WHERE rows.owner <> {me} AND NOT is_out
+             AND {greatest}(until, coalesce(live.seen, 0)) < {now} - lasts - {LONG_OVER} LIMIT 64"
+        )
     }
 }
 

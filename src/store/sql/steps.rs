@@ -57,7 +57,7 @@ impl Page {
 
     /// The rows that were found and are due; of others at most so many that `max` are out in all.
     pub(super) fn due(&mut self, found: &Found, max: usize) -> Vec<Row> {
-        self.beat = true;
+        self.beats = true;
         self.forget(&found.idle);
         let me = self.me.clone();
         if self.head.live.len() == self.others().count() {
@@ -208,7 +208,7 @@ impl Page {
         *self = Page {
             is_cleared: true,
             news: known.news,
-            beat: known.beat,
+            beats: known.beats,
             ..Page::new(known.me, known.head)
         };
     }

@@ -7,8 +7,7 @@ use rusqlite::{
 
 use super::super::fleet::SETTLING;
 use super::super::sql::{
-    ADOPTED, First, Flat, Found, Head, IDLE, KEPT, LATE, LONG_OVER, Need, PATIENCE, Page, SILENCE,
-    number, unsigned,
+    ADOPTED, Dialect, First, Flat, Found, Head, IDLE, Need, Page, SILENCE, number, unsigned,
 };
 use super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
 use crate::limit::{KeyState, Timestamp};
@@ -21,23 +20,12 @@ const DAY: u64 = 24 * 3600 * 1_000_000;
 /// All that [`Change::Clear`](super::super::Change::Clear) empties.
 const TABLES: [&str; 5] = ["rows", "keys", "numbers", "overrides", "holds"];
 
-/// Rows of others that are overdue at `?2`: the owner lives and is late, or is gone.
-fn others_of(which: &str) -> String {
-    format!(
-        "FROM rows LEFT JOIN live ON live.owner = rows.owner
-         WHERE rows.owner <> ?1 AND {which} AND until <=
-             CASE WHEN live.seen + {SILENCE} > ?2 THEN ?2 - {PATIENCE} ELSE ?2 END"
-    )
-}
-
-/// Of these the held ones that their owners offered. The claim is sure to be the owner's still, which lives, or
-/// was alive so lately.
-fn offered_of() -> String {
-    others_of(&format!(
-        "is_out = 0 AND until = 0
-         AND live.seen + max({SILENCE}, min(lasts, {KEPT}) * 2 / 3 - {LATE}) > ?2"
-    ))
-}
+const DIALECT: Dialect = Dialect {
+    me: "?1",
+    now: "?2",
+    greatest: "max",
+    least: "min",
+};
 
 /// Changes when another connection has written.
 pub(super) fn version(connection: &Connection) -> Result<i64, Error> {
@@ -171,7 +159,7 @@ pub(super) fn write(connection: &Connection, page: &Page) -> Result<(), Error> {
             connection.execute(&format!("DELETE FROM {table}"), ())?;
         }
     }
-    let me = page.me();
+    let me = &*page.me;
     write_rows(connection, page)?;
     let mut put = connection.prepare_cached(
         "INSERT INTO keys VALUES (?1, ?2) ON CONFLICT DO UPDATE SET state = excluded.state",
@@ -202,14 +190,14 @@ pub(super) fn write(connection: &Connection, page: &Page) -> Result<(), Error> {
     }
     let mut put =
         connection.prepare_cached("INSERT OR REPLACE INTO holds VALUES (?1, ?2, ?3, ?4)")?;
-    for (queue, jobs) in page.holds() {
+    for (queue, jobs) in &page.holds {
         put.execute(params![queue, me, number(*jobs), number(now.0)])?;
     }
     write_overrides(connection, page)?;
-    for text in page.news() {
+    for text in &page.news {
         say(connection, me, text, now)?;
     }
-    if page.beats() {
+    if page.beats {
         live(connection, me, now)?;
         sweep(connection, now)?;
     }
@@ -334,7 +322,7 @@ pub(super) fn find(
         }
         First::Idle => found.idle = idle(connection, after, now)?,
         First::Offered { lane, max } => {
-            let offered = offered_of();
+            let offered = DIALECT.offered();
             let text = format!("SELECT job {offered} AND lane = ?3 ORDER BY until, job LIMIT ?4");
             found.jobs = names(connection, &text, params![me, time, lane, limit(*max)])?;
         }
@@ -399,14 +387,9 @@ fn due(connection: &Connection, me: &str, now: Timestamp, max: usize) -> Result<
                     (SELECT coalesce(min(until), ?2) FROM rows WHERE owner = ?1 AND is_out = 1))",
     )?;
     let first: i64 = first.query_row(params![me, i64::MAX], |row| row.get(0))?;
-    let (others, offered) = (others_of("is_out = 1"), offered_of());
+    let (others, offered) = (DIALECT.overdue("is_out"), DIALECT.offered());
     let others = format!("SELECT job {others} ORDER BY until, job LIMIT ?3");
     let lanes = format!("SELECT DISTINCT lane {offered}");
-    let over = format!(
-        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
-         WHERE rows.owner <> ?1 AND is_out = 0
-         AND max(until, coalesce(live.seen, 0)) < ?2 - lasts - {LONG_OVER} LIMIT 64"
-    );
     let mut strangers = connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM rows WHERE owner < ?1)
              OR EXISTS (SELECT 1 FROM rows WHERE owner > ?1)",
@@ -418,7 +401,7 @@ fn due(connection: &Connection, me: &str, now: Timestamp, max: usize) -> Result<
         count: unsigned(adopted),
         jobs: all,
         others_out: names(connection, &others, params![me, time, max])?,
-        over: names(connection, &over, params![me, time])?,
+        over: names(connection, &DIALECT.over(), params![me, time])?,
         lanes: names(connection, &lanes, params![me, time])?,
         strangers: strangers.query_row([me], |row| row.get(0))?,
         first: Timestamp(unsigned(first)),
