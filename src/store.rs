@@ -81,6 +81,11 @@ fn distrusted(why: String) -> String {
     }
 }
 
+/// Why a URL names no store. Never repeats it: it may have a password in it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadUrl(String);
+
 /// What a store that sidecars share is told.
 #[derive(Clone, Debug)]
 pub struct StoreConfig<T> {

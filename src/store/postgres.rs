@@ -25,12 +25,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::ServerClock;
-use super::sql::{Books, First, Found, Job, MOST, Need, Page, Post, SqlStore, serve};
+use super::sql::{Database, First, Found, Job, MOST, Need, Page, Post, SqlStore, serve};
 use super::{Clock, StoreConfig, StoreError};
 use link::Link;
 
 pub use inspect::inspect;
-pub use link::{BadUrl, Target};
+pub use link::Target;
 
 /// So many operations may wait for a connection.
 const WAITING: usize = 4096;
@@ -168,7 +168,7 @@ impl Server {
     }
 }
 
-impl Books for Server {
+impl Database for Server {
     async fn first(&mut self, first: &First) -> Result<Found, StoreError> {
         let me = self.owner.clone();
         let mut after = std::mem::take(&mut self.after);

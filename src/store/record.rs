@@ -35,13 +35,13 @@ struct One {
     queue: bool,
     key: Arc<str>,
     #[serde(flatten)]
-    numbers: Numbers,
+    numbers: WrittenLimits,
     action: u8,
     policy: Arc<str>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Numbers {
+struct WrittenLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slots: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,7 +53,7 @@ struct Numbers {
 #[derive(Serialize, Deserialize)]
 struct Set {
     #[serde(flatten)]
-    numbers: Numbers,
+    numbers: WrittenLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,9 +235,9 @@ fn limited(one: One) -> Option<Limited> {
     })
 }
 
-fn numbers(limits: &Limits) -> Numbers {
+fn numbers(limits: &Limits) -> WrittenLimits {
     let rates = limits.rates.iter();
-    Numbers {
+    WrittenLimits {
         slots: limits.concurrency,
         rates: rates
             .map(|rate| (rate.limit, rate.period, rate.window.code()))
@@ -249,7 +249,7 @@ fn numbers(limits: &Limits) -> Numbers {
     }
 }
 
-fn read_numbers(numbers: Numbers) -> Option<Limits> {
+fn read_numbers(numbers: WrittenLimits) -> Option<Limits> {
     let rates = numbers.rates.into_iter().map(|(limit, period, code)| {
         Some(Rate {
             limit,

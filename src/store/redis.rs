@@ -33,7 +33,7 @@ use link::Link;
 use script::Scripts;
 
 pub use inspect::Inspection;
-pub use target::{BadUrl, Target};
+pub use target::Target;
 
 /// What a store on Redis is told. The namespace is the hash tag of all keys.
 pub type Config = StoreConfig<Target>;

@@ -199,9 +199,9 @@ pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
         };
         match hear(&text) {
             None => {}
-            Some(Heard::Wake(wake)) => return wake,
-            Some(Heard::Joined) => remote.look_around(),
-            Some(Heard::Overridden) => {
+            Some(Said::Wake(wake)) => return wake,
+            Some(Said::Joined) => remote.look_around(),
+            Some(Said::Overridden) => {
                 let known = remote.data().clone();
                 if let Some(known) = known {
                     // If this fails, the next beat tells that ours are old.
@@ -209,7 +209,7 @@ pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
                     return Wake::All;
                 }
             }
-            Some(Heard::Other) => {
+            Some(Said::Other) => {
                 remote.look_around();
                 return Wake::All;
             }
@@ -365,7 +365,7 @@ pub(super) async fn put_back(ledger: &impl Ledger, rows: &[Row]) -> Result<(), S
 }
 
 /// What a sibling says.
-enum Heard {
+enum Said {
     /// Something for whoever waits for it.
     Wake(Wake),
     /// It has come, or come back.
@@ -377,9 +377,9 @@ enum Heard {
 }
 
 /// The first line of a message is what it says, the others are about what. `None`: those are not understood.
-fn hear(message: &str) -> Option<Heard> {
+fn hear(message: &str) -> Option<Said> {
     let (what, about) = message.split_once('\n').unwrap_or((message, ""));
-    Some(Heard::Wake(match what {
+    Some(Said::Wake(match what {
         "freed" => Wake::Freed(about.split('\n').filter_map(record::of_name).collect()),
         "row" => Wake::Row { job: about.into() },
         "offered" => {
@@ -393,9 +393,9 @@ fn hear(message: &str) -> Option<Heard> {
                 paused: paused == "1",
             }
         }
-        "joined" => return Some(Heard::Joined),
-        "over" => return Some(Heard::Overridden),
-        _ => return Some(Heard::Other),
+        "joined" => return Some(Said::Joined),
+        "over" => return Some(Said::Overridden),
+        _ => return Some(Said::Other),
     }))
 }
 
@@ -406,18 +406,18 @@ mod tests {
     #[test]
     fn a_message_is_one_word_and_what_it_is_about() {
         let job = |job: &str| Wake::Row { job: job.into() };
-        assert!(matches!(hear("row\na\nb"), Some(Heard::Wake(wake)) if wake == job("a\nb")));
+        assert!(matches!(hear("row\na\nb"), Some(Said::Wake(wake)) if wake == job("a\nb")));
         let paused = Wake::Paused {
             queue: "mail".into(),
             paused: true,
         };
-        assert!(matches!(hear("paused\n1\nmail"), Some(Heard::Wake(wake)) if wake == paused));
+        assert!(matches!(hear("paused\n1\nmail"), Some(Said::Wake(wake)) if wake == paused));
         assert!(matches!(
             hear("offered\n7:mail"),
-            Some(Heard::Wake(Wake::Offered { scope: 7, .. }))
+            Some(Said::Wake(Wake::Offered { scope: 7, .. }))
         ));
         assert!(hear("offered\nmail").is_none(), "of which scope?");
-        assert!(matches!(hear("joined"), Some(Heard::Joined)));
-        assert!(matches!(hear("all"), Some(Heard::Other)));
+        assert!(matches!(hear("joined"), Some(Said::Joined)));
+        assert!(matches!(hear("all"), Some(Said::Other)));
     }
 }

@@ -5,7 +5,7 @@
 //! it is one transaction. Operations that wait at the same time share one, so that under load the price of
 //! a commit is paid once for many.
 //!
-//! [`SqlStore`] is the store as the sidecar sees it, [`serve`] the work, [`Books`] what a database has to do.
+//! [`SqlStore`] is the store as the sidecar sees it, [`serve`] the work, [`Database`] what a database has to do.
 
 mod flat;
 mod front;
@@ -26,7 +26,7 @@ pub(super) use front::Post;
 pub use front::SqlStore;
 pub use inspection::Inspection;
 pub(super) use page::{Head, Page, SILENCE};
-pub(super) use search::{Books, Dialect, First, Found, IDLE, Need};
+pub(super) use search::{Database, Dialect, First, Found, IDLE, Need};
 pub(super) use steps::ADOPTED;
 
 /// So many operations share a transaction at most.
@@ -90,9 +90,9 @@ where
 }
 
 /// Does these operations, in their order.
-pub(super) async fn serve<B: Books>(books: &mut B, mut jobs: Vec<Job>) {
+pub(super) async fn serve<D: Database>(database: &mut D, mut jobs: Vec<Job>) {
     jobs.retain(|job| !job.work.is_stale());
-    let Err((jobs, error)) = serve_at_once(books, jobs).await else {
+    let Err((jobs, error)) = serve_at_once(database, jobs).await else {
         return;
     };
     // One of them is what it cannot keep, and it does not say which: each has a transaction of its own.
@@ -101,7 +101,7 @@ pub(super) async fn serve<B: Books>(books: &mut B, mut jobs: Vec<Job>) {
         if !apart {
             job.work.end(Err(error.clone()));
         } else if !job.work.is_stale()
-            && let Err((alone, error)) = serve_at_once(books, vec![job]).await
+            && let Err((alone, error)) = serve_at_once(database, vec![job]).await
         {
             let error = || Err(error.clone());
             alone.into_iter().for_each(|job| job.work.end(error()));
@@ -113,41 +113,44 @@ pub(super) async fn serve<B: Books>(books: &mut B, mut jobs: Vec<Job>) {
 ///
 /// # Errors
 /// Nothing was done. Those that are waited for still, and why.
-async fn serve_at_once<B: Books>(
-    books: &mut B,
+async fn serve_at_once<D: Database>(
+    database: &mut D,
     mut jobs: Vec<Job>,
 ) -> Result<(), (Vec<Job>, StoreError)> {
     if jobs.is_empty() {
         return Ok(());
     }
-    match transact(books, &mut jobs).await {
+    match transact(database, &mut jobs).await {
         Ok(now) => {
             jobs.into_iter().for_each(|job| job.work.end(Ok(now)));
             Ok(())
         }
         Err(error) => {
-            books.abandon().await;
+            database.abandon().await;
             Err((jobs, error))
         }
     }
 }
 
 /// One transaction with all of them, in their order, but for those that became stale before it began.
-async fn transact<B: Books>(books: &mut B, jobs: &mut Vec<Job>) -> Result<Timestamp, StoreError> {
+async fn transact<D: Database>(
+    database: &mut D,
+    jobs: &mut Vec<Job>,
+) -> Result<Timestamp, StoreError> {
     let mut need = Need::default();
     for job in jobs.iter_mut() {
         if let Some(first) = &job.need.first {
-            job.found = books.first(first).await?;
+            job.found = database.first(first).await?;
         }
         need.add(&job.need, &job.found);
     }
-    let mut page = books.begin(&need).await?;
+    let mut page = database.begin(&need).await?;
     // From here to the commit what they are about is locked: what undoes it comes after it.
     jobs.retain(|job| !job.work.is_stale());
     for job in jobs.iter_mut() {
         job.work.step(&mut page, &job.found);
         page.finish();
     }
-    books.commit(&page).await?;
+    database.commit(&page).await?;
     Ok(page.head.now)
 }

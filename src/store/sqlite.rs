@@ -25,7 +25,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::ServerClock;
 use super::sql::{
-    Books, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
+    Database, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
 };
 use super::{Clock, StoreConfig, StoreError};
 use crate::limit::Timestamp;
@@ -265,7 +265,7 @@ fn fault(path: &Path, error: &Error) -> StoreError {
     }
 }
 
-impl Books for File {
+impl Database for File {
     async fn first(&mut self, first: &First) -> Result<Found, StoreError> {
         let me = self.owner.clone();
         if matches!(first, First::Due { .. } | First::Join { .. }) {

@@ -7,7 +7,7 @@ use super::super::sql::{Flat, Page, number};
 
 /// Rows to write, by column.
 #[derive(Default)]
-pub(super) struct Columns {
+pub(super) struct RowColumns {
     pub(super) job: Vec<String>,
     claim_number: Vec<i64>,
     is_out: Vec<bool>,
@@ -22,10 +22,10 @@ pub(super) struct Columns {
     started: Vec<Option<i64>>,
 }
 
-impl Columns {
+impl RowColumns {
     /// Those, and the jobs whose rows go.
-    pub(super) fn of(page: &Page) -> (Columns, Vec<&str>) {
-        let (mut all, mut gone) = (Columns::default(), Vec::new());
+    pub(super) fn of(page: &Page) -> (RowColumns, Vec<&str>) {
+        let (mut all, mut gone) = (RowColumns::default(), Vec::new());
         for (job, row) in page.rows() {
             let Some(row) = row else {
                 gone.push(job);
@@ -67,9 +67,9 @@ impl Columns {
     }
 }
 
-/// Numbers to write, by column.
+/// NumberColumns to write, by column.
 #[derive(Default)]
-pub(super) struct Numbers<'a> {
+pub(super) struct NumberColumns<'a> {
     pub(super) names: Vec<&'a str>,
     values: Vec<i64>,
     versions: Vec<i64>,
@@ -77,9 +77,9 @@ pub(super) struct Numbers<'a> {
     ends: Vec<i64>,
 }
 
-impl<'a> Numbers<'a> {
-    pub(super) fn of(page: &'a Page) -> Numbers<'a> {
-        let mut all = Numbers::default();
+impl<'a> NumberColumns<'a> {
+    pub(super) fn of(page: &'a Page) -> NumberColumns<'a> {
+        let mut all = NumberColumns::default();
         for (name, one) in page.numbers() {
             all.names.push(name);
             all.values.push(one.value);
@@ -103,16 +103,16 @@ impl<'a> Numbers<'a> {
 
 /// Limits and settings to write, by column, and those that are taken away.
 #[derive(Default)]
-pub(super) struct Overrides<'a> {
+pub(super) struct OverrideColumns<'a> {
     pub(super) names: Vec<&'a str>,
     texts: Vec<&'a str>,
     ends: Vec<Option<i64>>,
     pub(super) gone: Vec<&'a str>,
 }
 
-impl<'a> Overrides<'a> {
-    pub(super) fn of(page: &'a Page) -> Overrides<'a> {
-        let mut all = Overrides::default();
+impl<'a> OverrideColumns<'a> {
+    pub(super) fn of(page: &'a Page) -> OverrideColumns<'a> {
+        let mut all = OverrideColumns::default();
         for (name, written) in page.overridden() {
             let Some(one) = written else {
                 all.gone.push(name);

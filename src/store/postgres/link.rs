@@ -14,7 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::super::remote::to_connect;
-use super::super::{Clock, StoreError, distrusted};
+use super::super::{BadUrl, Clock, StoreError, distrusted};
 use super::table::{ALIVE, Failed, Session};
 
 /// One in so many parts of the time to connect is what an address has that lets packets vanish. Whoever needs longer
@@ -32,11 +32,6 @@ pub struct Target {
     /// For messages: without password.
     place: Arc<str>,
 }
-
-/// Why a URL names no Postgres. Never repeats it: it may have a password in it.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BadUrl(String);
 
 impl Target {
     /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=require`. With any `sslmode` but

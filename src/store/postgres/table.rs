@@ -11,7 +11,7 @@ use super::super::fleet::SETTLING;
 use super::super::sql::{First, Flat, Found, Head, IDLE, Need, Page, SILENCE, number, unsigned};
 use super::super::{Clock, HOLDS_LAST, Number};
 use super::clock;
-use super::columns::{Columns, Numbers, Overrides};
+use super::columns::{NumberColumns, OverrideColumns, RowColumns};
 use super::schema::{self, LOCKS, VERSION};
 use super::statements::Statements;
 use crate::limit::{KeyState, Timestamp};
@@ -209,82 +209,101 @@ impl Session {
         Ok(page)
     }
 
-    /// What changed and the commit are sent at once.
+    /// What changed and the commit are sent at once, in this order.
     pub(super) async fn commit(&mut self, page: &Page) -> Result<(), Failed> {
         if !self.begun {
             return Ok(());
         }
-        let now = page.now();
-        let (rows, gone) = Columns::of(page);
+        let (edition, rows, keys, numbers, holds, overrides, said, time, beat, ended) = tokio::join! {
+            biased;
+            self.begin_edition(page),
+            self.write_rows(page),
+            self.write_keys(page),
+            self.write_numbers(page),
+            self.write_holds(page),
+            self.write_overrides(page),
+            self.say(page),
+            async { if page.beats { self.keep_time().await } else { Ok(()) } },
+            self.beat(page),
+            self.client.batch_execute("COMMIT"),
+        };
+        // The first that failed says why. A commit after an error is none, and does not say so.
+        for done in [
+            edition, rows, keys, numbers, holds, overrides, said, time, beat, ended,
+        ] {
+            done?;
+        }
+        self.begun = false;
+        Ok(())
+    }
+
+    async fn write_rows(&self, page: &Page) -> Result<(), Error> {
+        let (rows, gone) = RowColumns::of(page);
+        let (put, drop) = (&self.statements.put_rows, &self.statements.drop_rows);
+        let (put, dropped) = tokio::join! {
+            biased;
+            async { self.ask((!rows.job.is_empty()).then_some(put), &rows.with()).await },
+            async { self.ask((!gone.is_empty()).then_some(drop), &[&gone]).await },
+        };
+        put.and(dropped).map(|_| ())
+    }
+
+    async fn write_keys(&self, page: &Page) -> Result<(), Error> {
         let (mut names, mut states, mut idle) = (Vec::new(), Vec::new(), Vec::new());
         for (name, state) in page.keys() {
             match state {
                 Some(state) => {
                     names.push(name);
-                    states.push(state.pack(now));
+                    states.push(state.pack(page.now()));
                 }
                 None => idle.push(name),
             }
         }
-        let numbers = Numbers::of(page);
-        let overrides = Overrides::of(page);
-        let me = &*page.me;
+        let (put, drop) = (&self.statements.put_keys, &self.statements.drop_keys);
+        let (put, dropped) = tokio::join! {
+            biased;
+            async { self.ask((!names.is_empty()).then_some(put), &[&names, &states]).await },
+            async { self.ask((!idle.is_empty()).then_some(drop), &[&idle]).await },
+        };
+        put.and(dropped).map(|_| ())
+    }
+
+    async fn write_numbers(&self, page: &Page) -> Result<(), Error> {
+        let numbers = NumberColumns::of(page);
+        let put = (!numbers.names.is_empty()).then_some(&self.statements.put_numbers);
+        self.ask(put, &numbers.with()).await.map(|_| ())
+    }
+
+    async fn write_holds(&self, page: &Page) -> Result<(), Error> {
         let held = page.holds.iter();
         let (queues, jobs): (Vec<&str>, Vec<i64>) =
             held.map(|(queue, jobs)| (&**queue, number(*jobs))).unzip();
-        let at = number(now.0);
-        let news: Vec<String> = page.news.iter().map(|text| news(me, text)).collect();
-        let these = &self.statements;
-        let (
-            cleared,
-            put_rows,
-            dropped,
-            put_keys,
-            forgotten,
-            put_numbers,
-            held,
-            overridden,
-            taken,
-            said,
-            kept,
-            beat,
-            ended,
-        ) = tokio::join! {
+        let put = (!queues.is_empty()).then_some(&self.statements.put_holds);
+        let (me, at) = (&*page.me, number(page.now().0));
+        let with: [&(dyn ToSql + Sync); 4] = [&me, &queues, &jobs, &at];
+        self.ask(put, &with).await.map(|_| ())
+    }
+
+    async fn write_overrides(&self, page: &Page) -> Result<(), Error> {
+        let all = OverrideColumns::of(page);
+        let (put, drop) = (
+            &self.statements.put_overrides,
+            &self.statements.drop_overrides,
+        );
+        let (put, dropped) = tokio::join! {
             biased;
-            self.begin_edition(page),
-            async { self.ask((!rows.job.is_empty()).then_some(&these.put_rows), &rows.with()).await },
-            async { self.ask((!gone.is_empty()).then_some(&these.drop_rows), &[&gone]).await },
-            async { self.ask((!names.is_empty()).then_some(&these.put_keys), &[&names, &states]).await },
-            async { self.ask((!idle.is_empty()).then_some(&these.drop_keys), &[&idle]).await },
-            async { self.ask((!numbers.names.is_empty()).then_some(&these.put_numbers), &numbers.with()).await },
-            async { self.ask((!queues.is_empty()).then_some(&these.put_holds), &[&me, &queues, &jobs, &at]).await },
-            async { self.ask((!overrides.names.is_empty()).then_some(&these.put_overrides), &overrides.with()).await },
-            async { self.ask((!overrides.gone.is_empty()).then_some(&these.drop_overrides), &[&overrides.gone]).await },
-            async { self.ask((!news.is_empty()).then_some(&these.say), &[&self.namespace, &news]).await },
-            async { if page.beats { self.keep_time().await } else { Ok(()) } },
-            self.beat(page),
-            self.client.batch_execute("COMMIT"),
+            async { self.ask((!all.names.is_empty()).then_some(put), &all.with()).await },
+            async { self.ask((!all.gone.is_empty()).then_some(drop), &[&all.gone]).await },
         };
-        // A commit after an error is none, and does not say so.
-        cleared?;
-        for done in [
-            put_rows,
-            dropped,
-            put_keys,
-            forgotten,
-            put_numbers,
-            held,
-            overridden,
-            taken,
-            said,
-        ] {
-            done?;
-        }
-        kept?;
-        beat?;
-        ended?;
-        self.begun = false;
-        Ok(())
+        put.and(dropped).map(|_| ())
+    }
+
+    async fn say(&self, page: &Page) -> Result<(), Error> {
+        let news = page.news.iter().map(|text| news(&page.me, text));
+        let news: Vec<String> = news.collect();
+        let say = (!news.is_empty()).then_some(&self.statements.say);
+        let with: [&(dyn ToSql + Sync); 2] = [&self.namespace, &news];
+        self.ask(say, &with).await.map(|_| ())
     }
 
     /// Another edition of limits and settings begins, if that is to be; of all that there is where it is cleared.

@@ -5,6 +5,8 @@ use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates, TlsMode,
 };
 
+use crate::store::BadUrl;
+
 /// Where Redis is.
 #[derive(Clone)]
 pub struct Target {
@@ -27,11 +29,6 @@ pub(super) enum Kind {
     },
     Cluster(Vec<ConnectionInfo>),
 }
-
-/// Why a URL is none of a Redis.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BadUrl(String);
 
 impl Target {
     /// Reads `redis://[user:password@]host[:port][/db]`, with `rediss` for TLS. Several servers are

@@ -5,7 +5,7 @@ use super::super::{Gen, Place, Row, record};
 use crate::limit::{Limited, Timestamp, Undo};
 
 /// A row; its slots name their keys as [`record::name`] does.
-pub(in crate::store) type Kept = Entry<String>;
+pub(in crate::store) type KeptRow = Entry<String>;
 
 /// The columns.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(in crate::store) fn unsigned(value: i64) -> u64 {
 }
 
 impl Flat {
-    pub(in crate::store) fn of(kept: &Kept) -> Flat {
+    pub(in crate::store) fn of(kept: &KeptRow) -> Flat {
         let row = &kept.row;
         let claimed = &row.claimed;
         Flat {
@@ -57,7 +57,7 @@ impl Flat {
     }
 
     /// The row; `None`: somebody else wrote it.
-    pub(in crate::store) fn kept(self) -> Option<Kept> {
+    pub(in crate::store) fn kept(self) -> Option<KeptRow> {
         let texts = (&*self.claim, &*self.limits);
         let claim = Gen(unsigned(self.claim_number));
         let claimed = record::claimed(&self.job, claim, unsigned(self.lasts), texts)?;
@@ -66,7 +66,7 @@ impl Flat {
             true => Place::Out,
             false => Place::Held,
         };
-        Some(Kept {
+        Some(KeptRow {
             row: Row {
                 started: self.started.map(|at| Timestamp(unsigned(at))),
                 ..Row::of(claimed, place, Timestamp(unsigned(self.until)))

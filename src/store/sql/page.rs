@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::engine::{Engine, Tables};
 use super::super::record::{self, Written};
 use super::super::{Claimed, Number};
-use super::flat::Kept;
+use super::flat::KeptRow;
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
@@ -27,7 +27,7 @@ pub(in crate::store) struct Page {
     /// The sidecar that asks.
     pub(in crate::store) me: Arc<str>,
     pub(super) head: Head,
-    pub(super) rows: BTreeMap<String, Loaded<Option<Kept>>>,
+    pub(super) rows: BTreeMap<String, Loaded<Option<KeptRow>>>,
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
     pub(super) numbers: BTreeMap<String, Loaded<Number>>,
     /// The names of limits and settings that are there, of those that it is about.
@@ -98,7 +98,7 @@ impl Page {
     }
 
     /// A row as the database has it.
-    pub(in crate::store) fn has_row(&mut self, job: String, row: Option<Kept>) {
+    pub(in crate::store) fn has_row(&mut self, job: String, row: Option<KeptRow>) {
         let known = row.is_some();
         self.rows.insert(
             job,
@@ -133,7 +133,7 @@ impl Page {
     }
 
     /// Rows to write and rows to take away.
-    pub(in crate::store) fn rows(&self) -> impl Iterator<Item = (&str, Option<&Kept>)> {
+    pub(in crate::store) fn rows(&self) -> impl Iterator<Item = (&str, Option<&KeptRow>)> {
         let changed = self
             .rows
             .iter()
@@ -230,24 +230,24 @@ impl Tables for Page {
         &self.me
     }
 
-    fn entry(&self, job: &str) -> Option<&Kept> {
+    fn entry(&self, job: &str) -> Option<&KeptRow> {
         self.rows.get(job)?.value.as_ref()
     }
 
-    fn entry_mut(&mut self, job: &str) -> Option<&mut Kept> {
+    fn entry_mut(&mut self, job: &str) -> Option<&mut KeptRow> {
         let entry = self.rows.get_mut(job)?;
         entry.changed = true;
         entry.value.as_mut()
     }
 
-    fn insert(&mut self, row: Kept) {
+    fn insert(&mut self, row: KeptRow) {
         let job = row.row.claimed.job.to_string();
         let entry = self.rows.entry(job).or_default();
         entry.changed = true;
         entry.value = Some(row);
     }
 
-    fn remove(&mut self, job: &str) -> Option<Kept> {
+    fn remove(&mut self, job: &str) -> Option<KeptRow> {
         let entry = self.rows.get_mut(job)?;
         entry.changed = true;
         entry.value.take()

@@ -208,7 +208,7 @@ impl Dialect {
 }
 
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.
-pub(in crate::store) trait Books: Send {
+pub(in crate::store) trait Database: Send {
     /// What has to be known before a transaction begins.
     fn first(&mut self, first: &First) -> impl Future<Output = Result<Found, StoreError>> + Send;
 

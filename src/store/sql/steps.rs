@@ -4,7 +4,7 @@ use super::super::engine::{Tables, row_for};
 use super::super::fleet::kept_name;
 use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
-use super::flat::Kept;
+use super::flat::KeptRow;
 use super::page::{LONG_OVER, Page, SILENCE};
 use super::search::Found;
 use crate::limit::Timestamp;
@@ -28,7 +28,7 @@ impl Page {
         self.entry(job).map(|row| self.row_for_me(row))
     }
 
-    fn row_for_me(&self, row: &Kept) -> Row {
+    fn row_for_me(&self, row: &KeptRow) -> Row {
         row_for(row.clone(), &self.me)
     }
 
@@ -110,7 +110,7 @@ impl Page {
 
     /// Whether a held row of another is so old that the backend has its job back: its owner was not heard of for as
     /// long as its claim lasts, and longer.
-    fn is_over(&self, entry: &Kept) -> bool {
+    fn is_over(&self, entry: &KeptRow) -> bool {
         let row = &entry.row;
         let seen = self.others().find(|(owner, _)| **owner == *entry.owner);
         let seen = seen.map_or(Timestamp(0), |(_, seen)| *seen);
