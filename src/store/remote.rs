@@ -48,7 +48,6 @@ pub(super) struct Remote {
     beat_at: AtomicU64,
     due_from: AtomicU64,
     data: Mutex<Option<Data>>,
-    meeting: tokio::sync::Mutex<()>,
     news: News,
 }
 
@@ -106,10 +105,10 @@ pub(super) async fn data(store: &impl Elsewhere) -> Result<Data, StoreError> {
     }
 }
 
-/// Learns which data the store has; `knew` is what was known before.
+/// Learns which data the store has; `knew` is what was known before. Who comes at the same time does so too: behind
+/// one another, each would wait for all before it where the store hangs.
 async fn meet(store: &impl Elsewhere, knew: Option<Data>) -> Result<Data, StoreError> {
     let remote = store.remote();
-    let _one_at_a_time = remote.meeting.lock().await;
     let knew = knew.map(|knew| knew.epoch);
     let epoch = store.join(knew.as_deref()).await?;
     let met = Data::named(epoch);
@@ -276,7 +275,6 @@ impl Remote {
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
             data: Mutex::default(),
-            meeting: tokio::sync::Mutex::default(),
             news,
         }
     }
