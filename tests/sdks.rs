@@ -76,7 +76,7 @@ fn spread(wanted: impl Fn(&Scenario) -> bool, run: impl Fn(&Scenario) + Sync) {
 
 #[test]
 fn over_real_sockets() {
-    spread(|scenario| scenario.real, Scenario::go_real);
+    spread(|scenario| scenario.real > 0, Scenario::go_real);
 }
 
 #[test]

@@ -204,6 +204,21 @@ impl Faulty {
         self.up().await;
     }
 
+    /// A job as the backend itself has it.
+    pub async fn job(&self, id: &str) -> Value {
+        let path = format!("/ojs/v1/jobs/{id}");
+        bare_job(self.direct("GET", &path, &Value::Null).await)
+    }
+
+    /// Past the sidecar somebody fetches from queue `mail`; the ids of the jobs.
+    pub async fn fetch(&self, worker: &str, count: usize) -> Vec<String> {
+        let body = json!({ "queues": ["mail"], "count": count, "worker_id": worker });
+        let given = self.direct("POST", "/ojs/v1/workers/fetch", &body).await;
+        let jobs = given["jobs"].as_array().into_iter().flatten();
+        jobs.filter_map(|job| job["id"].as_str().map(str::to_owned))
+            .collect()
+    }
+
     /// Takes a claimed job back, as if its visibility had passed unnoticed by the claimer.
     pub async fn take_back(&self, job: &str) {
         let body = json!({ "job_id": job, "requeue": true });
@@ -328,6 +343,14 @@ impl Faulty {
             _ => {}
         }
         Ok(reply.map(Half::whole))
+    }
+}
+
+/// What a GET shows of a job, with or without `job` around it.
+pub fn bare_job(shown: Value) -> Value {
+    match shown["job"].is_object() {
+        true => shown["job"].clone(),
+        false => shown,
     }
 }
 

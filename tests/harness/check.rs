@@ -196,6 +196,17 @@ impl Judge {
         self.no_slot_left();
     }
 
+    /// Each job ran once, and [`Judge::settled`].
+    pub fn all_well(&mut self) {
+        self.each_ran_once();
+        self.settled();
+    }
+
+    /// No claim ran out in the backend.
+    pub fn none_lapsed(&mut self) {
+        self.equal("claims that lapsed", self.lapsed(), 0);
+    }
+
     /// Every claim that ended with an ACK or a failure had reached a worker, none is open.
     pub fn no_claim_lost(&mut self) {
         let lost: Vec<String> = (self.claims.iter())

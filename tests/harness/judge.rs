@@ -1,6 +1,7 @@
 //! The ledgers of one run, joined. The checks themselves are in `check`.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::time::Duration;
 
 use ojs_throttle::backend::{Event, EventKind};
@@ -154,6 +155,13 @@ impl Judge {
     pub fn that(&mut self, holds: bool, problem: impl Into<String>) {
         if !holds {
             self.wrong(problem.into());
+        }
+    }
+
+    /// Notes it unless what was found is what was expected.
+    pub fn equal<A: PartialEq<B> + Debug, B: Debug>(&mut self, what: &str, found: A, expected: B) {
+        if found != expected {
+            self.wrong(format!("{what}: {found:?}, not {expected:?}"));
         }
     }
 

@@ -34,6 +34,6 @@ pub use fleet::Way;
 pub use judge::Judge;
 pub use lines::Lines;
 pub use producer::Job;
-pub use runner::{Ctx, Scenario};
+pub use runner::{Ctx, Scenario, pick};
 pub use worker::Worker;
 pub use world::{Sidecar, World};

@@ -29,6 +29,11 @@ impl Ctx {
         self.seed.is_multiple_of(2)
     }
 
+    /// One after the other, as the seed has it.
+    pub fn pick<T: Clone>(self, of: &[T]) -> T {
+        pick(self.seed, of)
+    }
+
     pub(super) fn net(self) -> Net {
         if self.real {
             Net::Tcp
@@ -38,6 +43,11 @@ impl Ctx {
     }
 }
 
+/// One after the other, as the number has it.
+pub fn pick<T: Clone>(nth: u64, of: &[T]) -> T {
+    of[(nth % of.len() as u64) as usize].clone()
+}
+
 type Run = Pin<Box<dyn Future<Output = Judge>>>;
 
 /// One scenario.
@@ -45,10 +55,12 @@ pub struct Scenario {
     pub name: &'static str,
     /// Runs in simulation.
     pub seeds: u64,
+    /// How many kinds of it there are, which follow each other as the seeds do.
+    pub kinds: u64,
     /// Whether it is about a limit: without the limit its checks must fail.
     pub limits: bool,
-    /// Whether it is short enough for real time.
-    pub real: bool,
+    /// How many of its kinds run in real time too: those that are short enough.
+    pub real: u64,
     pub run: fn(Ctx) -> Run,
 }
 
@@ -74,12 +86,16 @@ impl Scenario {
         println!("{:?} on the processor", processor_time());
     }
 
-    /// Runs over real sockets: once, and where nothing was wrong but that something came late up to five
+    /// Runs over real sockets: once in each of so many kinds, and where nothing was wrong but that something came late up to five
     /// times, as the machine may be busy.
     pub fn go_real(&self) {
+        (1..=self.real).for_each(|seed| self.go_real_as(seed));
+    }
+
+    fn go_real_as(&self, seed: u64) {
         for rest in (0..5).rev() {
             let mut judge = self.run(Ctx {
-                seed: 1,
+                seed,
                 real: true,
                 unlimited: false,
             });
@@ -93,9 +109,9 @@ impl Scenario {
         }
     }
 
-    /// Runs without limits, in each of its two kinds; the judge must see limits broken.
+    /// Runs without limits, in each of its kinds, two at least; the judge must see limits broken.
     pub fn must_break(&self) {
-        for seed in [1, 2] {
+        for seed in 1..=self.kinds.max(2) {
             let judge = self.run(Ctx {
                 seed,
                 real: false,
@@ -153,17 +169,23 @@ fn watch_panics() {
 }
 
 /// The list of scenarios, and a test for each: `name: seeds` and what else holds for it. `limit`: its
-/// checks must fail without limits; `real`: it also runs over real sockets.
+/// checks must fail without limits; `real`: its first kind also runs over real sockets;
+/// `each`: all of its kinds do; `/ N`: it has N kinds, by seed.
 #[macro_export]
 macro_rules! scenarios {
-    ($($module:ident :: $name:ident : $seeds:literal $($flag:ident)*;)*) => {
+    ($($module:ident :: $name:ident : $seeds:literal $(/ $kinds:literal)? $($flag:ident)*;)*) => {
         /// All scenarios.
         fn all() -> Vec<$crate::harness::Scenario> {
             vec![$($crate::harness::Scenario {
                 name: stringify!($name),
                 seeds: $seeds,
+                kinds: [1 $(, $kinds)?].into_iter().max().unwrap_or(1),
                 limits: [$(stringify!($flag)),*].contains(&"limit"),
-                real: [$(stringify!($flag)),*].contains(&"real"),
+                real: match [$(stringify!($flag)),*].last() {
+                    Some(&"each") => [1 $(, $kinds)?].into_iter().max().unwrap_or(1),
+                    Some(&"real") => 1,
+                    _ => 0,
+                },
                 run: |ctx| Box::pin($module::$name(ctx)),
             }),*]
         }

@@ -1,5 +1,6 @@
 //! Workers: by hand, and as the official SDKs work (polling, heartbeats, shutdown).
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -80,6 +81,11 @@ impl Hands {
         Ok(jobs)
     }
 
+    /// Jobs of one queue; none where the FETCH fails.
+    pub async fn get(&self, queue: &str, count: usize) -> Vec<Delivery> {
+        self.fetch(&[queue], count).await.unwrap_or_default()
+    }
+
     fn delivery(&self, job: Value) -> Delivery {
         let text = |name: &str| job[name].as_str().unwrap_or_default().to_owned();
         Delivery {
@@ -98,6 +104,13 @@ impl Hands {
     pub async fn ack(&self, job: &str) -> u16 {
         let body = json!({ "job_id": job, "result": { "by": self.name }, "worker_id": self.name });
         self.settle("/ojs/v1/workers/ack", job, true, body).await
+    }
+
+    /// ACKs all of these, one after the other.
+    pub async fn ack_all(&self, jobs: impl IntoIterator<Item: Borrow<Delivery>>) {
+        for delivery in jobs {
+            self.ack(&delivery.borrow().job).await;
+        }
     }
 
     /// Nacks in the same way.
@@ -135,6 +148,20 @@ impl Hands {
             tries,
         });
         status
+    }
+
+    /// Cancels a job. The status.
+    pub async fn cancel(&self, job: &str) -> u16 {
+        let path = format!("/ojs/v1/jobs/{job}");
+        let reply = self.client.call("DELETE", &path, "".into()).await;
+        reply.map_or(0, |reply| reply.status)
+    }
+
+    /// Pauses a queue, or has it go on: `verb` is `pause` or `resume`. The status.
+    pub async fn tell(&self, queue: &str, verb: &str) -> u16 {
+        let path = format!("/ojs/v1/queues/{queue}/{verb}");
+        let reply = self.client.post(&path, &json!({})).await;
+        reply.map_or(0, |reply| reply.status)
     }
 
     /// A heartbeat as Go and JavaScript send it (`crooked`), or as Python does. The status.

@@ -15,7 +15,7 @@ use ojs_throttle::store::memory::MemoryStore;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::backend::Faulty;
+use super::backend::{Faulty, bare_job};
 use super::fleet::{Fleet, Way};
 use super::http::{Address, Client, Reply};
 use super::judge::Judge;
@@ -79,6 +79,11 @@ impl Ctx {
             shared: None,
         }
     }
+
+    /// Such a world with these limits.
+    pub fn limits(self, toml: &str) -> Setup {
+        self.world().limits(toml)
+    }
 }
 
 impl Setup {
@@ -100,15 +105,36 @@ impl Setup {
         self
     }
 
+    /// Its sidecars share a store, and go on with their shares of the limits without it.
+    pub fn shared(self) -> Setup {
+        self.shared_or(OnStoreError::Share)
+    }
+
     /// Its sidecars share a store, and go on like this without it.
-    pub fn shared(mut self, without: OnStoreError) -> Setup {
+    pub fn shared_or(mut self, without: OnStoreError) -> Setup {
         self.shared = Some(without);
         self
+    }
+
+    /// The same if `shared`, of which the other runs have a store of their own.
+    pub fn shared_if(self, shared: bool) -> Setup {
+        match shared {
+            true => self.shared(),
+            false => self,
+        }
     }
 
     pub fn lax(mut self, lax: Lax) -> Setup {
         self.lax = lax;
         self
+    }
+
+    /// Starts the backend and two sidecars that share a store, once they know each other.
+    pub async fn pair(self) -> (World, Sidecar) {
+        let world = self.shared_if(true).start().await;
+        let other = world.sibling().await;
+        world.pass(1_500).await;
+        (world, other)
     }
 
     /// Starts the backend and the sidecar.
@@ -264,6 +290,12 @@ impl World {
         }
     }
 
+    /// kill -9, and a new one with an empty store.
+    pub async fn restart(&self) {
+        self.kill_sidecar();
+        self.start_sidecar().await;
+    }
+
     /// A client of the sidecar.
     pub fn client(&self) -> Client {
         let (net, to) = self.road();
@@ -403,6 +435,11 @@ impl World {
     /// What [`World::send`] sent.
     pub fn sent(&self) -> Vec<Sent> {
         self.sent.lock().expect("no panic").clone()
+    }
+
+    /// A job as the sidecar shows it.
+    pub async fn job(&self, id: &str) -> Value {
+        bare_job(self.get(&format!("/ojs/v1/jobs/{id}")).await)
     }
 
     /// GET of a path as JSON.

@@ -7,18 +7,9 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::backends;
 use crate::harness::worker::Hands;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
-
-fn all() -> [Lax; 5] {
-    [
-        Lax::spec(),
-        Lax::redis(),
-        Lax::postgres(),
-        Lax::lite(),
-        Lax::amqp(),
-    ]
-}
 
 fn push(label: &str) -> Job {
     Job::new("notification.push").queue("push").label(label)
@@ -27,16 +18,6 @@ fn push(label: &str) -> Job {
 /// A job with a limit of its own.
 fn own(label: &str, rate_limit: Value) -> Job {
     push(label).option("rate_limit", rate_limit)
-}
-
-/// What a GET shows of a job, with or without `job` around it.
-async fn shown(w: &World, id: &str) -> Value {
-    let whole = w.get(&format!("/ojs/v1/jobs/{id}")).await;
-    if whole["job"].is_object() {
-        whole["job"].clone()
-    } else {
-        whole
-    }
 }
 
 /// How often each of the jobs ended without a run, by the backend's ledger.
@@ -76,7 +57,8 @@ fn either_or(judge: &mut Judge, ids: &[String], runs: usize) {
     );
 }
 
-async fn drops(ctx: Ctx, lax: Lax) -> Judge {
+pub async fn drops(ctx: Ctx) -> Judge {
+    let lax = ctx.pick(&backends());
     let w = ctx
         .world()
         .lax(lax)
@@ -112,30 +94,10 @@ async fn drops(ctx: Ctx, lax: Lax) -> Judge {
     judge
 }
 
-pub async fn drops_spec(ctx: Ctx) -> Judge {
-    drops(ctx, Lax::spec()).await
-}
-
-pub async fn drops_redis(ctx: Ctx) -> Judge {
-    drops(ctx, Lax::redis()).await
-}
-
-pub async fn drops_postgres(ctx: Ctx) -> Judge {
-    drops(ctx, Lax::postgres()).await
-}
-
-pub async fn drops_lite(ctx: Ctx) -> Judge {
-    drops(ctx, Lax::lite()).await
-}
-
-pub async fn drops_amqp(ctx: Ctx) -> Judge {
-    drops(ctx, Lax::amqp()).await
-}
-
 /// The backend fails the calls that drop a job: it stays held, no worker gets it, and it is dropped
 /// once, after all.
 pub async fn drop_fails_for_a_while(ctx: Ctx) -> Judge {
-    let lax = all()[(ctx.seed % 5) as usize].clone();
+    let lax = ctx.pick(&backends());
     let w = ctx.world().lax(lax).start().await;
     let limit = json!({ "key": "k", "concurrency": 1, "on_limit": "drop" });
     let ids = w.enqueue_all(4, |_| own("k", limit.clone())).await;
@@ -147,19 +109,16 @@ pub async fn drop_fails_for_a_while(ctx: Ctx) -> Judge {
     w.backend.next(Op::Nack, 5, fault);
     w.backend.next(Op::Cancel, 4, fault);
     let hands = w.hands("one");
-    let got = hands.fetch(&["push"], 4).await.unwrap_or_default();
+    let got = hands.get("push", 4).await;
     for _ in 0..6 {
         w.pass(200).await;
-        let more = hands.fetch(&["push"], 4).await.unwrap_or_default();
+        let more = hands.get("push", 4).await;
         assert!(more.is_empty(), "the slot is taken");
     }
     // The slot is free again, and what was to be dropped is still not for workers.
-    for delivery in &got {
-        hands.ack(&delivery.job).await;
-    }
-    let late = hands.fetch(&["push"], 4).await.unwrap_or_default();
-    w.until_done(40).await;
-    let mut judge = w.judge().await;
+    hands.ack_all(&got).await;
+    let late = hands.get("push", 4).await;
+    let mut judge = w.judge_when_done(40).await;
     judge.that(late.is_empty(), "a job that was to be dropped went out");
     either_or(&mut judge, &ids, 1);
     judge.concurrency("k", 1);
@@ -177,7 +136,7 @@ pub async fn drops_only_what_is_ours(ctx: Ctx) -> Judge {
     let first = w.enqueue(own("k", slot)).await;
     let second = w.enqueue(both).await;
     let hands = w.hands("one");
-    let got = hands.fetch(&["push"], 2).await.unwrap_or_default();
+    let got = hands.get("push", 2).await;
     // The backend takes the held job back, and it goes to someone who does not come through here.
     w.backend.take_back(&second).await;
     let fetch = json!({ "queues": ["push"], "count": 1, "worker_id": "outsider" });
@@ -189,14 +148,13 @@ pub async fn drops_only_what_is_ours(ctx: Ctx) -> Judge {
         .direct("POST", "/ojs/v1/workers/ack", &json!({ "job_id": second }))
         .await;
     let other = w.enqueue(own("d", drop)).await;
-    let more = hands.fetch(&["push"], 1).await.unwrap_or_default();
+    let more = hands.get("push", 1).await;
     for delivery in got.iter().chain(&more) {
         w.pass(1_500).await;
         hands.ack(&delivery.job).await;
         hands.fetch(&["push"], 2).await.ok();
     }
-    w.until_done(20).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(20).await;
     judge.that(
         outside["jobs"][0]["id"] == second.as_str(),
         "the outsider did not get it",
@@ -210,7 +168,8 @@ pub async fn drops_only_what_is_ours(ctx: Ctx) -> Judge {
 }
 
 /// Held until its time comes and scheduled to those who look; then it runs.
-async fn reschedules(ctx: Ctx, lax: Lax) -> Judge {
+pub async fn reschedules(ctx: Ctx) -> Judge {
+    let lax = ctx.pick(&[Lax::spec(), Lax::redis(), Lax::lite()]);
     let w = ctx
         .world()
         .lax(lax)
@@ -227,7 +186,7 @@ async fn reschedules(ctx: Ctx, lax: Lax) -> Judge {
     let hands = w.hands("one");
     let mut got = Vec::new();
     for _ in 0..3 {
-        got.extend(hands.fetch(&["push"], 10).await.unwrap_or_default());
+        got.extend(hands.get("push", 10).await);
     }
     let started = got.len();
     let held = |ids: &[String]| {
@@ -235,25 +194,17 @@ async fn reschedules(ctx: Ctx, lax: Lax) -> Judge {
         ids.iter().find(out).cloned().unwrap_or_default()
     };
     let (a, b, c) = (held(&a), held(&b), held(&c));
-    let looked = [
-        shown(&w, &a).await,
-        shown(&w, &b).await,
-        shown(&w, &c).await,
-    ];
+    let looked = [w.job(&a).await, w.job(&b).await, w.job(&c).await];
     let stats = w.get("/ojs/v1/queues/push/stats").await;
-    let early = hands.fetch(&["push"], 10).await.unwrap_or_default();
+    let early = hands.get("push", 10).await;
     // Its time comes: it is available, also before anyone asks.
     w.pass(5_500).await;
-    let due = shown(&w, &a).await;
-    let more = hands.fetch(&["push"], 10).await.unwrap_or_default();
-    for delivery in got.iter().chain(&more) {
-        hands.ack(&delivery.job).await;
-    }
-    let freed = shown(&w, &b).await;
+    let due = w.job(&a).await;
+    let more = hands.get("push", 10).await;
+    hands.ack_all(got.iter().chain(&more)).await;
+    let freed = w.job(&b).await;
     w.worker(Worker::js(5).queues(&["push"]));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not all jobs ended");
+    let mut judge = w.judge_when_done(60).await;
     judge.that(started == 3, format!("{started} started at first"));
     for (job, state) in looked.iter().zip(["scheduled", "scheduled", "available"]) {
         judge.that(
@@ -283,27 +234,11 @@ async fn reschedules(ctx: Ctx, lax: Lax) -> Judge {
         more.iter().any(|d| d.job == a),
         "it did not start when its time came",
     );
-    judge.that(
-        freed["state"] == "available",
-        format!("the slot is free: {freed}"),
-    );
+    judge.equal("the slot is free:", &freed["state"], "available");
     judge.rate("t", 1, Duration::from_secs(5));
     judge.concurrency("s", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
-}
-
-pub async fn reschedules_spec(ctx: Ctx) -> Judge {
-    reschedules(ctx, Lax::spec()).await
-}
-
-pub async fn reschedules_redis(ctx: Ctx) -> Judge {
-    reschedules(ctx, Lax::redis()).await
-}
-
-pub async fn reschedules_lite(ctx: Ctx) -> Judge {
-    reschedules(ctx, Lax::lite()).await
 }
 
 /// A rescheduled job's `scheduled_at` is when its limit lets it start.
@@ -312,9 +247,9 @@ pub async fn scheduled_when_it_starts(ctx: Ctx) -> Judge {
     let timed = json!({ "key": "t", "throttle": { "limit": 1, "period": "PT5S" }, "on_limit": "reschedule" });
     let ids = w.enqueue_all(2, |_| own("t", timed.clone())).await;
     let hands = w.hands("one");
-    let first = hands.fetch(&["push"], 2).await.unwrap_or_default();
+    let first = hands.get("push", 2).await;
     let began = Instant::now();
-    let look = shown(&w, &ids[1]).await;
+    let look = w.job(&ids[1]).await;
     let until = |look: &Value| {
         let at: jiff::Timestamp = look["scheduled_at"].as_str()?.parse().ok()?;
         Some(at.as_millisecond())
@@ -323,11 +258,8 @@ pub async fn scheduled_when_it_starts(ctx: Ctx) -> Judge {
     let start = 1_770_000_001_000 + i64::try_from((began - w.begun).as_millis()).unwrap_or(0);
     let away = until(&look).map(|at| at - start);
     w.worker(Worker::js(5).queues(&["push"]));
-    for delivery in &first {
-        hands.ack(&delivery.job).await;
-    }
-    w.until_done(20).await;
-    let mut judge = w.judge().await;
+    hands.ack_all(&first).await;
+    let mut judge = w.judge_when_done(20).await;
     judge.spacing("t", Duration::from_secs(5), 1);
     judge.that(first.len() == 1, "one started");
     judge.that(
@@ -340,7 +272,7 @@ pub async fn scheduled_when_it_starts(ctx: Ctx) -> Judge {
 
 /// Several limits refuse at once: drop beats reschedule beats wait, whichever lets go last.
 pub async fn strongest_action_wins(ctx: Ctx) -> Judge {
-    let lax = all()[(ctx.seed % 5) as usize].clone();
+    let lax = ctx.pick(&backends());
     let action = |key: &str, concurrency: u32, on_limit: &str| json!({ "key": key, "concurrency": concurrency, "on_limit": on_limit });
     let w = ctx.world().lax(lax).start().await;
     let hands = w.hands("one");
@@ -348,7 +280,7 @@ pub async fn strongest_action_wins(ctx: Ctx) -> Judge {
     for key in ["wait", "reschedule", "drop"] {
         w.enqueue(own(key, action(key, 1, key))).await;
     }
-    let taken = hands.fetch(&["push"], 3).await.unwrap_or_default();
+    let taken = hands.get("push", 3).await;
     let with = |one: &str, other: &str| {
         own(one, action(one, 1, one)).meta("ojs.rate_limit", action(other, 1, other))
     };
@@ -369,21 +301,18 @@ pub async fn strongest_action_wins(ctx: Ctx) -> Judge {
             _ => with(one, other),
         };
         let id = w.enqueue(job).await;
-        let got = hands.fetch(&["push"], 1).await.unwrap_or_default();
+        let got = hands.get("push", 1).await;
         assert!(got.is_empty(), "{one} and {other}");
         w.pass(100).await;
-        let state = shown(&w, &id).await["state"]
+        let state = w.job(&id).await["state"]
             .as_str()
             .unwrap_or_default()
             .to_owned();
         states.push((one, other, expected, state));
     }
-    for delivery in &taken {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(&taken).await;
     w.worker(Worker::js(5).queues(&["push"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(taken.len() == 3, "the slots are taken");
     for (one, other, expected, state) in states {
         let fits = match expected {
@@ -401,7 +330,6 @@ pub async fn strongest_action_wins(ctx: Ctx) -> Judge {
 /// A job that is refused for a slot and would be dropped leaves no slot behind, over many of them.
 pub async fn dropped_under_load(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(
             "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2\non_limit = 'drop'",
         )
@@ -442,7 +370,7 @@ pub async fn dropped_under_load(ctx: Ctx) -> Judge {
 async fn next_start(w: &World, hands: &Hands, queue: &'static str) -> Option<Duration> {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(60) {
-        let got = hands.fetch(&[queue], 1).await.unwrap_or_default();
+        let got = hands.get(queue, 1).await;
         if let Some(delivery) = got.first() {
             let after = began.elapsed();
             hands.ack(&delivery.job).await;
@@ -462,7 +390,7 @@ async fn shut_by(ctx: Ctx, feedback: &str, error: Value) -> (World, Duration, Du
         )
     };
     let limits = format!("{}{}", policy("mail"), policy("other"));
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     let job = |kind: &str| {
         Job::new(&format!("{kind}.send"))
             .queue(if kind == "mail" { "mail" } else { "rest" })
@@ -475,7 +403,7 @@ async fn shut_by(ctx: Ctx, feedback: &str, error: Value) -> (World, Duration, Du
     .await;
     w.enqueue_all(1, |_| job("other")).await;
     let hands = w.hands("one");
-    let got = hands.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = hands.get("mail", 1).await;
     let status = hands.nack_with(&got[0].job, error).await;
     assert_eq!(status, 200);
     let look = w.get("/ojs/v1/rate-limits/mail:a").await;
@@ -508,9 +436,10 @@ async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> J
         after < seconds.end + 0.2 + jitter,
         format!("the next started after {after} s"),
     );
-    judge.that(
-        look["shut_until"].is_string() == (seconds.start > 0.0),
-        format!("inspection says {look}"),
+    judge.equal(
+        "inspection says",
+        look["shut_until"].is_string(),
+        seconds.start > 0.0,
     );
     judge.soon(
         other < Duration::from_secs(1) + judge.jitter,
@@ -558,7 +487,7 @@ pub async fn shut_by_the_codes_of_sdks(ctx: Ctx) -> Judge {
     // Whatever a handler returns there, only its message is told.
     let go = json!({ "code": "handler_error", "message": "vendor: 429 Too Many Requests", "retryable": true });
     let rust = json!({ "code": "handler_error", "message": "RateLimitError: vendor says no", "retryable": true });
-    let error = [js, python, go, rust][(ctx.seed % 4) as usize].clone();
+    let error = ctx.pick(&[js, python, go, rust]);
     let feedback = "[policy.feedback]\ncodes = ['RateLimitError', '*429 Too Many Requests*']\n\
          default_pause = '5s'";
     shuts(ctx, feedback, error, 4.9..5.5).await
@@ -589,14 +518,13 @@ pub async fn shut_no_longer_than_max_pause(ctx: Ctx) -> Judge {
 /// refused meanwhile is dropped or waits as its policy says.
 pub async fn shuts_keys_and_no_queue(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits("[[queue]]\nname = 'push'\nconcurrency = 4")
         .start()
         .await;
     let key = |name: &str| json!({ "key": name, "concurrency": 5 });
     let hands = w.hands("one");
     w.enqueue(own("own", key("own"))).await;
-    let first = hands.fetch(&["push"], 1).await.unwrap_or_default();
+    let first = hands.get("push", 1).await;
     let again =
         json!({ "code": "handler_error", "message": "no", "retryable": false, "retry_after": 6 });
     hands.nack_with(&first[0].job, again).await;
@@ -610,8 +538,7 @@ pub async fn shuts_keys_and_no_queue(ctx: Ctx) -> Judge {
     let other = w.enqueue(own("other", key("other"))).await;
     let free = w.enqueue(push("free")).await;
     w.workers(2, Worker::js(4).queues(&["push"]).runs(10..20));
-    w.until_done(30).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(30).await;
     let start = |id: &str| {
         let all = judge.records.deliveries.iter();
         all.clone().find(|d| d.job == id).map(|d| d.at - began)
@@ -647,7 +574,7 @@ pub async fn the_longer_pause_stands(ctx: Ctx) -> Judge {
     let key = json!({ "key": "own", "concurrency": 5 });
     w.enqueue_all(4, |_| own("own", key.clone())).await;
     let hands = w.hands("one");
-    let got = hands.fetch(&["push"], 3).await.unwrap_or_default();
+    let got = hands.get("push", 3).await;
     let error = |seconds: u64| json!({ "code": "x", "message": "no", "retryable": false, "retry_after": seconds });
     hands.ack(&got[2].job).await;
     let refused = hands.nack_with(&got[2].job, error(50)).await;

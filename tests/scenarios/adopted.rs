@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World, pick};
 
 fn job() -> Job {
     Job::new("email.send").queue("mail")
@@ -16,12 +15,12 @@ fn job() -> Job {
 
 /// A sidecar that gets no list of the `n` jobs that worker `one` runs already, and their ids. One more may start.
 async fn without_a_list(ctx: Ctx, n: usize, shared: bool) -> (World, Vec<String>) {
-    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::spec()]);
     let slots = n + 1;
     let limits = format!("[[queue]]\nname = 'mail'\nconcurrency = {slots}");
     let world = ctx.world().lax(lax).limits(&limits);
     let world = match shared {
-        true => world.shared(OnStoreError::Share),
+        true => world.shared(),
         false => world,
     };
     let w = world.start().await;
@@ -32,8 +31,7 @@ async fn without_a_list(ctx: Ctx, n: usize, shared: bool) -> (World, Vec<String>
     let ids = given["jobs"].as_array().into_iter().flatten();
     let ids = ids.filter_map(|job| job["id"].as_str().map(str::to_owned));
     w.backend.often(Op::List, 1.0, Fault::Status(403));
-    w.kill_sidecar();
-    w.start_sidecar().await;
+    w.restart().await;
     (w, ids.collect())
 }
 
@@ -47,7 +45,7 @@ async fn one_is_free(w: &World, judge: &mut Judge) {
 /// A worker gives up its heartbeat while its jobs are being looked up.
 pub async fn heartbeat_given_up(ctx: Ctx) -> Judge {
     let (w, ids) = without_a_list(ctx, 12, false).await;
-    let takes = [500, 3_000][(ctx.seed / 3 % 2) as usize];
+    let takes = pick(ctx.seed / 3, &[500, 3_000]);
     let takes = Fault::Slow(Duration::from_millis(takes));
     w.backend.often(Op::Job, 1.0, takes);
     let one = w.hands("one");
@@ -75,7 +73,7 @@ pub async fn heartbeat_of_many(ctx: Ctx) -> Judge {
     let (w, ids) = without_a_list(ctx, 30, false).await;
     let unshown = (ctx.seed / 3 % 2) as u32 * 4;
     w.backend.next(Op::Job, unshown, Fault::Status(503));
-    let takes = Fault::Slow(Duration::from_millis([400, 1_500][(ctx.seed % 2) as usize]));
+    let takes = Fault::Slow(Duration::from_millis(ctx.pick(&[400, 1_500])));
     w.backend.often(Op::Job, 1.0, takes);
     let one = w.hands("one");
     let mut beats = Vec::new();
@@ -117,7 +115,7 @@ const ONE: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'mail' }\nkey = 'k:
 /// The file changes while jobs are held, and the list of running jobs hangs: what is held stays held, and what
 /// runs has its slots by the last file when the list comes.
 pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
-    let world = ctx.world().limits(ONE);
+    let world = ctx.limits(ONE);
     let w = world.settings("[hold]\nidle = '10m'").start().await;
     // No heartbeat tells of running jobs any more.
     w.pass(61_000).await;
@@ -125,9 +123,9 @@ pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
     w.enqueue_all(6, |_| held()).await;
     w.enqueue_all(5, |_| Job::new("a.b").queue("free")).await;
     let (one, two) = (w.hands("one").visibility(5_000), w.hands("two"));
-    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    let out = one.get("mail", 6).await;
     let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
-    let free = two.fetch(&["free"], 2).await.unwrap_or_default();
+    let free = two.get("free", 2).await;
     w.backend
         .often(Op::List, 1.0, Fault::Slow(Duration::from_secs(20)));
     w.reload(&format!("{ONE}[[queue]]\nname = 'z'\nconcurrency = 1"));
@@ -142,20 +140,15 @@ pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
         one.beat(&out, false).await;
         w.pass(1_000).await;
     }
-    let more = two.fetch(&["free"], 3).await.map_or(0, |got| got.len());
+    let more = two.get("free", 3).await.len();
     one.ack(&out[0]).await;
-    for delivery in &free {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(&free).await;
     w.workers(1, Worker::js(3).queues(&["mail", "free"]));
     w.pass(20_000).await;
     let mut judge = w.judge().await;
     let lapsed = judge.lapsed();
     judge.that(out.len() == 1, format!("{} were out", out.len()));
-    judge.that(
-        more == 1,
-        format!("{more} more jobs were let go beside two"),
-    );
+    judge.equal("more jobs were let go beside two", more, 1);
     judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
     judge.concurrency("k:a", 1);
     judge
@@ -164,12 +157,12 @@ pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
 /// Someone sets the first limit of a queue and hangs up before the store has answered: the jobs of the queue that
 /// run have their slots.
 pub async fn first_limit_given_up(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = world.start().await;
     w.pass(1_500).await;
     w.enqueue_all(7, |_| job()).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let out = one.get("mail", 3).await;
     w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(100)));
     let path = match ctx.even() {
         true => "/ojs/v1/admin/queues/mail/rate-limit",
@@ -192,25 +185,22 @@ pub async fn first_limit_given_up(ctx: Ctx) -> Judge {
 /// A sidecar dies that has one job of a key out and holds five: the next one cannot tell those from jobs that run
 /// until their claims are over, with a store that outlives it or not.
 pub async fn only_held(ctx: Ctx) -> Judge {
-    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::spec()]);
     let world = ctx.world().lax(lax).limits(ONE);
     let world = world.settings("[hold]\nidle = '10m'");
     let world = match ctx.even() {
-        true => world.shared(OnStoreError::Share),
+        true => world.shared(),
         false => world,
     };
     let w = world.start().await;
     let held = || job().label("k:a").meta("tenant", json!("a"));
     w.enqueue_all(6, |_| held()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    let out = one.get("mail", 6).await;
     w.pass(ctx.seed * 2_000).await;
-    w.kill_sidecar();
-    w.start_sidecar().await;
-    let early = two.fetch(&["mail"], 1).await.unwrap_or_default().len();
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    w.restart().await;
+    let early = two.get("mail", 1).await.len();
+    one.ack_all(&out).await;
     let gets_one = async || {
         let got = two.fetch(&["mail"], 1).await;
         got.is_ok_and(|got| !got.is_empty())
@@ -248,13 +238,12 @@ pub async fn tenant_of_a_running_job(ctx: Ctx) -> Judge {
     w.enqueue_all(3, |_| job()).await;
     w.enqueue(job().queue("other")).await;
     let acme = |name| w.hands_with(name, "x-ojs-tenant", "acme");
-    let out = acme("one").fetch(&["mail"], 1).await.unwrap_or_default();
+    let out = acme("one").get("mail", 1).await;
     let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
     if ctx.even() {
         w.backend.often(Op::List, 1.0, Fault::Status(403));
     }
-    w.kill_sidecar();
-    w.start_sidecar().await;
+    w.restart().await;
     acme("one").beat(&out, false).await;
     let more = acme("two").fetch(&["mail"], 1).await;
     let more = more.map_or(0, |got| got.len());
@@ -270,7 +259,7 @@ pub async fn tenant_of_a_running_job(ctx: Ctx) -> Judge {
 
 /// One heartbeat asks the store about no more jobs than workers run, however many it makes up.
 pub async fn heartbeat_of_made_up_ids(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = world.limits(ONE).start().await;
     let _other = w.sibling().await;
     // Nothing is adopted any more.
@@ -290,13 +279,13 @@ pub async fn heartbeat_of_made_up_ids(ctx: Ctx) -> Judge {
 /// a queue's first limit: they have no slots after that.
 pub async fn ended_through_a_sibling(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'mail'\nconcurrency = 3\n";
-    let world = ctx.world().shared(OnStoreError::Share).limits(limits);
+    let world = ctx.world().shared().limits(limits);
     let w = world.start().await;
     let other = w.sibling().await;
     w.pass(61_000).await;
     w.enqueue_all(9, |_| job()).await;
     let one = w.hands_of("one", &other);
-    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let out = one.get("mail", 3).await;
     let late = Fault::LateReply(Duration::from_millis(400));
     w.backend.often(Op::List, 1.0, late);
     let lists = || {
@@ -307,18 +296,15 @@ pub async fn ended_through_a_sibling(ctx: Ctx) -> Judge {
     let before = lists();
     match ctx.seed % 3 {
         0 => {
-            w.kill_sidecar();
-            w.start_sidecar().await;
+            w.restart().await;
         }
         1 => w.reload(&format!("{limits}[[queue]]\nname = 'z'\nconcurrency = 1")),
         _ => set_limit(&w, "z").await,
     }
     let asked = w.until(3, async || lists() > before).await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     w.pass(2_000).await;
-    let more = one.fetch(&["mail"], 3).await.map_or(0, |got| got.len());
+    let more = one.get("mail", 3).await.len();
     let mut judge = w.judge().await;
     judge.that(out.len() == 3, format!("{} were out", out.len()));
     judge.that(asked, "no list was asked for");
@@ -329,12 +315,12 @@ pub async fn ended_through_a_sibling(ctx: Ctx) -> Judge {
 /// The ACKs of jobs are on their way through a sibling when their queue gets its first limit here: they have no
 /// slots after that.
 pub async fn ending_through_a_sibling(ctx: Ctx) -> Judge {
-    let w = ctx.world().shared(OnStoreError::Share).start().await;
+    let w = ctx.world().shared().start().await;
     let other = w.sibling().await;
     w.pass(1_500).await;
     w.enqueue_all(9, |_| job()).await;
     let one = w.hands_of("one", &other);
-    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let out = one.get("mail", 3).await;
     let takes = Fault::Slow(Duration::from_millis(60 + ctx.seed * 30));
     w.backend.often(Op::Ack, 1.0, takes);
     let acks = async {
@@ -350,7 +336,7 @@ pub async fn ending_through_a_sibling(ctx: Ctx) -> Judge {
     };
     tokio::join!(acks, set);
     w.pass(2_000).await;
-    let more = one.fetch(&["mail"], 4).await.map_or(0, |got| got.len());
+    let more = one.get("mail", 4).await.len();
     let mut judge = w.judge().await;
     judge.that(more == 3, format!("{more} started where 3 may"));
     judge
@@ -382,14 +368,13 @@ pub async fn claimed_under_an_id_that_is_not_shown(ctx: Ctx) -> Judge {
     let w = world.start().await;
     w.enqueue_all(3, |_| job()).await;
     let one = w.hands("one").visibility(5_000);
-    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let out = one.get("mail", 3).await;
     let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
     match (free, ctx.seed % 4 < 2) {
         (true, true) => w.reload("[[queue]]\nname = 'mail'\nconcurrency = 3\n"),
         (true, false) => set_limit(&w, "mail").await,
         (false, _) => {
-            w.kill_sidecar();
-            w.start_sidecar().await;
+            w.restart().await;
         }
     }
     // Through more than one visibility.

@@ -1,23 +1,10 @@
 //! Attempts by which claims are told apart: some backends show the first as 0, and some replies show none.
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::store::guard::OnStoreError;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::job;
-use crate::harness::{Ctx, Fault, Judge, Op, World};
-
-const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
-
-/// A job as the backend has it.
-async fn at_backend(w: &World, id: &str) -> Value {
-    let path = format!("/ojs/v1/jobs/{id}");
-    let whole = w.backend.direct("GET", &path, &Value::Null).await;
-    match whole["job"].is_object() {
-        true => whole["job"].clone(),
-        false => whole,
-    }
-}
+use super::{ONE, job};
+use crate::harness::{Ctx, Fault, Judge, Op};
 
 /// The backend shows no attempts where it hands jobs out, or in its list of running jobs. A nack that it did not get
 /// is sent again: that it shows the job in attempt 1 does not say that the job was claimed anew.
@@ -28,37 +15,33 @@ pub async fn nack_where_none_was_shown(ctx: Ctx) -> Judge {
     w.backend.often(Op::Fetch, 1.0, Fault::Unnumbered);
     w.backend.often(Op::List, 1.0, Fault::Unnumbered);
     let id = if ctx.even() {
-        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        let got = one.get("mail", 1).await;
         got.first().map(|delivery| delivery.job.clone())
     } else {
         let asks = json!({ "queues": ["mail"], "count": 1, "worker_id": "one" });
         let path = "/ojs/v1/workers/fetch";
         let got = w.backend.direct("POST", path, &asks).await;
         // It is adopted.
-        w.kill_sidecar();
-        w.start_sidecar().await;
-        w.hands("two").fetch(&["mail"], 1).await.unwrap_or_default();
+        w.restart().await;
+        w.hands("two").get("mail", 1).await;
         got["jobs"][0]["id"].as_str().map(str::to_owned)
     };
     let id = id.unwrap_or_default();
     let out = w.rows().await.1;
     w.backend.next(Op::Nack, 1, Fault::Refused);
     let nacked = one.nack(&id).await;
-    let shown = at_backend(&w, &id).await;
+    let shown = w.backend.job(&id).await;
     let mut judge = w.judge().await;
     judge.that(out == 1, format!("{out} were out"));
     judge.that(nacked == 200, format!("the nack got {nacked}"));
-    judge.that(
-        shown["state"] == "retryable",
-        format!("it was nacked, and is {}", shown["state"]),
-    );
+    judge.equal("it was nacked, and is", &shown["state"], "retryable");
     judge
 }
 
 /// The backend shows no attempts where it hands jobs out. A sibling that looks at a held job that is offered, and is
 /// shown one, takes the job over.
 pub async fn offered_where_none_was_shown(ctx: Ctx) -> Judge {
-    let world = ctx.world().lax(Lax::spec()).shared(OnStoreError::Share);
+    let world = ctx.world().lax(Lax::spec()).shared();
     let world = world.limits(ONE).settings("[hold]\nidle = '1s'");
     let w = world.start().await;
     let other = w.sibling().await;
@@ -66,16 +49,12 @@ pub async fn offered_where_none_was_shown(ctx: Ctx) -> Judge {
     w.backend.often(Op::Fetch, 1.0, Fault::Unnumbered);
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));
-    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let out = one.get("mail", 2).await;
     w.pass(3_000 + ctx.seed * 317).await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     let gets_one = async || {
-        let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
-        for delivery in &got {
-            two.ack(&delivery.job).await;
-        }
+        let got = two.get("mail", 1).await;
+        two.ack_all(&got).await;
         !got.is_empty()
     };
     let taken_over = w.until(15, gets_one).await;
@@ -84,22 +63,21 @@ pub async fn offered_where_none_was_shown(ctx: Ctx) -> Judge {
     judge.that(out.len() == 1, format!("{} were out", out.len()));
     judge.that(taken_over, "the sibling does not get it");
     judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// The backend counts when a job fails, so a first attempt is 0. The job fails past us, and runs elsewhere in its next
 /// attempt: its slot here ends when its time is over.
 pub async fn fails_elsewhere_in_attempt_0(ctx: Ctx) -> Judge {
-    let lax = [Lax::redis(), Lax::postgres()][(ctx.seed % 2) as usize].clone();
+    let lax = ctx.pick(&[Lax::redis(), Lax::postgres()]);
     let w = ctx.world().lax(lax).limits(ONE).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
     let id = w.enqueue(job().option("retry", retry)).await;
     let one = w.hands("one").visibility(2_000);
-    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let out = one.get("mail", 1).await;
     let error = json!({ "message": "it failed", "retryable": true });
-    let claimer = at_backend(&w, &id).await["worker_id"].clone();
+    let claimer = w.backend.job(&id).await["worker_id"].clone();
     let nack = json!({ "job_id": id, "worker_id": claimer, "error": error });
     let path = "/ojs/v1/workers/nack";
     w.backend.direct("POST", path, &nack).await;
@@ -109,10 +87,10 @@ pub async fn fails_elsewhere_in_attempt_0(ctx: Ctx) -> Judge {
         .until(1, async || {
             let path = "/ojs/v1/workers/fetch";
             w.backend.direct("POST", path, &asks).await;
-            at_backend(&w, &id).await["state"] == "active"
+            w.backend.job(&id).await["state"] == "active"
         })
         .await;
-    let shown = at_backend(&w, &id).await["attempt"].clone();
+    let shown = w.backend.job(&id).await["attempt"].clone();
     w.enqueue(job()).await;
     let two = w.hands("two");
     let gets_one = async || {

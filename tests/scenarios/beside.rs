@@ -36,7 +36,7 @@ pub async fn of_a_worker(ctx: Ctx) -> Judge {
     let mut out = Vec::new();
     for visibility in VISIBILITIES {
         let one = w.hands("one").visibility(visibility);
-        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        let got = one.get("mail", 1).await;
         out.extend(got.into_iter().map(|delivery| delivery.job));
     }
     w.pass(ctx.seed * 900).await;
@@ -56,8 +56,7 @@ pub async fn of_a_worker(ctx: Ctx) -> Judge {
     judge.that(status == 200, format!("the heartbeat got {status}"));
     judge.that(took >= HANGS, format!("none hung: {took:?}"));
     judge.that(beats == 5, format!("{beats} of 5 were sent at once"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -66,7 +65,7 @@ pub async fn of_a_worker_whose_own_hangs(ctx: Ctx) -> Judge {
     let w = four(ctx, 4).await;
     w.enqueue_all(4, |_| job()).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out = one.get("mail", 4).await;
     let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
     w.pass(22_000 + ctx.seed * 900).await;
     let from = Instant::now();
@@ -82,10 +81,8 @@ pub async fn of_a_worker_whose_own_hangs(ctx: Ctx) -> Judge {
     judge.that(status == 200, format!("the heartbeat got {status}"));
     let waited = Duration::from_millis(10_500);
     judge.that(took > HANGS && took < waited, format!("it took {took:?}"));
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.none_lapsed();
+    judge.all_well();
     judge
 }
 
@@ -96,7 +93,7 @@ pub async fn of_a_worker_that_hangs_up(ctx: Ctx) -> Judge {
     let mut out = Vec::new();
     for nth in 0..20 {
         let one = w.hands("one").visibility(31_000 + nth * 1_000);
-        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        let got = one.get("mail", 1).await;
         out.extend(got.into_iter().map(|delivery| delivery.job));
     }
     w.pass(22_000).await;
@@ -113,10 +110,8 @@ pub async fn of_a_worker_that_hangs_up(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(out.len() == 20, format!("{} were out", out.len()));
     judge.that(given_up.is_err(), "it was answered before that");
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.none_lapsed();
+    judge.all_well();
     judge
 }
 
@@ -125,33 +120,28 @@ pub async fn of_held_jobs(ctx: Ctx) -> Judge {
     let w = four(ctx, 4).await;
     let one = w.hands("one");
     w.enqueue_all(4, |_| job()).await;
-    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out = one.get("mail", 4).await;
     for visibility in VISIBILITIES {
         let own = job().option("visibility_timeout_ms", json!(visibility));
         let limit = json!({ "key": "own", "concurrency": 4 });
         w.enqueue(own.option("rate_limit", limit)).await;
     }
-    let none = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let none = one.get("mail", 4).await;
     let held = w.rows().await.0;
     // What the backend said of them is old by then; none of them is due to be kept alive.
     w.pass(2_000 + ctx.seed * 130).await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     w.backend.next(Op::Heartbeat, 1, Fault::Slow(HANGS));
     let from = Instant::now();
-    let got = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let got = one.get("mail", 4).await;
     let took = from.elapsed();
     let beats = beats(&w, from);
-    for delivery in &got {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&got).await;
     let mut judge = w.judge_when_done(30).await;
     judge.that(none.is_empty() && held == 4, format!("{held} were held"));
     judge.that(took >= HANGS, format!("none hung: {took:?}"));
     judge.that(beats == 4, format!("{beats} of 4 were sent at once"));
     judge.that(got.len() == 4, format!("{} started", got.len()));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }

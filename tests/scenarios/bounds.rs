@@ -97,7 +97,7 @@ fn check(judge: &mut Judge, answers: &Answers, bound: i64) {
 /// while jobs are offered, and room that appears is used.
 pub async fn hammered(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'q'\nmax_depth = 1000\n";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let fault = match ctx.even() {
         true => Fault::Slow(Duration::from_millis(20)),
         false => Fault::LateReply(Duration::from_millis(20)),
@@ -134,7 +134,7 @@ pub async fn hammered(ctx: Ctx) -> Judge {
 /// Workers take from a small queue all the time, and some of their jobs fail and come again.
 pub async fn drained(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'q'\nmax_depth = 20\n";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     w.backend
         .often(Op::Enqueue, 0.5, Fault::LateReply(Duration::from_millis(7)));
     let producers = Producers::start(&w, 12, Duration::from_millis(9));
@@ -152,7 +152,7 @@ pub async fn drained(ctx: Ctx) -> Judge {
 pub async fn held(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'q'\nmax_depth = 20\n\
         [[policy]]\nname = 'p'\nkey = 'p:{type}'\nconcurrency = 3\n";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let producers = Producers::start(&w, 12, Duration::from_millis(9));
     w.workers(2, Worker::js(5).queues(&["q"]).runs(5..60));
     w.pass(2_500).await;
@@ -172,7 +172,7 @@ pub async fn held(ctx: Ctx) -> Judge {
 pub async fn given_back(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'q'\nmax_depth = 80\n\
         [[policy]]\nname = 'p'\nmatch = { type = 'a.*' }\nkey = 'p:{meta.n}'\nconcurrency = 1\n";
-    let setup = ctx.world().limits(limits);
+    let setup = ctx.limits(limits);
     let idle = if ctx.even() { "1s" } else { "1m" };
     let idle = format!("[hold]\nidle = '{idle}'\n");
     let w = setup.settings(&idle).start().await;
@@ -180,7 +180,7 @@ pub async fn given_back(ctx: Ctx) -> Judge {
     let ids = w.enqueue_all(60, job).await;
     // It looks far past those that may not start.
     let one = w.hands("one").visibility(6_000);
-    let out = one.fetch(&["q"], 20).await.unwrap_or_default();
+    let out = one.get("q", 20).await;
     let claimed = w.active("q").await;
     if !ctx.even() {
         for id in &ids {
@@ -195,9 +195,7 @@ pub async fn given_back(ctx: Ctx) -> Judge {
     w.pass(3_000).await;
     let left = w.active("q").await;
     let answers = producers.stop().await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     let mut judge = w.judge().await;
     judge.that(claimed > 40, format!("only {claimed} jobs were claimed"));
     judge.that(left == 3, format!("{left} jobs are still claimed"));
@@ -210,7 +208,7 @@ pub async fn given_back(ctx: Ctx) -> Judge {
 /// Answers are lost, the backend goes away and comes back: what may be stored counts.
 pub async fn lost_answers(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'q'\nmax_depth = 100\n";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     w.backend.often(Op::Enqueue, 0.1, Fault::ReplyLost);
     w.backend.often(Op::Enqueue, 0.1, Fault::Refused);
     w.backend.often(

@@ -3,16 +3,12 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::job;
+use super::{ONE, TWO, job};
 use crate::harness::worker::Hands;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
-
-const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
-const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 
 /// A call of which the backend says nothing within the sidecar's patience, and which it does not carry out.
 const HANGS: Fault = Fault::Slow(Duration::from_secs(10));
@@ -22,7 +18,7 @@ const PATIENCE: &str = "upstream_timeout = '2s'";
 /// One job is out with the worker and another one is held: their ids.
 async fn one_out_one_held(w: &World, one: &Hands) -> (String, String) {
     let ids = w.enqueue_all(2, |_| job()).await;
-    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let got = one.get("mail", 2).await;
     assert_eq!(got.len(), 1, "one may start");
     let (out, held): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| *id == got[0].job);
     (out[0].clone(), held[0].clone())
@@ -37,11 +33,11 @@ async fn pause(w: &World, verb: &str) -> u16 {
 /// The backend carries a nack out and goes down before it answers. When it is back another worker is there
 /// before the nack is tried again: that one has the job, and has it alone.
 pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(TWO).start().await;
+    let w = ctx.limits(TWO).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
     w.enqueue(job().option("retry", retry)).await;
     let (one, two, three) = (w.hands("one"), w.hands("two"), w.hands("three"));
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let id = got.first().map(|delivery| delivery.job.clone());
     let id = id.unwrap_or_default();
     let late = Fault::LateReply(Duration::from_millis(50));
@@ -53,16 +49,14 @@ pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
         w.backend.up().await;
         let mut again = Vec::new();
         while again.is_empty() {
-            again = two.fetch(&["mail"], 1).await.unwrap_or_default();
+            again = two.get("mail", 1).await;
         }
         w.pass(2_000).await;
-        let third = three.fetch(&["mail"], 1).await.unwrap_or_default();
+        let third = three.get("mail", 1).await;
         (again, third)
     };
     let (nacked, (again, third)) = tokio::join!(one.nack(&id), meanwhile);
-    for delivery in again.iter().chain(&third) {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(again.iter().chain(&third)).await;
     let mut judge = w.judge().await;
     judge.that(nacked == 200, format!("the nack got {nacked}"));
     judge.that(again[0].job == id, "the second worker got another job");
@@ -77,10 +71,10 @@ pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
 /// The answer to a requeue is lost, and before we can look the job is out again in the same attempt: the backend
 /// shows it as it was, but we gave it to another worker.
 pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(TWO).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue(job()).await;
     let (one, two, three) = (w.hands("one"), w.hands("two"), w.hands("three"));
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let id = got.first().map(|delivery| delivery.job.clone());
     let body = json!({ "job_id": id, "worker_id": "one", "requeue": true });
     w.backend.next(Op::Nack, 1, Fault::ReplyLost);
@@ -89,12 +83,10 @@ pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
     let nacked = async { one.client.post("/ojs/v1/workers/nack", &body).await };
     let (nacked, again) = tokio::join!(nacked, async {
         w.pass(200).await;
-        two.fetch(&["mail"], 1).await.unwrap_or_default()
+        two.get("mail", 1).await
     });
-    let third = three.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in again.iter().chain(&third) {
-        two.ack(&delivery.job).await;
-    }
+    let third = three.get("mail", 1).await;
+    two.ack_all(again.iter().chain(&third)).await;
     let mut judge = w.judge().await;
     let nacked = nacked.map_or(0, |reply| reply.status);
     judge.that(nacked == 200, format!("the nack got {nacked}"));
@@ -110,7 +102,7 @@ pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
 /// The backend is asked for more, of another queue or of the same one, and hangs: the jobs that a FETCH has by then
 /// go out while their claims last, and what comes later is for the next one.
 pub async fn more_that_hangs(ctx: Ctx) -> Judge {
-    let w = (ctx.world().limits(TWO))
+    let w = (ctx.limits(TWO))
         .server("upstream_timeout = '30s'")
         .start()
         .await;
@@ -127,29 +119,25 @@ pub async fn more_that_hangs(ctx: Ctx) -> Judge {
     let begun = Instant::now();
     let got = one.fetch(queues, 3).await.unwrap_or_default();
     let took = begun.elapsed();
-    for delivery in &got {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&got).await;
     let two = w.hands("two");
     for _ in 0..30 {
         w.pass(500).await;
-        for delivery in two.fetch(&["mail", "post"], 3).await.unwrap_or_default() {
-            two.ack(&delivery.job).await;
-        }
+        two.ack_all(two.fetch(&["mail", "post"], 3).await.unwrap_or_default())
+            .await;
     }
     let mut judge = w.judge().await;
     judge.that(got.len() == starts, format!("{} came", got.len()));
     judge.that(took < hangs / 4, format!("they came after {took:?}"));
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Two calls that end one held job are under way, and the first of them fails: it goes out nowhere while the other
 /// one lasts, and that one ends it.
 pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = (world.limits(ONE).server(PATIENCE))
         .settings("[hold]\nidle = '10m'")
         .start()
@@ -181,7 +169,7 @@ pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
         one.ack(&out).await;
         let mut got = Vec::new();
         for _ in 0..20 {
-            got.extend(one.fetch(&["mail"], 1).await.unwrap_or_default());
+            got.extend(one.get("mail", 1).await);
             w.pass(150).await;
         }
         got
@@ -196,7 +184,7 @@ pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
 
 /// A cancel that fails, of a held job that is being proven for a worker: when it has failed the job goes out.
 pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = (world.limits(ONE).server(PATIENCE))
         .settings("[hold]\nidle = '10m'")
         .start()
@@ -217,19 +205,14 @@ pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
     let early = early.unwrap_or_default();
     let mut got = Vec::new();
     for _ in 0..20 {
-        got.extend(one.fetch(&["mail"], 1).await.unwrap_or_default());
+        got.extend(one.get("mail", 1).await);
         w.pass(150).await;
     }
-    for delivery in &got {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&got).await;
     let mut judge = w.judge().await;
     judge.that(cancelled >= 500, format!("the cancel got {cancelled}"));
     judge.that(early.is_empty(), "it went out while its end was on its way");
-    judge.that(
-        got.len() == 1,
-        format!("{} came within 3 s of that", got.len()),
-    );
+    judge.equal("came within 3 s of that", got.len(), 1);
     judge.settled();
     judge
 }
@@ -237,7 +220,7 @@ pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
 /// A queue is paused while one of its held jobs is about to go out, because it is proven, or because the backend is
 /// asked for another one to go with it: it stays, and goes out when the queue runs again.
 pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(ONE).start().await;
+    let w = ctx.limits(ONE).start().await;
     let (one, two) = (w.hands("one").visibility(30_000), w.hands("two"));
     let (out, held) = one_out_one_held(&w, &one).await;
     w.pass(1_500).await;
@@ -255,10 +238,8 @@ pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
     });
     let got = got.unwrap_or_default();
     let resumed = pause(&w, "resume").await;
-    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in got.iter().chain(&after) {
-        two.ack(&delivery.job).await;
-    }
+    let after = two.get("mail", 1).await;
+    two.ack_all(got.iter().chain(&after)).await;
     let mut judge = w.judge().await;
     judge.that((paused, resumed) == (200, 200), "the backend refuses");
     judge.that(got.is_empty(), "it went out after its queue was paused");
@@ -273,7 +254,7 @@ pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
 /// Of two pauses the first one breaks after the second was carried out: the queue is paused, whether or not the
 /// backend's numbers can be read.
 pub async fn two_pauses(ctx: Ctx) -> Judge {
-    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let w = (ctx.limits(ONE).server(PATIENCE)).start().await;
     let (one, two) = (w.hands("one"), w.hands("two"));
     let (out, _) = one_out_one_held(&w, &one).await;
     if ctx.even() {
@@ -286,12 +267,10 @@ pub async fn two_pauses(ctx: Ctx) -> Judge {
     });
     one.ack(&out).await;
     w.pass(ctx.seed * 3_000).await;
-    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = two.get("mail", 1).await;
     pause(&w, "resume").await;
-    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in got.iter().chain(&after) {
-        two.ack(&delivery.job).await;
-    }
+    let after = two.get("mail", 1).await;
+    two.ack_all(got.iter().chain(&after)).await;
     let mut judge = w.judge().await;
     judge.that(first >= 500, format!("the first pause got {first}"));
     judge.that(second == 200, format!("the second pause got {second}"));
@@ -304,7 +283,7 @@ pub async fn two_pauses(ctx: Ctx) -> Judge {
 /// Who pauses a queue hangs up, and the backend never does it. Its numbers are not for us to read: the held job
 /// goes out all the same.
 pub async fn pause_given_up(ctx: Ctx) -> Judge {
-    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let w = (ctx.limits(ONE).server(PATIENCE)).start().await;
     let (one, two) = (w.hands("one"), w.hands("two"));
     let (out, held) = one_out_one_held(&w, &one).await;
     w.backend.often(Op::Stats, 1.0, Fault::Status(401));
@@ -312,12 +291,10 @@ pub async fn pause_given_up(ctx: Ctx) -> Judge {
     let gone = Duration::from_millis(500);
     let hung = timeout(gone, pause(&w, "pause")).await;
     one.ack(&out).await;
-    let meanwhile = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let meanwhile = two.get("mail", 1).await;
     w.pass(2_000 + ctx.seed * 3_000).await;
-    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in meanwhile.iter().chain(&got) {
-        two.ack(&delivery.job).await;
-    }
+    let got = two.get("mail", 1).await;
+    two.ack_all(meanwhile.iter().chain(&got)).await;
     let mut judge = w.judge().await;
     judge.that(hung.is_err(), "the pause was answered");
     judge.that(meanwhile.is_empty(), "it went out while the pause lasted");
@@ -331,7 +308,7 @@ pub async fn pause_given_up(ctx: Ctx) -> Judge {
 
 /// The answer to a pause is lost: the backend is asked whether the queue is paused, and as it says, so it is.
 pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
-    let w = (ctx.world().limits(ONE).server(PATIENCE)).start().await;
+    let w = (ctx.limits(ONE).server(PATIENCE)).start().await;
     let (one, two) = (w.hands("one"), w.hands("two"));
     let (out, _) = one_out_one_held(&w, &one).await;
     let done = ctx.even();
@@ -340,15 +317,12 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
     let status = pause(&w, "pause").await;
     one.ack(&out).await;
     w.pass(ctx.seed * 100).await;
-    let got = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = two.get("mail", 1).await;
     pause(&w, "resume").await;
-    let after = two.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in got.iter().chain(&after) {
-        two.ack(&delivery.job).await;
-    }
+    let after = two.get("mail", 1).await;
+    two.ack_all(got.iter().chain(&after)).await;
     w.worker(Worker::js(2).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(status >= 500, format!("the pause got {status}"));
     judge.that(
         (got.len(), after.len()) == if done { (0, 1) } else { (1, 0) },
@@ -361,7 +335,7 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
 /// A sidecar reads from the store that a queue is paused, and before it has the answer the queue is resumed, here or
 /// elsewhere: the pause is over.
 pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share).limits(ONE);
+    let world = ctx.world().shared().limits(ONE);
     let w = world.settings("[hold]\nidle = '1s'").start().await;
     let other = w.sibling().await;
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
@@ -375,7 +349,7 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     let resume = async {
         w.pass(ctx.seed * 300).await;
         let path = "/ojs/v1/queues/mail/resume";
-        let by = [&theirs, &mine][(ctx.seed % 2) as usize];
+        let by = ctx.pick(&[&theirs, &mine]);
         by.client.post(path, &json!({})).await
     };
     let (early, resumed) = tokio::join!(mine.fetch(&["mail"], 1), resume);
@@ -383,12 +357,10 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     let (begun, mut got) = (w.begun.elapsed(), early.unwrap_or_default());
     while got.is_empty() && w.begun.elapsed() < begun + Duration::from_secs(20) {
         w.pass(100).await;
-        got = mine.fetch(&["mail"], 1).await.unwrap_or_default();
+        got = mine.get("mail", 1).await;
     }
     let waited = w.begun.elapsed() - begun;
-    for delivery in &got {
-        mine.ack(&delivery.job).await;
-    }
+    mine.ack_all(&got).await;
     let mut judge = w.judge().await;
     judge.that(paused == 200, format!("the pause got {paused}"));
     judge.that(resumed.is_ok_and(|reply| reply.status == 200), "no resume");
@@ -403,7 +375,7 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
 /// While the backend takes its time over a pause, the queue is resumed, and then the pause is carried out after all: a
 /// sibling that holds a job of the queue keeps it.
 pub async fn pause_carried_out_after_a_resume(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = world.limits(ONE).start().await;
     let other = w.sibling().await;
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
@@ -422,13 +394,11 @@ pub async fn pause_carried_out_after_a_resume(ctx: Ctx) -> Judge {
     });
     w.pass(500).await;
     mine.ack(&out).await;
-    let early = mine.fetch(&["mail"], 1).await.unwrap_or_default();
+    let early = mine.get("mail", 1).await;
     let resumed_again = told(&theirs, "resume").await;
     w.pass(500).await;
-    let after = mine.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in early.iter().chain(&after) {
-        mine.ack(&delivery.job).await;
-    }
+    let after = mine.get("mail", 1).await;
+    mine.ack_all(early.iter().chain(&after)).await;
     let mut judge = w.judge().await;
     judge.that(
         [paused, resumed, resumed_again] == [200; 3],
@@ -448,7 +418,7 @@ pub async fn pause_carried_out_after_a_resume(ctx: Ctx) -> Judge {
 pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
     const OF_EACH: &str =
         "[[policy]]\nname = 'p'\nkey = 'k:{queue}:{meta.tenant}'\nconcurrency = 1";
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = world.limits(OF_EACH).start().await;
     let other = w.sibling().await;
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
@@ -462,7 +432,7 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
             job.meta("tenant", json!("a")).label(&label)
         };
         w.enqueue_all(2, of_queue).await;
-        out.extend(mine.fetch(&[queue], 2).await.unwrap_or_default());
+        out.extend(mine.get(queue, 2).await);
     }
     let each = async |verb: &str| {
         for queue in &queues {
@@ -474,7 +444,7 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
     let started = async || {
         let mut started = Vec::new();
         for queue in &queues {
-            started.extend(mine.fetch(&[queue], 2).await.unwrap_or_default());
+            started.extend(mine.get(queue, 2).await);
         }
         started
     };
@@ -483,26 +453,19 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
     w.pass(2_000).await;
     w.first_way(Way::mend);
     w.pass(2_000).await;
-    for delivery in &out {
-        mine.ack(&delivery.job).await;
-    }
+    mine.ack_all(&out).await;
     let early = started().await;
     each("resume").await;
     w.pass(1_000).await;
     let after = started().await;
-    for delivery in early.iter().chain(&after) {
-        mine.ack(&delivery.job).await;
-    }
+    mine.ack_all(early.iter().chain(&after)).await;
     let mut judge = w.judge().await;
     judge.that(out.len() == 40, format!("{} were out at first", out.len()));
     judge.that(
         early.is_empty(),
         format!("{} came of queues that were paused", early.len()),
     );
-    judge.that(
-        after.len() == 40,
-        format!("{} came when the queues ran again", after.len()),
-    );
+    judge.equal("came when the queues ran again", after.len(), 40);
     judge.settled();
     judge
 }
@@ -510,11 +473,11 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
 /// A worker's claim lapses, and another worker gets the job: what the first one still says of it changes nothing, on
 /// backends too that do not ask who says it.
 pub async fn said_by_a_worker_that_lost_its_job(ctx: Ctx) -> Judge {
-    let lax = [Lax::redis(), Lax::postgres(), Lax::lite()][(ctx.seed % 3) as usize].clone();
+    let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::lite()]);
     let w = ctx.world().lax(lax).limits(TWO).start().await;
     w.enqueue(job()).await;
     let (one, two) = (w.hands("one").visibility(3_000), w.hands("two"));
-    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = one.get("mail", 1).await;
     let id = first.first().map(|delivery| delivery.job.clone());
     let id = id.unwrap_or_default();
     let again = w
@@ -555,9 +518,10 @@ pub async fn said_by_a_worker_that_lost_its_job(ctx: Ctx) -> Judge {
         late.0 == 409 && late.1["error"]["code"] == "conflict",
         format!("it was late and got {late:?}"),
     );
-    judge.that(
-        kept["jobs_extended"] == json!([id]),
-        format!("the second worker's heartbeat got {kept}"),
+    judge.equal(
+        "the second worker's heartbeat got",
+        &kept["jobs_extended"],
+        &json!([id]),
     );
     judge.that(ended == 200, format!("the second worker's ACK got {ended}"));
     judge
@@ -570,7 +534,7 @@ pub async fn nack_repeated_when_another_has_the_job(ctx: Ctx) -> Judge {
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
     w.enqueue(job().option("retry", retry)).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = one.get("mail", 1).await;
     let id = first.first().map(|delivery| delivery.job.clone());
     let id = id.unwrap_or_default();
     let error = json!({ "code": "handler_error", "message": "it failed", "retryable": true });
@@ -581,16 +545,13 @@ pub async fn nack_repeated_when_another_has_the_job(ctx: Ctx) -> Judge {
     let hung = timeout(Duration::from_millis(40), one.client.post(path, &nack)).await;
     assert!(hung.is_err());
     w.pass(1_000 + ctx.seed * 13).await;
-    let again = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let again = two.get("mail", 1).await;
     let repeated = one.client.post(path, &nack).await;
     let ended = two.ack(&id).await;
     let mut judge = w.judge().await;
     let repeated = repeated.map_or(0, |reply| reply.status);
     judge.that(again.len() == 1, format!("{} came again", again.len()));
-    judge.that(
-        repeated == 409,
-        format!("the nack that came again got {repeated}"),
-    );
+    judge.equal("the nack that came again got", repeated, 409);
     judge.that(ended == 200, format!("the second worker's ACK got {ended}"));
     judge.settled();
     judge

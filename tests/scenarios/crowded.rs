@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
 use crate::harness::worker::Hands;
 use crate::harness::world::Setup;
-use crate::harness::{Ctx, Fault, Job, Judge, Lines, Op, Sidecar, Way, Worker, World};
+use crate::harness::{Ctx, Fault, Job, Judge, Lines, Op, Sidecar, Way, Worker, World, pick};
 
 /// Of each a worker takes a job, leaves another in the hold, and never comes again.
 const FORSAKEN: [&str; 18] = [
@@ -32,7 +31,7 @@ async fn forsaken(w: &World, one: &Hands) -> Vec<String> {
     for some in [&FORSAKEN[..8], &FORSAKEN[8..]] {
         for queue in some {
             w.enqueue_all(2, |_| job(queue)).await;
-            let got = one.fetch(&[queue], 2).await.unwrap_or_default();
+            let got = one.get(queue, 2).await;
             out.extend(got.into_iter().map(|delivery| delivery.job));
         }
         w.pass(1_800).await;
@@ -49,7 +48,7 @@ fn either(ctx: Ctx) -> Lax {
 
 /// A sidecar with what is forsaken, its sibling, and the worker with what is out.
 async fn beside_a_sibling(ctx: Ctx, lax: Lax) -> (World, Sidecar, Hands, Vec<String>) {
-    let setup = ctx.world().lax(lax).shared(OnStoreError::Share);
+    let setup = ctx.world().lax(lax).shared();
     let w = few(setup).start().await;
     let other = w.sibling().await;
     w.pass(3_000).await;
@@ -72,13 +71,9 @@ async fn ends_well(w: &World, one: &Hands, out: &[String]) -> Judge {
 
 /// All is done, no claim has lapsed, and each job ran once.
 async fn all_well(w: &World) -> Judge {
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "not all were done");
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+    let mut judge = w.judge_when_done(60).await;
+    judge.none_lapsed();
+    judge.all_well();
     judge
 }
 
@@ -117,8 +112,7 @@ pub async fn crowding_is_taken_unheard(ctx: Ctx) -> Judge {
     let (lines, _listening) = Lines::listen();
     w.enqueue(job("slots")).await;
     w.worker(Worker::js(1).queues(&["slots"]).runs(50..100));
-    let (soon, runs) =
-        [(false, 9_000..9_500), (true, 50..100)][(ctx.seed / 2 % 2) as usize].clone();
+    let (soon, runs) = pick(ctx.seed / 2, &[(false, 9_000..9_500), (true, 50..100)]);
     w.worker_of(&other, Worker::js(4).queues(&FORSAKEN).runs(runs));
     if !soon {
         w.pass(8_000).await;
@@ -137,7 +131,7 @@ pub async fn crowding_is_taken_unheard(ctx: Ctx) -> Judge {
 pub async fn crowding_goes_back(ctx: Ctx) -> Judge {
     let setup = ctx.world().lax(Lax::redis());
     let setup = match ctx.even() {
-        true => setup.shared(OnStoreError::Share),
+        true => setup.shared(),
         false => setup,
     };
     let w = few(setup).start().await;
@@ -153,7 +147,7 @@ pub async fn crowding_goes_back(ctx: Ctx) -> Judge {
     let begun = w.begun.elapsed();
     let mut got = Vec::new();
     while got.is_empty() && w.begun.elapsed() < begun + Duration::from_secs(20) {
-        got = one.fetch(&["slots"], 1).await.unwrap_or_default();
+        got = one.get("slots", 1).await;
     }
     w.backend.mend();
     let took = got.iter().map(|delivery| delivery.job.clone());
@@ -183,7 +177,6 @@ pub async fn crowding_lapses(ctx: Ctx) -> Judge {
         counted == lapsed as f64,
         format!("{lapsed} claims lapsed, and {counted} are counted"),
     );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }

@@ -5,28 +5,27 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::job;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use super::{ONE, TWO, job};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, pick};
 
 const THROTTLE: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 2, period = '1s' }";
-const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
 const NONSENSE: &str = "ojs_throttle_upstream_nonsense_total";
 
 /// A worker hangs up while its FETCH waits: the job goes to the next one, at its time, once.
 pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
     let patient = format!("{THROTTLE}\n[fetch]\nmax_wait = '5s'");
-    let w = ctx.world().limits(&patient).start().await;
+    let w = ctx.limits(&patient).start().await;
     w.enqueue_all(3, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = one.get("mail", 1).await;
     let began = Instant::now();
     let gone = 50 + ctx.seed * 17;
     let hung = timeout(Duration::from_millis(gone), one.fetch(&["mail"], 1)).await;
-    let second = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let second = two.get("mail", 1).await;
     let waited = began.elapsed();
-    let third = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let third = two.get("mail", 1).await;
     for delivery in first.iter().chain(&second).chain(&third) {
         let whose = if delivery.worker == "one" { &one } else { &two };
         whose.ack(&delivery.job).await;
@@ -42,38 +41,33 @@ pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
         hung.is_ok() || waited < Duration::from_millis(510) + judge.jitter,
         format!("the next worker waited {waited:?}"),
     );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A worker hangs up while its claim is under way: what was claimed is held for the next one, who
 /// gets it at once.
 pub async fn hang_up_during_the_claim(ctx: Ctx) -> Judge {
-    let limits = if ctx.even() { CONCURRENCY } else { GATED };
-    let w = ctx.world().limits(limits).start().await;
+    let limits = if ctx.even() { TWO } else { GATED };
+    let w = ctx.limits(limits).start().await;
     w.enqueue_all(2, |_| job()).await;
     w.backend
         .next(Op::Fetch, 1, Fault::LateReply(Duration::from_millis(100)));
     // The instant of the reply itself is the hardest moment.
-    let gone = [40, 99, 100, 101][(ctx.seed / 2 % 4) as usize];
+    let gone = pick(ctx.seed / 2, &[40, 99, 100, 101]);
     let one = w.hands("one");
     let hung = timeout(Duration::from_millis(gone), one.fetch(&["mail"], 2)).await;
     w.pass(20).await;
     let began = Instant::now();
     let two = w.hands("two");
-    let mut got = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    let mut got = two.get("mail", 2).await;
     w.pass(300).await;
-    got.extend(two.fetch(&["mail"], 2).await.unwrap_or_default());
+    got.extend(two.get("mail", 2).await);
     let waited = began.elapsed();
     let in_time: Vec<_> = hung.iter().flatten().flatten().cloned().collect();
     let came = got.len() + in_time.len();
-    for delivery in got {
-        two.ack(&delivery.job).await;
-    }
-    for delivery in in_time {
-        one.ack(&delivery.job).await;
-    }
+    two.ack_all(got).await;
+    one.ack_all(in_time).await;
     // What was on its way at that very instant may be the dead worker's, until its visibility passes.
     let lost = came < 2;
     if lost {
@@ -105,19 +99,16 @@ pub async fn hang_up_where_jobs_bring_limits(ctx: Ctx) -> Judge {
         let _gone = timeout(patience, w.hands(name).fetch(&["mail"], 1)).await;
     }
     w.worker(Worker::js(1).queues(&["mail"]).runs(10..20));
-    let done = w.until_done(8).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "jobs were lost with the workers that hung up");
+    let mut judge = w.judge_when_done(8).await;
     judge.concurrency("own", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Workers hang up all the time: nothing is lost, no slot leaks, limits hold.
 pub async fn hang_ups_everywhere(ctx: Ctx) -> Judge {
-    let limits = format!("{CONCURRENCY}\nrate = {{ limit = 8, period = '1s' }}");
-    let w = ctx.world().limits(&limits).start().await;
+    let limits = format!("{TWO}\nrate = {{ limit = 8, period = '1s' }}");
+    let w = ctx.limits(&limits).start().await;
     w.backend
         .often(Op::Fetch, 0.5, Fault::LateReply(Duration::from_millis(7)));
     w.enqueue_all(40, |_| job()).await;
@@ -129,8 +120,16 @@ pub async fn hang_ups_everywhere(ctx: Ctx) -> Judge {
     judge
 }
 
-async fn settle_fault(ctx: Ctx, op: Op, fault: Fault) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+/// Now and then an ACK or a nack is not carried out, or not answered: its worker gets its answer all the same.
+pub async fn settling_fails(ctx: Ctx) -> Judge {
+    let (op, fault) = ctx.pick(&[
+        (Op::Ack, Fault::ReplyCut),
+        (Op::Ack, Fault::ReplyLost),
+        (Op::Ack, Fault::Refused),
+        (Op::Nack, Fault::ReplyLost),
+        (Op::Nack, Fault::Refused),
+    ]);
+    let w = ctx.limits(TWO).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
     w.enqueue_all(12, |_| job().option("retry", retry.clone()))
         .await;
@@ -149,33 +148,13 @@ async fn settle_fault(ctx: Ctx, op: Op, fault: Fault) -> Judge {
     judge
 }
 
-pub async fn ack_reply_lost(ctx: Ctx) -> Judge {
-    settle_fault(ctx, Op::Ack, Fault::ReplyLost).await
-}
-
-pub async fn ack_reply_cut(ctx: Ctx) -> Judge {
-    settle_fault(ctx, Op::Ack, Fault::ReplyCut).await
-}
-
-pub async fn ack_refused(ctx: Ctx) -> Judge {
-    settle_fault(ctx, Op::Ack, Fault::Refused).await
-}
-
-pub async fn nack_reply_lost(ctx: Ctx) -> Judge {
-    settle_fault(ctx, Op::Nack, Fault::ReplyLost).await
-}
-
-pub async fn nack_refused(ctx: Ctx) -> Judge {
-    settle_fault(ctx, Op::Nack, Fault::Refused).await
-}
-
 /// The answer to an ACK is lost on its way to the worker: the same request again gets it, and the
 /// backend sees one ACK.
 pub async fn ack_answer_lost_to_the_worker(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let got = one.get("mail", 2).await;
     let mut statuses = Vec::new();
     for delivery in &got {
         w.backend
@@ -187,13 +166,11 @@ pub async fn ack_answer_lost_to_the_worker(ctx: Ctx) -> Judge {
     }
     let again = one.ack(&got[0].job).await;
     let mut judge = w.judge().await;
-    judge.that(
-        statuses == [200, 200],
-        format!("the second requests got {statuses:?}"),
-    );
-    judge.that(
-        again == 409,
-        format!("an ACK of what was acknowledged and answered got {again}"),
+    judge.equal("the second requests got", statuses, [200, 200]);
+    judge.equal(
+        "an ACK of what was acknowledged and answered got",
+        again,
+        409,
     );
     judge.settled();
     judge
@@ -202,14 +179,14 @@ pub async fn ack_answer_lost_to_the_worker(ctx: Ctx) -> Judge {
 /// The answer to a nack is lost, and the next attempt fails in the same words: that is another nack, and
 /// the backend hears it.
 pub async fn nack_answer_lost_then_fails_alike(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
     w.enqueue(job().option("retry", retry)).await;
     let one = w.hands("one");
     let mut attempts = Vec::new();
     for hangs in [true, false] {
         w.pass(1_000).await;
-        let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+        let got = one.get("mail", 1).await;
         let Some(delivery) = got.first() else { break };
         attempts.push(delivery.shown["attempt"].clone());
         if hangs {
@@ -223,17 +200,14 @@ pub async fn nack_answer_lost_then_fails_alike(ctx: Ctx) -> Judge {
         }
     }
     w.pass(1_000).await;
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     for delivery in &got {
         attempts.push(delivery.shown["attempt"].clone());
         one.ack(&delivery.job).await;
     }
     let mut judge = w.judge().await;
     // Some backends count from 0.
-    judge.that(
-        attempts.len() == 3,
-        format!("the attempts were {attempts:?}"),
-    );
+    judge.equal("the attempts were", attempts.len(), 3);
     judge.settled();
     judge
 }
@@ -241,37 +215,34 @@ pub async fn nack_answer_lost_then_fails_alike(ctx: Ctx) -> Judge {
 /// The answer to a nack is lost on its way to us, and before we can look the job is out again: what ends is
 /// the claim that was nacked, not the new one, which keeps its slot.
 pub async fn nack_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
-    let limits = CONCURRENCY.replace('2', "1");
-    let w = ctx.world().limits(&limits).start().await;
+    let limits = ONE;
+    let w = ctx.limits(&limits).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
     w.enqueue(job().option("retry", retry)).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let first = got.first().map(|delivery| delivery.job.clone());
     w.backend.next(Op::Nack, 1, Fault::ReplyLost);
     let slow = Duration::from_millis(300 + ctx.seed * 150);
     w.backend.next(Op::Job, 1, Fault::Slow(slow));
     let (nacked, again) = tokio::join!(one.nack(first.as_deref().unwrap_or_default()), async {
         w.pass(200).await;
-        let again = two.fetch(&["mail"], 1).await.unwrap_or_default();
+        let again = two.get("mail", 1).await;
         w.enqueue(job()).await;
         again
     });
     // The first is out with its second worker, so the other one waits.
-    let early = one.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in &again {
-        two.ack(&delivery.job).await;
-    }
-    let other = one.fetch(&["mail"], 1).await.unwrap_or_default();
-    for delivery in early.iter().chain(&other) {
-        one.ack(&delivery.job).await;
-    }
+    let early = one.get("mail", 1).await;
+    two.ack_all(&again).await;
+    let other = one.get("mail", 1).await;
+    one.ack_all(early.iter().chain(&other)).await;
     let mut judge = w.judge().await;
     judge.that(nacked == 200, format!("the nack got {nacked}"));
     let came: Vec<_> = again.iter().map(|delivery| &delivery.job).collect();
-    judge.that(
-        came == first.iter().collect::<Vec<_>>(),
-        format!("the second worker got {came:?}"),
+    judge.equal(
+        "the second worker got",
+        came,
+        first.iter().collect::<Vec<_>>(),
     );
     judge.that(
         (early.len(), other.len()) == (0, 1),
@@ -283,16 +254,14 @@ pub async fn nack_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
 
 /// Nobody tries an ACK again, and the backend takes its time: the ACK has all of it.
 pub async fn ack_is_slow_and_not_tried_again(ctx: Ctx) -> Judge {
-    let limits = format!("{CONCURRENCY}\n[settle]\nretry_for = '0s'");
-    let w = ctx.world().limits(&limits).start().await;
+    let limits = format!("{TWO}\n[settle]\nretry_for = '0s'");
+    let w = ctx.limits(&limits).start().await;
     w.enqueue(job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let slow = Duration::from_millis(50 + ctx.seed * 400);
     w.backend.next(Op::Ack, 1, Fault::Slow(slow));
-    for delivery in &got {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&got).await;
     let seen = w.backend.seen();
     let acks = seen
         .iter()
@@ -307,10 +276,10 @@ pub async fn ack_is_slow_and_not_tried_again(ctx: Ctx) -> Judge {
 
 /// A success without a body was heard: the same request again is the backend's to judge.
 pub async fn ack_answered_without_a_body(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue(job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let id = got.first().map(|delivery| delivery.job.clone());
     let id = id.unwrap_or_default();
     let first = one.ack(&id).await;
@@ -328,10 +297,10 @@ pub async fn ack_answered_without_a_body(ctx: Ctx) -> Judge {
 
 /// The backend is away while jobs end: ACKs wait inside the sidecar, heartbeats are answered 200.
 pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue_all(6, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let got = one.get("mail", 2).await;
     w.backend.down();
     let ids: Vec<String> = got.iter().map(|delivery| delivery.job.clone()).collect();
     let beat = one.beat(&ids, ctx.even()).await;
@@ -340,26 +309,21 @@ pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
         w.backend.up().await;
     });
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(
-        beat == 200,
-        format!("a heartbeat without a backend got {beat}"),
-    );
+    let mut judge = w.judge_when_done(60).await;
+    judge.equal("a heartbeat without a backend got", beat, 200);
     judge.that((a, b) == (200, 200), format!("ACKs got {a} and {b}"));
     judge.concurrency("k:a", 2);
     judge.all_settles_ok(false);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Past `settle.retry_for` the worker is told, and the slot is not free before the job is.
 pub async fn backend_down_too_long(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue_all(4, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let got = one.get("mail", 2).await;
     let began = Instant::now();
     w.backend.down();
     let body = json!({ "job_id": got[0].job });
@@ -372,12 +336,8 @@ pub async fn backend_down_too_long(ctx: Ctx) -> Judge {
     w.pass(5_000).await;
     w.backend.up().await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
-    judge.that(
-        status == 502,
-        format!("an ACK that cannot be made got {status}"),
-    );
+    let mut judge = w.judge_when_done(120).await;
+    judge.equal("an ACK that cannot be made got", status, 502);
     judge.that(
         (9..=11).contains(&waited.as_secs()),
         format!("it was tried for {waited:?}"),
@@ -390,9 +350,8 @@ pub async fn backend_down_too_long(ctx: Ctx) -> Judge {
 /// Down for seconds now and then, during everything.
 pub async fn backend_restarts(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(&format!(
-            "{CONCURRENCY}\nthrottle = {{ limit = 10, period = '1s' }}"
+            "{TWO}\nthrottle = {{ limit = 10, period = '1s' }}"
         ))
         .start()
         .await;
@@ -404,22 +363,20 @@ pub async fn backend_restarts(ctx: Ctx) -> Judge {
             .down_for(Duration::from_millis(300 + ctx.seed * 111))
             .await;
     }
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
     judge.spacing("k:a", Duration::from_millis(100), 1);
     judge.all_settles_ok(false);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// The backend hands a held job out again, to us or to somebody else: each claim goes to one worker.
 pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     let ids = w.enqueue_all(4, |_| job()).await;
     let (one, two) = (w.hands("one").visibility(30_000), w.hands("two"));
-    let first = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let first = one.get("mail", 4).await;
     w.backend.take_back(&ids[2]).await;
     if ctx.even() {
         // Another worker gets it past the sidecar.
@@ -435,12 +392,9 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
         two.fetch(&["mail"], 4).await.ok();
     }
     w.pass(10).await;
-    for delivery in &first {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&first).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
     let runs = judge
         .records
@@ -453,17 +407,14 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
         runs == expected,
         format!("the job ran {runs} times through us, not {expected}"),
     );
-    judge.that(
-        judge.rows == (0, 0),
-        format!("rows are left: {:?}", judge.rows),
-    );
+    judge.equal("rows are left:", judge.rows, (0, 0));
     judge
 }
 
 /// What the backend says instead of jobs is passed on, and takes no slot.
 pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
-    let limits = if ctx.even() { CONCURRENCY } else { GATED };
-    let w = ctx.world().limits(limits).start().await;
+    let limits = if ctx.even() { TWO } else { GATED };
+    let w = ctx.limits(limits).start().await;
     w.enqueue_all(6, |_| job()).await;
     let one = w.hands("one");
     let mut statuses = Vec::new();
@@ -494,9 +445,7 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
     for text in ["{\"jobs\":[7,{}]}", "{\"jobs\":[{\"id\":7}]}"] {
         w.backend.next(Op::Fetch, 1, Fault::Says(text));
         // A reply full of jobs that are none is not the end of the queue: real ones may come after it.
-        for delivery in one.fetch(&["mail"], 2).await.unwrap_or_default() {
-            one.ack(&delivery.job).await;
-        }
+        one.ack_all(one.get("mail", 2).await).await;
     }
     let rows = w.rows().await;
     w.worker(Worker::js(5).queues(&["mail"]));
@@ -504,10 +453,7 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
     // By now all of it has come: real jobs that were held may have gone before the last.
     let counted = w.metric(NONSENSE).await - before;
     let mut judge = w.judge().await;
-    judge.that(
-        statuses[..3] == [500, 429, 404],
-        format!("statuses were {statuses:?}"),
-    );
+    judge.equal("statuses were", &statuses[..3], &[500, 429, 404]);
     judge.that(
         (502..=504).contains(&statuses[3]),
         format!("a cut FETCH got {}", statuses[3]),
@@ -517,15 +463,14 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
     judge.that(counted == 7.0, format!("{counted} were counted"));
     judge.that(rows == (0, 0), format!("rows after nonsense: {rows:?}"));
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A reply to FETCH is lost after the backend claimed: those jobs come again when their visibility has
 /// passed, and nothing else suffers.
 pub async fn fetch_reply_lost(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue_all(10, |_| job()).await;
     w.backend.next(
         Op::Fetch,
@@ -537,17 +482,15 @@ pub async fn fetch_reply_lost(ctx: Ctx) -> Judge {
         },
     );
     w.workers(2, Worker::js(3).queues(&["mail"]));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// An enqueue whose reply was lost is not sent again.
 pub async fn enqueue_reply_lost(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(CONCURRENCY).start().await;
+    let w = ctx.limits(TWO).start().await;
     let own = json!({ "key": "k:b", "concurrency": 1 });
     for (nth, fault) in [Fault::ReplyLost, Fault::ReplyCut, Fault::Refused]
         .into_iter()
@@ -575,10 +518,7 @@ pub async fn enqueue_reply_lost(ctx: Ctx) -> Judge {
 /// The network is slow and fails everywhere; everything still ends, once, within its limits.
 pub async fn everything_goes_wrong(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
-        .limits(&format!(
-            "{CONCURRENCY}\nrate = {{ limit = 20, period = '2s' }}"
-        ))
+        .limits(&format!("{TWO}\nrate = {{ limit = 20, period = '2s' }}"))
         .start()
         .await;
     let retry = json!({ "max_attempts": 20, "initial_interval": "PT0.2S" });
@@ -627,8 +567,8 @@ pub async fn everything_goes_wrong(ctx: Ctx) -> Judge {
 /// The backend keeps a FETCH longer than anyone waits: its worker is told, and what was claimed comes
 /// again when its visibility has passed.
 pub async fn fetch_hangs(ctx: Ctx) -> Judge {
-    let limits = if ctx.even() { CONCURRENCY } else { GATED };
-    let w = ctx.world().limits(limits).start().await;
+    let limits = if ctx.even() { TWO } else { GATED };
+    let w = ctx.limits(limits).start().await;
     w.enqueue_all(4, |_| job()).await;
     w.backend.next(
         Op::Fetch,
@@ -637,9 +577,7 @@ pub async fn fetch_hangs(ctx: Ctx) -> Judge {
     );
     let one = w.hands("one");
     let got = one.fetch(&["mail"], 2).await;
-    for delivery in got.iter().flatten() {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(got.iter().flatten()).await;
     w.workers(2, Worker::js(2).queues(&["mail"]));
     let mut judge = w.judge_when_done(90).await;
     judge.concurrency("k:a", 2);

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, pick};
 
 fn job() -> Job {
     crate::scenarios::job().label("k")
@@ -21,21 +20,19 @@ pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
     const LATE: Duration = Duration::from_millis(60);
     let (key, questions) = if ctx.even() { (KEYED, 1) } else { (GATED, 2) };
     let limits = format!("{key}concurrency = 5");
-    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let world = ctx.world().shared().limits(&limits);
     let w = world.start().await;
     w.enqueue_all(3, |_| job()).await;
     let hands = w.hands("one");
     // What is learnt once is learnt by the first.
-    let mut out = hands.fetch(&["mail"], 1).await.unwrap_or_default();
+    let mut out = hands.get("mail", 1).await;
     w.pass(5_000).await;
     w.first_way(|way| way.late(LATE));
     let begun = Instant::now();
-    out.extend(hands.fetch(&["mail"], 1).await.unwrap_or_default());
+    out.extend(hands.get("mail", 1).await);
     let took = begun.elapsed();
     w.first_way(Way::mend);
-    for delivery in &out {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(&out).await;
     w.worker(Worker::js(2).queues(&["mail"]));
     let mut judge = w.judge_when_done(30).await;
     judge.that(out.len() == 2, format!("{} came", out.len()));
@@ -43,8 +40,7 @@ pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
         took < questions * LATE + LATE / 2,
         format!("it took {took:?}"),
     );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -54,16 +50,14 @@ pub async fn throttle_is_used(ctx: Ctx) -> Judge {
         "{}throttle = {{ limit = 10, period = '1s' }}",
         if ctx.even() { KEYED } else { GATED }
     );
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     w.enqueue_all(320, |_| job()).await;
     w.workers(2, Worker::js(10).queues(&["mail"]).runs(50..200));
     w.workers(20, Worker::python(1).queues(&["mail"]).runs(50..200));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_millis(100), 1);
     judge.utilisation("k", 10.0, 3, 28, 0.97);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -72,15 +66,13 @@ pub async fn slow_throttle_is_used(ctx: Ctx) -> Judge {
     let limit = 2 + (ctx.seed / 2 % 3) as u32;
     let key = if ctx.even() { KEYED } else { GATED };
     let limits = format!("{key}throttle = {{ limit = {limit}, period = '1s' }}");
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     w.enqueue_all(14 * limit as usize, |_| job()).await;
     w.workers(5, Worker::python(1).queues(&["mail"]).runs(10..50));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_secs(1) / limit, 1);
     judge.utilisation("k", f64::from(limit), 2, 12, 0.9);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -90,30 +82,28 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
         "{}throttle = {{ limit = 500, period = '1s' }}",
         if ctx.even() { KEYED } else { GATED }
     );
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     w.enqueue_all(3_000, |_| job()).await;
     w.workers(2, Worker::js(50).queues(&["mail"]).runs(20..60));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_millis(2), 1);
     for second in 1..5 {
         judge.utilisation("k", 500.0, second, second + 1, 0.97);
     }
     judge.utilisation("k", 500.0, 1, 5, 0.97);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A worker that asks for more than may start is given what started, however long the backend takes to say that it
 /// has no more, or to give what nothing limits: a limit that counts starts is used all the same.
 pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
-    let key = ["key = 'k:{meta.tenant}'", ""][(ctx.seed % 2) as usize];
-    let word = ["rate", "throttle"][(ctx.seed / 2 % 2) as usize];
+    let key = ctx.pick(&["key = 'k:{meta.tenant}'", ""]);
+    let word = pick(ctx.seed / 2, &["rate", "throttle"]);
     let limits = format!(
         "[[policy]]\nname = 'k'\nmatch = {{ queue = 'mail' }}\n{key}\n{word} = {{ limit = 5, period = '1s' }}"
     );
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     let far = Duration::from_millis(7 + ctx.seed);
     w.backend.often(Op::Fetch, 1.0, Fault::LateReply(far));
     w.enqueue_all(60, |_| job()).await;
@@ -132,24 +122,20 @@ pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
     // Workers that are full of free jobs ask more seldom.
     let (to, used) = if is_full { (4, 0.3) } else { (9, 0.9) };
     judge.utilisation("k", 5.0, 1, to, used);
-    judge.that(
-        undone == 0.0,
-        format!("{undone} were taken back, as if the host was slow"),
-    );
-    judge.each_ran_once();
-    judge.settled();
+    judge.equal("were taken back, as if the host was slow", undone, 0.0);
+    judge.all_well();
     judge
 }
 
 /// A backend that is away costs a limit of starts nothing, as long as it gives a job out within the time of one start: a
 /// queue of which no more is claimed than may start is asked that much earlier.
 pub async fn far_backend(ctx: Ctx) -> Judge {
-    let limit = [20, 50, 500][(ctx.seed % 3) as usize];
+    let limit = ctx.pick(&[20, 50, 500]);
     let limits = format!("{GATED}throttle = {{ limit = {limit}, period = '1s' }}");
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     let far = match limit {
         20 => 5 + ctx.seed * 12 % 40,
-        _ => [0, 5, 20][(ctx.seed / 3 % 3) as usize],
+        _ => pick(ctx.seed / 3, &[0, 5, 20]),
     };
     let slow = Fault::Slow(Duration::from_millis(far));
     w.backend.often(Op::Fetch, 1.0, slow);
@@ -157,12 +143,10 @@ pub async fn far_backend(ctx: Ctx) -> Judge {
     w.enqueue_all((limit * seconds) as usize, |_| job()).await;
     let slots = (limit / 2).min(100) as usize;
     w.workers(2, Worker::js(slots).queues(&["mail"]).runs(20..60));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_secs(1) / limit, 1);
     judge.utilisation("k", f64::from(limit), 1, u64::from(seconds) - 1, 0.97);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -170,7 +154,7 @@ pub async fn far_backend(ctx: Ctx) -> Judge {
 /// has started does not wait for what may start next.
 pub async fn slow_backend(ctx: Ctx) -> Judge {
     let limits = format!("{GATED}throttle = {{ limit = 20, period = '1s' }}");
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     let once = ctx.even();
     let (first, far, used) = match once {
         true => (400, 3, 0.97),
@@ -187,34 +171,26 @@ pub async fn slow_backend(ctx: Ctx) -> Judge {
     judge.spacing("k", Duration::from_millis(50), 1);
     judge.utilisation("k", 20.0, 1, 10, used);
     judge.that(undone == 0.0, format!("{undone} were taken back"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A slot that is freed while a worker waits is filled within 20 ms.
 pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = one.get("mail", 1).await;
     let asking = {
         let two = two.clone();
-        tokio::spawn(async move {
-            (
-                two.fetch(&["mail"], 1).await.unwrap_or_default(),
-                Instant::now(),
-            )
-        })
+        tokio::spawn(async move { (two.get("mail", 1).await, Instant::now()) })
     };
     w.pass(50 + ctx.seed * 20).await;
     one.ack(&first[0].job).await;
     let freed = Instant::now();
     let (second, at) = asking.await.expect("no panic");
-    for delivery in &second {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(&second).await;
     let mut judge = w.judge().await;
     judge.concurrency("k", 1);
     judge.that(second.len() == 1, "the waiting worker got nothing");
@@ -231,10 +207,10 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
 /// nothing limits: the backend is asked again while it waits.
 pub async fn free_comes_while_waiting(ctx: Ctx) -> Judge {
     let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = one.get("mail", 1).await;
     let asked = Instant::now();
     let (second, ()) = tokio::join!(two.fetch(&["mail", "free"], 1), async {
         w.pass(30).await;
@@ -242,9 +218,7 @@ pub async fn free_comes_while_waiting(ctx: Ctx) -> Judge {
     });
     let took = asked.elapsed();
     let second = second.unwrap_or_default();
-    for delivery in second.iter().chain(&first) {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(second.iter().chain(&first)).await;
     let mut judge = w.judge().await;
     judge.that(second.len() == 1, "the free job did not come");
     judge.soon(
@@ -264,7 +238,7 @@ pub async fn free_beside_limited(ctx: Ctx) -> Judge {
         "[[policy]]\nname = 'p'\n{}\nconcurrency = 1",
         limited[(ctx.seed % 2) as usize]
     );
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     w.enqueue_all(30, |_| job()).await;
     w.workers(2, Worker::js(4).queues(&["mail", "free"]).runs(900..1_100));
     w.workers(2, Worker::js(4).queues(&["free", "mail"]).runs(900..1_100));
@@ -272,8 +246,7 @@ pub async fn free_beside_limited(ctx: Ctx) -> Judge {
         w.enqueue(Job::new("a.b").queue("free")).await;
         w.pass(400).await;
     }
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k", 1);
     for produced in judge
         .records
@@ -295,15 +268,13 @@ pub async fn free_beside_limited(ctx: Ctx) -> Judge {
             format!("a free job waited {waited:?}"),
         );
     }
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Many keys at once: each has its own limit, and no key waits for another.
 pub async fn many_keys(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(&format!(
             "{KEYED}concurrency = 1\nthrottle = {{ limit = 4, period = '1s' }}"
         ))
@@ -319,22 +290,18 @@ pub async fn many_keys(ctx: Ctx) -> Judge {
     })
     .await;
     w.workers(4, Worker::js(10).queues(&["mail"]).runs(50..150));
-    let done = w.until_done(15).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "8 keys of 20 jobs at 4/s each took more than 15 s");
+    let mut judge = w.judge_when_done(15).await;
     for tenant in names {
         judge.spacing(&format!("k:{tenant}"), Duration::from_millis(250), 1);
         judge.concurrency(&format!("k:{tenant}"), 1);
     }
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Jobs that come one by one to waiting workers start at once while the limit allows it.
 pub async fn trickle(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(&format!(
             "{KEYED}concurrency = 5\nrate = {{ limit = 50, period = '1s' }}"
         ))
@@ -345,11 +312,9 @@ pub async fn trickle(ctx: Ctx) -> Judge {
         w.enqueue(job()).await;
         w.pass(20 + (nth * 37 + ctx.seed * 13) % 150).await;
     }
-    w.until_done(20).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(20).await;
     judge.concurrency("k", 5);
     judge.rate("k", 50, Duration::from_secs(1));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }

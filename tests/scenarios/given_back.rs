@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
+use super::ONE;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 /// So many jobs that the backend takes much longer to take all of them back than their claims last: the others
@@ -26,11 +26,9 @@ pub async fn slowly(ctx: Ctx) -> Judge {
     w.enqueue_all(300, job).await;
     let first = w.hands("first").visibility(5_000);
     // It looks far past those that may not start.
-    let out = first.fetch(&["mail"], 40).await.unwrap_or_default();
+    let out = first.get("mail", 40).await;
     let held = w.active("mail").await;
-    for delivery in &out {
-        first.ack(&delivery.job).await;
-    }
+    first.ack_all(&out).await;
     let slow = match ctx.seed % 4 {
         // As good as hung.
         0 => Fault::Slow(Duration::from_secs(20)),
@@ -44,8 +42,7 @@ pub async fn slowly(ctx: Ctx) -> Judge {
             .runs(5_000..12_000)
             .visibility(30_000),
     );
-    w.until_done(400).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(400).await;
     judge.that(held > 250, format!("only {held} jobs were claimed"));
     let ended = |kind| {
         let all = judge.claims.iter();
@@ -57,9 +54,10 @@ pub async fn slowly(ctx: Ctx) -> Judge {
     let lapsed = ended(EventKind::Expired).count();
     let hung = ctx.seed.is_multiple_of(4);
     judge.that(back > 0 || hung, "nothing was given back");
-    judge.that(
-        with_a_worker == 0,
-        format!("{with_a_worker} jobs were given back while a worker had them"),
+    judge.equal(
+        "jobs were given back while a worker had them",
+        with_a_worker,
+        0,
     );
     judge.that(
         lapsed == 0 || hung,
@@ -68,12 +66,9 @@ pub async fn slowly(ctx: Ctx) -> Judge {
     for key in keys {
         judge.concurrency(&key, 3);
     }
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
-
-const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
 
 fn job() -> Job {
     let job = Job::new("a.b").queue("mail").label("k:a");
@@ -91,7 +86,7 @@ pub async fn unheard(ctx: Ctx) -> Judge {
     let w = world.settings("[hold]\nidle = '1s'").start().await;
     let ids = w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let out = one.get("mail", 2).await;
     let held = ids.iter().find(|id| out.iter().all(|one| one.job != **id));
     let held = held.cloned().unwrap_or_default();
     let lost = match ctx.seed / 2 % 2 {
@@ -106,12 +101,10 @@ pub async fn unheard(ctx: Ctx) -> Judge {
         let path = "/ojs/v1/workers/fetch";
         elsewhere = w.backend.direct("POST", path, &asks).await;
     }
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     let mut twice = 0;
     for _ in 0..5 {
-        twice += one.fetch(&["mail"], 2).await.map_or(0, |got| got.len());
+        twice += one.get("mail", 2).await.len();
         w.pass(700).await;
     }
     let done = json!({ "job_id": held, "worker_id": "direct" });
@@ -131,19 +124,15 @@ pub async fn in_doubt(ctx: Ctx) -> Judge {
     let w = world.settings("[hold]\nidle = '1s'").start().await;
     w.enqueue_all(5, |_| job()).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 5).await.unwrap_or_default();
+    let out = one.get("mail", 5).await;
     w.backend.often(Op::Nack, 1.0, Fault::ReplyLost);
     w.pass(3_000 + ctx.seed * 200).await;
     let left = w.active("mail").await;
     w.backend.mend();
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     w.worker(Worker::js(2).queues(&["mail"]).runs(50..100));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(left == 4, format!("{left} are claimed still"));
-    judge.that(done, "not all were done");
     judge.concurrency("k:a", 1);
     judge.settled();
     judge
@@ -151,25 +140,20 @@ pub async fn in_doubt(ctx: Ctx) -> Judge {
 
 /// Giving back fails while a sidecar is alone; then comes another, with the only worker: it has what is held.
 pub async fn in_vain(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share).limits(ONE);
+    let world = ctx.world().shared().limits(ONE);
     let w = world.settings("[hold]\nidle = '1s'").start().await;
     w.enqueue_all(4, |_| job()).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out = one.get("mail", 4).await;
     w.backend.often(Op::Nack, 1.0, Fault::Status(503));
     w.pass(2_000 + ctx.seed * 131).await;
     let other = w.sibling().await;
     w.pass(3_000).await;
     w.backend.mend();
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(50..100));
-    let done = w.until_done(20).await;
-    let mut judge = w.judge().await;
-    judge.that(done, "what is held here is out of the other's reach");
+    let mut judge = w.judge_when_done(20).await;
     judge.concurrency("k:a", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }

@@ -4,41 +4,21 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::job;
+use super::{ONE, TWO, backends, job};
 use crate::harness::judge::Claim;
 use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
-
-const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
-
-/// What a GET shows of a job, with or without `job` around it.
-async fn shown(w: &World, id: &str) -> Value {
-    let whole = w.get(&format!("/ojs/v1/jobs/{id}")).await;
-    if whole["job"].is_object() {
-        whole["job"].clone()
-    } else {
-        whole
-    }
-}
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 /// A held job is available, with the attempt it had before, in GET, in lists and in numbers.
 pub async fn seen_as_available(ctx: Ctx) -> Judge {
-    let lax = [
-        Lax::spec(),
-        Lax::redis(),
-        Lax::postgres(),
-        Lax::lite(),
-        Lax::amqp(),
-    ][(ctx.seed % 5) as usize]
-        .clone();
+    let lax = ctx.pick(&backends());
     let w = ctx.world().lax(lax).limits(ONE).start().await;
     w.enqueue_all(3, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let got = one.get("mail", 3).await;
     let ids: Vec<String> = w
         .ledger
         .open()
@@ -48,18 +28,14 @@ pub async fn seen_as_available(ctx: Ctx) -> Judge {
         .collect();
     let mut looked = Vec::new();
     for id in ids.iter().filter(|id| got.iter().all(|d| d.job != **id)) {
-        looked.push(shown(&w, id).await);
+        looked.push(w.job(id).await);
     }
     let stats = w.get("/ojs/v1/queues/mail/stats").await;
-    let out = shown(&w, &got[0].job).await;
+    let out = w.job(&got[0].job).await;
     one.ack(&got[0].job).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
-    judge.that(
-        looked.len() == 2,
-        format!("{} jobs are not out", looked.len()),
-    );
+    let mut judge = w.judge_when_done(60).await;
+    judge.equal("jobs are not out", looked.len(), 2);
     for job in looked {
         judge.that(
             job["state"] == "available" && job["attempt"] == 0,
@@ -70,10 +46,7 @@ pub async fn seen_as_available(ctx: Ctx) -> Judge {
             format!("a held job shows {job}"),
         );
     }
-    judge.that(
-        out["state"] == "active",
-        format!("the one that is out shows {out}"),
-    );
+    judge.equal("the one that is out shows", &out["state"], "active");
     let queue = if stats["queue"].is_object() {
         &stats["queue"]
     } else {
@@ -83,8 +56,7 @@ pub async fn seen_as_available(ctx: Ctx) -> Judge {
         queue["available"] == 2 && queue["active"] == 1,
         format!("stats say {stats}"),
     );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -95,20 +67,20 @@ pub async fn settled_by_who_had_it(ctx: Ctx) -> Judge {
         |most| format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.n}}'\nconcurrency = {most}\n");
     let world = ctx.world().lax(Lax::spec()).limits(&limits(1));
     let world = match ctx.even() {
-        true => world.shared(OnStoreError::Share),
+        true => world.shared(),
         false => world,
     };
     let w = world.start().await;
     let (one, two) = (w.hands("one").visibility(5_000), w.hands("two"));
     w.enqueue(job().meta("n", json!(1))).await;
-    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let out = one.get("mail", 1).await;
     w.reload(&limits(0));
     w.pass(8_000).await;
-    let early = two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    let early = two.get("mail", 1).await.len();
     let held = w.rows().await.0;
     let acked = one.ack(&out[0].job).await;
     w.reload(&limits(1));
-    let late = two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    let late = two.get("mail", 1).await.len();
     let mut judge = w.judge().await;
     judge.that(held == 1, format!("{held} jobs were held"));
     judge.that(acked == 200, format!("the ACK got {acked}"));
@@ -120,10 +92,10 @@ pub async fn settled_by_who_had_it(ctx: Ctx) -> Judge {
 
 /// Cancel, while it is held: it never runs, whenever the slot is freed.
 pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(ONE).start().await;
+    let w = ctx.limits(ONE).start().await;
     let ids = w.enqueue_all(3, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let got = one.get("mail", 3).await;
     let freed = async {
         w.pass(ctx.seed % 3).await;
         one.ack(&got[0].job).await;
@@ -138,12 +110,9 @@ pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
     };
     let two = w.hands("two");
     let (rest, (), status) = tokio::join!(two.fetch(&["mail"], 3), freed, cancelled);
-    for delivery in rest.unwrap_or_default() {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(rest.unwrap_or_default()).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k:a", 1);
     let ran = judge.records.deliveries.iter().any(|d| d.job == ids[1]);
     let cancel = judge
@@ -161,19 +130,16 @@ pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
     });
     judge.that(!late, "a cancelled job was handed out");
     judge.that(cancel || ran, "it neither ran nor was cancelled");
-    judge.that(
-        judge.rows == (0, 0),
-        format!("rows are left: {:?}", judge.rows),
-    );
+    judge.equal("rows are left:", judge.rows, (0, 0));
     judge
 }
 
 /// A paused queue's held jobs stay; resumed, they go on, and a waiting worker gets them.
 pub async fn paused_and_resumed(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(ONE).start().await;
+    let w = ctx.limits(ONE).start().await;
     w.enqueue_all(3, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let got = one.get("mail", 3).await;
     let client = w.client();
     client
         .post("/ojs/v1/queues/mail/pause", &json!({}))
@@ -181,26 +147,19 @@ pub async fn paused_and_resumed(ctx: Ctx) -> Judge {
         .ok();
     one.ack(&got[0].job).await;
     w.pass(ctx.seed * 100).await;
-    let while_paused = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let while_paused = one.get("mail", 3).await;
     client
         .post("/ojs/v1/queues/mail/resume", &json!({}))
         .await
         .ok();
-    let after = one.fetch(&["mail"], 3).await.unwrap_or_default();
-    for delivery in while_paused.iter().chain(&after) {
-        one.ack(&delivery.job).await;
-    }
+    let after = one.get("mail", 3).await;
+    one.ack_all(while_paused.iter().chain(&after)).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(while_paused.is_empty(), "a job of a paused queue started");
-    judge.that(
-        after.len() == 1,
-        format!("{} jobs started after resume", after.len()),
-    );
+    judge.equal("jobs started after resume", after.len(), 1);
     judge.concurrency("k:a", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -220,7 +179,7 @@ fn under(mut hands: Hands, headers: Headers) -> Hands {
 pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
     let limits =
         "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 5, period = '1s' }";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let (login, tenant) = ("authorization", "x-ojs-tenant");
     let scopes: [Headers; 6] = [
         &[(login, "Bearer one")],
@@ -233,9 +192,7 @@ pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
     for headers in scopes {
         w.enqueue_all(6, |_| job()).await;
         let hands = under(w.hands("first"), headers);
-        for delivery in hands.fetch(&["mail"], 6).await.unwrap_or_default() {
-            hands.ack(&delivery.job).await;
-        }
+        hands.ack_all(hands.get("mail", 6).await).await;
     }
     w.enqueue_all(20, |_| job()).await;
     for headers in scopes {
@@ -245,8 +202,7 @@ pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
         }
         w.worker(worker);
     }
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     let waited = |claim: &&Claim| {
         let mut got = claim.delivered.iter();
         got.any(|&nth| judge.records.deliveries[nth].at > claim.at)
@@ -261,8 +217,7 @@ pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
         format!("only {scopes:?} held jobs"),
     );
     judge.spacing("k:a", Duration::from_millis(200), 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -270,7 +225,6 @@ pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
 /// and often it asks.
 pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(ONE)
         .settings("[hold]\nidle = '1m'")
         .start()
@@ -286,17 +240,15 @@ pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
         _ => (&both[..1], &[]),
     };
     let (one, two) = (under(w.hands("one"), own), under(w.hands("two"), other));
-    let got = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let got = one.get("mail", 2).await;
     one.ack(&got[0].job).await;
-    let mut foreign = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    let mut foreign = two.get("mail", 2).await;
     for _ in 0..5 {
         w.pass(ctx.seed * 50).await;
-        foreign.extend(two.fetch(&["mail"], 2).await.unwrap_or_default());
+        foreign.extend(two.get("mail", 2).await);
     }
-    let own = one.fetch(&["mail"], 2).await.unwrap_or_default();
-    for delivery in foreign.iter().chain(&own) {
-        one.ack(&delivery.job).await;
-    }
+    let own = one.get("mail", 2).await;
+    one.ack_all(foreign.iter().chain(&own)).await;
     let mut judge = w.judge().await;
     judge.that(foreign.is_empty(), "a held job crossed scopes");
     judge.that(own.len() == 1, format!("its own scope got {}", own.len()));
@@ -315,7 +267,7 @@ pub async fn given_back_when_idle(ctx: Ctx) -> Judge {
     let w = ctx.world().lax(lax).limits(ONE).start().await;
     w.enqueue_all(5, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 5).await.unwrap_or_default();
+    let got = one.get("mail", 5).await;
     let held = w.rows().await.0;
     w.pass(9_000).await;
     let before = w.active("mail").await;
@@ -323,8 +275,7 @@ pub async fn given_back_when_idle(ctx: Ctx) -> Judge {
     let after = w.active("mail").await;
     one.ack(&got[0].job).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(
         before == 5,
         format!("{before} were active before (held rows: {held})"),
@@ -332,25 +283,23 @@ pub async fn given_back_when_idle(ctx: Ctx) -> Judge {
     judge.that(after == 1, format!("{after} are active after hold.idle"));
     let attempts = judge.records.deliveries.iter().all(|d| d.attempt == 0);
     judge.that(attempts, "giving back cost an attempt");
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Where requeue costs something, a held job is kept, by heartbeats, however long nobody asks.
 pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
-    let lax = [Lax::spec(), Lax::lite(), Lax::amqp()][(ctx.seed % 3) as usize].clone();
+    let lax = ctx.pick(&[Lax::spec(), Lax::lite(), Lax::amqp()]);
     let limits =
         "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nrate = { limit = 1, period = '2m' }";
     let w = ctx.world().lax(lax).limits(limits).start().await;
     w.enqueue_all(3, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let got = one.get("mail", 3).await;
     one.ack(&got[0].job).await;
     w.pass(110_000).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(400).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(400).await;
     let back = judge
         .events
         .iter()
@@ -358,18 +307,14 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
         .count();
     judge.that(back == 0, format!("{back} claims were given back or lost"));
     judge.rate("k:a", 1, Duration::from_secs(120));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// No claim has lapsed, and each job ran once.
-fn all_kept(judge: &mut Judge, done: bool) {
-    judge.that(done, "not all were done");
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.each_ran_once();
-    judge.settled();
+fn all_kept(judge: &mut Judge) {
+    judge.none_lapsed();
+    judge.all_well();
 }
 
 /// A backend that takes seconds for each question costs no held job its claim: neither where each scope has a
@@ -390,7 +335,7 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
         .await;
     w.enqueue_all(1, |_| job()).await;
     let one = w.hands("one").visibility(600_000);
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     for scope in scopes {
         w.enqueue_all(12 / scopes.len(), |_| job()).await;
         let of_scope = w.hands_with("of scope", "authorization", scope);
@@ -410,11 +355,10 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
         let worker = Worker::js(2).queues(&["mail"]).runs(50..200);
         w.worker(worker.header("authorization", scope));
     }
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(claimed == 13, format!("{claimed} were claimed"));
     judge.that(kept == 13, format!("{kept} are claimed after a while"));
-    all_kept(&mut judge, done);
+    all_kept(&mut judge);
     judge
 }
 
@@ -424,11 +368,11 @@ pub async fn kept_though_heartbeats_hang(ctx: Ctx) -> Judge {
         "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r",
         "s", "t", "u", "v", "w", "x",
     ];
-    let world = ctx.world().limits(ONE);
+    let world = ctx.limits(ONE);
     let w = world.settings("[hold]\nidle = '1h'").start().await;
     w.enqueue_all(1, |_| job()).await;
     let one = w.hands("one").visibility(600_000);
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     for scope in SCOPES {
         w.enqueue_all(1, |_| job()).await;
         let of_scope = w.hands_with("of scope", "authorization", scope);
@@ -436,7 +380,7 @@ pub async fn kept_though_heartbeats_hang(ctx: Ctx) -> Judge {
     }
     let claimed = w.active("mail").await;
     let hangs = Fault::Slow(Duration::from_secs(600));
-    let hung = [1, 16][(ctx.seed % 2) as usize];
+    let hung = ctx.pick(&[1, 16]);
     w.backend.next(Op::Heartbeat, hung, hangs);
     w.pass(60_000 + ctx.seed * 170).await;
     let kept = w.active("mail").await;
@@ -445,11 +389,10 @@ pub async fn kept_though_heartbeats_hang(ctx: Ctx) -> Judge {
         let worker = Worker::js(1).queues(&["mail"]).runs(50..200);
         w.worker(worker.header("authorization", scope));
     }
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(claimed == 25, format!("{claimed} were claimed"));
     judge.that(kept == 25, format!("{kept} are claimed after a while"));
-    all_kept(&mut judge, done);
+    all_kept(&mut judge);
     judge
 }
 
@@ -464,7 +407,7 @@ pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
         .await;
     w.enqueue_all(1, |_| job()).await;
     let one = w.hands("one").visibility(600_000);
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     w.enqueue_all(150, |_| job()).await;
     let two = w.hands("two").visibility(4_000);
     drop(two.fetch(&["mail"], 150).await);
@@ -476,14 +419,13 @@ pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
     let kept = w.active("mail").await;
     one.ack(&got[0].job).await;
     w.worker(Worker::js(5).queues(&["mail"]).runs(5..20));
-    let done = w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.that(claimed > 120, format!("{claimed} were claimed"));
     judge.that(
         kept == claimed,
         format!("{kept} of {claimed} are claimed after a while"),
     );
-    all_kept(&mut judge, done);
+    all_kept(&mut judge);
     judge
 }
 
@@ -494,7 +436,7 @@ pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
         [[policy]]\nname = 'both'\nmatch = { type = 'both.*' }\nkey = 'both:{meta.tenant}'\nconcurrency = 1\nrate = { limit = 1, period = '1h' }\n\
         [[queue]]\nname = 'one'\nconcurrency = 1\n\
         [[queue]]\nname = 'two'\nconcurrency = 1\nrate = { limit = 1, period = '1h' }";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let one = w.hands("one");
     let mut waits = Vec::new();
     let mut look = async |queues: &'static [&'static str], name: &'static str, reason: bool| {
@@ -546,23 +488,20 @@ pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
 
 /// Cancelling a job that is out with a worker frees its slot at once, and once.
 pub async fn cancel_frees_the_slot(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(ONE).start().await;
+    let w = ctx.limits(ONE).start().await;
     let ids = w.enqueue_all(3, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let first = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = one.get("mail", 1).await;
     w.pass(10).await;
     let path = format!("/ojs/v1/jobs/{}", ids[0]);
     w.client().call("DELETE", &path, "".into()).await.ok();
-    let second = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    let second = two.get("mail", 2).await;
     let late = one.ack(&ids[0]).await;
     w.pass(10).await;
-    let third = two.fetch(&["mail"], 2).await.unwrap_or_default();
-    for delivery in second.iter().chain(&third) {
-        two.ack(&delivery.job).await;
-    }
+    let third = two.get("mail", 2).await;
+    two.ack_all(second.iter().chain(&third)).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(
         first.len() == 1 && second.len() == 1,
         format!("{} and {} started", first.len(), second.len()),
@@ -579,14 +518,7 @@ pub async fn cancel_frees_the_slot(ctx: Ctx) -> Judge {
 
 /// Held far longer than the short visibility of their claims: heartbeats keep them, each runs once.
 pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
-    let lax = [
-        Lax::spec(),
-        Lax::redis(),
-        Lax::postgres(),
-        Lax::amqp(),
-        Lax::lite(),
-    ][(ctx.seed % 5) as usize]
-        .clone();
+    let lax = ctx.pick(&backends());
     let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { interval = '4s' }";
     let w = ctx.world().lax(lax).limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
@@ -597,8 +529,7 @@ pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
             .runs(100..900)
             .visibility(2_500),
     );
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.spacing("k:a", Duration::from_secs(4), 1);
     judge.each_ran_once();
     judge.all_settles_ok(false);
@@ -615,38 +546,37 @@ pub async fn held_past_an_unsaid_visibility(ctx: Ctx) -> Judge {
     let w = ctx.world().lax(lax).limits(ONE).start().await;
     let ids = w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one");
-    let first = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let first = one.get("mail", 2).await;
     // Nobody asks for jobs meanwhile.
     for _ in 0..12 {
         w.pass(1_000).await;
         one.beat(&[ids[0].clone()], true).await;
     }
     one.ack(&ids[0]).await;
-    let second = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let second = one.get("mail", 2).await;
     one.ack(&ids[1]).await;
     let mut judge = w.judge().await;
     judge.that(first.len() == 1, format!("{} went first", first.len()));
     judge.that(second.len() == 1, format!("{} went then", second.len()));
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.none_lapsed();
     judge.settled();
     judge
 }
 
 /// However long a job was held and however short its visibility is, its worker has nearly all of it.
 pub async fn goes_out_with_its_whole_visibility(ctx: Ctx) -> Judge {
-    let visibility = [600, 1_000, 1_500, 2_000, 3_000, 9_000][(ctx.seed % 6) as usize];
-    let w = ctx.world().limits(ONE).start().await;
+    let visibility = ctx.pick(&[600, 1_000, 1_500, 2_000, 3_000, 9_000]);
+    let w = ctx.limits(ONE).start().await;
     let ids = w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one").visibility(visibility);
-    let first = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let first = one.get("mail", 2).await;
     let held_until = Instant::now() + Duration::from_millis(1_100 + ctx.seed * 170);
     while Instant::now() < held_until {
         w.pass(visibility / 4).await;
         one.beat(&[ids[0].clone()], false).await;
     }
     one.ack(&ids[0]).await;
-    let second = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let second = one.get("mail", 2).await;
     let given = Instant::now();
     let path = format!("/ojs/v1/jobs/{}", ids[1]);
     let is_out = async || {
@@ -671,9 +601,8 @@ pub async fn goes_out_with_its_whole_visibility(ctx: Ctx) -> Judge {
 
 /// Large jobs: the hold keeps within its bytes, and all run.
 pub async fn within_its_bytes(ctx: Ctx) -> Judge {
-    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
+    let limits = TWO;
     let w = ctx
-        .world()
         .limits(limits)
         .settings("[hold]\nmax = 1000\nmax_bytes = '1MiB'")
         .start()
@@ -691,8 +620,7 @@ pub async fn within_its_bytes(ctx: Ctx) -> Judge {
     // The bound is looked at before a claim, which may bring several jobs.
     judge.that(most <= 16 + 6, format!("{most} jobs of 64 KiB were held"));
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -701,24 +629,24 @@ pub async fn tenant_goes_with_the_job(ctx: Ctx) -> Judge {
     const TENANT: &str = "[[policy]]\nname = 'p'\nkey = 'crm:{tenant}'\nconcurrency = 1\n";
     let world = ctx.world().server("trust_tenant_header = true");
     let world = world.limits(TENANT).settings("[hold]\nidle = '1s'");
-    let w = world.shared(OnStoreError::Share).start().await;
+    let w = world.shared().start().await;
     let other = w.sibling().await;
     w.pass(1_500).await;
     w.enqueue_all(4, |_| job()).await;
     let one = w.hands_with("one", "x-ojs-tenant", "acme");
-    let out = one.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out = one.get("mail", 4).await;
     let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
     let two = w.hands_of_with("two", &other, "x-ojs-tenant", "acme");
     let mut more = 0;
     for _ in 0..10 {
         one.beat(&out, ctx.even()).await;
         w.pass(1_500 + ctx.seed * 100).await;
-        more += two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+        more += two.get("mail", 1).await.len();
     }
     for id in &out {
         one.ack(id).await;
     }
-    let next = two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+    let next = two.get("mail", 1).await.len();
     let mut judge = w.judge().await;
     judge.that(out.len() == 1, format!("{} are out", out.len()));
     judge.that(more == 0, format!("{more} started beside one of one"));

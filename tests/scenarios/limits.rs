@@ -1,4 +1,4 @@
-//! Each limit alone, with a key that is known before the claim (gated: what may not start is not
+//! Each limit alone and beside others, with a key that is known before the claim (gated: what may not start is not
 //! claimed) and one that is not (held), and as a job's own policy.
 
 use std::collections::HashMap;
@@ -7,83 +7,148 @@ use std::time::Duration;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
+use super::backends;
 use crate::harness::{Ctx, Job, Judge, Worker, World};
 
 /// Jobs of one key, workers of two kinds.
 async fn flow(w: &World, jobs: usize, label: &str) {
-    w.enqueue_all(jobs, |_| {
-        Job::new("email.send")
-            .queue("mail")
-            .meta("tenant", json!("a"))
-            .label(label)
-    })
-    .await;
+    w.enqueue_all(jobs, |_| mail().label(label)).await;
     w.workers(2, Worker::js(5).queues(&["mail"]).runs(50..400));
     w.workers(2, Worker::python(3).queues(&["mail"]).runs(50..400));
     w.until_done(120).await;
 }
 
+fn mail() -> Job {
+    let job = Job::new("email.send").queue("mail");
+    job.meta("tenant", json!("a"))
+}
+
 const GATED: &str = "[[policy]]\nname = 'k'\nmatch = { queue = 'mail' }\n";
 const HELD: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nmatch = { type = 'email.*' }\n";
+const QUEUE: &str = "[[queue]]\nname = 'mail'\n";
 
-pub async fn concurrency_gated(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!("{GATED}concurrency = 3"))
-        .start()
-        .await;
-    flow(&w, 24, "k").await;
+/// What the judge checks of a key: slots; starts in so many milliseconds; milliseconds between starts, and the burst.
+#[derive(Clone, Copy)]
+enum Check {
+    Slots(i64),
+    Rate(usize, u64),
+    Spacing(u64, u32),
+}
+
+use Check::{Rate, Slots, Spacing};
+
+impl Check {
+    fn look(self, judge: &mut Judge, key: &str) {
+        match self {
+            Slots(slots) => judge.concurrency(key, slots),
+            Rate(starts, ms) => judge.rate(key, starts, Duration::from_millis(ms)),
+            Spacing(ms, burst) => judge.spacing(key, Duration::from_millis(ms), burst),
+        }
+    }
+}
+
+/// Whose limit, its key, how many jobs, the limit, and what it promises.
+type Case = (
+    &'static str,
+    &'static str,
+    usize,
+    &'static str,
+    &'static [Check],
+);
+
+const SLOTS: &str = "concurrency = 3";
+const STARTS: &str = "rate = { limit = 7, period = '2s' }";
+const SPACED: &str = "throttle = { limit = 10, period = '1s' }";
+
+const CASES: [Case; 10] = [
+    (GATED, "k", 24, SLOTS, &[Slots(3)]),
+    (HELD, "k:a", 24, SLOTS, &[Slots(3)]),
+    (GATED, "k", 30, STARTS, &[Rate(7, 2_000)]),
+    (HELD, "k:a", 30, STARTS, &[Rate(7, 2_000)]),
+    (GATED, "k", 20, SPACED, &[Spacing(100, 1)]),
+    (HELD, "k:a", 20, SPACED, &[Spacing(100, 1)]),
+    (
+        HELD,
+        "k:a",
+        30,
+        "concurrency = 2\nrate = { limit = 5, period = '1s' }",
+        &[Slots(2), Rate(5, 1_000)],
+    ),
+    (
+        HELD,
+        "k:a",
+        30,
+        "rate = { limit = 8, period = '2s' }\nthrottle = { limit = 10, period = '1s' }",
+        &[Rate(8, 2_000), Spacing(100, 1)],
+    ),
+    (
+        GATED,
+        "k",
+        40,
+        "concurrency = 3\nrate = { limit = 20, period = '3s' }\nthrottle = { limit = 10, period = '1s', burst = 3 }",
+        &[Slots(3), Rate(20, 3_000), Spacing(100, 3)],
+    ),
+    (
+        QUEUE,
+        "q",
+        30,
+        "concurrency = 3\nrate = { limit = 12, period = '2s' }",
+        &[Slots(3), Rate(12, 2_000)],
+    ),
+];
+
+pub async fn alone_and_together(ctx: Ctx) -> Judge {
+    let (whose, key, jobs, limit, checks) = ctx.pick(&CASES);
+    let w = ctx.limits(&format!("{whose}{limit}")).start().await;
+    flow(&w, jobs, key).await;
     let mut judge = w.judge().await;
-    judge.concurrency("k", 3);
-    judge.conserving("k", 3, Duration::from_millis(20));
-    judge.each_ran_once();
-    judge.all_settles_ok(false);
-    judge.settled();
+    for check in checks {
+        check.look(&mut judge, key);
+    }
+    if let [Slots(slots)] = *checks {
+        judge.conserving(key, slots, Duration::from_millis(20));
+        judge.all_settles_ok(false);
+    }
+    if whose == QUEUE {
+        // A queue with nothing but its own limits claims no job that may not start.
+        let claims = judge.claims.iter();
+        let in_vain = claims.filter(|claim| claim.delivered.is_empty()).count();
+        judge.equal("claims that were not delivered", in_vain, 0);
+    }
+    judge.all_well();
     judge
 }
 
-pub async fn concurrency_held(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!("{HELD}concurrency = 3"))
-        .start()
-        .await;
-    flow(&w, 24, "k:a").await;
-    let mut judge = w.judge().await;
-    judge.concurrency("k:a", 3);
-    judge.conserving("k:a", 3, Duration::from_millis(20));
-    judge.each_ran_once();
-    judge.all_settles_ok(false);
-    judge.settled();
-    judge
-}
-
-pub async fn rate_gated(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!("{GATED}rate = {{ limit = 7, period = '2s' }}"))
-        .start()
-        .await;
-    flow(&w, 30, "k").await;
-    let mut judge = w.judge().await;
-    judge.rate("k", 7, Duration::from_secs(2));
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn rate_held(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!("{HELD}rate = {{ limit = 7, period = '2s' }}"))
-        .start()
-        .await;
-    flow(&w, 30, "k:a").await;
-    let mut judge = w.judge().await;
-    judge.rate("k:a", 7, Duration::from_secs(2));
-    judge.each_ran_once();
-    judge.settled();
+/// Jobs that bring a policy of their own, in each place where they may.
+pub async fn own(ctx: Ctx) -> Judge {
+    type Put = fn(Job, Value) -> Job;
+    let cases: [(Put, Value, Check); 3] = [
+        (
+            |job, policy| job.option("rate_limit", policy),
+            json!({ "key": "own", "concurrency": 2 }),
+            Slots(2),
+        ),
+        (
+            |job, policy| job.top("rate_limit", policy),
+            json!({ "key": "own", "rate": { "limit": 5, "period": "PT1S" } }),
+            Rate(5, 1_000),
+        ),
+        (
+            |job, policy| job.meta("ojs.rate_limit", policy),
+            json!({ "key": "own", "throttle": { "limit": 5, "period": "PT1S" } }),
+            Spacing(200, 1),
+        ),
+    ];
+    let (put, policy, check) = ctx.pick(&cases);
+    let w = ctx.world().start().await;
+    let job = |_| put(Job::new("report.build").queue("mail"), policy.clone()).label("own");
+    w.enqueue_all(20, job).await;
+    w.workers(2, Worker::js(5).queues(&["mail"]).runs(50..400));
+    w.workers(1, Worker::python(3).queues(&["mail"]).runs(50..400));
+    let mut judge = w.judge_when_done(120).await;
+    check.look(&mut judge, "own");
+    judge.all_well();
     judge
 }
 
@@ -98,7 +163,7 @@ pub async fn reloaded_under_load(ctx: Ctx) -> Judge {
              [[policy]]\nname = 'more{name}'\nmatch = {{ queue = '{queue}' }}\nconcurrency = {slots}\n"
         )
     };
-    let w = ctx.world().limits(&limits(0)).start().await;
+    let w = ctx.limits(&limits(0)).start().await;
     let reloads = async {
         for nth in 1..=200 {
             w.pass(50).await;
@@ -119,131 +184,13 @@ pub async fn reloaded_under_load(ctx: Ctx) -> Judge {
 /// is left over when they end.
 pub async fn reloaded_to_be_limited(ctx: Ctx) -> Judge {
     let w = ctx.world().start().await;
-    w.enqueue_all(30, |_| {
-        Job::new("email.send")
-            .queue("mail")
-            .meta("tenant", json!("a"))
-    })
-    .await;
+    w.enqueue_all(30, |_| mail()).await;
     w.workers(3, Worker::js(4).queues(&["mail"]).runs(1_000..3_000));
     w.pass(2_500).await;
     w.reload(&format!("{HELD}concurrency = 3"));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
-}
-
-pub async fn throttle_gated(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!(
-            "{GATED}throttle = {{ limit = 10, period = '1s' }}"
-        ))
-        .start()
-        .await;
-    flow(&w, 20, "k").await;
-    let mut judge = w.judge().await;
-    judge.spacing("k", Duration::from_millis(100), 1);
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn throttle_held(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!("{HELD}throttle = {{ limit = 10, period = '1s' }}"))
-        .start()
-        .await;
-    flow(&w, 20, "k:a").await;
-    let mut judge = w.judge().await;
-    judge.spacing("k:a", Duration::from_millis(100), 1);
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-/// Jobs that bring a policy of their own; `put` places it.
-async fn own_policy(ctx: Ctx, policy: Value, put: fn(Job, Value) -> Job) -> World {
-    let w = ctx.world().start().await;
-    let job = |_| put(Job::new("report.build").queue("mail"), policy.clone()).label("own");
-    w.enqueue_all(20, job).await;
-    w.workers(2, Worker::js(5).queues(&["mail"]).runs(50..400));
-    w.workers(1, Worker::python(3).queues(&["mail"]).runs(50..400));
-    w.until_done(120).await;
-    w
-}
-
-pub async fn own_concurrency_in_options(ctx: Ctx) -> Judge {
-    let policy = json!({ "key": "own", "concurrency": 2 });
-    let w = own_policy(ctx, policy, |job, p| job.option("rate_limit", p)).await;
-    let mut judge = w.judge().await;
-    judge.concurrency("own", 2);
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn own_rate_at_top_level(ctx: Ctx) -> Judge {
-    let policy = json!({ "key": "own", "rate": { "limit": 5, "period": "PT1S" } });
-    let w = own_policy(ctx, policy, |job, p| job.top("rate_limit", p)).await;
-    let mut judge = w.judge().await;
-    judge.rate("own", 5, Duration::from_secs(1));
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn own_throttle_in_meta(ctx: Ctx) -> Judge {
-    let policy = json!({ "key": "own", "throttle": { "limit": 5, "period": "PT1S" } });
-    let w = own_policy(ctx, policy, |job, p| job.meta("ojs.rate_limit", p)).await;
-    let mut judge = w.judge().await;
-    judge.spacing("own", Duration::from_millis(200), 1);
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn concurrency_and_rate(ctx: Ctx) -> Judge {
-    let limits = format!("{HELD}concurrency = 2\nrate = {{ limit = 5, period = '1s' }}");
-    let w = ctx.world().limits(&limits).start().await;
-    flow(&w, 30, "k:a").await;
-    let mut judge = w.judge().await;
-    judge.concurrency("k:a", 2);
-    judge.rate("k:a", 5, Duration::from_secs(1));
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn rate_and_throttle(ctx: Ctx) -> Judge {
-    let limits = format!(
-        "{HELD}rate = {{ limit = 8, period = '2s' }}\nthrottle = {{ limit = 10, period = '1s' }}"
-    );
-    let w = ctx.world().limits(&limits).start().await;
-    flow(&w, 30, "k:a").await;
-    let mut judge = w.judge().await;
-    judge.rate("k:a", 8, Duration::from_secs(2));
-    judge.spacing("k:a", Duration::from_millis(100), 1);
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn all_three_gated(ctx: Ctx) -> Judge {
-    let limits = format!(
-        "{GATED}concurrency = 3\nrate = {{ limit = 20, period = '3s' }}\nthrottle = {{ limit = 10, period = '1s', burst = 3 }}"
-    );
-    let w = ctx.world().limits(&limits).start().await;
-    flow(&w, 40, "k").await;
-    let mut judge = w.judge().await;
-    judge.concurrency("k", 3);
-    judge.rate("k", 20, Duration::from_secs(3));
-    judge.spacing("k", Duration::from_millis(100), 3);
-    judge.each_ran_once();
     judge.settled();
     judge
 }
@@ -253,7 +200,7 @@ pub async fn queue_policy_and_own(ctx: Ctx) -> Judge {
     let limits = format!(
         "{HELD}rate = {{ limit = 6, period = '1s' }}\n[[queue]]\nname = 'mail'\nconcurrency = 4"
     );
-    let w = ctx.world().limits(&limits).start().await;
+    let w = ctx.limits(&limits).start().await;
     let own = json!({ "key": "own", "throttle": { "limit": 20, "period": "PT1S" } });
     let job = |nth: usize| {
         let job = Job::new("email.send")
@@ -269,36 +216,11 @@ pub async fn queue_policy_and_own(ctx: Ctx) -> Judge {
     };
     w.enqueue_all(40, job).await;
     w.workers(3, Worker::js(10).queues(&["mail"]).runs(300..900));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("q", 4);
     judge.rate("k:a", 6, Duration::from_secs(1));
     judge.spacing("own", Duration::from_millis(50), 1);
-    judge.each_ran_once();
-    judge.settled();
-    judge
-}
-
-pub async fn queue_level(ctx: Ctx) -> Judge {
-    let limits = "[[queue]]\nname = 'mail'\nconcurrency = 3\nrate = { limit = 12, period = '2s' }";
-    let w = ctx.world().limits(limits).start().await;
-    flow(&w, 30, "q").await;
-    let mut judge = w.judge().await;
-    judge.concurrency("q", 3);
-    judge.rate("q", 12, Duration::from_secs(2));
-    // A queue with nothing but its own limits claims no job that may not start.
-    let claims: Vec<_> = judge
-        .claims
-        .iter()
-        .filter(|c| c.delivered.is_empty())
-        .map(|c| c.job.clone())
-        .collect();
-    judge.that(
-        claims.is_empty(),
-        format!("{} claims were not delivered", claims.len()),
-    );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -306,7 +228,7 @@ pub async fn queue_level(ctx: Ctx) -> Judge {
 pub async fn refused_by_one_of_two(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'fast'\nkey = 'fast:{meta.tenant}'\nrate = { limit = 3, period = '10s' }\n\
         [[policy]]\nname = 'slow'\nmatch = { type = 'slow.*' }\nkey = 'slow:{meta.tenant}'\nconcurrency = 1";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let job = |kind| {
         Job::new(kind)
             .queue("mail")
@@ -315,29 +237,20 @@ pub async fn refused_by_one_of_two(ctx: Ctx) -> Judge {
     };
     w.enqueue_all(6, |_| job("slow.one").label("slow:a")).await;
     let hands = w.hands("one");
-    let first = hands.fetch(&["mail"], 10).await.unwrap_or_default();
+    let first = hands.get("mail", 10).await;
     for _ in 0..5 {
         hands.fetch(&["mail"], 10).await.ok();
     }
     // One start of three is spent; five refusals of `slow` have spent none of the other two.
     w.enqueue_all(5, |_| job("quick.one")).await;
-    let second = hands.fetch(&["mail"], 10).await.unwrap_or_default();
-    for delivery in first.iter().chain(&second) {
-        hands.ack(&delivery.job).await;
-    }
+    let second = hands.get("mail", 10).await;
+    hands.ack_all(first.iter().chain(&second)).await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("slow:a", 1);
     judge.rate("fast:a", 3, Duration::from_secs(10));
-    judge.that(
-        first.len() == 1,
-        format!("{} slow jobs started", first.len()),
-    );
-    judge.that(
-        second.len() == 2,
-        format!("{} quick jobs started, two starts were left", second.len()),
-    );
+    judge.equal("slow jobs started", first.len(), 1);
+    judge.equal("quick jobs started, two starts were left", second.len(), 2);
     judge.settled();
     judge
 }
@@ -346,7 +259,7 @@ pub async fn refused_by_one_of_two(ctx: Ctx) -> Judge {
 pub async fn paused_key_spends_nothing(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'off'\nmatch = { type = 'off.*' }\nkey = 'off:{meta.tenant}'\nconcurrency = 0\n\
         [[queue]]\nname = 'mail'\nrate = { limit = 4, period = '1m' }";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     w.enqueue_all(20, |_| {
         Job::new("off.one")
             .queue("mail")
@@ -359,30 +272,21 @@ pub async fn paused_key_spends_nothing(ctx: Ctx) -> Judge {
     let hands = w.hands("one");
     let mut got = Vec::new();
     for _ in 0..4 {
-        got.extend(hands.fetch(&["mail"], 10).await.unwrap_or_default());
+        got.extend(hands.get("mail", 10).await);
     }
-    for delivery in &got {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(&got).await;
     let mut judge = w.judge().await;
     let off = judge.starts("off:a").len();
     if off > 0 {
         judge.breach(format!("{off} jobs of a paused key started"));
     }
-    judge.that(
-        judge.starts("q").len() == 4,
-        format!("{} of 4 free jobs started", judge.starts("q").len()),
-    );
+    judge.equal("of 4 free jobs started", judge.starts("q").len(), 4);
     judge
 }
 
 /// Nothing that limits: jobs, bytes and replies go through as they are.
 pub async fn unlimited_bytes_are_equal(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(&format!("{HELD}concurrency = 1"))
-        .start()
-        .await;
+    let w = ctx.limits(&format!("{HELD}concurrency = 1")).start().await;
     let odd = [
         r#"{"type":"a.b","args":[1.0,1e3,0.1000,12345678901234567890, "<\u00e9>"],"options":{"queue":"free"},  "x-odd":null}"#,
         r#"{ "args" : [ ] , "type" : "a.b" , "meta" : { "z" : 1 , "a" : [ 2 ] } , "options" : { "queue" : "free" } }"#,
@@ -445,8 +349,7 @@ pub async fn attempts_are_unchanged(ctx: Ctx) -> Judge {
     })
     .await;
     w.workers(2, Worker::js(5).queues(&["mail"]).fails(0.3));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.spacing("k:a", Duration::from_millis(200), 1);
     let mut runs: HashMap<String, i64> = HashMap::new();
     for delivery in judge.records.deliveries.clone() {
@@ -466,11 +369,11 @@ pub async fn attempts_are_unchanged(ctx: Ctx) -> Judge {
     judge
 }
 
-/// The basic limits on one kind of backend.
-async fn basics(ctx: Ctx, lax: Lax) -> Judge {
+/// The basic limits on each kind of backend.
+pub async fn basics(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 3\nrate = { limit = 10, period = '1s' }\n\
         [[queue]]\nname = 'slow'\nthrottle = { limit = 5, period = '1s' }";
-    let w = ctx.world().lax(lax).limits(limits).start().await;
+    let w = ctx.limits(limits).lax(ctx.pick(&backends())).start().await;
     let retry = json!({ "max_attempts": 10, "initial_interval": "PT0.2S" });
     let job = |nth: usize| {
         let (tenant, label) = if nth.is_multiple_of(3) {
@@ -500,8 +403,7 @@ async fn basics(ctx: Ctx, lax: Lax) -> Judge {
         2,
         Worker::python(2).queues(&["mail", "slow"]).runs(100..500),
     );
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 3);
     judge.concurrency("k:b", 3);
     judge.rate("k:a", 10, Duration::from_secs(1));
@@ -510,24 +412,4 @@ async fn basics(ctx: Ctx, lax: Lax) -> Judge {
     judge.all_settles_ok(false);
     judge.settled();
     judge
-}
-
-pub async fn basics_spec(ctx: Ctx) -> Judge {
-    basics(ctx, Lax::spec()).await
-}
-
-pub async fn basics_redis(ctx: Ctx) -> Judge {
-    basics(ctx, Lax::redis()).await
-}
-
-pub async fn basics_postgres(ctx: Ctx) -> Judge {
-    basics(ctx, Lax::postgres()).await
-}
-
-pub async fn basics_lite(ctx: Ctx) -> Judge {
-    basics(ctx, Lax::lite()).await
-}
-
-pub async fn basics_amqp(ctx: Ctx) -> Judge {
-    basics(ctx, Lax::amqp()).await
 }

@@ -3,26 +3,17 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::job;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use super::{TWO, backends, job};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, pick};
 
-const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
 
 /// Jobs that run longer than their visibility, under heartbeats whose `active_jobs` is a number.
 pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
-    let lax = [
-        Lax::spec(),
-        Lax::redis(),
-        Lax::postgres(),
-        Lax::amqp(),
-        Lax::lite(),
-    ][(ctx.seed % 5) as usize]
-        .clone();
+    let lax = ctx.pick(&backends());
     let w = ctx.world().lax(lax).limits(TWO).start().await;
     w.enqueue_all(6, |_| job()).await;
     let worker = if ctx.even() {
@@ -31,8 +22,7 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
         Worker::python(3)
     };
     w.workers(2, worker.queues(&["mail"]).runs(40_000..80_000));
-    w.until_done(400).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(400).await;
     judge.concurrency("k:a", 2);
     let bad: Vec<u16> = judge
         .records
@@ -52,7 +42,7 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
 /// again, and not before.
 pub async fn worker_dies(ctx: Ctx) -> Judge {
     let limits = if ctx.even() { TWO } else { GATED };
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
     let dying = w.worker(Worker::js(2).queues(&["mail"]).runs(60_000..60_001));
     w.pass(1_500 + ctx.seed * 400).await;
@@ -78,8 +68,8 @@ pub async fn dead_workers_without_a_reaper(ctx: Ctx) -> Judge {
     let w = ctx.world().lax(lax).limits(GATED).start().await;
     w.enqueue_all(8, |_| job()).await;
     let dead = w.hands("dead");
-    let all = [1, 2][(ctx.seed % 2) as usize];
-    let lost = dead.fetch(&["mail"], all).await.unwrap_or_default();
+    let all = ctx.pick(&[1, 2]);
+    let lost = dead.get("mail", all).await;
     w.worker(Worker::js(2).queues(&["mail"]).runs(100..300));
     w.pass(90_000 + ctx.seed * 100).await;
     let done = w.backend.ended();
@@ -102,17 +92,17 @@ pub async fn dead_workers_without_a_reaper(ctx: Ctx) -> Judge {
 /// that runs. The new sidecar looks for those, and what its siblings hold leaves no slot behind, nor does what the old
 /// one held for longer than its claims.
 pub async fn replaced_beside_a_backlog(ctx: Ctx) -> Judge {
-    let lax = [Lax::redis(), Lax::spec()][(ctx.seed / 2 % 2) as usize].clone();
-    let world = ctx.world().lax(lax).shared(OnStoreError::Share);
+    let lax = pick(ctx.seed / 2, &[Lax::redis(), Lax::spec()]);
+    let world = ctx.world().lax(lax).shared();
     let w = world.limits(TWO).start().await;
     let others = [w.sibling().await, w.sibling().await];
     w.pass(1_500).await;
     w.enqueue_all(1_000, |_| job()).await;
     let two = w.hands_of("two", &others[0]);
-    let mut out = two.fetch(&["mail"], 2).await.unwrap_or_default();
+    let mut out = two.get("mail", 2).await;
     for one in [&w.hands("one"), &two, &w.hands_of("three", &others[1])] {
         for _ in 0..8 {
-            out.extend(one.fetch(&["mail"], 10).await.unwrap_or_default());
+            out.extend(one.get("mail", 10).await);
         }
     }
     let health = w.get("/ojs/v1/health").await;
@@ -123,14 +113,12 @@ pub async fn replaced_beside_a_backlog(ctx: Ctx) -> Judge {
     w.start_sidecar().await;
     w.pass(2_000).await;
     let slots = w.rows().await.1;
-    for delivery in &out {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(&out).await;
     if !ctx.even() {
         // What it held when it was killed comes back after its visibility.
         w.pass(31_000).await;
     }
-    let next = two.fetch(&["mail"], 9).await.unwrap_or_default();
+    let next = two.get("mail", 9).await;
     let mut judge = w.judge().await;
     let held = health["throttle"]["held"].as_u64().unwrap_or(0);
     // Where claims count attempts, 32 places are all there are.
@@ -148,7 +136,7 @@ pub async fn replaced_beside_a_backlog(ctx: Ctx) -> Judge {
 /// The sidecar is killed with jobs out, and another starts: what runs has its slots there too.
 pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
     let limits = if ctx.even() { TWO } else { GATED };
-    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::spec()]);
     let w = ctx.world().lax(lax).limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
     w.workers(3, Worker::js(3).queues(&["mail"]).runs(3_000..6_000));
@@ -159,20 +147,17 @@ pub async fn restarted_with_jobs_out(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(200).await;
     judge.concurrency("k:a", 2);
     judge.all_settles_ok(true);
-    judge.that(
-        judge.rows == (0, 0),
-        format!("rows are left: {:?}", judge.rows),
-    );
+    judge.equal("rows are left:", judge.rows, (0, 0));
     judge.no_claim_lost();
     judge
 }
 
 /// The sidecar is gone for good with jobs held: the backend takes them back, and they run.
 pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
-    let w = ctx.world().limits(TWO).start().await;
+    let w = ctx.limits(TWO).start().await;
     w.enqueue_all(10, |_| job()).await;
     let one = w.hands("one");
-    let got = one.fetch(&["mail"], 10).await.unwrap_or_default();
+    let got = one.get("mail", 10).await;
     w.pass(ctx.seed * 300).await;
     let claimed = w.active("mail").await;
     w.kill_sidecar();
@@ -180,8 +165,7 @@ pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
     let left = w.active("mail").await;
     w.start_sidecar().await;
     w.workers(2, Worker::js(5).queues(&["mail"]));
-    w.until_done(100).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(100).await;
     judge.that(
         got.len() == 2 || w.ctx.unlimited,
         format!("{} were out", got.len()),
@@ -199,14 +183,13 @@ pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
 /// SIGTERM: no new starts, held jobs go back, running jobs are settled, and the end comes with them.
 pub async fn drain_in_order(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(TWO)
         .server("drain_timeout = '20s'")
         .start()
         .await;
     w.enqueue_all(8, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let got = one.fetch(&["mail"], 8).await.unwrap_or_default();
+    let got = one.get("mail", 8).await;
     let waiting = tokio::spawn(async move { two.fetch(&["mail"], 1).await });
     w.pass(100).await;
     w.begin_drain();
@@ -228,16 +211,12 @@ pub async fn drain_in_order(ctx: Ctx) -> Judge {
     let ended = began.elapsed();
     w.start_sidecar().await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(
         matches!(&waited, Ok(jobs) if jobs.is_empty()),
         format!("the waiting FETCH got {waited:?}"),
     );
-    judge.that(
-        active == 2,
-        format!("{active} jobs are claimed while draining"),
-    );
+    judge.equal("jobs are claimed while draining", active, 2);
     judge.that(
         late.as_ref().map_or(true, Vec::is_empty),
         "a job started while draining",
@@ -253,15 +232,13 @@ pub async fn drain_in_order(ctx: Ctx) -> Judge {
         format!("it took {ended:?} to end"),
     );
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// SIGTERM with a limited job out: queues that no limit touches go on, alone and named beside a limited one.
 pub async fn drain_goes_on_for_the_rest(ctx: Ctx) -> Judge {
     let w = ctx
-        .world()
         .limits(GATED)
         .server("drain_timeout = '20s'")
         .start()
@@ -269,40 +246,32 @@ pub async fn drain_goes_on_for_the_rest(ctx: Ctx) -> Judge {
     w.enqueue_all(4, |_| job()).await;
     w.enqueue_all(3, |_| Job::new("report").queue("free")).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let out = one.get("mail", 1).await;
     w.begin_drain();
     w.pass(50).await;
     let mixed = one.fetch(&["mail", "free"], 2).await.unwrap_or_default();
-    let alone = one.fetch(&["free"], 5).await.unwrap_or_default();
-    let limited = one.fetch(&["mail"], 5).await.unwrap_or_default();
+    let alone = one.get("free", 5).await;
+    let limited = one.get("mail", 5).await;
     let claimed = w.active("mail").await;
-    for delivered in out.iter().chain(&mixed).chain(&alone) {
-        one.ack(&delivered.job).await;
-    }
+    one.ack_all(out.iter().chain(&mixed).chain(&alone)).await;
     w.drain().await;
     w.start_sidecar().await;
     w.worker(Worker::js(5).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     let got = [mixed.len(), alone.len(), limited.len(), claimed as usize];
-    judge.that(
-        got == [2, 1, 0, 1],
-        format!("of both, of the free one, of the limited one, claimed of it: {got:?}"),
+    judge.equal(
+        "of both, of the free one, of the limited one, claimed of it:",
+        got,
+        [2, 1, 0, 1],
     );
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A drain ends at its time-out although a job is still out.
 pub async fn drain_times_out(ctx: Ctx) -> Judge {
-    let w = ctx
-        .world()
-        .limits(TWO)
-        .server("drain_timeout = '3s'")
-        .start()
-        .await;
+    let w = ctx.limits(TWO).server("drain_timeout = '3s'").start().await;
     w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one");
     one.fetch(&["mail"], 2).await.ok();
@@ -319,11 +288,11 @@ pub async fn drain_times_out(ctx: Ctx) -> Judge {
 
 /// The backend takes longer to claim jobs than a drain waits for them: they go back when they come.
 pub async fn claimed_late_in_a_drain(ctx: Ctx) -> Judge {
-    let world = ctx.world().limits(TWO);
+    let world = ctx.limits(TWO);
     let w = world.server("drain_timeout = '20s'").start().await;
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
-    let out = one.fetch(&["mail"], 2).await.unwrap_or_default();
+    let out = one.get("mail", 2).await;
     w.enqueue_all(3, |_| job()).await;
     let takes = Duration::from_secs(7);
     let takes = match ctx.even() {
@@ -336,18 +305,13 @@ pub async fn claimed_late_in_a_drain(ctx: Ctx) -> Judge {
     w.begin_drain();
     w.pass(6_500 + ctx.seed * 1_000).await;
     let (early, claimed) = (w.is_over(), w.active("mail").await);
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     w.drain().await;
     let left = w.active("mail").await;
     let late = asking.await.expect("no panic");
     let mut judge = w.judge().await;
     judge.that(!early, "it ended with jobs out");
-    judge.that(
-        claimed == 2,
-        format!("{claimed} are claimed, and two are out"),
-    );
+    judge.equal("are claimed, and two are out", claimed, 2);
     judge.that(left == 0, format!("{left} held jobs are left"));
     judge.that(
         late.as_ref().map_or(true, Vec::is_empty),
@@ -360,7 +324,6 @@ pub async fn claimed_late_in_a_drain(ctx: Ctx) -> Judge {
 pub async fn drained_under_load(ctx: Ctx) -> Judge {
     let limits = if ctx.even() { TWO } else { GATED };
     let w = ctx
-        .world()
         .limits(&format!(
             "{limits}\nthrottle = {{ limit = 20, period = '1s' }}"
         ))
@@ -374,12 +337,10 @@ pub async fn drained_under_load(ctx: Ctx) -> Judge {
         w.pass(ctx.seed * 11).await;
         w.start_sidecar().await;
     }
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
     judge.all_settles_ok(true);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -388,7 +349,7 @@ pub async fn drained_under_load(ctx: Ctx) -> Judge {
 pub async fn without_heartbeats(ctx: Ctx) -> Judge {
     let limits = if ctx.even() { TWO } else { GATED };
     let short = ctx.seed % 4 < 2;
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let retry = json!({ "max_attempts": 20 });
     w.enqueue_all(6, |_| job().option("retry", retry.clone()))
         .await;
@@ -404,8 +365,7 @@ pub async fn without_heartbeats(ctx: Ctx) -> Judge {
             .runs(runs)
             .without_heartbeats(),
     );
-    w.until_done(600).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(600).await;
     judge.concurrency("k:a", 2);
     if short {
         judge.each_ran_once();
@@ -418,7 +378,7 @@ pub async fn without_heartbeats(ctx: Ctx) -> Judge {
 /// Claims that stand for ten minutes, of which the sidecar knows nothing, workers that send no heartbeats, and
 /// a backend that is away for three seconds: nobody can say whether the jobs are over, and they are not.
 pub async fn backend_away_without_heartbeats(ctx: Ctx) -> Judge {
-    let lax = [Lax::redis(), Lax::postgres(), Lax::spec()][(ctx.seed % 3) as usize].clone();
+    let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::spec()]);
     let w = ctx.world().lax(lax).limits(GATED).start().await;
     let options = json!({ "queue": "mail", "visibility_timeout_ms": 600_000 });
     let job = json!({ "type": "email.send", "args": [], "options": options });

@@ -5,13 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::ONE;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 /// Higher priorities first, also among held jobs; a limited high one lets lower ones of other keys go.
 pub async fn priorities(ctx: Ctx) -> Judge {
     let limits =
         "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 5, period = '1s' }";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let one = |priority: i64| {
         Job::new("a.b")
             .queue("mail")
@@ -25,7 +26,7 @@ pub async fn priorities(ctx: Ctx) -> Judge {
     let mut order = Vec::new();
     let mut ids = Vec::new();
     while ids.len() < 8 {
-        let got = hands.fetch(&["mail"], 2).await.unwrap_or_default();
+        let got = hands.get("mail", 2).await;
         order.extend(got.iter().map(|d| d.priority));
         ids.extend(got.iter().map(|d| d.job.clone()));
         if order.len() == 4 {
@@ -40,67 +41,60 @@ pub async fn priorities(ctx: Ctx) -> Judge {
         hands.ack(id).await;
     }
     w.worker(Worker::js(1).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.spacing("k:a", Duration::from_millis(200), 1);
     judge.that(
         order.starts_with(&[9, 9, 5, 5, 50, 1, 0, 0]),
         format!("they came as {order:?}"),
     );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Jobs of one priority are held, and one of a higher priority is enqueued: it is the next to go out.
 pub async fn higher_than_what_is_held(ctx: Ctx) -> Judge {
-    let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
-    let w = ctx.world().limits(limits).start().await;
+    let limits = ONE;
+    let w = ctx.limits(limits).start().await;
     let one = |priority: i64| {
         let job = Job::new("a.b").queue("mail").meta("tenant", json!("a"));
         job.priority(priority).label("k:a")
     };
     w.enqueue_all(3, |_| one(0)).await;
     let hands = w.hands("one");
-    let mut out = hands.fetch(&["mail"], 3).await.unwrap_or_default();
+    let mut out = hands.get("mail", 3).await;
     w.pass(100 + ctx.seed * 150).await;
     w.enqueue(one(10)).await;
     let mut order = Vec::new();
     while let Some(delivery) = out.pop() {
         order.push(delivery.priority);
         hands.ack(&delivery.job).await;
-        out = hands.fetch(&["mail"], 1).await.unwrap_or_default();
+        out = hands.get("mail", 1).await;
     }
     let mut judge = w.judge().await;
     judge.that(order == [0, 10, 0, 0], format!("they came as {order:?}"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Jobs of which the backend has no word when they are to go wait on in their order.
 pub async fn kept_without_a_word(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 4";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let one = |_| Job::new("a.b").queue("mail").meta("tenant", json!("a"));
     let ids = w.enqueue_all(8, |nth| one(nth).label("k:a")).await;
     let hands = w.hands("one").visibility(30_000);
-    let first = hands.fetch(&["mail"], 8).await.unwrap_or_default();
+    let first = hands.get("mail", 8).await;
     // From now on each is proven before it goes out.
     w.pass(1_500 + ctx.seed * 70).await;
     for op in [Op::Heartbeat, Op::Job] {
         w.backend.often(op, 1.0, Fault::Status(503));
     }
-    for delivery in &first {
-        hands.ack(&delivery.job).await;
-    }
-    let none = hands.fetch(&["mail"], 4).await.unwrap_or_default();
+    hands.ack_all(&first).await;
+    let none = hands.get("mail", 4).await;
     w.backend.mend();
     w.pass(2_000).await;
-    let second = hands.fetch(&["mail"], 4).await.unwrap_or_default();
-    for delivery in &second {
-        hands.ack(&delivery.job).await;
-    }
+    let second = hands.get("mail", 4).await;
+    hands.ack_all(&second).await;
     let mut judge = w.judge().await;
     judge.that(none.is_empty(), "one that nobody vouched for went out");
     let both = first.iter().chain(&second);
@@ -115,7 +109,7 @@ pub async fn kept_without_a_word(ctx: Ctx) -> Judge {
 /// priority goes before them.
 pub async fn limited_high_lets_low_go(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'slow.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     w.enqueue_all(10, |_| {
         Job::new("slow.one")
             .queue("mail")
@@ -129,29 +123,22 @@ pub async fn limited_high_lets_low_go(ctx: Ctx) -> Judge {
     })
     .await;
     let hands = w.hands("one");
-    let first = hands.fetch(&["mail"], 1).await.unwrap_or_default();
+    let first = hands.get("mail", 1).await;
     let mut free = Vec::new();
     for _ in 0..5 {
-        free.extend(hands.fetch(&["mail"], 1).await.unwrap_or_default());
+        free.extend(hands.get("mail", 1).await);
     }
-    for delivery in first.iter().chain(&free) {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(first.iter().chain(&free)).await;
     w.worker(Worker::js(3).queues(&["mail"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(
         first.iter().all(|d| d.priority == 9),
         "the first is not the highest",
     );
     let order: Vec<i64> = free.iter().map(|d| d.priority).collect();
-    judge.that(
-        order == [4, 3, 2, 1, 0],
-        format!("the free ones came as {order:?}"),
-    );
+    judge.equal("the free ones came as", order, [4, 3, 2, 1, 0]);
     judge.concurrency("k:a", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -159,7 +146,7 @@ pub async fn limited_high_lets_low_go(ctx: Ctx) -> Judge {
 pub async fn queues_left_to_right(ctx: Ctx) -> Judge {
     let limits =
         "[[policy]]\nname = 'p'\nkey = 'k:{queue}'\nthrottle = { limit = 20, period = '1s' }";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     let hands = w.hands("one");
     w.enqueue_all(6, |_| Job::new("a.b").queue("low").label("k:low"))
         .await;
@@ -182,23 +169,21 @@ pub async fn queues_left_to_right(ctx: Ctx) -> Judge {
         hands.ack(id).await;
     }
     w.worker(Worker::js(3).queues(&["high", "low"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(
         order.starts_with(&["low".into(), "high".into(), "high".into()]),
         format!("they came as {order:?}"),
     );
     judge.spacing("k:low", Duration::from_millis(50), 1);
     judge.spacing("k:high", Duration::from_millis(50), 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Two queues with different room in one FETCH: each gives what it may.
 pub async fn queues_with_different_room(ctx: Ctx) -> Judge {
     let limits = "[[queue]]\nname = 'a'\nconcurrency = 2\n[[queue]]\nname = 'b'\nconcurrency = 3";
-    let w = ctx.world().limits(limits).start().await;
+    let w = ctx.limits(limits).start().await;
     for queue in ["a", "b", "c"] {
         w.enqueue_all(5, |_| Job::new("a.b").queue(queue).label(queue))
             .await;
@@ -209,18 +194,14 @@ pub async fn queues_with_different_room(ctx: Ctx) -> Judge {
     let counts = [count("a"), count("b"), count("c")];
     let active = [w.active("a").await, w.active("b").await];
     w.pass(10).await;
-    for delivery in &first {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(&first).await;
     w.workers(2, Worker::js(9).queues(&["a", "b", "c"]));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(counts == [2, 3, 4], format!("the queues gave {counts:?}"));
     judge.that(active == [2, 3], format!("{active:?} were claimed"));
     judge.concurrency("a", 2);
     judge.concurrency("b", 3);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -228,7 +209,6 @@ pub async fn queues_with_different_room(ctx: Ctx) -> Judge {
 pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'off.*' }\nkey = 'off:{meta.tenant}'\nconcurrency = 0";
     let w = ctx
-        .world()
         .limits(limits)
         .settings("[hold]\nmax = 1024")
         .start()
@@ -245,11 +225,9 @@ pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
     let hands = w.hands("one");
     let count = if ctx.even() { 1 } else { 10 };
     let began = Instant::now();
-    let first = hands.fetch(&["mail"], count).await.unwrap_or_default();
+    let first = hands.get("mail", count).await;
     let waited = began.elapsed();
-    for delivery in &first {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(&first).await;
     let mut judge = w.judge().await;
     let off = judge.starts("off:a").len();
     if off > 0 {
@@ -275,35 +253,34 @@ pub async fn ten_times_the_hold(ctx: Ctx) -> Judge {
     const OF_ONE_QUEUE: u64 = 24;
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'a.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 4";
     let settings = format!("[hold]\nmax = {HELD}");
-    let w = ctx.world().limits(limits).settings(&settings).start().await;
+    let w = ctx.limits(limits).settings(&settings).start().await;
     let limited = |_| Job::new("a.b").queue("mail").meta("tenant", json!("a"));
     w.enqueue_all(10 * HELD, |nth| limited(nth).label("k:a"))
         .await;
     w.enqueue_all(5, |_| Job::new("free.one").queue("mail").label("free"))
         .await;
     let hands = w.hands("one");
-    let out = hands.fetch(&["mail"], 10).await.unwrap_or_default();
+    let out = hands.get("mail", 10).await;
     // However often they are asked for and however long it takes, while none of the others starts.
     let mut early = 0;
     for _ in 0..20 {
-        let got = hands.fetch(&["mail"], 10).await.unwrap_or_default();
+        let got = hands.get("mail", 10).await;
         early += got.len();
         w.pass(500).await;
     }
     let claimed = w.active("mail").await;
     let mut most = 0.0_f64;
-    for delivery in &out {
-        hands.ack(&delivery.job).await;
-    }
+    hands.ack_all(&out).await;
     w.workers(3, Worker::js(10).queues(&["mail"]).runs(20..60));
     while !w.until_done(1).await && w.begun.elapsed() < Duration::from_secs(120) {
         most = most.max(w.metric("ojs_throttle_held_jobs").await);
     }
     let mut judge = w.judge().await;
     judge.that(early == 0, format!("{early} came past a full hold"));
-    judge.that(
-        claimed == 4 + OF_ONE_QUEUE,
-        format!("{claimed} were claimed, and 4 of them are out"),
+    judge.equal(
+        "were claimed, and 4 of them are out",
+        claimed,
+        4 + OF_ONE_QUEUE,
     );
     judge.that(
         0.0 < most && most <= OF_ONE_QUEUE as f64,
@@ -320,7 +297,6 @@ pub async fn ten_times_the_hold(ctx: Ctx) -> Judge {
     judge.that(free.len() == 5, format!("{} free ones started", free.len()));
     judge.concurrency("k:a", 4);
     judge.conserving("k:a", 4, Duration::from_millis(20));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }

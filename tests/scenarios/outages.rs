@@ -8,20 +8,15 @@ use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Sidecar, Way, Worker, World};
+use super::{ONE, TWO};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Sidecar, Way, Worker, World, pick};
 
-const CONCURRENCY: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2";
 const RATE: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nrate = { limit = 3, period = '10s' }";
 
 fn job() -> Job {
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0.1S" });
     crate::scenarios::job().option("retry", retry)
-}
-
-/// One after the other, as the seed has it.
-fn pick<T: Clone>(seed: u64, of: &[T]) -> T {
-    of[(seed % of.len() as u64) as usize].clone()
 }
 
 /// Jobs that run for long before sidecars that know each other; all of them hold some.
@@ -32,7 +27,7 @@ async fn at_work(
     limits: &str,
 ) -> (World, Vec<Sidecar>) {
     let backends = [Lax::redis(), Lax::postgres(), Lax::spec(), Lax::lite()];
-    let world = ctx.world().lax(pick(ctx.seed, &backends)).shared(mode);
+    let world = ctx.world().lax(pick(ctx.seed, &backends)).shared_or(mode);
     let w = world.limits(limits).start().await;
     let mut others = Vec::new();
     for _ in 0..siblings {
@@ -67,7 +62,7 @@ fn started_between(judge: &Judge, from: Duration, to: Duration) -> usize {
 }
 
 async fn one_of_them(ctx: Ctx, mode: OnStoreError) -> Judge {
-    let (w, _others) = at_work(ctx, mode, 1 + ctx.seed % 2, CONCURRENCY).await;
+    let (w, _others) = at_work(ctx, mode, 1 + ctx.seed % 2, TWO).await;
     w.first_way(|way| way.cut((ctx.seed % 3) as usize));
     let cut = w.begun.elapsed();
     w.pass(away(ctx)).await;
@@ -79,8 +74,7 @@ async fn one_of_them(ctx: Ctx, mode: OnStoreError) -> Judge {
         !long || started_between(&judge, cut, mended) > 0,
         "nothing went on meanwhile",
     );
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -101,7 +95,7 @@ pub async fn one_is_cut_off_and_open(ctx: Ctx) -> Judge {
 pub async fn a_worker_comes_late(ctx: Ctx) -> Judge {
     let backends = [Lax::redis(), Lax::postgres(), Lax::spec()];
     let world = ctx.world().lax(pick(ctx.seed, &backends));
-    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let world = world.shared().limits(TWO);
     let w = world.start().await;
     let other = w.sibling().await;
     w.pass(1_500).await;
@@ -118,15 +112,14 @@ pub async fn a_worker_comes_late(ctx: Ctx) -> Judge {
     w.first_way(|way| way.mend());
     let mut judge = w.judge_when_done(900).await;
     judge.concurrency("k:a", 4);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// The store is gone for all. What was held goes out when its claims have lapsed.
 pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
     let slots = ctx.even();
-    let limits = if slots { CONCURRENCY } else { RATE };
+    let limits = if slots { TWO } else { RATE };
     let (w, others) = at_work(ctx, OnStoreError::Share, 2, limits).await;
     let each = |with: &dyn Fn(&Way)| {
         w.first_way(with);
@@ -148,16 +141,15 @@ pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
         let went_on = started_between(&judge, lapsed, mended) > 0;
         judge.that(went_on || !long, "nothing went on meanwhile");
     }
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// The store is slow, now less, now more, so that what it says is often older than what happened since: a
 /// slot that has ended is filled all the same.
 pub async fn slow(ctx: Ctx) -> Judge {
-    let limits = CONCURRENCY.replace('2', "1");
-    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let limits = ONE;
+    let world = ctx.world().shared().limits(&limits);
     let w = world.start().await;
     let other = w.sibling().await;
     for (nth, way) in [None, other.way.as_ref()].into_iter().enumerate() {
@@ -172,15 +164,14 @@ pub async fn slow(ctx: Ctx) -> Judge {
     w.worker_of(&other, worker);
     let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k:a", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// What is sent to the store is sent again now and then, and the answer is to the second: nothing of it is
 /// stuck.
 pub async fn done_twice(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let world = ctx.world().shared().limits(TWO);
     let w = world.start().await;
     let other = w.sibling().await;
     w.first_way(|way| way.twice(ctx.seed));
@@ -196,8 +187,8 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
 
 /// What is done in the store is not heard of now and then: each slot that ends is filled all the same.
 pub async fn done_unheard(ctx: Ctx) -> Judge {
-    let limits = CONCURRENCY.replace('2', "1");
-    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let limits = ONE;
+    let world = ctx.world().shared().limits(&limits);
     let w = world.start().await;
     w.pass(1_000).await;
     w.first_way(|way| way.unheard(ctx.seed));
@@ -209,14 +200,13 @@ pub async fn done_unheard(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(done, "not done within 60 s");
     judge.concurrency("k:a", 1);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A sidecar that holds some of `n` jobs for a worker that left, and another one.
 async fn left_behind(ctx: Ctx, n: usize) -> (World, Sidecar) {
-    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let world = ctx.world().shared().limits(TWO);
     let w = world.lax(Lax::spec()).start().await;
     let other = w.sibling().await;
     w.enqueue_all(n, |_| job()).await;
@@ -235,17 +225,15 @@ pub async fn taken_over_with_trouble(ctx: Ctx) -> Judge {
     w.pass(8_000).await;
     w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
     let mut judge = w.judge_when_done(60).await;
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.none_lapsed();
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// A worker hangs up while the store is told of what came for it: it is held for the next one.
 pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share);
+    let world = ctx.world().shared();
     let w = world.start().await;
     let own = json!({ "key": "own", "concurrency": 2 });
     let job = |_| {
@@ -258,9 +246,7 @@ pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
     let gone = Duration::from_millis(1 + ctx.seed * 17);
     let one = w.hands("one");
     let hung = timeout(gone, one.fetch(&["mail"], 2)).await;
-    for delivery in hung.into_iter().flatten().flatten() {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(hung.into_iter().flatten().flatten()).await;
     w.worker(Worker::js(2).queues(&["mail"]).runs(100..200));
     let mut judge = w.judge_when_done(15).await;
     judge.settled();
@@ -270,14 +256,13 @@ pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
 /// Jobs that run without limits are limited from now on, and end while the store is told so: they leave no
 /// slot behind.
 pub async fn slow_and_limited_from_now_on(ctx: Ctx) -> Judge {
-    let w = ctx.world().shared(OnStoreError::Share).start().await;
+    let w = ctx.world().shared().start().await;
     w.enqueue_all(30, |_| job()).await;
     w.workers(3, Worker::js(4).queues(&["mail"]).runs(500..1_500));
     w.pass(1_300).await;
     w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(150)));
-    w.reload(&CONCURRENCY.replace('2', "3"));
-    w.until_done(60).await;
-    let mut judge = w.judge().await;
+    w.reload(&TWO.replace('2', "3"));
+    let mut judge = w.judge_when_done(60).await;
     judge.each_ran_once();
     judge.all_settles_ok(false);
     judge.settled();
@@ -294,11 +279,9 @@ pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
     w.pass(8_000 + ctx.seed * 331).await;
     w.backend.mend();
     let mut judge = w.judge_when_done(60).await;
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.none_lapsed();
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -307,13 +290,13 @@ pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
 pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     let backends = [Lax::redis(), Lax::postgres(), Lax::spec(), Lax::lite()];
     let world = ctx.world().lax(pick(ctx.seed, &backends));
-    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let world = world.shared().limits(TWO);
     let w = world.start().await;
     let other = w.sibling().await;
     w.pass(1_500 + ctx.seed * 97).await;
     w.enqueue_all(1, |_| job()).await;
     let (one, there) = (w.hands("one"), w.hands_of("one", &other));
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
     let way = |with: &dyn Fn(&Way)| other.way.iter().for_each(with);
     way(&|way| way.cut(0));
@@ -326,8 +309,7 @@ pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     w.pass(10_000).await;
     let mut judge = w.judge().await;
     judge.that(status == 200, format!("the ACK got {status}"));
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -335,13 +317,13 @@ pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
 /// extended all the same, unless the store is lost, and the heartbeat does not fail.
 pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     let world = ctx.world().lax(Lax::spec());
-    let world = world.shared(OnStoreError::Share).limits(CONCURRENCY);
+    let world = world.shared().limits(TWO);
     let w = world.start().await;
     let other = w.sibling().await;
     w.pass(1_500).await;
     w.enqueue_all(1, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let ids: Vec<String> = got.iter().map(|one| one.job.clone()).collect();
     // One call fails, and none after it.
     w.pass(ctx.seed * 37).await;
@@ -371,14 +353,14 @@ pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
 /// A job is settled through another sidecar, which cannot tell the store of it just then: its slot goes to the next
 /// one when the store is back, long before its visibility is over.
 pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
-    let limits = CONCURRENCY.replace('2', "1");
-    let world = ctx.world().shared(OnStoreError::Share).limits(&limits);
+    let limits = ONE;
+    let world = ctx.world().shared().limits(&limits);
     let w = world.start().await;
     let other = w.sibling().await;
     w.pass(1_500).await;
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));
-    let got = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let got = one.get("mail", 1).await;
     let id = got.first().map(|one| one.job.clone()).unwrap_or_default();
     let slow = Fault::LateReply(Duration::from_millis(300));
     w.backend.next(Op::Ack, 1, slow);
@@ -393,24 +375,21 @@ pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
     let done = w.until_done(5).await;
     next.stop();
     let mut judge = w.judge().await;
-    judge.that(status == 200, format!("the ACK got {status}"));
     judge.that(done, "the slot was not free within 5 s");
-    judge.each_ran_once();
-    judge.settled();
+    judge.that(status == 200, format!("the ACK got {status}"));
+    judge.all_well();
     judge
 }
 
 /// The backend has no word for one of the held jobs that a sidecar takes over: it has the others.
 pub async fn one_cannot_be_looked_up(ctx: Ctx) -> Judge {
-    let world = ctx.world().shared(OnStoreError::Share).limits(CONCURRENCY);
+    let world = ctx.world().shared().limits(TWO);
     let w = world.lax(Lax::spec()).start().await;
     let other = w.sibling().await;
     let mut ids = w.enqueue_all(8, |_| job()).await;
     let leaves = w.hands("leaves");
-    let out = leaves.fetch(&["mail"], 8).await.unwrap_or_default();
-    for delivery in &out {
-        leaves.ack(&delivery.job).await;
-    }
+    let out = leaves.get("mail", 8).await;
+    leaves.ack_all(&out).await;
     ids.retain(|id| out.iter().all(|delivery| delivery.job != *id));
     // It is looked up before the others, after them, or in between.
     ids.sort();
@@ -422,13 +401,10 @@ pub async fn one_cannot_be_looked_up(ctx: Ctx) -> Judge {
     w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(100..400));
     let most = w.until(15, async || w.backend.ended() == 7).await;
     w.backend.mend();
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(last > 4, format!("{} were held", last + 1));
     judge.that(most, "the others wait for it");
-    judge.that(done, "not all were done");
     judge.concurrency("k:a", 2);
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }

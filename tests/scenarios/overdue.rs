@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::store::guard::OnStoreError;
 use serde_json::json;
 
 use super::job;
-use crate::harness::{Ctx, Fault, Judge, Op, Worker};
+use crate::harness::{Ctx, Fault, Judge, Op, Worker, pick};
 
 fn limit(concurrency: usize) -> String {
     format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.tenant}}'\nconcurrency = {concurrency}")
@@ -24,14 +23,13 @@ pub async fn held_meanwhile(ctx: Ctx) -> Judge {
     let w = world.settings("[hold]\nidle = '10m'").start().await;
     w.enqueue_all(30, |_| job()).await;
     let one = w.hands("one").visibility(12_000);
-    let out = one.fetch(&["mail"], 30).await.unwrap_or_default();
+    let out = one.get("mail", 30).await;
     let hangs = Fault::Slow(Duration::from_secs(20));
     w.backend.often(Op::Job, 1.0, hangs);
     w.pass(60_000).await;
     w.backend.mend();
     w.workers(3, Worker::js(10).queues(&["mail"]));
-    w.until_done(120).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(120).await;
     let lapsed = judge.lapsed();
     // Those that were out do, for nobody keeps them.
     judge.that(
@@ -47,16 +45,16 @@ pub async fn held_meanwhile(ctx: Ctx) -> Judge {
 /// look takes and whoever else looks.
 pub async fn nobody_can_ask(ctx: Ctx) -> Judge {
     let slots = 1 + (ctx.seed % 6) as usize;
-    let world = ctx.world().lax(Lax::redis()).shared(OnStoreError::Share);
+    let world = ctx.world().lax(Lax::redis()).shared();
     let w = world.limits(&limit(slots)).start().await;
     let (other, third) = (w.sibling().await, w.sibling().await);
     w.pass(1_500).await;
     w.enqueue_all(16, |_| job()).await;
-    let visibility = [30_000, 12_000, 5_000][(ctx.seed / 6 % 3) as usize];
+    let visibility = pick(ctx.seed / 6, &[30_000, 12_000, 5_000]);
     let one = w.hands("one").visibility(visibility);
     let mut out = 0;
     for _ in 0..slots {
-        out += one.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+        out += one.get("mail", 1).await.len();
         w.pass(ctx.seed * 613 % 2_000).await;
     }
     let fault = match ctx.seed % 4 {
@@ -75,23 +73,22 @@ pub async fn nobody_can_ask(ctx: Ctx) -> Judge {
     let worker = Worker::js(2).queues(&["mail"]).runs(100..400);
     w.worker_of(&other, worker.clone());
     w.worker_of(&third, worker);
-    let done = w.until_done(40).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(40).await;
     judge.that(out == slots, format!("{out} were out"));
-    judge.that(ended && done, "the slots of the dead worker did not end");
+    judge.that(ended, "the slots of the dead worker did not end");
     judge.concurrency("k:a", slots as i64);
     judge
 }
 
 /// A worker lives, and only its heartbeats are answered, late: its slot is its own.
 pub async fn heard_of_meanwhile(ctx: Ctx) -> Judge {
-    let world = ctx.world().lax(Lax::redis()).shared(OnStoreError::Share);
+    let world = ctx.world().lax(Lax::redis()).shared();
     let w = world.limits(&limit(1)).start().await;
     let other = w.sibling().await;
     w.pass(1_500).await;
     w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one").visibility(12_000);
-    let out = one.fetch(&["mail"], 1).await.unwrap_or_default();
+    let out = one.get("mail", 1).await;
     let hangs = Fault::Slow(Duration::from_secs(20));
     w.backend.often(Op::Job, 1.0, hangs);
     let two = w.hands_of("two", &other);
@@ -111,7 +108,7 @@ pub async fn heard_of_meanwhile(ctx: Ctx) -> Judge {
         }
         w.pass(12_500 + ctx.seed * 613 % 5_000).await;
         one.beat(&jobs, false).await;
-        stolen += two.fetch(&["mail"], 1).await.map_or(0, |got| got.len());
+        stolen += two.get("mail", 1).await.len();
     }
     let mut judge = w.judge().await;
     judge.that(out.len() == 1, format!("{} were out", out.len()));

@@ -6,10 +6,8 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 use tokio::join;
 
-use super::job;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
-
-const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1";
+use super::{ONE, job};
+use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World, pick};
 
 /// A backend where claims count attempts.
 async fn world(ctx: Ctx) -> World {
@@ -37,8 +35,10 @@ async fn states(w: &World, ids: &[String]) -> Vec<(String, i64)> {
 /// A job that goes out for a short visibility, its own or the worker's, leaves the others their claims.
 pub async fn short_beside_others(ctx: Ctx) -> Judge {
     // Asked for all, more are proven for the short time than start.
-    let (short, count) =
-        [(600, 1), (1_000, 5), (3_000, 1), (8_000, 5)][(ctx.seed / 2 % 4) as usize];
+    let (short, count) = pick(
+        ctx.seed / 2,
+        &[(600, 1), (1_000, 5), (3_000, 1), (8_000, 5)],
+    );
     let w = world(ctx).await;
     w.enqueue(job()).await;
     let (second, two) = match ctx.even() {
@@ -51,46 +51,40 @@ pub async fn short_beside_others(ctx: Ctx) -> Judge {
     w.enqueue(second).await;
     let others = w.enqueue_all(4, |_| once()).await;
     let one = w.hands("one");
-    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    let out = one.get("mail", 6).await;
     w.pass(800 + ctx.seed * 90).await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
-    let next = two.fetch(&["mail"], count).await.unwrap_or_default();
-    for delivery in &next {
-        two.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
+    let next = two.get("mail", count).await;
+    two.ack_all(&next).await;
     w.pass(short + 1_500).await;
     let held = states(&w, &others).await;
     w.worker(Worker::js(2).queues(&["mail"]));
     let done = w.until_done(60).await;
     let ended = states(&w, &others).await;
     let mut judge = w.judge().await;
+    judge.that(done, "not all were done");
     judge.that(out.len() == 1, format!("{} went first", out.len()));
     judge.that(next.len() == 1, format!("{} went then", next.len()));
     let is =
         |states: &[(String, i64)], state: &str| states.iter().all(|of| *of == (state.into(), 1));
     judge.that(is(&held, "active"), format!("held jobs were {held:?}"));
     judge.that(is(&ended, "completed"), format!("they ended as {ended:?}"));
-    judge.that(done, "not all were done");
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
 /// Where heartbeats extend by whole seconds, and by 30 for less than one, nothing that is held lapses.
 pub async fn in_whole_seconds(ctx: Ctx) -> Judge {
-    let mut lax = [Lax::redis(), Lax::spec()][(ctx.seed % 2) as usize].clone();
+    let mut lax = ctx.pick(&[Lax::redis(), Lax::spec()]);
     lax.beats_whole_seconds = true;
-    let short = [600, 1_000, 2_000, 2_500][(ctx.seed / 2 % 4) as usize];
+    let short = pick(ctx.seed / 2, &[600, 1_000, 2_000, 2_500]);
     let limits = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { interval = '4s' }";
     let w = ctx.world().lax(lax).limits(limits).start().await;
     w.enqueue_all(8, |_| job()).await;
     let worker = Worker::js(5).queues(&["mail"]).runs(50..300);
     w.workers(2, worker.visibility(short));
     let mut judge = w.judge_when_done(120).await;
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.none_lapsed();
     judge.spacing("k:a", Duration::from_secs(4), 1);
     judge.each_ran_once();
     judge.all_settles_ok(false);
@@ -104,31 +98,24 @@ pub async fn long_beside_others(ctx: Ctx) -> Judge {
     w.enqueue_all(2, |_| job()).await;
     let others = w.enqueue_all(4, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two").visibility(600_000));
-    let out = one.fetch(&["mail"], 6).await.unwrap_or_default();
+    let out = one.get("mail", 6).await;
     w.pass(800 + ctx.seed * 90).await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     // Asked for all, more are proven for the long time than start, and that is mended soon.
-    let (count, pass) = [(1, 0), (5, 2_000)][(ctx.seed % 2) as usize];
-    let next = two.fetch(&["mail"], count).await.unwrap_or_default();
+    let (count, pass) = ctx.pick(&[(1, 0), (5, 2_000)]);
+    let next = two.get("mail", count).await;
     w.pass(pass + ctx.seed * 150).await;
     w.kill_sidecar();
     w.pass(31_000).await;
     let left = states(&w, &others).await;
     w.start_sidecar().await;
-    for delivery in &next {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(&next).await;
     w.worker(Worker::js(2).queues(&["mail"]));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(next.len() == 1, format!("{} went out", next.len()));
     let are_back = left.iter().all(|(state, _)| state != "active");
     judge.that(are_back, format!("after the death they are {left:?}"));
-    judge.that(done, "not all were done");
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -139,26 +126,21 @@ pub async fn short_and_unheard(ctx: Ctx) -> Judge {
     w.enqueue(job()).await;
     let others = w.enqueue_all(2, |_| once()).await;
     let (one, two) = (w.hands("one"), w.hands("two").visibility(4_000));
-    let out = one.fetch(&["mail"], 3).await.unwrap_or_default();
+    let out = one.get("mail", 3).await;
     w.pass(800 + ctx.seed * 90).await;
-    for delivery in &out {
-        one.ack(&delivery.job).await;
-    }
+    one.ack_all(&out).await;
     w.backend.often(Op::Heartbeat, 1.0, Fault::ReplyLost);
     w.backend.often(Op::Job, 1.0, Fault::Status(503));
-    let next = two.fetch(&["mail"], 1).await.unwrap_or_default();
+    let next = two.get("mail", 1).await;
     w.backend.mend();
     w.pass(5_500).await;
     let held = states(&w, &others).await;
     w.worker(Worker::js(2).queues(&["mail"]));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(next.is_empty(), "one went out of which nobody had a word");
     let is_kept = |(state, attempt): &(String, i64)| state == "active" && *attempt == 1;
     judge.that(held.iter().all(is_kept), format!("held jobs were {held:?}"));
-    judge.that(done, "not all were done");
-    judge.each_ran_once();
-    judge.settled();
+    judge.all_well();
     judge
 }
 
@@ -171,7 +153,7 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
     let (one, two) = (w.hands("one"), w.hands("two").visibility(120_000));
     let kind = ctx.seed % 3;
     let claims = if kind == 0 { &one } else { &two };
-    let out = claims.fetch(&["mail"], 4).await.unwrap_or_default();
+    let out = claims.get("mail", 4).await;
     if kind == 0 {
         w.pass(2_000 + ctx.seed * 90).await;
     }
@@ -189,12 +171,10 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
         let late = Fault::LateReply(Duration::from_secs(2));
         w.backend.next(Op::Heartbeat, 1, late);
     }
-    for delivery in &out {
-        claims.ack(&delivery.job).await;
-    }
+    claims.ack_all(&out).await;
     let next = async {
         w.pass(200).await;
-        two.fetch(&["mail"], 1).await.unwrap_or_default()
+        two.get("mail", 1).await
     };
     let next = match kind {
         // It is one FETCH's, and names the job that another one gets.
@@ -210,15 +190,11 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
         whose.ack(&delivery.job).await;
     }
     w.worker(Worker::js(2).queues(&["mail"]));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     judge.that(out.len() == 1, format!("{} went first", out.len()));
     judge.that(next.len() == 1, format!("{} went then", next.len()));
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.that(done, "not all were done");
-    judge.each_ran_once();
-    judge.settled();
+    judge.none_lapsed();
+    judge.all_well();
     judge
 }
 
@@ -229,29 +205,23 @@ pub async fn very_short_beside_others(ctx: Ctx) -> Judge {
     let (one, two) = (w.hands("one"), w.hands("two").visibility(500));
     w.enqueue(job()).await;
     let others = w.enqueue_all(6, |_| once()).await;
-    let mut out = one.fetch(&["mail"], 7).await.unwrap_or_default();
+    let mut out = one.get("mail", 7).await;
     for _ in 0..3 {
         for delivery in &out {
             let whose = if delivery.worker == "one" { &one } else { &two };
             whose.ack(&delivery.job).await;
         }
         w.pass(1_100 + ctx.seed * 41).await;
-        out = two.fetch(&["mail"], 5).await.unwrap_or_default();
+        out = two.get("mail", 5).await;
     }
-    for delivery in &out {
-        two.ack(&delivery.job).await;
-    }
+    two.ack_all(&out).await;
     w.pass(3_000).await;
     let held = states(&w, &others).await;
     w.worker(Worker::js(2).queues(&["mail"]));
-    let done = w.until_done(60).await;
-    let mut judge = w.judge().await;
+    let mut judge = w.judge_when_done(60).await;
     let first = |(state, attempt): &(String, i64)| state != "discarded" && *attempt == 1;
     judge.that(held.iter().all(first), format!("held jobs were {held:?}"));
-    let lapsed = judge.lapsed();
-    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.that(done, "not all were done");
-    judge.each_ran_once();
-    judge.settled();
+    judge.none_lapsed();
+    judge.all_well();
     judge
 }
