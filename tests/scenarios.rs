@@ -212,9 +212,7 @@ crate::scenarios! {
     actions::scheduled_when_it_starts: 2 limit;
     actions::strongest_action_wins: 5;
     actions::dropped_under_load: 20 limit;
-    actions::shut_until_a_time: 2 limit;
     actions::shut_for_retry_after: 5 limit real;
-    actions::shut_by_a_vendors_headers: 7 limit;
     actions::shut_by_the_codes_of_sdks: 4 limit;
     actions::not_shut_by_other_errors: 4;
     actions::shut_no_longer_than_max_pause: 2 limit;

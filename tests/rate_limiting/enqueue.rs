@@ -8,104 +8,6 @@ use super::simulated;
 use super::upstream::Recording;
 use crate::sidecar::client::{Client, id};
 
-/// A policy in its place: what to send, the key to look at, and what inspection shows of it.
-fn spellings() -> Vec<(Value, &'static str, Value)> {
-    let at = |options: Value| json!({"type": "t", "args": [], "options": options});
-    let limit = |n: u64| json!({"limit": n, "active": 0, "available": n});
-    let rate = |n: u64, period: &str| json!({"limit": n, "period": period});
-    vec![
-        (
-            at(json!({"rate_limit": {"key": "k", "concurrency": 2}})),
-            "k",
-            json!({"concurrency": limit(2)}),
-        ),
-        (
-            json!({"type": "t", "args": [], "rate_limit": {"key": "k", "concurrency": 2}}),
-            "k",
-            json!({"concurrency": limit(2)}),
-        ),
-        (
-            json!({"type": "t", "args": [], "meta": {"ojs.rate_limit": {"key": "k", "concurrency": 2}}}),
-            "k",
-            json!({"concurrency": limit(2)}),
-        ),
-        (
-            at(json!({"metadata": {"ojs.rate_limit": {"key": "k", "concurrency": 2}}})),
-            "k",
-            json!({"concurrency": limit(2)}),
-        ),
-        (
-            at(json!({"rate_limit": {"key": "k", "rate": {"limit": 7, "period": "PT1M"}}})),
-            "k",
-            json!({"rate": rate(7, "PT1M")}),
-        ),
-        (
-            at(json!({"rate_limit": {"key": "k", "rate": 7, "period": "second"}})),
-            "k",
-            json!({"rate": rate(7, "PT1S")}),
-        ),
-        (
-            at(json!({"rate_limit": {"key": "k", "limit": 7, "period": "1h"}})),
-            "k",
-            json!({"rate": rate(7, "PT1H")}),
-        ),
-        (
-            at(
-                json!({"rate_limit": {"key": "k", "rate": [{"limit": 7, "period": "1s"}, {"limit": 8, "period": "1m"}]}}),
-            ),
-            "k",
-            json!({"rate": rate(7, "PT1S"), "rate_2": rate(8, "PT1M")}),
-        ),
-        (
-            at(json!({"rate_limit": {"key": "k", "throttle": {"limit": 4, "period": "PT1S"}}})),
-            "k",
-            json!({"throttle": rate(4, "PT1S")}),
-        ),
-        (
-            at(json!({"queue": "rl", "rate_limit": {"max_per_second": 3}})),
-            "max_per_second:rl",
-            json!({"throttle": rate(3, "PT1S")}),
-        ),
-        (
-            at(
-                json!({"rate_limit": {"key": "k", "concurrency": 2, "rate": null, "throttle": null, "on_limit": "wait"}}),
-            ),
-            "k",
-            json!({"concurrency": limit(2)}),
-        ),
-    ]
-}
-
-#[tokio::test(start_paused = true)]
-async fn every_spelling_is_read() {
-    for (job, key, wanted) in spellings() {
-        let (pair, client) = simulated(Lax::spec(), "").await;
-        client.enqueue(job.clone()).await;
-        let seen = client
-            .get(&format!("/ojs/v1/rate-limits/{key}"))
-            .await
-            .json();
-        for (name, value) in wanted.as_object().unwrap() {
-            for (member, value) in value.as_object().unwrap() {
-                assert_eq!(&seen[name][member], value, "{job}: {seen}");
-            }
-        }
-        let limits = ["concurrency", "rate", "rate_2", "throttle"];
-        let there: Vec<&str> = limits
-            .into_iter()
-            .filter(|name| seen.get(name).is_some())
-            .collect();
-        let asked: Vec<&str> = wanted
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
-        assert_eq!(there, asked, "{job}: {seen}");
-        pair.stop().await;
-    }
-}
-
 /// Names in another case and names with escapes are read by some backends, so they are read here.
 #[tokio::test(start_paused = true)]
 async fn odd_names_are_no_way_round_a_limit() {
@@ -141,7 +43,8 @@ async fn null_is_no_policy() {
     pair.stop().await;
 }
 
-/// Values of `rate_limit` that are wrong, and the field that is.
+/// Values of `rate_limit` that are wrong as a whole, or beside each other, and the field that is: `input.rs` has each
+/// field by itself.
 fn wrong() -> Vec<(Value, &'static str)> {
     vec![
         (json!(5), ""),
@@ -151,84 +54,17 @@ fn wrong() -> Vec<(Value, &'static str)> {
         (json!({}), ".key"),
         (json!({"concurrency": 1}), ".key"),
         (json!({"key": null, "concurrency": 1}), ".key"),
-        (json!({"key": 5, "concurrency": 1}), ".key"),
-        (json!({"key": "", "concurrency": 1}), ".key"),
-        (json!({"key": "-a", "concurrency": 1}), ".key"),
-        (json!({"key": "a b", "concurrency": 1}), ".key"),
-        (json!({"key": "a/b", "concurrency": 1}), ".key"),
-        (json!({"key": "k".repeat(300), "concurrency": 1}), ".key"),
-        (json!({"key": "k", "concurrency": -1}), ".concurrency"),
-        (json!({"key": "k", "concurrency": 1.5}), ".concurrency"),
-        (json!({"key": "k", "concurrency": "1"}), ".concurrency"),
         (json!({"key": "k", "rate": {}}), ".rate.limit"),
-        (json!({"key": "k", "rate": {"limit": 1}}), ".rate.period"),
+        (json!({"key": "k", "rate": 5}), ".period"),
+        (json!({"key": "k", "concurrency": 1, "rate": []}), ".rate"),
         (
-            json!({"key": "k", "rate": {"period": "PT1S"}}),
-            ".rate.limit",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": 0, "period": "PT1S"}}),
-            ".rate.limit",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": -1, "period": "PT1S"}}),
-            ".rate.limit",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": 1.5, "period": "PT1S"}}),
-            ".rate.limit",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": "1", "period": "PT1S"}}),
-            ".rate.limit",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": 1, "period": "soon"}}),
-            ".rate.period",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": 1, "period": "PT0S"}}),
-            ".rate.period",
-        ),
-        (
-            json!({"key": "k", "rate": {"limit": 1, "period": "-PT1S"}}),
+            json!({"key": "k", "rate": {"limit": 1, "period": "P1M"}}),
             ".rate.period",
         ),
         (
             json!({"key": "k", "rate": {"limit": 1, "period": 60}}),
             ".rate.period",
         ),
-        (
-            json!({"key": "k", "rate": {"limit": 1, "period": "P1M"}}),
-            ".rate.period",
-        ),
-        (json!({"key": "k", "rate": true}), ".rate"),
-        (json!({"key": "k", "rate": []}), ".rate"),
-        (json!({"key": "k", "concurrency": 1, "rate": []}), ".rate"),
-        (json!({"key": "k", "rate": 5}), ".period"),
-        (json!({"key": "k", "throttle": 5}), ".throttle"),
-        (
-            json!({"key": "k", "throttle": {"limit": 5}}),
-            ".throttle.period",
-        ),
-        (
-            json!({"key": "k", "throttle": {"limit": 0, "period": "PT1S"}}),
-            ".throttle.limit",
-        ),
-        (
-            json!({"key": "k", "throttle": {"limit": 5, "period": "x"}}),
-            ".throttle.period",
-        ),
-        (
-            json!({"key": "k", "concurrency": 1, "on_limit": "explode"}),
-            ".on_limit",
-        ),
-        (
-            json!({"key": "k", "concurrency": 1, "on_limit": 5}),
-            ".on_limit",
-        ),
-        (json!({"max_per_second": 0}), ".max_per_second"),
-        (json!({"max_per_second": "1"}), ".max_per_second"),
     ]
 }
 

@@ -538,68 +538,6 @@ async fn each_field_of_what_a_job_brings() {
     }
 }
 
-/// A wrong `rate` is named, not what is beside it or missing there.
-#[tokio::test(start_paused = true)]
-async fn a_wrong_rate_is_what_is_named() {
-    let rig = Rig::with("").await;
-    let wrong = [
-        (json!(true), "rate"),
-        (json!("fast"), "rate"),
-        (json!([]), "rate"),
-        (json!([1, 2]), "rate[0]"),
-        (json!(-1), "rate"),
-        (json!(0), "rate"),
-        (json!(1.5), "rate"),
-        (json!(1_000_000_001), "rate"),
-        (json!({"limit": 0}), "rate.limit"),
-        (
-            json!([{"limit": 5, "period": "1s"}, {"limit": -1}]),
-            "rate[1].limit",
-        ),
-    ];
-    for (rate, field) in wrong {
-        let mut bodies = vec![json!({ "rate": rate })];
-        if field != "rate.limit" && field != "rate[1].limit" {
-            bodies.push(json!({"rate": rate, "period": "second"}));
-            bodies.push(json!({"rate": rate, "period": "day", "window": "calendar"}));
-        }
-        for limits in bodies {
-            let mut job = limits.clone();
-            job["key"] = json!("k");
-            let job = json!({"type": "t", "args": [], "rate_limit": job});
-            for (method, path, body, at) in [
-                (Method::PUT, "/ojs/v1/rate-limits/k", limits.clone(), ""),
-                (
-                    Method::PUT,
-                    "/ojs/v1/rate-limits/k/override",
-                    limits.clone(),
-                    "",
-                ),
-                (
-                    Method::PUT,
-                    "/ojs/v1/admin/queues/q/rate-limit",
-                    limits.clone(),
-                    "",
-                ),
-                (
-                    Method::PUT,
-                    "/ojs/v1/admin/queues/q/config",
-                    json!({"rate_limit": limits}),
-                    "rate_limit.",
-                ),
-                (Method::POST, "/ojs/v1/jobs", job, "rate_limit."),
-            ] {
-                let kind = [("content-type", "application/json")];
-                let reply = rig.client.send(method, path, &kind, body.to_string()).await;
-                let told = (reply.status, &reply.json()["error"]["details"]["field"]);
-                assert_eq!(told, (400, &json!(format!("{at}{field}"))), "{path} {body}");
-            }
-        }
-    }
-    assert_eq!(rig.client.get("/ojs/v1/rate-limits/k").await.status, 404);
-    assert!(rig.client.fetch("default", 1).await.is_empty());
-}
-
 /// Each window is asked at every start, so there are few of them.
 #[tokio::test(start_paused = true)]
 async fn more_windows_than_can_be_kept() {

@@ -8,7 +8,6 @@ use ojs_throttle::store::memory::MemoryStore;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::examples::{EMAIL, PAYMENT, REPORT, SYNC};
 use super::rig::Rig;
 use super::simulated;
 use crate::sidecar::client::{Client, id, ids};
@@ -274,38 +273,6 @@ async fn waiting_costs_no_attempt_and_no_time() {
     pair.stop().await;
 }
 
-/// When each job was handed out, fetching every 50 ms until `n` were, each settled at once if `ack`.
-async fn starts(client: &Client, queue: &str, n: usize, ack: bool) -> Vec<Duration> {
-    let (began, mut starts) = (Instant::now(), Vec::new());
-    while starts.len() < n {
-        for job in client.fetch(queue, 10).await {
-            starts.push(began.elapsed());
-            if ack {
-                client.ack(id(&job)).await;
-            }
-        }
-        assert!(began.elapsed() < Duration::from_secs(600), "{starts:?}");
-        sleep(Duration::from_millis(50)).await;
-    }
-    starts
-}
-
-/// 5.2: no interval of the period holds more than the limit, wherever it begins; and dispatching
-/// resumes when it advances.
-#[tokio::test(start_paused = true)]
-async fn a_window_slides() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let policy = || json!({"key": "k", "rate": {"limit": 3, "period": "PT10S"}});
-    enqueue_many(&client, 10, |n| limited("q", n, policy())).await;
-    let starts = starts(&client, "q", 10, true).await;
-    let period = Duration::from_secs(10);
-    for four in starts.windows(4) {
-        assert!(four[3] - four[0] >= period, "{starts:?}");
-    }
-    assert!(starts[9] < Duration::from_millis(31_000), "{starts:?}");
-    pair.stop().await;
-}
-
 /// Windows with edges, of a policy in the file and of one that a job brings: what is left of one may start at its
 /// end and all of the next at its beginning, each no more than its limit. In March Oslo has a day of 23 hours.
 #[tokio::test(start_paused = true)]
@@ -408,41 +375,6 @@ async fn a_retry_is_counted_again_in_a_rate() {
     pair.stop().await;
 }
 
-/// 5.3: "MUST space job starts evenly"; 6.2: with `rate` beside it "both constraints MUST be
-/// satisfied".
-#[tokio::test(start_paused = true)]
-async fn a_throttle_spaces_evenly_and_a_window_beside_it_holds() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let spaced = || json!({"key": "k", "throttle": {"limit": 5, "period": "PT1S"}});
-    enqueue_many(&client, 12, |n| limited("q", n, spaced())).await;
-    let times = starts(&client, "q", 12, true).await;
-    for pair in times.windows(2) {
-        let gap = pair[1] - pair[0];
-        assert!(gap >= Duration::from_millis(195), "{times:?}");
-        assert!(gap <= Duration::from_millis(260), "{times:?}");
-    }
-    let both = || {
-        json!({"key": "both", "throttle": {"limit": 10, "period": "PT1S"},
-               "rate": {"limit": 4, "period": "PT5S"}})
-    };
-    enqueue_many(&client, 9, |n| limited("both", n, both())).await;
-    let times = starts(&client, "both", 9, true).await;
-    assert!(
-        times
-            .windows(2)
-            .all(|two| two[1] - two[0] >= Duration::from_millis(95)),
-        "{times:?}"
-    );
-    assert!(
-        times
-            .windows(5)
-            .all(|five| five[4] - five[0] >= Duration::from_secs(5)),
-        "{times:?}"
-    );
-    assert!(times[8] <= Duration::from_millis(11_000), "{times:?}");
-    pair.stop().await;
-}
-
 /// 6.2: "A value of `0` means no jobs may execute (effectively pausing this key)".
 #[tokio::test(start_paused = true)]
 async fn concurrency_zero_pauses_the_key_only() {
@@ -457,93 +389,6 @@ async fn concurrency_zero_pauses_the_key_only() {
     client.ack(&free).await;
     sleep(Duration::from_secs(60)).await;
     assert!(client.fetch("q", 2).await.is_empty());
-    pair.stop().await;
-}
-
-/// 14.1, 14.2, 14.3 and 14.5, sent as they stand there.
-#[tokio::test(start_paused = true)]
-async fn the_examples_of_the_text() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let send = async |text: &str| {
-        for _ in 0..12 {
-            assert_eq!(
-                client.post("/ojs/v1/jobs", text.to_owned()).await.status,
-                201
-            );
-        }
-    };
-    send(PAYMENT.1).await;
-    let five = client.fetch("default", 50).await;
-    assert_eq!(five.len(), 5);
-    assert_eq!(
-        five[0]["rate_limit"],
-        json!({"key": "payment-api", "concurrency": 5})
-    );
-
-    send(EMAIL.1).await;
-    assert_eq!(client.fetch("default", 50).await.len(), 12);
-    let seen = client
-        .get("/ojs/v1/rate-limits/email-provider")
-        .await
-        .json();
-    assert_eq!(seen["rate"]["current_count"], 12);
-
-    send(REPORT.1).await;
-    let times = starts(&client, "default", 3, false).await;
-    assert!(
-        times
-            .windows(2)
-            .all(|two| two[1] - two[0] >= Duration::from_millis(995)),
-        "{times:?}"
-    );
-    sleep(Duration::from_secs(5)).await;
-    assert!(
-        client.fetch("default", 50).await.is_empty(),
-        "three are out"
-    );
-
-    send(SYNC.1).await;
-    let times = starts(&client, "default", 10, false).await;
-    assert!(
-        times
-            .windows(2)
-            .all(|two| two[1] - two[0] >= Duration::from_millis(95)),
-        "{times:?}"
-    );
-    assert!(times[9] <= Duration::from_millis(1300), "{times:?}");
-    sleep(Duration::from_secs(1)).await;
-    assert!(client.fetch("default", 50).await.is_empty(), "ten are out");
-    let seen = client
-        .get("/ojs/v1/rate-limits/api.partner.com")
-        .await
-        .json();
-    assert_eq!(
-        seen["concurrency"],
-        json!({"limit": 10, "active": 10, "available": 0})
-    );
-    assert_eq!(seen["rate"]["current_count"], 10);
-    assert_eq!(seen["waiting_count"], 2);
-    pair.stop().await;
-}
-
-/// 7.2: "all limits MUST be satisfied. The most restrictive limit wins."
-#[tokio::test(start_paused = true)]
-async fn the_queue_s_limits_and_the_job_s_must_both_allow() {
-    let config = "[[queue]]\nname = \"q\"\nconcurrency = 3\n";
-    let (pair, client) = simulated(Lax::spec(), config).await;
-    let two = || json!({"key": "k", "concurrency": 2});
-    enqueue_many(&client, 3, |n| limited("q", n, two())).await;
-    enqueue_many(
-        &client,
-        3,
-        |n| json!({"type": "t", "args": [n], "options": {"queue": "q"}}),
-    )
-    .await;
-    let out = client.fetch("q", 6).await;
-    assert_eq!(out.len(), 3, "the queue's");
-    let keyed = out.iter().filter(|job| job.get("rate_limit").is_some());
-    assert_eq!(keyed.count(), 2, "the key's");
-    assert!(client.fetch("q", 6).await.is_empty());
     pair.stop().await;
 }
 

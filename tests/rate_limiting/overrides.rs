@@ -284,7 +284,7 @@ async fn a_key_not_seen_yet_is_accepted() {
     pair.stop().await;
 }
 
-/// Every wrong field is named, and nothing is changed.
+/// What is wrong as a whole, or in time, is named, and nothing is changed: `input.rs` has each field by itself.
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_is_refused_and_changes_nothing() {
     let (pair, client) = simulated(Lax::spec(), "").await;
@@ -296,18 +296,6 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         ("{} {}", ""),
         ("[]", "body"),
         ("{}", "concurrency"),
-        (r#"{"concurrency":"5"}"#, "concurrency"),
-        (r#"{"concurrency":-1}"#, "concurrency"),
-        (r#"{"concurrency":0.5}"#, "concurrency"),
-        (r#"{"rate":{"limit":0,"period":"1s"}}"#, "rate.limit"),
-        (r#"{"rate":{"limit":1,"period":"soon"}}"#, "rate.period"),
-        (
-            r#"{"rate":{"limit":1,"period":"1s","burst":1}}"#,
-            "rate.burst",
-        ),
-        (r#"{"throttle":{"limit":1}}"#, "throttle.period"),
-        (r#"{"limit":5}"#, "period"),
-        (r#"{"limit":5,"period":"400d"}"#, "period"),
         (
             r#"{"concurrency":1,"expires_at":"2026-02-02T02:39:59Z"}"#,
             "expires_at",
@@ -316,14 +304,7 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
             r#"{"concurrency":1,"expires_at":"2026-02-02T02:40:00Z"}"#,
             "expires_at",
         ),
-        (r#"{"concurrency":1,"expires_at":5}"#, "expires_at"),
-        (
-            r#"{"concurrency":1,"expires":"2026-02-03T00:00:00Z"}"#,
-            "expires",
-        ),
         (r#"{"concurrency":1,"on_limit":"drop"}"#, "on_limit"),
-        (r#"{"concurrency":1,"reason":1}"#, "reason"),
-        (r#"{"concurrency":1,"by":[]}"#, "by"),
     ] {
         for path in [
             "/ojs/v1/rate-limits/k",

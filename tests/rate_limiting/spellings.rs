@@ -100,6 +100,27 @@ fn policies() -> Vec<Form> {
             one,
         ),
         form(
+            "job",
+            "several windows",
+            brings(json!({"key": "k", "rate": [
+                {"limit": 7, "period": "1s"}, {"limit": 8, "period": "1m"}]})),
+            json!({"rate": {"limit": 7, "period": "PT1S"}, "rate_2": {"limit": 8, "period": "PT1M"}}),
+        ),
+        form(
+            "job",
+            "nothing said",
+            brings(
+                json!({"key": "k", "concurrency": 2, "rate": null, "throttle": null, "on_limit": "wait"}),
+            ),
+            two.clone(),
+        ),
+        form(
+            "where",
+            "SDKs, in their options",
+            job(json!({"options": {"metadata": {"ojs.rate_limit": policy()}}})),
+            two.clone(),
+        ),
+        form(
             "where",
             "conformance",
             job(json!({"options": {"rate_limit": policy()}})),
@@ -209,6 +230,12 @@ async fn every_form_of_a_limit_is_read() {
                 }
             }
         };
+        if let How::Job(job) = &form.how {
+            let shown = ["concurrency", "rate", "rate_2", "throttle"];
+            let shown = shown.into_iter().filter(|name| seen.get(name).is_some());
+            let asked = form.shows.as_object().unwrap().keys();
+            assert!(shown.eq(asked), "{job}: {seen}");
+        }
         for (limit, members) in form.shows.as_object().unwrap() {
             for (member, value) in members.as_object().unwrap() {
                 let shown = &seen[limit][member];

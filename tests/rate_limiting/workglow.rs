@@ -98,46 +98,6 @@ fn policy(limits: &str) -> String {
     format!("[[policy]]\nname = \"api\"\n{limits}")
 }
 
-/// `new NullLimiter()`.
-#[tokio::test(start_paused = true)]
-async fn no_limiter() {
-    let rig = Rig::with("").await;
-    rig.enqueue(10).await;
-    assert_eq!(rig.start_all().await, 10);
-}
-
-/// `new ConcurrencyLimiter(3)`.
-#[tokio::test(start_paused = true)]
-async fn concurrency() {
-    let rig = Rig::with(&policy("concurrency = 3")).await;
-    rig.enqueue(5).await;
-    let out = rig.client.fetch(Q, 10).await;
-    assert_eq!((out.len(), rig.start_all().await), (3, 0));
-    rig.client.ack(id(&out[0])).await;
-    rig.client.nack(id(&out[1]), false).await;
-    assert_eq!(rig.start_all().await, 2);
-}
-
-/// `new RateLimiter(storage, "api", { maxExecutions: 4, windowSizeInSeconds: 60 })`.
-#[tokio::test(start_paused = true)]
-async fn sliding_rate() {
-    let rig = Rig::with(&policy("rate = { limit = 4, period = \"60s\" }")).await;
-    rig.enqueue(6).await;
-    rig.next().await;
-    sleep(Duration::from_secs(30)).await;
-    assert_eq!(rig.start_all().await, 3);
-    let (_, waited) = rig.next().await;
-    assert!(
-        (29_400..=30_100).contains(&waited),
-        "when the first leaves: {waited} ms"
-    );
-    let (_, waited) = rig.next().await;
-    assert!(
-        (29_900..=30_100).contains(&waited),
-        "when the second leaves: {waited} ms"
-    );
-}
-
 /// The same with Workglow's defaults, `initialBackoffDelay`, `backoffMultiplier` and `maxBackoffDelay`:
 /// refused by its vendor again and again, a key waits d and up to d more, and d doubles. One success
 /// and it starts anew.
@@ -170,18 +130,6 @@ async fn exponential_backoff_with_full_jitter() {
     assert!((1_000..=2_020).contains(&waited), "anew: {waited} ms");
 }
 
-/// `new DelayLimiter(200)`.
-#[tokio::test(start_paused = true)]
-async fn delay() {
-    let rig = Rig::with(&policy("throttle = { interval = \"200ms\" }")).await;
-    rig.enqueue(4).await;
-    rig.next().await;
-    for _ in 0..3 {
-        let (_, waited) = rig.next().await;
-        assert!((190..=210).contains(&waited), "{waited} ms");
-    }
-}
-
 /// `new EvenlySpacedRateLimiter({ maxExecutions: 60, windowSizeInSeconds: 60 })`: a start a second,
 /// less how long the jobs take.
 #[tokio::test(start_paused = true)]
@@ -199,33 +147,6 @@ async fn even_spacing_less_the_running_time() {
         job = next;
     }
     assert_eq!(rig.inspect().await["throttle"]["measure"], "completion");
-}
-
-/// `new CompositeLimiter([new ConcurrencyLimiter(2), new RateLimiter(… 3 in 60 s), new DelayLimiter(500)])`,
-/// and `addLimiter`: another policy that matches.
-#[tokio::test(start_paused = true)]
-async fn composite() {
-    let first = "concurrency = 2\nrate = { limit = 3, period = \"60s\" }\nthrottle = { interval = \"500ms\" }\n";
-    let added = "[[policy]]\nname = \"added\"\nrate = { limit = 4, period = \"10m\" }";
-    let rig = Rig::with(&format!("{}{added}", policy(first))).await;
-    rig.enqueue(6).await;
-    let (one, _) = rig.next().await;
-    let (two, waited) = rig.next().await;
-    assert!((490..=510).contains(&waited), "the delay: {waited} ms");
-    sleep(Duration::from_secs(5)).await;
-    assert_eq!(rig.start_all().await, 0, "two are out");
-    rig.client.ack(&one).await;
-    let (three, _) = rig.next().await;
-    rig.client.ack(&two).await;
-    rig.client.ack(&three).await;
-    let (four, waited) = rig.next().await;
-    assert!(
-        (53_000..=55_000).contains(&waited),
-        "the window: {waited} ms"
-    );
-    rig.client.ack(&four).await;
-    let (_, waited) = rig.next().await;
-    assert!(waited > 480_000, "the added one: {waited} ms");
 }
 
 /// `setNextAvailableTime(date)` and `getNextAvailableTime()`.

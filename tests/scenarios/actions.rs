@@ -449,32 +449,11 @@ async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> J
     judge
 }
 
-pub async fn shut_until_a_time(ctx: Ctx) -> Judge {
-    let error = json!({ "type": "RateLimitExceeded", "message": "no", "rate_limit_until": at(8) });
-    shuts(ctx, "", error, 7.0..8.0).await
-}
-
 pub async fn shut_for_retry_after(ctx: Ctx) -> Judge {
     let after = [json!(4), json!(4.0), json!("PT4S"), json!("4s"), json!("4")];
     let after = &after[(ctx.seed % 5) as usize];
     let error = json!({ "code": "handler_error", "message": "no", "retry_after": after });
     shuts(ctx, "", error, 3.9..4.0).await
-}
-
-pub async fn shut_by_a_vendors_headers(ctx: Ctx) -> Judge {
-    let date = "Mon, 02 Feb 2026 02:40:06 GMT";
-    let headers = [
-        json!({ "Retry-After": "4" }),
-        json!({ "headers": { "retry-after": 4 } }),
-        json!({ "RateLimit": "\"default\";r=0;t=4" }),
-        json!({ "RateLimit": "limit=10, remaining=0, reset=4" }),
-        json!({ "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "4" }),
-        json!({ "x-ratelimit-reset": "1770000006" }),
-        json!({ "Retry-After": date }),
-    ];
-    let details = &headers[(ctx.seed % 7) as usize];
-    let error = json!({ "code": "handler_error", "message": "no", "details": details });
-    shuts(ctx, "", error, 3.9..5.0).await
 }
 
 /// What the official SDKs really send for a handler that failed with a rate limit error: they can
