@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ojs_throttle::backend::{Event, EventKind, Lax};
+use ojs_throttle::backend::{EventKind, Lax};
 use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::Store;
 use ojs_throttle::store::memory::MemoryStore;
@@ -88,36 +88,13 @@ impl Rig {
         let ledger = self.behind.backend.ledger();
         ledger.iter().filter(|event| event.kind == kind).count()
     }
-
-    /// The most jobs that the backend ever had out at once, by its own ledger.
-    pub fn most_claimed(&self) -> usize {
-        let over = [
-            EventKind::Acked,
-            EventKind::Nacked,
-            EventKind::Requeued,
-            EventKind::Expired,
-            EventKind::Cancelled,
-        ];
-        let (mut out, mut most) = (0_usize, 0);
-        for Event { kind, .. } in self.behind.backend.ledger() {
-            match kind {
-                EventKind::Claimed => out += 1,
-                kind if over.contains(&kind) => out = out.saturating_sub(1),
-                _ => {}
-            }
-            most = most.max(out);
-        }
-        most
-    }
 }
 
 /// One run of a job, as its worker saw it.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub job: String,
-    pub key: String,
     pub from: Instant,
-    pub to: Instant,
 }
 
 /// Workers of one queue that take one job at a time until `runs` of them were run, each for as long as
@@ -148,13 +125,10 @@ pub async fn work(
                     let from = Instant::now();
                     let nth = begun.replace_with(|begun| *begun + 1);
                     sleep(lasts(nth)).await;
-                    let to = Instant::now();
                     client.ack(id(&job)).await;
                     done.borrow_mut().push(Run {
                         job: id(&job).to_owned(),
-                        key: job["rate_limit"]["key"].as_str().unwrap_or("").to_owned(),
                         from,
-                        to,
                     });
                 }
                 if none {
@@ -170,19 +144,6 @@ pub async fn work(
     let mut all = done.take();
     all.sort_by_key(|run| run.from);
     all
-}
-
-/// The most of these that ran at once.
-pub fn most_at_once<'a>(runs: impl Iterator<Item = &'a Run>) -> usize {
-    let mut edges: Vec<(Instant, isize)> =
-        runs.flat_map(|run| [(run.from, 1), (run.to, -1)]).collect();
-    edges.sort();
-    let mut out = 0;
-    let counts = edges.into_iter().map(|(_, step)| {
-        out += step;
-        out
-    });
-    counts.max().unwrap_or(0).try_into().unwrap()
 }
 
 /// Asserts that no interval of `period`, wherever it begins, has more than `limit` starts.

@@ -19,20 +19,13 @@ async fn without_a_list(ctx: Ctx, n: usize, shared: bool) -> (World, Vec<String>
     let slots = n + 1;
     let limits = format!("[[queue]]\nname = 'mail'\nconcurrency = {slots}");
     let world = ctx.world().lax(lax).limits(&limits);
-    let world = match shared {
-        true => world.shared(),
-        false => world,
-    };
+    let world = world.shared_if(shared);
     let w = world.start().await;
     w.enqueue_all(n + 3, |_| job()).await;
-    let asks = json!({ "queues": ["mail"], "count": n, "worker_id": "one" });
-    let path = "/ojs/v1/workers/fetch";
-    let given = w.backend.direct("POST", path, &asks).await;
-    let ids = given["jobs"].as_array().into_iter().flatten();
-    let ids = ids.filter_map(|job| job["id"].as_str().map(str::to_owned));
+    let ids = w.backend.fetch("one", n).await;
     w.backend.often(Op::List, 1.0, Fault::Status(403));
     w.restart().await;
-    (w, ids.collect())
+    (w, ids)
 }
 
 /// What a worker gets that comes now, when one slot is free.
@@ -188,10 +181,7 @@ pub async fn only_held(ctx: Ctx) -> Judge {
     let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::spec()]);
     let world = ctx.world().lax(lax).limits(ONE);
     let world = world.settings("[hold]\nidle = '10m'");
-    let world = match ctx.even() {
-        true => world.shared(),
-        false => world,
-    };
+    let world = world.shared_if(ctx.even());
     let w = world.start().await;
     let held = || job().label("k:a").meta("tenant", json!("a"));
     w.enqueue_all(6, |_| held()).await;
@@ -315,9 +305,7 @@ pub async fn ended_through_a_sibling(ctx: Ctx) -> Judge {
 /// The ACKs of jobs are on their way through a sibling when their queue gets its first limit here: they have no
 /// slots after that.
 pub async fn ending_through_a_sibling(ctx: Ctx) -> Judge {
-    let w = ctx.world().shared().start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = ctx.world().pair().await;
     w.enqueue_all(9, |_| job()).await;
     let one = w.hands_of("one", &other);
     let out = one.get("mail", 3).await;

@@ -18,13 +18,11 @@ pub async fn nack_where_none_was_shown(ctx: Ctx) -> Judge {
         let got = one.get("mail", 1).await;
         got.first().map(|delivery| delivery.job.clone())
     } else {
-        let asks = json!({ "queues": ["mail"], "count": 1, "worker_id": "one" });
-        let path = "/ojs/v1/workers/fetch";
-        let got = w.backend.direct("POST", path, &asks).await;
+        let got = w.backend.fetch("one", 1).await;
         // It is adopted.
         w.restart().await;
         w.hands("two").get("mail", 1).await;
-        got["jobs"][0]["id"].as_str().map(str::to_owned)
+        got.first().cloned()
     };
     let id = id.unwrap_or_default();
     let out = w.rows().await.1;
@@ -43,9 +41,7 @@ pub async fn nack_where_none_was_shown(ctx: Ctx) -> Judge {
 pub async fn offered_where_none_was_shown(ctx: Ctx) -> Judge {
     let world = ctx.world().lax(Lax::spec()).shared();
     let world = world.limits(ONE).settings("[hold]\nidle = '1s'");
-    let w = world.start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = world.pair().await;
     w.backend.often(Op::Fetch, 1.0, Fault::Unnumbered);
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));

@@ -10,9 +10,7 @@ use crate::harness::{Ctx, Judge, Way, Worker};
 pub async fn not_kept(ctx: Ctx) -> Judge {
     let limits = ONE;
     let world = ctx.world().lax(Lax::spec()).shared();
-    let w = world.limits(limits).start().await;
-    let _other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, _other) = world.limits(limits).pair().await;
     let one = w.hands("one");
     w.enqueue(job()).await;
     let out = one.get("mail", 1).await;

@@ -24,12 +24,6 @@ async fn one_out_one_held(w: &World, one: &Hands) -> (String, String) {
     (out[0].clone(), held[0].clone())
 }
 
-async fn pause(w: &World, verb: &str) -> u16 {
-    let path = format!("/ojs/v1/queues/mail/{verb}");
-    let reply = w.client().post(&path, &json!({})).await;
-    reply.map_or(0, |reply| reply.status)
-}
-
 /// The backend carries a nack out and goes down before it answers. When it is back another worker is there
 /// before the nack is tried again: that one has the job, and has it alone.
 pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
@@ -138,20 +132,14 @@ pub async fn more_that_hangs(ctx: Ctx) -> Judge {
 /// one lasts, and that one ends it.
 pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
     let world = ctx.world().shared();
-    let w = (world.limits(ONE).server(PATIENCE))
+    let (w, _other) = (world.limits(ONE).server(PATIENCE))
         .settings("[hold]\nidle = '10m'")
-        .start()
+        .pair()
         .await;
-    let _other = w.sibling().await;
-    w.pass(1_500).await;
     let one = w.hands("one");
     let (out, held) = one_out_one_held(&w, &one).await;
-    let path = format!("/ojs/v1/jobs/{held}");
     w.backend.next(Op::Cancel, 1, HANGS);
-    let first = async {
-        let reply = one.client.call("DELETE", &path, "".into()).await;
-        reply.map_or(0, |reply| reply.status)
-    };
+    let first = one.cancel(&held);
     let slow = Fault::Slow(Duration::from_millis(1_900));
     let by_ack = ctx.seed % 3 == 2;
     let second = async {
@@ -161,8 +149,7 @@ pub async fn two_ends_of_a_held_job(ctx: Ctx) -> Judge {
             return one.ack(&held).await;
         }
         w.backend.next(Op::Cancel, 1, slow);
-        let reply = one.client.call("DELETE", &path, "".into()).await;
-        reply.map_or(0, |reply| reply.status)
+        one.cancel(&held).await
     };
     let fetched = async {
         w.pass(500).await;
@@ -196,11 +183,9 @@ pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
     let slow = Duration::from_millis(1_500);
     w.backend.next(Op::Heartbeat, 1, Fault::Slow(slow));
     w.backend.next(Op::Cancel, 1, HANGS);
-    let path = format!("/ojs/v1/jobs/{held}");
     let (early, cancelled) = tokio::join!(one.fetch(&["mail"], 1), async {
         w.pass(400).await;
-        let reply = one.client.call("DELETE", &path, "".into()).await;
-        reply.map_or(0, |reply| reply.status)
+        one.cancel(&held).await
     });
     let early = early.unwrap_or_default();
     let mut got = Vec::new();
@@ -234,10 +219,10 @@ pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
     w.backend.next(waits, 1, Fault::Slow(slow));
     let (got, paused) = tokio::join!(two.fetch(&["mail"], 2), async {
         w.pass(after).await;
-        pause(&w, "pause").await
+        two.tell("mail", "pause").await
     });
     let got = got.unwrap_or_default();
-    let resumed = pause(&w, "resume").await;
+    let resumed = two.tell("mail", "resume").await;
     let after = two.get("mail", 1).await;
     two.ack_all(got.iter().chain(&after)).await;
     let mut judge = w.judge().await;
@@ -261,14 +246,14 @@ pub async fn two_pauses(ctx: Ctx) -> Judge {
         w.backend.often(Op::Stats, 1.0, Fault::Status(401));
     }
     w.backend.next(Op::Pause, 1, HANGS);
-    let (first, second) = tokio::join!(pause(&w, "pause"), async {
+    let (first, second) = tokio::join!(two.tell("mail", "pause"), async {
         w.pass(500).await;
-        pause(&w, "pause").await
+        two.tell("mail", "pause").await
     });
     one.ack(&out).await;
     w.pass(ctx.seed * 3_000).await;
     let got = two.get("mail", 1).await;
-    pause(&w, "resume").await;
+    two.tell("mail", "resume").await;
     let after = two.get("mail", 1).await;
     two.ack_all(got.iter().chain(&after)).await;
     let mut judge = w.judge().await;
@@ -289,7 +274,7 @@ pub async fn pause_given_up(ctx: Ctx) -> Judge {
     w.backend.often(Op::Stats, 1.0, Fault::Status(401));
     w.backend.next(Op::Pause, 1, HANGS);
     let gone = Duration::from_millis(500);
-    let hung = timeout(gone, pause(&w, "pause")).await;
+    let hung = timeout(gone, two.tell("mail", "pause")).await;
     one.ack(&out).await;
     let meanwhile = two.get("mail", 1).await;
     w.pass(2_000 + ctx.seed * 3_000).await;
@@ -314,11 +299,11 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
     let done = ctx.even();
     let fault = if done { Fault::ReplyLost } else { HANGS };
     w.backend.next(Op::Pause, 1, fault);
-    let status = pause(&w, "pause").await;
+    let status = two.tell("mail", "pause").await;
     one.ack(&out).await;
     w.pass(ctx.seed * 100).await;
     let got = two.get("mail", 1).await;
-    pause(&w, "resume").await;
+    two.tell("mail", "resume").await;
     let after = two.get("mail", 1).await;
     two.ack_all(got.iter().chain(&after)).await;
     w.worker(Worker::js(2).queues(&["mail"]));
@@ -341,16 +326,14 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
     w.pass(3_000).await;
     let (out, _) = one_out_one_held(&w, &theirs).await;
-    let paused = pause(&w, "pause").await;
+    let paused = theirs.tell("mail", "pause").await;
     // It is offered in the meantime.
     w.pass(12_000).await;
     theirs.ack(&out).await;
     w.first_way(|way| way.late(Duration::from_millis(1_500)));
     let resume = async {
         w.pass(ctx.seed * 300).await;
-        let path = "/ojs/v1/queues/mail/resume";
-        let by = ctx.pick(&[&theirs, &mine]);
-        by.client.post(path, &json!({})).await
+        ctx.pick(&[&theirs, &mine]).tell("mail", "resume").await
     };
     let (early, resumed) = tokio::join!(mine.fetch(&["mail"], 1), resume);
     w.first_way(Way::mend);
@@ -363,7 +346,7 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
     mine.ack_all(&got).await;
     let mut judge = w.judge().await;
     judge.that(paused == 200, format!("the pause got {paused}"));
-    judge.that(resumed.is_ok_and(|reply| reply.status == 200), "no resume");
+    judge.equal("the resume got", resumed, 200);
     judge.that(
         waited < Duration::from_millis(500),
         format!("{} came {waited:?} after the resume", got.len()),
@@ -381,21 +364,16 @@ pub async fn pause_carried_out_after_a_resume(ctx: Ctx) -> Judge {
     let (mine, theirs) = (w.hands("mine"), w.hands_of("theirs", &other));
     w.pass(3_000).await;
     let (out, held) = one_out_one_held(&w, &mine).await;
-    let told = async |by: &Hands, verb: &str| {
-        let path = format!("/ojs/v1/queues/mail/{verb}");
-        let reply = by.client.post(&path, &json!({})).await;
-        reply.map_or(0, |reply| reply.status)
-    };
     let slow = Fault::Slow(Duration::from_secs(1));
     w.backend.next(Op::Pause, 1, slow);
-    let (paused, resumed) = tokio::join!(told(&theirs, "pause"), async {
+    let (paused, resumed) = tokio::join!(theirs.tell("mail", "pause"), async {
         w.pass(500).await;
-        told(if ctx.even() { &mine } else { &theirs }, "resume").await
+        ctx.pick(&[&mine, &theirs]).tell("mail", "resume").await
     });
     w.pass(500).await;
     mine.ack(&out).await;
     let early = mine.get("mail", 1).await;
-    let resumed_again = told(&theirs, "resume").await;
+    let resumed_again = theirs.tell("mail", "resume").await;
     w.pass(500).await;
     let after = mine.get("mail", 1).await;
     mine.ack_all(early.iter().chain(&after)).await;
@@ -436,9 +414,7 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
     }
     let each = async |verb: &str| {
         for queue in &queues {
-            let path = format!("/ojs/v1/queues/{queue}/{verb}");
-            let reply = theirs.client.post(&path, &json!({})).await;
-            assert_eq!(reply.map_or(0, |reply| reply.status), 200, "{path}");
+            assert_eq!(theirs.tell(queue, verb).await, 200, "{queue}");
         }
     };
     let started = async || {

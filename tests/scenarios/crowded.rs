@@ -130,10 +130,7 @@ pub async fn crowding_is_taken_unheard(ctx: Ctx) -> Judge {
 /// Nobody has workers for them, and the backend takes them back, if slowly.
 pub async fn crowding_goes_back(ctx: Ctx) -> Judge {
     let setup = ctx.world().lax(Lax::redis());
-    let setup = match ctx.even() {
-        true => setup.shared(),
-        false => setup,
-    };
+    let setup = setup.shared_if(ctx.even());
     let w = few(setup).start().await;
     if ctx.even() {
         w.sibling().await;

@@ -380,10 +380,7 @@ pub async fn held_job_handed_out_again(ctx: Ctx) -> Judge {
     w.backend.take_back(&ids[2]).await;
     if ctx.even() {
         // Another worker gets it past the sidecar.
-        let fetch = json!({ "queues": ["mail"], "count": 1, "worker_id": "elsewhere" });
-        w.backend
-            .direct("POST", "/ojs/v1/workers/fetch", &fetch)
-            .await;
+        w.backend.fetch("elsewhere", 1).await;
         w.pass(1_500).await;
         w.backend
             .direct("POST", "/ojs/v1/workers/ack", &json!({ "job_id": ids[2] }))

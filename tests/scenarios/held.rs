@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{ONE, TWO, backends, job};
@@ -66,10 +66,7 @@ pub async fn settled_by_who_had_it(ctx: Ctx) -> Judge {
     let limits =
         |most| format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.n}}'\nconcurrency = {most}\n");
     let world = ctx.world().lax(Lax::spec()).limits(&limits(1));
-    let world = match ctx.even() {
-        true => world.shared(),
-        false => world,
-    };
+    let world = world.shared_if(ctx.even());
     let w = world.start().await;
     let (one, two) = (w.hands("one").visibility(5_000), w.hands("two"));
     w.enqueue(job().meta("n", json!(1))).await;
@@ -102,11 +99,7 @@ pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
     };
     let cancelled = async {
         w.pass(ctx.seed / 3 % 3).await;
-        let path = format!("/ojs/v1/jobs/{}", ids[1]);
-        w.client()
-            .call("DELETE", &path, "".into())
-            .await
-            .map_or(0, |reply| reply.status)
+        w.hands("other").cancel(&ids[1]).await
     };
     let two = w.hands("two");
     let (rest, (), status) = tokio::join!(two.fetch(&["mail"], 3), freed, cancelled);
@@ -140,18 +133,11 @@ pub async fn paused_and_resumed(ctx: Ctx) -> Judge {
     w.enqueue_all(3, |_| job()).await;
     let one = w.hands("one");
     let got = one.get("mail", 3).await;
-    let client = w.client();
-    client
-        .post("/ojs/v1/queues/mail/pause", &json!({}))
-        .await
-        .ok();
+    one.tell("mail", "pause").await;
     one.ack(&got[0].job).await;
     w.pass(ctx.seed * 100).await;
     let while_paused = one.get("mail", 3).await;
-    client
-        .post("/ojs/v1/queues/mail/resume", &json!({}))
-        .await
-        .ok();
+    one.tell("mail", "resume").await;
     let after = one.get("mail", 3).await;
     one.ack_all(while_paused.iter().chain(&after)).await;
     w.worker(Worker::js(5).queues(&["mail"]));
@@ -493,8 +479,7 @@ pub async fn cancel_frees_the_slot(ctx: Ctx) -> Judge {
     let (one, two) = (w.hands("one"), w.hands("two"));
     let first = one.get("mail", 1).await;
     w.pass(10).await;
-    let path = format!("/ojs/v1/jobs/{}", ids[0]);
-    w.client().call("DELETE", &path, "".into()).await.ok();
+    one.cancel(&ids[0]).await;
     let second = two.get("mail", 2).await;
     let late = one.ack(&ids[0]).await;
     w.pass(10).await;
@@ -578,11 +563,7 @@ pub async fn goes_out_with_its_whole_visibility(ctx: Ctx) -> Judge {
     one.ack(&ids[0]).await;
     let second = one.get("mail", 2).await;
     let given = Instant::now();
-    let path = format!("/ojs/v1/jobs/{}", ids[1]);
-    let is_out = async || {
-        let seen = w.backend.direct("GET", &path, &Value::Null).await;
-        seen.get("job").unwrap_or(&seen)["state"] == "active"
-    };
+    let is_out = async || w.backend.job(&ids[1]).await["state"] == "active";
     while is_out().await && given.elapsed() < Duration::from_secs(20) {
         w.pass(5).await;
     }
@@ -629,9 +610,7 @@ pub async fn tenant_goes_with_the_job(ctx: Ctx) -> Judge {
     const TENANT: &str = "[[policy]]\nname = 'p'\nkey = 'crm:{tenant}'\nconcurrency = 1\n";
     let world = ctx.world().server("trust_tenant_header = true");
     let world = world.limits(TENANT).settings("[hold]\nidle = '1s'");
-    let w = world.shared().start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = world.pair().await;
     w.enqueue_all(4, |_| job()).await;
     let one = w.hands_with("one", "x-ojs-tenant", "acme");
     let out = one.get("mail", 4).await;

@@ -96,9 +96,7 @@ pub async fn a_worker_comes_late(ctx: Ctx) -> Judge {
     let backends = [Lax::redis(), Lax::postgres(), Lax::spec()];
     let world = ctx.world().lax(pick(ctx.seed, &backends));
     let world = world.shared().limits(TWO);
-    let w = world.start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = world.pair().await;
     w.enqueue_all(12, |_| job()).await;
     let visibility = pick(ctx.seed / 3, &[30_000, 12_000]);
     let worker = Worker::js(4).queues(&["mail"]).runs(8_000..24_000);
@@ -318,9 +316,7 @@ pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
 pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     let world = ctx.world().lax(Lax::spec());
     let world = world.shared().limits(TWO);
-    let w = world.start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = world.pair().await;
     w.enqueue_all(1, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));
     let got = one.get("mail", 1).await;
@@ -355,9 +351,7 @@ pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
 pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
     let limits = ONE;
     let world = ctx.world().shared().limits(&limits);
-    let w = world.start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = world.pair().await;
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));
     let got = one.get("mail", 1).await;

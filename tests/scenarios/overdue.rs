@@ -83,9 +83,7 @@ pub async fn nobody_can_ask(ctx: Ctx) -> Judge {
 /// A worker lives, and only its heartbeats are answered, late: its slot is its own.
 pub async fn heard_of_meanwhile(ctx: Ctx) -> Judge {
     let world = ctx.world().lax(Lax::redis()).shared();
-    let w = world.limits(&limit(1)).start().await;
-    let other = w.sibling().await;
-    w.pass(1_500).await;
+    let (w, other) = world.limits(&limit(1)).pair().await;
     w.enqueue_all(2, |_| job()).await;
     let one = w.hands("one").visibility(12_000);
     let out = one.get("mail", 1).await;
@@ -97,11 +95,7 @@ pub async fn heard_of_meanwhile(ctx: Ctx) -> Judge {
     // Each comes after its deadline, while the backend is being asked.
     for _ in 0..6 {
         for job in &jobs {
-            let shown = w
-                .backend
-                .direct("GET", &format!("/ojs/v1/jobs/{job}"), &json!(null))
-                .await;
-            let shown = shown.get("job").unwrap_or(&shown);
+            let shown = w.backend.job(job).await;
             let kept = json!({ "worker_id": shown["worker_id"], "active_jobs": [job], "visibility_timeout_ms": 90_000 });
             let path = "/ojs/v1/workers/heartbeat";
             w.backend.direct("POST", path, &kept).await;

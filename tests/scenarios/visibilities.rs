@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::join;
 
 use super::{ONE, job};
@@ -23,9 +23,7 @@ fn once() -> Job {
 async fn states(w: &World, ids: &[String]) -> Vec<(String, i64)> {
     let mut states = Vec::new();
     for id in ids {
-        let path = format!("/ojs/v1/jobs/{id}");
-        let shown = w.backend.direct("GET", &path, &Value::Null).await;
-        let shown = shown.get("job").unwrap_or(&shown);
+        let shown = w.backend.job(id).await;
         let state = shown["state"].as_str().unwrap_or_default().to_owned();
         states.push((state, shown["attempt"].as_i64().unwrap_or(-1)));
     }

@@ -53,7 +53,7 @@ pub struct Office {
 impl Office {
     /// The backend is that of the seed.
     pub async fn open(ctx: Ctx, sdk: &'static Sdk, limits: &str, settings: &str) -> Office {
-        let (lax, needed) = backend(ctx.seed);
+        let (lax, needed) = backend(ctx.seed, sdk.name);
         let settings = format!("{needed}\n{settings}");
         let setup = ctx.world().lax(lax).limits(limits).settings(&settings);
         let world = setup.start().await;
