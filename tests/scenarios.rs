@@ -104,10 +104,8 @@ crate::scenarios! {
     crossings::pause_read_while_it_ends: 4;
     crossings::pause_carried_out_after_a_resume: 4;
     crossings::pauses_while_cut_off: 2;
-    held::seen_as_available: 10 real;
     held::settled_by_who_had_it: 2;
     held::cancelled_while_held: 9;
-    held::paused_and_resumed: 10 limit;
     held::scopes_never_mix: 6 limit;
     held::held_stays_in_its_scope: 10;
     held::given_back_when_idle: 10;

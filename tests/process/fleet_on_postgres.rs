@@ -1,4 +1,5 @@
-//! Several sidecars, one Postgres, one budget; judged from what the workers did.
+//! Several sidecars, one Postgres, one budget; judged from what the workers did. What sidecars leave to each other is
+//! tested on Redis: `tests/stores` has what each store must do for it.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -8,14 +9,11 @@ use std::sync::atomic::Ordering;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use super::fleet_on_redis::{
-    back_from_one_that_was_killed, held_on, paused_by_a_sibling, taken_over,
-    taken_over_from_one_that_drains, woken_in_time,
-};
+use super::fleet_on_redis::woken_in_time;
 use super::hole::Hole;
 use super::http::enqueue;
 use super::ledger::Ledger;
-use super::outages_on_redis::{cut_off_and_back, holder_cut_off};
+use super::outages_on_redis::cut_off_and_back;
 use super::rig::{Backend, Sidecar, config, until};
 use crate::servers::postgres::{PostgresServer, UNSYNCED};
 
@@ -97,40 +95,7 @@ fn a_postgres_behind_a_black_hole_is_cut_off_and_comes_back_without_a_burst() {
 }
 
 #[test]
-fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
-    let server = PostgresServer::start(UNSYNCED);
-    let hole = Hole::before(over_tcp(&server));
-    let url = format!("postgres://postgres@{}/postgres", hole.addr);
-    holder_cut_off(&hole, &url, &server.url());
-}
-
-#[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
     let store = PostgresServer::start(UNSYNCED);
     woken_in_time(&store.url());
-}
-
-#[test]
-fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let store = PostgresServer::start(UNSYNCED);
-    paused_by_a_sibling(&store.url());
-}
-
-#[test]
-fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
-    let store = PostgresServer::start(UNSYNCED);
-    let (_backend, sidecars, out, held) = held_on(&store.url(), "");
-    taken_over(&sidecars[1], &out, &held);
-}
-
-#[test]
-fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
-    let store = PostgresServer::start(UNSYNCED);
-    taken_over_from_one_that_drains(&store.url());
-}
-
-#[test]
-fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
-    let store = PostgresServer::start(UNSYNCED);
-    back_from_one_that_was_killed(&store.url());
 }

@@ -155,20 +155,13 @@ pub fn woken_in_time(url: &str) {
 }
 
 /// A job that one sidecar holds, and the other that is to hand it out.
-fn held_by_the_first(more: &str) -> (Backend, RedisServer, [Sidecar; 2], String, String) {
-    let store = RedisServer::start();
-    let (backend, sidecars, out, held) = held_on(&store.url(), more);
-    (backend, store, sidecars, out, held)
-}
-
-/// The same on this store.
-pub fn held_on(url: &str, more: &str) -> (Backend, [Sidecar; 2], String, String) {
-    let backend = Backend::start(Lax::redis());
+fn held_by_the_first() -> (Backend, RedisServer, [Sidecar; 2], String, String) {
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
     let one = TWO.replace("concurrency = 2", "concurrency = 1");
-    let more = format!("{more}\n[hold]\nidle = \"1s\"\n");
-    let sidecars = [(); 2].map(|()| patient(backend.addr, "1s", url, &more, &one));
+    let more = "[hold]\nidle = \"1s\"\n";
+    let sidecars = [(); 2].map(|()| patient(backend.addr, "1s", &store.url(), more, &one));
     let (out, held) = hold_one(&backend, &sidecars);
-    (backend, sidecars, out, held)
+    (backend, store, sidecars, out, held)
 }
 
 /// The second sidecar's worker has the only slot of the first job; the first sidecar holds the second.
@@ -200,7 +193,7 @@ fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
 
 #[test]
 fn a_held_job_is_available_whoever_is_asked() {
-    let (_backend, _store, sidecars, out, held) = held_by_the_first("");
+    let (_backend, _store, sidecars, out, held) = held_by_the_first();
     for sidecar in &sidecars {
         let seen = |job: &str| {
             let reply =
@@ -271,17 +264,11 @@ fn a_cancel_through_a_sibling_that_fails_keeps_the_job_from_nobody() {
 
 #[test]
 fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let store = RedisServer::start();
-    paused_by_a_sibling(&store.url());
-}
-
-/// What one sidecar on this store holds, while it is paused through another.
-pub fn paused_by_a_sibling(url: &str) {
-    let (backend, sidecars, out, held) = held_on(url, "");
+    let (backend, _store, sidecars, out, held) = held_by_the_first();
     let (a, b) = (sidecars[0].data, sidecars[1].data);
     let paused = ask(b, "POST", "/ojs/v1/queues/q/pause", "");
     assert_eq!(paused.status, 200, "{paused:?}");
-    // On SQLite siblings hear of it within 10 ms, and nothing shows that they have.
+    // Nothing shows that its sibling has heard of it.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(ack(b, &out, "wb").status, 200);
     for to in [a, b] {
@@ -297,10 +284,10 @@ pub fn paused_by_a_sibling(url: &str) {
     assert_eq!(backend.count(EventKind::Claimed, &held), 1);
 }
 
-/// The second sidecar's worker gets the job that the first one held, which drains: it leaves it to the
-/// other, although the backend takes jobs back for nothing.
-pub fn taken_over_from_one_that_drains(url: &str) {
-    let (backend, mut sidecars, out, held) = held_on(url, "");
+/// The sidecar that drains leaves it to the other, although the backend takes jobs back for nothing.
+#[test]
+fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
+    let (backend, _store, mut sidecars, out, held) = held_by_the_first();
     sidecars[0].signal("TERM");
     taken_over(&sidecars[1], &out, &held);
     assert!(sidecars[0].ended().success());
@@ -309,7 +296,7 @@ pub fn taken_over_from_one_that_drains(url: &str) {
 }
 
 /// The second sidecar's worker gets the job that the first one held.
-pub fn taken_over(second: &Sidecar, out: &str, held: &str) {
+fn taken_over(second: &Sidecar, out: &str, held: &str) {
     assert_eq!(ack(second.data, out, "wb").status, 200);
     let got = until("it is taken over", || {
         fetch(second.data, "q", 1, "wb").jobs().pop()
@@ -319,10 +306,10 @@ pub fn taken_over(second: &Sidecar, out: &str, held: &str) {
     assert_eq!(ack(second.data, &got, "wb").status, 200);
 }
 
-/// The second sidecar's worker gets the job that the first one held, which is killed: the backend has it back as it has
-/// those of a dead worker.
-pub fn back_from_one_that_was_killed(url: &str) {
-    let (backend, mut sidecars, out, held) = held_on(url, "");
+/// The backend has it back as it has those of a dead worker.
+#[test]
+fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
+    let (backend, _store, mut sidecars, out, held) = held_by_the_first();
     sidecars[0].kill();
     assert_eq!(ack(sidecars[1].data, &out, "wb").status, 200);
     let got = until("its claim is over", || {
@@ -335,23 +322,11 @@ pub fn back_from_one_that_was_killed(url: &str) {
 
 #[test]
 fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
-    let (_backend, _store, sidecars, out, held) = held_by_the_first("");
+    let (_backend, _store, sidecars, out, held) = held_by_the_first();
     taken_over(&sidecars[1], &out, &held);
     until("the first one has let go", || {
         (sidecars[0].metric("ojs_throttle_held_jobs") < 0.5).then_some(())
     });
-}
-
-#[test]
-fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
-    let store = RedisServer::start();
-    taken_over_from_one_that_drains(&store.url());
-}
-
-#[test]
-fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
-    let store = RedisServer::start();
-    back_from_one_that_was_killed(&store.url());
 }
 
 /// Each of three sidecars that hold 1,000 jobs together is replaced, and the slots of its jobs are free again.

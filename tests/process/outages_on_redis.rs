@@ -220,19 +220,16 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
     }
 }
 
-#[test]
-fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
-    let store = RedisServer::start();
-    let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
-    holder_cut_off(&hole, &format!("redis://{}", hole.addr), &store.url());
-}
-
 /// Of two sidecars on a store the one that reaches it through the hole holds a job, and is cut off. Its sibling takes it
 /// for dead, and does not get the job.
-pub fn holder_cut_off(hole: &Hole, through: &str, url: &str) {
-    let backend = Backend::start(Lax::redis());
+#[test]
+fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let hole = Hole::before(SocketAddr::from(([127, 0, 0, 1], store.port)));
+    let (through, url) = (format!("redis://{}", hole.addr), store.url());
     let policy = TWO.replace("concurrency = 2", "rate = { limit = 1, period = \"4s\" }");
-    let [holder, sibling] = [through, url].map(|url| patient(backend.addr, "1s", url, "", &policy));
+    let [holder, sibling] =
+        [through, url].map(|url| patient(backend.addr, "1s", &url, "", &policy));
     let sidecars = [holder, sibling];
     know_each_other(&sidecars, 1.0);
     let (a, b) = (sidecars[0].data, sidecars[1].data);

@@ -1,14 +1,11 @@
-//! Several sidecars on one host, one file.
+//! Several sidecars on one host, one file. What they leave to each other is tested on Redis.
 
 use std::sync::atomic::Ordering;
 
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use super::fleet_on_redis::{
-    back_from_one_that_was_killed, held_on, paused_by_a_sibling, taken_over,
-    taken_over_from_one_that_drains, woken_in_time,
-};
+use super::fleet_on_redis::woken_in_time;
 use super::http::{ack, ask, enqueue, fetch, get};
 use super::ledger::Ledger;
 use super::rig::{Backend, Sidecar, config, until};
@@ -149,29 +146,4 @@ fn file(dir: &tempfile::TempDir) -> String {
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
     let dir = tempfile::tempdir().unwrap();
     woken_in_time(&file(&dir));
-}
-
-#[test]
-fn a_pause_through_one_sidecar_keeps_what_another_holds() {
-    let dir = tempfile::tempdir().unwrap();
-    paused_by_a_sibling(&file(&dir));
-}
-
-#[test]
-fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_backend, sidecars, out, held) = held_on(&file(&dir), "");
-    taken_over(&sidecars[1], &out, &held);
-}
-
-#[test]
-fn a_held_job_of_a_draining_sidecar_goes_to_a_sibling() {
-    let dir = tempfile::tempdir().unwrap();
-    taken_over_from_one_that_drains(&file(&dir));
-}
-
-#[test]
-fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
-    let dir = tempfile::tempdir().unwrap();
-    back_from_one_that_was_killed(&file(&dir));
 }

@@ -5,7 +5,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use super::simulated;
-use super::upstream::Recording;
+use super::upstream::storing;
 use crate::sidecar::client::{Client, id};
 
 /// Names in another case and names with escapes are read by some backends, so they are read here.
@@ -124,7 +124,7 @@ async fn a_wrong_policy_is_refused_by_name_and_nothing_is_stored() {
 /// What the sidecar cannot read it does not judge, but for what it could not limit.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_json_goes_on_as_it_came() {
-    let (recording, sidecar, client) = Recording::with_sidecar("").await;
+    let (recording, sidecar, client) = storing("").await;
     for text in [
         "",
         "{",
@@ -164,7 +164,7 @@ async fn what_is_not_json_goes_on_as_it_came() {
 #[tokio::test(start_paused = true)]
 async fn what_has_something_behind_it_is_refused_where_it_would_be_read() {
     let bounded = "[[queue]]\nname = \"bounded\"\nmax_depth = 1";
-    let (recording, sidecar, client) = Recording::with_sidecar(bounded).await;
+    let (recording, sidecar, client) = storing(bounded).await;
     let limited = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":1}}}"#;
     let free = r#"{"type":"t","args":[],"options":{"queue":"bounded"}}"#;
     for (path, body) in [
@@ -201,7 +201,7 @@ async fn what_has_something_behind_it_is_refused_where_it_would_be_read() {
 /// jobs, and numbers mean what they were written as.
 #[tokio::test(start_paused = true)]
 async fn every_byte_but_the_mirror_s_arrives() {
-    let (recording, sidecar, client) = Recording::with_sidecar("").await;
+    let (recording, sidecar, client) = storing("").await;
     let args = r#"[ 1.0 ,1e3,-0, 0.1000,12345678901234567890, {"b":1,"a":"\u003c<\/é","b":2} ]"#;
     for (sent, added) in [
         (
@@ -294,7 +294,7 @@ fn without_mirror(text: &str) -> String {
 /// Some backends would keep it for the queue for ever, and limit a second time.
 #[tokio::test(start_paused = true)]
 async fn max_per_second_is_not_forwarded() {
-    let (recording, sidecar, client) = Recording::with_sidecar("").await;
+    let (recording, sidecar, client) = storing("").await;
     let sent = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","max_per_second":1,"concurrency":4}}}"#;
     client.post("/ojs/v1/jobs", sent).await;
     client
@@ -332,7 +332,7 @@ async fn a_forged_mirror_is_taken_out() {
 /// Bodies that must be read and cannot be.
 #[tokio::test(start_paused = true)]
 async fn too_large_and_packed_bodies_are_refused() {
-    let (recording, sidecar, client) = Recording::with_sidecar("max_body = \"64KiB\"\n").await;
+    let (recording, sidecar, client) = storing("max_body = \"64KiB\"\n").await;
     let large = format!(r#"{{"type":"t","args":["{}"]}}"#, "x".repeat(65536));
     for path in [
         "/ojs/v1/jobs",
@@ -365,7 +365,7 @@ async fn too_large_and_packed_bodies_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn ignored_policies_are_neither_checked_nor_touched() {
     let config = "[job_policies]\naccept = \"ignore\"\n[[policy]]\nname = \"p\"\nkey = \"{meta.a}\"\nkey_missing = \"reject\"\nconcurrency = 9\n";
-    let (recording, sidecar, client) = Recording::with_sidecar(config).await;
+    let (recording, sidecar, client) = storing(config).await;
     for sent in [
         r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":{"max_per_second":1}}}"#,
         r#"{"type":"t","args":[],"meta":{"a":"1"},"options":{"rate_limit":"nonsense"}}"#,
@@ -383,7 +383,7 @@ const ONE: &str = "[[queue]]\nname = \"full\"\nconcurrency = 1\nmax_depth = 1\n"
 /// bound or a limit.
 #[tokio::test(start_paused = true)]
 async fn what_backends_read_is_read_here_too() {
-    let (recording, sidecar, client) = Recording::with_sidecar(ONE).await;
+    let (recording, sidecar, client) = storing(ONE).await;
     let odd = b"{\"type\":\"t\",\"args\":[\"\xff\"],\"options\":{\"queue\":\"full\"}}";
     assert_eq!(client.post("/ojs/v1/jobs", odd.to_vec()).await.status, 201);
     assert_eq!(recording.bodies(), [odd]);
@@ -441,7 +441,7 @@ async fn what_only_backends_read_is_refused_where_it_would_be_read() {
         ]
     };
     let is_refused = async |config: &str, path: &str, body: Vec<u8>| {
-        let (recording, sidecar, client) = Recording::with_sidecar(config).await;
+        let (recording, sidecar, client) = storing(config).await;
         let reply = client.post(path, body.clone()).await;
         let refused = reply.status == 400;
         if refused {
@@ -477,7 +477,7 @@ async fn a_job_with_several_options_is_refused_where_they_count() {
         ("/ojs/v1/jobs", job.to_owned()),
         ("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{job}]}}"#)),
     ] {
-        let (recording, sidecar, client) = Recording::with_sidecar(ONE).await;
+        let (recording, sidecar, client) = storing(ONE).await;
         let reply = client.post(path, sent.clone()).await;
         let field = &reply.json()["error"]["details"]["field"];
         assert!(
@@ -488,7 +488,7 @@ async fn a_job_with_several_options_is_refused_where_they_count() {
         assert_eq!(reply.status, 400);
         assert!(recording.bodies().is_empty());
         sidecar.stop().await;
-        let (_, sidecar, client) = Recording::with_sidecar("").await;
+        let (_, sidecar, client) = storing("").await;
         assert_eq!(client.post(path, sent).await.status, 201, "nothing counts");
         sidecar.stop().await;
     }
@@ -519,7 +519,7 @@ async fn what_counts_is_said_once_in_whatever_spelling() {
             "queues",
         ),
     ] {
-        let (recording, sidecar, client) = Recording::with_sidecar(ONE).await;
+        let (recording, sidecar, client) = storing(ONE).await;
         let reply = client.post(path, sent).await;
         assert_eq!(reply.status, 400, "{sent}");
         let told = &reply.json()["error"]["details"]["field"];

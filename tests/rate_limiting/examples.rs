@@ -529,8 +529,14 @@ async fn a_thousand_mails_an_hour() {
     for text in [EMAIL.1.to_owned(), job(SITE_WINDOW.1), flat(SITE_WINDOW.1)] {
         let rig = Rig::with("").await;
         rig.enqueue(&text, 1_001).await;
-        let first = rig.run(1_000).await;
-        assert!(first[999].from - first[0].from < MINUTE);
+        let (mut started, began) = (0, Instant::now());
+        while started < 1_000 {
+            for job in rig.client.fetch("default", 100).await {
+                started += 1;
+                rig.client.ack(id(&job)).await;
+            }
+            assert!(began.elapsed() < MINUTE, "{started} in a minute");
+        }
         assert_eq!(
             rig.inspect("email-provider").await["rate"]["current_count"],
             1_000
@@ -540,7 +546,7 @@ async fn a_thousand_mails_an_hour() {
             sleep(2 * MINUTE).await;
         }
         let last = rig.run(1).await;
-        let span = last[0].from - first[0].from;
+        let span = last[0].from - began;
         assert!(span >= HOUR && span < HOUR + HOUR / 50, "{span:?}");
     }
 }
@@ -573,10 +579,7 @@ async fn the_ten_thousand_and_first_notification_is_dropped() {
     rig.enqueue(PUSH.1, 10_003).await;
     let (mut started, began) = (0, Instant::now());
     while rig.count(EventKind::Discarded) < 3 {
-        for job in rig.client.fetch("default", 500).await {
-            started += 1;
-            rig.client.ack(id(&job)).await;
-        }
+        started += rig.client.fetch("default", 500).await.len();
         assert!(began.elapsed() < MINUTE, "it would wait for the window");
     }
     assert_eq!(started, 10_000);

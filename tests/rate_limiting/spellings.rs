@@ -256,50 +256,6 @@ impl<const N: usize> Concat for [Vec<Form>; N] {
     }
 }
 
-/// `DELETE` of the override's path, by command line and admin UI, and of the key's.
-#[tokio::test(start_paused = true)]
-async fn every_form_of_an_end_of_an_override() {
-    for path in [KEY, "/ojs/v1/rate-limits/k/override"] {
-        let rig = Rig::with("").await;
-        put(&rig, KEY, &json!({"concurrency": 0})).await;
-        let gone = rig.client.send(Method::DELETE, path, &[], "").await;
-        assert_eq!(gone.status, 200, "{path}");
-        let left = rig.client.get(KEY).await;
-        assert_eq!(left.status, 404, "{path}: {}", left.text());
-    }
-}
-
-/// The text's `items` and `pagination`, the command line's `rate_limits` with its flat numbers, and the
-/// admin UI's members beside the text's: all in one object.
-#[tokio::test(start_paused = true)]
-async fn every_reader_of_the_list_finds_its_members() {
-    let rig = Rig::with("").await;
-    let policy = json!({"key": "k", "concurrency": 1, "rate": {"limit": 9, "period": "PT1M"}});
-    let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": policy}});
-    rig.enqueue(&job.to_string(), 3).await;
-    put(&rig, KEY, &json!({"concurrency": 1, "reason": "why"})).await;
-    assert_eq!(rig.client.fetch("q", 3).await.len(), 1);
-    let list = rig.client.get("/ojs/v1/rate-limits").await.json();
-    assert_eq!(
-        list["pagination"],
-        json!({"total": 1, "page": 1, "per_page": 20})
-    );
-    let item = &list["items"][0];
-    assert_eq!(
-        item["concurrency"],
-        json!({"limit": 1, "active": 1, "available": 0})
-    );
-    assert_eq!(
-        (&item["rate"]["current_count"], &item["waiting_count"]),
-        (&json!(1), &json!(2))
-    );
-    let ui = ["limit", "period", "active", "waiting"].map(|name| item[name].clone());
-    assert_eq!(ui, [json!(9), json!("PT1M"), json!(1), json!(2)]);
-    assert_eq!(item["override"]["reason"], "why");
-    let cli = json!({"key": "k", "concurrency": 1, "active": 1, "available": 0});
-    assert_eq!(list["rate_limits"], json!([cli]));
-}
-
 /// The three ways in which a queue's bound is written, and the refusal with the headers of the text and
 /// the one of the website.
 #[tokio::test(start_paused = true)]

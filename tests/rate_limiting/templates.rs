@@ -5,7 +5,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use super::simulated;
-use super::upstream::{Recording, answering};
+use super::upstream::{answering, storing};
 
 const POLICY: &str = r#"{"key":"k","concurrency":1}"#;
 
@@ -49,7 +49,7 @@ fn bodies(rate_limit: &str) -> Vec<(&'static str, String, &'static str)> {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_policy_in_a_template_is_named() {
-    let (backend, sidecar, client) = Recording::with_sidecar("").await;
+    let (backend, sidecar, client) = storing("").await;
     for wrong in [r#"{"key":"k","concurrency":"one"}"#, r#"{"concurrency":1}"#] {
         let member = if wrong.contains("one") {
             "concurrency"
@@ -75,7 +75,7 @@ async fn a_wrong_policy_in_a_template_is_named() {
 
 #[tokio::test(start_paused = true)]
 async fn a_template_s_policy_is_mirrored_and_nothing_else_changes() {
-    let (backend, sidecar, client) = Recording::with_sidecar("").await;
+    let (backend, sidecar, client) = storing("").await;
     for (path, body, at) in bodies(POLICY) {
         backend.clear();
         assert_eq!(client.post(path, body.clone()).await.status, 201);

@@ -20,10 +20,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::sidecar::Sidecar;
 use crate::sidecar::client::Client;
 
-/// A backend that answers 201 to everything and keeps the bodies of what was POSTed.
-#[derive(Clone, Default)]
-pub struct Recording(Arc<Mutex<Vec<Vec<u8>>>>);
-
 /// A listener, and its address as a URL.
 pub async fn bind(net: &Net) -> (Listener, String) {
     let listener = net
@@ -46,6 +42,23 @@ impl Answering {
     pub fn requests(&self) -> Vec<Heard> {
         self.0.lock().unwrap().clone()
     }
+
+    /// The bodies of what was POSTed so far.
+    pub fn bodies(&self) -> Vec<Vec<u8>> {
+        let posted = self.requests().into_iter();
+        let posted = posted.filter(|(head, _)| head.method == http::Method::POST);
+        posted.map(|(_, body)| body.to_vec()).collect()
+    }
+
+    /// Forgets it.
+    pub fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+/// A backend that stores every job, with a sidecar before it and a client of that.
+pub async fn storing(config: &str) -> (Answering, Sidecar, Client) {
+    answering(201, r#"{"job":{"id":"x"}}"#, config).await
 }
 
 /// A backend that answers everything with `status` and `body`, with a sidecar before it and a client of that.
@@ -102,51 +115,6 @@ pub async fn answering_by(
     let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
     let client = Client::new(&net, sidecar.addr);
     (answering, sidecar, client)
-}
-
-impl Recording {
-    /// One with a sidecar before it and a client of that.
-    pub async fn with_sidecar(config: &str) -> (Recording, Sidecar, Client) {
-        let net = Net::Sim(sim::Network::default());
-        let (mut listener, base) = bind(&net).await;
-        let recording = Recording::default();
-        let keeper = recording.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let keeper = keeper.clone();
-                let service =
-                    service_fn(move |request: Request<Incoming>| keeper.clone().keep(request));
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service),
-                );
-            }
-        });
-        let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
-        let client = Client::new(&net, sidecar.addr);
-        (recording, sidecar, client)
-    }
-
-    async fn keep(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-        let posted = request.method() == http::Method::POST;
-        let body = request.into_body().collect().await.unwrap().to_bytes();
-        if posted {
-            self.0.lock().unwrap().push(body.to_vec());
-        }
-        let mut response = Response::new(Full::from(r#"{"job":{"id":"x"}}"#));
-        *response.status_mut() = http::StatusCode::CREATED;
-        Ok(response)
-    }
-
-    /// What was POSTed so far.
-    pub fn bodies(&self) -> Vec<Vec<u8>> {
-        self.0.lock().unwrap().clone()
-    }
-
-    /// Forgets it.
-    pub fn clear(&self) {
-        self.0.lock().unwrap().clear();
-    }
 }
 
 /// What a sidecar says when its backend does `fails` with each connection.

@@ -12,54 +12,6 @@ use crate::harness::judge::Claim;
 use crate::harness::worker::Hands;
 use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
-/// A held job is available, with the attempt it had before, in GET, in lists and in numbers.
-pub async fn seen_as_available(ctx: Ctx) -> Judge {
-    let lax = ctx.pick(&backends());
-    let w = ctx.world().lax(lax).limits(ONE).start().await;
-    w.enqueue_all(3, |_| job()).await;
-    let one = w.hands("one");
-    let got = one.get("mail", 3).await;
-    let ids: Vec<String> = w
-        .ledger
-        .open()
-        .produced
-        .iter()
-        .map(|p| p.id.clone())
-        .collect();
-    let mut looked = Vec::new();
-    for id in ids.iter().filter(|id| got.iter().all(|d| d.job != **id)) {
-        looked.push(w.job(id).await);
-    }
-    let stats = w.get("/ojs/v1/queues/mail/stats").await;
-    let out = w.job(&got[0].job).await;
-    one.ack(&got[0].job).await;
-    w.worker(Worker::js(5).queues(&["mail"]));
-    let mut judge = w.judge_when_done(60).await;
-    judge.equal("jobs are not out", looked.len(), 2);
-    for job in looked {
-        judge.that(
-            job["state"] == "available" && job["attempt"] == 0,
-            format!("a held job shows {job}"),
-        );
-        judge.that(
-            job.get("worker_id").is_none() && job.get("started_at").is_none(),
-            format!("a held job shows {job}"),
-        );
-    }
-    judge.equal("the one that is out shows", &out["state"], "active");
-    let queue = if stats["queue"].is_object() {
-        &stats["queue"]
-    } else {
-        &stats
-    };
-    judge.that(
-        queue["available"] == 2 && queue["active"] == 1,
-        format!("stats say {stats}"),
-    );
-    judge.all_well();
-    judge
-}
-
 /// A worker's claim lapses, and its job is claimed again and held, for nothing of its key may start. Its ACK ends the
 /// job all the same: it runs once.
 pub async fn settled_by_who_had_it(ctx: Ctx) -> Judge {
@@ -124,28 +76,6 @@ pub async fn cancelled_while_held(ctx: Ctx) -> Judge {
     judge.that(!late, "a cancelled job was handed out");
     judge.that(cancel || ran, "it neither ran nor was cancelled");
     judge.equal("rows are left:", judge.rows, (0, 0));
-    judge
-}
-
-/// A paused queue's held jobs stay; resumed, they go on, and a waiting worker gets them.
-pub async fn paused_and_resumed(ctx: Ctx) -> Judge {
-    let w = ctx.limits(ONE).start().await;
-    w.enqueue_all(3, |_| job()).await;
-    let one = w.hands("one");
-    let got = one.get("mail", 3).await;
-    one.tell("mail", "pause").await;
-    one.ack(&got[0].job).await;
-    w.pass(ctx.seed * 100).await;
-    let while_paused = one.get("mail", 3).await;
-    one.tell("mail", "resume").await;
-    let after = one.get("mail", 3).await;
-    one.ack_all(while_paused.iter().chain(&after)).await;
-    w.worker(Worker::js(5).queues(&["mail"]));
-    let mut judge = w.judge_when_done(60).await;
-    judge.that(while_paused.is_empty(), "a job of a paused queue started");
-    judge.equal("jobs started after resume", after.len(), 1);
-    judge.concurrency("k:a", 1);
-    judge.all_well();
     judge
 }
 
