@@ -62,7 +62,7 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # What hangs is a failure like any other: cargo says by itself which test runs for over 60 seconds.
 within=900
-# What measures how quick or how idle a sidecar is needs the machine for itself, and goes first. Tests over real sockets
+# What measures how quick or how idle a sidecar is needs the machine for itself, two of it at once, and goes first. Tests over real sockets
 # mostly wait: there are more at once than processors. Beside them, behind in line, runs what only computes.
 measuring=(calls_on_redis:: wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
 waiting=(demo:: framing:: process:: stores:: traffic::)
@@ -96,7 +96,7 @@ echo "# cargo test --locked --no-fail-fast, each part within $within s once it i
 status=1
 if cargo test --locked --no-run 2>&1; then
     begun=$SECONDS
-    run measuring 0 --test it -- --test-threads=1 "${measuring[@]}"
+    run measuring 0 --test it -- --test-threads=2 "${measuring[@]}"
     status=$?
     compute &
     run waiting 0 --test it -- --test-threads="$(($(nproc) * 3))" "${waiting[@]}" "${measured[@]}" || status=1

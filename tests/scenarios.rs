@@ -23,9 +23,7 @@ mod outages;
 mod overdue;
 mod visibilities;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::harness::{Job, Scenario};
+use crate::harness::Job;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
@@ -201,7 +199,6 @@ crate::scenarios! {
     flow::free_comes_while_waiting: 4;
     flow::free_beside_limited: 6 limit;
     flow::many_keys: 6 limit;
-    flow::trickle: 10;
     flow::two_questions_in_a_row: 4;
     actions::drops: 20 / 5 limit real;
     actions::reschedules: 9 / 3 limit;
@@ -216,37 +213,4 @@ crate::scenarios! {
     actions::shut_no_longer_than_max_pause: 2 limit;
     actions::shuts_keys_and_no_queue: 4 limit;
     actions::the_longer_pause_stands: 4 limit;
-}
-
-fn by_name(name: &str) -> Scenario {
-    all()
-        .into_iter()
-        .find(|scenario| scenario.name == name)
-        .expect("a scenario of that name")
-}
-
-/// Runs scenarios on a few threads, each with a runtime of its own.
-fn spread(threads: usize, wanted: impl Fn(&Scenario) -> bool, run: impl Fn(&Scenario) + Sync) {
-    let scenarios: Vec<Scenario> = all().into_iter().filter(wanted).collect();
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    run(scenario);
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn over_real_sockets() {
-    // They mostly wait, but each judges its own lateness: few at a time.
-    spread(3, |scenario| scenario.real > 0, Scenario::go_real);
-}
-
-#[test]
-fn without_limits_the_judges_see_it() {
-    spread(2, |scenario| scenario.limits, Scenario::must_break);
 }

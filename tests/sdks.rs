@@ -19,10 +19,6 @@ mod sdk;
 mod stage;
 mod worker;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::harness::Scenario;
-
 // Each seed is a backend: the days of all SDKs together try all of them, those of each the real kinds.
 crate::scenarios! {
     days::javascript_day: 14 limit real;
@@ -50,36 +46,4 @@ crate::scenarios! {
     days::go_unrepaired: 1;
     days::rust_restart: 10 limit;
     days::rust_unrepaired: 1;
-}
-
-fn by_name(name: &str) -> Scenario {
-    all()
-        .into_iter()
-        .find(|scenario| scenario.name == name)
-        .expect("a scenario of that name")
-}
-
-/// Runs scenarios on a few threads, each with a runtime of its own.
-fn spread(wanted: impl Fn(&Scenario) -> bool, run: impl Fn(&Scenario) + Sync) {
-    let scenarios: Vec<Scenario> = all().into_iter().filter(wanted).collect();
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    run(scenario);
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn over_real_sockets() {
-    spread(|scenario| scenario.real > 0, Scenario::go_real);
-}
-
-#[test]
-fn without_limits_the_judges_see_it() {
-    spread(|scenario| scenario.limits, Scenario::must_break);
 }

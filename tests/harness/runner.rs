@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ojs_throttle::net::Net;
@@ -111,6 +112,7 @@ impl Scenario {
 
     /// Runs without limits, in each of its kinds, two at least; the judge must see limits broken.
     pub fn must_break(&self) {
+        let begun = processor_time();
         for seed in 1..=self.kinds.max(2) {
             let judge = self.run(Ctx {
                 seed,
@@ -123,6 +125,11 @@ impl Scenario {
                 self.name
             );
         }
+        println!(
+            "{}: {:?} on the processor",
+            self.name,
+            processor_time() - begun
+        );
     }
 
     fn run(&self, ctx: Ctx) -> Judge {
@@ -143,6 +150,25 @@ impl Scenario {
         PANICS.with_borrow_mut(|panics| judge.problems.append(panics));
         judge
     }
+}
+
+/// Runs scenarios on a few threads, each with a runtime of its own.
+pub fn spread(
+    threads: usize,
+    scenarios: impl Iterator<Item = Scenario>,
+    run: impl Fn(&Scenario) + Sync,
+) {
+    let scenarios: Vec<Scenario> = scenarios.collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(scenario);
+                }
+            });
+        }
+    });
 }
 
 /// How long this thread was on a processor, where the system tells.
@@ -168,7 +194,7 @@ fn watch_panics() {
     });
 }
 
-/// The list of scenarios, and a test for each: `name: seeds` and what else holds for it. `limit`: its
+/// The list of scenarios, a test for each, and two for all together: `name: seeds` and what else holds for it. `limit`: its
 /// checks must fail without limits; `real`: its first kind also runs over real sockets;
 /// `each`: all of its kinds do; `/ N`: it has N kinds, by seed.
 #[macro_export]
@@ -193,8 +219,23 @@ macro_rules! scenarios {
         mod simulated {
             $(#[test]
             fn $name() {
-                super::by_name(stringify!($name)).simulate();
+                let mut all = super::all().into_iter();
+                let one = all.find(|scenario| scenario.name == stringify!($name));
+                one.expect("a scenario of that name").simulate();
             })*
+        }
+
+        #[test]
+        fn over_real_sockets() {
+            // They mostly wait, but each judges its own lateness: few at a time.
+            let real = all().into_iter().filter(|scenario| scenario.real > 0);
+            $crate::harness::runner::spread(3, real, $crate::harness::Scenario::go_real);
+        }
+
+        #[test]
+        fn without_limits_the_judges_see_it() {
+            let limited = all().into_iter().filter(|scenario| scenario.limits);
+            $crate::harness::runner::spread(2, limited, $crate::harness::Scenario::must_break);
         }
     };
 }

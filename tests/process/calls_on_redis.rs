@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, wait};
 use super::trace::{Plan, is_long, trace};
 use crate::servers::redis::RedisServer;
 use ojs_throttle::backend::Lax;
@@ -33,9 +33,7 @@ fn fleet<const N: usize>(backend: &Backend, store: &RedisServer, policy: &str) -
     let sidecars = [(); N].map(|()| Sidecar::run(&config(backend.addr, "", &rest)));
     let others = N as f64 - 1.5;
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > others;
-    until("they know each other", || {
-        sidecars.iter().all(known).then_some(())
-    });
+    wait("they know each other", || sidecars.iter().all(known));
     sidecars
 }
 

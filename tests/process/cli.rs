@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use super::rig::{self, Sidecar, config, file, program, ran};
+use super::rig::{self, Sidecar, config, file, program, ran, run_with};
 
 fn run(args: &[&str]) -> rig::Ran {
     let mut command = program();
@@ -240,12 +240,10 @@ fn the_environment_names_the_file_and_the_command_line_wins() {
 #[test]
 fn a_log_that_nobody_reads_is_no_panic() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (_dir, path) = file(format!(
+    let (_dir, mut command) = run_with(format!(
         "[server]\nlisten = \"{}\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:1\"\n",
         taken.local_addr().unwrap()
     ));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
     let done = command.stderr(closed()).output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{:?}", done.status);
 }

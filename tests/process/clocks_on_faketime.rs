@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ojs_throttle::backend::Lax;
 
-use super::rig::{Backend, Sidecar, config, file, program, until};
+use super::rig::{Backend, Sidecar, config, run_with, until};
 use super::trace::{Plan, enough, trace};
 use crate::servers::postgres::{PostgresServer, UNSYNCED};
 use crate::servers::redis::RedisServer;
@@ -22,9 +22,7 @@ fn library() -> PathBuf {
 
 /// A sidecar whose wall clock is so many seconds ahead.
 fn sidecar(config: &str, ahead: i64) -> Sidecar {
-    let (dir, path) = file(config);
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
+    let (dir, mut command) = run_with(config);
     command.env("LD_PRELOAD", library());
     command.env("FAKETIME", format!("{ahead:+}s"));
     // What is monotonic stays so.
@@ -48,9 +46,7 @@ fn who_goes_by_a_clock_that_is_set_says_so() {
     let sqlite = format!("sqlite:{}", folder.path().join("store").display());
     let sidecars = ["memory:", &sqlite].map(|url| {
         let store = format!("[store]\nurl = \"{url}\"\n");
-        let (dir, path) = file(config(backend.addr, "", &store));
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
+        let (dir, mut command) = run_with(config(backend.addr, "", &store));
         command.env("LD_PRELOAD", library());
         command.env("FAKETIME_TIMESTAMP_FILE", &clock);
         command.env("FAKETIME_NO_CACHE", "1");

@@ -6,7 +6,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use super::http::{Conn, ack, enqueue, fetch};
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, until, wait};
 use crate::servers::port;
 
 const TWO: &str =
@@ -120,8 +120,8 @@ fn a_process_that_stood_still_hands_out_nothing_that_lapsed() {
     assert!(held > 0);
 
     sidecar.signal("STOP");
-    until("claims lapse", || {
-        (backend.total(EventKind::Expired) >= held + 2).then_some(())
+    wait("claims lapse", || {
+        backend.total(EventKind::Expired) >= held + 2
     });
     // Someone who does not come through us takes one that was held here.
     let elsewhere = fetch(backend.addr, "q", 1, "elsewhere").jobs();
@@ -155,7 +155,7 @@ fn a_process_that_stood_still_hands_out_nothing_that_lapsed() {
         jobs.iter()
             .all(|job| backend.count(EventKind::Acked, job) == 1)
     );
-    until("no slot is left", || {
-        (sidecar.metric("ojs_throttle_slots") == 0.0).then_some(())
+    wait("no slot is left", || {
+        sidecar.metric("ojs_throttle_slots") == 0.0
     });
 }

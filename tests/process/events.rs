@@ -10,7 +10,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use super::http::{Conn, ack, enqueue, fetch};
-use super::rig::{Backend, LONG, Sidecar, config, until};
+use super::rig::{Backend, LONG, Sidecar, config, until, wait};
 
 /// A subscriber on a bare socket.
 pub struct Subscriber(BufReader<TcpStream>);
@@ -348,8 +348,8 @@ fn ours_and_theirs_in_one_stream() {
     });
     heard.join().unwrap();
     drop((both, ours));
-    until("nobody listens", || {
-        (sidecar.metric("ojs_throttle_event_subscribers") == 0.0).then_some(())
+    wait("nobody listens", || {
+        sidecar.metric("ojs_throttle_event_subscribers") == 0.0
     });
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::doctor::{doctor, finding};
 use super::http::{ack, enqueue, fetch};
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, until, wait};
 use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis};
 
 /// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.
@@ -43,8 +43,8 @@ fn survives(url: &str, cut: impl FnOnce(), fail_over: impl FnOnce()) {
         let seen = crate::process::http::get(sidecar.data, "/ojs/v1/rate-limits/p").json();
         seen["active"].as_u64()
     };
-    until("both jobs are known to the new master", || {
-        (row(&b) == Some(2)).then_some(())
+    wait("both jobs are known to the new master", || {
+        row(&b) == Some(2)
     });
     eprintln!("announced {:?} after the kill", lost.elapsed());
     assert!(fetch(b.data, "q", 1, "wb").jobs().is_empty());

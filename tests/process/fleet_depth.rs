@@ -12,7 +12,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use super::http::{Conn, ack, ask, fetch, get};
-use super::rig::{Backend, Ends, Sidecar, config, until};
+use super::rig::{Backend, Ends, Sidecar, config, until, wait};
 use crate::servers::postgres::{PostgresServer, UNSYNCED};
 use crate::servers::redis::RedisServer;
 
@@ -198,7 +198,7 @@ fn held_jobs_count(store: &str) {
             let (to, stop) = ([a, c][nth % 2], &stop);
             threads.spawn(move || drop(produce(to, stop)));
         }
-        until("it is full", || (stored() >= BOUND).then_some(()));
+        wait("it is full", || stored() >= BOUND);
         until("much of it is held", || {
             assert_eq!(fetch(b, "q", 5, "w").jobs(), Vec::<String>::new());
             (claimed() >= HELD - 5).then_some(())
@@ -231,9 +231,7 @@ fn held_jobs_count(store: &str) {
             }
             (out >= HELD).then_some(())
         });
-        until("it is full again", || {
-            (stored() >= BOUND + out).then_some(())
-        });
+        wait("it is full again", || stored() >= BOUND + out);
         std::thread::sleep(Duration::from_millis(500));
         // What starts while a sibling looks may be taken off twice: a batch of each worker, and what is on its way.
         let over = stored() - (BOUND + out);
@@ -271,7 +269,7 @@ fn what_a_dead_sibling_on_redis_held_is_in_the_depth_until_the_backend_has_it_ba
             let stop = &stop;
             threads.spawn(move || drop(produce(a, stop)));
         }
-        until("it is full", || (stored() == BOUND).then_some(()));
+        wait("it is full", || stored() == BOUND);
         until("much of it is held", || {
             assert_eq!(fetch_from(b), Vec::<String>::new());
             // Three quarters of the hold.
@@ -284,13 +282,11 @@ fn what_a_dead_sibling_on_redis_held_is_in_the_depth_until_the_backend_has_it_ba
             (backend.total(EventKind::Expired) >= 20).then_some(())
         });
         let depth = || get(a, "/ojs/v1/queues/q/stats").json()["stats"]["depth"].clone();
-        until("they are counted once", || (depth() == BOUND).then_some(()));
+        wait("they are counted once", || depth() == BOUND);
         assert_eq!(stored(), BOUND);
         // What leaves now is room again.
         take(backend.addr, 10, &backend);
-        until("it is full again", || {
-            (stored() == BOUND + 10).then_some(())
-        });
+        wait("it is full again", || stored() == BOUND + 10);
     });
     assert_eq!(depths(&backend), (60, 60));
 }

@@ -14,7 +14,7 @@ use super::hole::Hole;
 use super::http::enqueue;
 use super::ledger::Ledger;
 use super::outages_on_redis::cut_off_and_back;
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, wait};
 use crate::servers::postgres::{PostgresServer, UNSYNCED};
 
 const THREE: &str =
@@ -36,9 +36,7 @@ fn four_sidecars_have_one_budget_through_a_restart() {
     );
     let sidecars = [(); 4].map(|()| sidecar(&backend, &store));
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 2.5;
-    until("they know each other", || {
-        sidecars.iter().all(known).then_some(())
-    });
+    wait("they know each other", || sidecars.iter().all(known));
     for _ in 0..80 {
         enqueue(backend.addr, "q", json!({}));
     }
@@ -50,7 +48,7 @@ fn four_sidecars_have_one_budget_through_a_restart() {
                 threads.spawn(move || ledger.work(to, &format!("w{nth}-{worker}"), 80));
             }
         }
-        until("a third is done", || (ledger.done() > 26).then_some(()));
+        wait("a third is done", || ledger.done() > 26);
         store.kill();
         store.restart();
     });

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::hole::Hole;
 use super::http::{ack, ask, enqueue, fetch, heartbeat};
 use super::ledger::Ledger;
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, until, wait};
 use crate::servers::redis::RedisServer;
 
 pub const TWO: &str =
@@ -39,9 +39,7 @@ pub fn patient(upstream: SocketAddr, wait: &str, url: &str, more: &str, policy: 
 
 pub fn know_each_other(sidecars: &[Sidecar], others: f64) {
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > others - 0.5;
-    until("they know each other", || {
-        sidecars.iter().all(known).then_some(())
-    });
+    wait("they know each other", || sidecars.iter().all(known));
 }
 
 #[test]
@@ -182,8 +180,8 @@ fn hold_one(backend: &Backend, sidecars: &[Sidecar; 2]) -> (String, String) {
                 &body.to_string(),
             )
         });
-        until("the first one holds it", || {
-            (sidecars[0].metric("ojs_throttle_held_jobs") > 0.5).then_some(())
+        wait("the first one holds it", || {
+            sidecars[0].metric("ojs_throttle_held_jobs") > 0.5
         });
         let reply = fetch.join().unwrap().unwrap();
         assert!(reply.jobs().is_empty());
@@ -233,8 +231,8 @@ fn a_held_job_is_cancelled_through_a_sibling() {
     let (out, held) = hold_one(&backend, &sidecars);
     let path = format!("/ojs/v1/jobs/{held}");
     assert_eq!(ask(b, "DELETE", &path, "").status, 200);
-    until("the holder has let go", || {
-        (sidecars[0].metric("ojs_throttle_held_jobs") < 0.5).then_some(())
+    wait("the holder has let go", || {
+        sidecars[0].metric("ojs_throttle_held_jobs") < 0.5
     });
     assert_eq!(ack(a, &out, "wb").status, 200);
     assert_eq!(backend.count(EventKind::Cancelled, &held), 1);
@@ -252,8 +250,8 @@ fn a_cancel_through_a_sibling_that_fails_keeps_the_job_from_nobody() {
         crate::process::http::Conn::open(b).try_ask("DELETE", &path, "")
     });
     let asked = "ojs_throttle_upstream_request_duration_seconds_count{op=\"get_job\",code=\"200\"}";
-    until("the holder asks about it", || {
-        (sidecars[0].metric(asked) > 0.5).then_some(())
+    wait("the holder asks about it", || {
+        sidecars[0].metric(asked) > 0.5
     });
     sidecars[1].kill();
     drop(cancel.join());
@@ -324,8 +322,8 @@ fn a_held_job_of_a_killed_sidecar_comes_back_after_its_visibility() {
 fn a_held_job_of_an_idle_sidecar_goes_to_a_sibling() {
     let (_backend, _store, sidecars, out, held) = held_by_the_first();
     taken_over(&sidecars[1], &out, &held);
-    until("the first one has let go", || {
-        (sidecars[0].metric("ojs_throttle_held_jobs") < 0.5).then_some(())
+    wait("the first one has let go", || {
+        sidecars[0].metric("ojs_throttle_held_jobs") < 0.5
     });
 }
 
@@ -384,8 +382,8 @@ fn a_rolling_restart_leaves_no_slot_behind() {
         let path = format!("/ojs/v1/rate-limits/k{key}");
         ask(sidecars[0].data, "GET", &path, "").json()["concurrency"]["active"].clone()
     };
-    until("all slots are free", || {
-        (0..KEYS).all(|key| active(key) == json!(0)).then_some(())
+    wait("all slots are free", || {
+        (0..KEYS).all(|key| active(key) == json!(0))
     });
     eprintln!("free after {:?}", over.elapsed());
     assert!(

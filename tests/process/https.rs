@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::http::{ack, enqueue, fetch, get};
-use super::rig::{Backend, Sidecar, config, file, program, until};
+use super::rig::{Backend, Sidecar, config, run_with, wait};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
@@ -83,9 +83,7 @@ impl Front {
     fn sidecar(&self, host: &str, rest: &str, roots: &str) -> Sidecar {
         let text = config(SocketAddr::from(([0, 0, 0, 0], 0)), "", rest)
             .replace("http://0.0.0.0:0", &format!("https://{host}:{}", self.port));
-        let (dir, path) = file(text);
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
+        let (dir, mut command) = run_with(text);
         command
             .env("SSL_CERT_FILE", roots)
             .env_remove("SSL_CERT_DIR");
@@ -132,8 +130,8 @@ fn a_backend_is_reached_over_https() {
     let front = Front::before(backend.addr);
     let sidecar = front.sidecar("localhost", ONE, OTHER);
     assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
-    until("the log says why", || {
-        sidecar.log().contains("UnknownIssuer").then_some(())
+    wait("the log says why", || {
+        sidecar.log().contains("UnknownIssuer")
     });
     assert!(front.spoken.lock().unwrap().is_empty());
 }

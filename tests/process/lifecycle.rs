@@ -6,7 +6,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
 use super::http::{Conn, Reply, ack, ask, enqueue, fetch, get, heartbeat, nack};
-use super::rig::{Backend, Sidecar, config, file, program, until};
+use super::rig::{Backend, Sidecar, config, run_with, until, wait};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n";
 const TWO: &str =
@@ -124,8 +124,8 @@ fn drains(lax: Lax, signal: &str, gives_back: bool) {
     assert!(closes(&nothing), "{nothing:?}");
     assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
     if gives_back {
-        until("held jobs given back", || {
-            (backend.total(EventKind::Requeued) == held).then_some(())
+        wait("held jobs given back", || {
+            backend.total(EventKind::Requeued) == held
         });
     }
     assert_eq!(get(sidecar.admin, "/livez").status, 200);
@@ -189,8 +189,8 @@ fn a_stop_serves_those_who_learn_late_of_it() {
     let begun = Instant::now();
     sidecar.signal("TERM");
     sidecar.state("draining");
-    until("two seconds of the stop", || {
-        (begun.elapsed() >= Duration::from_secs(2)).then_some(())
+    wait("two seconds of the stop", || {
+        begun.elapsed() >= Duration::from_secs(2)
     });
     assert_eq!(ack(data, &free, "w").status, 200);
     assert_eq!(backend.count(EventKind::Acked, &free), 1);
@@ -288,9 +288,7 @@ fn a_start_waits_for_the_ports_of_a_predecessor_that_drains() {
                 "admin_listen = \"127.0.0.1:0\"",
                 &format!("admin_listen = \"{admin}\""),
             );
-        let (dir, path) = file(&same);
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
+        let (dir, command) = run_with(&same);
         let mut second = Sidecar::launch(command, dir);
         until("the second says that it waits", || {
             assert!(second.runs(), "{}", second.log());

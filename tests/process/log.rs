@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
 use super::outage::nonsense as always;
-use super::rig::{Backend, Sidecar, config, file, program, ran, until};
+use super::rig::{Backend, Sidecar, config, ran, run_with, until, wait};
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -139,9 +139,7 @@ fn queues_without_bounds_are_warned_of() {
         let about = lines.filter(|line| line.contains("WARN") && line.contains("no bound"));
         about.collect::<Vec<_>>()
     };
-    until("the warning at start", || {
-        (warnings().len() == 1).then_some(())
-    });
+    wait("the warning at start", || warnings().len() == 1);
     until("the start line", || {
         let told = "policies=0 queues=1 tenants=0";
         sidecar.log().contains(told).then_some(())
@@ -152,9 +150,7 @@ fn queues_without_bounds_are_warned_of() {
     for nth in 0..30 {
         enqueue(sidecar.data, &format!("new-{nth}"), json!({}));
     }
-    until("the warning at first use", || {
-        (warnings().len() > 1).then_some(())
-    });
+    wait("the warning at first use", || warnings().len() > 1);
     let said = warnings();
     assert_eq!(said.len(), 2, "{said:#?}");
     assert!(said[0].contains("queue=\"old\""), "{said:#?}");
@@ -335,9 +331,7 @@ fn warnings_and_the_last_error_are_objects_too() {
     objects(&sidecar.lines());
 
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (_dir, path) = file(text);
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
+    let (_dir, mut command) = run_with(text);
     command.args(["--listen", &held.local_addr().unwrap().to_string()]);
     let done = ran(command);
     assert_eq!(done.status, Some(1), "{}", done.err);
@@ -350,9 +344,7 @@ fn warnings_and_the_last_error_are_objects_too() {
 #[test]
 fn a_reader_of_the_log_that_stops_stops_nothing() {
     let backend = Backend::start(Lax::spec());
-    let (dir, path) = file(config(backend.addr, "log_level = \"debug\"", ONE));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
+    let (dir, mut command) = run_with(config(backend.addr, "log_level = \"debug\"", ONE));
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let ready = lines.find_map(|line| {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
 use super::relay::Relay;
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, wait};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -78,8 +78,8 @@ fn an_outage_is_two_lines_however_many_ask() {
     let refused = "ojs_throttle_responses_total{status=\"502\",code=\"backend_unreachable\"}";
     assert_eq!(sidecar.metric(refused), 10.0);
     backend.come();
-    until("it is noticed though nobody asks", || {
-        (sidecar.metric("ojs_throttle_backend_up") > 0.0).then_some(())
+    wait("it is noticed though nobody asks", || {
+        sidecar.metric("ojs_throttle_backend_up") > 0.0
     });
     for _ in 0..5 {
         assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
@@ -109,15 +109,13 @@ fn too_many_requests_and_connections_are_seen() {
     let sidecar = Sidecar::run(&config(hung.local_addr().unwrap(), server, ""));
     let in_flight = "ojs_throttle_requests_in_flight{kind=\"ordinary\"}";
     assert_eq!(sidecar.metric(in_flight), 0.0);
-    until("who looked whether it runs has gone", || {
-        (sidecar.metric("ojs_throttle_connections") == 0.0).then_some(())
+    wait("who looked whether it runs has gone", || {
+        sidecar.metric("ojs_throttle_connections") == 0.0
     });
     let mut first = Conn::open(sidecar.data);
     let request = b"GET /ojs/v1/health HTTP/1.1\r\nHost: h\r\n\r\n";
     first.write(request).unwrap();
-    until("it is in flight", || {
-        (sidecar.metric(in_flight) == 1.0).then_some(())
-    });
+    wait("it is in flight", || sidecar.metric(in_flight) == 1.0);
     let mut second = Conn::open(sidecar.data);
     for _ in 0..5 {
         let reply = second.ask("GET", "/ojs/v1/health", "");
@@ -129,21 +127,17 @@ fn too_many_requests_and_connections_are_seen() {
         let lines = sidecar.lines();
         lines.iter().filter(|line| line.contains(word)).count()
     };
-    until("the log says so", || {
-        (with("max_in_flight") == 1).then_some(())
-    });
+    wait("the log says so", || with("max_in_flight") == 1);
     assert_eq!(sidecar.metric("ojs_throttle_connections"), 2.0);
     assert_eq!(with("max_connections"), 0);
     let _third = Conn::open(sidecar.data);
-    until("all places are taken", || {
-        (sidecar.metric("ojs_throttle_connections") == 3.0).then_some(())
+    wait("all places are taken", || {
+        sidecar.metric("ojs_throttle_connections") == 3.0
     });
-    until("the log says so", || {
-        (with("max_connections") == 1).then_some(())
-    });
+    wait("the log says so", || with("max_connections") == 1);
     drop(second);
-    until("one place is free", || {
-        (sidecar.metric("ojs_throttle_connections") == 2.0).then_some(())
+    wait("one place is free", || {
+        sidecar.metric("ojs_throttle_connections") == 2.0
     });
 }
 
@@ -178,8 +172,8 @@ fn an_ack_waits_for_a_backend_that_is_away() {
     backend.go();
     let (data, asked) = (sidecar.data, job.clone());
     let reply = std::thread::spawn(move || ack(data, &asked, "w"));
-    until("it tries again", || {
-        (sidecar.metric("ojs_throttle_settle_retries_total") >= 2.0).then_some(())
+    wait("it tries again", || {
+        sidecar.metric("ojs_throttle_settle_retries_total") >= 2.0
     });
     backend.come();
     let reply = reply.join().unwrap();

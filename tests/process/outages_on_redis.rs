@@ -11,7 +11,7 @@ use super::fleet_on_redis::{TWO, know_each_other, patient, sidecar};
 use super::hole::Hole;
 use super::http::{ack, ask, enqueue, fetch};
 use super::ledger::Ledger;
-use super::rig::{Backend, Sidecar, config, file, program, until};
+use super::rig::{Backend, Sidecar, config, run_with, until, wait};
 use super::trace::within;
 use crate::servers::redis::RedisServer;
 
@@ -32,9 +32,7 @@ fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {
     let [a, b] = sidecars.each_ref().map(|sidecar| sidecar.data);
     let out = fetch(a, "q", 1, "w").jobs().remove(0);
     holes.iter().for_each(Hole::swallow);
-    until("both have lost it", || {
-        (!sidecars.iter().any(up)).then_some(())
-    });
+    wait("both have lost it", || !sidecars.iter().any(up));
     assert_eq!(ack(b, &out, "w").status, 200);
     // The one that knows of the end is the first to come back.
     for (hole, sidecar) in holes.iter().zip(&sidecars).rev() {
@@ -65,18 +63,14 @@ fn a_redis_that_is_killed_is_no_way_past_a_limit() {
     assert_eq!((first.len(), second.len()), (1, 1));
     store.kill();
     let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
-    until("both know that it is lost", || {
-        sidecars.iter().all(lost).then_some(())
-    });
+    wait("both know that it is lost", || sidecars.iter().all(lost));
     // Each had one slot, and has no more; what ends makes place for the next.
     assert_eq!(ack(a, &first[0], "wa").status, 200);
     let third = fetch(a, "q", 2, "wa").jobs();
     assert_eq!(third.len(), 1, "{}", sidecars[0].log());
     assert!(fetch(b, "q", 1, "wb").jobs().is_empty());
     store.restart(&[]);
-    until("both have it back", || {
-        (!sidecars.iter().any(lost)).then_some(())
-    });
+    wait("both have it back", || !sidecars.iter().any(lost));
     // It came back empty, and knows what is out all the same.
     for to in [a, b] {
         assert!(fetch(to, "q", 1, "w").jobs().is_empty());
@@ -114,9 +108,7 @@ fn each_policy_goes_on_without_the_store_as_it_declares() {
     let first = MODES.map(|mode| fetch(a, mode, 1, "w").jobs().remove(0));
     store.kill();
     let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
-    until("both know that it is lost", || {
-        sidecars.iter().all(lost).then_some(())
-    });
+    wait("both know that it is lost", || sidecars.iter().all(lost));
     let starts = |to, mode| fetch(to, mode, 3, "w").jobs().len();
     assert_eq!(starts(b, "open"), 2, "as if there were no limit");
     assert_eq!(starts(b, "share"), 0, "it had no slot");
@@ -126,9 +118,7 @@ fn each_policy_goes_on_without_the_store_as_it_declares() {
     assert_eq!((starts(a, "closed"), starts(b, "closed")), (0, 0));
     assert_eq!(starts(a, "share"), 1, "the slot that it had");
     store.restart(&[]);
-    until("both have it back", || {
-        (!sidecars.iter().any(lost)).then_some(())
-    });
+    wait("both have it back", || !sidecars.iter().any(lost));
     let closed = until("what was closed starts again", || {
         fetch(b, "closed", 3, "w").jobs().pop()
     });
@@ -167,20 +157,16 @@ pub fn cut_off_and_back(hole: &Hole, url: &str, timeout: &str, jobs: usize) {
                 threads.spawn(move || ledger.work(to, &format!("w{to}-{worker}"), jobs));
             }
         }
-        until("a part is done", || (ledger.done() >= 40).then_some(()));
+        wait("a part is done", || ledger.done() >= 40);
         let cut = Instant::now();
         hole.swallow();
-        until("both know that it is lost", || {
-            sidecars.iter().all(lost).then_some(())
-        });
+        wait("both know that it is lost", || sidecars.iter().all(lost));
         eprintln!("declared lost after {:?}", cut.elapsed());
         // As long as a network may be away; nothing is waited for.
         std::thread::sleep(Duration::from_secs(2));
         hole.heal();
         let open = Instant::now();
-        until("both have it back", || {
-            (!sidecars.iter().any(lost)).then_some(())
-        });
+        wait("both have it back", || !sidecars.iter().any(lost));
         eprintln!("back {:?} after the hole was closed", open.elapsed());
         (begun, cut, Instant::now())
     });
@@ -248,8 +234,8 @@ fn a_held_job_goes_out_once_where_its_holder_is_cut_off() {
     assert_eq!(got, held);
     assert!(sidecars[0].metric("ojs_throttle_store_up") < 0.5);
     hole.heal();
-    until("the holder has the store again", || {
-        (sidecars[0].metric("ojs_throttle_store_up") > 0.5).then_some(())
+    wait("the holder has the store again", || {
+        sidecars[0].metric("ojs_throttle_store_up") > 0.5
     });
     for (to, worker) in [(a, "wa"), (b, "wb")] {
         assert!(fetch(to, "q", 1, worker).jobs().is_empty());
@@ -280,15 +266,11 @@ fn a_lost_store_is_seen_and_what_was_set_is_put_back() {
     let paused = r#"{"concurrency":0,"reason":"INC-42"}"#;
     let path = "/ojs/v1/rate-limits/stripe";
     assert_eq!(ask(a, "PUT", path, paused).status, 200);
-    until("both know of it", || {
-        (ask(b, "GET", path, "").status == 200).then_some(())
-    });
+    wait("both know of it", || ask(b, "GET", path, "").status == 200);
 
     store.kill();
     let lost = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_store_up") < 0.5;
-    until("both know that it is lost", || {
-        sidecars.iter().all(lost).then_some(())
-    });
+    wait("both know that it is lost", || sidecars.iter().all(lost));
     assert_eq!(status(a), "store_lost");
     // Of two slots this one has the one that it had.
     let key = shown(a);
@@ -311,9 +293,7 @@ fn a_lost_store_is_seen_and_what_was_set_is_put_back() {
     );
 
     store.restart(&[]);
-    until("both have it back", || {
-        (!sidecars.iter().any(lost)).then_some(())
-    });
+    wait("both have it back", || !sidecars.iter().any(lost));
     for sidecar in &sidecars {
         let key = ask(sidecar.data, "GET", path, "").json();
         assert_eq!(key["concurrency"]["limit"], 0, "{key}");
@@ -333,8 +313,8 @@ fn a_lost_store_is_seen_and_what_was_set_is_put_back() {
     assert_eq!(status(a), "ok");
     assert!(shown(a).get("store").is_none());
     assert_eq!(ack(a, &job, "w").status, 200);
-    until("deletes are heeded again", || {
-        (ask(b, "DELETE", path, "").status < 300).then_some(())
+    wait("deletes are heeded again", || {
+        ask(b, "DELETE", path, "").status < 300
     });
 }
 
@@ -344,9 +324,7 @@ fn a_sidecar_whose_store_was_never_there_is_not_ready() {
     let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
     store.kill();
     let rest = format!("{TWO}[store]\nurl = \"{}\"\n", store.url());
-    let (dir, path) = file(config(backend.addr, "", &rest));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
+    let (dir, command) = run_with(config(backend.addr, "", &rest));
     let sidecar = Sidecar::begin(command, dir);
     sidecar.state("the store has not answered yet");
     until("it says so", || {
@@ -361,8 +339,8 @@ fn a_sidecar_whose_store_was_never_there_is_not_ready() {
     until("it says that it is ready", || said().then_some(()));
     // One that was there does not make it unready.
     store.kill();
-    until("it is lost", || {
-        (sidecar.metric("ojs_throttle_store_up") < 0.5).then_some(())
+    wait("it is lost", || {
+        sidecar.metric("ojs_throttle_store_up") < 0.5
     });
     sidecar.state("ready");
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::events::Subscriber;
 use super::http::{Conn, ack, enqueue, fetch, get};
-use super::rig::{Backend, Ends, Sidecar, config, file, program, until};
+use super::rig::{Backend, Ends, Sidecar, config, file, program, until, wait};
 
 const FINE: &str = "ojs_throttle_config_last_reload_successful";
 const MATCHES: &str = "ojs_throttle_config_file_matches";
@@ -42,9 +42,7 @@ impl Following {
         let mut command = program();
         command.arg("run").arg("--config").arg(&path);
         let sidecar = Sidecar::spawn(command, dir);
-        until("the first look", || {
-            (sidecar.metric(MATCHES) == 1.0).then_some(())
-        });
+        wait("the first look", || sidecar.metric(MATCHES) == 1.0);
         Following {
             backend,
             sidecar,
@@ -98,9 +96,7 @@ impl Following {
         self.replace(self.text(&slots(7)));
         self.live("mended", 7, Instant::now());
         for series in [FINE, MATCHES] {
-            until("well", || {
-                (self.sidecar.metric(series) == 1.0).then_some(())
-            });
+            wait("well", || self.sidecar.metric(series) == 1.0);
         }
     }
 }
@@ -131,9 +127,7 @@ fn renamed_written_deleted() {
         f.replace(f.text(&self::slots(slots)));
         f.live("renamed over", slots, Instant::now())
     });
-    until("counted", || {
-        (f.results("applied") == f64::from(renamed)).then_some(())
-    });
+    wait("counted", || f.results("applied") == f64::from(renamed));
     assert_eq!(f.results("unchanged"), 0.0, "the look at the start is none");
     assert!(f.sidecar.metric(when) > started);
     let written = soon(|slots| {
@@ -146,11 +140,11 @@ fn renamed_written_deleted() {
     });
     assert!(f.sidecar.log().contains("policies: 1 changed (k)"));
     fs::remove_file(&f.path).unwrap();
-    until("noticed", || (f.results("unreadable") == 1.0).then_some(()));
+    wait("noticed", || f.results("unreadable") == 1.0);
     assert_eq!(f.limit(), written + 1);
     fs::write(&f.path, f.text(&slots(99))).unwrap();
     f.live("back again", 99, Instant::now());
-    until("well", || (f.sidecar.metric(FINE) == 1.0).then_some(()));
+    wait("well", || f.sidecar.metric(FINE) == 1.0);
 }
 
 /// A folder as Kubernetes makes them of ConfigMaps.
@@ -232,7 +226,7 @@ fn a_file_that_is_written_in_steps_is_read_when_it_is_quiet() {
         let in_time = slowest < Duration::from_millis(50);
         let in_time = in_time && begun.elapsed() < Duration::from_millis(500);
         f.live("quiet", 2, Instant::now());
-        until("its line", || (reloads() > before).then_some(()));
+        wait("its line", || reloads() > before);
         assert!(!in_time || !early, "half of it came into force");
         in_time.then(|| assert_eq!(reloads(), before + 1, "{}", f.sidecar.log()))
     });
@@ -247,17 +241,15 @@ fn bad_then_good() {
     assert!(log.contains("throttle.toml:8"), "the line: {log}");
     assert!(log.contains("concurrency"), "the suggestion: {log}");
     f.replace("[server\n");
-    until("the next", || (f.results("invalid") == 2.0).then_some(()));
+    wait("the next", || f.results("invalid") == 2.0);
     f.mended();
     let log = f.sidecar.log();
     assert_eq!(log.matches("not reloaded").count(), 2, "{log}");
     // What ran before is good too.
     f.replace("nonsense");
-    until("the third", || (f.results("invalid") == 3.0).then_some(()));
+    wait("the third", || f.results("invalid") == 3.0);
     f.replace(f.text(&slots(7)));
-    until("good again", || {
-        (f.sidecar.metric(FINE) == 1.0).then_some(())
-    });
+    wait("good again", || f.sidecar.metric(FINE) == 1.0);
     assert!(f.sidecar.log().contains("good again"));
 }
 
@@ -267,11 +259,11 @@ fn an_empty_file_does_not_end_all_limits() {
     fs::write(&f.path, "").unwrap();
     assert!(f.refused("refused").contains("half written"));
     fs::write(&f.path, "\n  \n").unwrap();
-    until("blanks", || (f.results("refused") == 2.0).then_some(()));
+    wait("blanks", || f.results("refused") == 2.0);
     f.mended();
     f.replace(f.text(""));
-    until("no limits", || {
-        (get(f.sidecar.data, "/ojs/v1/rate-limits/k").status == 404).then_some(())
+    wait("no limits", || {
+        get(f.sidecar.data, "/ojs/v1/rate-limits/k").status == 404
     });
 }
 
@@ -283,12 +275,10 @@ fn what_cannot_be_read() {
     assert!(f.refused("unreadable").contains("not a regular file"));
     fs::remove_dir(&f.path).unwrap();
     f.replace(b"\xff\xfe");
-    until("no text", || {
-        f.sidecar.log().contains("not UTF-8").then_some(())
-    });
+    wait("no text", || f.sidecar.log().contains("not UTF-8"));
     f.replace("#".repeat((1 << 20) + 1));
-    until("too large", || {
-        f.sidecar.log().contains("larger than 1 MiB").then_some(())
+    wait("too large", || {
+        f.sidecar.log().contains("larger than 1 MiB")
     });
     assert_eq!(f.limit(), 1);
     f.mended();
@@ -340,12 +330,12 @@ fn the_level_of_the_log_changes_while_it_runs() {
     let says = |id: &str| f.sidecar.log().contains(id);
     let before = refused();
     f.replace(config(f.backend.addr, "log_level = \"debug\"", &slots(1)));
-    until("debug", || (f.results("applied") == 1.0).then_some(()));
+    wait("debug", || f.results("applied") == 1.0);
     let there = refused();
     until("a line for it", || says(&there).then_some(()));
     assert!(f.sidecar.log().contains("fields: server.log_level"));
     f.replace(f.text(&slots(1)));
-    until("info", || (f.results("applied") == 2.0).then_some(()));
+    wait("info", || f.results("applied") == 2.0);
     let after = refused();
     // A line that is later than theirs would be.
     f.sidecar.signal("HUP");
@@ -354,18 +344,18 @@ fn the_level_of_the_log_changes_while_it_runs() {
     // The line about a reload is there whichever of the two levels would show it.
     let reloads = || f.sidecar.log().matches("config reloaded: ").count();
     f.replace(config(f.backend.addr, "log_level = \"warn\"", &slots(1)));
-    until("its line", || (reloads() == 3).then_some(()));
+    wait("its line", || reloads() == 3);
     f.replace(config(f.backend.addr, "log_level = \"warn\"", &slots(2)));
-    until("warn", || (f.results("applied") == 4.0).then_some(()));
+    wait("warn", || f.results("applied") == 4.0);
     f.replace(f.text(&slots(2)));
-    until("its line", || (reloads() == 4).then_some(()));
+    wait("its line", || reloads() == 4);
 }
 
 #[test]
 fn a_hangup_asks() {
     let mut f = Following::start();
     f.sidecar.signal("HUP");
-    until("asked", || (f.results("unchanged") == 1.0).then_some(()));
+    wait("asked", || f.results("unchanged") == 1.0);
     until("said", || {
         let told = "looked at as asked: it is what runs";
         f.sidecar.log().contains(told).then_some(())
@@ -446,19 +436,17 @@ fn usage_outlives_a_reload() {
     let keyed =
         "[[policy]]\nname = \"k\"\nkey = \"{type}\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
     f.replace(f.text(keyed));
-    until("keyed", || {
-        (f.sidecar.log().matches("config reloaded").count() == 3).then_some(())
+    wait("keyed", || {
+        f.sidecar.log().matches("config reloaded").count() == 3
     });
     let first = ask(6);
     assert_eq!(first.len(), 1, "the key is new: nothing of it is out");
     assert!(ask(6).is_empty());
-    until("held", || {
-        (f.sidecar.metric("ojs_throttle_held_jobs") > 0.0).then_some(())
-    });
+    wait("held", || f.sidecar.metric("ojs_throttle_held_jobs") > 0.0);
     // Without limits everything goes.
     f.replace(f.text(""));
-    until("none", || {
-        (f.sidecar.log().matches("config reloaded").count() == 4).then_some(())
+    wait("none", || {
+        f.sidecar.log().matches("config reloaded").count() == 4
     });
     let last = ask(6);
     assert_eq!(last.len(), 1);
@@ -478,9 +466,7 @@ fn an_event_stream_stays_open() {
     let keyed = |slots: u32| {
         let by_type = self::slots(slots) + "key = \"{type}\"\n";
         f.replace(f.text(&by_type));
-        until("keyed", || {
-            (f.results("applied") == f64::from(slots)).then_some(())
-        });
+        wait("keyed", || f.results("applied") == f64::from(slots));
     };
     keyed(1);
     let (mut stream, _) = Subscriber::open(data, "?types=rate_limit.*", "");
@@ -499,11 +485,9 @@ fn an_event_stream_stays_open() {
 #[test]
 fn a_waiting_fetch_is_under_the_limits_of_now() {
     let f = Following::start();
-    let wait = "[fetch]\nmax_wait = \"20s\"\n";
-    f.replace(f.text(&format!("{wait}{}", slots(1))));
-    until("a long wait", || {
-        (f.results("applied") == 1.0).then_some(())
-    });
+    let patient = "[fetch]\nmax_wait = \"20s\"\n";
+    f.replace(f.text(&format!("{patient}{}", slots(1))));
+    wait("a long wait", || f.results("applied") == 1.0);
     let data = f.sidecar.data;
     enqueue(data, "q", json!({}));
     enqueue(data, "q", json!({}));
@@ -511,10 +495,8 @@ fn a_waiting_fetch_is_under_the_limits_of_now() {
     let begun = Instant::now();
     let waiting = std::thread::spawn(move || fetch(data, "q", 1, "w2").jobs());
     // Long enough for it to stand in line; if it does not yet, the test says less, not wrong.
-    until("in line", || {
-        (begun.elapsed().as_millis() > 300).then_some(())
-    });
-    f.replace(f.text(&format!("{wait}{}", slots(2))));
+    wait("in line", || begun.elapsed().as_millis() > 300);
+    f.replace(f.text(&format!("{patient}{}", slots(2))));
     assert_eq!(waiting.join().unwrap().len(), 1);
     let took = begun.elapsed().as_secs();
     assert!(took < 10, "it waited {took} s for what it might have had");
@@ -610,7 +592,7 @@ fn a_thousand_reloads_under_load() {
     let reload = |nth: u32| {
         f.replace(f.text(&slots(100 + nth)));
         f.sidecar.signal("HUP");
-        until("in force", || (f.limit() == 100 + nth).then_some(()));
+        wait("in force", || f.limit() == 100 + nth);
     };
     let (stored, longest) = std::thread::scope(|scope| {
         let _ends = Ends(&stop);

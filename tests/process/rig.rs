@@ -32,6 +32,11 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Looks until it is so.
+pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    until(what, || is_so().then_some(()));
+}
+
 /// Tells threads to stop whatever becomes of the test: a scope waits for them also where it fails.
 pub struct Ends<'a>(pub &'a AtomicBool);
 
@@ -182,6 +187,14 @@ pub fn file(text: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
+/// The program that runs with this config, and the folder of that.
+pub fn run_with(config: impl AsRef<[u8]>) -> (tempfile::TempDir, Command) {
+    let (dir, path) = file(config);
+    let mut command = program();
+    command.arg("run").arg("--config").arg(path);
+    (dir, command)
+}
+
 /// A config before this backend: `server` is added to `[server]`, `rest` stands behind it. A stop waits for
 /// nothing but limited jobs, unless `server` says how long.
 pub fn config(upstream: SocketAddr, server: &str, rest: &str) -> String {
@@ -205,9 +218,7 @@ pub struct Sidecar {
 impl Sidecar {
     /// `run` with this config.
     pub fn run(config: &str) -> Sidecar {
-        let (dir, path) = file(config);
-        let mut command = program();
-        command.arg("run").arg("--config").arg(path);
+        let (dir, command) = run_with(config);
         Sidecar::spawn(command, dir)
     }
 

@@ -14,7 +14,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use serde_json::json;
 
 use super::http::{Conn, ack, enqueue, fetch, get};
-use super::rig::{Backend, Ran, Sidecar, config, file, program, ran, until};
+use super::rig::{Backend, Ran, Sidecar, config, file, program, ran, wait};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -149,10 +149,8 @@ fn hanging_up_frees_no_place_while_the_work_goes_on() {
         for _ in 0..100 {
             drop(give_up());
         }
-        until("a request is refused", || {
-            give_up()
-                .is_ok_and(|reply| reply.status == 503)
-                .then_some(())
+        wait("a request is refused", || {
+            give_up().is_ok_and(|reply| reply.status == 503)
         });
     }
     let more = taken.load(Ordering::SeqCst) - before;
@@ -178,8 +176,8 @@ fn an_ack_has_a_place_of_its_own() {
             conn
         })
         .collect();
-    until("all places are taken", || {
-        (get(sidecar.data, "/ojs/v1/health").status == 503).then_some(())
+    wait("all places are taken", || {
+        get(sidecar.data, "/ojs/v1/health").status == 503
     });
     assert_eq!(ack(sidecar.data, &job, "w").status, 200);
     drop(open);
@@ -224,9 +222,7 @@ fn without_descriptors_it_waits_and_recovers() {
     let mut crowd: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(sidecar.data).unwrap())
         .collect();
-    until("it says so", || {
-        sidecar.log().contains("cannot accept").then_some(())
-    });
+    wait("it says so", || sidecar.log().contains("cannot accept"));
     let before = ticks(sidecar.pid());
     std::thread::sleep(Duration::from_secs(1));
     let used = ticks(sidecar.pid()) - before;

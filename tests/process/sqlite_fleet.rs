@@ -8,7 +8,7 @@ use serde_json::json;
 use super::fleet_on_redis::woken_in_time;
 use super::http::{ack, ask, enqueue, fetch, get};
 use super::ledger::Ledger;
-use super::rig::{Backend, Sidecar, config, until};
+use super::rig::{Backend, Sidecar, config, until, wait};
 
 const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
@@ -39,9 +39,7 @@ fn three_processes_have_one_budget() {
     });
     assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 1.5;
-    until("they know each other", || {
-        sidecars.iter().all(known).then_some(())
-    });
+    wait("they know each other", || sidecars.iter().all(known));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::hole::Hole;
 use super::http::{Conn, ack, enqueue, fetch};
-use super::rig::{Backend, Sidecar, config, file, program, until};
+use super::rig::{Backend, Sidecar, config, program, run_with, until, wait};
 
 const ONE: &str =
     "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n";
@@ -67,13 +67,9 @@ fn hear(stream: &TcpStream, lists: &AtomicUsize) {
 #[test]
 fn a_stop_is_heard_while_the_backend_is_asked_what_runs() {
     let (backend, lists) = silent();
-    let (dir, path) = file(config(backend, "", ONE));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
+    let (dir, command) = run_with(config(backend, "", ONE));
     let mut sidecar = Sidecar::begin(command, dir);
-    until("it asks what runs", || {
-        (lists.load(Ordering::SeqCst) > 0).then_some(())
-    });
+    wait("it asks what runs", || lists.load(Ordering::SeqCst) > 0);
     let ready = |line: &String| line.ends_with(" ready");
     assert!(!sidecar.lines().iter().any(ready), "{}", sidecar.log());
     let begun = Instant::now();
@@ -110,9 +106,7 @@ fn a_stop_is_heard_while_the_store_is_opened() {
     let store = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://u:p@{}/d", store.local_addr().unwrap());
     let rest = format!("[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n");
-    let (_dir, path) = file(config("127.0.0.1:1".parse().unwrap(), "", &rest));
-    let mut command = program();
-    command.arg("run").arg("--config").arg(path);
+    let (_dir, command) = run_with(config("127.0.0.1:1".parse().unwrap(), "", &rest));
     waits_in_vain(command, &store);
 }
 
@@ -157,13 +151,13 @@ fn acks_arrive_after(what: impl Fn(&mut Vec<Conn>)) {
         worker.write(ack.as_bytes()).unwrap();
         workers.push(worker);
     }
-    until("each is tried again and again", || {
-        (sidecar.metric("ojs_throttle_settle_retries_total") > 64.0).then_some(())
+    wait("each is tried again and again", || {
+        sidecar.metric("ojs_throttle_settle_retries_total") > 64.0
     });
     what(&mut workers);
     sidecar.signal("TERM");
-    until("it accepts nothing any more", || {
-        TcpStream::connect(sidecar.data).is_err().then_some(())
+    wait("it accepts nothing any more", || {
+        TcpStream::connect(sidecar.data).is_err()
     });
     backend.come();
     assert!(sidecar.ended().success(), "{}", sidecar.log());

@@ -205,30 +205,6 @@ async fn a_limited_job_is_skipped_in_the_same_fetch() {
     pair.stop().await;
 }
 
-/// 8.2: a limited job of high priority lets a lower one pass, and goes first once it may.
-#[tokio::test(start_paused = true)]
-async fn priority_holds_among_those_that_may_start() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let with = |priority: i64, key: &str| {
-        json!({"type": "t", "args": [], "options": {"queue": "q", "priority": priority,
-               "rate_limit": {"key": key, "concurrency": 1}}})
-    };
-    let running = client.enqueue(with(0, "a")).await;
-    assert_eq!(ids(&client.fetch("q", 1).await), [&running]);
-    let low = client.enqueue(with(-5, "b")).await;
-    let high = client.enqueue(with(50, "a")).await;
-    let middle = client.enqueue(with(10, "c")).await;
-    assert_eq!(
-        ids(&client.fetch("q", 1).await),
-        [&middle],
-        "the highest that may start"
-    );
-    client.ack(&running).await;
-    assert_eq!(ids(&client.fetch("q", 1).await), [&high]);
-    assert_eq!(ids(&client.fetch("q", 1).await), [&low]);
-    pair.stop().await;
-}
-
 /// 8.3: waiting counts towards neither visibility nor retry delay, and a failed job follows its own
 /// retry policy.
 #[tokio::test(start_paused = true)]
@@ -372,23 +348,6 @@ async fn a_retry_is_counted_again_in_a_rate() {
     let seen = client.get("/ojs/v1/rate-limits/k").await.json();
     assert!(seconds[1] < 5, "{seconds:?}");
     assert_eq!(seen["rate"]["current_count"], 2, "{seconds:?}");
-    pair.stop().await;
-}
-
-/// 6.2: "A value of `0` means no jobs may execute (effectively pausing this key)".
-#[tokio::test(start_paused = true)]
-async fn concurrency_zero_pauses_the_key_only() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    client
-        .enqueue(limited("q", 0, json!({"key": "off", "concurrency": 0})))
-        .await;
-    let free = client
-        .enqueue(limited("q", 1, json!({"key": "on", "concurrency": null})))
-        .await;
-    assert_eq!(ids(&client.fetch("q", 2).await), [&free]);
-    client.ack(&free).await;
-    sleep(Duration::from_secs(60)).await;
-    assert!(client.fetch("q", 2).await.is_empty());
     pair.stop().await;
 }
 

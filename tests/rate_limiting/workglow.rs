@@ -1,5 +1,5 @@
-//! Each limiter of Workglow's job queue, said as a policy, and what its methods become: `canProceed`
-//! is FETCH, `recordJobStart` the hand-out, `recordJobCompletion` ACK and nack, `getNextAvailableTime`
+//! Limiters of Workglow's job queue that the text does not have, said as policies, and what their methods become:
+//! `canProceed` is FETCH, `recordJobStart` the hand-out, `recordJobCompletion` ACK and nack, `getNextAvailableTime`
 //! the inspection, `setNextAvailableTime` and `clear` verbs of the admin port.
 
 use std::net::{Ipv4Addr, SocketAddr};

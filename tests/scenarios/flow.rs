@@ -298,23 +298,3 @@ pub async fn many_keys(ctx: Ctx) -> Judge {
     judge.all_well();
     judge
 }
-
-/// Jobs that come one by one to waiting workers start at once while the limit allows it.
-pub async fn trickle(ctx: Ctx) -> Judge {
-    let w = ctx
-        .limits(&format!(
-            "{KEYED}concurrency = 5\nrate = {{ limit = 50, period = '1s' }}"
-        ))
-        .start()
-        .await;
-    w.workers(2, Worker::js(5).queues(&["mail"]).runs(20..80));
-    for nth in 0..40 {
-        w.enqueue(job()).await;
-        w.pass(20 + (nth * 37 + ctx.seed * 13) % 150).await;
-    }
-    let mut judge = w.judge_when_done(20).await;
-    judge.concurrency("k", 5);
-    judge.rate("k", 50, Duration::from_secs(1));
-    judge.all_well();
-    judge
-}
