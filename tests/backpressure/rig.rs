@@ -66,18 +66,10 @@ pub fn job(queue: &str) -> Value {
 }
 
 impl Client {
-    /// PUT with a JSON body.
-    pub async fn put(&self, path: &str, body: Value) -> Reply {
-        let kind = [("content-type", "application/json")];
-        self.send(Method::PUT, path, &kind, body.to_string()).await
-    }
-
     /// Bounds a queue.
     pub async fn bound(&self, queue: &str, backpressure: Value) -> Value {
         let body = json!({"backpressure": backpressure});
-        let reply = self.put(&config(queue), body).await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
-        reply.json()
+        self.set(&config(queue), body).await
     }
 
     /// Enqueues a job into a queue.

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use http::Method;
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -122,10 +121,7 @@ async fn a_job_that_is_cancelled_meanwhile_is_not_released() {
     assert_eq!(client.fetch("q", 2).await.len(), 1);
     assert_eq!(stream.so_far().await.len(), 1);
     let path = format!("/ojs/v1/jobs/{}", jobs[1]);
-    assert_eq!(
-        client.send(Method::DELETE, &path, &[], "").await.status,
-        200
-    );
+    assert_eq!(client.delete(&path).await.status, 200);
     client.ack(&jobs[0]).await;
     assert!(client.fetch("q", 2).await.is_empty());
     let later = enqueue(&client, 1).await;

@@ -11,7 +11,6 @@ use ojs_throttle::store::memory::MemoryStore;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::overrides::{delete, set};
 use super::rig::{NOON, Rig};
 use crate::sidecar::client::id;
 
@@ -191,9 +190,9 @@ async fn limits_in_force() {
         assert_eq!(limit(labels).await, Some(number), "{labels}");
     }
     let key = "/ojs/v1/rate-limits/k";
-    set(&rig.client, key, json!({"concurrency": 2})).await;
+    rig.client.set(key, json!({"concurrency": 2})).await;
     assert_eq!(limit(slots).await, Some(2.0));
-    delete(&rig.client, key).await;
+    rig.client.delete(key).await;
     assert_eq!(limit(slots).await, Some(5.0));
 }
 
@@ -209,22 +208,16 @@ async fn paused_keys() {
         )
     };
     assert_eq!(numbers().await, (0.0, 0.0));
-    set(
-        &rig.client,
-        "/ojs/v1/rate-limits/a",
-        json!({"concurrency": 0}),
-    )
-    .await;
-    set(
-        &rig.client,
-        "/ojs/v1/rate-limits/b",
-        json!({"concurrency": 1}),
-    )
-    .await;
+    rig.client
+        .set("/ojs/v1/rate-limits/a", json!({"concurrency": 0}))
+        .await;
+    rig.client
+        .set("/ojs/v1/rate-limits/b", json!({"concurrency": 1}))
+        .await;
     let queue = "/ojs/v1/admin/queues/q/rate-limit";
-    set(&rig.client, queue, json!({"concurrency": 0})).await;
+    rig.client.set(queue, json!({"concurrency": 0})).await;
     assert_eq!(numbers().await, (3.0, 2.0));
-    delete(&rig.client, queue).await;
+    rig.client.delete(queue).await;
     assert_eq!(numbers().await, (2.0, 1.0));
 }
 

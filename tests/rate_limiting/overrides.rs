@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::rig::{NOON, Rig};
 use super::simulated;
-use crate::sidecar::client::{Client, Reply, id, ids};
+use crate::sidecar::client::{Client, id, ids};
 
 /// The store's clock begins here.
 const BEGAN: i64 = 1_770_000_000;
@@ -22,24 +22,6 @@ pub fn at(seconds: i64) -> String {
     jiff::Timestamp::from_second(BEGAN + seconds)
         .unwrap()
         .to_string()
-}
-
-pub async fn put(client: &Client, path: &str, body: Value) -> Reply {
-    let kind = [("content-type", "application/json")];
-    client
-        .send(Method::PUT, path, &kind, body.to_string())
-        .await
-}
-
-/// A PUT that is done.
-pub async fn set(client: &Client, path: &str, body: Value) -> Value {
-    let reply = put(client, path, body).await;
-    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-    reply.json()
-}
-
-pub async fn delete(client: &Client, path: &str) -> Reply {
-    client.send(Method::DELETE, path, &[], "").await
 }
 
 async fn enqueue(client: &Client, n: usize, rate_limit: Value) -> Vec<String> {
@@ -62,7 +44,9 @@ async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
         .enqueue(json!({"type": "t", "args": [], "options": {"queue": "c"}}))
         .await;
     assert_eq!(ids(&client.fetch("q", 1).await), [&jobs[0]]);
-    let state = set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 0})).await;
+    let state = client
+        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 0}))
+        .await;
     assert_eq!(
         state["concurrency"],
         json!({"limit": 0, "active": 1, "available": 0})
@@ -76,7 +60,7 @@ async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
         );
         sleep(Duration::from_secs(7)).await;
     }
-    let gone = delete(&client, "/ojs/v1/rate-limits/k/override").await;
+    let gone = client.delete("/ojs/v1/rate-limits/k/override").await;
     assert_eq!(gone.status, 200, "{}", gone.text());
     assert_eq!(gone.json().get("override"), None);
     assert_eq!(gone.json()["concurrency"]["limit"], 9);
@@ -84,7 +68,7 @@ async fn a_pause_holds_everything_and_its_end_lets_go_at_once() {
     assert_eq!(client.fetch("q", 9).await.len(), 3);
     assert_eq!(ids(&client.fetch("c", 9).await), [&covered]);
     assert!(began.elapsed() < Duration::from_millis(50));
-    let again = delete(&client, "/ojs/v1/rate-limits/k/override").await;
+    let again = client.delete("/ojs/v1/rate-limits/k/override").await;
     assert_eq!(
         (again.status, &again.json()["error"]["code"]),
         (404, &json!("not_found"))
@@ -108,10 +92,10 @@ async fn the_end_of_a_pause_lets_go_although_its_client_hangs_up() {
         };
         let limit = json!({"key": "k", "concurrency": 9});
         let jobs = enqueue(&rig.client, 1, limit).await;
-        set(port, end, pause).await;
+        port.set(end, pause).await;
         assert!(rig.client.fetch("q", 1).await.is_empty(), "it is held");
         store.standing(slow.clone());
-        let hung_up = timeout(Duration::from_secs(1), delete(port, end)).await;
+        let hung_up = timeout(Duration::from_secs(1), port.delete(end)).await;
         assert!(hung_up.is_err());
         store.standing(None);
         sleep(Duration::from_secs(2)).await;
@@ -125,7 +109,9 @@ async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
     let (pair, client) = simulated(Lax::spec(), "[fetch]\nmax_wait = \"20s\"\n").await;
     let jobs = enqueue(&client, 8, json!({"key": "k", "concurrency": 4})).await;
     assert_eq!(client.fetch("q", 4).await.len(), 4);
-    let state = set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 2})).await;
+    let state = client
+        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 2}))
+        .await;
     assert_eq!(
         state["concurrency"],
         json!({"limit": 2, "active": 4, "available": 0})
@@ -145,12 +131,9 @@ async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[4]]);
     let (fetch,) = waiting().await;
     let began = Instant::now();
-    set(
-        &client,
-        "/ojs/v1/rate-limits/k/override",
-        json!({"concurrency": 3}),
-    )
-    .await;
+    client
+        .set("/ojs/v1/rate-limits/k/override", json!({"concurrency": 3}))
+        .await;
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[5]], "a raise wakes");
     assert!(
         began.elapsed() < Duration::from_millis(20),
@@ -159,15 +142,17 @@ async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
     );
     // And so does a rate where there was none but slots.
     let (fetch,) = waiting().await;
-    set(
-        &client,
-        "/ojs/v1/rate-limits/k",
-        json!({"concurrency": 9, "limit": 1, "period": "10s"}),
-    )
-    .await;
+    client
+        .set(
+            "/ojs/v1/rate-limits/k",
+            json!({"concurrency": 9, "limit": 1, "period": "10s"}),
+        )
+        .await;
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[6]]);
     let (fetch,) = waiting().await;
-    set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 9})).await;
+    client
+        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 9}))
+        .await;
     assert_eq!(
         ids(&fetch.await.unwrap()),
         [&jobs[7]],
@@ -189,16 +174,18 @@ async fn parts_merge_and_budgets_are_not_refilled() {
             .await;
     }
     assert_eq!(client.fetch("q", 9).await.len(), 2, "slots");
-    let state = set(&client, "/ojs/v1/rate-limits/k", json!({"concurrency": 6})).await;
+    let state = client
+        .set("/ojs/v1/rate-limits/k", json!({"concurrency": 6}))
+        .await;
     assert_eq!(state["rate"]["limit"], 3);
     assert_eq!(state["rate"]["current_count"], 2, "nothing is refilled");
     assert_eq!(client.fetch("q", 9).await.len(), 1, "the window stays");
-    let state = set(
-        &client,
-        "/ojs/v1/rate-limits/k",
-        json!({"limit": 5, "period": "PT1H"}),
-    )
-    .await;
+    let state = client
+        .set(
+            "/ojs/v1/rate-limits/k",
+            json!({"limit": 5, "period": "PT1H"}),
+        )
+        .await;
     assert_eq!(state["concurrency"]["limit"], 2, "the file's again");
     assert_eq!(
         (&state["rate"]["limit"], &state["rate"]["current_count"]),
@@ -207,7 +194,7 @@ async fn parts_merge_and_budgets_are_not_refilled() {
     assert!(client.fetch("q", 9).await.is_empty(), "three are out");
     let both = json!({"concurrency": 6, "rate": {"limit": 5, "period": "PT1H"},
                       "throttle": {"interval": "PT10S"}, "reason": "INC-42", "by": "eve"});
-    let state = set(&client, "/ojs/v1/rate-limits/k/override", both).await;
+    let state = client.set("/ojs/v1/rate-limits/k/override", both).await;
     assert_eq!(
         (&state["override"]["reason"], &state["override"]["by"]),
         (&json!("INC-42"), &json!("eve"))
@@ -227,12 +214,12 @@ async fn an_override_ends_by_itself() {
     let (pair, client) = simulated(Lax::spec(), "").await;
     let jobs = enqueue(&client, 2, json!({"key": "k", "concurrency": 5})).await;
     let until = at(60);
-    let state = set(
-        &client,
-        "/ojs/v1/rate-limits/k",
-        json!({"concurrency": 0, "expires_at": until}),
-    )
-    .await;
+    let state = client
+        .set(
+            "/ojs/v1/rate-limits/k",
+            json!({"concurrency": 0, "expires_at": until}),
+        )
+        .await;
     assert_eq!(state["override"]["expires_at"], "2026-02-02T02:41:00.000Z");
     let began = Instant::now();
     let started = loop {
@@ -258,26 +245,20 @@ async fn an_override_ends_by_itself() {
 #[tokio::test(start_paused = true)]
 async fn a_key_not_seen_yet_is_accepted() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    let state = set(
-        &client,
-        "/ojs/v1/rate-limits/new%2Dkey",
-        json!({"concurrency": 1}),
-    )
-    .await;
+    let state = client
+        .set("/ojs/v1/rate-limits/new%2Dkey", json!({"concurrency": 1}))
+        .await;
     assert_eq!(state["key"], "new-key");
     let hint = async || client.get("/ojs/v1/rate-limits/new-key").await.json()["hint"].clone();
     assert_eq!(state["hint"], hint().await);
     let told = hint().await.as_str().map(|hint| hint.contains("no job"));
     assert_eq!(told, Some(true), "{state}");
-    let gone = delete(&client, "/ojs/v1/rate-limits/new-key").await;
+    let gone = client.delete("/ojs/v1/rate-limits/new-key").await;
     assert_eq!((gone.status, gone.json()), (200, json!({"key": "new-key"})));
     assert_eq!(client.get("/ojs/v1/rate-limits/new-key").await.status, 404);
-    set(
-        &client,
-        "/ojs/v1/rate-limits/new-key",
-        json!({"concurrency": 1}),
-    )
-    .await;
+    client
+        .set("/ojs/v1/rate-limits/new-key", json!({"concurrency": 1}))
+        .await;
     enqueue(&client, 3, json!({"key": "new-key", "concurrency": 3})).await;
     assert_eq!(hint().await, Value::Null, "jobs have named it");
     assert_eq!(client.fetch("q", 3).await.len(), 1);
@@ -304,6 +285,10 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
             r#"{"concurrency":1,"expires_at":"2026-02-02T02:40:00Z"}"#,
             "expires_at",
         ),
+        (
+            r#"{"rate":{"limit":1,"period":"1s","burst":1}}"#,
+            "rate.burst",
+        ),
         (r#"{"concurrency":1,"on_limit":"drop"}"#, "on_limit"),
     ] {
         for path in [
@@ -328,13 +313,17 @@ async fn what_is_wrong_is_refused_and_changes_nothing() {
         client.get("/ojs/v1/admin/queues/q/rate-limit").await.status,
         404
     );
-    let hint = put(&client, "/ojs/v1/rate-limits/k", json!({"concurency": 1})).await;
+    let hint = client
+        .put("/ojs/v1/rate-limits/k", json!({"concurency": 1}))
+        .await;
     assert!(
         hint.text().contains("did you mean `concurrency`?"),
         "{}",
         hint.text()
     );
-    let bad = put(&client, "/ojs/v1/rate-limits/-k", json!({"concurrency": 1})).await;
+    let bad = client
+        .put("/ojs/v1/rate-limits/-k", json!({"concurrency": 1}))
+        .await;
     assert_eq!(
         (bad.status, &bad.json()["error"]["details"]["field"]),
         (400, &json!("key"))
@@ -394,7 +383,7 @@ async fn writes_need_loopback_or_the_control_token() {
     ];
     let (pair, client) = simulated(Lax::spec(), outside).await;
     for path in paths {
-        let refused = put(&client, path, body()).await;
+        let refused = client.put(path, body()).await;
         assert_eq!(
             (refused.status, &refused.json()["error"]["code"]),
             (403, &json!("forbidden"))
@@ -431,7 +420,7 @@ async fn writes_need_loopback_or_the_control_token() {
                 "{path} {wrong}"
             );
         }
-        assert_eq!(put(&client, path, body()).await.status, 403);
+        assert_eq!(client.put(path, body()).await.status, 403);
         let done = with(Method::PUT, path, "bearer s3cret").await;
         assert_eq!(done.status, 200, "{path}: {}", done.text());
     }
@@ -442,7 +431,7 @@ async fn writes_need_loopback_or_the_control_token() {
 
     let (pair, client) = simulated(Lax::spec(), "listen = \"[::1]:0\"\n").await;
     assert_eq!(
-        put(&client, paths[0], body()).await.status,
+        client.put(paths[0], body()).await.status,
         200,
         "IPv6 has a loopback too"
     );
@@ -502,7 +491,9 @@ async fn no_web_page_changes_limits_on_loopback() {
 #[tokio::test(start_paused = true)]
 async fn an_override_reaches_its_key_only() {
     let (pair, client) = simulated(Lax::spec(), "[[queue]]\nname = \"q\"\nconcurrency = 9\n").await;
-    set(&client, "/ojs/v1/rate-limits/q", json!({"concurrency": 0})).await;
+    client
+        .set("/ojs/v1/rate-limits/q", json!({"concurrency": 0}))
+        .await;
     enqueue(&client, 1, json!({"key": "q", "concurrency": 9})).await;
     let other = enqueue(&client, 1, json!({"key": "other", "concurrency": 9})).await;
     let plain = client
@@ -533,16 +524,16 @@ async fn a_policy_s_name_is_not_its_key() {
         ("mail", "smtp"),
         ("any/override", "any:{queue}"),
     ] {
-        let reply = put(&client, &path(name), pause()).await;
+        let reply = client.put(&path(name), pause()).await;
         assert_eq!(reply.status, 400, "{}", reply.text());
         let error = &reply.json()["error"];
         assert_eq!(error["details"]["field"], "key");
         let message = error["message"].as_str().unwrap();
         assert!(message.contains(key) && message.contains("name of a policy"));
     }
-    assert_eq!(delete(&client, &path("mail")).await.status, 404);
+    assert_eq!(client.delete(&path("mail")).await.status, 404);
     for key in ["whole", "smtp", "crm:acme", "crm:later", "unheard-of"] {
-        let state = set(&client, &path(key), pause()).await;
+        let state = client.set(&path(key), pause()).await;
         let in_file = ["whole", "smtp"].contains(&key);
         assert_eq!(state["hint"].is_null(), in_file, "{state}");
     }
@@ -552,7 +543,7 @@ async fn a_policy_s_name_is_not_its_key() {
         assert!(client.fetch(queue, 1).await.is_empty(), "{queue}");
     }
     enqueue(&client, 1, json!({"key": "mail", "concurrency": 9})).await;
-    set(&client, &path("mail"), pause()).await;
+    client.set(&path("mail"), pause()).await;
     assert!(
         client.fetch("q", 1).await.is_empty(),
         "a job has brought it"

@@ -7,7 +7,7 @@ use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::overrides::{at, delete, put, set};
+use super::overrides::at;
 use super::simulated;
 use super::upstream::answering;
 use crate::sidecar::client::{Client, id, ids};
@@ -32,7 +32,7 @@ async fn a_queue_is_limited_as_a_whole_and_freed_again() {
     let jobs = enqueue(&client, 8).await;
     assert_eq!(client.get(LIMIT).await.status, 404);
     let body = json!({"concurrency": 2, "rate": {"limit": 3, "period": "PT1H"}});
-    let state = set(&client, LIMIT, body).await;
+    let state = client.set(LIMIT, body).await;
     assert_eq!(state["queue"], "q");
     assert_eq!(
         state["concurrency"],
@@ -54,10 +54,10 @@ async fn a_queue_is_limited_as_a_whole_and_freed_again() {
     let seen = client.get(LIMIT).await.json();
     assert_eq!(seen["rate"]["current_count"], 3);
     assert_eq!(seen["override"]["concurrency"], 2);
-    let gone = delete(&client, LIMIT).await;
+    let gone = client.delete(LIMIT).await;
     assert_eq!((gone.status, gone.json()), (200, json!({"queue": "q"})));
     assert_eq!(client.fetch("q", 8).await.len(), 5);
-    assert_eq!(delete(&client, LIMIT).await.status, 404);
+    assert_eq!(client.delete(LIMIT).await.status, 404);
     pair.stop().await;
 }
 
@@ -73,7 +73,7 @@ async fn they_add_to_the_file_s_and_to_the_jobs_own() {
         client.enqueue(job).await;
     }
     let plain = enqueue(&client, 6).await;
-    let state = set(&client, LIMIT, json!({"concurrency": 100})).await;
+    let state = client.set(LIMIT, json!({"concurrency": 100})).await;
     assert_eq!(state["concurrency"]["limit"], 4, "the file's stays");
     let out = client.fetch("q", 12).await;
     let keyed = out
@@ -81,7 +81,7 @@ async fn they_add_to_the_file_s_and_to_the_jobs_own() {
         .filter(|job| job.get("rate_limit").is_some())
         .count();
     assert_eq!((out.len(), keyed), (4, 2));
-    set(&client, LIMIT, json!({"concurrency": 3})).await;
+    client.set(LIMIT, json!({"concurrency": 3})).await;
     let free = out
         .iter()
         .find(|job| job.get("rate_limit").is_none())
@@ -111,12 +111,9 @@ async fn held_jobs_obey_a_limit_that_is_set_later() {
         [&first],
         "the other is held"
     );
-    set(
-        &client,
-        LIMIT,
-        json!({"concurrency": 0, "expires_at": at(5)}),
-    )
-    .await;
+    client
+        .set(LIMIT, json!({"concurrency": 0, "expires_at": at(5)}))
+        .await;
     client.ack(&first).await;
     assert!(client.fetch("q", 2).await.is_empty());
     let began = Instant::now();
@@ -137,7 +134,7 @@ async fn jobs_that_are_out_already_count() {
     let (pair, client) = simulated(Lax::spec(), "").await;
     let jobs = enqueue(&client, 6).await;
     assert_eq!(client.fetch("q", 3).await.len(), 3);
-    let state = set(&client, LIMIT, json!({"concurrency": 4})).await;
+    let state = client.set(LIMIT, json!({"concurrency": 4})).await;
     assert_eq!(
         state["concurrency"],
         json!({"limit": 4, "active": 3, "available": 1})
@@ -162,11 +159,13 @@ async fn a_queue_s_config_sets_limits_too() {
         [404, 405].contains(&unrouted),
         "as the backend says: {unrouted}"
     );
-    let about_others = put(&client, CONFIG, json!({"retention": {"completed": "1d"}})).await;
+    let about_others = client
+        .put(CONFIG, json!({"retention": {"completed": "1d"}}))
+        .await;
     assert_eq!(about_others.status, unrouted, "not ours");
     let body =
         json!({"concurrency": 3, "rate_limit": {"limit": 5, "period": "1m"}, "retention": {}});
-    let said = set(&client, CONFIG, body).await;
+    let said = client.set(CONFIG, body).await;
     let expected =
         json!({"queue": "q", "concurrency": 3, "rate_limit": {"limit": 5, "period": "PT1M"}});
     assert_eq!(said, expected);
@@ -196,7 +195,7 @@ async fn a_queue_s_config_sets_limits_too() {
         ),
         (json!({"rate_limit": null}), json!(4), Value::Null),
     ] {
-        let said = set(&client, CONFIG, body.clone()).await;
+        let said = client.set(CONFIG, body.clone()).await;
         assert_eq!(
             (&said["concurrency"], &said["rate_limit"]),
             (&concurrency, &rate_limit),
@@ -204,7 +203,7 @@ async fn a_queue_s_config_sets_limits_too() {
         );
     }
     assert_eq!(
-        set(&client, CONFIG, json!({"concurrency": null})).await,
+        client.set(CONFIG, json!({"concurrency": null})).await,
         json!({"queue": "q"})
     );
     assert_eq!(client.get(CONFIG).await.status, unrouted);
@@ -243,7 +242,7 @@ async fn the_backend_s_config_goes_on_to_the_backend() {
     sidecar.stop().await;
 
     let (_, sidecar, client) = answering(422, r#"{"error":{"code":"validation_error"}}"#, "").await;
-    let reply = put(&client, CONFIG, json!({"concurrency": 5})).await;
+    let reply = client.put(CONFIG, json!({"concurrency": 5})).await;
     assert_eq!(
         (reply.status, reply.text().as_str()),
         (422, r#"{"error":{"code":"validation_error"}}"#)
@@ -262,7 +261,7 @@ async fn the_view_of_a_queue_has_its_configuration() {
     assert_eq!(client.get(view).await.text(), theirs);
     let limits =
         json!({"concurrency": 5, "rate": {"limit": 9, "period": "P1M", "window": "calendar"}});
-    assert_eq!(put(&client, LIMIT, limits).await.status, 200);
+    assert_eq!(client.put(LIMIT, limits).await.status, 200);
     let shown = client.get(view).await.json();
     let expected = json!({"retention": 3, "concurrency": 5,
         "rate_limit": {"limit": 9, "period": "P1M", "window": "calendar", "tz": "UTC"}});
@@ -274,14 +273,11 @@ async fn the_view_of_a_queue_has_its_configuration() {
 #[tokio::test(start_paused = true)]
 async fn what_ends_by_itself_is_not_made_to_stay() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    set(
-        &client,
-        LIMIT,
-        json!({"concurrency": 0, "expires_at": at(60)}),
-    )
-    .await;
+    client
+        .set(LIMIT, json!({"concurrency": 0, "expires_at": at(60)}))
+        .await;
     let rate = json!({"rate_limit": {"max_per_second": 100}});
-    let reply = put(&client, CONFIG, rate.clone()).await;
+    let reply = client.put(CONFIG, rate.clone()).await;
     let error = reply.json()["error"].clone();
     assert_eq!((reply.status, &error["code"]), (409, &json!("conflict")));
     let message = error["message"].as_str().unwrap();
@@ -293,7 +289,7 @@ async fn what_ends_by_itself_is_not_made_to_stay() {
     assert!(client.fetch("q", 1).await.is_empty());
     sleep(Duration::from_secs(61)).await;
     assert_eq!(client.fetch("q", 1).await.len(), 1, "its time is over");
-    assert_eq!(put(&client, CONFIG, rate).await.status, 200);
+    assert_eq!(client.put(CONFIG, rate).await.status, 200);
     pair.stop().await;
 }
 
@@ -308,8 +304,8 @@ async fn whoever_takes_a_queue_for_a_key_is_told_where_its_limits_are() {
     for reply in [
         client.get("/ojs/v1/rate-limits/_queue:q").await,
         client.get("/ojs/v1/rate-limits/queue").await,
-        put(&client, "/ojs/v1/rate-limits/_queue:q", none).await,
-        delete(&client, "/ojs/v1/rate-limits/_queue:q").await,
+        client.put("/ojs/v1/rate-limits/_queue:q", none).await,
+        client.delete("/ojs/v1/rate-limits/_queue:q").await,
     ] {
         assert_eq!(reply.status, 404, "{}", reply.text());
         let there = "/ojs/v1/admin/queues/NAME/rate-limit";
@@ -332,14 +328,14 @@ async fn a_pattern_is_no_queue() {
             ("config", json!({"concurrency": 0})),
             ("config", json!({"backpressure": {"max_depth": 1}})),
         ] {
-            let reply = put(&client, &path(what), body).await;
+            let reply = client.put(&path(what), body).await;
             assert_eq!(reply.status, 400, "{}", reply.text());
             assert_eq!(reply.json()["error"]["details"]["field"], "queue");
         }
         let none = json!({"backpressure": null, "concurrency": null});
-        let reply = put(&client, &path("config"), none).await;
+        let reply = client.put(&path("config"), none).await;
         assert_ne!(reply.status, 400, "{}", reply.text());
-        assert_eq!(delete(&client, &path("rate-limit")).await.status, 404);
+        assert_eq!(client.delete(&path("rate-limit")).await.status, 404);
     }
     pair.stop().await;
 }
@@ -371,13 +367,13 @@ async fn what_the_file_s_limits_overrule_has_a_hint() {
             true,
         ),
     ] {
-        let state = set(&client, LIMIT, body.clone()).await;
+        let state = client.set(LIMIT, body.clone()).await;
         let hint = state["hint"].as_str();
         assert_eq!(hint.is_some(), in_vain, "{body}: {state}");
         assert!(hint.is_none_or(|hint| hint.contains("[[queue]] of the file")));
         assert_eq!(client.get(LIMIT).await.json()["hint"], state["hint"]);
     }
-    delete(&client, LIMIT).await;
+    client.delete(LIMIT).await;
     let state = client.get(LIMIT).await.json();
     assert_eq!(state.get("hint"), None, "{state}");
     pair.stop().await;

@@ -8,7 +8,6 @@ use ojs_throttle::backend::{Event, EventKind, Lax};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::overrides::set;
 use super::simulated;
 use crate::sidecar::client::{Client, id, ids};
 
@@ -263,7 +262,7 @@ async fn the_mirror_is_never_seen() {
     let retry = format!("/ojs/v1/dead-letter/{}/retry", id(&jobs[1]));
     say("retry of a dead letter", &client.post(&retry, "").await);
     let path = format!("/ojs/v1/jobs/{}", id(&jobs[2]));
-    say("cancel", &client.send(Method::DELETE, &path, &[], "").await);
+    say("cancel", &client.delete(&path).await);
     let path = format!("/ojs/v1/admin/jobs/{}/retry", id(&jobs[2]));
     say("admin retry", &client.post(&path, "").await);
     say("ack of a retried one", &{
@@ -298,14 +297,7 @@ async fn pause_cancel_and_delete_reach_a_held_job() {
         jobs.push(client.enqueue(job(n, one())).await);
     }
     assert_eq!(ids(&client.fetch("q", 4).await), [&jobs[0]]);
-    let gone = client
-        .send(
-            Method::DELETE,
-            &format!("/ojs/v1/jobs/{}", jobs[1]),
-            &[],
-            "",
-        )
-        .await;
+    let gone = client.delete(&format!("/ojs/v1/jobs/{}", jobs[1])).await;
     assert_eq!(
         (gone.status, &gone.json()["job"]["state"]),
         (200, &json!("cancelled"))
@@ -555,7 +547,7 @@ async fn inspection_shows_the_burst_of_a_spacing() {
     let seen = client.get(path).await.json();
     assert_eq!(seen["throttle"]["burst"], 5, "{seen}");
     let spacing = json!({"throttle": {"limit": 10, "period": "PT1S", "burst": 2}});
-    let seen = set(&client, path, spacing).await;
+    let seen = client.set(path, spacing).await;
     assert_eq!(seen["throttle"]["burst"], 2, "{seen}");
     assert_eq!(seen["override"]["throttle"]["burst"], 2, "{seen}");
     pair.stop().await;

@@ -1,11 +1,9 @@
 //! Every form in which OJS documents, SDKs, command line and admin UI write one thing: all are read, and
 //! what is sent has what each of them reads.
 
-use http::Method;
 use serde_json::{Value, json};
 
 use super::rig::Rig;
-use crate::sidecar::client::Reply;
 
 /// One form: of what, in whose words, how it is put in force, and what must be seen then.
 struct Form {
@@ -201,14 +199,6 @@ fn overrides() -> Vec<Form> {
     ]
 }
 
-async fn put(rig: &Rig, path: &str, body: &Value) -> Reply {
-    let kind = [("content-type", "application/json")];
-    let reply = rig.client.send(Method::PUT, path, &kind, body.to_string());
-    let reply = reply.await;
-    assert_eq!(reply.status, 200, "{path} {body}: {}", reply.text());
-    reply
-}
-
 #[tokio::test(start_paused = true)]
 async fn every_form_of_a_limit_is_read() {
     for form in [throttles(), policies(), queues(), overrides()].concat_all() {
@@ -219,7 +209,7 @@ async fn every_form_of_a_limit_is_read() {
                 rig.inspect("k").await
             }
             How::Put(path, body) => {
-                put(&rig, path, body).await;
+                rig.client.set(path, body.clone()).await;
                 match path.contains("/queues/") {
                     false => rig.inspect("k").await,
                     true => rig
@@ -266,7 +256,9 @@ async fn every_form_of_a_bound() {
         json!({"max_size": 2, "max_size_bytes": 1_000_000, "overflow_policy": "reject"}),
     ] {
         let rig = Rig::with("").await;
-        put(&rig, "/ojs/v1/admin/queues/q/config", &body).await;
+        rig.client
+            .set("/ojs/v1/admin/queues/q/config", body.clone())
+            .await;
         let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
         let mut last = rig.client.post("/ojs/v1/jobs", job).await;
         for _ in 0..2 {

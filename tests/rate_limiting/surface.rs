@@ -4,7 +4,6 @@ use http::Method;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use super::overrides::set;
 use super::simulated;
 use super::upstream::answering;
 use crate::sidecar::client::Client;
@@ -25,12 +24,12 @@ async fn the_list_has_the_shapes_that_are_read() {
                   [[policy]]\nname = \"spaced\"\nmatch = { queue = \"other\" }\nthrottle = { limit = 10, period = \"1s\" }\n";
     let (pair, client) = simulated(Lax::spec(), config).await;
     name_keys(&client, &["b"]).await;
-    set(
-        &client,
-        "/ojs/v1/rate-limits/a",
-        json!({"limit": 1, "period": "1h", "reason": "why"}),
-    )
-    .await;
+    client
+        .set(
+            "/ojs/v1/rate-limits/a",
+            json!({"limit": 1, "period": "1h", "reason": "why"}),
+        )
+        .await;
     assert_eq!(client.fetch("q", 1).await.len(), 1);
     let list = client.get("/ojs/v1/rate-limits").await;
     assert_eq!(list.headers["content-type"], "application/openjobspec+json");

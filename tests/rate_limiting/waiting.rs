@@ -7,7 +7,6 @@ use ojs_throttle::net::{Net, sim};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::overrides::{delete, set};
 use super::simulated;
 use crate::sidecar::client::{Client, id, ids};
 use crate::sidecar::pair::Pair;
@@ -68,7 +67,7 @@ async fn of_a_queue_with_limits_all_its_jobs_wait() {
     for _ in 0..5 {
         client.enqueue(plain("q")).await;
     }
-    let shown = set(&client, path, json!({"concurrency": 2})).await;
+    let shown = client.set(path, json!({"concurrency": 2})).await;
     assert_eq!(shown["waiting_count"], 5, "{shown}");
     assert_eq!(client.fetch("q", 9).await.len(), 2);
     let shown = client.get(path).await.json();
@@ -85,7 +84,7 @@ async fn jobs_that_left_wait_no_longer() {
     let second = client.enqueue(brought(0)).await;
     client.enqueue(brought(0)).await;
     assert_eq!(waiting(&client, "k").await, 3);
-    let gone = delete(&client, &format!("/ojs/v1/jobs/{second}")).await;
+    let gone = client.delete(&format!("/ojs/v1/jobs/{second}")).await;
     assert_eq!(gone.status, 200, "{}", gone.text());
     assert_eq!(waiting(&client, "k").await, 2, "one was cancelled");
 

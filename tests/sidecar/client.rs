@@ -116,6 +116,24 @@ impl Client {
         self.send(Method::POST, path, &kind, body).await
     }
 
+    /// `PUT path` with a body.
+    pub async fn put(&self, path: &str, body: Value) -> Reply {
+        let kind = [("content-type", "application/json")];
+        self.send(Method::PUT, path, &kind, body.to_string()).await
+    }
+
+    /// A PUT that is done; what it says.
+    pub async fn set(&self, path: &str, body: Value) -> Value {
+        let reply = self.put(path, body).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        reply.json()
+    }
+
+    /// `DELETE path`.
+    pub async fn delete(&self, path: &str) -> Reply {
+        self.send(Method::DELETE, path, &[], "").await
+    }
+
     /// Enqueues; the id of the job.
     pub async fn enqueue(&self, job: Value) -> String {
         let reply = self.post("/ojs/v1/jobs", job.to_string()).await;
