@@ -135,19 +135,19 @@ impl State {
 
     /// A job becomes known, and waits in its place.
     pub(super) fn enter(&mut self, mut held: Held) {
-        let wakes = self.wakes();
-        let queue = self.know(&mut held);
-        queue.saw(held.claimed.priority);
-        queue.place(held, wakes);
-    }
-
-    /// A job becomes known.
-    fn know(&mut self, held: &mut Held) -> &mut Queue {
         // It may be a part of a reply, all of which would stay as long as it waits.
         held.body = Bytes::copy_from_slice(&held.body);
-        let lane = held.lane();
-        let bytes = held.body.len();
+        let (lane, bytes, wakes) = (held.lane(), held.body.len(), self.wakes());
         self.bytes += bytes;
+        self.unnamed += usize::from(!held.named);
+        let queue = self.queues.open(&lane, held.since);
+        let was_busy = queue.is_busy();
+        queue.known += 1;
+        queue.bytes += bytes;
+        if queue.idle {
+            self.idle.jobs += 1;
+            self.idle.bytes += bytes;
+        }
         let known = Known {
             generation: held.claimed.generation,
             lane: lane.clone(),
@@ -159,18 +159,13 @@ impl State {
             doom: None,
             named: held.named,
         };
-        self.unnamed += usize::from(!held.named);
         self.jobs.insert(held.claimed.job.clone(), known);
         self.glance.known.store(self.jobs.len(), Ordering::Release);
-        let queue = self.queues.open(&lane, held.since);
-        queue.known += 1;
-        queue.bytes += bytes;
-        if queue.idle {
-            self.idle.jobs += 1;
-            self.idle.bytes += bytes;
+        queue.saw(held.claimed.priority);
+        queue.place(held, wakes);
+        if !was_busy {
+            self.queues.follow(&lane);
         }
-        self.queues.follow(&lane);
-        self.queues.open(&lane, held.since)
     }
 
     /// Jobs that are neither in hand nor gone.
@@ -301,8 +296,10 @@ impl State {
             if matches!(known.whereabouts, Whereabouts::Waiting) {
                 queue.remove(known.priority, job);
             }
+            if !queue.is_busy() {
+                self.queues.follow(&known.lane);
+            }
         }
-        self.queues.follow(&known.lane);
         self.feed();
         Some(known.lane)
     }

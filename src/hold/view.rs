@@ -275,10 +275,9 @@ impl Hold {
 
     /// Whether a held job's claim can no longer be counted on.
     pub fn is_past_deadline(&self, job: &str) -> bool {
-        let now = Instant::now();
-        self.state()
-            .each()
-            .any(|held| &*held.claimed.job == job && held.proof.deadline <= now)
+        let state = self.state();
+        let held = state.find(job);
+        held.is_some_and(|held| held.proof.deadline <= Instant::now())
     }
 
     /// How many waiting jobs of the lane may be asked for.
