@@ -65,7 +65,7 @@ and with 78 when the config cannot be used."
     /// Run the sidecar with a small OJS backend in the same process, to develop against
     #[command(after_help = "Nothing is stored: all jobs are gone when it ends.")]
     Dev(Dev),
-    /// Show limits at work: real workers, a real backend, one picture
+    /// Show limits at work: real workers, a real backend, a verdict
     #[command(
         after_help = "Everything runs in this process, on free ports of 127.0.0.1, and nothing is kept.
 Exits with 0 when every limit was held and no job was lost or doubled, else with 1: also

@@ -1,19 +1,20 @@
 //! `ojs-throttle demo`: limits at work, in one process and over real HTTP.
 //!
 //! It starts an embedded backend, the sidecar in front of it, and producers and workers that know only the sidecar's
-//! URL ([`traffic`]). It draws a live [`picture`]. The verdict at the end ([`judge`]) comes from what workers and
-//! backend wrote down ([`records`]), never from the sidecar's own counters.
+//! URL ([`traffic`]). It says each second what counts against the limits. The verdict at the end ([`judge`]) comes from
+//! what workers and backend wrote down ([`records`]), never from the sidecar's own counters.
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Lax};
@@ -23,7 +24,6 @@ use crate::run::{Env, Running, Stop};
 pub mod backpressure;
 pub mod client;
 pub mod judge;
-pub mod picture;
 pub mod plot;
 pub mod records;
 pub mod report;
@@ -32,7 +32,6 @@ pub mod traffic;
 
 use client::HttpClient;
 use judge::Judgement;
-use picture::{FRAME, Frame, Picture, Style};
 use records::Records;
 use streams::{QUEUE, STREAMS};
 use traffic::{POLL, Traffic, WORKERS};
@@ -41,6 +40,8 @@ use traffic::{POLL, Traffic, WORKERS};
 /// would find nothing and sleep.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: usize = 100;
+/// How often it says how things stand.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Whether the sidecar enforces the limits. `--break` runs the same jobs without them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +61,6 @@ pub struct Options {
     pub record: Option<PathBuf>,
     /// How long producers and workers work; starting and draining come on top.
     pub traffic: Duration,
-    /// How to draw.
-    pub style: Style,
 }
 
 /// Runs the demo and writes it to `out`; a Ctrl-C or SIGTERM ends the traffic early. Returns whether every limit was
@@ -87,13 +86,14 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
             options.limits
         )
     )?;
-    if options.style == Style::Lines {
-        writeln!(out, "{}", report::LEGEND)?;
-    }
     let mut people = start(&traffic).await;
     let from = records.now();
-    let mut picture = Picture::new(options.style);
-    watch(&stage, &records, from + options.traffic, &mut picture, out).await?;
+    watch(options.traffic, SECOND, async || {
+        let (_, active) = stage.in_backend().await?;
+        let line = report::second(&records.pages(), from, records.now(), active);
+        Ok(writeln!(out, "{line}")?)
+    })
+    .await?;
     let until = records.now();
     traffic.stop.cancel();
     while people.join_next().await.is_some() {}
@@ -137,33 +137,21 @@ async fn start(traffic: &Traffic) -> JoinSet<()> {
     people
 }
 
-/// Draws until `until`, or until a Ctrl-C.
+/// Calls `tell` at the end of each step of `time`, or until a Ctrl-C.
 async fn watch(
-    stage: &Stage,
-    records: &Records,
-    until: Duration,
-    picture: &mut Picture,
-    out: &mut dyn Write,
+    time: Duration,
+    step: Duration,
+    mut tell: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let interrupt = told_to_end();
-    tokio::pin!(interrupt);
-    let mut tick = tokio::time::interval(FRAME);
+    let begin = Instant::now();
+    let mut interrupt = pin!(told_to_end());
+    let mut tick = interval_at(begin + step, step);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    while records.now() < until {
+    while begin.elapsed() < time {
         tokio::select! {
-            _ = &mut interrupt => break,
-            _ = tick.tick() => {}
+            () = &mut interrupt => break,
+            _ = tick.tick() => tell().await?,
         }
-        let (_, active) = stage.in_backend().await?;
-        let pages = records.pages();
-        let out_now = pages.received.iter().filter(|job| !job.acked).count();
-        let frame = Frame {
-            pages: &pages,
-            now: records.now(),
-            whole: until,
-            held: active.saturating_sub(out_now),
-        };
-        picture.draw(&frame, out)?;
     }
     Ok(())
 }

@@ -28,7 +28,6 @@ use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
 use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene};
 use ojs_throttle::config::{self, CommandLine, LogFormat, Settings, StoreUrl};
-use ojs_throttle::demo::picture::Style;
 use ojs_throttle::demo::{self, Enforcement, Options};
 use ojs_throttle::doctor;
 use ojs_throttle::log::Lines;
@@ -237,8 +236,6 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         tell("ojs-throttle: `demo backpressure` draws no plot: leave out --record");
         return Ok(ExitCode::from(WRONG_ARGUMENTS));
     }
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let dumb = set("TERM").is_none_or(|term| term == "dumb") || set("NO_COLOR").is_some();
     let options = Options {
         limits: match args.broken {
             true => Enforcement::Off,
@@ -246,10 +243,6 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         },
         record: args.record.clone(),
         traffic: Duration::from_secs(args.seconds.into()),
-        style: match std::io::stdout().is_terminal() && !dumb {
-            true => Style::Terminal,
-            false => Style::Lines,
-        },
     };
     let env = Env {
         net: Net::Tcp,

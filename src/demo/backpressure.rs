@@ -10,11 +10,11 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::client::HttpClient;
-use super::{Enforcement, Stage};
+use super::{Enforcement, Stage, watch};
 use crate::backend::{Backend, EventKind};
 use crate::run::Env;
 
@@ -22,7 +22,7 @@ use crate::run::Env;
 const BOUND: i64 = 60;
 /// Producers, each of which enqueues as fast as it is answered.
 const PRODUCERS: usize = 8;
-/// How long a refused producer waits. A picture of seconds wants impatient producers.
+/// How long a refused producer waits. A scene of seconds wants impatient producers.
 const PAUSE: Duration = Duration::from_millis(120);
 /// How many jobs the worker takes, and how long it then rests: 20 jobs a second.
 const TAKES: usize = 2;
@@ -67,7 +67,14 @@ pub async fn run(
             Enforcement::On => format!("bounded at {BOUND}"),
         }
     )?;
-    watch(time, &stage.backend, &counts, out).await?;
+    writeln!(
+        out,
+        " waiting                                            accepted  refused (429)"
+    )?;
+    watch(time, LINE, async || {
+        Ok(writeln!(out, "{}", line(&stage.backend, &counts))?)
+    })
+    .await?;
     stop.cancel();
     while people.join_next().await.is_some() {}
     // Nobody waits here for held jobs to be given back.
@@ -137,39 +144,18 @@ fn depths(backend: &Backend) -> (i64, i64, u64) {
     (depth, most, stored)
 }
 
-async fn watch(
-    time: Duration,
-    backend: &Backend,
-    counts: &Answers,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    let until = Instant::now() + time;
-    let told_to_end = super::told_to_end();
-    tokio::pin!(told_to_end);
-    let mut ticks = interval(LINE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    writeln!(
-        out,
-        " waiting                                            accepted  refused (429)"
-    )?;
-    while Instant::now() < until {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = &mut told_to_end => break,
-        }
-        let (depth, ..) = depths(backend);
-        let part = usize::try_from(depth.max(0)).unwrap_or(0) * WIDTH
-            / usize::try_from(BOUND).unwrap_or(1);
-        let bar = "#".repeat(part.min(WIDTH));
-        let over = if depth > BOUND { "+" } else { "|" };
-        writeln!(
-            out,
-            "{depth:8}  {bar:WIDTH$}{over}  {:7}  {:7}",
-            counts.accepted.load(Ordering::Relaxed),
-            counts.refused.load(Ordering::Relaxed),
-        )?;
-    }
-    Ok(())
+/// One line of the scene.
+fn line(backend: &Backend, counts: &Answers) -> String {
+    let (depth, ..) = depths(backend);
+    let part =
+        usize::try_from(depth.max(0)).unwrap_or(0) * WIDTH / usize::try_from(BOUND).unwrap_or(1);
+    let bar = "#".repeat(part.min(WIDTH));
+    let over = if depth > BOUND { "+" } else { "|" };
+    format!(
+        "{depth:8}  {bar:WIDTH$}{over}  {:7}  {:7}",
+        counts.accepted.load(Ordering::Relaxed),
+        counts.refused.load(Ordering::Relaxed),
+    )
 }
 
 fn verdict(

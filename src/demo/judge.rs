@@ -87,11 +87,9 @@ impl Account {
     }
 }
 
-/// The starts of one stream that were seen at `since` or later, from the workers' records.
-pub fn starts(pages: &Pages, stream: usize, since: Duration) -> Vec<Start> {
-    let from = pages.received.partition_point(|job| job.at < since);
-    let received = pages.received.iter().skip(from);
-    let of_stream = received.filter(|job| job.stream == stream);
+/// The starts of one stream, from the workers' records.
+pub fn starts(pages: &Pages, stream: usize) -> Vec<Start> {
+    let of_stream = pages.received.iter().filter(|job| job.stream == stream);
     let start = |job: &Received| Start {
         made: pages.made(job.at),
         seen: job.at,
@@ -299,7 +297,7 @@ pub fn blur(pages: &Pages) -> (Duration, Duration) {
     let limited = |stream: &usize| STREAMS.get(*stream).is_some_and(|s| s.limit != Limit::Free);
     let mut blurs: Vec<Duration> = (0..STREAMS.len())
         .filter(limited)
-        .flat_map(|stream| starts(pages, stream, Duration::ZERO))
+        .flat_map(|stream| starts(pages, stream))
         .map(|start| start.seen.saturating_sub(start.made))
         .collect();
     median_and_longest(&mut blurs)
@@ -332,7 +330,7 @@ impl Judgement {
     ) -> Judgement {
         let mut stream = 0;
         let findings = STREAMS.map(|kind| {
-            let starts = starts(pages, stream, Duration::ZERO);
+            let starts = starts(pages, stream);
             stream += 1;
             judge(kind.limit, &starts, from, until)
         });

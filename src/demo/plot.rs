@@ -42,7 +42,7 @@ pub fn svg(pages: &Pages, verdict: &Judgement, limits: Enforcement, until: Durat
             rule: stream.limit,
             until,
         };
-        panel.draw(&mut svg, stream.name, &starts(pages, index, Duration::ZERO));
+        panel.draw(&mut svg, stream.name, &starts(pages, index));
     }
     svg.push_str("</svg>\n");
     svg

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Enforcement;
-use super::judge::{EARLY, Judgement, Worst, blur, waits};
+use super::judge::{EARLY, Judgement, Worst, blur, counts_until, starts, waits};
 use super::records::Pages;
 use super::streams::{Limit, STREAMS};
 use super::traffic::{PROBE, SLOTS, WORKERS};
@@ -32,13 +32,38 @@ The sidecar is at http://{sidecar}, the backend at http://{backend}.\n\n"
     if limits == Enforcement::Off {
         text.push_str("\n--break: the sidecar runs with these limits OFF.\n");
     }
+    text.push_str(LEGEND);
     text
 }
 
-/// The meaning of the plain lines.
-pub const LEGEND: &str =
-    "Each second: what counts against the limit / the limit. Held jobs are those that
+const LEGEND: &str = "
+Each second: what counts against the limit / the limit. Held jobs are those that
 wait in the sidecar, under a live claim of the backend.\n";
+
+/// One line of a run that began at `from`: what counts `now` against each limit, and how many of the backend's
+/// `active` jobs the sidecar holds.
+pub fn second(pages: &Pages, from: Duration, now: Duration, active: usize) -> String {
+    let mut line = format!("{:>4} s", now.saturating_sub(from).as_secs());
+    for (index, stream) in STREAMS.iter().enumerate() {
+        let starts = starts(pages, index).into_iter();
+        let counting = starts.filter(|start| counts_until(stream.limit, start) > now);
+        let counted = counting.count();
+        // Writing to a string cannot fail.
+        let _ = match stream.limit.number() {
+            Some(limit) => write!(line, "  {} {counted}/{limit}", stream.name),
+            None => write!(line, "  {} {counted}/s", stream.name),
+        };
+        if stream
+            .limit
+            .number()
+            .is_some_and(|limit| counted > limit as usize)
+        {
+            line.push_str(" OVER");
+        }
+    }
+    let with_workers = pages.received.iter().filter(|job| !job.acked).count();
+    line + &format!("  held {}", active.saturating_sub(with_workers))
+}
 
 /// The closing table and the verdict.
 pub fn closing(pages: &Pages, verdict: &Judgement, enforcement: Enforcement) -> String {
@@ -201,6 +226,7 @@ fn rounded(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::records::{ProbeTrip, Received};
     use super::*;
 
     fn addr(port: u16) -> SocketAddr {
@@ -223,7 +249,6 @@ mod tests {
         verdict.account.stored = 100_000;
         let texts = [
             intro(addr(65_535), addr(65_535), Enforcement::Off),
-            LEGEND.into(),
             closing(&Pages::default(), &verdict, Enforcement::On),
             next(Enforcement::On).into(),
             next(Enforcement::Off).into(),
@@ -231,6 +256,33 @@ mod tests {
         for line in texts.iter().flat_map(|text| text.lines()) {
             assert!(line.chars().count() <= 80, "{line}");
         }
+    }
+
+    #[test]
+    fn a_line_says_who_is_over() {
+        let ms = Duration::from_millis;
+        let mut pages = Pages::default();
+        for sent in (0..5_000).step_by(10) {
+            let (sent, back) = (ms(sent), ms(sent + 1));
+            pages.probes.push(ProbeTrip { sent, back });
+        }
+        // Of stripe, which may start 20.
+        pages.received.extend((0..21).map(|n| Received {
+            stream: 0,
+            job: n.to_string(),
+            at: ms(1_000 + n),
+            done: Some(ms(1_000 + n)),
+            acked: n > 0,
+        }));
+        let line = |now| second(&pages, ms(50), ms(now), 8);
+        assert_eq!(
+            line(2_100),
+            "   2 s  stripe 21/20 OVER  render 0/3  mail 0/10  free 0/s  held 7"
+        );
+        assert_eq!(
+            line(4_100),
+            "   4 s  stripe 0/20  render 0/3  mail 0/10  free 0/s  held 7"
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub enum Limit {
 /// One stream of jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct JobStream {
-    /// Its name in the picture, and its rate-limit key.
+    /// Its name in the report, and its rate-limit key.
     pub name: &'static str,
     /// The type of its jobs.
     pub kind: &'static str,

@@ -128,7 +128,7 @@ fn what_came_late_does_not_make_the_next_ones_early() {
         let (sent, back) = (ms(sent), ms(sent + 1));
         pages.probes.push(ProbeTrip { sent, back });
     }
-    let found = judged(TENTHS, &starts(&pages, 2, Duration::ZERO));
+    let found = judged(TENTHS, &starts(&pages, 2));
     assert!(found.held, "{found:?}");
     // Probes that were quick meanwhile prove that there was no stall.
     for sent in (200..480).step_by(10) {
@@ -136,7 +136,7 @@ fn what_came_late_does_not_make_the_next_ones_early() {
         pages.probes.push(ProbeTrip { sent, back });
     }
     pages.probes.sort_by_key(|probe| probe.back);
-    assert!(!judged(TENTHS, &starts(&pages, 2, Duration::ZERO)).held);
+    assert!(!judged(TENTHS, &starts(&pages, 2)).held);
 }
 
 #[test]
