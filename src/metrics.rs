@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::hash_map::EntryRef;
+use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{
@@ -96,36 +96,15 @@ const COUNTERS_FROM_THE_START: [&str; 5] = [
     "ojs_throttle_events_lost_total",
 ];
 
-/// The keys with series of their own, separate by space: a job key may have the name of a queue.
+/// A key and its space: a job key may have the name of a queue.
+type SpacedKey = (Space, limit::Key);
+
 #[derive(Default)]
 struct KeyTable {
-    job: HashMap<limit::Key, KeySeries>,
-    queue: HashMap<limit::Key, KeySeries>,
+    /// The keys with series of their own.
+    own: HashMap<SpacedKey, KeySeries>,
     /// The series of all keys past the cap.
     other: Option<KeySeries>,
-    /// Whether queues are among the keys past the cap; nobody can list those.
-    other_queues: bool,
-}
-
-impl KeyTable {
-    fn of(&self, space: Space) -> &HashMap<limit::Key, KeySeries> {
-        match space {
-            Space::Job => &self.job,
-            Space::Queue => &self.queue,
-        }
-    }
-
-    /// All keys with series of their own.
-    fn own(&self) -> impl Iterator<Item = (Space, &limit::Key, &KeySeries)> {
-        [Space::Job, Space::Queue].into_iter().flat_map(|space| {
-            let all = self.of(space).iter();
-            all.map(move |(key, series)| (space, key, series))
-        })
-    }
-
-    fn len(&self) -> usize {
-        self.job.len() + self.queue.len()
-    }
 }
 
 struct KeySeries {
@@ -251,10 +230,7 @@ impl Metrics {
                 };
             }
             for (_, limited) in each_key(limited) {
-                let (series, own) = self.series(&mut keys, limited.space, &limited.key);
-                if !own {
-                    series.active.increment(1.0);
-                }
+                let series = self.series(&mut keys, limited);
                 if let Some(waited) = waited {
                     series.wait.record(waited.as_secs_f64());
                 }
@@ -263,14 +239,11 @@ impl Metrics {
         self.starts(run);
     }
 
-    /// Counts a running job that was found and has its slots now.
+    /// Shows the keys of a running job that was found, and has its slots now.
     pub fn adopted(&self, limited: &[Limited]) {
         let mut keys = self.keys();
         for (_, limited) in each_key(limited) {
-            let (series, own) = self.series(&mut keys, limited.space, &limited.key);
-            if !own {
-                series.active.increment(1.0);
-            }
+            self.series(&mut keys, limited);
         }
     }
 
@@ -283,45 +256,30 @@ impl Metrics {
         }
     }
 
-    /// Counts the end of a started job.
-    pub fn ended(&self, limited: &[Limited]) {
-        let keys = self.keys();
-        for (_, limited) in each_key(limited) {
-            let own = keys.of(limited.space).contains_key(&limited.key);
-            if let Some(other) = keys.other.as_ref().filter(|_| !own) {
-                other.active.decrement(1.0);
-            }
-        }
-    }
-
     /// Sets all jobs that are out to zero, because all usage was forgotten.
     pub fn clear(&self) {
         self.slots(0);
         let keys = self.keys();
-        let all = keys.own().map(|(.., series)| series);
-        all.chain(&keys.other)
-            .for_each(|series| series.active.set(0.0));
+        let all = keys.own.values().chain(&keys.other);
+        all.for_each(|series| series.active.set(0.0));
     }
 
     /// The keys with series of their own, and whether other keys share one.
-    pub fn named(&self) -> (Vec<(Space, limit::Key)>, bool) {
+    pub fn named(&self) -> (Vec<SpacedKey>, bool) {
         let keys = self.keys();
-        let own = keys.own().map(|(space, key, _)| (space, key.clone()));
-        (own.collect(), keys.other.is_some())
+        (keys.own.keys().cloned().collect(), keys.other.is_some())
     }
 
-    /// Sets how many jobs of a key are out, as the store says. A key without a series of its own is left out: those
-    /// are counted, because there may be too many to ask for.
-    pub fn active(&self, space: Space, key: &limit::Key, jobs: u32) {
-        if let Some(series) = self.keys().of(space).get(key) {
+    /// Sets how many jobs of a key are out, as the store says. A key without a series of its own is left out.
+    pub fn active(&self, key: &SpacedKey, jobs: u32) {
+        if let Some(series) = self.keys().own.get(key) {
             series.active.set(f64::from(jobs));
         }
     }
 
     /// Sets how many jobs are out of all job keys that share a series. NaN means that nobody knows.
     pub fn others_active(&self, jobs: f64) {
-        let keys = self.keys();
-        if let Some(other) = keys.other.as_ref().filter(|_| !keys.other_queues) {
+        if let Some(other) = &self.keys().other {
             other.active.set(jobs);
         }
     }
@@ -375,13 +333,9 @@ impl Metrics {
             let most = measured.entry(self.queue_label(queue)).or_default();
             *most = most.max(*part);
         }
-        // A recorder of its own, because a recorder forgets no series.
-        let recorder = described(PrometheusBuilder::new());
-        for (label, part) in measured {
-            let labels = vec![Label::new("queue", label)];
-            gauge(&recorder, "ojs_backpressure_pressure", labels).set(part);
-        }
-        *self.0.pressure.lock() = recorder.handle().render();
+        let measured = measured.into_iter();
+        let gauges = measured.map(|(label, part)| (vec![("queue", label)], part));
+        *self.0.pressure.lock() = part_of_page("ojs_backpressure_pressure", gauges);
     }
 
     /// Sets how many enqueues wait for room.
@@ -420,7 +374,7 @@ impl Metrics {
     /// Counts a job that could not start, once for each time that it waits.
     pub fn exceeded(&self, by: &Limited, strategy: Strategy) {
         let mut keys = self.keys();
-        let (series, _) = self.series(&mut keys, by.space, &by.key);
+        let series = self.series(&mut keys, by);
         let labels = vec![
             Label::new("key", series.name.to_string()),
             Label::new("strategy", strategy.as_str()),
@@ -553,16 +507,9 @@ impl Metrics {
             let shown = least.entry(labels).or_insert(limit);
             *shown = limit.min(*shown);
         }
-        // A recorder of its own, as for pressures: a reload may have removed limits.
-        let recorder = described(PrometheusBuilder::new());
-        for (labels, limit) in least {
-            let labels = labels
-                .into_iter()
-                .map(|(name, value)| Label::new(name, value));
-            let labels = labels.collect();
-            gauge(&recorder, "ojs_throttle_limit", labels).set(f64::from(limit));
-        }
-        *self.0.limits.lock() = recorder.handle().render();
+        let least = least.into_iter();
+        let gauges = least.map(|(labels, limit)| (labels, f64::from(limit)));
+        *self.0.limits.lock() = part_of_page("ojs_throttle_limit", gauges);
     }
 
     /// Sets the gauges of the hold; `waiting` says how many wait for each key.
@@ -576,8 +523,8 @@ impl Metrics {
         self.set("ojs_throttle_held_jobs", jobs);
         self.set("ojs_throttle_held_bytes", bytes);
         self.set("ojs_throttle_hold_capacity", capacity);
-        for (space, key, series) in self.keys().own() {
-            series.waiting.set(waiting(space, key) as f64);
+        for ((space, key), series) in &self.keys().own {
+            series.waiting.set(waiting(*space, key) as f64);
         }
     }
 
@@ -604,34 +551,16 @@ impl Metrics {
         series
     }
 
-    /// The series of a key, and whether it is its own. A shared series is counted up and down, because it cannot
-    /// always be read from the store.
-    fn series<'a>(
-        &self,
-        keys: &'a mut KeyTable,
-        space: Space,
-        key: &'a limit::Key,
-    ) -> (&'a KeySeries, bool) {
-        let full = keys.len() >= self.0.top_keys;
-        let KeyTable {
-            job,
-            queue,
-            other,
-            other_queues,
-        } = keys;
-        let own = match space {
-            Space::Job => job,
-            Space::Queue => queue,
-        };
-        match own.entry_ref(key) {
-            EntryRef::Occupied(known) => (known.into_mut(), true),
-            EntryRef::Vacant(place) if !full => {
-                (place.insert(self.key_series(&space.name_of(key))), true)
+    /// The series of a key: its own, or the shared one.
+    fn series<'a>(&self, keys: &'a mut KeyTable, limited: &Limited) -> &'a KeySeries {
+        let is_full = keys.own.len() >= self.0.top_keys;
+        match keys.own.entry((limited.space, limited.key.clone())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) if !is_full => {
+                let name = limited.space.name_of(&limited.key);
+                place.insert(self.key_series(&name))
             }
-            EntryRef::Vacant(_) => {
-                *other_queues |= space == Space::Queue;
-                (other.get_or_insert_with(|| self.key_series(OTHER)), false)
-            }
+            Entry::Vacant(_) => keys.other.get_or_insert_with(|| self.key_series(OTHER)),
         }
     }
 
@@ -645,6 +574,17 @@ impl Metrics {
             wait: histogram(recorder, "ojs_rate_limit_wait_duration_seconds", label()),
         }
     }
+}
+
+/// The part of the page with one gauge by its labels. A recorder forgets no series, so this has one of its own.
+fn part_of_page(name: &'static str, gauges: impl Iterator<Item = (Labels, f64)>) -> String {
+    let recorder = described(PrometheusBuilder::new());
+    for (labels, value) in gauges {
+        let labels = labels.into_iter();
+        let labels = labels.map(|(name, value)| Label::new(name, value));
+        gauge(&recorder, name, labels.collect()).set(value);
+    }
+    recorder.handle().render()
 }
 
 /// A recorder with the help texts of all series.
@@ -693,8 +633,11 @@ mod tests {
         let metrics = Metrics::new(2);
         for key in ["a", "b", "c", "d"] {
             metrics.started([(&[limited(key)][..], None)].into_iter());
-            metrics.active(Space::Job, &limited(key).key, 1);
+            metrics.active(&(Space::Job, limited(key).key), 1);
         }
+        let (own, shared) = metrics.named();
+        assert!(own.len() == 2 && shared);
+        metrics.others_active(2.0);
         let page = metrics.render();
         assert!(
             page.contains("ojs_rate_limit_active{key=\"a\"} 1"),
@@ -705,12 +648,6 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("key=\"c\""), "{page}");
-        metrics.ended(&[limited("d")]);
-        assert!(
-            metrics
-                .render()
-                .contains("ojs_rate_limit_active{key=\"_other\"} 1")
-        );
     }
 
     #[test]
@@ -772,8 +709,8 @@ mod tests {
         metrics.started([(&all[..], Some(Duration::from_secs(1)))].into_iter());
         metrics.started([(std::slice::from_ref(&queue), None)].into_iter());
         metrics.exceeded(&queue, Strategy::Rate);
-        metrics.active(Space::Job, &queue.key, 1);
-        metrics.active(Space::Queue, &queue.key, 2);
+        metrics.active(&(Space::Job, queue.key.clone()), 1);
+        metrics.active(&(Space::Queue, queue.key.clone()), 2);
         metrics.hold(1, 1, 1, &|space, _| match space {
             Space::Job => 3,
             Space::Queue => 4,

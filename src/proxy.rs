@@ -294,9 +294,6 @@ impl Sidecar {
 
     /// Wakes whoever waits for the slots of a row that ended.
     fn over(&self, row: &Row) {
-        if row.place == crate::store::Place::Out {
-            self.metrics.ended(&row.claimed.limited);
-        }
         self.hold.wake(&row.claimed.limited);
     }
 

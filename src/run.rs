@@ -33,8 +33,7 @@ mod reload;
 mod storage;
 
 pub use reload::{LogLevel, Reload, ReloadOutcome};
-pub use storage::open_store;
-pub(crate) use storage::store_config;
+pub use storage::{inspect_store, open_store};
 
 use reload::Following;
 

@@ -185,33 +185,70 @@ async fn manifest(
     true
 }
 
-/// A habit in which backends differ and by which a sidecar goes: its name in the report, and what it is.
+/// What to do where a sidecar believes otherwise, and how bad that is.
+type Remedy = (Severity, &'static str);
+
+/// A habit in which backends differ and by which a sidecar goes.
 struct Habit {
     name: &'static str,
     yes: &'static str,
     no: &'static str,
+    if_yes: Remedy,
+    if_no: Remedy,
 }
 
 const ATTEMPTS: Habit = Habit {
     name: "attempts",
     yes: "counted when a job is handed out",
     no: "counted when a job fails",
+    if_yes: (
+        Severity::Fail,
+        "set upstream.claims_count = \"yes\", or \"auto\"",
+    ),
+    if_no: (
+        Severity::Fail,
+        "set upstream.claims_count = \"no\", or \"auto\"",
+    ),
 };
 const REQUEUE: Habit = Habit {
     name: "requeue",
     yes: "harmless: a job that is given back is as before",
     no: "costs the job an attempt or more: a held job is not given back",
+    if_yes: (
+        Severity::Warn,
+        "set upstream.requeue = \"harmless\": then a sidecar that is idle or drains gives held jobs back",
+    ),
+    if_no: (
+        Severity::Fail,
+        "set upstream.requeue = \"burns\": a sidecar gives held jobs back, and that costs them",
+    ),
 };
 const LIVENESS: Habit = Habit {
     name: "liveness",
     yes: "any heartbeat of a worker keeps all its jobs",
     no: "a heartbeat keeps the jobs that it names",
+    if_yes: (Severity::Warn, "set upstream.liveness = \"worker\""),
+    if_no: (Severity::Fail, "set upstream.liveness = \"job\""),
 };
 const HEARTBEAT: Habit = Habit {
     name: "heartbeat",
     yes: "its visibility counts from the start of the job",
     no: "its visibility counts from the heartbeat",
+    if_yes: (
+        Severity::Fail,
+        "set upstream.heartbeat = \"from_start\": held jobs run out else",
+    ),
+    if_no: (
+        Severity::Fail,
+        "set upstream.heartbeat = \"from_now\": held jobs run out else",
+    ),
 };
+
+impl Habit {
+    fn says(&self, is_so: bool) -> &'static str {
+        if is_so { self.yes } else { self.no }
+    }
+}
 
 /// What a sidecar with these settings believes of a habit, and why.
 struct Belief {
@@ -222,21 +259,25 @@ struct Belief {
 
 impl Belief {
     fn tell(&self, report: &mut Diagnosis) {
-        let says = match self.is_so {
-            true => self.habit.yes,
-            false => self.habit.no,
-        };
+        let says = self.habit.says(self.is_so);
         report.add(PART, self.habit.name, self.evidence, says);
     }
 
-    /// Reports what the probe has found instead of the belief. Returns whether the belief was right.
-    fn tell_probed(mut self, found: Option<bool>, report: &mut Diagnosis) -> bool {
-        let believed = self.is_so;
-        if let Some(is_so) = found {
-            (self.is_so, self.evidence) = (is_so, Evidence::Probed);
+    /// Reports what the probe has found, if it has, and what to do where the belief is another. `why`: more than the
+    /// habit says.
+    fn tell_probed(&self, found: Option<bool>, why: Option<&str>, report: &mut Diagnosis) {
+        let Some(is_so) = found else {
+            return self.tell(report);
+        };
+        let says = why.unwrap_or_else(|| self.habit.says(is_so));
+        report.add(PART, self.habit.name, Evidence::Probed, says);
+        if is_so != self.is_so {
+            let (severity, todo) = match is_so {
+                true => self.habit.if_yes,
+                false => self.habit.if_no,
+            };
+            report.but(severity, todo);
         }
-        self.tell(report);
-        self.is_so == believed
     }
 }
 
@@ -253,29 +294,16 @@ fn beliefs(upstream: &config::UpstreamSettings, known: &BackendFacts) -> [Belief
         is_so,
         evidence: setting.map_or(otherwise, |_| Evidence::Config),
     };
+    let (count, harmless) = (known.claims_count(), known.requeue_harmless());
+    let (by_worker, from_start) = (known.worker_liveness(), known.from_start());
     [
-        belief(
-            ATTEMPTS,
-            upstream.claims_count,
-            known.claims_count(),
-            Evidence::Assumed,
-        ),
-        belief(
-            REQUEUE,
-            upstream.requeue_harmless,
-            known.requeue_harmless(),
-            by_name,
-        ),
-        belief(
-            LIVENESS,
-            upstream.worker_liveness,
-            known.worker_liveness(),
-            by_name,
-        ),
+        belief(ATTEMPTS, upstream.claims_count, count, Evidence::Assumed),
+        belief(REQUEUE, upstream.requeue_harmless, harmless, by_name),
+        belief(LIVENESS, upstream.worker_liveness, by_worker, by_name),
         belief(
             HEARTBEAT,
             upstream.heartbeat_from_start,
-            known.from_start(),
+            from_start,
             by_name,
         ),
     ]
@@ -288,9 +316,22 @@ fn judge(
     probed: &Probed,
     report: &mut Diagnosis,
 ) {
+    // A setting of "auto" learns from the first job, as this does.
+    known.saw_attempt(probed.first_attempt);
     let [attempts, requeue, liveness, heartbeat] = beliefs(upstream, known);
-    count_of_attempts(attempts, known, probed, report);
-    given_back(requeue, probed, report);
+    let at_claim = probed.first_attempt.map(|first| first > 0);
+    attempts.tell_probed(at_claim, None, report);
+    if at_claim.is_none() && attempts.evidence != Evidence::Config {
+        let todo = "a FETCH shows no attempt: set upstream.claims_count";
+        report.but(Severity::Warn, todo);
+    }
+    let burns = probed
+        .requeue
+        .as_ref()
+        .and_then(|found| found.as_ref().err());
+    let burns = burns.map(|why| format!("not harmless: {why}"));
+    let is_harmless = probed.requeue.as_ref().map(Result::is_ok);
+    requeue.tell_probed(is_harmless, burns.as_deref(), report);
     report.add(PART, "visibility", Evidence::Probed, probed.visibility());
     if probed.lasted.is_none() {
         report.but(
@@ -299,23 +340,8 @@ fn judge(
              on the last one of a queue they stop it",
         );
     }
-    if let Some(by_worker) = probed.worker_liveness
-        && !liveness.tell_probed(Some(by_worker), report)
-    {
-        let (word, level) = match by_worker {
-            true => ("worker", Severity::Warn),
-            false => ("job", Severity::Fail),
-        };
-        report.but(level, format!("set upstream.liveness = \"{word}\""));
-    }
-    if !heartbeat.tell_probed(probed.from_start, report) {
-        let word = match probed.from_start {
-            Some(true) => "from_start",
-            _ => "from_now",
-        };
-        let todo = format!("set upstream.heartbeat = \"{word}\": held jobs run out else");
-        report.but(Severity::Fail, todo);
-    }
+    liveness.tell_probed(probed.worker_liveness, None, report);
+    heartbeat.tell_probed(probed.from_start, None, report);
     let says = match &probed.stats {
         Ok(()) => "the queue's stats are right",
         Err(why) => why,
@@ -326,52 +352,5 @@ fn judge(
             Severity::Warn,
             "bounds of backpressure go by them: without them they go by what passed this sidecar",
         );
-    }
-}
-
-fn count_of_attempts(
-    belief: Belief,
-    known: &BackendFacts,
-    probed: &Probed,
-    report: &mut Diagnosis,
-) {
-    let Some(first) = probed.first_attempt else {
-        belief.tell(report);
-        if belief.evidence != Evidence::Config {
-            let todo = "a FETCH shows no attempt: set upstream.claims_count";
-            report.but(Severity::Warn, todo);
-        }
-        return;
-    };
-    let at_claim = first > 0;
-    belief.tell_probed(Some(at_claim), report);
-    // A setting of "auto" learns from the first job, as this does.
-    known.saw_attempt(Some(first));
-    if known.claims_count() != at_claim {
-        let set = if at_claim { "yes" } else { "no" };
-        let todo = format!("set upstream.claims_count = \"{set}\", or \"auto\"");
-        report.but(Severity::Fail, todo);
-    }
-}
-
-fn given_back(belief: Belief, probed: &Probed, report: &mut Diagnosis) {
-    let Some(found) = &probed.requeue else {
-        return belief.tell(report);
-    };
-    let says = match found {
-        Ok(()) => REQUEUE.yes.to_owned(),
-        Err(why) => format!("not harmless: {why}"),
-    };
-    report.add(PART, REQUEUE.name, Evidence::Probed, says);
-    match (belief.is_so, found) {
-        (true, Err(_)) => report.but(
-            Severity::Fail,
-            "set upstream.requeue = \"burns\": a sidecar gives held jobs back, and that costs them",
-        ),
-        (false, Ok(())) => report.but(
-            Severity::Warn,
-            "set upstream.requeue = \"harmless\": then a sidecar that is idle or drains gives held jobs back",
-        ),
-        _ => {}
     }
 }

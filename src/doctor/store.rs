@@ -8,9 +8,8 @@ use std::time::Duration;
 use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
-use crate::run::{open_store, store_config};
-use crate::store::redis::{self, Inspection, RedisStore};
-use crate::store::{Inspection as SqlInspection, Ledger, Step, StoreError, postgres, sqlite};
+use crate::run::{inspect_store, open_store};
+use crate::store::{Inspection, Step, StoreError};
 
 /// How many calls are timed.
 const CALLS: usize = 200;
@@ -21,122 +20,59 @@ const PART: &str = "store";
 const WRITABLE: &str = "let the sidecar's user write the file, and make files in its folder";
 
 pub(super) async fn examine(settings: &StoreSettings, env: &DoctorEnv, report: &mut Diagnosis) {
-    match &settings.url {
-        StoreUrl::Memory => {
+    match inspect_store(settings, env.seed, &env.clock, CALLS).await {
+        Ok(None) => {
             let says = "memory: in each sidecar's own process; a restart begins with empty windows";
             report.add(PART, "kind", Evidence::Config, says);
         }
-        StoreUrl::Redis(url) => on_redis(settings, url.expose(), env, report).await,
-        StoreUrl::Postgres(url) => {
-            let config = match postgres_config(settings, url.expose(), env) {
-                Ok(config) => config,
-                Err(why) => return unread(why, report),
-            };
-            let seen = postgres::inspect(&config, &env.clock, CALLS).await;
-            on_sql(seen, settings, env, report).await;
+        Ok(Some(Ok(seen))) => {
+            found(&seen, settings, report);
+            if env.probe {
+                writes(settings, env, report).await;
+            }
         }
-        StoreUrl::Sqlite(path) => {
-            let config = store_config(settings, name(env), path.clone());
-            let seen = sqlite::inspect(&config, &env.clock, CALLS);
-            on_sql(seen, settings, env, report).await;
-            unwritable(path, report);
+        Ok(Some(Err(error))) => {
+            report.add(PART, "reachable", Evidence::Measured, error.to_string());
+            report.but(Severity::Fail, remedy(&error));
         }
+        Err(why) => {
+            report.add(PART, "settings", Evidence::Config, format!("{why:#}"));
+            report.but(Severity::Fail, "correct store.url or store.ca_file");
+        }
+    }
+    if let StoreUrl::Sqlite(path) = &settings.url {
+        unwritable(path, report);
     }
 }
 
-fn name(env: &DoctorEnv) -> String {
-    format!("doctor-{:016x}", env.seed)
-}
-
-/// Reports settings that name no usable store.
-fn unread(why: String, report: &mut Diagnosis) {
-    report.add(PART, "settings", Evidence::Config, why);
-    report.but(Severity::Fail, "correct store.url or store.ca_file");
-}
-
-async fn on_sql(
-    seen: Result<SqlInspection, StoreError>,
-    settings: &StoreSettings,
-    env: &DoctorEnv,
-    report: &mut Diagnosis,
-) {
-    let seen = match seen {
-        Ok(seen) => seen,
-        Err(error) => return lost(&error, report),
-    };
+/// Reports a store that answers.
+fn found(seen: &Inspection, settings: &StoreSettings, report: &mut Diagnosis) {
     let says = format!("yes, namespace {}", settings.namespace);
     report.add(PART, "reachable", Evidence::Measured, says);
-    report.add(PART, "version", Evidence::Measured, seen.server);
+    let server = seen.server.as_deref();
+    let says = server.unwrap_or("the user may not ask (INFO)");
+    report.add(PART, "version", Evidence::Measured, says);
+    if seen.is_too_old {
+        report.but(Severity::Fail, "6.2 or newer is needed: upgrade the server");
+    }
+    if let Some(policy) = &seen.eviction {
+        let says = format!("maxmemory-policy {policy}");
+        report.add(PART, "eviction", Evidence::Measured, says);
+        if policy != "noeviction" {
+            let todo = "CONFIG SET maxmemory-policy noeviction: a key that is evicted has forgotten what it used";
+            report.but(Severity::Warn, todo);
+        }
+    }
     let says = match seen.live {
         None => "none yet: the first sidecar makes it".to_owned(),
-        Some(live) => ours(live),
+        Some(1) => "ours, 1 live sidecar".to_owned(),
+        Some(live) => format!("ours, {live} live sidecars"),
     };
-    report.add(PART, "schema", Evidence::Measured, says);
-    if !seen.trips.is_empty() {
-        clock(seen.ahead, seen.trips.first().copied(), report);
+    report.add(PART, "data", Evidence::Measured, says);
+    if let Some(quickest) = seen.trips.first() {
+        clock(seen.ahead, *quickest, report);
     }
     trips(&seen.trips, settings.timeout, report);
-    if env.probe {
-        match open_store(settings, env.seed, env.clock.now().0).await {
-            Ok(store) => writes(&*store, report).await,
-            Err(error) => lost(&StoreError::Unusable(format!("{error:#}")), report),
-        }
-    }
-}
-
-fn ours(live: usize) -> String {
-    match live {
-        1 => "ours, 1 live sidecar".to_owned(),
-        _ => format!("ours, {live} live sidecars"),
-    }
-}
-
-async fn on_redis(settings: &StoreSettings, url: &str, env: &DoctorEnv, report: &mut Diagnosis) {
-    let store = match redis_store(settings, url, env) {
-        Ok(store) => store,
-        Err(why) => return unread(why, report),
-    };
-    let seen = match store.inspect(CALLS).await {
-        Ok(seen) => seen,
-        Err(error) => return lost(&error, report),
-    };
-    let says = format!("yes, namespace {}", settings.namespace);
-    report.add(PART, "reachable", Evidence::Measured, says);
-    server(&seen, report);
-    data(&seen, report);
-    clock(seen.ahead, seen.trips.first().copied(), report);
-    trips(&seen.trips, settings.timeout, report);
-    if env.probe {
-        writes(&store, report).await;
-    }
-}
-
-fn redis_store(settings: &StoreSettings, url: &str, env: &DoctorEnv) -> Result<RedisStore, String> {
-    let target = redis::Target::parse(url, roots(settings)?);
-    let target = target.map_err(|error| format!("store.url: {error}"))?;
-    let config = store_config(settings, name(env), target);
-    Ok(RedisStore::new(config, env.clock.clone()))
-}
-
-fn postgres_config(
-    settings: &StoreSettings,
-    url: &str,
-    env: &DoctorEnv,
-) -> Result<postgres::Config, String> {
-    let target = postgres::Target::parse(url, roots(settings)?);
-    let target = target.map_err(|error| format!("store.url: {error}"))?;
-    Ok(store_config(settings, name(env), target))
-}
-
-fn roots(settings: &StoreSettings) -> Result<Option<Vec<u8>>, String> {
-    let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
-    roots.map_err(|error| format!("store.ca_file cannot be read: {error}"))
-}
-
-/// Reports why the store cannot be used, and what helps.
-fn lost(error: &StoreError, report: &mut Diagnosis) {
-    report.add(PART, "reachable", Evidence::Measured, error.to_string());
-    report.but(Severity::Fail, remedy(error));
 }
 
 /// The remedy for an error that names its cause.
@@ -185,37 +121,10 @@ fn unwritable(path: &Path, report: &mut Diagnosis) {
     }
 }
 
-fn server(seen: &Inspection, report: &mut Diagnosis) {
-    let says = match seen.server {
-        Some((name, (major, minor))) => format!("{name} {major}.{minor}"),
-        None => "the user may not ask (INFO)".to_owned(),
-    };
-    report.add(PART, "version", Evidence::Measured, says);
-    if seen.too_old() {
-        report.but(Severity::Fail, "6.2 or newer is needed: upgrade the server");
-    }
-    if let Some(policy) = &seen.eviction {
-        let says = format!("maxmemory-policy {policy}");
-        report.add(PART, "eviction", Evidence::Measured, says);
-        if policy != "noeviction" {
-            let todo = "CONFIG SET maxmemory-policy noeviction: a key that is evicted has forgotten what it used";
-            report.but(Severity::Warn, todo);
-        }
-    }
-}
-
-fn data(seen: &Inspection, report: &mut Diagnosis) {
-    let says = match seen.live {
-        None => "none yet: no sidecar was there in the last week".to_owned(),
-        Some(live) => ours(live),
-    };
-    report.add(PART, "data", Evidence::Measured, says);
-}
-
-fn clock(ahead: i64, sure: Option<Duration>, report: &mut Diagnosis) {
+fn clock(ahead: i64, quickest: Duration, report: &mut Diagnosis) {
     let by = Duration::from_micros(ahead.unsigned_abs());
     // A smaller difference matters to nobody.
-    let sure = (sure.unwrap_or_default() / 2).max(Duration::from_millis(10));
+    let sure = (quickest / 2).max(Duration::from_millis(10));
     let where_to = if ahead < 0 { "behind" } else { "ahead of" };
     let says = match by <= sure {
         true => format!("the same as this host's, give or take {}", length(sure)),
@@ -256,24 +165,25 @@ fn trips(trips: &[Duration], timeout: Duration, report: &mut Diagnosis) {
 }
 
 /// Checks that the store may be written to, with one shared number that is forgotten after a day.
-async fn writes(store: &dyn Ledger, report: &mut Diagnosis) {
-    match store
-        .number("doctor", Step::Add { by: 1, most: None })
-        .await
-    {
-        Ok(_) => report.add(PART, "writes", Evidence::Probed, "allowed"),
-        Err(error) => {
-            report.add(PART, "writes", Evidence::Probed, error.to_string());
-            let todo = match (by_word(&error), &error) {
-                // A user may have the right to read but not to write.
-                (None, StoreError::Unusable(_)) => {
-                    "give the user the rights that the README names under \"Who may what, and other notes for each store\""
-                }
-                _ => remedy(&error),
-            };
-            report.but(Severity::Fail, todo);
-        }
-    }
+async fn writes(settings: &StoreSettings, env: &DoctorEnv, report: &mut Diagnosis) {
+    let written = async {
+        let store = open_store(settings, env.seed, env.clock.now().0).await?;
+        let one = Step::Add { by: 1, most: None };
+        anyhow::Ok(store.number("doctor", one).await?)
+    };
+    let Err(why) = written.await else {
+        return report.add(PART, "writes", Evidence::Probed, "allowed");
+    };
+    report.add(PART, "writes", Evidence::Probed, format!("{why:#}"));
+    let todo = match why.downcast_ref::<StoreError>() {
+        // A user may have the right to read but not to write.
+        Some(error @ StoreError::Unusable(_)) => by_word(error).unwrap_or(
+            "give the user the rights that the README names under \"Who may what, and other notes for each store\"",
+        ),
+        Some(error) => remedy(error),
+        None => "correct store.url or store.ca_file",
+    };
+    report.but(Severity::Fail, todo);
 }
 
 /// Formats a duration with about three digits.

@@ -22,13 +22,6 @@ impl ByteLane {
         first(self.stops().to_bitmask())
     }
 
-    /// Whether any has such a place.
-    #[inline]
-    pub(super) fn any_stops(lanes: &[[u8; LANE]]) -> bool {
-        let stops = lanes.iter().map(|lane| ByteLane::of(lane).stops());
-        stops.fold(u8x16::ZERO, |all, one| all | one).to_bitmask() != 0
-    }
-
     #[inline]
     fn stops(self) -> u8x16 {
         let controls = self.0.simd_eq(self.0.min(u8x16::splat(b' ' - 1)));
@@ -39,20 +32,6 @@ impl ByteLane {
     #[inline]
     pub(super) fn beyond(self) -> usize {
         first(self.0.to_bitmask())
-    }
-
-    /// The bytes that are this one.
-    #[inline]
-    pub(super) fn is(self, byte: u8) -> u64 {
-        u64::from(self.same(byte).to_bitmask())
-    }
-
-    /// The brackets and braces.
-    #[inline]
-    pub(super) fn brackets(self) -> u64 {
-        // Both kinds differ in the bit of lower case only.
-        let lower = ByteLane(self.0 | u8x16::splat(0x20));
-        u64::from((lower.same(b'{') | lower.same(b'}')).to_bitmask())
     }
 
     #[inline]
@@ -88,13 +67,6 @@ mod tests {
                     let stops = |byte| byte < b' ' || matches!(byte, b'"' | b'\\');
                     assert_eq!(lane.stop(), place_of(stops), "{bytes:?}");
                     assert_eq!(lane.beyond(), place_of(|byte| byte > 0x7f), "{bytes:?}");
-                    let bits = |wanted: &dyn Fn(u8) -> bool| {
-                        let all = bytes.iter().rev();
-                        all.fold(0, |bits, byte| bits << 1 | u64::from(wanted(*byte)))
-                    };
-                    assert_eq!(lane.is(byte), bits(&|other| other == byte), "{bytes:?}");
-                    let brackets = |byte| b"[]{}".contains(&byte);
-                    assert_eq!(lane.brackets(), bits(&brackets), "{bytes:?}");
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! The scanner: one pass that checks a text, and a quicker one that finds the ends of values in
-//! a text that was checked.
-//!
-//! Both look at strings sixteen bytes at a time. Neither recurses.
+//! The scanner: it checks a text and finds the ends of values. It looks at strings sixteen bytes at a time, and does not
+//! recurse.
 
 use std::iter;
 use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use super::JsonError;
 use super::lane::{ByteLane, LANE};
@@ -46,12 +46,13 @@ fn word(text: &[u8], pos: usize) -> Result<usize, JsonError> {
 /// Checks the array or object that begins at `pos`; returns its end.
 #[inline(never)]
 fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
-    let mut open = Nesting::default();
+    // What closes the arrays and objects around the place, the innermost last.
+    let mut open = SmallVec::<[u8; 64]>::new();
     loop {
         pos = match text.get(pos) {
             Some(b'"') => string(text, pos)?,
             Some(opener @ (b'{' | b'[')) => {
-                if open.levels >= depth {
+                if open.len() >= depth {
                     return Err(JsonError::Deep(depth));
                 }
                 let closer = if *opener == b'{' { b'}' } else { b']' };
@@ -71,65 +72,25 @@ fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
         };
         // A value has ended: close what ends with it, up to the next value.
         loop {
-            if open.levels == 0 {
+            let Some(closer) = open.last().copied() else {
                 return Ok(pos);
-            }
-            let in_object = open.in_object();
+            };
             pos = blank(text, pos);
             match text.get(pos) {
                 Some(b',') => {
                     pos = blank(text, pos + 1);
-                    if in_object {
+                    if closer == b'}' {
                         pos = name(text, pos)?.value;
                     }
                     break;
                 }
-                Some(b'}') if in_object => {
-                    open.pop();
-                    pos += 1;
-                }
-                Some(b']') if !in_object => {
+                Some(byte) if *byte == closer => {
                     open.pop();
                     pos += 1;
                 }
                 _ => return Err(JsonError::Malformed(pos)),
             }
         }
-    }
-}
-
-/// The nesting around a place: one bit for each level, set for an object. Nearly every text fits into one word.
-#[derive(Default)]
-struct Nesting {
-    levels: usize,
-    /// The innermost lowest.
-    objects: u64,
-    /// The levels further out, 64 in each.
-    outer: Vec<u64>,
-}
-
-impl Nesting {
-    #[inline]
-    fn push(&mut self, closer: u8) {
-        if self.levels > 0 && self.levels.is_multiple_of(64) {
-            self.outer.push(self.objects);
-        }
-        self.objects = self.objects << 1 | u64::from(closer == b'}');
-        self.levels += 1;
-    }
-
-    #[inline]
-    fn pop(&mut self) {
-        self.levels -= 1;
-        self.objects >>= 1;
-        if self.levels > 0 && self.levels.is_multiple_of(64) {
-            self.objects = self.outer.pop().unwrap_or_default();
-        }
-    }
-
-    #[inline]
-    fn in_object(&self) -> bool {
-        self.objects & 1 != 0
     }
 }
 
@@ -352,123 +313,14 @@ fn next(text: &[u8], pos: usize) -> Option<usize> {
 
 /// The end of the value that begins at `pos` of a checked text.
 #[inline]
-fn skip(text: &[u8], mut pos: usize) -> usize {
-    match text.get(pos) {
-        Some(b'"') => short(text, pos + 1).unwrap_or_else(|rest| closing_quote(text, rest)),
-        Some(b'{' | b'[') => closing_bracket(text, pos + 1),
-        _ => {
-            while !matches!(
-                text.get(pos),
-                None | Some(b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t')
-            ) {
-                pos += 1;
-            }
-            pos
-        }
-    }
-}
-
-/// The end of the array or object of which `pos` is the inside.
-///
-/// Goes by blocks of 64 bytes as sets of bits, without a branch for each byte: such branches are
-/// what skipping costs.
-fn closing_bracket(text: &[u8], mut pos: usize) -> usize {
-    let mut open = 1_usize;
-    // The state after the last block: whether its last byte escapes the next one, and all bits set inside a string.
-    let mut escape = false;
-    let mut inside = 0_u64;
-    loop {
-        let rest = text.get(pos..).unwrap_or_default();
-        let lanes = lanes(rest);
-        let bits = |found: fn(ByteLane) -> u64| {
-            let all = lanes.iter().rev();
-            all.fold(0, |bits, lane| bits << LANE | found(*lane))
-        };
-        let backslashes = bits(|lane| lane.is(b'\\'));
-        let quotes = bits(|lane| lane.is(b'"')) & !escaped(backslashes, &mut escape);
-        let strings = up_to_next(quotes) ^ inside;
-        inside = if strings >> (BLOCK - 1) == 0 {
-            0
-        } else {
-            u64::MAX
-        };
-        let mut brackets = bits(ByteLane::brackets) & !strings;
-
-        // Brackets are few: one at a time is quicker than counting both kinds.
-        while brackets != 0 {
-            let at = brackets.trailing_zeros() as usize;
-            match rest.get(at) {
-                Some(b'{' | b'[') => open += 1,
-                _ if open > 1 => open -= 1,
-                _ => return pos + at + 1,
-            }
-            brackets &= brackets - 1;
-        }
-        if rest.len() <= BLOCK {
-            return text.len();
-        }
-        pos += BLOCK;
-    }
-}
-
-/// How many bytes are looked at together as the bits of a word.
-const BLOCK: usize = 64;
-
-/// The next bytes of a text, with blanks behind it.
-#[inline]
-fn lanes(rest: &[u8]) -> [ByteLane; BLOCK / LANE] {
-    let mut padded = [b' '; BLOCK];
-    let block = rest.first_chunk().unwrap_or_else(|| {
-        let both = padded.iter_mut().zip(rest);
-        both.for_each(|(to, from)| *to = *from);
-        &padded
-    });
-    let (lanes, _) = block.as_chunks();
-    std::array::from_fn(|nth| ByteLane::of(lanes.get(nth).unwrap_or(&[b' '; LANE])))
-}
-
-/// The bytes after a backslash that is not itself escaped. `carry` says whether the first byte
-/// is one, and then whether the first of the next block is.
-#[inline]
-fn escaped(backslashes: u64, carry: &mut bool) -> u64 {
-    let mut found = u64::from(*carry);
-    *carry = false;
-    let mut backslashes = backslashes & !found;
-    while backslashes != 0 {
-        let first = backslashes & backslashes.wrapping_neg();
-        *carry = first >> (BLOCK - 1) != 0;
-        found |= first << 1;
-        backslashes &= !(first | first << 1);
-    }
-    found
-}
-
-/// For each pair of bits: the first and all between it and the second; with an odd one, also all
-/// from that one on.
-#[inline]
-fn up_to_next(mut bits: u64) -> u64 {
-    for shift in [1, 2, 4, 8, 16, 32] {
-        bits ^= bits << shift;
-    }
-    bits
-}
-
-/// The end of the string of which `pos` is the inside.
-#[inline(never)]
-fn closing_quote(text: &[u8], mut pos: usize) -> usize {
-    loop {
-        pos = stop(text, pos);
-        match text.get(pos) {
-            Some(b'\\') => pos += 2,
-            _ => return pos + 1,
-        }
-    }
+fn skip(text: &[u8], pos: usize) -> usize {
+    // It was found well-formed.
+    value(text, pos, usize::MAX).unwrap_or(text.len())
 }
 
 /// The first byte at or after `pos` at which a string ends or must not go on, or the text's length.
 #[inline]
 pub(super) fn stop(text: &[u8], pos: usize) -> usize {
-    let pos = pos + quiet(text.get(pos..).unwrap_or_default());
     let rest = text.get(pos..).unwrap_or_default();
     let (lanes, end) = rest.as_chunks();
     for (nth, lane) in lanes.iter().enumerate() {
@@ -483,17 +335,6 @@ pub(super) fn stop(text: &[u8], pos: usize) -> usize {
         .zip(end)
         .for_each(|(to, from)| *to = *from);
     pos + lanes.len() * LANE + ByteLane::of(&padded).stop().min(end.len())
-}
-
-/// How many bytes at the beginning are whole blocks without a place at which a string ends or must not go on.
-#[inline]
-fn quiet(rest: &[u8]) -> usize {
-    let (blocks, _) = rest.as_chunks::<BLOCK>();
-    let stops = |block: &&[u8; BLOCK]| {
-        let (lanes, _) = block.as_chunks();
-        ByteLane::any_stops(lanes)
-    };
-    BLOCK * blocks.iter().take_while(|block| !stops(block)).count()
 }
 
 #[inline]

@@ -37,8 +37,8 @@ async fn measure_out(sidecar: &Sidecar) {
     if !own.is_empty()
         && let Ok(active) = sidecar.store.active(&own).await
     {
-        for ((space, key), active) in own.iter().zip(active) {
-            sidecar.metrics.active(*space, key, active);
+        for (key, active) in own.iter().zip(active) {
+            sidecar.metrics.active(key, active);
         }
     }
     if !shared {

@@ -8,11 +8,74 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::store::guard::Guard;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
-use crate::store::{Clock, Ledger, Store, StoreConfig, StoreError, postgres, sqlite};
+use crate::store::{
+    Clock, Inspection, Ledger, Store, StoreConfig, StoreError, postgres, sqlite,
+};
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
     format!("ojs-throttle-{seed:016x}")
+}
+
+/// A store outside this process, and how to open it.
+#[derive(Debug)]
+enum Outside {
+    Redis(redis::Config),
+    Postgres(postgres::Config),
+    Sqlite(sqlite::Config),
+}
+
+impl Outside {
+    /// The one that the settings name for the sidecar with this seed; `None`: they name the memory.
+    fn of(settings: &StoreSettings, seed: u64) -> anyhow::Result<Option<Outside>> {
+        let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
+        let roots = roots.context("store.ca_file cannot be read")?;
+        let owner = name(seed);
+        Ok(Some(match &settings.url {
+            StoreUrl::Memory => return Ok(None),
+            StoreUrl::Redis(url) => {
+                let target = redis::Target::parse(url.expose(), roots).context("store.url")?;
+                Outside::Redis(store_config(settings, owner, target))
+            }
+            StoreUrl::Postgres(url) => {
+                let target = postgres::Target::parse(url.expose(), roots).context("store.url")?;
+                Outside::Postgres(store_config(settings, owner, target))
+            }
+            StoreUrl::Sqlite(path) => Outside::Sqlite(store_config(settings, owner, path.clone())),
+        }))
+    }
+}
+
+/// What the store at `target` is told.
+fn store_config<T>(settings: &StoreSettings, owner: String, target: T) -> StoreConfig<T> {
+    StoreConfig {
+        target,
+        namespace: settings.namespace.clone(),
+        owner,
+        timeout: settings.timeout,
+    }
+}
+
+/// Looks at a store outside this process with this many calls, and changes nothing there. `None`: the settings name the
+/// memory.
+///
+/// # Errors
+/// The settings name no store that can be used. Inside: the store cannot be used.
+pub async fn inspect_store(
+    settings: &StoreSettings,
+    seed: u64,
+    clock: &Clock,
+    calls: usize,
+) -> anyhow::Result<Option<Result<Inspection, StoreError>>> {
+    Ok(match Outside::of(settings, seed)? {
+        None => None,
+        Some(Outside::Redis(config)) => {
+            let store = RedisStore::new(config, clock.clone());
+            Some(store.inspect(calls).await)
+        }
+        Some(Outside::Postgres(config)) => Some(postgres::inspect(&config, clock, calls).await),
+        Some(Outside::Sqlite(config)) => Some(sqlite::inspect(&config, clock, calls)),
+    })
 }
 
 /// Opens the store for the sidecar with this seed. A shared one that does not answer is no reason not
@@ -26,25 +89,20 @@ pub async fn open_store(
     unix_micros: u64,
 ) -> anyhow::Result<Store> {
     let clock = Clock::new(unix_micros);
-    let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
-    let roots = roots.context("store.ca_file cannot be read")?;
-    let owner = name(seed);
-    let (ledger, checked): (Arc<dyn Ledger>, _) = match &settings.url {
-        StoreUrl::Memory => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
-        StoreUrl::Redis(url) => {
-            let target = redis::Target::parse(url.expose(), roots).context("store.url")?;
-            let store = RedisStore::new(store_config(settings, owner, target), clock);
+    let (ledger, checked): (Arc<dyn Ledger>, _) = match Outside::of(settings, seed)? {
+        None => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
+        Some(Outside::Redis(config)) => {
+            let store = RedisStore::new(config, clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }
-        StoreUrl::Postgres(url) => {
-            let target = postgres::Target::parse(url.expose(), roots).context("store.url")?;
-            let store = postgres::open(store_config(settings, owner, target), clock);
+        Some(Outside::Postgres(config)) => {
+            let store = postgres::open(config, clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }
-        StoreUrl::Sqlite(path) => {
-            let store = sqlite::open(store_config(settings, owner, path.clone()), clock);
+        Some(Outside::Sqlite(config)) => {
+            let store = sqlite::open(config, clock);
             let checked = store.check().await;
             (Arc::new(store), checked)
         }
@@ -63,18 +121,4 @@ pub async fn open_store(
         guard = guard.that_has_answered();
     }
     Ok(Store::shared(Arc::new(guard)))
-}
-
-/// What the store at `target` is told.
-pub(crate) fn store_config<T>(
-    settings: &StoreSettings,
-    owner: String,
-    target: T,
-) -> StoreConfig<T> {
-    StoreConfig {
-        target,
-        namespace: settings.namespace.clone(),
-        owner,
-        timeout: settings.timeout,
-    }
 }

@@ -32,7 +32,6 @@ use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
 use link::Link;
 use script::Scripts;
 
-pub use inspect::Inspection;
 pub use target::Target;
 
 /// What a store on Redis is told. The namespace is the hash tag of all keys.

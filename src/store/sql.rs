@@ -9,7 +9,6 @@
 
 mod flat;
 mod front;
-mod inspection;
 mod page;
 mod search;
 mod steps;
@@ -24,7 +23,6 @@ use crate::limit::Timestamp;
 pub(super) use flat::{Flat, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
-pub use inspection::Inspection;
 pub(super) use page::{Head, Page, SILENCE};
 pub(super) use search::{Database, Dialect, First, Found, IDLE, Need};
 pub(super) use steps::ADOPTED;

@@ -38,7 +38,7 @@ fn a_postgres_from_its_first_day_to_its_last() {
         says(&report, "version").starts_with("Postgres "),
         "{report}"
     );
-    assert!(says(&report, "schema").starts_with("none yet"), "{report}");
+    assert!(says(&report, "data").starts_with("none yet"), "{report}");
     assert!(says(&report, "clock").starts_with("the same"), "{report}");
     assert!(says(&report, "round trip").contains("p99"), "{report}");
     let made = "SELECT count(*) FROM pg_namespace WHERE nspname = 'ojs-throttle'";
@@ -54,7 +54,7 @@ fn a_postgres_from_its_first_day_to_its_last() {
     until("it says that it lives", || {
         let (report, status) = examined(&url, &[]);
         assert_eq!(status, Some(0), "{report}");
-        (says(&report, "schema") == "ours, 1 live sidecar").then_some(())
+        (says(&report, "data") == "ours, 1 live sidecar").then_some(())
     });
     assert!(sidecar.metric("ojs_throttle_siblings") < 0.5);
     let (report, _) = examined(&url, &["--probe"]);

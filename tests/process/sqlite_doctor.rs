@@ -26,13 +26,13 @@ fn a_file_from_its_first_day_to_its_last() {
         says(&report, "version").starts_with("SQLite 3."),
         "{report}"
     );
-    assert!(says(&report, "schema").starts_with("none yet"), "{report}");
+    assert!(says(&report, "data").starts_with("none yet"), "{report}");
     assert!(!path.exists(), "it only reads");
     let sidecar = Sidecar::run(&of(&path, ""));
     until("it says that it lives", || {
         let (report, status) = doctor(&of(&path, ""), &[]);
         assert_eq!(status, Some(0), "{report}");
-        (says(&report, "schema") == "ours, 1 live sidecar").then_some(())
+        (says(&report, "data") == "ours, 1 live sidecar").then_some(())
     });
     assert!(sidecar.metric("ojs_throttle_siblings") < 0.5);
     let (report, status) = doctor(&of(&path, ""), &["--probe"]);

@@ -5,8 +5,8 @@ use tokio_postgres::Client;
 
 use super::super::clock::compare;
 use super::super::remote::to_connect;
-use super::super::sql::{Inspection, SILENCE};
-use super::super::{Clock, StoreError};
+use super::super::sql::SILENCE;
+use super::super::{Clock, Inspection, StoreError};
 use super::link::Link;
 use super::table::{Failed, usable};
 use super::{Config, clock as kept, schema};
@@ -43,10 +43,11 @@ pub async fn inspect(
     };
     let (trips, ahead) = compare(clock, calls, ask).await?;
     Ok(Inspection {
-        server: format!("Postgres {server}"),
+        server: Some(format!("Postgres {server}")),
         live,
         ahead,
         trips,
+        ..Inspection::default()
     })
 }
 

@@ -1,39 +1,14 @@
 //! What can be said of the server without changing anything there.
 
-use std::time::Duration;
-
 use redis::{Cmd, Value, cmd};
 
 use super::{RedisStore, wire};
-use crate::store::StoreError;
 use crate::store::clock::compare;
 use crate::store::remote::Data;
-
-/// A server as it was found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Inspection {
-    /// Name and version; `None`: the user may not ask.
-    pub server: Option<(&'static str, (u32, u32))>,
-    /// What it does when its memory is full; `None`: the user may not ask.
-    pub eviction: Option<String>,
-    /// Sidecars that said in the last 5 s that they live; `None`: nothing is under our keys, so none was there in the
-    /// last week.
-    pub live: Option<usize>,
-    /// Microseconds from this host's clock to the server's, give or take half the quickest trip.
-    pub ahead: i64,
-    /// How long calls took there and back, the quickest first.
-    pub trips: Vec<Duration>,
-}
+use crate::store::{Inspection, StoreError};
 
 /// The oldest server that has all that the scripts need.
 pub(super) const OLDEST: (u32, u32) = (6, 2);
-
-impl Inspection {
-    /// Whether the server is too old; one that does not tell is taken to be new enough.
-    pub fn too_old(&self) -> bool {
-        self.server.is_some_and(|(_, version)| version < OLDEST)
-    }
-}
 
 impl RedisStore {
     /// Looks at the server with this many calls. Nothing is written but, at most, one script is loaded.
@@ -56,9 +31,11 @@ impl RedisStore {
         self.send(&self.scripts.look, &look).await?;
         // Who may not ask for these may be right all the same.
         let server = self.info("server").await;
+        let server = server.as_ref().and_then(oldest);
         let memory = self.info("memory").await;
         Ok(Inspection {
-            server: server.as_ref().and_then(oldest),
+            server: server.map(|(name, (major, minor))| format!("{name} {major}.{minor}")),
+            is_too_old: server.is_some_and(|(_, version)| version < OLDEST),
             eviction: memory.as_ref().and_then(eviction),
             live,
             ahead,
@@ -75,6 +52,7 @@ impl RedisStore {
         self.link.send(cmd("INFO").arg(section)).await.ok()
     }
 
+    /// How many sidecars live there; `None`: none was there in the last week.
     async fn live(&self, ahead: i64) -> Result<Option<usize>, StoreError> {
         let meta = format!("{}meta", self.prefix);
         let mut fields = cmd("HMGET");

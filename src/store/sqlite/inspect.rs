@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use super::super::sql::{Inspection, SILENCE, number};
-use super::super::{Clock, StoreError};
+use super::super::sql::{SILENCE, number};
+use super::super::{Clock, Inspection, StoreError};
 use super::{Config, fault, schema};
 
 /// Looks at the file with this many reads. `clock` is this process's.
@@ -15,10 +15,8 @@ pub fn inspect(config: &Config, clock: &Clock, calls: usize) -> Result<Inspectio
     let opened = schema::open_to_read(&config.target, &config.namespace);
     let opened = opened.map_err(|why| why.told(&config.target))?;
     let mut seen = Inspection {
-        server: format!("SQLite {}", rusqlite::version()),
-        live: None,
-        ahead: 0,
-        trips: Vec::new(),
+        server: Some(format!("SQLite {}", rusqlite::version())),
+        ..Inspection::default()
     };
     if let Some(file) = opened {
         let looked = look(&file, clock, calls, &mut seen);
