@@ -18,11 +18,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Lax};
+use crate::client::JsonClient;
 use crate::config::Settings;
+use crate::net::Net;
 use crate::run::{Env, Running, Stop};
+use crate::upstream::{CallBounds, Target, Upstream};
 
 pub mod backpressure;
-pub mod client;
 pub mod judge;
 pub mod plot;
 pub mod records;
@@ -30,7 +32,6 @@ pub mod report;
 pub mod streams;
 pub mod traffic;
 
-use client::HttpClient;
 use judge::Judgement;
 use records::Records;
 use streams::{QUEUE, STREAMS};
@@ -40,6 +41,8 @@ use traffic::{POLL, Traffic, WORKERS};
 /// would find nothing and sleep.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS: usize = 100;
+/// How long one call may take, as with most SDKs.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often it says how things stand.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -81,8 +84,8 @@ pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Re
         out,
         "{}",
         report::intro(
-            stage.client.addr(),
-            stage.backend_client.addr(),
+            stage.client.target(),
+            stage.backend_client.target(),
             options.limits
         )
     )?;
@@ -168,13 +171,20 @@ async fn told_to_end() {
     }
 }
 
+/// A client of the server at `addr`.
+fn client(net: &Net, addr: SocketAddr) -> anyhow::Result<JsonClient> {
+    let target = Target::parse(&format!("http://{addr}"), None)?;
+    let server = Upstream::new(target, net.clone(), CallBounds::default());
+    Ok(JsonClient::new(server, PATIENCE))
+}
+
 /// The embedded backend, the sidecar in front of it, and a client of each.
 struct Stage {
     backend: Backend,
-    backend_client: HttpClient,
+    backend_client: JsonClient,
     backend_ends: CancellationToken,
     backend_serves: JoinHandle<()>,
-    client: Arc<HttpClient>,
+    client: Arc<JsonClient>,
     stop: Stop,
     sidecar: JoinHandle<anyhow::Result<()>>,
 }
@@ -186,15 +196,16 @@ impl Stage {
         // This one counts attempts when a job fails, so a held job costs nothing and the sidecar may hold many.
         let backend = Backend::new(Lax::redis(), env.seed);
         let listener = net.bind(([127, 0, 0, 1], 0).into()).await?;
-        let backend_client = HttpClient::new(net.clone(), listener.local_addr()?)?;
+        let backend_addr = listener.local_addr()?;
+        let backend_client = client(&net, backend_addr)?;
         let backend_ends = CancellationToken::new();
         let serving = backend.clone().serve(listener, backend_ends.clone());
         let backend_serves = tokio::spawn(serving);
 
-        let settings = Settings::parse(&config(backend_client.addr()), "demo");
+        let settings = Settings::parse(&config(backend_addr), "demo");
         let settings = settings.map_err(|report| anyhow::anyhow!("{report}"))?;
         let running = Running::start(settings, env).await?;
-        let client = Arc::new(HttpClient::new(net, running.addr()?)?);
+        let client = Arc::new(client(&net, running.addr()?)?);
         let stop = Stop::default();
         let sidecar = tokio::spawn(running.serve(stop.clone()));
         Ok(Stage {

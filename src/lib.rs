@@ -10,6 +10,7 @@
 //! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
 //! | [`doctor`] | checks the store and the backend before they are used |
 //! | [`demo`] | shows limits at work, judged from the records of workers and backend |
+//! | [`client`] | a small JSON client, for the demo and the doctor |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
 //! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, and the verbs of `/throttle/v1` |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
@@ -100,8 +101,9 @@
 //!
 //! ```text
 //! main     -> backend cli config demo doctor log net run store
-//! demo     -> backend config net run store upstream
-//! doctor   -> config duration net proxy::BackendFacts run store upstream
+//! demo     -> backend client config net run store upstream
+//! doctor   -> client config duration net proxy::BackendFacts run store upstream
+//! client   -> upstream
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config
 //! admin    -> metrics proxy server
@@ -154,6 +156,7 @@ pub mod admin;
 pub mod backend;
 pub mod boxed;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod demo;
 pub mod doctor;

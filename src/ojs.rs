@@ -36,19 +36,17 @@ pub enum Operation<'a> {
     Nack,
     /// `POST /ojs/v1/workers/heartbeat`
     Heartbeat,
-    /// `GET /ojs/v1/jobs/{id}`
-    Job { id: Cow<'a, str> },
+    /// `GET …/jobs/{id}`, plain and admin
+    Job,
     /// `DELETE /ojs/v1/jobs/{id}` and `POST /ojs/v1/admin/jobs/{id}/cancel`
     CancelJob { id: Cow<'a, str> },
     /// `POST /ojs/v1/admin/jobs/{id}/retry`
     RetryJob { id: Cow<'a, str> },
     /// `POST /ojs/v1/admin/jobs/bulk/retry` and `POST /ojs/v1/admin/dead-letter/retry`
     RetryMany,
-    /// `GET /ojs/v1/admin/jobs`
-    AdminJobs,
-    /// `GET /ojs/v1/admin/jobs/{id}`
-    AdminJob { id: Cow<'a, str> },
-    /// `GET /ojs/v1/queues`
+    /// `GET /ojs/v1/admin/jobs`, and `GET …/dead-letter`, plain and admin
+    Jobs,
+    /// `GET …/queues`, plain and admin, and `GET /ojs/v1/admin/stats`
     Queues,
     /// `GET /ojs/v1/queues/{queue}/stats`
     QueueStats { queue: Cow<'a, str> },
@@ -64,12 +62,8 @@ pub enum Operation<'a> {
     Tenant { id: Cow<'a, str> },
     /// Any method on `/ojs/v1/admin/tenants/{id}/limits`
     TenantLimits { id: Cow<'a, str> },
-    /// `GET /ojs/v1/admin/queues`
-    AdminQueues,
     /// `GET /ojs/v1/admin/queues/{queue}`
     AdminQueue { queue: Cow<'a, str> },
-    /// `GET /ojs/v1/admin/stats`
-    AdminStats,
     /// `POST /ojs/v1/admin/reset`
     Reset,
     /// Any method on `/ojs/v1/rate-limits`
@@ -84,8 +78,6 @@ pub enum Operation<'a> {
     Workflows,
     /// `GET` and `DELETE` of `/ojs/v1/cron`, `/ojs/v1/workflows` and what is under them
     Templates,
-    /// `GET …/dead-letter`, plain and admin
-    DeadLetters,
     /// `POST …/dead-letter/{id}/retry`, plain and admin
     RetryDeadLetter { id: Cow<'a, str> },
     /// `GET /ojs/v1/events/stream`
@@ -192,10 +184,8 @@ fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
         ("POST", ["workers", "heartbeat"]) => Operation::Heartbeat,
         ("POST", ["jobs"]) => Operation::Enqueue,
         ("POST", ["jobs", "batch"]) => Operation::Batch,
-        ("GET", ["jobs", _]) => Operation::Job { id: name() },
         ("DELETE", ["jobs", _]) => Operation::CancelJob { id: name() },
         ("GET", ["jobs" | "queues", _, "events"]) => Operation::BackendEvents,
-        ("GET", ["queues"]) => Operation::Queues,
         ("GET", ["queues", _, "stats"]) => Operation::QueueStats { queue: name() },
         (_, ["rate-limits"]) => Operation::RateLimits,
         (_, ["rate-limits", _]) => Operation::RateLimit { key: name() },
@@ -214,14 +204,12 @@ fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
 /// Operations under `/ojs/v1/admin/`; `name` is the second segment after it.
 fn admin<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Operation<'a> {
     match (method, rest) {
-        ("GET", ["jobs"]) => Operation::AdminJobs,
-        ("GET", ["jobs", _]) => Operation::AdminJob { id: name() },
+        ("GET", ["jobs"]) => Operation::Jobs,
         ("POST", ["jobs", _, "cancel"]) => Operation::CancelJob { id: name() },
         ("POST", ["jobs", "bulk", "retry"] | ["dead-letter", "retry"]) => Operation::RetryMany,
         ("POST", ["jobs", _, "retry"]) => Operation::RetryJob { id: name() },
-        ("GET", ["queues"]) => Operation::AdminQueues,
         ("GET", ["queues", _]) => Operation::AdminQueue { queue: name() },
-        ("GET", ["stats"]) => Operation::AdminStats,
+        ("GET", ["stats"]) => Operation::Queues,
         (_, ["tenants", _]) => Operation::Tenant { id: name() },
         (_, ["tenants", _, "limits"]) => Operation::TenantLimits { id: name() },
         ("POST", ["reset"]) => Operation::Reset,
@@ -236,7 +224,9 @@ fn either<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> O
         ("POST", ["queues", _, "resume"]) => Operation::Resume { queue: name() },
         (_, ["queues", _, "config"]) => Operation::QueueConfig { queue: name() },
         (_, ["queues", _, "rate-limit"]) => Operation::QueueLimit { queue: name() },
-        ("GET", ["dead-letter"]) => Operation::DeadLetters,
+        ("GET", ["jobs", _]) => Operation::Job,
+        ("GET", ["queues"]) => Operation::Queues,
+        ("GET", ["dead-letter"]) => Operation::Jobs,
         ("POST", ["dead-letter", _, "retry"]) => Operation::RetryDeadLetter { id: name() },
         _ => Operation::Other,
     }
@@ -395,7 +385,7 @@ mod tests {
             ("post", "/ojs/v1/jobs", Operation::Other),
             ("POST", "/ojs/v1/jobs", Operation::Enqueue),
             ("POST", "/ojs/v1/jobs/batch", Operation::Batch),
-            ("GET", "/ojs/v1/jobs/q", Operation::Job { id: q() }),
+            ("GET", "/ojs/v1/jobs/q", Operation::Job),
             ("DELETE", "/ojs/v1/jobs/q", Operation::CancelJob { id: q() }),
             (
                 "POST",
@@ -417,7 +407,7 @@ mod tests {
                 "/ojs/v1/admin/dead-letter/retry",
                 Operation::RetryMany,
             ),
-            ("GET", "/ojs/v1/admin/jobs", Operation::AdminJobs),
+            ("GET", "/ojs/v1/admin/jobs", Operation::Jobs),
             ("GET", "/ojs/v1/jobs/q/events", Operation::BackendEvents),
             (
                 "GET",
@@ -449,7 +439,7 @@ mod tests {
                 "/ojs/v1/rate-limits/q/override",
                 Operation::Override { key: q() },
             ),
-            ("GET", "/ojs/v1/admin/dead-letter", Operation::DeadLetters),
+            ("GET", "/ojs/v1/admin/dead-letter", Operation::Jobs),
             ("GET", "/ojs/v1/workflows/q", Operation::Templates),
             ("DELETE", "/ojs/v1/cron/q", Operation::Templates),
             ("GET", "/ojs/manifest", Operation::Manifest),
@@ -481,9 +471,9 @@ mod tests {
 
     #[test]
     fn nothing_is_allocated_for_a_plain_path() {
-        let Ok(Operation::Job {
+        let Ok(Operation::CancelJob {
             id: Cow::Borrowed("x"),
-        }) = of("GET", "/ojs/v1/jobs/x")
+        }) = of("DELETE", "/ojs/v1/jobs/x")
         else {
             panic!("not borrowed")
         };

@@ -1,21 +1,19 @@
 //! Serves the backend on a port: HTTP/1.1 as the real ones speak it, and the event streams.
 
-use std::convert::Infallible;
 use std::fmt::Write;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Limited};
+use http_body::Frame;
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -91,7 +89,7 @@ async fn connection(server: Arc<Serving>, stream: Stream) {
 async fn respond(
     server: Arc<Serving>,
     request: Request<Incoming>,
-) -> Result<Response<StreamedReply>, hyper::Error> {
+) -> Result<Response<ReplyBody>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = match Limited::new(body, api::LONGEST_BODY + 1).collect().await {
         Ok(body) => body.to_bytes(),
@@ -109,12 +107,13 @@ async fn respond(
         .await
         .into_parts();
     let Some(topic) = topic else {
-        let reply = if body.len() > UNCHUNKED {
-            StreamedReply::Chunked(Some(body))
-        } else {
-            StreamedReply::Whole(Some(body))
-        };
-        return Ok(Response::from_parts(head, reply));
+        if body.len() <= UNCHUNKED {
+            return Ok(Response::from_parts(head, Either::Left(Full::new(body))));
+        }
+        let (mut chunks, reply) = Channel::new(1);
+        // There is room for one.
+        let _sent = chunks.try_send(Frame::data(body));
+        return Ok(Response::from_parts(head, Either::Right(reply)));
     };
     head.headers.insert(
         header::CONTENT_TYPE,
@@ -124,9 +123,9 @@ async fn respond(
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     head.headers
         .insert("x-accel-buffering", HeaderValue::from_static("no"));
-    let (frames, reply) = mpsc::channel(FRAMES);
+    let (frames, reply) = Channel::new(FRAMES);
     tokio::spawn(stream_events(server, topic, changes, frames, body));
-    Ok(Response::from_parts(head, StreamedReply::Stream(reply)))
+    Ok(Response::from_parts(head, Either::Right(reply)))
 }
 
 /// The subject of an event stream.
@@ -157,22 +156,21 @@ impl Topic {
     }
 }
 
-/// Sends frames until the reader leaves, the backend stops, or the job has ended.
+/// Sends frames until the backend stops, the job has ended, or the next frame finds no reader any more.
 async fn stream_events(
     server: Arc<Serving>,
     topic: Topic,
     mut changes: broadcast::Receiver<PhaseChange>,
-    frames: mpsc::Sender<Bytes>,
+    mut frames: Sender<Bytes>,
     first: Bytes,
 ) {
-    if frames.send(first).await.is_err() {
+    if frames.send_data(first).await.is_err() {
         return;
     }
     let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
     loop {
         let (frame, last) = tokio::select! {
             () = server.stop.cancelled() => return,
-            () = frames.closed() => return,
             _ = heartbeat.tick() => (Bytes::from_static(b":heartbeat\n\n"), false),
             change = changes.recv() => match change {
                 Ok(change) if topic.covers(&change) => {
@@ -184,7 +182,7 @@ async fn stream_events(
                 Err(broadcast::error::RecvError::Closed) => return,
             },
         };
-        if frames.send(frame).await.is_err() || last {
+        if frames.send_data(frame).await.is_err() || last {
             return;
         }
     }
@@ -210,43 +208,5 @@ fn frame(number: u64, change: &PhaseChange) -> Bytes {
     frame.into()
 }
 
-/// The body of a reply.
-enum StreamedReply {
-    /// With `Content-Length`.
-    Whole(Option<Bytes>),
-    /// In chunks.
-    Chunked(Option<Bytes>),
-    /// An event stream.
-    Stream(mpsc::Receiver<Bytes>),
-}
-
-impl Body for StreamedReply {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = match self.get_mut() {
-            StreamedReply::Whole(body) | StreamedReply::Chunked(body) => {
-                Poll::Ready(body.take().filter(|body| !body.is_empty()))
-            }
-            StreamedReply::Stream(frames) => frames.poll_recv(cx),
-        };
-        next.map(|body| body.map(|body| Ok(Frame::data(body))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, StreamedReply::Whole(body) if body.as_ref().is_none_or(Bytes::is_empty))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            StreamedReply::Whole(body) => {
-                SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64)
-            }
-            StreamedReply::Chunked(_) | StreamedReply::Stream(_) => SizeHint::default(),
-        }
-    }
-}
+/// The body of a reply: with `Content-Length`, or in chunks.
+type ReplyBody = Either<Full<Bytes>, Channel<Bytes>>;

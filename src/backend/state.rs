@@ -52,8 +52,6 @@ pub(super) struct BackendState {
     ids: HashMap<Arc<str>, u64>,
     pub queues: BTreeMap<Arc<str>, JobQueue>,
     due: BTreeSet<(Instant, u64)>,
-    /// Expired claims that wait for a FETCH, where claims do not end by themselves.
-    lapsed: BTreeSet<u64>,
     /// The last sign of life of each worker, used where liveness is keyed by worker.
     seen: HashMap<Arc<str>, Instant>,
     finished: VecDeque<u64>,
@@ -77,7 +75,6 @@ impl BackendState {
             ids: HashMap::new(),
             queues: BTreeMap::new(),
             due: BTreeSet::new(),
-            lapsed: BTreeSet::new(),
             seen: HashMap::new(),
             finished: VecDeque::new(),
             last: 0,
@@ -93,7 +90,6 @@ impl BackendState {
         self.ids.clear();
         self.queues.clear();
         self.due.clear();
-        self.lapsed.clear();
         self.seen.clear();
         self.finished.clear();
         self.ledger.clear();
@@ -307,10 +303,8 @@ impl BackendState {
                 return;
             }
             match self.jobs.get(&number).map(|job| job.phase) {
-                Some(Phase::Active) if !self.lax.reaps => {
-                    self.due.remove(&(at, number));
-                    self.lapsed.insert(number);
-                }
+                // It waits for a FETCH of its queue.
+                Some(Phase::Active) if !self.lax.reaps => drop(self.due.remove(&(at, number))),
                 Some(Phase::Active) => self.lapse(number, now),
                 _ => self.make_available(number, EventKind::Promoted, now),
             }

@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::client::HttpClient;
 use super::{Enforcement, Stage, watch};
 use crate::backend::{Backend, EventKind};
+use crate::client::JsonClient;
 use crate::run::Env;
 
 /// The bound of the queue.
@@ -93,11 +93,11 @@ fn config(backend: SocketAddr, bound: Enforcement) -> String {
     )
 }
 
-async fn produce(client: Arc<HttpClient>, counts: Arc<Answers>, stop: CancellationToken) {
+async fn produce(client: Arc<JsonClient>, counts: Arc<Answers>, stop: CancellationToken) {
     let body = json!({"type": "row.import", "args": [1], "options": {"queue": "import"}});
     while !stop.is_cancelled() {
         let answer = client
-            .exchange(Method::POST, "/ojs/v1/jobs", body.to_string().into())
+            .exchange(Method::POST, "/ojs/v1/jobs", Some(&body))
             .await;
         let count = match answer {
             Ok((StatusCode::CREATED, _)) => &counts.accepted,
@@ -111,7 +111,7 @@ async fn produce(client: Arc<HttpClient>, counts: Arc<Answers>, stop: Cancellati
     }
 }
 
-async fn work(client: Arc<HttpClient>, stop: CancellationToken) {
+async fn work(client: Arc<JsonClient>, stop: CancellationToken) {
     let fetch = json!({"queues": ["import"], "count": TAKES, "worker_id": "worker"});
     while !stop.is_cancelled() {
         let got = client.post("/ojs/v1/workers/fetch", &fetch).await;

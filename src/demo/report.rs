@@ -1,7 +1,6 @@
 //! The text before and after the run: plain words, and a table.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Enforcement;
@@ -9,17 +8,18 @@ use super::judge::{EARLY, Judgement, Worst, blur, counts_until, starts, waits};
 use super::records::Pages;
 use super::streams::{Limit, STREAMS};
 use super::traffic::{PROBE, SLOTS, WORKERS};
+use crate::upstream::Target;
 
 /// Starts whose time is known less well than this say little about a spacing of 100 ms.
 const BLURRED: Duration = Duration::from_millis(40);
 
 /// The first lines: what the run will show.
-pub fn intro(sidecar: SocketAddr, backend: SocketAddr, limits: Enforcement) -> String {
+pub fn intro(sidecar: &Target, backend: &Target, limits: Enforcement) -> String {
     let mut text = format!(
         "Producers enqueue four kinds of jobs into one queue, faster than three of them
 may start. {WORKERS} workers with {SLOTS} slots each ask for all they can get. Everything
 goes over real HTTP: producers and workers -> sidecar -> backend.
-The sidecar is at http://{sidecar}, the backend at http://{backend}.\n\n"
+The sidecar is at {sidecar:?}, the backend at {backend:?}.\n\n"
     );
     for stream in STREAMS {
         let limit = stream.limit.to_string();
@@ -229,8 +229,8 @@ mod tests {
     use super::super::records::{ProbeTrip, Received};
     use super::*;
 
-    fn addr(port: u16) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], port))
+    fn at_a_long_port() -> Target {
+        Target::parse("http://127.0.0.1:65535", None).unwrap()
     }
 
     /// Of a run in which one job of each stream was started.
@@ -248,7 +248,7 @@ mod tests {
         let mut verdict = verdict();
         verdict.account.stored = 100_000;
         let texts = [
-            intro(addr(65_535), addr(65_535), Enforcement::Off),
+            intro(&at_a_long_port(), &at_a_long_port(), Enforcement::Off),
             closing(&Pages::default(), &verdict, Enforcement::On),
             next(Enforcement::On).into(),
             next(Enforcement::Off).into(),

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::client::HttpClient;
 use super::records::{ProbeTrip, Received, Records};
 use super::streams::{BACKLOG, JobStream, QUEUE, STREAMS};
+use crate::client::JsonClient;
 
 /// Workers.
 pub const WORKERS: u32 = 3;
@@ -31,7 +31,7 @@ pub const PROBE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub struct Traffic {
     /// Calls the sidecar.
-    pub client: Arc<HttpClient>,
+    pub client: Arc<JsonClient>,
     /// Where they write what they see.
     pub records: Records,
     /// Ends producers and the probe at once, and workers when they have finished their jobs.

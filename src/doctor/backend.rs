@@ -2,100 +2,48 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use anyhow::Context;
+use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
 use super::probe::{Probe, Probed};
 use super::{Diagnosis, DoctorEnv, Evidence, Severity};
+use crate::client::JsonClient;
 use crate::config::{self, Settings};
 use crate::proxy::BackendFacts;
 use crate::run;
-use crate::upstream::{Call, Target, Upstream};
+use crate::upstream::{Target, Upstream};
 
 const PART: &str = "backend";
 /// The longest that one call may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The backend, asked as a sidecar asks it.
-pub(super) struct BackendCalls {
-    upstream: Upstream,
-    headers: HeaderMap,
-}
-
-/// Why a call was not answered with 2xx, for people.
-pub(super) type Refused = String;
-
-impl BackendCalls {
-    fn new(settings: &Settings, env: &DoctorEnv) -> Result<BackendCalls, Refused> {
-        let ca = settings.upstream.ca_file.as_deref();
-        let target = Target::new(settings.upstream.url.clone(), ca);
-        let target = target.map_err(|error| error.to_string())?;
-        let limits = run::call_bounds(settings);
-        let mut headers = HeaderMap::new();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
-        if let Some(token) = &settings.upstream.token {
-            let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))
-                .map_err(|_| "upstream.token cannot stand in a header".to_owned())?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
-        }
-        Ok(BackendCalls {
-            upstream: Upstream::new(target, env.net.clone(), limits),
-            headers,
-        })
-    }
-
-    /// Makes one call, and returns its status and body.
-    pub(super) async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Value>,
-    ) -> Result<(StatusCode, Bytes), Refused> {
-        let call = Call {
-            method,
-            target: path.into(),
-            headers: self.headers.clone(),
-            body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
-            timeout: PATIENCE,
-        };
-        let reply = self.upstream.call(call).await;
-        let reply = reply.map_err(|error| error.to_string())?;
-        Ok((reply.status, reply.body))
-    }
-
-    /// Makes one call whose answer must be 2xx, and returns its JSON, or null.
-    pub(super) async fn done(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Value>,
-    ) -> Result<Value, Refused> {
-        let what = format!("{method} {path}");
-        let (status, body) = self.ask(method, path, body).await?;
-        if !status.is_success() {
-            let said: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-            return Err(format!("{what} is answered {status}: {said}"));
-        }
-        Ok(serde_json::from_slice(&body).unwrap_or(Value::Null))
-    }
+fn client(settings: &Settings, env: &DoctorEnv) -> anyhow::Result<JsonClient> {
+    let ca = settings.upstream.ca_file.as_deref();
+    let target = Target::new(settings.upstream.url.clone(), ca)?;
+    let server = Upstream::new(target, env.net.clone(), run::call_bounds(settings));
+    let client = JsonClient::new(server, PATIENCE);
+    let Some(token) = &settings.upstream.token else {
+        return Ok(client);
+    };
+    let login = HeaderValue::try_from(format!("Bearer {}", token.expose()));
+    let mut login = login.context("upstream.token cannot stand in a header")?;
+    login.set_sensitive(true);
+    Ok(client.authorized(login))
 }
 
 pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut Diagnosis) {
-    let asked = match BackendCalls::new(settings, env) {
-        Ok(asked) => asked,
+    let backend = match client(settings, env) {
+        Ok(backend) => backend,
         Err(why) => {
-            report.add(PART, "settings", Evidence::Config, why);
+            report.add(PART, "settings", Evidence::Config, why.to_string());
             report.but(Severity::Fail, "correct upstream.token or upstream.ca_file");
             return;
         }
     };
     let known = run::backend(&settings.upstream);
-    if !manifest(&asked, &settings.upstream, &known, report).await {
+    if !manifest(&backend, &settings.upstream, &known, report).await {
         return;
     }
     if !env.probe {
@@ -106,7 +54,7 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
         report.add(PART, "stats", Evidence::Assumed, says);
         return report.unknown();
     }
-    let mut probe = Probe::new(&asked, env.seed);
+    let mut probe = Probe::new(&backend, env.seed);
     let result = probe.run().await;
     let left = probe.clean().await;
     let says = format!("queue {}", probe.queue());
@@ -114,7 +62,7 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
     match result {
         Ok(probed) => judge(&settings.upstream, &known, &probed, report),
         Err(why) => {
-            report.add(PART, "probe", Evidence::Probed, why);
+            report.add(PART, "probe", Evidence::Probed, format!("{why:#}"));
             let todo = "workers meet the same: look at the backend's log, and at upstream.token if it is a 401 or 403";
             report.but(Severity::Fail, todo);
         }
@@ -132,15 +80,17 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
 
 /// Reads the manifest. Returns whether there is any use in going on.
 async fn manifest(
-    asked: &BackendCalls,
+    backend: &JsonClient,
     upstream: &config::UpstreamSettings,
     known: &BackendFacts,
     report: &mut Diagnosis,
 ) -> bool {
     let url = &upstream.url;
-    let (status, body) = match asked.ask(Method::GET, "/ojs/manifest", None).await {
+    let asked = backend.exchange(Method::GET, "/ojs/manifest", None);
+    let (status, body) = match asked.await {
         Ok(reply) => reply,
         Err(why) => {
+            let why = why.to_string();
             // A cause that says what to do has that in brackets at its end.
             let end = why.rsplit(" (").next().unwrap_or_default();
             let todo = match why.ends_with(')') && !end.starts_with("os error") {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::backend::{BackendCalls, Refused};
+use crate::client::JsonClient;
 use crate::proxy::BackendFacts;
 
 /// The visibility that is asked for.
@@ -63,13 +64,13 @@ fn heeded(named: bool, unnamed: bool, after: Duration) -> Option<(bool, bool)> {
 
 /// A run of the probe.
 pub(super) struct Probe<'a> {
-    backend: &'a BackendCalls,
+    backend: &'a JsonClient,
     queue: String,
     jobs: Vec<String>,
 }
 
 impl<'a> Probe<'a> {
-    pub(super) fn new(backend: &'a BackendCalls, seed: u64) -> Probe<'a> {
+    pub(super) fn new(backend: &'a JsonClient, seed: u64) -> Probe<'a> {
         Probe {
             backend,
             queue: format!("{}{seed:016x}", BackendFacts::PROBED),
@@ -82,7 +83,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Runs the probe. It takes about [`VISIBILITY`] and a second, or [`PATIENCE`] where claims last longer.
-    pub(super) async fn run(&mut self) -> Result<Probed, Refused> {
+    pub(super) async fn run(&mut self) -> anyhow::Result<Probed> {
         let (first_attempt, requeue) = self.requeue().await?;
         for _ in 0..3 {
             self.enqueue(3).await?;
@@ -123,7 +124,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Gives back a job on its last attempt, and sees what that costs it.
-    async fn requeue(&mut self) -> Result<(Option<u32>, Option<Result<(), String>>), Refused> {
+    async fn requeue(&mut self) -> anyhow::Result<(Option<u32>, Option<Result<(), String>>)> {
         let id = self.enqueue(1).await?;
         let (_, first) = self.fetch("requeue").await?;
         let nack = json!({
@@ -156,12 +157,13 @@ impl<'a> Probe<'a> {
         for id in &self.jobs {
             let path = format!("/ojs/v1/jobs/{id}");
             // The job's state shows whether this worked.
-            drop(self.backend.ask(Method::DELETE, &path, None).await);
-            match self.state(id).await.as_deref() {
+            drop(self.backend.exchange(Method::DELETE, &path, None).await);
+            let state = self.state(id).await;
+            match state.as_deref() {
                 Ok("completed" | "cancelled") => {}
                 Ok("discarded") => {
                     let path = format!("/ojs/v1/dead-letter/{id}");
-                    drop(self.backend.ask(Method::DELETE, &path, None).await);
+                    drop(self.backend.exchange(Method::DELETE, &path, None).await);
                 }
                 Ok("gone") => {}
                 _ => left += 1,
@@ -174,12 +176,12 @@ impl<'a> Probe<'a> {
         format!("{}-{role}", self.queue)
     }
 
-    async fn post(&self, what: &str, body: Value) -> Result<Value, Refused> {
+    async fn post(&self, what: &str, body: Value) -> anyhow::Result<Value> {
         let path = format!("/ojs/v1/{what}");
-        self.backend.done(Method::POST, &path, Some(body)).await
+        self.backend.post(&path, &body).await
     }
 
-    async fn enqueue(&mut self, attempts: u32) -> Result<String, Refused> {
+    async fn enqueue(&mut self, attempts: u32) -> anyhow::Result<String> {
         let job = json!({
             "type": "ojs_throttle.doctor",
             "args": [],
@@ -187,13 +189,15 @@ impl<'a> Probe<'a> {
         });
         let stored = self.post("jobs", job).await?;
         let id = stored.pointer("/job/id").or_else(|| stored.get("id"));
-        let id = id.and_then(Value::as_str).ok_or("a stored job has no id")?;
+        let id = id
+            .and_then(Value::as_str)
+            .context("a stored job has no id")?;
         self.jobs.push(id.to_owned());
         Ok(id.to_owned())
     }
 
     /// Claims one job. Returns its id, and its attempt where that is shown.
-    async fn fetch(&self, role: &str) -> Result<(String, Option<u32>), Refused> {
+    async fn fetch(&self, role: &str) -> anyhow::Result<(String, Option<u32>)> {
         let fetch = json!({
             "queues": [self.queue],
             "count": 1,
@@ -211,31 +215,31 @@ impl<'a> Probe<'a> {
                 return Ok((id.to_owned(), attempt));
             }
             if Instant::now() > deadline {
-                return Err("a FETCH of a job that waits brings none".to_owned());
+                anyhow::bail!("a FETCH of a job that waits brings none");
             }
             sleep(LOOK).await;
         }
     }
 
     /// The state of a job; `gone` where the backend knows it no more.
-    async fn state(&self, id: &str) -> Result<String, Refused> {
+    async fn state(&self, id: &str) -> anyhow::Result<String> {
         let path = format!("/ojs/v1/jobs/{id}");
-        let (status, body) = self.backend.ask(Method::GET, &path, None).await?;
+        let (status, body) = self.backend.exchange(Method::GET, &path, None).await?;
         if status == StatusCode::NOT_FOUND {
             return Ok("gone".to_owned());
         }
         let job: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let state = job.pointer("/job/state").or_else(|| job.get("state"));
         let state = state.and_then(Value::as_str).map(str::to_owned);
-        state.ok_or_else(|| format!("GET of a job says no state ({status})"))
+        state.with_context(|| format!("GET of a job says no state ({status})"))
     }
 
-    async fn active(&self, id: &str) -> Result<bool, Refused> {
+    async fn active(&self, id: &str) -> anyhow::Result<bool> {
         Ok(self.state(id).await? == "active")
     }
 
     /// How long the claim lasted, if it ended within [`PATIENCE`].
-    async fn runs_out(&self, id: &str, claimed: Instant) -> Result<Option<Duration>, Refused> {
+    async fn runs_out(&self, id: &str, claimed: Instant) -> anyhow::Result<Option<Duration>> {
         while self.active(id).await? {
             if claimed.elapsed() > PATIENCE {
                 return Ok(None);
@@ -245,9 +249,9 @@ impl<'a> Probe<'a> {
         Ok(Some(claimed.elapsed()))
     }
 
-    async fn stats(&self, of: &str) -> Result<u64, Refused> {
+    async fn stats(&self, of: &str) -> anyhow::Result<u64> {
         let path = format!("/ojs/v1/queues/{}/stats", self.queue);
-        let stats = self.backend.done(Method::GET, &path, None).await?;
+        let stats = self.backend.get(&path).await?;
         let inner = stats.get("queue").filter(|queue| queue.is_object());
         let number = |of: &str| {
             let at = |value: &Value| value.get(of).and_then(Value::as_u64);
@@ -257,21 +261,18 @@ impl<'a> Probe<'a> {
                 .or_else(|| at(&stats))
                 .or_else(|| nested?.as_u64())
         };
-        number(of).ok_or_else(|| format!("the queue's stats have no {of}"))
+        number(of).with_context(|| format!("the queue's stats have no {of}"))
     }
 }
 
 /// Whether the stats were right: three jobs waited, and three were out.
-fn judge_stats(
-    waiting: &Result<u64, Refused>,
-    active: &Result<u64, Refused>,
-) -> Result<(), String> {
+fn judge_stats(waiting: &anyhow::Result<u64>, active: &anyhow::Result<u64>) -> Result<(), String> {
     match (waiting, active) {
         (Ok(3), Ok(3)) => Ok(()),
         (Ok(waiting), Ok(active)) => Err(format!(
             "the queue's stats are wrong: 3 waited and they said {waiting}, 3 were out and they said {active}"
         )),
-        (Err(why), _) | (_, Err(why)) => Err(format!("the queue's stats cannot be read: {why}")),
+        (Err(why), _) | (_, Err(why)) => Err(format!("the queue's stats cannot be read: {why:#}")),
     }
 }
 

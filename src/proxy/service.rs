@@ -99,21 +99,15 @@ impl Proxy {
             Err(bad) => return Fault::from(bad).reply(respond::request_id(&parts.headers)),
         };
         match operation {
-            Operation::Job { .. } | Operation::AdminJob { .. } => {
-                Box::pin(outside::show_job(self, parts)).await
-            }
-            Operation::AdminJobs | Operation::DeadLetters => {
-                Box::pin(self.forward(&parts, Bytes::new())).await
-            }
+            Operation::Job => Box::pin(outside::show_job(self, parts)).await,
+            Operation::Jobs => Box::pin(self.forward(&parts, Bytes::new())).await,
             Operation::QueueStats { queue } => {
                 Box::pin(outside::show_queues(self, parts, Some(&queue))).await
             }
             Operation::AdminQueue { queue } => {
                 Box::pin(queue_config::show_queue(self, parts, &queue)).await
             }
-            Operation::Queues | Operation::AdminQueues | Operation::AdminStats => {
-                Box::pin(outside::show_queues(self, parts, None)).await
-            }
+            Operation::Queues => Box::pin(outside::show_queues(self, parts, None)).await,
             Operation::RateLimits => Box::pin(limits::list(self, &parts)).await,
             Operation::Manifest => Box::pin(about::manifest(self, parts)).await,
             Operation::Health => Box::pin(about::health(self, parts)).await,

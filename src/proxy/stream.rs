@@ -6,7 +6,7 @@
 
 mod relay;
 
-use crate::store::LedgerExt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ use crate::events::{
     Channel, Delivery, EncodedEvent, Filter, Frames, NewEvent, Subscription, Value,
 };
 use crate::limit::Timestamp;
+use crate::store::LedgerExt;
 use crate::upstream::detached;
-use relay::{Begun, Relay, Relayed, is_stream, without_mirrors};
+use relay::{Begun, Relay, RelayEnd, is_stream, without_mirrors};
 
 /// How often a stream says that it is alive (real-time text, 2.4).
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -46,7 +47,7 @@ pub(super) async fn event_stream(proxy: &Proxy, parts: Box<Parts>) -> Response<B
         Err(bad) => return refuse(&parts, Fault::field(bad.field, &bad.why)),
     };
     let last = Last::of(&parts);
-    let theirs = last.as_ref().map(|last| (last.theirs.clone(), last.sure));
+    let theirs = last.as_ref().map(|last| last.theirs.clone());
     let mut relay = Relay::new(proxy.clone(), &parts, filter.clone(), theirs);
     let Some(subscription) = proxy.sidecar.events.subscribe(filter) else {
         return refuse(&parts, full());
@@ -64,11 +65,11 @@ pub(super) async fn event_stream(proxy: &Proxy, parts: Box<Parts>) -> Response<B
         sidecar: Arc::clone(&proxy.sidecar),
         subscription,
         tenant: parts.headers.get(&TENANT).map(detached),
-        relay,
+        theirs: None,
         out,
     };
     // Tracked, and over when the events are closed.
-    let _task = proxy.sidecar.tasks.spawn(stream.run(last));
+    let _task = proxy.sidecar.tasks.spawn(stream.run(last, relay, begun));
     let mut response = Response::new(Body::frames(frames));
     let headers = response.headers_mut();
     ours(&parts.headers, headers);
@@ -134,18 +135,26 @@ struct EventStream {
     subscription: Subscription,
     /// Who names one is told of its jobs only, as in lists.
     tenant: Option<HeaderValue>,
-    relay: Relay,
+    /// The backend's last id that the client has.
+    theirs: Option<String>,
     out: mpsc::Sender<Bytes>,
 }
 
 impl EventStream {
     /// Runs until the client leaves or the events are closed. `last`: what it had last.
-    async fn run(mut self, last: Option<Last>) {
+    async fn run(mut self, last: Option<Last>, relay: Relay, begun: Begun) {
         let mut goes_on = self.send(HELLO).await;
         if let Some(last) = last {
             let gap = self.gap(last.told);
+            // One that may be ours counts once the backend has taken it.
+            if last.sure || matches!(begun, Begun::Open(_)) {
+                self.theirs = Some(last.theirs);
+            }
             goes_on = goes_on && self.send(gap).await;
         }
+        let (to, mut relayed) = mpsc::channel(1);
+        let mut relaying = pin!(relay.run(begun, to));
+        let mut relays = true;
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while goes_on {
@@ -157,10 +166,20 @@ impl EventStream {
                     Delivery::Lost(lost) => self.lost(lost),
                     Delivery::Over => return self.end(),
                 },
-                relayed = self.relay.next() => match relayed {
-                    Relayed::Frame(frame) => frame,
+                Some(next) = relayed.recv() => {
+                    self.theirs = next.last_id;
+                    match next.frame {
+                        Some(frame) => frame,
+                        None => continue,
+                    }
+                }
+                end = &mut relaying, if relays => match end {
+                    RelayEnd::Over => {
+                        relays = false;
+                        continue;
+                    }
                     // Whoever is not let in there any more hears nothing here either.
-                    Relayed::Refused => return,
+                    RelayEnd::Refused => return,
                 },
                 _ = heartbeat.tick() => Bytes::from_static(b":heartbeat\n\n"),
             };
@@ -189,7 +208,7 @@ impl EventStream {
 
     fn frame(&self, told: &EncodedEvent) -> Bytes {
         self.subscription.sent();
-        match self.relay.last_id() {
+        match &self.theirs {
             Some(theirs) => told.frame_as(&format!("{}{BESIDE}{theirs}", told.id())),
             None => told.frame(),
         }

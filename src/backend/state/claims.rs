@@ -65,19 +65,17 @@ impl BackendState {
 
     /// Ends the expired claims of these queues, where claims do not end by themselves.
     fn reap(&mut self, queues: &[String], now: Instant) {
-        for number in std::mem::take(&mut self.lapsed) {
-            let Some(job) = self.jobs.get(&number) else {
-                continue;
-            };
-            // It may have been settled or extended since.
-            if job.phase != Phase::Active || job.due.is_none_or(|due| due > now) {
-                continue;
-            }
-            match queues.iter().any(|name| **name == *job.queue) {
-                true => self.lapse(number, now),
-                false => drop(self.lapsed.insert(number)),
-            }
+        if self.lax.reaps {
+            return;
         }
+        let is_over = |job: &StoredJob| {
+            job.phase == Phase::Active
+                && job.due.is_some_and(|due| due <= now)
+                && queues.iter().any(|name| **name == *job.queue)
+        };
+        let jobs = self.jobs.iter().filter(|(_, job)| is_over(job));
+        let over: Vec<u64> = jobs.map(|(number, _)| *number).collect();
+        over.into_iter().for_each(|number| self.lapse(number, now));
     }
 
     fn claim(&mut self, number: u64, fetch: &FetchRequest, now: Instant) {

@@ -1,14 +1,14 @@
 //! The backend's own events, as part of a stream of ours: asked for with the client's request, passed on
 //! frame by frame, and asked for again when they break off.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::{Proxy, REPLY_DEPTH, mirror};
 use crate::events::frames::{data, field, with_data};
@@ -29,10 +29,10 @@ const GOOD: Duration = Duration::from_secs(5);
 /// vanished without a word, and the client would not notice: it hears our own signs of life.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What the backend answered to the first attempt.
+/// What came of asking the backend.
 pub(super) enum Begun {
     /// It streams.
-    Open,
+    Open(Box<ReplyBody>),
     /// It has no such stream.
     Absent,
     /// It will be asked again.
@@ -41,12 +41,29 @@ pub(super) enum Begun {
     Refused(Response<ReplyBody>),
 }
 
-/// What comes from the backend.
-pub(super) enum Relayed {
-    /// A frame, fit to be shown.
-    Frame(Bytes),
+/// Why nothing more comes from the backend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RelayEnd {
+    /// There is nothing more to be had.
+    Over,
     /// The client is not let in any more.
     Refused,
+}
+
+/// What comes from the backend.
+pub(super) struct Relayed {
+    /// A frame, fit to be shown; `None`: one that the client does not want, or the stream has begun.
+    pub(super) frame: Option<Bytes>,
+    /// The backend's last id so far.
+    pub(super) last_id: Option<String>,
+}
+
+/// How a stream of the backend's ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StreamEnd {
+    InOrder,
+    Broken,
+    Silent,
 }
 
 /// Where a backend may have its events.
@@ -60,49 +77,25 @@ struct BackendStream {
 pub(super) struct Relay {
     proxy: Proxy,
     headers: HeaderMap,
-    /// Those that the backend is not known to lack; the first is used.
+    /// Those that the backend is not known to lack; the last is asked first.
     sources: Vec<BackendStream>,
     filter: Filter,
     /// The backend's last id that the client has, or had when it came.
     last_id: Option<String>,
-    /// That is sure to be one of the backend's.
-    sure: bool,
     /// Whether the backend has streamed.
     streamed: bool,
+    /// The time before the next attempt.
     wait: Duration,
-    state: RelayState,
-}
-
-enum RelayState {
-    /// There is nothing to be had.
-    Off,
-    Waiting(Instant),
-    Opening(Pin<Box<dyn Future<Output = Opened> + Send>>),
-    Open {
-        body: Box<ReplyBody>,
-        frames: Frames,
-        since: Instant,
-        /// When anything came last.
-        heard: Instant,
-    },
-}
-
-/// How one attempt came out.
-enum Opened {
-    Stream(Box<ReplyBody>),
-    Absent,
-    Lost,
-    Refused(Response<ReplyBody>),
 }
 
 impl Relay {
-    /// The backend's side of the stream that a request asks for. Nothing is sent yet. `last`: the backend's
-    /// last id that the client has, and whether it is sure to be one of the backend's.
+    /// The backend's side of the stream that a request asks for. Nothing is sent yet. `last_id`: the backend's
+    /// last id that the client has.
     pub(super) fn new(
         proxy: Proxy,
         parts: &Parts,
         filter: Filter,
-        last: Option<(String, bool)>,
+        last_id: Option<String>,
     ) -> Relay {
         let mut headers = parts.headers.clone();
         // What is read must not come packed.
@@ -120,113 +113,77 @@ impl Relay {
         );
         let query = parts.uri.query().map(|query| format!("?{query}"));
         let query = query.unwrap_or_default();
-        let mut sources = vec![BackendStream {
-            target: proxy.target(&parts.uri),
-            ends: false,
-        }];
         // Where real backends have theirs today.
-        match &filter.channel {
-            Channel::Job(id) => sources.push(BackendStream {
+        let other = match &filter.channel {
+            Channel::Job(id) => Some(BackendStream {
                 target: format!("/ojs/v1/jobs/{}/events{query}", ojs::encoded(id)).into(),
                 ends: true,
             }),
-            Channel::Queue(name) => sources.push(BackendStream {
+            Channel::Queue(name) => Some(BackendStream {
                 target: format!("/ojs/v1/queues/{}/events{query}", ojs::encoded(name)).into(),
                 ends: false,
             }),
-            Channel::All | Channel::Other(_) => {}
-        }
-        // The first is asked for first.
-        sources.reverse();
-        let (last_id, sure) = last.map_or((None, false), |(id, sure)| (Some(id), sure));
+            Channel::All | Channel::Other(_) => None,
+        };
+        let same = BackendStream {
+            target: proxy.target(&parts.uri),
+            ends: false,
+        };
         Relay {
             proxy,
             headers,
-            sources,
+            sources: other.into_iter().chain([same]).collect(),
             filter,
             last_id,
-            sure,
             streamed: false,
             wait: SOON,
-            state: RelayState::Off,
         }
     }
 
-    /// Makes the first attempt, at each source in turn.
+    /// Asks each source in turn until one is there.
     pub(super) async fn begin(&mut self) -> Begun {
-        self.open();
-        while let RelayState::Opening(attempt) = &mut self.state {
-            let opened = attempt.await;
-            if let Some(refused) = self.opened(opened) {
-                return Begun::Refused(refused);
+        while let Some(source) = self.sources.last() {
+            match self.ask(source).await {
+                // One that has streamed is being changed, not missing.
+                Begun::Absent if self.streamed => return Begun::Later,
+                Begun::Absent => drop(self.sources.pop()),
+                begun => return begun,
             }
         }
-        match self.state {
-            RelayState::Open { .. } => Begun::Open,
-            RelayState::Waiting(_) | RelayState::Opening(_) => Begun::Later,
-            RelayState::Off => Begun::Absent,
-        }
+        Begun::Absent
     }
 
-    /// The next frame, whenever it comes. Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> Relayed {
+    /// Passes on what comes from the backend after it `begun` so, and asks it again when its stream breaks off.
+    pub(super) async fn run(mut self, mut begun: Begun, to: mpsc::Sender<Relayed>) -> RelayEnd {
         loop {
-            match &mut self.state {
-                RelayState::Off => std::future::pending().await,
-                RelayState::Waiting(until) => {
-                    sleep_until(*until).await;
-                    self.open();
-                }
-                RelayState::Opening(attempt) => {
-                    let opened = attempt.await;
-                    if self.opened(opened).is_some() {
-                        return Relayed::Refused;
+            match begun {
+                Begun::Absent => return RelayEnd::Over,
+                Begun::Refused(_) => return RelayEnd::Refused,
+                Begun::Later => self.pause().await,
+                Begun::Open(body) => {
+                    let since = Instant::now();
+                    self.streamed = true;
+                    self.tell(None, &to).await;
+                    let end = self.pass(body, &to).await;
+                    let is_whole = self.sources.last().is_some_and(|source| source.ends);
+                    if is_whole && end == StreamEnd::InOrder {
+                        return RelayEnd::Over;
                     }
-                }
-                RelayState::Open {
-                    body,
-                    frames,
-                    heard,
-                    ..
-                } => match frames.next() {
-                    Ok(Some(frame)) => {
-                        if let Some(frame) = self.shown(frame) {
-                            return Relayed::Frame(frame);
+                    // After silence at once: what is told meanwhile may be lost.
+                    if end != StreamEnd::Silent {
+                        if since.elapsed() >= GOOD {
+                            self.wait = SOON;
                         }
+                        self.pause().await;
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, "an event of the backend's is left out of its stream");
-                    }
-                    Ok(None) => match timeout_at(*heard + SILENCE, body.frame()).await {
-                        Ok(Some(Ok(part))) => {
-                            *heard = Instant::now();
-                            if let Some(bytes) = part.data_ref() {
-                                frames.push(bytes);
-                            }
-                        }
-                        Ok(Some(Err(_))) => self.broke(),
-                        Ok(None) => self.ended(),
-                        // At once: what is told meanwhile may be lost.
-                        Err(_) => self.open(),
-                    },
-                },
+                }
             }
+            begun = self.begin().await;
         }
     }
 
-    /// The backend's last id that the client has. One that may be ours counts once the backend has taken it.
-    pub(super) fn last_id(&self) -> Option<&str> {
-        self.last_id
-            .as_deref()
-            .filter(|_| self.sure || self.streamed)
-    }
-
-    /// Begins an attempt at the first source.
-    fn open(&mut self) {
-        let Some(source) = self.sources.last() else {
-            self.state = RelayState::Off;
-            return;
-        };
+    /// Makes one attempt at a source.
+    async fn ask(&self, source: &BackendStream) -> Begun {
         let mut request = Request::new(Bytes::new().into());
         *request.method_mut() = Method::GET;
         *request.headers_mut() = self.headers.clone();
@@ -236,68 +193,55 @@ impl Relay {
             _ => request.headers_mut().remove("last-event-id"),
         };
         let Ok(target) = source.target.clone().into_uri() else {
-            self.state = RelayState::Off;
-            return;
+            return Begun::Absent;
         };
         *request.uri_mut() = target;
-        let upstream = self.proxy.upstream.clone();
-        self.state = RelayState::Opening(Box::pin(async move {
-            match timeout(PATIENCE, upstream.send(Box::new(request))).await {
-                Ok(Ok(reply)) => judged(reply),
-                Ok(Err(_)) | Err(_) => Opened::Lost,
-            }
-        }));
-    }
-
-    /// Goes on after an attempt; returns the backend's answer if it refuses the client.
-    fn opened(&mut self, opened: Opened) -> Option<Response<ReplyBody>> {
-        match opened {
-            Opened::Stream(body) => {
-                self.streamed = true;
-                let now = Instant::now();
-                self.state = RelayState::Open {
-                    body,
-                    frames: Frames::default(),
-                    since: now,
-                    heard: now,
-                };
-            }
-            // One that has streamed is being changed, not missing.
-            Opened::Lost => self.later(),
-            Opened::Absent if self.streamed => self.later(),
-            Opened::Absent => {
-                self.sources.pop();
-                self.open();
-            }
-            Opened::Refused(reply) => {
-                self.state = RelayState::Off;
-                return Some(reply);
-            }
-        }
-        None
-    }
-
-    /// The stream ended in order.
-    fn ended(&mut self) {
-        match self.sources.last() {
-            Some(source) if source.ends => self.state = RelayState::Off,
-            _ => self.broke(),
+        match timeout(PATIENCE, self.proxy.upstream.send(Box::new(request))).await {
+            Ok(Ok(reply)) => judged(reply),
+            Ok(Err(_)) | Err(_) => Begun::Later,
         }
     }
 
-    fn broke(&mut self) {
-        if let RelayState::Open { since, .. } = &self.state
-            && since.elapsed() >= GOOD
-        {
-            self.wait = SOON;
+    /// Passes on what a stream brings until it ends.
+    async fn pass(&mut self, mut body: Box<ReplyBody>, to: &mpsc::Sender<Relayed>) -> StreamEnd {
+        let mut frames = Frames::default();
+        loop {
+            match frames.next() {
+                Ok(Some(frame)) => {
+                    let shown = self.shown(frame);
+                    self.tell(shown, to).await;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an event of the backend's is left out of its stream");
+                    continue;
+                }
+                Ok(None) => {}
+            }
+            match timeout(SILENCE, body.frame()).await {
+                Ok(Some(Ok(part))) => {
+                    if let Some(bytes) = part.data_ref() {
+                        frames.push(bytes);
+                    }
+                }
+                Ok(Some(Err(_))) => return StreamEnd::Broken,
+                Ok(None) => return StreamEnd::InOrder,
+                Err(_) => return StreamEnd::Silent,
+            }
         }
-        self.later();
     }
 
-    fn later(&mut self) {
+    async fn tell(&self, frame: Option<Bytes>, to: &mpsc::Sender<Relayed>) {
+        let last_id = self.last_id.clone();
+        // Who does not listen any more drops this too.
+        let _heard = to.send(Relayed { frame, last_id }).await;
+    }
+
+    /// Waits before the next attempt.
+    async fn pause(&mut self) {
         // Streams that ended together do not all come back together.
         let jitter = self.wait.mul_f64(rand::random_range(0.0..0.25));
-        self.state = RelayState::Waiting(Instant::now() + self.wait + jitter);
+        sleep(self.wait + jitter).await;
         self.wait = (self.wait * 2).min(LATE);
     }
 
@@ -312,12 +256,8 @@ impl Relay {
         let names = field(&frame, "event").filter_map(|name| std::str::from_utf8(name).ok());
         let json = Json::parse(&data, REPLY_DEPTH).ok();
         let inside = json.map_or([None; 2], |json| json.pick_exact(["type", "event"]));
-        let inside: Vec<_> = inside
-            .into_iter()
-            .flatten()
-            .filter_map(|name| name.text())
-            .collect();
-        let names = names.chain(inside.iter().map(|name| &**name));
+        let inside = inside.map(|name| name.and_then(|name| name.text()));
+        let names = names.chain(inside.iter().flatten().map(|name| &**name));
         if !self.filter.wants_type(names) {
             return None;
         }
@@ -343,14 +283,14 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 /// What a reply to an attempt means.
-fn judged(reply: Response<ReplyBody>) -> Opened {
+fn judged(reply: Response<ReplyBody>) -> Begun {
     match reply.status() {
-        StatusCode::OK if is_stream(reply.headers()) => Opened::Stream(Box::new(reply.into_body())),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Opened::Refused(reply),
-        StatusCode::NOT_IMPLEMENTED => Opened::Absent,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Opened::Lost,
-        status if status.is_server_error() => Opened::Lost,
+        StatusCode::OK if is_stream(reply.headers()) => Begun::Open(Box::new(reply.into_body())),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Begun::Refused(reply),
+        StatusCode::NOT_IMPLEMENTED => Begun::Absent,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Begun::Later,
+        status if status.is_server_error() => Begun::Later,
         // The same request would be answered in the same way again.
-        _ => Opened::Absent,
+        _ => Begun::Absent,
     }
 }
