@@ -8,9 +8,8 @@ use crate::harness::{Ctx, Judge, Way, Worker};
 /// One holds jobs that it claimed while it was cut off, and the store that is back cannot keep them: they are left to the
 /// ends of their claims.
 pub async fn not_kept(ctx: Ctx) -> Judge {
-    let limits = ONE;
     let world = ctx.world().lax(Lax::spec()).shared();
-    let (w, _other) = world.limits(limits).pair().await;
+    let (w, _other) = world.limits(ONE).pair().await;
     let one = w.hands("one");
     w.enqueue(job()).await;
     let out = one.get("mail", 1).await;

@@ -215,8 +215,7 @@ pub async fn nack_answer_lost_then_fails_alike(ctx: Ctx) -> Judge {
 /// The answer to a nack is lost on its way to us, and before we can look the job is out again: what ends is
 /// the claim that was nacked, not the new one, which keeps its slot.
 pub async fn nack_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
-    let limits = ONE;
-    let w = ctx.limits(&limits).start().await;
+    let w = ctx.limits(ONE).start().await;
     let retry = json!({ "max_attempts": 9, "initial_interval": "PT0S" });
     w.enqueue(job().option("retry", retry)).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
@@ -450,7 +449,7 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
     // By now all of it has come: real jobs that were held may have gone before the last.
     let counted = w.metric(NONSENSE).await - before;
     let mut judge = w.judge().await;
-    judge.equal("statuses were", &statuses[..3], &[500, 429, 404]);
+    judge.equal("statuses were", &statuses[..3], [500, 429, 404]);
     judge.that(
         (502..=504).contains(&statuses[3]),
         format!("a cut FETCH got {}", statuses[3]),

@@ -512,9 +512,8 @@ pub async fn goes_out_with_its_whole_visibility(ctx: Ctx) -> Judge {
 
 /// Large jobs: the hold keeps within its bytes, and all run.
 pub async fn within_its_bytes(ctx: Ctx) -> Judge {
-    let limits = TWO;
     let w = ctx
-        .limits(limits)
+        .limits(TWO)
         .settings("[hold]\nmax = 1000\nmax_bytes = '1MiB'")
         .start()
         .await;

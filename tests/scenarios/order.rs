@@ -53,8 +53,7 @@ pub async fn priorities(ctx: Ctx) -> Judge {
 
 /// Jobs of one priority are held, and one of a higher priority is enqueued: it is the next to go out.
 pub async fn higher_than_what_is_held(ctx: Ctx) -> Judge {
-    let limits = ONE;
-    let w = ctx.limits(limits).start().await;
+    let w = ctx.limits(ONE).start().await;
     let one = |priority: i64| {
         let job = Job::new("a.b").queue("mail").meta("tenant", json!("a"));
         job.priority(priority).label("k:a")

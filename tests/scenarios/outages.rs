@@ -146,8 +146,7 @@ pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
 /// The store is slow, now less, now more, so that what it says is often older than what happened since: a
 /// slot that has ended is filled all the same.
 pub async fn slow(ctx: Ctx) -> Judge {
-    let limits = ONE;
-    let world = ctx.world().shared().limits(&limits);
+    let world = ctx.world().shared().limits(ONE);
     let w = world.start().await;
     let other = w.sibling().await;
     for (nth, way) in [None, other.way.as_ref()].into_iter().enumerate() {
@@ -185,8 +184,7 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
 
 /// What is done in the store is not heard of now and then: each slot that ends is filled all the same.
 pub async fn done_unheard(ctx: Ctx) -> Judge {
-    let limits = ONE;
-    let world = ctx.world().shared().limits(&limits);
+    let world = ctx.world().shared().limits(ONE);
     let w = world.start().await;
     w.pass(1_000).await;
     w.first_way(|way| way.unheard(ctx.seed));
@@ -349,8 +347,7 @@ pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
 /// A job is settled through another sidecar, which cannot tell the store of it just then: its slot goes to the next
 /// one when the store is back, long before its visibility is over.
 pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
-    let limits = ONE;
-    let world = ctx.world().shared().limits(&limits);
+    let world = ctx.world().shared().limits(ONE);
     let (w, other) = world.pair().await;
     w.enqueue_all(2, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands_of("two", &other));
