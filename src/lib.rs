@@ -110,7 +110,7 @@
 //! server   -> net proxy::body proxy::load proxy::respond tick upstream
 //! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream
 //! config   -> duration limit policy pressure store upstream
-//! pressure -> duration json limit policy
+//! pressure -> duration json limit policy upstream
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit

@@ -31,7 +31,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -40,6 +39,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use crate::limit::Timestamp;
+use crate::upstream::UpstreamError;
 
 pub use bounds::{Bounds, FileBounds, Given, OverflowStrategy, PerKey, PushRate};
 pub use drops::{DropTurn, Dropped};
@@ -60,16 +60,12 @@ use queue::{BoundedQueue, QueueAnswer};
 use sums::Sums;
 
 /// Why the backend could not be asked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Away {
-    /// Nobody listens there.
-    Unreachable(String),
-    /// It listens, and did not answer to the end, or not as a backend does.
-    Silent(String),
+    /// It did not answer.
+    Unanswered(UpstreamError),
     /// It answers with this status, and not with numbers.
     Failing(u16),
-    /// It did not answer in this time.
-    Late(Duration),
 }
 
 /// What is known of queues, by name.

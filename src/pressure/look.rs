@@ -9,7 +9,7 @@ use super::queue::BoundedQueue;
 use super::{Away, BoundedQueues, Counts, LookFound, LookKind, Looking, Now, Pressure};
 
 /// The result of a look.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum StatsTold {
     /// The backend's numbers.
     Counts(Counts),

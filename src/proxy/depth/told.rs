@@ -13,7 +13,7 @@ use crate::pressure::{Away, Bounds, Counts, StatsTold};
 use crate::proxy::calls;
 use crate::proxy::load::Seldom;
 use crate::proxy::{Proxy, REPLY_DEPTH, mirror};
-use crate::upstream::{Reply, UpstreamError};
+use crate::upstream::Reply;
 
 /// How long the backend may take to say how deep a queue is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -164,12 +164,7 @@ async fn asked(proxy: &Proxy, target: String, scope: u64) -> Result<Reply, Away>
         let refused = &proxy.sidecar.admit.stats.refused;
         refused.store(reply.status.as_u16(), Ordering::Relaxed);
     }
-    reply.map_err(|error| match error {
-        UpstreamError::Unreachable(why) => Away::Unreachable(why),
-        UpstreamError::Lost(why) => Away::Silent(why),
-        UpstreamError::TooLarge(_) => Away::Silent(error.to_string()),
-        UpstreamError::Timeout(time) => Away::Late(time),
-    })
+    reply.map_err(Away::Unanswered)
 }
 
 /// Whether a job is available in this queue.

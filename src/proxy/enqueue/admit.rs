@@ -345,20 +345,19 @@ fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
 
 /// An enqueue that was not sent on, because the backend did not say how deep its queue is.
 fn unasked(away: Away) -> Fault {
-    let error = match away {
-        Away::Unreachable(why) => UpstreamError::Unreachable(why),
-        Away::Silent(why) => UpstreamError::Lost(why),
-        Away::Late(time) => UpstreamError::Timeout(time),
+    match away {
+        Away::Unanswered(error) => {
+            let mut fault = Fault::backend(&error);
+            fault.message = format!("nothing was stored: {error}, and the queue has a bound");
+            fault
+        }
         Away::Failing(status) => {
             let message = format!(
                 "nothing was stored: the backend answers {status} when it is asked how many jobs wait, and the \
                  queue has a bound"
             );
-            return Fault::new(StatusCode::BAD_GATEWAY, "backend_stats_failed", message)
-                .later(Duration::from_secs(1));
+            Fault::new(StatusCode::BAD_GATEWAY, "backend_stats_failed", message)
+                .later(Duration::from_secs(1))
         }
-    };
-    let mut fault = Fault::backend(&error);
-    fault.message = format!("nothing was stored: {error}, and the queue has a bound");
-    fault
+    }
 }
