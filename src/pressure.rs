@@ -55,7 +55,7 @@ pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want}
 use bounds::{BoundsTable, UNBOUNDED};
 use hidden::{LaterState, TellsState};
 use known::KeyCounts;
-use line::{Ahead, BlockedLine};
+use line::{BlockedLine, WantedAhead};
 use queue::{BoundedQueue, QueueAnswer};
 use sums::Sums;
 
@@ -304,7 +304,7 @@ impl Pressure {
         state: &mut PressureState,
         wants: &mut Vec<Want>,
         now: Now,
-        ahead: &Ahead,
+        ahead: &WantedAhead,
         look: Option<LookKind>,
     ) -> Admission {
         let queues = &mut state.queues;
@@ -469,7 +469,7 @@ impl Pressure {
             return;
         }
         // Queues that have no room even for one who stays, and what all of those want.
-        let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), Ahead::default());
+        let (mut shut, mut ahead) = (HashSet::<Arc<str>>::new(), WantedAhead::default());
         let mut line = std::mem::take(&mut state.line);
         line.retain(|waiter| {
             let names = || waiter.wants.iter().map(|want| Arc::clone(&want.queue));

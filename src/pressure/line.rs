@@ -60,7 +60,7 @@ impl BlockedEnqueue {
 
 /// The places that those in line want: who comes later must fit beside them.
 #[derive(Default, Debug)]
-pub(super) struct Ahead {
+pub(super) struct WantedAhead {
     queues: HashMap<Arc<str>, Before>,
     /// How many jobs of each tenant, over all queues.
     tenants: HashMap<Arc<str>, u64>,
@@ -89,7 +89,7 @@ impl Before {
     }
 }
 
-impl Ahead {
+impl WantedAhead {
     /// One more waits.
     pub(super) fn add(&mut self, wants: &[Want]) {
         for want in wants {
@@ -153,8 +153,8 @@ impl BlockedLine {
     }
 
     /// What all of them want.
-    pub(super) fn ahead(&self) -> Ahead {
-        let mut ahead = Ahead::default();
+    pub(super) fn ahead(&self) -> WantedAhead {
+        let mut ahead = WantedAhead::default();
         (self.waiters.iter()).for_each(|waiter| ahead.add(&waiter.wants));
         ahead
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::bounds::BoundsTable;
-use super::line::Ahead;
+use super::line::WantedAhead;
 use super::sums::Sums;
 use super::want::Want;
 use crate::policy::Pattern;
@@ -59,7 +59,7 @@ pub(super) fn full(
     table: &BoundsTable,
     sums: &Sums,
     wants: &[Want],
-    ahead: &Ahead,
+    ahead: &WantedAhead,
 ) -> Option<FullTenant> {
     let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
     for tenant in wants.iter().flat_map(|want| &want.tenants) {
