@@ -40,7 +40,7 @@ pub use places::{Amount, Lookahead};
 pub use view::{Prospect, Tally};
 
 use queue::regrouped;
-use state::{Glance, State, Whereabouts};
+use state::{Glance, HoldState, Whereabouts};
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -70,7 +70,7 @@ impl From<&Lane> for Lane {
 /// The hold of one sidecar.
 #[derive(Debug)]
 pub struct Hold {
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
     glance: Arc<Glance>,
     hurry: Notify,
 }
@@ -129,7 +129,7 @@ pub struct Relimited {
 
 impl Default for Hold {
     fn default() -> Hold {
-        let state = State::default();
+        let state = HoldState::default();
         Hold {
             glance: Arc::clone(&state.glance),
             state: Mutex::new(state),
@@ -139,7 +139,7 @@ impl Default for Hold {
 }
 
 impl Hold {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HoldState> {
         self.state.lock()
     }
 
@@ -156,7 +156,7 @@ impl Hold {
     /// Notes that a worker asked for jobs of the lane.
     pub fn fetched(&self, lane: &Lane, gate: &Gate, now: Instant) {
         let mut state = self.state();
-        let State { queues, idle, .. } = &mut *state;
+        let HoldState { queues, idle, .. } = &mut *state;
         let queue = queues.open(lane, now);
         queue.fetched_at = now;
         if std::mem::take(&mut queue.idle) {
@@ -277,7 +277,7 @@ impl Hold {
     /// The backend said at `since` that the job is ours for `visibility` from then. What it has said later counts.
     pub fn proved(&self, job: &str, since: Instant, visibility: Duration) {
         let mut state = self.state();
-        let State { queues, jobs, .. } = &mut *state;
+        let HoldState { queues, jobs, .. } = &mut *state;
         let Some(known) = jobs.get_mut(job) else {
             return;
         };
@@ -410,11 +410,11 @@ impl Hold {
         for queue in state.queues.values() {
             queue.line.wake_all();
         }
-        *state = State {
+        *state = HoldState {
             waiters: state.waiters,
             edition: state.edition,
             glance: Arc::clone(&state.glance),
-            ..State::default()
+            ..HoldState::default()
         };
         self.glance.known.store(0, Ordering::Release);
         self.glance.offers.store(0, Ordering::Release);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 use super::Held;
-use super::state::{State, Whereabouts};
+use super::state::{HoldState, Whereabouts};
 use crate::store::Claimed;
 
 /// A job that is offered to siblings.
@@ -29,7 +29,7 @@ impl Offer {
     }
 }
 
-impl State {
+impl HoldState {
     pub(super) fn offers(&self) -> impl Iterator<Item = &Offer> {
         let known = self.jobs.values();
         known.filter_map(|known| match &known.whereabouts {

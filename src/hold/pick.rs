@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::offer::Offer;
 use super::places::Amount;
 use super::queue::{Group, Queue};
-use super::state::{Doom, State, Whereabouts};
+use super::state::{Doom, HoldState, Whereabouts};
 use super::{Held, Hold, Lane};
 use crate::limit::Timestamp;
 use crate::store::{Claimed, Gen};
@@ -156,7 +156,7 @@ impl Drop for Doomed {
 }
 
 impl Hold {
-    fn picks(self: &Arc<Hold>, state: &mut State, jobs: Vec<Held>) -> Vec<Pick> {
+    fn picks(self: &Arc<Hold>, state: &mut HoldState, jobs: Vec<Held>) -> Vec<Pick> {
         state.take_in_hand(&jobs);
         let picks = jobs.into_iter().map(|held| Pick {
             hold: Arc::clone(self),
@@ -255,7 +255,7 @@ impl Hold {
         self.doom_in(&mut self.state(), job)
     }
 
-    fn doom_in(self: &Arc<Hold>, state: &mut State, job: &str) -> Option<Doomed> {
+    fn doom_in(self: &Arc<Hold>, state: &mut HoldState, job: &str) -> Option<Doomed> {
         let (known, held) = state.take_out(job)?;
         known.doom = Some(Doom::Ending);
         known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::state::State;
+use super::state::HoldState;
 use super::{Held, Lane};
 
 /// A lane may hold so many times what is free.
@@ -70,7 +70,7 @@ impl Amount {
     }
 }
 
-impl State {
+impl HoldState {
     /// How many jobs more of the lane may be claimed where the hold has `most` places. Claims under way count as held.
     pub(super) fn lookahead(&mut self, lane: &Lane, most: Amount) -> Lookahead {
         let queue = self.queues.get(lane);

@@ -77,7 +77,7 @@ pub(super) struct Glance {
 }
 
 #[derive(Default, Debug)]
-pub(super) struct State {
+pub(super) struct HoldState {
     pub(super) queues: Lanes,
     pub(super) jobs: HashMap<Arc<str>, Known>,
     pub(super) glance: Arc<Glance>,
@@ -98,7 +98,7 @@ pub(super) struct State {
     pub(super) unnamed: usize,
 }
 
-impl State {
+impl HoldState {
     fn wakes(&self) -> Wakes {
         Wakes(self.glance.wakes.load(Ordering::Relaxed))
     }
@@ -202,7 +202,7 @@ impl State {
 
     /// A waiting job, out of its group: the caller says where it is from now on.
     pub(super) fn take_out(&mut self, job: &str) -> Option<(&mut Known, Held)> {
-        let State { queues, jobs, .. } = self;
+        let HoldState { queues, jobs, .. } = self;
         let known = jobs.get_mut(job)?;
         let held = queues.get_mut(&known.lane)?.remove(known.priority, job)?;
         Some((known, held))

@@ -12,6 +12,7 @@ mod gather;
 mod grant;
 mod handout;
 mod wait;
+mod whole;
 
 use crate::store::LedgerExt;
 use std::sync::Arc;
@@ -26,7 +27,6 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::control::overrides;
-use super::job::{self, ClaimOrigin};
 use super::live::Live;
 use super::load::Seldom;
 use super::outlive::to_the_end;
@@ -34,12 +34,11 @@ use super::paused::Paused;
 use super::respond::{self, Fault};
 use super::sweep::adopt;
 use super::waiting::{self, Backlogs};
-use super::{Proxy, Sidecar, depth, mirror, refuse, siblings};
+use super::{Proxy, Sidecar, refuse, siblings};
 use crate::boxed::boxed;
 use crate::hold::{Lane, Standing};
 use crate::limit::Timestamp;
-use crate::policy::{Accept, Gate, PolicySet};
-use crate::pressure::Mark;
+use crate::policy::{Gate, PolicySet};
 use crate::store::Gen;
 use crate::tick;
 use crate::upstream::{Path, Reply, UpstreamError};
@@ -47,6 +46,7 @@ use asked::{Asked, once};
 pub(super) use claim::name_claims;
 use claim::{Cap, ClaimTask, Missing, Wanted};
 use handout::{HandOut, Hint};
+use whole::Whole;
 
 /// What only FETCH needs to know, over all requests.
 #[derive(Debug)]
@@ -117,13 +117,6 @@ enum Outcome {
     Ours(HandOut, Hint),
     /// The backend did not answer.
     Lost(UpstreamError),
-}
-
-/// What a FETCH that was passed whole came to.
-enum Whole {
-    Answer(Response<Body>),
-    /// So many jobs came that are limited; they are in the hold now. They are of these queues.
-    Held(usize, Vec<Arc<str>>),
 }
 
 /// Queues that are asked together: one that limits can touch, or a run of others.
@@ -226,95 +219,6 @@ impl Proxy {
     /// No jobs.
     fn nothing(&self, parts: &Parts) -> Response<Body> {
         HandOut::new(self.clone()).respond(parts, Hint::default())
-    }
-
-    /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
-    /// limits of their own came back, or `all` that comes is to be looked at.
-    async fn pass_whole(
-        &self,
-        parts: &Parts,
-        wanted: &mut Wanted,
-        all: bool,
-        live: &Live,
-    ) -> Whole {
-        let sidecar = &self.sidecar;
-        let sent = tick::now();
-        let mark = sidecar.admit.pressure.mark();
-        let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
-            Ok(reply) => reply,
-            Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error))),
-        };
-        // Policies that came while the backend was asked may touch what it gave.
-        let all = all || sidecar.live().edition != live.edition;
-        let brings = mirror::may_bring(&reply.body);
-        let limits =
-            brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
-        if !all && !limits {
-            if let Some(asked) = &wanted.asked {
-                depth::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
-            }
-            // What brings no limits has no mirror either.
-            let answer = if brings {
-                respond::theirs(reply)
-            } else {
-                respond::reply(reply)
-            };
-            return Whole::Answer(answer);
-        }
-        (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
-        if wanted.asked.is_none() {
-            wanted.asked = Asked::read(&wanted.body);
-            wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
-        }
-        let (proxy, of) = (self.clone(), wanted.clone());
-        let work = boxed(|| async move {
-            let came = proxy.take_in(&of, &reply, sent, mark).await;
-            (came, reply)
-        });
-        // A worker that hangs up now has claimed them all the same.
-        match to_the_end(&sidecar.tasks.left, work).await {
-            (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
-            (None, reply) => Whole::Answer(respond::theirs(reply)),
-        }
-    }
-
-    /// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
-    /// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
-    /// many came and of which queues; `None`: none that can be read.
-    async fn take_in(
-        &self,
-        wanted: &Wanted,
-        reply: &Reply,
-        sent: Instant,
-        mark: Mark,
-    ) -> Option<(usize, Vec<Arc<str>>)> {
-        let sidecar = &self.sidecar;
-        let asked = wanted.asked.as_ref();
-        let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
-        let claim_id = worker_id.unwrap_or_else(|| sidecar.fetching.worker_id.clone());
-        let lane = |queue: &Arc<str>| Lane {
-            scope: wanted.scope,
-            queue: queue.clone(),
-        };
-        let lanes: Vec<Lane> = wanted.queues().iter().map(lane).collect();
-        let origin = ClaimOrigin {
-            asked: wanted.count,
-            scope: wanted.scope,
-            tenant: job::tenant(&wanted.headers),
-            lanes: &lanes,
-            claim_id: &claim_id,
-            visibility: wanted.visibility(),
-            sent,
-            mark,
-        };
-        let came = sidecar.read_reply(reply, &origin, tick::now());
-        let (shown, jobs) = came.filter(|(shown, _)| *shown > 0)?;
-        sidecar.accept(wanted);
-        let mut queues: Vec<Arc<str>> =
-            jobs.iter().map(|held| held.claimed.queue.clone()).collect();
-        queues.dedup();
-        claim::hold(self, jobs, &origin);
-        Some((shown, queues))
     }
 }
 
@@ -430,6 +334,44 @@ impl Fetch {
         }
         self.missing.clear();
         Ok(out)
+    }
+
+    /// Picks what may start, and has the store decide for all of it at once. `None`: there is nothing, and no more can
+    /// be claimed. Once begun it comes to its end although the worker hangs up.
+    async fn grant(&mut self, want: usize) -> Option<HandOut> {
+        let sidecar = &self.proxy.sidecar;
+        // A few more than are wanted, in case some are refused; if that was too few, twice as many next time.
+        let most = self.picks.max(want.saturating_add(want.div_ceil(4)));
+        let now = sidecar.store.now();
+        let mut picked = Vec::new();
+        for lane in self.sections.iter().flat_map(|section| &section.lanes) {
+            if !sidecar.fetching.paused.has(&lane.queue) {
+                let left = most.saturating_sub(picked.len());
+                picked.append(&mut sidecar.hold.pick(lane, want, left, now));
+            }
+        }
+        if picked.len() < want {
+            claim::name_claims(sidecar);
+        }
+        if picked.is_empty() {
+            let may_come = self.sections.iter().any(|section| !section.spent);
+            return may_come.then(|| HandOut::new(self.proxy.clone()));
+        }
+        self.picks = most.saturating_mul(2);
+        let asked = self.wanted.asked.as_ref();
+        let worker = asked.and_then(|asked| asked.worker_id(&self.wanted.body));
+        for pick in &mut picked {
+            pick.claimed.worker.clone_from(&worker);
+        }
+        let (scope, visibility) = (self.wanted.scope, self.wanted.visibility());
+        let granted = boxed(|| self.proxy.clone().granted(scope, picked, want, visibility));
+        let out = to_the_end(&sidecar.tasks.left, granted).await;
+        // Slots of earlier claims may be what is missing. Where nothing is, most jobs of a claim are asked for before
+        // anybody has to name them.
+        if out.len() < want {
+            claim::name_claims(sidecar);
+        }
+        Some(out)
     }
 
     /// Other policies than when it came: its queues may be limited in other ways.

@@ -1,0 +1,120 @@
+//! A FETCH that no limit can touch by its queues: it goes to the backend as it came, and its reply is looked through.
+
+use std::sync::Arc;
+
+use http::Response;
+use http::request::Parts;
+use tokio::time::Instant;
+
+use super::asked::Asked;
+use super::claim::{self, Wanted};
+use crate::boxed::boxed;
+use crate::hold::Lane;
+use crate::policy::Accept;
+use crate::pressure::Mark;
+use crate::proxy::body::Body;
+use crate::proxy::job::{self, ClaimOrigin};
+use crate::proxy::live::Live;
+use crate::proxy::outlive::to_the_end;
+use crate::proxy::respond::{self, Fault};
+use crate::proxy::{Proxy, depth, mirror, refuse};
+use crate::tick;
+use crate::upstream::Reply;
+
+/// What a FETCH that was passed whole came to.
+pub(super) enum Whole {
+    Answer(Response<Body>),
+    /// So many jobs came that are limited; they are in the hold now. They are of these queues.
+    Held(usize, Vec<Arc<str>>),
+}
+
+impl Proxy {
+    /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
+    /// limits of their own came back, or `all` that comes is to be looked at.
+    pub(super) async fn pass_whole(
+        &self,
+        parts: &Parts,
+        wanted: &mut Wanted,
+        all: bool,
+        live: &Live,
+    ) -> Whole {
+        let sidecar = &self.sidecar;
+        let sent = tick::now();
+        let mark = sidecar.admit.pressure.mark();
+        let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
+            Ok(reply) => reply,
+            Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error))),
+        };
+        // Policies that came while the backend was asked may touch what it gave.
+        let all = all || sidecar.live().edition != live.edition;
+        let brings = mirror::may_bring(&reply.body);
+        let limits =
+            brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
+        if !all && !limits {
+            if let Some(asked) = &wanted.asked {
+                depth::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
+            }
+            // What brings no limits has no mirror either.
+            let answer = if brings {
+                respond::theirs(reply)
+            } else {
+                respond::reply(reply)
+            };
+            return Whole::Answer(answer);
+        }
+        (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
+        if wanted.asked.is_none() {
+            wanted.asked = Asked::read(&wanted.body);
+            wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
+        }
+        let (proxy, of) = (self.clone(), wanted.clone());
+        let work = boxed(|| async move {
+            let came = proxy.take_in(&of, &reply, sent, mark).await;
+            (came, reply)
+        });
+        // A worker that hangs up now has claimed them all the same.
+        match to_the_end(&sidecar.tasks.left, work).await {
+            (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
+            (None, reply) => Whole::Answer(respond::theirs(reply)),
+        }
+    }
+
+    /// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
+    /// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
+    /// many came and of which queues; `None`: none that can be read.
+    async fn take_in(
+        &self,
+        wanted: &Wanted,
+        reply: &Reply,
+        sent: Instant,
+        mark: Mark,
+    ) -> Option<(usize, Vec<Arc<str>>)> {
+        let sidecar = &self.sidecar;
+        let asked = wanted.asked.as_ref();
+        let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
+        let claim_id = worker_id.unwrap_or_else(|| sidecar.fetching.worker_id.clone());
+        let lane = |queue: &Arc<str>| Lane {
+            scope: wanted.scope,
+            queue: queue.clone(),
+        };
+        let lanes: Vec<Lane> = wanted.queues().iter().map(lane).collect();
+        let origin = ClaimOrigin {
+            asked: wanted.count,
+            scope: wanted.scope,
+            tenant: job::tenant(&wanted.headers),
+            lanes: &lanes,
+            claim_id: &claim_id,
+            visibility: wanted.visibility(),
+            sent,
+            mark,
+        };
+        let came = sidecar.read_reply(reply, &origin, tick::now());
+        let (shown, jobs) = came.filter(|(shown, _)| *shown > 0)?;
+        sidecar.accept(wanted);
+        let mut queues: Vec<Arc<str>> =
+            jobs.iter().map(|held| held.claimed.queue.clone()).collect();
+        queues.dedup();
+        claim::hold(self, jobs, &origin);
+        Some((shown, queues))
+    }
+}
