@@ -7,9 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use http::Response;
-use http::request::Parts;
-use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -21,8 +18,6 @@ use crate::admin::{Admin, Readiness};
 use crate::config::{self, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
-use crate::proxy::body::Body;
-use crate::proxy::load::{Load, Urgency};
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
 use crate::server;
@@ -417,41 +412,6 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
             out,
             "limited jobs are still out with workers, which now cannot end them through here"
         );
-    }
-}
-
-// Here and not beside `Proxy`, so that the proxy knows nothing of listeners.
-impl server::Service for Proxy {
-    fn call(
-        &self,
-        head: Box<Parts>,
-        body: Incoming,
-    ) -> impl Future<Output = Response<Body>> + Send {
-        self.handle(head, body)
-    }
-
-    fn urgency(&self, head: &Parts) -> Urgency {
-        Proxy::urgency(head)
-    }
-
-    fn left_behind(&self, urgency: Urgency) -> usize {
-        self.sidecar().left_behind(urgency)
-    }
-
-    fn load(&self) -> Arc<Load> {
-        Proxy::load(self)
-    }
-
-    fn wants_plain_json(&self, head: &Parts) -> bool {
-        Proxy::wants_plain_json(self, head)
-    }
-
-    fn make_plain(&self, reply: &mut Response<Body>) {
-        Proxy::make_plain(self, reply);
-    }
-
-    fn leaving(&self, reply: &Response<Body>) {
-        Proxy::leaving(self, reply);
     }
 }
 

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::net::{Listener, Stream};
 use crate::proxy::body::{Body, BodyError, Tunnel};
+pub use crate::proxy::load::Service;
 use crate::proxy::load::{Load, Seldom, Urgency};
 use crate::proxy::respond::{self, Fault};
 use crate::tick;
@@ -40,41 +41,6 @@ const HEAD: usize = 32 * 1024;
 const BUFFER: usize = 64 * 1024;
 /// The pause after a failed accept. A process without free file descriptors would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Answers requests. One clone serves all connections of a listener.
-pub trait Service: Send + Sync + 'static {
-    /// Answers one request. The future is dropped when the client hangs up. The head is boxed because each layer that
-    /// it passes would copy it.
-    fn call(&self, head: Box<Parts>, body: Incoming)
-    -> impl Future<Output = Response<Body>> + Send;
-
-    /// Which places a request takes.
-    fn urgency(&self, _head: &Parts) -> Urgency {
-        Urgency::Ordinary
-    }
-
-    /// How many requests of this urgency are still being worked on although their clients hung up. They keep their
-    /// places.
-    fn left_behind(&self, _urgency: Urgency) -> usize {
-        0
-    }
-
-    /// Counts the listener's connections and requests.
-    fn load(&self) -> Arc<Load> {
-        Arc::default()
-    }
-
-    /// Whether the client cannot read replies labelled with the OJS media type, judged by the head of its request.
-    fn wants_plain_json(&self, _head: &Parts) -> bool {
-        false
-    }
-
-    /// Labels a reply as plain JSON, for a client that wants that.
-    fn make_plain(&self, _reply: &mut Response<Body>) {}
-
-    /// Looks at a reply for the last time before it leaves.
-    fn leaving(&self, _reply: &Response<Body>) {}
-}
 
 /// Timeouts and caps of a listener. Each thread has a listener of its own.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,17 @@
-//! What a thread has in hand, for the gauges that are read when they are asked for, and whether the backend
-//! answers.
+//! What a listener asks of the service behind it, and what a thread has in hand, for the gauges that are read when they
+//! are asked for.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::Response;
+use http::request::Parts;
+use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::body::Body;
 use crate::upstream::Upstream;
 
 /// How long a thing that goes on is not said again.
@@ -21,6 +25,41 @@ pub enum Urgency {
     Urgent,
     /// Any other request.
     Ordinary,
+}
+
+/// Answers requests. One clone serves all connections of a listener.
+pub trait Service: Send + Sync + 'static {
+    /// Answers one request. The future is dropped when the client hangs up. The head is boxed because each layer that
+    /// it passes would copy it.
+    fn call(&self, head: Box<Parts>, body: Incoming)
+    -> impl Future<Output = Response<Body>> + Send;
+
+    /// Which places a request takes.
+    fn urgency(&self, _head: &Parts) -> Urgency {
+        Urgency::Ordinary
+    }
+
+    /// How many requests of this urgency are still being worked on although their clients hung up. They keep their
+    /// places.
+    fn left_behind(&self, _urgency: Urgency) -> usize {
+        0
+    }
+
+    /// Counts the listener's connections and requests.
+    fn load(&self) -> Arc<Load> {
+        Arc::default()
+    }
+
+    /// Whether the client cannot read replies labelled with the OJS media type, judged by the head of its request.
+    fn wants_plain_json(&self, _head: &Parts) -> bool {
+        false
+    }
+
+    /// Labels a reply as plain JSON, for a client that wants that.
+    fn make_plain(&self, _reply: &mut Response<Body>) {}
+
+    /// Looks at a reply for the last time before it leaves.
+    fn leaving(&self, _reply: &Response<Body>) {}
 }
 
 /// What one listener has in hand now.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::body::{self, Body};
 use super::control::{self, limits, overrides, queue_config, tenants};
 use super::enqueue::{self, Sends};
-use super::load::{Load, Urgency};
+use super::load::{Load, Service, Urgency};
 use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
 use super::{Sidecar, about, heartbeat, outside, pass, refuse, stream};
@@ -39,6 +39,50 @@ impl Deref for Proxy {
     }
 }
 
+impl Service for Proxy {
+    fn call(
+        &self,
+        head: Box<Parts>,
+        body: Incoming,
+    ) -> impl Future<Output = Response<Body>> + Send {
+        self.handle(head, body)
+    }
+
+    fn urgency(&self, head: &Parts) -> Urgency {
+        match head.method == Method::POST && ojs::is_urgent(head.uri.path()) {
+            true => Urgency::Urgent,
+            false => Urgency::Ordinary,
+        }
+    }
+
+    fn left_behind(&self, urgency: Urgency) -> usize {
+        self.sidecar.left_behind(urgency)
+    }
+
+    fn load(&self) -> Arc<Load> {
+        Arc::clone(&self.load)
+    }
+
+    fn wants_plain_json(&self, head: &Parts) -> bool {
+        let when = self.sidecar.live().settings.repairs.media_type;
+        respond::wants_plain_json(when, &head.headers)
+    }
+
+    fn make_plain(&self, reply: &mut Response<Body>) {
+        if respond::relabel(reply.headers_mut()) {
+            self.sidecar.metrics.count(Counted::MediaTypeMended);
+        }
+    }
+
+    /// Counts a reply in which we refused or failed.
+    fn leaving(&self, reply: &Response<Body>) {
+        if let Some(Own(code)) = reply.extensions().get() {
+            let status = reply.status().as_u16();
+            self.sidecar.metrics.answered(status, code);
+        }
+    }
+}
+
 impl Proxy {
     /// A service for one thread.
     pub fn new(sidecar: Arc<Sidecar>, upstream: Upstream) -> Proxy {
@@ -50,43 +94,9 @@ impl Proxy {
         }))
     }
 
-    /// Where its listener counts what it has in hand.
-    pub fn load(&self) -> Arc<Load> {
-        Arc::clone(&self.load)
-    }
-
     /// The sidecar it is a service of.
     pub fn sidecar(&self) -> &Sidecar {
         &self.sidecar
-    }
-
-    /// Whether a request settles a job or keeps it alive, by its head.
-    pub fn urgency(head: &Parts) -> Urgency {
-        match head.method == Method::POST && ojs::is_urgent(head.uri.path()) {
-            true => Urgency::Urgent,
-            false => Urgency::Ordinary,
-        }
-    }
-
-    /// Whether a client's replies are relabelled, by the head of its request.
-    pub fn wants_plain_json(&self, head: &Parts) -> bool {
-        let when = self.sidecar.live().settings.repairs.media_type;
-        respond::wants_plain_json(when, &head.headers)
-    }
-
-    /// Labels a reply, the backend's or ours, as plain JSON.
-    pub fn make_plain(&self, reply: &mut Response<Body>) {
-        if respond::relabel(reply.headers_mut()) {
-            self.sidecar.metrics.count(Counted::MediaTypeMended);
-        }
-    }
-
-    /// Counts a reply in which we refused or failed.
-    pub fn leaving(&self, reply: &Response<Body>) {
-        if let Some(Own(code)) = reply.extensions().get() {
-            let status = reply.status().as_u16();
-            self.sidecar.metrics.answered(status, code);
-        }
     }
 
     /// Answers one request.
