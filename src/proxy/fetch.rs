@@ -46,7 +46,7 @@ use asked::{Asked, once};
 pub(super) use claim::name_claims;
 use claim::{Cap, ClaimTask, Missing, Wanted};
 use handout::{HandOut, Hint};
-use whole::Whole;
+use whole::{Whole, pass_whole};
 
 /// What only FETCH needs to know, over all requests.
 #[derive(Debug)]
@@ -200,7 +200,7 @@ impl Proxy {
         }
         if (sections.iter()).all(|section| section.gate.is_none()) {
             // What we do not understand but the backend does must not go round the limits.
-            match self.pass_whole(&parts, &mut wanted, unread, &live).await {
+            match pass_whole(self, &parts, &mut wanted, unread, &live).await {
                 Whole::Answer(answer) if leaves_out => return respond::send_elsewhere(answer),
                 Whole::Answer(answer) => return answer,
                 Whole::Held(jobs, came) => {

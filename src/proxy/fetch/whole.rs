@@ -28,93 +28,90 @@ pub(super) enum Whole {
     Held(usize, Vec<Arc<str>>),
 }
 
-impl Proxy {
-    /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
-    /// limits of their own came back, or `all` that comes is to be looked at.
-    pub(super) async fn pass_whole(
-        &self,
-        parts: &Parts,
-        wanted: &mut Wanted,
-        all: bool,
-        live: &Live,
-    ) -> Whole {
-        let sidecar = &self.sidecar;
-        let sent = tick::now();
-        let mark = sidecar.admit.pressure.mark();
-        let reply = match self.upstream.call(wanted.call(wanted.body.clone())).await {
-            Ok(reply) => reply,
-            Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error))),
+/// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
+/// limits of their own came back, or `all` that comes is to be looked at.
+pub(super) async fn pass_whole(
+    proxy: &Proxy,
+    parts: &Parts,
+    wanted: &mut Wanted,
+    all: bool,
+    live: &Live,
+) -> Whole {
+    let sidecar = &proxy.sidecar;
+    let sent = tick::now();
+    let mark = sidecar.admit.pressure.mark();
+    let reply = match proxy.upstream.call(wanted.call(wanted.body.clone())).await {
+        Ok(reply) => reply,
+        Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error))),
+    };
+    // Policies that came while the backend was asked may touch what it gave.
+    let all = all || sidecar.live().edition != live.edition;
+    let brings = mirror::may_bring(&reply.body);
+    let limits =
+        brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
+    if !all && !limits {
+        if let Some(asked) = &wanted.asked {
+            depth::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
+        }
+        // What brings no limits has no mirror either.
+        let answer = if brings {
+            respond::theirs(reply)
+        } else {
+            respond::reply(reply)
         };
-        // Policies that came while the backend was asked may touch what it gave.
-        let all = all || sidecar.live().edition != live.edition;
-        let brings = mirror::may_bring(&reply.body);
-        let limits =
-            brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
-        if !all && !limits {
-            if let Some(asked) = &wanted.asked {
-                depth::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
-            }
-            // What brings no limits has no mirror either.
-            let answer = if brings {
-                respond::theirs(reply)
-            } else {
-                respond::reply(reply)
-            };
-            return Whole::Answer(answer);
-        }
-        (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
-        if wanted.asked.is_none() {
-            wanted.asked = Asked::read(&wanted.body);
-            wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
-        }
-        let (proxy, of) = (self.clone(), wanted.clone());
-        let work = boxed(|| async move {
-            let came = proxy.take_in(&of, &reply, sent, mark).await;
-            (came, reply)
-        });
-        // A worker that hangs up now has claimed them all the same.
-        match to_the_end(&sidecar.tasks.left, work).await {
-            (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
-            (None, reply) => Whole::Answer(respond::theirs(reply)),
-        }
+        return Whole::Answer(answer);
     }
+    (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
+    if wanted.asked.is_none() {
+        wanted.asked = Asked::read(&wanted.body);
+        wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);
+    }
+    let (proxy, of) = (proxy.clone(), wanted.clone());
+    let work = boxed(|| async move {
+        let came = take_in(&proxy, &of, &reply, sent, mark).await;
+        (came, reply)
+    });
+    // A worker that hangs up now has claimed them all the same.
+    match to_the_end(&sidecar.tasks.left, work).await {
+        (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
+        (None, reply) => Whole::Answer(respond::theirs(reply)),
+    }
+}
 
-    /// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
-    /// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
-    /// many came and of which queues; `None`: none that can be read.
-    async fn take_in(
-        &self,
-        wanted: &Wanted,
-        reply: &Reply,
-        sent: Instant,
-        mark: Mark,
-    ) -> Option<(usize, Vec<Arc<str>>)> {
-        let sidecar = &self.sidecar;
-        let asked = wanted.asked.as_ref();
-        let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
-        let claim_id = worker_id.unwrap_or_else(|| sidecar.fetching.worker_id.clone());
-        let lane = |queue: &Arc<str>| Lane {
-            scope: wanted.scope,
-            queue: queue.clone(),
-        };
-        let lanes: Vec<Lane> = wanted.queues().iter().map(lane).collect();
-        let origin = ClaimOrigin {
-            asked: wanted.count,
-            scope: wanted.scope,
-            tenant: job::tenant(&wanted.headers),
-            lanes: &lanes,
-            claim_id: &claim_id,
-            visibility: wanted.visibility(),
-            sent,
-            mark,
-        };
-        let came = sidecar.read_reply(reply, &origin, tick::now());
-        let (shown, jobs) = came.filter(|(shown, _)| *shown > 0)?;
-        sidecar.accept(wanted);
-        let mut queues: Vec<Arc<str>> =
-            jobs.iter().map(|held| held.claimed.queue.clone()).collect();
-        queues.dedup();
-        claim::hold(self, jobs, &origin);
-        Some((shown, queues))
-    }
+/// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
+/// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
+/// many came and of which queues; `None`: none that can be read.
+async fn take_in(
+    proxy: &Proxy,
+    wanted: &Wanted,
+    reply: &Reply,
+    sent: Instant,
+    mark: Mark,
+) -> Option<(usize, Vec<Arc<str>>)> {
+    let sidecar = &proxy.sidecar;
+    let asked = wanted.asked.as_ref();
+    let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
+    let claim_id = worker_id.unwrap_or_else(|| sidecar.fetching.worker_id.clone());
+    let lane = |queue: &Arc<str>| Lane {
+        scope: wanted.scope,
+        queue: queue.clone(),
+    };
+    let lanes: Vec<Lane> = wanted.queues().iter().map(lane).collect();
+    let origin = ClaimOrigin {
+        asked: wanted.count,
+        scope: wanted.scope,
+        tenant: job::tenant(&wanted.headers),
+        lanes: &lanes,
+        claim_id: &claim_id,
+        visibility: wanted.visibility(),
+        sent,
+        mark,
+    };
+    let came = sidecar.read_reply(reply, &origin, tick::now());
+    let (shown, jobs) = came.filter(|(shown, _)| *shown > 0)?;
+    sidecar.accept(wanted);
+    let mut queues: Vec<Arc<str>> = jobs.iter().map(|held| held.claimed.queue.clone()).collect();
+    queues.dedup();
+    claim::hold(proxy, jobs, &origin);
+    Some((shown, queues))
 }
