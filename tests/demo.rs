@@ -122,8 +122,13 @@ async fn ended_by(
 
 #[tokio::test]
 async fn it_ends_with_a_table_at_an_interrupt_and_at_what_ends_a_container() {
+    // A machine that stalls skips some.
+    let has_run_a_second = |line: &str| {
+        let second = line.trim_start().split_once(" s ");
+        second.is_some_and(|(second, _)| second.parse().is_ok_and(|second: u64| second > 0))
+    };
     for signal in ["INT", "TERM"] {
-        let (status, rest) = ended_by(signal, &[], |line| line.starts_with("   1 s")).await;
+        let (status, rest) = ended_by(signal, &[], has_run_a_second).await;
         assert_eq!(status.code(), Some(0), "{signal}: {rest}");
         assert!(rest.contains("lost 0, doubled 0"), "{signal}: {rest}");
     }
