@@ -118,9 +118,8 @@ impl ConfigFile {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(&self, text: &str) -> Result<Settings, Report> {
-        let env = |name: &str| std::env::var(name).ok();
         let name = self.path.display().to_string();
-        file::read(text, &name, &self.overrides, &env)
+        file::read(text, &name, &self.overrides)
     }
 }
 
@@ -138,26 +137,17 @@ pub struct CommandLine {
 }
 
 impl Settings {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// The file cannot be read, or everything that is wrong with it.
-    pub fn load(path: &Path) -> Result<Settings, Report> {
-        Settings::load_with(Some(path), &CommandLine::default())
-    }
-
     /// Reads a file, if there is one, and puts the command line over it.
     ///
     /// # Errors
-    /// As [`Settings::load`].
+    /// The file cannot be read, or everything that is wrong with it.
     pub fn load_with(path: Option<&Path>, overrides: &CommandLine) -> Result<Settings, Report> {
-        let env = |name: &str| std::env::var(name).ok();
         let Some(path) = path else {
-            return file::read("", "command line", overrides, &env);
+            return file::read("", "command line", overrides);
         };
         let name = path.display().to_string();
         match read_text(path) {
-            Ok(text) => file::read(&text, &name, overrides, &env),
+            Ok(text) => file::read(&text, &name, overrides),
             Err(error) => Err(file::unreadable(&name, &error)),
         }
     }
@@ -167,9 +157,7 @@ impl Settings {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, name: &str) -> Result<Settings, Report> {
-        file::read(text, name, &CommandLine::default(), &|variable| {
-            std::env::var(variable).ok()
-        })
+        file::read(text, name, &CommandLine::default())
     }
 }
 

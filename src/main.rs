@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -27,15 +28,16 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
 use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene};
-use ojs_throttle::config::{self, CommandLine, LogFormat, Settings, StoreUrl};
+use ojs_throttle::config::{self, CommandLine, LogFormat, Report, Settings, StoreUrl};
 use ojs_throttle::demo::{self, Enforcement, Options};
 use ojs_throttle::doctor;
 use ojs_throttle::log::Lines;
-use ojs_throttle::net::Net;
-use ojs_throttle::run::{Env, LogLevel, Running, Stop, open_store};
+use ojs_throttle::net::{Listener, Net};
+use ojs_throttle::run::{Env, LogLevel, Running, Stop, Thread, open_store};
 use ojs_throttle::store::Clock;
 use ojs_throttle::store::Store;
 use ojs_throttle::store::memory::MemoryStore;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -85,17 +87,24 @@ fn main() -> ExitCode {
     };
     let code = match act(cli.command) {
         Ok(code) => code,
-        Err(error) => {
-            // If the log runs, the error goes to it, in its own format.
-            match tracing::dispatcher::has_been_set() {
-                true => tracing::error!("{error:#}"),
-                false => tell(&format!("ojs-throttle: {error:#}")),
-            }
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&error),
     };
     flush(LAST_LINES);
     code
+}
+
+/// Says why the program ends, and gives the exit status. A wrong config is shown with every problem of it.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    if let Some(report) = error.downcast_ref::<Report>() {
+        tell(&report.render(std::io::stderr().is_terminal()));
+        return ExitCode::from(BAD_CONFIG);
+    }
+    // If the log runs, the error goes to it, in its own format.
+    match tracing::dispatcher::has_been_set() {
+        true => tracing::error!("{error:#}"),
+        false => tell(&format!("ojs-throttle: {error:#}")),
+    }
+    ExitCode::FAILURE
 }
 
 /// Waits until the log is written, for at most `within`.
@@ -120,86 +129,67 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Loads the settings. If they are wrong it prints every problem and returns the exit status.
-fn load(path: Option<&Path>, overrides: &CommandLine) -> Result<Settings, ExitCode> {
-    Settings::load_with(path, overrides).map_err(|report| {
-        tell(&report.render(std::io::stderr().is_terminal()));
-        ExitCode::from(BAD_CONFIG)
-    })
+fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let overrides = args.overrides();
+    let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let file = args.config.as_deref().map(|path| (path, overrides));
+    start(runtime()?, settings, file, None)
 }
 
-fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let settings = match load(args.config.as_deref(), &args.overrides()) {
-        Ok(settings) => settings,
-        Err(status) => return Ok(status),
+fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
+    let runtime = runtime()?;
+    let listen = args.backend_listen;
+    let listener = runtime
+        .block_on(Net::Tcp.bind(listen))
+        .with_context(|| format!("cannot listen on {listen} (--backend-listen)"))?;
+    let backend = format!("http://{}", listener.local_addr()?).parse();
+    let overrides = CommandLine {
+        listen: Some(args.listen),
+        admin_listen: args.admin_listen,
+        upstream: Some(backend.map_err(anyhow::Error::msg)?),
+        // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
+        drain_min: Some(Duration::ZERO),
     };
+    let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let file = args.config.as_deref().map(|path| (path, overrides));
+    start(runtime, settings, file, Some(listener))
+}
+
+/// Runs the sidecar until it is told to end. It follows `file`, if there is one; a `backend` in memory serves on its
+/// listener as long.
+fn start(
+    runtime: Runtime,
+    settings: Settings,
+    file: Option<(&Path, CommandLine)>,
+    backend: Option<Listener>,
+) -> anyhow::Result<ExitCode> {
     let level = start_log(&settings.server)?;
     warn(&settings);
-    let file = file(args.config.as_deref(), args.overrides());
-    let runtime = runtime()?;
+    let file = file.and_then(|(path, overrides)| followed(path, overrides));
     let served = runtime.block_on(async {
         let stop = Stop::default();
         let hangup = watch_signals(stop.clone(), file.as_ref())?;
         let file = file.map(|file| (file, hangup, level));
-        serve(settings, file, Mode::Run, stop).await
+        let Some(listener) = backend else {
+            return serve(settings, file, Mode::Run, stop).await;
+        };
+        let (address, ended) = (listener.local_addr()?, CancellationToken::new());
+        let backend = Backend::new(Lax::spec(), seed()).serve(listener, ended.clone());
+        let serving = tokio::spawn(backend);
+        tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
+        serve(settings, file, Mode::Dev, stop).await?;
+        ended.cancel();
+        // An open request must not keep the process: nothing is stored anyway.
+        let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
+        Ok(())
     });
     // A disk that does not answer must not keep the process.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
-    let runtime = runtime()?;
-    let what = || {
-        format!(
-            "cannot listen on {} (--backend-listen)",
-            args.backend_listen
-        )
-    };
-    let listener = runtime
-        .block_on(Net::Tcp.bind(args.backend_listen))
-        .with_context(what)?;
-    let address = listener.local_addr()?;
-    let backend = format!("http://{address}")
-        .parse()
-        .map_err(anyhow::Error::msg)?;
-    let overrides = CommandLine {
-        listen: Some(args.listen),
-        admin_listen: args.admin_listen,
-        upstream: Some(backend),
-        // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
-        drain_min: Some(Duration::ZERO),
-    };
-    let settings = match load(args.config.as_deref(), &overrides) {
-        Ok(settings) => settings,
-        Err(status) => return Ok(status),
-    };
-    let level = start_log(&settings.server)?;
-    warn(&settings);
-    let file = file(args.config.as_deref(), overrides);
-    let served = runtime.block_on(async {
-        let stop = Stop::default();
-        let hangup = watch_signals(stop.clone(), file.as_ref())?;
-        let ended = CancellationToken::new();
-        let serving =
-            tokio::spawn(Backend::new(Lax::spec(), seed()).serve(listener, ended.clone()));
-        tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
-        let file = file.map(|file| (file, hangup, level));
-        serve(settings, file, Mode::Dev, stop).await?;
-        ended.cancel();
-        // An open request must not keep the process: nothing is stored anyway.
-        let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
-        anyhow::Ok(())
-    });
-    runtime.shutdown_background();
-    served.map(|()| ExitCode::SUCCESS)
-}
-
 fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
-    let settings = match load(args.config.as_deref(), &args.overrides()) {
-        Ok(settings) => settings,
-        Err(status) => return Ok(status),
-    };
+    let settings = Settings::load_with(args.config.as_deref(), &args.overrides())?;
     let env = doctor::DoctorEnv {
         net: Net::Tcp,
         clock: Clock::new(unix_micros()),
@@ -312,25 +302,7 @@ async fn serve(
         running = running.following(file, ask, level);
     }
     let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
-    let mut threads = Vec::new();
-    for (nth, thread) in running.threads()?.into_iter().enumerate() {
-        let name = format!("data-{}", nth + 2);
-        let run = move || {
-            let runtime = match runtime() {
-                Ok(runtime) => runtime,
-                Err(error) => {
-                    tracing::error!(error = %format!("{error:#}"), "a thread cannot serve; the others go on");
-                    return;
-                }
-            };
-            if let Err(error) = runtime.block_on(thread.serve()) {
-                tracing::error!(%error, "a thread cannot listen; the others go on");
-            }
-            // A look-up of the backend's name that gets no answer must not keep the process.
-            runtime.shutdown_background();
-        };
-        threads.push(std::thread::Builder::new().name(name).spawn(run)?);
-    }
+    let threads = serve_threads(running.threads()?)?;
     let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
     tracing::info!(%data, %admin, upstream, policies, queues, tenants, "listening: point SDKs at http://{data}");
     let served = running.serve(stop).await;
@@ -342,9 +314,31 @@ async fn serve(
     served
 }
 
+/// Serves the shares of the threads beyond this one.
+fn serve_threads(shares: Vec<Thread>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let spawned = shares.into_iter().enumerate().map(|(nth, share)| {
+        let name = format!("data-{}", nth + 2);
+        let run = move || {
+            let runtime = match runtime() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    tracing::error!(error = %format!("{error:#}"), "a thread cannot serve; the others go on");
+                    return;
+                }
+            };
+            if let Err(error) = runtime.block_on(share.serve()) {
+                tracing::error!(%error, "a thread cannot listen; the others go on");
+            }
+            // A look-up of the backend's name that gets no answer must not keep the process.
+            runtime.shutdown_background();
+        };
+        std::thread::Builder::new().name(name).spawn(run)
+    });
+    spawned.collect()
+}
+
 /// The config file to follow. A pipe is not followed, because its text comes only once.
-fn file(path: Option<&Path>, overrides: CommandLine) -> Option<config::ConfigFile> {
-    let path = path?;
+fn followed(path: &Path, overrides: CommandLine) -> Option<config::ConfigFile> {
     if !path.is_file() {
         tracing::info!("the config is not a file: it is not followed");
         return None;
@@ -390,7 +384,7 @@ fn watch_signals(stop: Stop, file: Option<&config::ConfigFile>) -> anyhow::Resul
 
 /// Makes a runtime with one thread for blocking work (names, files), which starts now and stays. If no other thread
 /// can start later, such work waits for it; without it tokio would panic.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+fn runtime() -> anyhow::Result<Runtime> {
     let possible = std::thread::Builder::new().spawn(|| ());
     let possible = possible.context("there can be no thread (a limit of processes?)")?;
     drop(possible.join());

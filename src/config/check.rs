@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::Settings;
+use super::{CommandLine, Settings};
 
 /// What `check` prints, and how the process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ impl Settings {
 
 /// Reads the file and reports on it, with colours for a terminal if asked.
 pub fn check(path: &Path, colour: bool) -> Checked {
-    match Settings::load(path) {
+    match Settings::load_with(Some(path), &CommandLine::default()) {
         Ok(settings) => {
             let count = |number: usize, one: &str, more: &str| {
                 format!("{number} {}", if number == 1 { one } else { more })

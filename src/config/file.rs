@@ -7,19 +7,14 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::kinds::must_have_certificates;
-use super::reader::{FileReading, TablesByName, TomlTable, Variables};
+use super::reader::{FileReading, TablesByName, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
 use super::{BaseUrl, CommandLine, Settings, policies};
 
 /// Reads a whole file.
-pub(super) fn read(
-    text: &str,
-    name: &str,
-    overrides: &CommandLine,
-    env: Variables<'_>,
-) -> Result<Settings, Report> {
+pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Settings, Report> {
     let (document, errors) = DeTable::parse_recoverable(text);
-    let reading = FileReading::new(env, errors.is_empty());
+    let reading = FileReading::new(&errors);
     let settings = sections(&reading, &document, overrides);
     let (mut problems, _) = reading.finish();
     syntax(text, &errors, &mut problems);
@@ -90,19 +85,19 @@ pub(super) fn known_fields(text: &str) -> Vec<String> {
     let Ok(document) = DeTable::parse(text) else {
         return Vec::new();
     };
-    let reading = FileReading::new(&|_| None, true);
+    let reading = FileReading::new(&[]);
     sections(&reading, &document, &CommandLine::default());
     reading.finish().1
 }
 
 /// Reads every table. What could not be read is at its default, and among the problems.
 fn sections<'r>(
-    reading: &'r FileReading<'r>,
+    reading: &'r FileReading,
     document: &'r Spanned<DeTable<'r>>,
     overrides: &CommandLine,
 ) -> Settings {
     let mut root = TomlTable::root(reading, document);
-    let limiting = policies::policies(reading, &mut root);
+    let limiting = policies::policies(&mut root);
     let mut tables = TablesByName::new(root);
     let mut settings = Settings::read(&mut tables, limiting);
     put_over(&mut settings, overrides, tables.table("server"));

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 use super::feedback;
 use super::patterns::{QUEUE, TYPE, patterns};
 use super::queues::queues;
-use super::reader::{FileReading, TomlTable};
+use super::reader::TomlTable;
 use super::values::Text;
 use crate::limit::{Key, Limits, MOST_WINDOWS, OnLimit, each_window};
 use crate::policy::limits::limits;
@@ -48,15 +48,14 @@ pub(super) struct Limiting {
 }
 
 /// Reads and compiles policies, queues and job policies.
-pub(super) fn policies(reading: &FileReading<'_>, root: &mut TomlTable<'_>) -> Limiting {
+pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     let tables = root.tables("policy", "[[policy]] above its fields");
     let written: Vec<WrittenPolicy> = tables.into_iter().map(policy).collect();
-    unique_names(reading, &written);
-    shared_keys(reading, &written);
-    too_many_windows(reading, &written);
-    without_limits(reading, &written);
+    unique_names(root, &written);
+    shared_keys(root, &written);
+    without_limits(root, &written);
     let policies = joined(&written);
-    let (queues, bounds) = queues(reading, root);
+    let (queues, bounds) = queues(root);
     let declared = written.iter().filter_map(|one| {
         let mode = one.on_store_error?;
         Some((Arc::clone(&one.policy.as_ref()?.name), mode))
@@ -248,12 +247,12 @@ fn accept(root: &mut TomlTable<'_>) -> Accept {
     accept
 }
 
-fn unique_names(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
+fn unique_names(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     let mut names = HashSet::new();
     for one in written {
         if let Some(name) = one.name.as_ref().filter(|name| !names.insert(*name)) {
             let title = format!("policy {name:?} is there twice");
-            reading.error(one.at.clone(), title, "give each policy its own name");
+            root.error(&one.at, title, "give each policy its own name");
         }
     }
 }
@@ -268,52 +267,45 @@ fn limited_by_key(written: &[WrittenPolicy]) -> HashMap<&str, Vec<&Policy>> {
     by_key
 }
 
-/// Warns of two policies on one key with different numbers: it may be a mistake in copying.
-fn shared_keys(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
+/// Looks at the policies of each key together: different numbers may be a mistake in copying, and stores keep only
+/// so many windows of a key. A policy that has too many by itself was reported where its windows are read.
+fn shared_keys(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     let by_key = limited_by_key(written);
     for one in written {
         let (Some(policy), Some(key)) = (&one.policy, &one.key.text) else {
             continue;
         };
+        let limits = &policy.limits;
+        if *limits == Limits::default() {
+            continue;
+        }
         let same = by_key.get(policy.key.as_str()).into_iter().flatten();
-        let mut earlier = same.take_while(|other| other.name != policy.name);
-        let limited = policy.limits != Limits::default();
-        if let Some(other) = earlier.find(|other| limited && other.limits != policy.limits) {
+        let earlier = same.take_while(|other| other.name != policy.name);
+        if let Some(other) = earlier.clone().find(|other| other.limits != *limits) {
             let title = format!(
                 "policies {:?} and {:?} share a key but not their numbers",
                 other.name, policy.name
             );
             let hint = "they share counters; each job is held to the numbers of the policies that match it";
-            reading.warn(key.span.clone(), title, hint);
+            root.warn(&key.span, title, hint);
         }
-    }
-}
-
-/// Reports the policies with which a key has more windows than stores keep of one. A policy that has too many by
-/// itself is reported where its windows are read.
-fn too_many_windows(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
-    let by_key = limited_by_key(written);
-    for one in written {
-        let Some(policy) = &one.policy else { continue };
-        let same = by_key.get(policy.key.as_str()).into_iter().flatten();
-        let earlier = same.take_while(|other| other.name != policy.name);
         let earlier = earlier.map(|other| &other.limits);
-        let all = earlier.clone().chain(std::iter::once(&policy.limits));
-        let count = each_window(all).count();
-        let alone = each_window(std::iter::once(&policy.limits)).count() <= MOST_WINDOWS;
-        if alone && count > MOST_WINDOWS && count > each_window(earlier).count() {
+        let before = each_window(earlier.clone()).count();
+        let count = each_window(earlier.chain([limits])).count();
+        let alone = each_window([limits].into_iter()).count() <= MOST_WINDOWS;
+        if alone && count > MOST_WINDOWS && count > before {
             let key = policy.key.as_str();
             let title =
                 format!("key {key:?} has at most {MOST_WINDOWS} windows, with this policy {count}");
             let hint = "give the policies of one key the same periods";
-            reading.error(one.at.clone(), title, hint);
+            root.error(&one.at, title, hint);
         }
     }
 }
 
 /// Reports policies without numbers whose key no policy with numbers has. A policy that could not be read may
 /// have that key, so nothing is reported where that is possible: one mistake gets one message.
-fn without_limits(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
+fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     let (mut limited, mut unread) = (HashSet::new(), false);
     let limits = |one: &&WrittenPolicy| one.limits != Some(Limits::default());
     for WrittenKey { text, template, .. } in written.iter().filter(limits).map(|one| &one.key) {
@@ -331,7 +323,7 @@ fn without_limits(reading: &FileReading<'_>, written: &[WrittenPolicy]) {
             let name = one.name.as_ref();
             let which = name.map_or("this policy".into(), |name| format!("policy {name:?}"));
             let hint = "add concurrency, rate or throttle, or use the key of a policy that has one";
-            reading.missing(one.at.clone(), format!("{which} has no limit"), hint);
+            root.missing(&one.at, format!("{which} has no limit"), hint);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::de::DeValue;
 
 use super::patterns::{QUEUE, patterns};
-use super::reader::{FileReading, TomlTable};
+use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;
 use crate::policy::limits::limits;
@@ -29,7 +29,7 @@ fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
 
 /// Reports a second entry of the same name, whether the first could be read or not.
 fn unique(
-    reading: &FileReading<'_>,
+    root: &TomlTable<'_>,
     seen: &mut HashSet<String>,
     names: &[Pattern],
     span: &Range<usize>,
@@ -37,28 +37,23 @@ fn unique(
     for name in names {
         if !seen.insert(name.as_str().to_owned()) {
             let title = format!("queue {:?} is there twice", name.as_str());
-            reading.error(span.clone(), title, "make it one entry");
+            root.error(span, title, "make it one entry");
         }
     }
 }
 
 /// An entry without a bound must have a limit, and its words on what happens at a bound have no effect yet. A bound
 /// that is there but wrong was reported already.
-fn report_no_bound(
-    reading: &FileReading<'_>,
-    span: &Range<usize>,
-    limits: &Limits,
-    bounds: &Given,
-) {
+fn report_no_bound(root: &TomlTable<'_>, span: &Range<usize>, limits: &Limits, bounds: &Given) {
     if !bounds.is_silent() {
-        reading.warn(
-            span.clone(),
+        root.warn(
+            span,
             "this queue entry says what happens at a bound, and has none",
             "add max_depth or max_size: without it this is only for a bound that is set over HTTP",
         );
     } else if *limits == Limits::default() {
-        reading.missing(
-            span.clone(),
+        root.missing(
+            span,
             "this queue entry has no limit and no bound",
             "add a limit, such as concurrency = 5, or a bound, such as max_depth = 1000, or remove the entry",
         );
@@ -66,10 +61,7 @@ fn report_no_bound(
 }
 
 /// Reads all entries in the order of the file, and the bounds of `[[tenant]]`.
-pub(super) fn queues(
-    reading: &FileReading<'_>,
-    root: &mut TomlTable<'_>,
-) -> (Vec<QueueLimits>, FileBounds) {
+pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds) {
     let mut queues: Vec<QueueLimits> = Vec::new();
     let mut bounded = Vec::new();
     let mut seen = HashSet::new();
@@ -101,12 +93,12 @@ pub(super) fn queues(
         let Some((Some(names), found)) = name else {
             continue;
         };
-        unique(reading, &mut seen, &names, &found.span);
+        unique(root, &mut seen, &names, &found.span);
         let (Some(limits), Some(bounds)) = (limits, bounds) else {
             continue;
         };
         if !names_one {
-            report_no_bound(reading, &found.span, &limits, &bounds);
+            report_no_bound(root, &found.span, &limits, &bounds);
         }
         for name in names {
             if !bounds.is_silent() {

@@ -11,18 +11,15 @@ use toml::de::{DeTable, DeValue};
 use super::report::{Problem, ProblemSeverity};
 use crate::policy::nearest;
 
-/// Looks an environment variable up.
-pub(super) type Variables<'e> = &'e dyn Fn(&str) -> Option<String>;
-
 /// The problems and the known fields so far.
-pub(super) struct FileReading<'e> {
+#[derive(Default)]
+pub(super) struct FileReading {
     problems: RefCell<Vec<Problem>>,
     /// The fields that were asked for, by the path of their table, such as `policy.rate`.
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
     unknown: RefCell<Vec<Unknown>>,
     /// Whether the whole file could be parsed. If not, a field that seems missing may be in the rest.
     whole: bool,
-    env: Variables<'e>,
 }
 
 /// A field that no one asked for.
@@ -32,73 +29,13 @@ struct Unknown {
     span: Range<usize>,
 }
 
-impl<'e> FileReading<'e> {
-    pub(super) fn new(env: Variables<'e>, whole: bool) -> FileReading<'e> {
+impl FileReading {
+    /// Of a document that was parsed with these errors.
+    pub(super) fn new(errors: &[toml::de::Error]) -> FileReading {
         FileReading {
-            problems: RefCell::default(),
-            known: RefCell::default(),
-            unknown: RefCell::default(),
-            whole,
-            env,
+            whole: errors.is_empty(),
+            ..FileReading::default()
         }
-    }
-
-    pub(super) fn error(
-        &self,
-        span: Range<usize>,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
-        self.add(
-            ProblemSeverity::Error,
-            Some(span),
-            title.into(),
-            hint.into(),
-        );
-    }
-
-    /// Reports a missing field, unless it may stand where the file could not be parsed.
-    pub(super) fn missing(
-        &self,
-        span: Range<usize>,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
-        if self.whole {
-            self.error(span, title, hint);
-        }
-    }
-
-    /// Reports something doubtful, unless the file has worse problems: it could not be parsed.
-    pub(super) fn warn(
-        &self,
-        span: Range<usize>,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-    ) {
-        if self.whole {
-            self.add(
-                ProblemSeverity::Warning,
-                Some(span),
-                title.into(),
-                hint.into(),
-            );
-        }
-    }
-
-    fn add(
-        &self,
-        severity: ProblemSeverity,
-        span: Option<Range<usize>>,
-        title: String,
-        hint: String,
-    ) {
-        self.problems.borrow_mut().push(Problem {
-            severity,
-            span,
-            title,
-            hint,
-        });
     }
 
     /// All problems, and all fields that are known (`fetch.max_wait`).
@@ -155,7 +92,7 @@ pub(super) struct Reported;
 
 /// A table of the file. A table that is not there reads as an empty one.
 pub(super) struct TomlTable<'r> {
-    reading: &'r FileReading<'r>,
+    reading: &'r FileReading,
     entries: Option<&'r DeTable<'r>>,
     /// The path without indices, such as `policy.rate`.
     pub(super) path: String,
@@ -174,14 +111,14 @@ pub(super) struct FoundField<'r> {
 
 impl<'r> TomlTable<'r> {
     pub(super) fn root(
-        reading: &'r FileReading<'r>,
+        reading: &'r FileReading,
         document: &'r Spanned<DeTable<'r>>,
     ) -> TomlTable<'r> {
         TomlTable::new(reading, Some(document.get_ref()), String::new(), 0..0)
     }
 
     fn new(
-        reading: &'r FileReading<'r>,
+        reading: &'r FileReading,
         entries: Option<&'r DeTable<'r>>,
         path: String,
         span: Range<usize>,
@@ -316,31 +253,41 @@ impl<'r> TomlTable<'r> {
         title: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.reading.error(span.clone(), title, hint);
+        self.add(ProblemSeverity::Error, span, title.into(), hint.into());
     }
 
-    /// As [`FileReading::missing`].
+    /// Reports a missing field, unless it may stand where the file could not be parsed.
     pub(super) fn missing(
         &self,
         span: &Range<usize>,
         title: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.reading.missing(span.clone(), title, hint);
+        if self.reading.whole {
+            self.error(span, title, hint);
+        }
     }
 
+    /// Reports something doubtful, unless the file has worse problems: it could not be parsed.
     pub(super) fn warn(
         &self,
         span: &Range<usize>,
         title: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.reading.warn(span.clone(), title, hint);
+        if self.reading.whole {
+            self.add(ProblemSeverity::Warning, span, title.into(), hint.into());
+        }
     }
 
-    /// An environment variable.
-    pub(super) fn variable(&self, name: &str) -> Option<String> {
-        (self.reading.env)(name)
+    fn add(&self, severity: ProblemSeverity, span: &Range<usize>, title: String, hint: String) {
+        let span = Some(span.clone());
+        self.reading.problems.borrow_mut().push(Problem {
+            severity,
+            span,
+            title,
+            hint,
+        });
     }
 
     /// Refuses every field that was not asked for.

@@ -132,7 +132,7 @@ impl TomlTable<'_> {
                 self.refuse(name, "has a `${` without its `}`", "write ${NAME}");
                 return None;
             };
-            let Some(value) = self.variable(variable) else {
+            let Some(value) = std::env::var(variable).ok() else {
                 let what = format!("needs the environment variable {variable}, which is not set");
                 self.refuse(name, what, "set it, or write the value here");
                 return None;
