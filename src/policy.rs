@@ -13,7 +13,6 @@ pub mod job;
 pub mod limits;
 pub mod matcher;
 pub mod numbers;
-pub mod set;
 mod spelling;
 pub mod template;
 
@@ -29,7 +28,6 @@ pub use gate::Gate;
 pub use job::{BROUGHT, META, MIRROR, ON_LIMIT, Sent, own_policies, sent_policies};
 pub use limits::strictest;
 pub use matcher::{Match, Pattern};
-pub use set::{NextStart, QueueConfig, SetLimits};
 pub use spelling::nearest;
 pub use template::{Rendered, Template};
 

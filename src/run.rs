@@ -132,10 +132,7 @@ impl Running {
             metrics.clone(),
             &storage::name(env.seed),
         );
-        sidecar
-            .store()
-            .declare(settings.on_store_error_by_policy.clone());
-        sidecar.store().reserve_for(settings.reserved.clone());
+        reload::tell_store(&sidecar, &settings);
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings));
         let reload = Reload::new(settings, Arc::clone(&sidecar), env.reset);
         Ok(Running {
@@ -247,8 +244,14 @@ impl Running {
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
             async move { sweep::attend(&proxy, sweeping).await }
         });
-        tasks.spawn(follow(self.following, sweeping.clone()));
-        tasks.spawn(keep_up(metrics, sweeping.clone()));
+        if let Some(file) = self.following {
+            tasks.spawn(file.follow(sweeping.clone()));
+        }
+        let stopped = sweeping.clone();
+        // Keeps histograms from growing with every sample.
+        tasks.spawn(async move {
+            let _stopped = stopped.run_until_cancelled(metrics.keep_up()).await;
+        });
         self.readiness.ready();
         tasks.spawn(say_ready(Arc::clone(&self.sidecar), sweeping.clone()));
         let ended = tokio::select! {
@@ -328,7 +331,7 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
                 tracing::error!(%error, "a bug: a part of the sidecar broke; draining");
                 return anyhow::anyhow!("a bug: a part of the sidecar broke: {error}");
             }
-            // The config is not followed, or not any longer.
+            // The config is not followed any longer.
             Some(Ok(())) => {}
             None => std::future::pending().await,
         }
@@ -376,18 +379,6 @@ async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
         }
     }
     tracing::info!("ready");
-}
-
-/// Keeps histograms from growing with every sample.
-async fn keep_up(metrics: Metrics, stop: CancellationToken) {
-    let _stopped = stop.run_until_cancelled(metrics.keep_up()).await;
-}
-
-/// Follows the config file, if there is one.
-async fn follow(file: Option<Following>, stop: CancellationToken) {
-    if let Some(file) = file {
-        file.follow(stop).await;
-    }
 }
 
 /// Logs what became of the held jobs. `before` had been given back when the drain began.

@@ -1,11 +1,13 @@
 //! What a nack says of the service behind a job: "not before then". Read from the `error` alone; when
 //! to believe it is `[policy.feedback]`.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 use std::time::UNIX_EPOCH;
 
 use super::Pattern;
+use super::template::scalar;
 use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::Timestamp;
@@ -204,15 +206,6 @@ fn class(line: &str) -> Option<&str> {
     (!class.is_empty() && !class.contains(' ')).then_some(class)
 }
 
-/// A text's or number's text.
-fn scalar(value: Json<'_>) -> Option<String> {
-    match value.kind() {
-        Kind::String => value.text().map(|text| text.into_owned()),
-        Kind::Number => std::str::from_utf8(value.raw()).ok().map(str::to_owned),
-        _ => None,
-    }
-}
-
 /// An RFC 3339 time.
 fn moment(value: Json<'_>) -> Option<Timestamp> {
     duration::moment(&value.text()?).map(Timestamp)
@@ -258,7 +251,7 @@ fn by_headers(details: Json<'_>, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// A header's value; the first where there is a list.
-fn header(place: Json<'_>, name: &str) -> Option<String> {
+fn header<'j>(place: Json<'j>, name: &str) -> Option<Cow<'j, str>> {
     let value = place.get(name)?;
     match value.kind() {
         Kind::Array => scalar(value.items().next()?),

@@ -135,7 +135,7 @@ pub fn required<'v, F: Fields<'v>, T>(
 ///
 /// # Errors
 /// The first member that is wrong.
-pub(super) fn limits_in_json(from: &mut JsonObject<'_>) -> Result<Limits, FieldError> {
+pub fn limits_in_json(from: &mut JsonObject<'_>) -> Result<Limits, FieldError> {
     if from.strangers != Strangers::Pass {
         one_rate(from)?;
     }

@@ -7,7 +7,7 @@
 //! `x_none`, which no value makes because `n` is no hex digit.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 
 use super::JobView;
@@ -309,17 +309,8 @@ fn escape(value: &str, start: usize, out: &mut String) {
         if plain {
             out.push(char::from(byte));
         } else {
-            let hex = |half: u8| {
-                char::from(
-                    b"0123456789ABCDEF"
-                        .get(usize::from(half))
-                        .copied()
-                        .unwrap_or(b'0'),
-                )
-            };
-            out.push_str("x_");
-            out.push(hex(byte >> 4));
-            out.push(hex(byte & 15));
+            // A text takes whatever is written to it.
+            let _written = write!(out, "x_{byte:02X}");
         }
         (before, first) = (byte, false);
     }

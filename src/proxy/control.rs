@@ -5,6 +5,7 @@ pub(super) mod limits;
 pub(super) mod named;
 pub(super) mod overrides;
 pub(super) mod queue_config;
+mod sent;
 pub(super) mod settings;
 pub(super) mod shape;
 pub(super) mod tenants;

@@ -115,10 +115,14 @@ impl Proxy {
                 Box::pin(outside::show_queues(self, parts, Some(&queue))).await
             }
             Operation::AdminQueue { queue } => {
-                Box::pin(queue_config::show_queue(self, parts, &queue)).await
+                let shown = Box::pin(queue_config::show_queue(self, &parts, &queue)).await;
+                or_refused(&parts, shown)
             }
             Operation::Queues => Box::pin(outside::show_queues(self, parts, None)).await,
-            Operation::RateLimits => Box::pin(limits::list(self, &parts)).await,
+            Operation::RateLimits => {
+                let page = Box::pin(limits::list(self, &parts)).await;
+                or_refused(&parts, page)
+            }
             Operation::Manifest => Box::pin(about::manifest(self, parts)).await,
             Operation::Health => Box::pin(about::health(self, parts)).await,
             Operation::EventStream => Box::pin(stream::event_stream(self, parts)).await,
@@ -193,19 +197,24 @@ impl Proxy {
                 Box::pin(outside::resume(self, parts, bytes, &queue)).await
             }
             Operation::RateLimit { key } | Operation::Override { key } => {
-                Box::pin(overrides::rate_limit(self, parts, bytes, &key)).await
+                let done = Box::pin(overrides::rate_limit(self, &parts, bytes, &key)).await;
+                or_refused(&parts, done)
             }
             Operation::QueueLimit { queue } => {
-                Box::pin(overrides::queue_limit(self, parts, bytes, &queue)).await
+                let done = Box::pin(overrides::queue_limit(self, &parts, bytes, &queue)).await;
+                or_refused(&parts, done)
             }
             Operation::QueueConfig { queue } => {
-                Box::pin(queue_config::queue_config(self, parts, bytes, &queue)).await
+                let done = queue_config::queue_config(self, &parts, bytes, &queue);
+                or_refused(&parts, Box::pin(done).await)
             }
             Operation::Tenant { id } => {
-                Box::pin(tenants::tenant(self, parts, bytes, &id, Some("limits"))).await
+                let done = tenants::tenant(self, &parts, bytes, &id, Some("limits"));
+                or_refused(&parts, Box::pin(done).await)
             }
             Operation::TenantLimits { id } => {
-                Box::pin(tenants::tenant(self, parts, bytes, &id, None)).await
+                let done = tenants::tenant(self, &parts, bytes, &id, None);
+                or_refused(&parts, Box::pin(done).await)
             }
             Operation::Reset if reset => Box::pin(outside::reset(self, parts, bytes)).await,
             _ => self.forward(&parts, bytes).await,
@@ -256,6 +265,10 @@ impl Proxy {
         self.sidecar.metrics.count(Counted::PathMended);
         Some(plain)
     }
+}
+
+fn or_refused(parts: &Parts, done: Result<Response<Body>, Fault>) -> Response<Body> {
+    done.unwrap_or_else(|fault| refuse(parts, fault))
 }
 
 /// Whether a body is packed, so that we cannot read what it asks for.

@@ -12,7 +12,7 @@ use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{Proxy, Sidecar, refuse, waiting};
+use crate::proxy::{Proxy, Sidecar, waiting};
 use crate::store::{LedgerExt, Row, StoreError};
 
 /// So many rows of other sidecars are looked at for one answer.
@@ -205,30 +205,24 @@ pub(super) async fn key_state(
 }
 
 /// Answers inspection of one key.
-pub(super) async fn inspect(proxy: &Proxy, parts: &Parts, key: &str) -> Response<Body> {
+pub(super) async fn inspect(
+    proxy: &Proxy,
+    parts: &Parts,
+    key: &str,
+) -> Result<Response<Body>, Fault> {
     let state = match Key::new(key) {
-        Ok(key) => key_state(proxy, parts, &key).await,
-        Err(_) => Ok(None),
+        Ok(key) => key_state(proxy, parts, &key).await?,
+        Err(_) => None,
     };
-    match state {
-        Ok(Some(state)) => respond::json(parts, state.to_json()),
-        Ok(None) => refuse(parts, unknown_key(key)),
-        Err(fault) => refuse(parts, fault),
-    }
+    let state = state.ok_or_else(|| unknown_key(key))?;
+    Ok(respond::json(parts, state.to_json()))
 }
 
 /// Answers the list of all keys, page by page.
-pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Response<Body> {
+pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Result<Response<Body>, Fault> {
     if !reads(&parts.method) {
-        return refuse(parts, not_allowed("GET, HEAD"));
+        return Err(not_allowed("GET, HEAD"));
     }
-    match page(proxy, parts).await {
-        Ok(page) => respond::json(parts, page),
-        Err(fault) => refuse(parts, fault),
-    }
-}
-
-async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
     let sidecar = &proxy.sidecar;
     let look = look_at_keys(proxy, parts).await?;
@@ -243,7 +237,8 @@ async fn page(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
         // An override may have ended since the keys were gathered.
         states.extend(state(sidecar, key, &look).await?);
     }
-    Ok(shape::list(&states, keys.len(), page, per_page))
+    let list = shape::list(&states, keys.len(), page, per_page);
+    Ok(respond::json(parts, list))
 }
 
 /// Whether a method only looks.

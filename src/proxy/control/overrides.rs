@@ -14,16 +14,17 @@ use http::{Method, Response, StatusCode, header};
 
 use super::host;
 use super::limits::{self, not_allowed, reads};
+use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
 use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
-use crate::policy::{self, FieldError, Pattern, SetLimits, strictest};
+use crate::policy::{self, FieldError, Pattern, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::sweep::adopt;
-use crate::proxy::{DEPTH, Proxy, Sidecar, refuse, siblings, waiting};
+use crate::proxy::{DEPTH, Proxy, Sidecar, siblings, waiting};
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found.
@@ -221,22 +222,14 @@ fn equal(one: &[u8], other: &[u8]) -> bool {
 /// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
 pub(in crate::proxy) async fn rate_limit(
     proxy: &Proxy,
-    parts: Box<Parts>,
+    parts: &Parts,
     body: Bytes,
     key: &str,
-) -> Response<Body> {
+) -> Result<Response<Body>, Fault> {
     if reads(&parts.method) {
-        return limits::inspect(proxy, &parts, key).await;
+        return limits::inspect(proxy, parts, key).await;
     }
-    match change_key(proxy, &parts, &body, key).await {
-        Ok(text) => respond::json(&parts, text),
-        Err(fault) => refuse(&parts, fault),
-    }
-}
-
-/// Sets or takes away the override of a key, which is shown then.
-async fn change_key(proxy: &Proxy, parts: &Parts, body: &[u8], key: &str) -> Result<String, Fault> {
-    let set = wanted(proxy, parts, body)?;
+    let set = wanted(proxy, parts, &body)?;
     let name = limits::named(key)?;
     if set.is_some() {
         limits::may_bind(&proxy.sidecar, &name).await?;
@@ -245,14 +238,15 @@ async fn change_key(proxy: &Proxy, parts: &Parts, body: &[u8], key: &str) -> Res
     let (own, of) = (Arc::clone(&proxy.sidecar), name.clone());
     // To its end: once they are set, what waits for the key is asked again.
     let work = Box::pin(async move { set_limits(&own, Space::Job, of, set).await });
-    if to_the_end(&sidecar.tasks.left, work).await? {
-        let state = limits::key_state(proxy, parts, &name).await?;
-        // Where there is none, only the override that was taken away had named it.
-        let alone = || format!(r#"{{"key":{}}}"#, quote(key));
-        return Ok(state.map_or_else(alone, |state| state.to_json()));
+    if !to_the_end(&sidecar.tasks.left, work).await? {
+        let message = format!("no override is set for the rate limit key {key:?}");
+        return Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message));
     }
-    let message = format!("no override is set for the rate limit key {key:?}");
-    Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message))
+    let state = limits::key_state(proxy, parts, &name).await?;
+    // Where there is none, only the override that was taken away had named it.
+    let alone = || format!(r#"{{"key":{}}}"#, quote(key));
+    let text = state.map_or_else(alone, |state| state.to_json());
+    Ok(respond::json(parts, text))
 }
 
 /// What a PUT sets; `None`: it is a DELETE.
@@ -264,32 +258,27 @@ fn wanted(proxy: &Proxy, parts: &Parts, body: &[u8]) -> Result<Option<Override>,
     if parts.method == Method::DELETE {
         return Ok(None);
     }
-    let set = SetLimits::read(json(body)?, proxy.sidecar.store.now()).map_err(field)?;
-    Ok(Some(Override {
-        limits: set.limits,
-        expires_at: set.expires_at,
-        reason: set.reason.map(Arc::from),
-        by: set.by.map(Arc::from),
-    }))
+    let set = sent::read_override(json(body)?, proxy.sidecar.store.now());
+    set.map(Some).map_err(field)
 }
 
 /// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
 pub(in crate::proxy) async fn queue_limit(
     proxy: &Proxy,
-    parts: Box<Parts>,
+    parts: &Parts,
     body: Bytes,
     queue: &str,
-) -> Response<Body> {
+) -> Result<Response<Body>, Fault> {
     let changed = !reads(&parts.method);
-    if changed && let Err(fault) = change_queue(proxy, &parts, &body, queue).await {
-        return refuse(&parts, fault);
+    if changed {
+        change_queue(proxy, parts, &body, queue).await?;
     }
-    match queue_state(proxy, &parts, queue).await {
-        Ok(Some(state)) => respond::json(&parts, state.to_json()),
-        Ok(None) if changed => respond::json(&parts, format!(r#"{{"queue":{}}}"#, quote(queue))),
-        Ok(None) => refuse(&parts, no_queue_limit(queue)),
-        Err(fault) => refuse(&parts, fault),
-    }
+    let text = match queue_state(proxy, parts, queue).await? {
+        Some(state) => state.to_json(),
+        None if changed => format!(r#"{{"queue":{}}}"#, quote(queue)),
+        None => return Err(no_queue_limit(queue)),
+    };
+    Ok(respond::json(parts, text))
 }
 
 async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {

@@ -6,18 +6,18 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
 use super::overrides::{ListenerPort, field, json, one_queue};
+use super::sent::QueueConfig;
 use super::{settings, shape};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
-use crate::policy::QueueConfig;
 use crate::pressure::Given;
 use crate::proxy::body::Body;
 use crate::proxy::control::overrides;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{DEPTH, Proxy, REPLY_DEPTH, calls, outside, refuse};
+use crate::proxy::{Proxy, REPLY_DEPTH, calls, outside};
 use crate::store::Override;
-use crate::upstream::{Reply, UpstreamError};
+use crate::upstream::Reply;
 
 /// What a PUT sets.
 struct WantedConfig {
@@ -34,35 +34,45 @@ impl WantedConfig {
     }
 }
 
-/// Answers a read or a change of a queue's config.
+/// Answers a read or a change of a queue's config. The backend goes first: what it refuses changes nothing.
 pub(in crate::proxy) async fn queue_config(
     proxy: &Proxy,
-    parts: Box<Parts>,
+    parts: &Parts,
     body: Bytes,
     queue: &str,
-) -> Response<Body> {
+) -> Result<Response<Body>, Fault> {
     let puts = parts.method == Method::PUT;
-    if puts {
-        match read_config(proxy, &parts, &body, queue) {
-            Ok(Some(config)) => return change_config(proxy, &parts, body, queue, config).await,
-            Ok(None) => {}
-            Err(fault) => return refuse(&parts, fault),
-        }
+    let wanted = match puts {
+        true => read_config(proxy, parts, &body, queue)?,
+        false => None,
+    };
+    let reply = ask_config(proxy, parts, body.clone()).await?;
+    let alone = has_no_route(reply.status);
+    let Some(wanted) = wanted else {
+        return match puts && alone {
+            true => unheard(reply, &body),
+            false => Ok(with_limits(proxy, parts, reply, queue)),
+        };
+    };
+    if !reply.status.is_success() && !alone {
+        return Ok(respond::theirs(reply));
     }
-    match ask_config(proxy, &parts, body.clone()).await {
-        // Nobody has heard of it.
-        Ok(reply) if puts && has_no_route(reply.status) => unheard(&parts, reply, &body),
-        Ok(reply) => with_limits(proxy, &parts, reply, queue),
-        Err(error) => refuse(&parts, Fault::backend(&error)),
-    }
+    let sidecar = &proxy.sidecar;
+    let (own, name) = (proxy.clone(), queue.to_owned());
+    // To its end: once the limits are set, running jobs must have their slots.
+    let work = Box::pin(async move { set_config(&own, &name, wanted).await });
+    to_the_end(&sidecar.tasks.left, work).await?;
+    Ok(match alone {
+        true => shown_alone(parts, queue, &members(proxy, queue)),
+        false => with_limits(proxy, parts, reply, queue),
+    })
 }
 
-/// The answer to a change of which nothing is ours, where the backend has no route for it.
-pub(super) fn unheard(parts: &Parts, reply: Reply, body: &[u8]) -> Response<Body> {
-    match json(body).map(|body| body.kind()) {
-        Ok(Kind::Object) => respond::theirs(reply),
-        Ok(_) => refuse(parts, Fault::bad_request("the body must be a JSON object")),
-        Err(fault) => refuse(parts, fault),
+/// The answer to a change of which nothing is ours, where the backend has no route for it: nobody has heard of it.
+pub(super) fn unheard(reply: Reply, body: &[u8]) -> Result<Response<Body>, Fault> {
+    match json(body)?.kind() {
+        Kind::Object => Ok(respond::theirs(reply)),
+        _ => Err(Fault::bad_request("the body must be a JSON object")),
     }
 }
 
@@ -87,41 +97,15 @@ fn read_config(
     if wanted.sets_something() {
         one_queue(queue)?;
     }
-    Ok(Some(wanted))
-}
-
-/// The backend goes first: what it refuses changes nothing.
-async fn change_config(
-    proxy: &Proxy,
-    parts: &Parts,
-    body: Bytes,
-    queue: &str,
-    wanted: WantedConfig,
-) -> Response<Body> {
     let set = overrides::set_for_queue(&proxy.sidecar, queue);
     if !wanted.limits.is_silent() && set.is_some_and(|set| set.expires_at.is_some()) {
         let message = format!(
             "{queue:?} has limits that end by themselves, and one entry cannot hold both: \
              DELETE its rate-limit first, or wait"
         );
-        return refuse(parts, Fault::new(StatusCode::CONFLICT, "conflict", message));
+        return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
     }
-    let reply = match ask_config(proxy, parts, body).await {
-        Ok(reply) => reply,
-        Err(error) => return refuse(parts, Fault::backend(&error)),
-    };
-    if !reply.status.is_success() && !has_no_route(reply.status) {
-        return respond::theirs(reply);
-    }
-    let sidecar = &proxy.sidecar;
-    let (own, name) = (proxy.clone(), queue.to_owned());
-    // To its end: once the limits are set, running jobs must have their slots.
-    let work = Box::pin(async move { set_config(&own, &name, wanted).await });
-    match to_the_end(&sidecar.tasks.left, work).await {
-        Ok(()) if has_no_route(reply.status) => alone(proxy, parts, queue),
-        Ok(()) => with_limits(proxy, parts, reply, queue),
-        Err(fault) => refuse(parts, fault),
-    }
+    Ok(Some(wanted))
 }
 
 async fn set_config(proxy: &Proxy, queue: &str, wanted: WantedConfig) -> Result<(), Fault> {
@@ -145,68 +129,65 @@ async fn set_config(proxy: &Proxy, queue: &str, wanted: WantedConfig) -> Result<
 }
 
 /// Sends the request on; for one with the control token, which stays here, with the sidecar's own.
-pub(super) async fn ask_config(
-    proxy: &Proxy,
-    parts: &Parts,
-    body: Bytes,
-) -> Result<Reply, UpstreamError> {
+pub(super) async fn ask_config(proxy: &Proxy, parts: &Parts, body: Bytes) -> Result<Reply, Fault> {
     let mut call = outside::plain_call(proxy, parts, body);
     if overrides::has_control_token(&proxy.sidecar, parts)
         && let Some(token) = &proxy.sidecar.live().settings.token
     {
         call.headers.insert(header::AUTHORIZATION, token.clone());
     }
-    calls::call(proxy, "queue_config", call).await
+    let reply = calls::call(proxy, "queue_config", call).await;
+    reply.map_err(|error| Fault::backend(&error))
 }
 
 /// The backend's answer with what was set here in it.
-fn with_limits(proxy: &Proxy, parts: &Parts, mut reply: Reply, queue: &str) -> Response<Body> {
+fn with_limits(proxy: &Proxy, parts: &Parts, reply: Reply, queue: &str) -> Response<Body> {
     let ours = members(proxy, queue);
     if ours.is_empty() {
         return respond::theirs(reply);
     }
     if has_no_route(reply.status) {
-        return alone(proxy, parts, queue);
+        return shown_alone(parts, queue, &ours);
     }
-    if reply.status.is_success()
-        && let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH)
-        && whole.kind() == Kind::Object
-    {
+    if !reply.status.is_success() {
+        return respond::theirs(reply);
+    }
+    respond::theirs(spliced(reply, |whole, splice| {
         let config = whole.get_exact("configuration");
         let place = config.filter(|c| c.kind() == Kind::Object).unwrap_or(whole);
-        let mut splice = Splice::new();
-        for (name, value) in ours {
-            splice.set(place, name, &value);
+        for (name, value) in &ours {
+            splice.set(place, name, value);
         }
+    }))
+}
+
+/// The backend's answer changed by `edit`, if it is an object.
+pub(super) fn spliced(mut reply: Reply, edit: impl FnOnce(Json<'_>, &mut Splice)) -> Reply {
+    let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
+    if let Some(whole) = whole.filter(|whole| whole.kind() == Kind::Object) {
+        let mut splice = Splice::new();
+        edit(whole, &mut splice);
         reply.body = splice.apply(&reply.body).into();
     }
-    respond::theirs(reply)
+    reply
 }
 
 /// `GET …/admin/queues/{name}`: what was set here is in its `configuration`, beside the backend's.
 pub(in crate::proxy) async fn show_queue(
     proxy: &Proxy,
-    parts: Box<Parts>,
+    parts: &Parts,
     queue: &str,
-) -> Response<Body> {
-    match outside::queues(proxy, &parts, Some(queue)).await {
-        Ok(mut reply) => {
-            let ours = members(proxy, queue);
-            if reply.status == StatusCode::OK
-                && let Some(body) = configured(&reply.body, &ours)
-            {
-                reply.body = body.into();
-            }
-            respond::theirs(reply)
-        }
-        Err(error) => refuse(&parts, Fault::backend(&error)),
-    }
+) -> Result<Response<Body>, Fault> {
+    let reply = outside::queues(proxy, parts, Some(queue)).await;
+    let reply = reply.map_err(|error| Fault::backend(&error))?;
+    let ours = members(proxy, queue);
+    Ok(respond::theirs(configured(reply, &ours)))
 }
 
 /// The whole answer, where the backend has none.
-fn alone(proxy: &Proxy, parts: &Parts, queue: &str) -> Response<Body> {
+fn shown_alone(parts: &Parts, queue: &str, ours: &[(&'static str, String)]) -> Response<Body> {
     let mut text = format!(r#"{{"queue":{}"#, quote(queue));
-    for (name, value) in members(proxy, queue) {
+    for (name, value) in ours {
         text += &format!(",\"{name}\":{value}");
     }
     respond::json(parts, text + "}")
@@ -229,15 +210,14 @@ fn members(proxy: &Proxy, queue: &str) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// A queue's view with these members in its `configuration`; `None`: there is nothing to add.
-fn configured(body: &[u8], ours: &[(&'static str, String)]) -> Option<Vec<u8>> {
-    let whole = Json::parse(body, DEPTH).ok()?;
-    if ours.is_empty() || whole.kind() != Kind::Object {
-        return None;
+/// A queue's view with these members in its `configuration`.
+fn configured(reply: Reply, ours: &[(&'static str, String)]) -> Reply {
+    if ours.is_empty() || reply.status != StatusCode::OK {
+        return reply;
     }
-    let mut splice = Splice::new();
-    splice.set_in(whole, "configuration", ours);
-    Some(splice.apply(body))
+    spliced(reply, |whole, splice| {
+        splice.set_in(whole, "configuration", ours);
+    })
 }
 
 /// What backends without the route answer.
@@ -251,6 +231,15 @@ pub(super) fn has_no_route(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn merged(theirs: &'static str, ours: &[(&'static str, String)]) -> String {
+        let reply = Reply {
+            status: StatusCode::OK,
+            headers: Default::default(),
+            body: Bytes::from_static(theirs.as_bytes()),
+        };
+        String::from_utf8(configured(reply, ours).body.to_vec()).unwrap()
+    }
 
     #[test]
     fn what_is_set_here_stands_in_the_configuration() {
@@ -273,9 +262,9 @@ mod tests {
             ),
         ];
         for (theirs, expected) in table {
-            let merged = configured(theirs.as_bytes(), &ours).unwrap();
-            assert_eq!(String::from_utf8(merged).unwrap(), expected);
+            assert_eq!(merged(theirs, &ours), expected);
         }
-        assert!(configured(b"{}", &[]).is_none() && configured(b"[]", &ours).is_none());
+        assert_eq!(merged("{}", &[]), "{}");
+        assert_eq!(merged("[]", &ours), "[]");
     }
 }

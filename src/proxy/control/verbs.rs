@@ -10,11 +10,11 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::overrides::{ListenerPort, field, json};
+use super::sent;
 use super::shape::rfc3339;
 use crate::json::quote;
 use crate::limit::{Key, Space, Timestamp};
 use crate::ojs;
-use crate::policy::NextStart;
 use crate::proxy::body::{self, Body};
 use crate::proxy::control::{limits, overrides};
 use crate::proxy::outlive::to_the_end;
@@ -47,35 +47,37 @@ async fn do_verb(
     let Some((key, what)) = rest.and_then(|rest| rest.rsplit_once('/')) else {
         return Err(unknown());
     };
-    let verb = match what {
-        "next-start" => KeyVerb::NextStart,
-        "usage" => KeyVerb::Usage,
+    let verb = match (what, &parts.method) {
+        ("next-start", &Method::PUT) => KeyVerb::Shut,
+        ("next-start", &Method::DELETE) => KeyVerb::Open,
+        ("usage", &Method::DELETE) => KeyVerb::Forget,
+        ("next-start", _) => {
+            let message = "next-start takes PUT and DELETE";
+            return Err(Fault::not_allowed("PUT, DELETE", message));
+        }
+        ("usage", _) => return Err(Fault::not_allowed("DELETE", "usage takes DELETE")),
         _ => return Err(unknown()),
-    };
-    let set = match (&parts.method, verb) {
-        (&Method::PUT, KeyVerb::NextStart) => true,
-        (&Method::DELETE, _) => false,
-        _ => return Err(verb.not_allowed()),
     };
     overrides::may_write(sidecar, parts, ListenerPort::Admin)?;
     let key = ojs::decoded(key).unwrap_or_default();
     let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-    let until = match set {
-        true => {
+    let until = match verb {
+        KeyVerb::Shut => {
             let patience = sidecar.live().settings.server.body_timeout;
             let body = body::read(incoming, LONGEST, patience).await?;
-            let next = NextStart::read(json(&body)?, sidecar.store.now()).map_err(field)?;
+            let next = sent::read_next_start(json(&body)?, sidecar.store.now());
+            let next = next.map_err(field)?;
             limits::may_bind(sidecar, &key).await?;
-            Some(next.at)
+            Some(next)
         }
-        false => None,
+        KeyVerb::Open | KeyVerb::Forget => None,
     };
     let own = Arc::clone(sidecar);
     // To its end: once it is done, what waits for the key is asked again.
     let work = Box::pin(async move {
         match verb {
-            KeyVerb::NextStart => set_next_start(&own, key, until).await,
-            KeyVerb::Usage => unused(&own, key).await,
+            KeyVerb::Shut | KeyVerb::Open => set_next_start(&own, key, until).await,
+            KeyVerb::Forget => unused(&own, key).await,
         }
     });
     to_the_end(&sidecar.tasks.left, work).await
@@ -121,20 +123,13 @@ fn unknown() -> Fault {
         .hinting("use one of these; KEY is a key of GET /ojs/v1/rate-limits")
 }
 
-/// What is changed of a key.
+/// What is done to a key.
 #[derive(Clone, Copy)]
 enum KeyVerb {
-    NextStart,
-    Usage,
-}
-
-impl KeyVerb {
-    fn not_allowed(self) -> Fault {
-        match self {
-            KeyVerb::NextStart => {
-                Fault::not_allowed("PUT, DELETE", "next-start takes PUT and DELETE")
-            }
-            KeyVerb::Usage => Fault::not_allowed("DELETE", "usage takes DELETE"),
-        }
-    }
+    /// No start before a time.
+    Shut,
+    /// Starts again.
+    Open,
+    /// What it has used is forgotten.
+    Forget,
 }

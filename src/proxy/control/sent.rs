@@ -1,14 +1,15 @@
 //! Reads limits that are set over HTTP: overrides of a key, limits of a queue, and a queue's config. Unknown
 //! members are refused, so that an operator's word that is not understood changes nothing.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::fields::{Fields, JsonObject, Strangers};
-use super::limits::{self, limits_in_json};
-use super::{FieldError, numbers};
 use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Limits, Timestamp};
+use crate::policy::fields::{Fields, JsonObject, Strangers};
+use crate::policy::limits::{self, limits_in_json};
+use crate::policy::{FieldError, numbers};
+use crate::store::Override;
 
 /// The longest `reason` and `by`, in bytes.
 const LONGEST_TEXT: usize = 1_000;
@@ -38,94 +39,71 @@ const RATE_LIMIT: [&str; 7] = [
     "max_per_second",
 ];
 
-/// A body that sets limits, checked.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SetLimits {
-    /// The numbers; at least one part is given.
-    pub limits: Limits,
-    /// When they end by themselves.
-    pub expires_at: Option<Timestamp>,
-    /// Why, for people.
-    pub reason: Option<String>,
-    /// Who, for people.
-    pub by: Option<String>,
-}
-
 /// What a queue's config says of limits. A part is `None` where the config does not name it, and
 /// `Some(None)` where it is null, which takes it away.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct QueueConfig {
+pub(super) struct QueueConfig {
     /// Slots.
-    pub concurrency: Option<Option<u32>>,
+    pub(super) concurrency: Option<Option<u32>>,
     /// Windows and spacing.
-    pub rate_limit: Option<Option<Limits>>,
+    pub(super) rate_limit: Option<Option<Limits>>,
 }
 
-impl SetLimits {
-    /// Reads the body of `PUT /ojs/v1/rate-limits/{key}` and its like at the time `now`: `concurrency`,
-    /// `rate`, `throttle`, or `limit` and `period` flat, or `max_per_second`, in the spellings of job
-    /// policies; with `expires_at`, `reason` and `by`.
-    ///
-    /// # Errors
-    /// The first member that is wrong, unknown, or missing; a body that sets no limit; an end that is over 366
-    /// days away.
-    pub fn read(body: Json<'_>, now: Timestamp) -> Result<SetLimits, FieldError> {
-        let mut from = JsonObject::new(body, "", Strangers::Refuse, &SET)?;
-        let limits = limits_in_json(&mut from)?;
-        if limits == Limits::default() {
-            let message = "is missing, and so are rate and throttle: give at least one of them; \
-                           DELETE takes a limit away";
-            return Err(from.error("concurrency", message));
-        }
-        let expires_at = time(&mut from, "expires_at", now)?;
-        if expires_at.is_some_and(|end| is_far(end, now)) {
-            let message = format!("{FAR}; leave it out for limits that stay");
-            return Err(from.error("expires_at", message));
-        }
-        Ok(SetLimits {
-            limits,
-            expires_at,
-            reason: note(&mut from, "reason")?,
-            by: note(&mut from, "by")?,
-        })
+/// Reads the body of `PUT /ojs/v1/rate-limits/{key}` and its like at the time `now`: `concurrency`,
+/// `rate`, `throttle`, or `limit` and `period` flat, or `max_per_second`, in the spellings of job
+/// policies; with `expires_at`, `reason` and `by`.
+///
+/// # Errors
+/// The first member that is wrong, unknown, or missing; a body that sets no limit; an end that is over 366
+/// days away.
+pub(super) fn read_override(body: Json<'_>, now: Timestamp) -> Result<Override, FieldError> {
+    let mut from = JsonObject::new(body, "", Strangers::Refuse, &SET)?;
+    let limits = limits_in_json(&mut from)?;
+    if limits == Limits::default() {
+        let message = "is missing, and so are rate and throttle: give at least one of them; \
+                       DELETE takes a limit away";
+        return Err(from.error("concurrency", message));
     }
-}
-
-/// The body of `PUT /throttle/v1/keys/{key}/next-start`, checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NextStart {
-    /// No start before this time.
-    pub at: Timestamp,
-}
-
-impl NextStart {
-    /// Reads `{"at": TIME}` or `{"after": DURATION}` at the time `now`.
-    ///
-    /// # Errors
-    /// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
-    pub fn read(body: Json<'_>, now: Timestamp) -> Result<NextStart, FieldError> {
-        let mut from = JsonObject::new(body, "", Strangers::Refuse, &["at", "after"])?;
-        let (name, next) = match (time(&mut from, "at", now)?, from.period("after")?) {
-            (Some(next), None) => ("at", next),
-            (None, Some(wait)) => ("after", now.plus(wait)),
-            (Some(_), Some(_)) => {
-                return Err(from.error("after", "stands by itself; leave out at"));
-            }
-            (None, None) => {
-                let message =
-                    "is missing, and so is after: give one of them, such as {\"after\": \"PT30S\"}";
-                return Err(from.error("at", message));
-            }
-        };
-        if next <= now {
-            let message = "must be more than nothing; DELETE opens a key";
-            return Err(from.error(name, message));
-        }
-        if is_far(next, now) {
-            return Err(from.error(name, FAR));
-        }
-        Ok(NextStart { at: next })
+    let expires_at = time(&mut from, "expires_at", now)?;
+    if expires_at.is_some_and(|end| is_far(end, now)) {
+        let message = format!("{FAR}; leave it out for limits that stay");
+        return Err(from.error("expires_at", message));
     }
+    Ok(Override {
+        limits,
+        expires_at,
+        reason: note(&mut from, "reason")?,
+        by: note(&mut from, "by")?,
+    })
+}
+
+/// Reads the body of `PUT /throttle/v1/keys/{key}/next-start`, which is `{"at": TIME}` or `{"after": DURATION}`, at the
+/// time `now`: no start before the time that is returned.
+///
+/// # Errors
+/// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
+pub(super) fn read_next_start(body: Json<'_>, now: Timestamp) -> Result<Timestamp, FieldError> {
+    let mut from = JsonObject::new(body, "", Strangers::Refuse, &["at", "after"])?;
+    let (name, next) = match (time(&mut from, "at", now)?, from.period("after")?) {
+        (Some(next), None) => ("at", next),
+        (None, Some(wait)) => ("after", now.plus(wait)),
+        (Some(_), Some(_)) => {
+            return Err(from.error("after", "stands by itself; leave out at"));
+        }
+        (None, None) => {
+            let message =
+                "is missing, and so is after: give one of them, such as {\"after\": \"PT30S\"}";
+            return Err(from.error("at", message));
+        }
+    };
+    if next <= now {
+        let message = "must be more than nothing; DELETE opens a key";
+        return Err(from.error(name, message));
+    }
+    if is_far(next, now) {
+        return Err(from.error(name, FAR));
+    }
+    Ok(next)
 }
 
 impl QueueConfig {
@@ -133,7 +111,7 @@ impl QueueConfig {
     ///
     /// # Errors
     /// The first member about limits that is wrong.
-    pub fn read(body: Json<'_>) -> Result<QueueConfig, FieldError> {
+    pub(super) fn read(body: Json<'_>) -> Result<QueueConfig, FieldError> {
         let Ok(mut from) = JsonObject::new(body, "", Strangers::Pass, &[]) else {
             return Ok(QueueConfig::default());
         };
@@ -153,12 +131,12 @@ impl QueueConfig {
     }
 
     /// Whether it says nothing of limits.
-    pub fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         *self == QueueConfig::default()
     }
 
     /// `limits` as this config leaves them.
-    pub fn over(&self, limits: Limits) -> Limits {
+    pub(super) fn over(&self, limits: Limits) -> Limits {
         let concurrency = self.concurrency.unwrap_or(limits.concurrency);
         match &self.rate_limit {
             None => Limits {
@@ -177,15 +155,15 @@ impl QueueConfig {
 fn queue_rate_limit(given: Json<'_>) -> Result<Limits, FieldError> {
     let at = "rate_limit";
     if given.kind() == Kind::Number {
-        let error = |message: String| FieldError {
+        let error = |message: &str| FieldError {
             field: at.into(),
-            message,
+            message: message.into(),
         };
         let limit = given.int();
-        let limit = limit.ok_or_else(|| error("must be a whole number or an object".into()))?;
+        let limit = limit.ok_or_else(|| error("must be a whole number or an object"))?;
         let rate = numbers::starts(limit)
             .and_then(|limit| numbers::rate(limit, 1_000_000, numbers::WindowWord::Sliding))
-            .map_err(|wrong| error(wrong.message))?;
+            .map_err(|wrong| error(&wrong.message))?;
         return Ok(Limits {
             rates: vec![rate],
             ..Limits::default()
@@ -229,14 +207,14 @@ fn time(
 }
 
 /// A text for people.
-fn note(from: &mut JsonObject<'_>, name: &'static str) -> Result<Option<String>, FieldError> {
+fn note(from: &mut JsonObject<'_>, name: &'static str) -> Result<Option<Arc<str>>, FieldError> {
     match from.text(name)? {
         Some(text) if text.len() > LONGEST_TEXT => {
             let length = text.len();
             let message = format!("has at most {LONGEST_TEXT} bytes, this one has {length}");
             Err(from.error(name, message))
         }
-        text => Ok(text.map(Cow::into_owned)),
+        text => Ok(text.map(Arc::from)),
     }
 }
 
@@ -246,8 +224,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_770_000_000_000_000);
 
-    fn set(body: &str) -> Result<SetLimits, FieldError> {
-        SetLimits::read(Json::parse(body.as_bytes(), 16).unwrap(), NOW)
+    fn set(body: &str) -> Result<Override, FieldError> {
+        read_override(Json::parse(body.as_bytes(), 16).unwrap(), NOW)
     }
 
     /// Limits in one line: slots, windows, spacing.
@@ -453,12 +431,8 @@ mod tests {
 
     #[test]
     fn next_starts_and_what_is_wrong_with_them() {
-        let read = |body: &str| NextStart::read(Json::parse(body.as_bytes(), 16).unwrap(), NOW);
-        let later = |seconds: u64| {
-            Ok(NextStart {
-                at: NOW.plus(seconds * 1_000_000),
-            })
-        };
+        let read = |body: &str| read_next_start(Json::parse(body.as_bytes(), 16).unwrap(), NOW);
+        let later = |seconds: u64| Ok(NOW.plus(seconds * 1_000_000));
         assert_eq!(read(r#"{"after":"PT30S"}"#), later(30));
         assert_eq!(read(r#"{"after":"30s","at":null}"#), later(30));
         assert_eq!(read(r#"{"at":"2026-02-02T02:41:00Z"}"#), later(60));
