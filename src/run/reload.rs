@@ -142,16 +142,20 @@ impl Reload {
             Err(field) => return ReloadOutcome::Refused(vec![field]),
         };
         // Nothing can fail from here on.
-        let declared = settings.on_store_error_by_policy.clone();
-        self.0.sidecar.store().declare(declared);
-        let reserved = settings.reserved.clone();
-        self.0.sidecar.store().reserve_for(reserved);
+        tell_store(&self.0.sidecar, &settings);
         let last = self.0.sidecar.publish(next, Arc::clone(&settings.policies));
         running.retired.push(last);
         running.settings = Arc::new(settings);
         running.let_go();
         ReloadOutcome::Applied(diff)
     }
+}
+
+/// Tells the store which policies have it act otherwise.
+pub(super) fn tell_store(sidecar: &Sidecar, settings: &Settings) {
+    let store = sidecar.store();
+    store.declare(settings.on_store_error_by_policy.clone());
+    store.reserve_for(settings.reserved.clone());
 }
 
 impl InForce {
@@ -187,17 +191,6 @@ enum Why {
     Seen,
     /// Somebody asks.
     Asked,
-}
-
-/// What it means that the file was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Occasion {
-    /// It is the first time, just after the start.
-    Start,
-    /// The file is as bad as it was a minute ago.
-    Reminder,
-    /// The file changed, or somebody asked.
-    Reload,
 }
 
 impl Following {
@@ -273,12 +266,24 @@ impl Following {
             Ok(text) => self.outcome(text),
             Err(why) => ReloadOutcome::Unreadable(why.clone()),
         };
-        let occasion = match self.last.replace(found) {
-            None => Occasion::Start,
-            Some(_) if same && why != Why::Asked => Occasion::Reminder,
-            Some(_) => Occasion::Reload,
+        let is_first = self.last.replace(found).is_none();
+        self.log(&outcome, begun.elapsed());
+        // The look at the start and a reminder that the file is bad count as reloads only if they changed something.
+        let counts = match outcome {
+            ReloadOutcome::Applied(_) => true,
+            ReloadOutcome::Unchanged => !is_first,
+            _ => !same || why == Why::Asked,
         };
-        self.tell(&outcome, begun.elapsed(), occasion);
+        let counted = counts.then(|| outcome.word());
+        if !outcome.is_good() {
+            self.metrics.config_is_not_in_force(counted);
+            return;
+        }
+        self.metrics.config_is_in_force(counted);
+        if is_first || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
+            let now = self.reload.0.sidecar.store().now();
+            self.metrics.config_good_at(now.0);
+        }
         if why == Why::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
             let file = self.file.path.display();
             tracing::info!(%file, "the config file was looked at as asked: it is what runs");
@@ -319,40 +324,22 @@ impl Following {
         }
     }
 
-    /// Says in the log and in the metrics what happened. The look at the start and a reminder that the file is bad
-    /// count as reloads only if they changed something.
-    fn tell(&mut self, outcome: &ReloadOutcome, took: Duration, occasion: Occasion) {
+    /// Says in the log what happened.
+    fn log(&mut self, outcome: &ReloadOutcome, took: Duration) {
         let file = self.file.path.display();
-        let was_bad = self.bad.is_some();
         match outcome {
             ReloadOutcome::Applied(diff) => {
                 let ms = took.as_secs_f64() * 1_000.0;
                 tracing::info!(%file, took_ms = format!("{ms:.1}"), "config reloaded: {diff}");
                 self.log_from(self.reload.settings().server.log_level);
             }
-            ReloadOutcome::Unchanged if was_bad => {
+            ReloadOutcome::Unchanged if self.bad.is_some() => {
                 tracing::info!(%file, "the config file is good again, and as it runs");
             }
             ReloadOutcome::Unchanged => {}
             bad => tracing::error!(%file, "config not reloaded, the last good one runs on\n{bad}"),
         }
         self.bad = (!outcome.is_good()).then(Instant::now);
-        let counts = match outcome {
-            ReloadOutcome::Unchanged => occasion != Occasion::Start,
-            ReloadOutcome::Applied(_) => true,
-            _ => occasion != Occasion::Reminder,
-        };
-        let counted = counts.then(|| outcome.word());
-        match outcome.is_good() {
-            true => self.metrics.config_is_in_force(counted),
-            false => self.metrics.config_is_not_in_force(counted),
-        }
-        if occasion == Occasion::Start || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
-            let now = self.reload.0.sidecar.store().now();
-            if outcome.is_good() {
-                self.metrics.config_good_at(now.0);
-            }
-        }
     }
 
     /// Logs once that the watch does not work, and once that it works again.
