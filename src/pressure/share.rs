@@ -21,9 +21,11 @@ const LAST: u64 = 32;
 pub(super) struct Share {
     /// The number as of its last answer; `None`: only what passes through this sidecar is known.
     number: Option<u64>,
-    /// What has changed here since, and the store was not told: admissions less what is gone. Below 0 the number has
-    /// places in it that no enqueue uses: they were granted, or their jobs have left.
+    /// What has changed here since, and the store was not told: admissions less what is gone. What is gone is no
+    /// place to be used again before the store is told: a sibling's look may have seen that already.
     untold: i64,
+    /// Places that are in the number already, and that no enqueue uses yet.
+    granted: u64,
     /// Jobs that wait for places.
     wanted: u64,
     /// Whether a call for places is on its way.
@@ -49,9 +51,10 @@ pub struct GrantedPlaces {
 }
 
 impl Share {
-    /// The depth over the fleet, as far as is known here, without places that no enqueue uses.
+    /// The depth over the fleet, as far as is known here, without places that are granted to this sidecar.
     pub(super) fn depth(&self) -> Option<u64> {
-        Some(self.number?.saturating_add_signed(self.untold))
+        let depth = self.number?.saturating_add_signed(self.untold);
+        Some(depth.saturating_sub(self.granted))
     }
 
     /// Whether a number is shared.
@@ -67,8 +70,7 @@ impl Share {
     /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`.
     pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
         let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
-        let unused = self.untold.min(0).unsigned_abs();
-        self.is_on() && is_near && unused < jobs
+        self.is_on() && is_near && self.granted < jobs
     }
 
     /// So many jobs wait for places.
@@ -78,7 +80,9 @@ impl Share {
 
     /// An enqueue is admitted.
     pub(super) fn reserve(&mut self, jobs: u64) {
-        self.change(i64::try_from(jobs).unwrap_or(i64::MAX));
+        let granted = jobs.min(self.granted);
+        self.granted -= granted;
+        self.change(i64::try_from(jobs - granted).unwrap_or(i64::MAX));
     }
 
     /// Jobs were not stored after all, or wait no longer.
@@ -94,7 +98,8 @@ impl Share {
 
     /// What the store is to be told; places that no enqueue uses are given back.
     fn tell(&mut self) -> i64 {
-        let by = std::mem::take(&mut self.untold);
+        let granted = i64::try_from(std::mem::take(&mut self.granted)).unwrap_or(i64::MAX);
+        let by = std::mem::take(&mut self.untold).saturating_sub(granted);
         self.number = self.number.map(|number| number.saturating_add_signed(by));
         by
     }
@@ -198,7 +203,7 @@ impl Pressure {
         match granted {
             Some(granted) if queue.share.is_on() => {
                 queue.share.number = Some(granted.number);
-                queue.share.take(granted.jobs);
+                queue.share.granted += granted.jobs;
             }
             Some(_) => {}
             None => queue.share.looked(None),
@@ -263,6 +268,22 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
     use crate::pressure::{Admission, FileBounds, Fleet, Given, HeldCount, StatsTold, Want};
+
+    /// A sibling's look may have found the queue without what left here: admitting others in those places without a
+    /// word to the store would fill them twice.
+    #[test]
+    fn places_of_jobs_that_left_here_are_asked_of_the_store() {
+        let mut share = Share::default();
+        share.looked(Some(1_000));
+        share.take(100);
+        assert_eq!(share.depth(), Some(900));
+        assert!(share.needs(1, 100, 1_000));
+        share.granted = 1;
+        assert!(!share.needs(1, 100, 1_000));
+        share.reserve(1);
+        assert!(share.needs(1, 100, 1_000));
+        assert_eq!(share.tell(), -100, "what was granted is in the number");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_admission_far_from_the_bound_is_told_to_the_store() {
