@@ -265,17 +265,22 @@ impl Running {
         sweeping.cancel();
         proxy.sidecar().events().close();
         self.closing.cancel();
-        let closed = async {
-            while tasks.join_next().await.is_some() {}
-            self.serving.close();
-            self.serving.wait().await;
-            proxy.sidecar().finished().await;
-        };
-        tokio::select! {
-            _ = tokio::time::timeout(CLOSING, closed) => {}
-            () = stop.now.cancelled() => {}
-        }
+        close(tasks, &self.serving, proxy.sidecar(), &stop).await;
         ended
+    }
+}
+
+/// Waits until nothing is left to do, for [`CLOSING`] at most.
+async fn close(mut tasks: JoinSet<()>, serving: &TaskTracker, sidecar: &Sidecar, stop: &Stop) {
+    let closed = async {
+        while tasks.join_next().await.is_some() {}
+        serving.close();
+        serving.wait().await;
+        sidecar.finished().await;
+    };
+    tokio::select! {
+        _ = tokio::time::timeout(CLOSING, closed) => {}
+        () = stop.now.cancelled() => {}
     }
 }
 

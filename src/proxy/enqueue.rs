@@ -66,9 +66,7 @@ pub(super) async fn enqueue(
     };
     let jobs = match read {
         Ok(jobs) => jobs.unwrap_or_default(),
-        Err(fault) if bounded || brings => return refuse(&parts, fault),
-        // Nothing looks at it.
-        Err(_) => Vec::new(),
+        Err(fault) => return refuse(&parts, fault),
     };
     let matters = brings || (may_be_flat && jobs.iter().any(|job| job.is_flat));
     let (prepared, brought) = match matters {

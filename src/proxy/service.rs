@@ -208,12 +208,10 @@ impl Proxy {
                 let done = queue_config::queue_config(self, &parts, bytes, &queue);
                 or_refused(&parts, Box::pin(done).await)
             }
-            Operation::Tenant { id } => {
-                let done = tenants::tenant(self, &parts, bytes, &id, Some("limits"));
-                or_refused(&parts, Box::pin(done).await)
-            }
-            Operation::TenantLimits { id } => {
-                let done = tenants::tenant(self, &parts, bytes, &id, None);
+            Operation::Tenant { ref id } | Operation::TenantLimits { ref id } => {
+                let is_whole = matches!(operation, Operation::Tenant { .. });
+                let within = is_whole.then_some("limits");
+                let done = tenants::tenant(self, &parts, bytes, id, within);
                 or_refused(&parts, Box::pin(done).await)
             }
             Operation::Reset if reset => Box::pin(outside::reset(self, parts, bytes)).await,

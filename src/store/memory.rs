@@ -178,7 +178,9 @@ impl Ledger for MemoryStore {
     fn reserve<'a>(&'a self, wish: Wish<'a>) -> Answer<'a, Reserved> {
         let (mut books, now) = self.open();
         let mut step = books.at(now);
-        Answer::now(step.reserve(wish.limited, wish.want, wish.ahead, wish.unused))
+        let reserved = step.reserve(wish.limited, wish.want, wish.ahead, wish.unused);
+        books.keys.sweep(SWEPT, now);
+        Answer::now(reserved)
     }
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {

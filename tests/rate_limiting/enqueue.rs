@@ -477,17 +477,17 @@ async fn a_job_with_several_options_is_refused_where_they_count() {
         ("/ojs/v1/jobs", job.to_owned()),
         ("/ojs/v1/jobs/batch", format!(r#"{{"jobs":[{job}]}}"#)),
     ] {
-        let (recording, sidecar, client) = storing(ONE).await;
-        let reply = client.post(path, sent.clone()).await;
-        let field = &reply.json()["error"]["details"]["field"];
-        assert!(
-            field.as_str().unwrap().ends_with("options"),
-            "{}",
-            reply.text()
-        );
-        assert_eq!(reply.status, 400);
-        assert!(recording.bodies().is_empty());
-        sidecar.stop().await;
+        let limit = "[[policy]]\nname = \"p\"\nmatch = { queue = \"full\" }\nconcurrency = 1\n";
+        for config in [ONE, limit] {
+            let (recording, sidecar, client) = storing(config).await;
+            let reply = client.post(path, sent.clone()).await;
+            let field = &reply.json()["error"]["details"]["field"];
+            let field = field.as_str().unwrap_or_else(|| panic!("{}", reply.text()));
+            assert!(field.ends_with("options"), "{field}");
+            assert_eq!(reply.status, 400);
+            assert!(recording.bodies().is_empty());
+            sidecar.stop().await;
+        }
         let (_, sidecar, client) = storing("").await;
         assert_eq!(client.post(path, sent).await.status, 201, "nothing counts");
         sidecar.stop().await;

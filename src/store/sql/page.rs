@@ -191,7 +191,9 @@ impl Page {
     }
 
     pub(super) fn say(&mut self, text: String) {
-        if self.others().next().is_some() && !self.news.contains(&text) {
+        if self.others().next().is_some() {
+            // The last word counts: a queue that was paused and resumed may be paused again.
+            self.news.retain(|said| *said != text);
             self.news.push(text);
         }
     }
@@ -281,5 +283,24 @@ impl Tables for Page {
     fn offered(&mut self, claimed: &Claimed) {
         let lane = record::lane(claimed.scope, &claimed.queue);
         self.say(format!("offered\n{lane}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Several words of one transaction: siblings follow each as it comes.
+    #[test]
+    fn the_last_of_equal_words_counts() {
+        let head = Head {
+            live: vec![("sibling".to_owned(), Timestamp(1))],
+            ..Head::default()
+        };
+        let mut page = Page::new("me".into(), head);
+        for word in ["paused\n1", "paused\n0", "paused\n1"] {
+            page.say(word.to_owned());
+        }
+        assert_eq!(page.news, ["paused\n0", "paused\n1"]);
     }
 }
