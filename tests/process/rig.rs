@@ -1,6 +1,6 @@
 //! Processes and backends that end with the test.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -78,7 +78,20 @@ impl Backend {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let listener = Net::Tcp.bind(addr).await.unwrap();
+                // A program that another test starts has copies of this one's sockets for a moment, also of the one
+                // by which the port was found to be free.
+                let patience = Instant::now() + Duration::from_secs(10);
+                let listener = loop {
+                    match Net::Tcp.bind(addr).await {
+                        Err(error)
+                            if error.kind() == ErrorKind::AddrInUse
+                                && Instant::now() < patience =>
+                        {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                        bound => break bound.unwrap(),
+                    }
+                };
                 give.send(()).unwrap();
                 // Not asked to stop but dropped, with all its connections.
                 tokio::select! {
