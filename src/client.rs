@@ -42,7 +42,7 @@ impl JsonClient {
     /// Posts `body` and returns the reply's JSON.
     ///
     /// # Errors
-    /// As [`JsonClient::call`].
+    /// No reply, or any status but 2xx.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.call(Method::POST, path, Some(body)).await
     }
@@ -50,7 +50,7 @@ impl JsonClient {
     /// Gets `path` as JSON.
     ///
     /// # Errors
-    /// As [`JsonClient::call`].
+    /// No reply, or any status but 2xx.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.call(Method::GET, path, None).await
     }
