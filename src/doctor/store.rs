@@ -82,10 +82,10 @@ fn by_word(error: &StoreError) -> Option<&'static str> {
         said if said.contains("readonly database") => WRITABLE,
         said if said.contains("unable to open database file") => WRITABLE,
         said if said.contains("disk is full") => "make room on the disk of that file",
-        said if said.contains("OOM command not allowed") => {
+        said if said.contains("when used memory > 'maxmemory'") => {
             "the server is at its maxmemory: raise it"
         }
-        said if said.contains("READONLY") => {
+        said if said.contains("read only replica") => {
             "that server is a replica: store.url must lead to its master"
         }
         _ => return None,

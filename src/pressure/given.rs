@@ -191,7 +191,11 @@ fn fraction<'v, F: Fields<'v>>(from: &mut F, name: &'static str) -> Result<Optio
 
 fn max_bytes<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<u64>, F::Error> {
     let names = ["max_size_bytes", "max_size"];
-    let [one, other] = names.map(|name| from.size_within(name, 0, 0..=usize::MAX >> 1));
+    let [one, other] = names.map(|name| match F::IN_FILE {
+        true => from.size_within(name, 0, 0..=usize::MAX >> 1),
+        // OJS has a number of bytes there, which the backend gets too.
+        false => Ok(from.int_from_0(name)?.map(|bytes| bytes as usize)),
+    });
     match (one?, other?) {
         (Some(one), Some(other)) if F::IN_FILE || one != other => {
             let message = "stands beside `max_size`".to_owned();

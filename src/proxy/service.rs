@@ -209,8 +209,7 @@ impl Proxy {
                 or_refused(&parts, Box::pin(done).await)
             }
             Operation::Tenant { ref id } | Operation::TenantLimits { ref id } => {
-                let is_whole = matches!(operation, Operation::Tenant { .. });
-                let within = is_whole.then_some("limits");
+                let within = matches!(operation, Operation::Tenant { .. }).then_some("limits");
                 let done = tenants::tenant(self, &parts, bytes, id, within);
                 or_refused(&parts, Box::pin(done).await)
             }

@@ -277,8 +277,11 @@ impl Database for File {
         let mut after = std::mem::take(&mut self.after);
         let found = self.with(|connection| match first {
             First::Join { knew } => {
-                table::join(connection, &me, &namespace, knew.as_deref(), now)?;
-                Ok(Found::default())
+                let epoch = table::join(connection, &me, &namespace, knew.as_deref(), now)?;
+                Ok(Found {
+                    epoch,
+                    ..Found::default()
+                })
             }
             other => table::find(connection, other, &me, now, &mut after),
         });

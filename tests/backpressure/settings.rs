@@ -22,7 +22,7 @@ async fn each_wrong_field_is_named_and_changes_nothing() {
         (json!({"max_depth": -1}), "max_depth"),
         (json!({"max_depth": 1.5}), "max_depth"),
         (
-            json!({"max_depth": 9, "max_size_bytes": "big"}),
+            json!({"max_depth": 9, "max_size_bytes": "8MiB"}),
             "max_size_bytes",
         ),
         (

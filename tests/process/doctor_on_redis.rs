@@ -65,6 +65,21 @@ fn a_store_that_forgets_when_it_is_full() {
     assert_eq!(one["level"], "warn", "{one}");
 }
 
+/// What helps follows from the server's own words, as its client tells them.
+#[test]
+fn a_store_that_is_full_or_a_replica_is_told_from_one_that_is_away() {
+    let backend = Backend::start(Lax::redis());
+    let full = RedisServer::with(&["--maxmemory", "1mb"]);
+    let master = full.port.to_string();
+    let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &master]);
+    for (store, help) in [(&full, "raise it"), (&replica, "to its master")] {
+        let (report, status) = examined(&backend, &store.url(), &["--probe"]);
+        assert_eq!(status, Some(1), "{report}");
+        let writes = finding(&report, "store", "writes");
+        assert!(writes.to_string().contains(help), "{writes}");
+    }
+}
+
 #[test]
 fn a_store_that_is_down() {
     let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());

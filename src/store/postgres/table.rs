@@ -410,7 +410,7 @@ impl Session {
                     }
                 }
             }
-            First::Join { knew } => self.join(me, knew.as_deref()).await?,
+            First::Join { knew } => found.epoch = self.join(me, knew.as_deref()).await?,
         }
         Ok(found)
     }
@@ -456,8 +456,9 @@ impl Session {
         })
     }
 
-    /// The caller is counted among the living, of data that begin if there are none.
-    async fn join(&self, me: &str, knew: Option<&str>) -> Result<(), Failed> {
+    /// The caller is counted among the living, of data that begin if there are none. Which data these are is read on
+    /// this same connection: the next one may lead to another server.
+    async fn join(&self, me: &str, knew: Option<&str>) -> Result<String, Failed> {
         let now = self.head().await?.now;
         let settled = number(now.plus(SETTLING).0);
         let fresh = format!("{:016x}", rand::random::<u64>());
@@ -491,7 +492,7 @@ impl Session {
         kept?;
         begun?;
         said?;
-        Ok(())
+        Ok(self.head().await?.epoch)
     }
 }
 

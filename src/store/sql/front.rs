@@ -253,7 +253,7 @@ impl Elsewhere for SqlStore {
     async fn join(&self, knew: Option<&str>) -> Result<Arc<str>, StoreError> {
         let knew = knew.map(Arc::from);
         let need = Need::first(First::Join { knew });
-        let epoch = |page: &mut Page, _: &Found| Ok(Arc::from(page.head.epoch.as_str()));
+        let epoch = |_: &mut Page, found: &Found| Ok(Arc::from(found.epoch.as_str()));
         self.ask_of(None, need, epoch).await
     }
 

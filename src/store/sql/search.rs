@@ -34,8 +34,8 @@ pub(in crate::store) struct Need {
 /// What is asked before anything is locked.
 #[derive(Debug)]
 pub(in crate::store) enum First {
-    /// What to look after: at most `max` rows that are out, at most `max` that are held (those that were
-    /// offered come last), and as many that others have out. And as [`First::Idle`].
+    /// What to look after: at most `max` rows of ours that are out, at most `max` that we offer or have taken over (what
+    /// we offer comes last), and as many that others have out. And as [`First::Idle`].
     Due { max: usize },
     /// Of the next [`IDLE`] keys those with nothing used.
     Idle,
@@ -62,7 +62,7 @@ pub(in crate::store) struct Found {
     /// Ours that are due, or all that were asked for.
     pub(in crate::store) jobs: Vec<String>,
     pub(in crate::store) others_out: Vec<String>,
-    /// Held rows of others of which nobody is left to make anything.
+    /// Offers of others of which nobody is left to make anything.
     pub(in crate::store) over: Vec<String>,
     /// Where others have offered rows. These need no page: who asks for such a row is told what is true then.
     pub(in crate::store) lanes: Vec<String>,
@@ -76,6 +76,8 @@ pub(in crate::store) struct Found {
     pub(in crate::store) count: u64,
     /// Names and texts of what was made over HTTP, and which edition that is.
     pub(in crate::store) overrides: (i64, Vec<(String, String)>),
+    /// Which data were [joined](First::Join).
+    pub(in crate::store) epoch: String,
 }
 
 impl Found {

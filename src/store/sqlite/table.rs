@@ -435,7 +435,7 @@ pub(super) fn join(
     namespace: &str,
     knew: Option<&str>,
     now: Timestamp,
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     let immediate = TransactionBehavior::Immediate;
     let transaction = Transaction::new_unchecked(connection, immediate)?;
     begin(&transaction, namespace)?;
@@ -446,5 +446,6 @@ pub(super) fn join(
     }
     live(&transaction, me, now)?;
     say(&transaction, me, "joined", now)?;
-    transaction.commit()
+    transaction.commit()?;
+    Ok(epoch)
 }
