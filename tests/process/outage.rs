@@ -241,12 +241,12 @@ fn https_that_fails_is_a_sentence() {
         let mut sidecar = Sidecar::run(&text);
         let reply = get(sidecar.data, "/ojs/v1/health");
         assert_eq!(reply.status, 502, "{reply:?}");
+        wait(word, || sidecar.log().contains(word));
         let log = sidecar.log();
         assert!(
             scheme == "http" || log.contains("cannot be reached: https://"),
             "{log}"
         );
-        assert!(log.contains(word), "{log}");
         assert!(!log.contains("panicked") && sidecar.runs(), "{log}");
     }
 }
