@@ -9,7 +9,6 @@
 //! another: that takes many round trips, so it goes on while operations fail that cannot wait for it.
 
 mod clock;
-mod columns;
 mod inspect;
 mod link;
 mod schema;

@@ -20,11 +20,11 @@ use tokio::sync::oneshot;
 use super::StoreError;
 use crate::limit::Timestamp;
 
-pub(super) use flat::{Flat, number, unsigned};
+pub(super) use flat::{Flat, limit, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub(super) use page::{Head, Page, SILENCE};
-pub(super) use search::{Database, Dialect, First, Found, IDLE, Need};
+pub(super) use search::{Database, Dialect, First, Found, IDLE, Need, clear, count_anything, idle};
 pub(super) use steps::ADOPTED;
 
 /// So many operations share a transaction at most.

@@ -113,7 +113,7 @@ const PUT_KEYS: &str = "INSERT INTO keys SELECT * FROM unnest($1::text[], $2::by
 const DROP_KEYS: &str = "DELETE FROM keys WHERE name = ANY($1::text[])";
 
 const PUT_NUMBERS: &str = "INSERT INTO numbers
-     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+     SELECT *, $5::bigint FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])
      ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version,
          put_at = excluded.put_at, ends = excluded.ends";
 

@@ -1,4 +1,6 @@
-//! What a connection does: what is read and locked, what is written, and what is no step on a page.
+//! What a connection does: what is read and locked, and what is no step on a page.
+
+mod write;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,19 +9,18 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement, ToStatement};
 
+use super::super::Clock;
 use super::super::fleet::SETTLING;
-use super::super::sql::{First, Flat, Found, Head, IDLE, Need, Page, SILENCE, number, unsigned};
-use super::super::{Clock, HOLDS_LAST, Number};
+use super::super::sql::{
+    First, Flat, Found, Head, IDLE, Need, Page, count_anything, idle, limit, number, unsigned,
+};
 use super::clock;
-use super::columns::{NumberColumns, OverrideColumns, RowColumns};
 use super::schema::{self, LOCKS, VERSION};
 use super::statements::Statements;
-use crate::limit::{KeyState, Timestamp};
+use crate::limit::Timestamp;
 
 /// The oldest server that will do.
 const OLDEST: i32 = 120_000;
-/// Limits set over HTTP are kept this long after their end, for whoever looks at them.
-const DAY: u64 = 24 * 3600 * 1_000_000;
 /// After how long the server drops a connection of which it hears nothing any more: by itself it would keep the session
 /// of each one that was cut off silently for two hours.
 pub(super) const ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
@@ -184,22 +185,17 @@ impl Session {
         let (keys, found, overrides, head) = (keys?, found?, overrides?, head?);
         let now = head.now;
         let mut page = Page::new(me, head);
-        for job in jobs {
-            page.has_row(job, None);
-        }
         for row in rows {
-            let flat = flat(&row)?;
-            let job = flat.job.clone();
-            page.has_row(job, Some(flat.kept().ok_or_else(strange)?));
+            page.has_row(flat(&row)?).ok_or_else(strange)?;
         }
         for row in keys {
-            let state = KeyState::unpack(row.try_get(1)?);
-            let (state, seen) = state.ok_or_else(strange)?;
-            page.has_key(row.try_get(0)?, state, seen);
+            let kept = page.has_key(row.try_get(0)?, row.try_get(1)?);
+            kept.ok_or_else(strange)?;
         }
         for row in found {
             if row.try_get::<_, i64>(4)? > number(now.0) {
-                page.has_number(row.try_get(0)?, shared_number(&row)?);
+                let parts = [row.try_get(1)?, row.try_get(2)?, row.try_get(3)?];
+                page.has_number(row.try_get(0)?, parts);
             }
         }
         for row in overrides {
@@ -209,162 +205,16 @@ impl Session {
         Ok(page)
     }
 
-    /// What changed and the commit are sent at once, in this order.
-    pub(super) async fn commit(&mut self, page: &Page) -> Result<(), Failed> {
-        if !self.begun {
-            return Ok(());
-        }
-        let (edition, rows, keys, numbers, holds, overrides, said, time, beat, ended) = tokio::join! {
-            biased;
-            self.begin_edition(page),
-            self.write_rows(page),
-            self.write_keys(page),
-            self.write_numbers(page),
-            self.write_holds(page),
-            self.write_overrides(page),
-            self.say(page),
-            async { if page.beats { self.keep_time().await } else { Ok(()) } },
-            self.beat(page),
-            self.client.batch_execute("COMMIT"),
-        };
-        // The first that failed says why. A commit after an error is none, and does not say so.
-        for done in [
-            edition, rows, keys, numbers, holds, overrides, said, time, beat, ended,
-        ] {
-            done?;
-        }
-        self.begun = false;
-        Ok(())
-    }
-
-    async fn write_rows(&self, page: &Page) -> Result<(), Error> {
-        let (rows, gone) = RowColumns::of(page);
-        let (put, drop) = (&self.statements.put_rows, &self.statements.drop_rows);
-        let (put, dropped) = tokio::join! {
-            biased;
-            async { self.ask((!rows.job.is_empty()).then_some(put), &rows.with()).await },
-            async { self.ask((!gone.is_empty()).then_some(drop), &[&gone]).await },
-        };
-        put.and(dropped).map(|_| ())
-    }
-
-    async fn write_keys(&self, page: &Page) -> Result<(), Error> {
-        let (mut names, mut states, mut idle) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, state) in page.keys() {
-            match state {
-                Some(state) => {
-                    names.push(name);
-                    states.push(state.pack(page.now()));
-                }
-                None => idle.push(name),
-            }
-        }
-        let (put, drop) = (&self.statements.put_keys, &self.statements.drop_keys);
-        let (put, dropped) = tokio::join! {
-            biased;
-            async { self.ask((!names.is_empty()).then_some(put), &[&names, &states]).await },
-            async { self.ask((!idle.is_empty()).then_some(drop), &[&idle]).await },
-        };
-        put.and(dropped).map(|_| ())
-    }
-
-    async fn write_numbers(&self, page: &Page) -> Result<(), Error> {
-        let numbers = NumberColumns::of(page);
-        let put = (!numbers.names.is_empty()).then_some(&self.statements.put_numbers);
-        self.ask(put, &numbers.with()).await.map(|_| ())
-    }
-
-    async fn write_holds(&self, page: &Page) -> Result<(), Error> {
-        let held = page.holds.iter();
-        let (queues, jobs): (Vec<&str>, Vec<i64>) =
-            held.map(|(queue, jobs)| (&**queue, number(*jobs))).unzip();
-        let put = (!queues.is_empty()).then_some(&self.statements.put_holds);
-        let (me, at) = (&*page.me, number(page.now().0));
-        let with: [&(dyn ToSql + Sync); 4] = [&me, &queues, &jobs, &at];
-        self.ask(put, &with).await.map(|_| ())
-    }
-
-    async fn write_overrides(&self, page: &Page) -> Result<(), Error> {
-        let all = OverrideColumns::of(page);
-        let (put, drop) = (
-            &self.statements.put_overrides,
-            &self.statements.drop_overrides,
-        );
-        let (put, dropped) = tokio::join! {
-            biased;
-            async { self.ask((!all.names.is_empty()).then_some(put), &all.with()).await },
-            async { self.ask((!all.gone.is_empty()).then_some(drop), &[&all.gone]).await },
-        };
-        put.and(dropped).map(|_| ())
-    }
-
-    async fn say(&self, page: &Page) -> Result<(), Error> {
-        let news = page.news.iter().map(|text| news(&page.me, text));
-        let news: Vec<String> = news.collect();
-        let say = (!news.is_empty()).then_some(&self.statements.say);
-        let with: [&(dyn ToSql + Sync); 2] = [&self.namespace, &news];
-        self.ask(say, &with).await.map(|_| ())
-    }
-
-    /// Another edition of limits and settings begins, if that is to be; of all that there is where it is cleared.
-    async fn begin_edition(&self, page: &Page) -> Result<(), Error> {
-        if !page.is_new_edition() {
-            return Ok(());
-        }
-        let clear =
-            "DELETE FROM rows; DELETE FROM keys; DELETE FROM numbers; DELETE FROM overrides;
-            DELETE FROM holds;";
-        let clear = if page.is_cleared { clear } else { "" };
-        let text = format!("{clear} UPDATE meta SET edition = edition + 1");
-        self.client.batch_execute(&text).await
-    }
-
-    /// Writes down that we live, and forgets what nothing speaks of any more. What another sidecar is at
-    /// is left to it.
-    async fn beat(&self, page: &Page) -> Result<(), Error> {
-        if !page.beats {
-            return Ok(());
-        }
-        let now = page.now();
-        let before = |past: u64| number(now.0.saturating_sub(past));
-        let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
-        let unsaid = before(HOLDS_LAST);
-        let (me, now) = (literal(&page.me), number(now.0));
-        let some = "FOR UPDATE SKIP LOCKED LIMIT 1000";
-        self.client
-            .batch_execute(&format!(
-                "INSERT INTO live VALUES ({me}, {now})
-                 ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen;
-                 DELETE FROM numbers WHERE name IN (
-                     SELECT name FROM numbers WHERE ends <= {ended} {some});
-                 DELETE FROM overrides WHERE name IN (
-                     SELECT name FROM overrides WHERE ends < {long_ended} {some});
-                 DELETE FROM holds WHERE (queue, owner) IN (
-                     SELECT queue, owner FROM holds WHERE at < {unsaid} {some});
-                 DELETE FROM live WHERE owner IN (
-                     SELECT owner FROM live WHERE seen < {silent} AND NOT EXISTS (
-                         SELECT 1 FROM rows WHERE rows.owner = live.owner) {some})"
-            ))
-            .await
-    }
-
     /// Of the next keys after this one, which is moved on, those with nothing used.
     async fn idle(&self, after: &mut String) -> Result<Vec<String>, Failed> {
         let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &*after, &limit(IDLE)];
         let keys = self.client.query(&self.statements.walk, &with).await?;
-        let mut idle = Vec::new();
-        for row in &keys {
-            let now = Timestamp(unsigned(row.try_get(2)?));
-            let state = KeyState::unpack(row.try_get(1)?);
-            if state.is_some_and(|(state, _)| state.idle(now)) {
-                idle.push(row.try_get(0)?);
-            }
-        }
-        *after = match keys.last() {
-            Some(last) if keys.len() == IDLE => last.try_get(0)?,
-            _ => String::new(),
-        };
-        Ok(idle)
+        let now = keys.first().map_or(Ok(0), |row| row.try_get(2))?;
+        let keys = keys
+            .iter()
+            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let keys = keys.collect::<Result<_, Error>>()?;
+        Ok(idle(keys, after, Timestamp(unsigned(now))))
     }
 
     /// What has to be known before a transaction begins.
@@ -395,10 +245,7 @@ impl Session {
                 found.count = self.count(&self.statements.held, &with).await?;
             }
             First::Anything => {
-                let text = "SELECT (SELECT count(*) FROM rows) + (SELECT count(*) FROM keys)
-                    + (SELECT count(*) FROM numbers) + (SELECT count(*) FROM overrides)
-                    + (SELECT count(*) FROM holds)";
-                found.count = self.count(text, &[]).await?;
+                found.count = self.count(&count_anything(), &[]).await?;
             }
             First::Overrides => {
                 // One look at both: an edition is never read with older texts.
@@ -500,10 +347,6 @@ fn strange() -> Failed {
     Failed::Unavailable("a row is not understood".to_owned())
 }
 
-fn limit(max: usize) -> i64 {
-    i64::try_from(max).unwrap_or(i64::MAX)
-}
-
 /// A text as it stands in a statement.
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
@@ -530,14 +373,5 @@ fn flat(row: &tokio_postgres::Row) -> Result<Flat, Error> {
         limits: row.try_get(8)?,
         taken: row.try_get(9)?,
         started: row.try_get(10)?,
-    })
-}
-
-fn shared_number(row: &tokio_postgres::Row) -> Result<Number, Error> {
-    Ok(Number {
-        value: row.try_get(1)?,
-        version: unsigned(row.try_get(2)?),
-        put_at: Timestamp(unsigned(row.try_get(3)?)),
-        done: true,
     })
 }

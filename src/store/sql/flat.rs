@@ -28,6 +28,11 @@ pub(in crate::store) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
+/// How many rows a database may give at most.
+pub(in crate::store) fn limit(max: usize) -> i64 {
+    i64::try_from(max).unwrap_or(i64::MAX)
+}
+
 /// A time or a length that was written as a [`number`].
 pub(in crate::store) fn unsigned(value: i64) -> u64 {
     match u64::try_from(value) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::engine::{Engine, Tables};
 use super::super::record::{self, Written};
 use super::super::{Claimed, Number};
-use super::flat::KeptRow;
+use super::flat::{Flat, KeptRow, unsigned};
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
@@ -33,7 +33,7 @@ pub(in crate::store) struct Page {
     /// The names of limits and settings that are there, of those that it is about.
     pub(in crate::store) overrides: BTreeSet<String>,
     /// What stands under these names from now on.
-    pub(super) overridden: BTreeMap<String, Option<Written>>,
+    pub(in crate::store) overridden: BTreeMap<String, Option<Written>>,
     /// Everything else goes before the rest is written.
     pub(in crate::store) is_cleared: bool,
     pub(super) freed: Vec<String>,
@@ -97,26 +97,30 @@ impl Page {
         }
     }
 
-    /// A row as the database has it.
-    pub(in crate::store) fn has_row(&mut self, job: String, row: Option<KeptRow>) {
-        let known = row.is_some();
-        self.rows.insert(
-            job,
-            Loaded {
-                known,
-                ..Loaded::of(row)
-            },
-        );
+    /// A row as the database has it; `None`: somebody else wrote it.
+    pub(in crate::store) fn has_row(&mut self, flat: Flat) -> Option<()> {
+        let job = flat.job.clone();
+        self.rows.insert(job, Loaded::of(Some(flat.kept()?)));
+        Some(())
     }
 
-    /// A key as the database has it.
-    pub(in crate::store) fn has_key(&mut self, name: String, state: KeyState, seen: Timestamp) {
+    /// A key as the database has it; `None`: somebody else wrote it.
+    pub(in crate::store) fn has_key(&mut self, name: String, state: &[u8]) -> Option<()> {
+        let (state, seen) = KeyState::unpack(state)?;
         self.head.now = self.head.now.max(seen);
         self.keys.insert(name, Loaded::of(state));
+        Some(())
     }
 
-    /// A shared number as the database has it.
-    pub(in crate::store) fn has_number(&mut self, name: String, number: Number) {
+    /// A shared number as the database has it: its value, its version, and when it was put.
+    pub(in crate::store) fn has_number(&mut self, name: String, parts: [i64; 3]) {
+        let [value, version, put_at] = parts;
+        let number = Number {
+            value,
+            version: unsigned(version),
+            put_at: Timestamp(unsigned(put_at)),
+            done: true,
+        };
         self.numbers.insert(name, Loaded::of(number));
     }
 
@@ -156,12 +160,6 @@ impl Page {
     pub(in crate::store) fn numbers(&self) -> impl Iterator<Item = (&str, &Number)> {
         let changed = self.numbers.iter().filter(|(_, entry)| entry.changed);
         changed.map(|(name, entry)| (name.as_str(), &entry.value))
-    }
-
-    /// Limits and settings to write or to take away.
-    pub(in crate::store) fn overridden(&self) -> impl Iterator<Item = (&str, Option<&Written>)> {
-        let all = self.overridden.iter();
-        all.map(|(name, written)| (name.as_str(), written.as_ref()))
     }
 
     /// Whether these are another edition of limits and settings.

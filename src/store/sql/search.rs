@@ -7,7 +7,7 @@ use super::super::record;
 use super::super::{Change, Claimed, Gen, StoreError, fleet};
 use super::page::{KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
 use super::steps::ADOPTED;
-use crate::limit::{Space, Timestamp};
+use crate::limit::{KeyState, Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
 /// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
@@ -85,6 +85,20 @@ impl Found {
     pub(super) fn is_mostly_idle(&self) -> bool {
         self.idle.len() > IDLE / 2
     }
+}
+
+/// Of keys that lie behind `after`, those with nothing used. `after` is moved on to the last of them; where no more
+/// follow, to before the first.
+pub(in crate::store) fn idle(
+    keys: Vec<(String, Vec<u8>)>,
+    after: &mut String,
+    now: Timestamp,
+) -> Vec<String> {
+    let last = keys.last().filter(|_| keys.len() == IDLE);
+    *after = last.map(|(name, _)| name.clone()).unwrap_or_default();
+    let is_idle = |state: &[u8]| KeyState::unpack(state).is_some_and(|(state, _)| state.idle(now));
+    let idle = keys.into_iter().filter(|(_, state)| is_idle(state));
+    idle.map(|(name, _)| name).collect()
 }
 
 impl Need {
@@ -166,6 +180,20 @@ impl Need {
         self.names
             .extend(limited.map(|one| record::name(one.space, &one.key)));
     }
+}
+
+/// All that [`Change::Clear`] empties.
+const TABLES: [&str; 5] = ["rows", "keys", "numbers", "overrides", "holds"];
+
+/// What empties them, in any database.
+pub(in crate::store) fn clear() -> String {
+    TABLES.map(|table| format!("DELETE FROM {table};")).concat()
+}
+
+/// How much is in them.
+pub(in crate::store) fn count_anything() -> String {
+    let each = TABLES.map(|table| format!("(SELECT count(*) FROM {table})"));
+    format!("SELECT {}", each.join(" + "))
 }
 
 /// How a database says it.

@@ -7,18 +7,16 @@ use rusqlite::{
 
 use super::super::fleet::SETTLING;
 use super::super::sql::{
-    ADOPTED, Dialect, First, Flat, Found, Head, IDLE, Need, Page, SILENCE, number, unsigned,
+    ADOPTED, Dialect, First, Flat, Found, Head, IDLE, Need, Page, SILENCE, clear, count_anything,
+    idle, limit, number, unsigned,
 };
-use super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
-use crate::limit::{KeyState, Timestamp};
+use super::super::{HOLDS_LAST, NUMBER_LASTS};
+use crate::limit::Timestamp;
 
 /// News are kept this long, in microseconds: whoever was stopped for longer looks at everything.
 const NEWS_LAST: u64 = 60_000_000;
 /// Limits set over HTTP are kept this long after their end, for whoever looks at the file.
 const DAY: u64 = 24 * 3600 * 1_000_000;
-
-/// All that [`Change::Clear`](super::super::Change::Clear) empties.
-const TABLES: [&str; 5] = ["rows", "keys", "numbers", "overrides", "holds"];
 
 const DIALECT: Dialect = Dialect {
     me: "?1",
@@ -92,23 +90,18 @@ pub(super) fn page(
          started FROM rows WHERE job = ?1",
     )?;
     for job in &need.jobs {
-        let flat = statement.query_row([job], flat).optional()?;
-        let kept = match flat.map(Flat::kept) {
-            None => None,
-            Some(Some(kept)) => Some(kept),
-            Some(None) => return Ok(None),
-        };
-        page.has_row(job.clone(), kept);
+        let found = statement.query_row([job], flat).optional()?;
+        if found.is_some_and(|flat| page.has_row(flat).is_none()) {
+            return Ok(None);
+        }
     }
     let mut names = need.names.clone();
     names.extend(page.names());
     let mut statement = connection.prepare_cached("SELECT state FROM keys WHERE name = ?1")?;
     for name in names {
-        let bytes: Option<Vec<u8>> = statement.query_row([&name], |row| row.get(0)).optional()?;
-        match bytes.as_deref().map(KeyState::unpack) {
-            None => {}
-            Some(Some((state, seen))) => page.has_key(name, state, seen),
-            Some(None) => return Ok(None),
+        let state: Option<Vec<u8>> = statement.query_row([&name], |row| row.get(0)).optional()?;
+        if state.is_some_and(|state| page.has_key(name, &state).is_none()) {
+            return Ok(None);
         }
     }
     let mut statement = connection.prepare_cached(
@@ -116,15 +109,10 @@ pub(super) fn page(
     )?;
     for name in &need.numbers {
         let found = statement.query_row(params![name, number(now.0)], |row| {
-            Ok(Number {
-                value: row.get(0)?,
-                version: unsigned(row.get(1)?),
-                put_at: Timestamp(unsigned(row.get(2)?)),
-                done: true,
-            })
+            Ok([row.get(0)?, row.get(1)?, row.get(2)?])
         });
-        if let Some(found) = found.optional()? {
-            page.has_number(name.clone(), found);
+        if let Some(parts) = found.optional()? {
+            page.has_number(name.clone(), parts);
         }
     }
     let mut statement = connection.prepare_cached("SELECT 1 FROM overrides WHERE name = ?1")?;
@@ -155,9 +143,7 @@ fn flat(row: &Row<'_>) -> Result<Flat, Error> {
 /// Writes what changed.
 pub(super) fn write(connection: &Connection, page: &Page) -> Result<(), Error> {
     if page.is_cleared {
-        for table in TABLES {
-            connection.execute(&format!("DELETE FROM {table}"), ())?;
-        }
+        connection.execute_batch(&clear())?;
     }
     let me = &*page.me;
     write_rows(connection, page)?;
@@ -234,7 +220,7 @@ fn write_rows(connection: &Connection, page: &Page) -> Result<(), Error> {
 }
 
 fn write_overrides(connection: &Connection, page: &Page) -> Result<(), Error> {
-    for (name, written) in page.overridden() {
+    for (name, written) in &page.overridden {
         match written {
             Some(one) => connection.execute(
                 "INSERT OR REPLACE INTO overrides VALUES (?1, ?2, ?3)",
@@ -285,24 +271,14 @@ pub(super) fn latest(connection: &Connection, me: &str) -> Result<i64, Error> {
     statement.query_row([me], |row| row.get(0))
 }
 
-/// Of the next keys after this one, which is moved on, those with nothing used.
-fn idle(connection: &Connection, after: &mut String, now: Timestamp) -> Result<Vec<String>, Error> {
+/// The next keys after this one.
+fn walk(connection: &Connection, after: &str) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let mut statement = connection
         .prepare_cached("SELECT name, state FROM keys WHERE name > ?1 ORDER BY name LIMIT ?2")?;
-    let mut found = statement.query(params![*after, limit(IDLE)])?;
-    let (mut names, mut seen) = (Vec::new(), 0);
-    while let Some(row) = found.next()? {
-        seen += 1;
-        *after = row.get(0)?;
-        let state: Vec<u8> = row.get(1)?;
-        if KeyState::unpack(&state).is_some_and(|(state, _)| state.idle(now)) {
-            names.push(after.clone());
-        }
-    }
-    if seen < IDLE {
-        after.clear();
-    }
-    Ok(names)
+    let found = statement.query_map(params![after, limit(IDLE)], |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    })?;
+    found.collect()
 }
 
 /// What has to be known before a transaction begins.
@@ -318,9 +294,9 @@ pub(super) fn find(
     match first {
         First::Due { max } => {
             found = due(connection, me, now, *max)?;
-            found.idle = idle(connection, after, now)?;
+            found.idle = idle(walk(connection, after)?, after, now);
         }
-        First::Idle => found.idle = idle(connection, after, now)?,
+        First::Idle => found.idle = idle(walk(connection, after)?, after, now),
         First::Offered { lane, max } => {
             let offered = DIALECT.offered();
             let text = format!("SELECT job {offered} AND lane = ?3 ORDER BY until, job LIMIT ?4");
@@ -341,10 +317,7 @@ pub(super) fn find(
             found.count = count(connection, text, params![queue, me, since])?;
         }
         First::Anything => {
-            for table in TABLES {
-                let text = format!("SELECT count(*) FROM {table}");
-                found.count += count(connection, &text, ())?;
-            }
+            found.count = count(connection, &count_anything(), ())?;
         }
         First::Overrides => {
             // One look at both: an edition is never read with older texts.
@@ -407,10 +380,6 @@ fn due(connection: &Connection, me: &str, now: Timestamp, max: usize) -> Result<
         first: Timestamp(unsigned(first)),
         ..Found::default()
     })
-}
-
-fn limit(max: usize) -> i64 {
-    i64::try_from(max).unwrap_or(i64::MAX)
 }
 
 /// The only column of what is found.
