@@ -33,6 +33,10 @@ impl<K> Entry<K> {
         self.row.claimed.generation < ask.generation && !is_later
     }
 
+    fn is_out_under(&self, claim: Gen) -> bool {
+        self.row.claimed.generation == claim && self.row.place == Place::Out
+    }
+
     /// Whether this sidecar took the job over under this claim, and has not named it since.
     fn is_taken_over(&self, claim: Gen, me: &str) -> bool {
         let row = &self.row;
@@ -142,9 +146,7 @@ impl<T: Tables> Engine<'_, T> {
         let slots = self.each_key(&ask.limited, |state, limits| {
             Some(state.take(limits, at, now))
         });
-        let mut row = Row::of(ask.clone(), Place::Out, at.plus(ask.visibility));
-        row.started = Some(at);
-        self.insert(row, slots);
+        self.insert(Row::started(ask.clone(), at), slots);
         Verdict::Started { at }
     }
 
@@ -166,10 +168,8 @@ impl<T: Tables> Engine<'_, T> {
 
     /// A job that is out is only held again, and its start is not counted. Says whether it was out under this claim.
     pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
-        let is_out = |entry: &Entry<_>| {
-            entry.row.claimed.generation == claim && entry.row.place == Place::Out
-        };
-        if !self.tables.entry(job).is_some_and(is_out) {
+        let known = self.tables.entry(job);
+        if !known.is_some_and(|entry| entry.is_out_under(claim)) {
             return false;
         }
         let Some(entry) = self.tables.remove(job) else {
@@ -181,11 +181,9 @@ impl<T: Tables> Engine<'_, T> {
 
     /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
     pub(super) fn end(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
-        let known = self.tables.entry(job)?.row.claimed.generation;
-        match claim.is_some_and(|claim| claim < known) {
-            true => None,
-            false => self.end_row(job),
-        }
+        let known = self.tables.entry(job);
+        known.filter(|entry| entry.row.ends_with(claim))?;
+        self.end_row(job)
     }
 
     /// Changes a row or a key; says whether there was anything to change.
@@ -197,16 +195,8 @@ impl<T: Tables> Engine<'_, T> {
                 until,
                 visibility,
             } => {
-                let same = |entry: &Entry<_>| {
-                    let row = &entry.row;
-                    row.claimed.generation == *generation && row.place == Place::Out
-                };
-                let Some(entry) = self.entry_if(job, same) else {
-                    return false;
-                };
-                let row = &mut entry.row;
-                (row.until, row.claimed.visibility) = (*until, *visibility);
-                true
+                let entry = self.entry_if(job, |entry| entry.is_out_under(*generation));
+                entry.is_some_and(|entry| entry.row.renew(*generation, *until, *visibility))
             }
             Change::Offer { claimed } => self.offer(claimed),
             Change::Shut {

@@ -298,7 +298,7 @@ impl Ledger for Guard {
             let mut state = self.state();
             let mut unheard = Vec::new();
             for (job, claim) in jobs {
-                let own = state.end_own(job, *claim);
+                let own = state.end_own(job, |own| own.ends_with(*claim));
                 let is_of_job = |row: &&Row| row.claimed.job == *job;
                 let there = ended.as_ref().ok().map(|rows| rows.iter().find(is_of_job));
                 if let Some(known) = own.as_ref().or(there.flatten()) {

@@ -162,12 +162,6 @@ pub trait LedgerExt: Ledger {
         self.rows(RowsOf::Offered { scope, queue, max })
     }
 
-    /// Rows of other sidecars that are out, at most `max`, in no order that matters: for inspection. Of those that are
-    /// gone too.
-    fn rows_of_others(&self, max: usize) -> Answer<'_, Vec<Row>> {
-        self.rows(RowsOf::Others { max })
-    }
-
     /// How many jobs of a queue siblings hold, over all scopes, as each said last ([`Change::Holds`]).
     fn held_by_others<'a>(&'a self, queue: &'a str) -> Answer<'a, u64> {
         self.count_rows(CountOf::HeldByOthers(queue))
@@ -192,11 +186,6 @@ pub trait LedgerExt: Ledger {
     /// See [`Standing::siblings`].
     fn siblings(&self) -> usize {
         self.standing().siblings
-    }
-
-    /// See [`Standing::times_wiped`].
-    fn times_wiped(&self) -> u64 {
-        self.standing().times_wiped
     }
 }
 
@@ -225,7 +214,7 @@ pub enum RowsOf<'a> {
         /// At most so many.
         max: usize,
     },
-    /// Those of siblings that are out, for inspection.
+    /// Those of siblings that are out, in no order that matters: for inspection. Of siblings that are gone too.
     Others {
         /// At most so many.
         max: usize,

@@ -67,9 +67,8 @@ impl RedisStore {
     /// # Errors
     /// It is not reachable, too old, lacks rights, or has something else under our keys.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let info = redis::cmd("INFO").arg("server").to_owned();
-        // `INFO` may be forbidden, and that alone is no error.
-        let oldest = self.link.send(&info).await.ok();
+        // It may be forbidden, and that alone is no error.
+        let oldest = self.info("server").await;
         if let Some((name, (major, minor))) = oldest.as_ref().and_then(inspect::oldest)
             && (major, minor) < inspect::OLDEST
         {

@@ -164,6 +164,36 @@ impl Row {
             ours: true,
         }
     }
+
+    /// That of a job which went out at `at`.
+    pub(super) fn started(claimed: Claimed, at: Timestamp) -> Row {
+        let until = at.plus(claimed.visibility);
+        Row {
+            started: Some(at),
+            ..Row::of(claimed, Place::Out, until)
+        }
+    }
+
+    /// Whether it ends with this claim: it stays if it is of a newer one. No claim means any.
+    pub(super) fn ends_with(&self, claim: Option<Gen>) -> bool {
+        claim.is_none_or(|claim| claim >= self.claimed.generation)
+    }
+
+    /// Whether the claim of this job, which is out, is over because the backend gave the job out again. Not if it
+    /// started after that: the worker has the job already.
+    pub(super) fn is_over_by(&self, newer: &Claimed) -> bool {
+        let is_later = self.started.is_some_and(|at| at > newer.claimed_at);
+        self.claimed.generation < newer.generation && !is_later
+    }
+
+    /// Its owner must look again at `until`, if its claim is still this one; says whether it is.
+    pub(super) fn renew(&mut self, claim: Gen, until: Timestamp, visibility: u64) -> bool {
+        let is_of_claim = self.claimed.generation == claim;
+        if is_of_claim {
+            (self.until, self.claimed.visibility) = (until, visibility);
+        }
+        is_of_claim
+    }
 }
 
 /// What is known of a job's row without asking a store that is far away.

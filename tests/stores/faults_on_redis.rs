@@ -239,7 +239,7 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
         let now = store.now();
         let has = |name: &str| store.overrides().get(Space::Job, &key(name), now).is_some();
         assert_eq!((has("deleted"), has("made")), (false, true));
-        assert_eq!(store.times_wiped(), 1);
+        assert_eq!(store.standing().times_wiped, 1);
     }
     // Data that have all, or lack what a moment brings, are the same ones.
     a.due(9).await.unwrap();
@@ -253,7 +253,7 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     back(&a).await;
     back(&b).await;
     a.announce(&[]).await.unwrap();
-    assert_eq!(a.times_wiped(), 1);
+    assert_eq!(a.standing().times_wiped, 1);
 }
 
 #[tokio::test]

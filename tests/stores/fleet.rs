@@ -9,7 +9,8 @@ use crate::faulty::{Fault, Faulty};
 use ojs_throttle::limit::{EARLY, Key, Limits, Space, Timestamp};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::{
-    Change, Gen, Ledger, LedgerExt, Override, Place, Row, Step, Store, StoreError, Verdict, Wake,
+    Change, Gen, Ledger, LedgerExt, Override, Place, Row, RowsOf, Step, Store, StoreError, Verdict,
+    Wake,
 };
 
 use super::rig::{Rig, SECOND, advance, claimed, limited, now, offer, started, take};
@@ -344,20 +345,31 @@ pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
     assert!(started(&take(&*a, claimed("out", 1, &keyed("k"))).await));
     assert!(a.set(offer("held", 1, &keyed("k"))).await.unwrap());
     assert!(started(&take(&*b, claimed("own", 1, &keyed("l"))).await));
-    let rows = b.rows_of_others(9).await.unwrap();
+    let rows = b.rows(RowsOf::Others { max: 9 }).await.unwrap();
     assert_eq!(names(&rows), ["out"]);
     assert!(!rows[0].ours);
     assert_eq!(*rows[0].claimed.limited, keyed("k"));
-    assert_eq!(names(&a.rows_of_others(9).await.unwrap()), ["own"]);
-    assert_eq!(b.rows_of_others(1).await.unwrap().len(), 1);
     assert_eq!(
-        rig.open("c").await.rows_of_others(9).await.unwrap().len(),
+        names(&a.rows(RowsOf::Others { max: 9 }).await.unwrap()),
+        ["own"]
+    );
+    assert_eq!(b.rows(RowsOf::Others { max: 1 }).await.unwrap().len(), 1);
+    assert_eq!(
+        rig.open("c")
+            .await
+            .rows(RowsOf::Others { max: 9 })
+            .await
+            .unwrap()
+            .len(),
         2
     );
     // Of one that is gone the slots count on.
     advance(rig, 41 * SECOND);
     b.due(9).await.unwrap();
-    assert_eq!(names(&b.rows_of_others(9).await.unwrap()), ["out"]);
+    assert_eq!(
+        names(&b.rows(RowsOf::Others { max: 9 }).await.unwrap()),
+        ["out"]
+    );
 }
 
 pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &dyn Rig) {
@@ -608,7 +620,7 @@ pub async fn what_was_set_by_hand_is_put_back(
         assert_eq!(store.overrides().setting("bounds:mail"), None);
     }
     assert_eq!(shut("late").await, None);
-    let times = [a, b, late, fresh].map(|store| store.times_wiped());
+    let times = [a, b, late, fresh].map(|store| store.standing().times_wiped);
     assert_eq!(times, [1, 1, 1, 0]);
 }
 

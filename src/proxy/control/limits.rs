@@ -13,7 +13,7 @@ use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, waiting};
-use crate::store::{LedgerExt, Row, StoreError};
+use crate::store::{LedgerExt, Row, RowsOf, StoreError};
 
 /// So many rows of other sidecars are looked at for one answer.
 const ROWS: usize = 2_048;
@@ -181,7 +181,7 @@ async fn look_at_keys(proxy: &Proxy, parts: &Parts) -> Result<Look, StoreError> 
     let sidecar = &proxy.sidecar;
     let others = match sidecar.store.is_alone() {
         true => Vec::new(),
-        false => sidecar.store.rows_of_others(ROWS).await?,
+        false => sidecar.store.rows(RowsOf::Others { max: ROWS }).await?,
     };
     let claimed = others.iter().map(|row| &*row.claimed.job);
     sidecar.control.named.left(claimed);

@@ -159,41 +159,20 @@ impl Notes {
         }
     }
 
-    /// Our row ends, unless it is of a newer claim.
-    pub(super) fn end_own(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
-        let own = self.own.get(job)?;
-        match claim.is_none_or(|ended| ended >= own.claimed.generation) {
-            true => self.own.remove(job),
-            false => None,
-        }
+    /// Our row of a job ends, if it is such a one. Gives it as it was.
+    pub(super) fn end_own(&mut self, job: &str, such: impl FnOnce(&Row) -> bool) -> Option<Row> {
+        self.own.get(job).filter(|own| such(own))?;
+        self.own.remove(job)
     }
 
     /// Our row of this claim has ended.
     pub(super) fn is_over(&mut self, job: &str, claim: Gen) {
-        let own = self.own.get(job);
-        if own.is_some_and(|own| own.claimed.generation == claim) {
-            self.own.remove(job);
-        }
-    }
-
-    /// The store has forgotten our row of an earlier claim of this job, or has ended it.
-    fn was_ended_by(&mut self, ask: &Claimed) {
-        let own = self.own.get(&ask.job);
-        if own.is_some_and(|own| own.claimed.generation < ask.generation) {
-            self.own.remove(&ask.job);
-        }
+        self.end_own(job, |own| own.claimed.generation == claim);
     }
 
     /// A newer claim of a job was asked for without an answer: that of our row is over, and the store may not know.
-    /// Not if it started since that claim was made: then the worker has the job.
     pub(super) fn unheard(&mut self, ask: &Claimed) {
-        let is_over = |own: &Row| {
-            let is_later = own.started.is_some_and(|at| at > ask.claimed_at);
-            own.claimed.generation < ask.generation && !is_later
-        };
-        if self.own.get(&ask.job).is_some_and(is_over)
-            && let Some(own) = self.own.remove(&ask.job)
-        {
+        if let Some(own) = self.end_own(&ask.job, |own| own.is_over_by(ask)) {
             self.ends.is_untold(&ask.job, own.claimed.generation);
         }
     }
@@ -202,12 +181,13 @@ impl Notes {
     pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict) {
         match verdict {
             Verdict::Started { at } => {
-                let mut row = Row::of(ask.clone(), Place::Out, at.plus(ask.visibility));
-                row.started = Some(*at);
+                let row = Row::started(ask.clone(), *at);
                 self.own.insert(ask.job.clone(), row);
             }
-            // The store has no row of it.
-            Verdict::Refused { .. } | Verdict::Unasked => self.was_ended_by(ask),
+            // The store has no row of it: it has forgotten that of an earlier claim, or has ended it.
+            Verdict::Refused { .. } | Verdict::Unasked => {
+                self.end_own(&ask.job, |own| own.claimed.generation < ask.generation);
+            }
             Verdict::Lost => {}
         }
     }
@@ -220,10 +200,8 @@ impl Notes {
                 until,
                 visibility,
             } => {
-                if let Some(row) = self.own.get_mut(job)
-                    && row.claimed.generation == *generation
-                {
-                    (row.until, row.claimed.visibility) = (*until, *visibility);
+                if let Some(row) = self.own.get_mut(job) {
+                    row.renew(*generation, *until, *visibility);
                 }
             }
             Change::Adopt { claimed, until } => {

@@ -48,7 +48,7 @@ impl RedisStore {
         told.map_err(|failed| self.refused(failed))
     }
 
-    async fn info(&self, section: &str) -> Option<Value> {
+    pub(super) async fn info(&self, section: &str) -> Option<Value> {
         self.link.send(cmd("INFO").arg(section)).await.ok()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::turns::{Mine, Turns};
 use super::{Policies, is_hot};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
-use crate::store::{Change, Claimed, Gen, Place, Row, Verdict};
+use crate::store::{Change, Claimed, Gen, Row, Verdict};
 
 /// The rows that are kept here, and the turns of each key.
 #[derive(Debug)]
@@ -52,14 +52,11 @@ impl Ahead {
         self.out.get(job).map(|out| &out.row)
     }
 
-    /// Ends the rows of older claims of these jobs that are kept here. One stays that started after the newer claim
-    /// was made: the worker has the job already.
+    /// Ends the rows of older claims of these jobs that are kept here.
     pub(super) fn end_older(&mut self, asks: &[&Claimed]) -> Vec<Row> {
         let is_older = |ask: &&&Claimed| {
-            self.row(&ask.job).is_some_and(|row| {
-                let is_later = row.started.is_some_and(|at| at > ask.claimed_at);
-                row.claimed.generation < ask.generation && !is_later
-            })
+            let row = self.row(&ask.job);
+            row.is_some_and(|row| row.is_over_by(ask))
         };
         let older: Vec<_> = asks.iter().filter(is_older).collect();
         let ended = older.into_iter().filter_map(|ask| self.end(&ask.job, None));
@@ -83,11 +80,7 @@ impl Ahead {
                 visibility,
             } => {
                 let row = &mut self.out.get_mut(job)?.row;
-                let is_of_claim = row.claimed.generation == *generation;
-                if is_of_claim {
-                    (row.until, row.claimed.visibility) = (*until, *visibility);
-                }
-                return Some(is_of_claim);
+                return Some(row.renew(*generation, *until, *visibility));
             }
             Change::Shut { key, .. } | Change::Unused { key } => {
                 let same = self.keys.iter_mut().filter(|((name, _), _)| name == key);
@@ -116,8 +109,7 @@ impl Ahead {
             self.turns(limited).back(turn);
             return Verdict::Lost;
         }
-        let mut row = Row::of(ask.clone(), Place::Out, now.plus(ask.visibility));
-        row.started = Some(now);
+        let row = Row::started(ask.clone(), now);
         let limited = limited.clone();
         self.out.insert(ask.job.clone(), Out { row, limited, turn });
         Verdict::Started { at: turn.at }
@@ -136,10 +128,7 @@ impl Ahead {
 
     /// The row goes, unless it is of a newer claim.
     pub(super) fn end(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
-        let known = self.row(job)?.claimed.generation;
-        match claim.is_some_and(|claim| claim < known) {
-            true => None,
-            false => self.out.remove(job).map(|out| out.row),
-        }
+        self.row(job).filter(|row| row.ends_with(claim))?;
+        self.out.remove(job).map(|out| out.row)
     }
 }
