@@ -144,6 +144,20 @@ pub struct Taken {
     pub ended: Vec<Row>,
 }
 
+impl Taken {
+    /// How many have started.
+    fn started(&self) -> usize {
+        let started = self.verdicts.iter().filter(|verdict| verdict.is_started());
+        started.count()
+    }
+
+    /// The same of the jobs that were asked for next.
+    fn extend(&mut self, next: Taken) {
+        self.verdicts.extend(next.verdicts);
+        self.ended.extend(next.ended);
+    }
+}
+
 /// A change to what the store keeps.
 #[derive(Clone, Debug)]
 pub enum Change {

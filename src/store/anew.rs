@@ -4,14 +4,13 @@
 //! known to the one that shut them.
 
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::record::Written;
 use super::{Change, Overrides};
-use crate::limit::{Key, Timestamp};
+use crate::limit::{Key, Shut, Timestamp};
 
 /// More shut keys than this are not remembered.
 const MOST_SHUT: usize = 10_000;
@@ -23,12 +22,6 @@ const MOST_NAMES: usize = 20;
 pub(super) struct Anew {
     shut: Mutex<HashMap<Key, Shut>>,
     times: AtomicU64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Shut {
-    until: Timestamp,
-    probe: Option<NonZeroU64>,
 }
 
 impl Anew {
@@ -43,9 +36,8 @@ impl Anew {
                 if all.len() >= MOST_SHUT {
                     all.retain(|_, shut| shut.until > now);
                 }
-                let (until, probe) = (*until, *probe);
                 if done && all.len() < MOST_SHUT {
-                    all.insert(key.clone(), Shut { until, probe });
+                    all.insert(key.clone(), Shut::new(now, *until, *probe));
                 }
             }
             Change::Unused { key } => drop(self.shut().remove(key)),

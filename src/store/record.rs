@@ -220,17 +220,18 @@ pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
     Some((scope.parse().ok()?, Arc::from(queue)))
 }
 
+/// What is done with a job that a limit refuses, from its number.
+pub(super) fn on_limit(number: i64) -> Option<OnLimit> {
+    let all = [OnLimit::Wait, OnLimit::Reschedule, OnLimit::Drop];
+    all.into_iter().find(|one| *one as i64 == number)
+}
+
 fn limited(one: One) -> Option<Limited> {
     Some(Limited {
         space: if one.queue { Space::Queue } else { Space::Job },
         key: Key::new(&one.key).ok()?,
         limits: read_numbers(one.numbers)?,
-        on_limit: match one.action {
-            0 => OnLimit::Wait,
-            1 => OnLimit::Reschedule,
-            2 => OnLimit::Drop,
-            _ => return None,
-        },
+        on_limit: on_limit(one.action.into())?,
         policy: one.policy,
     })
 }

@@ -6,8 +6,7 @@ use super::super::fleet;
 use super::super::record::{self, Written};
 use super::super::{Change, Claimed, Gen, Place, Row, Verdict};
 use crate::limit::{
-    Limited, Limits, Measure, OnLimit, Rate, Refusal, Reserved, Space, Strategy, Timestamp, Turn,
-    WindowKind,
+    Limited, Limits, Measure, Rate, Refusal, Reserved, Space, Strategy, Timestamp, Turn, WindowKind,
 };
 
 /// What is later is never: up to here a script's numbers are exact.
@@ -143,11 +142,7 @@ pub(super) fn verdict(of: &Value) -> Option<Verdict> {
                 slot: slot == 1,
             },
             at: known(opens),
-            action: match action {
-                0 => OnLimit::Wait,
-                1 => OnLimit::Reschedule,
-                _ => OnLimit::Drop,
-            },
+            action: record::on_limit(action)?,
         },
         [3] => Verdict::Unasked,
         _ => return None,

@@ -14,12 +14,14 @@ impl ReservedStore {
         want: usize,
     ) -> Result<Taken, StoreError> {
         let can = self.can_reserve();
-        let mut ended = self.end_older(asks).await?;
+        let mut all = Taken {
+            verdicts: Vec::with_capacity(asks.len()),
+            ended: self.end_older(asks).await?,
+        };
         if want == 0 {
             // Rows of others end there, whatever limits the job.
-            let mut taken = self.inner.take(asks, 0).await?;
-            ended.append(&mut taken.ended);
-            return Ok(Taken { ended, ..taken });
+            all.extend(self.inner.take(asks, 0).await?);
+            return Ok(all);
         }
         let ways: Vec<bool> = {
             let state = self.state();
@@ -27,7 +29,6 @@ impl ReservedStore {
             let goes_here = |ask| is_here(ask) && !self.inner.has_row(&ask.job);
             asks.iter().map(goes_here).collect()
         };
-        let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
         let mut first = 0;
         while let Some(here) = ways.get(first) {
@@ -43,13 +44,11 @@ impl ReservedStore {
                 Err(_) if left < want => break,
                 Err(error) => return Err(error),
             };
-            let started = taken.verdicts.iter().filter(|one| one.is_started());
-            left = left.saturating_sub(started.count());
-            ended.extend(taken.ended);
-            verdicts.extend(taken.verdicts);
+            left = left.saturating_sub(taken.started());
+            all.extend(taken);
         }
-        verdicts.resize(asks.len(), Verdict::Unasked);
-        Ok(Taken { verdicts, ended })
+        all.verdicts.resize(asks.len(), Verdict::Unasked);
+        Ok(all)
     }
 
     /// Ends the rows of older claims of these jobs: those that are kept here, and in the store those of jobs whose

@@ -149,10 +149,8 @@ impl SqlStore {
                 }
                 taken => taken?,
             };
-            let started = taken.verdicts.iter().filter(|verdict| verdict.is_started());
-            left = left.saturating_sub(started.count());
-            all.verdicts.extend(taken.verdicts);
-            all.ended.extend(taken.ended);
+            left = left.saturating_sub(taken.started());
+            all.extend(taken);
         }
         Ok(all)
     }
