@@ -72,13 +72,6 @@ impl Group {
         self.jobs.insert(at, held);
     }
 
-    /// Whether jobs under these limits belong here.
-    pub(super) fn is_of(&self, edition: u64, limits: &[Limited]) -> bool {
-        // Mostly they are the very same: the limits of a job are found in a cache.
-        let is_same = std::ptr::eq(&*self.limits, limits);
-        self.edition == edition && (is_same || *self.limits == *limits)
-    }
-
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
         self.may_start(now) || self.refused_at.plus(KNOWN) <= now
     }
@@ -182,10 +175,7 @@ impl Queue {
             .groups
             .entry(Reverse(held.claimed.priority))
             .or_default();
-        let group = groups
-            .iter_mut()
-            .find(|group| group.is_of(held.edition, &held.written));
-        match group {
+        match position(groups, held.edition, &held.written).and_then(|at| groups.get_mut(at)) {
             Some(group) => group.insert(held),
             None => groups.push_back(Group::of(held, wakes)),
         }
@@ -197,10 +187,8 @@ impl Queue {
         edition: u64,
         limits: &[Limited],
     ) -> Option<&mut Group> {
-        self.groups
-            .get_mut(&Reverse(priority))?
-            .iter_mut()
-            .find(|group| group.is_of(edition, limits))
+        let groups = self.groups.get_mut(&Reverse(priority))?;
+        groups.get_mut(position(groups, edition, limits)?)
     }
 
     /// Moves a group to the end of the turns; an empty one goes.
@@ -208,8 +196,7 @@ impl Queue {
         let Some(groups) = self.groups.get_mut(&Reverse(priority)) else {
             return;
         };
-        let is_it = |group: &Group| group.is_of(edition, limits);
-        let Some(at) = groups.iter().position(is_it) else {
+        let Some(at) = position(groups, edition, limits) else {
             return;
         };
         if let Some(group) = groups.remove(at)
@@ -245,6 +232,16 @@ impl Queue {
         }
         None
     }
+}
+
+/// Where among groups that of jobs under these limits stands.
+fn position(groups: &VecDeque<Group>, edition: u64, limits: &[Limited]) -> Option<usize> {
+    let find = |is: fn(&[Limited], &[Limited]) -> bool| {
+        let of_edition = |group: &Group| group.edition == edition && is(&group.limits, limits);
+        groups.iter().position(of_edition)
+    };
+    // Mostly they are the very same, for the limits of a job are found in a cache. Only where none is are all compared.
+    find(|one, other| std::ptr::eq(one, other)).or_else(|| find(|one, other| one == other))
 }
 
 /// The same jobs in groups by the limits of now. A job without new limits is left with those it has.

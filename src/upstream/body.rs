@@ -223,6 +223,9 @@ pub enum NotCollected<E> {
     Broken(E),
 }
 
+/// So many bytes are reserved at most for what is announced.
+const ANNOUNCED: usize = 1 << 20;
+
 /// Reads a body of at most `cap` bytes. One that comes in one piece is not copied.
 ///
 /// # Errors
@@ -251,6 +254,9 @@ where
             continue;
         }
         if whole.is_empty() {
+            // What is announced and no more, so that it is copied once; a length that lies costs little.
+            let rest = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+            whole.reserve(first.len() + data.len() + rest.min(ANNOUNCED));
             whole.extend_from_slice(&first);
         }
         whole.extend_from_slice(&data);
