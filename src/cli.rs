@@ -25,7 +25,7 @@ Runs between producers, workers and the backend. Point your SDK at it instead of
 the backend; jobs then start no faster, and queues grow no longer, than you allow.";
 
 const NEXT: &str = "Examples:
-  ojs-throttle demo                                     see limits at work, in 20 seconds
+  ojs-throttle demo                                     see limits at work, in 12 seconds
   ojs-throttle dev                                      with a backend of its own, to develop against
   ojs-throttle run --upstream http://127.0.0.1:9090     forward to a backend; no limits of its own yet
   ojs-throttle check throttle.toml                      is this file right?

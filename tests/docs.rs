@@ -1,4 +1,4 @@
-//! What the README says is so: its settings load, its tables have what there is.
+//! What the README and the manual say is so: their settings load, their lists have what there is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,63 +18,80 @@ fn read(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The blocks of the README in one language, with the line that each begins on.
-fn blocks(language: &str) -> Vec<(usize, String)> {
-    let readme = read("README.md");
+/// README.md and the chapters of the manual.
+fn pages() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(MANUAL);
+    let names = fs::read_dir(folder).unwrap().map(|entry| {
+        let name = entry.unwrap().file_name();
+        format!("{MANUAL}/{}", name.to_str().unwrap())
+    });
+    let chapters = names.filter(|name| name.ends_with(".md"));
+    let mut pages: Vec<String> = ["README.md".to_owned()]
+        .into_iter()
+        .chain(chapters)
+        .collect();
+    pages.sort();
+    pages
+}
+
+const MANUAL: &str = "src/manual";
+
+/// The blocks of all pages in one language, with the place where each begins.
+fn blocks(language: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
-    let mut open: Option<(bool, usize, String)> = None;
-    for (number, line) in readme.lines().enumerate() {
-        match (&mut open, line.strip_prefix("```")) {
-            (None, Some(name)) => open = Some((name == language, number + 2, String::new())),
-            (Some(_), Some(_)) => {
-                let (wanted, begin, text) = open.take().unwrap();
-                blocks.extend(wanted.then_some((begin, text)));
+    for page in pages() {
+        let mut open: Option<(bool, usize, String)> = None;
+        for (number, line) in read(&page).lines().enumerate() {
+            match (&mut open, line.strip_prefix("```")) {
+                (None, Some(name)) => open = Some((name == language, number + 2, String::new())),
+                (Some(_), Some(_)) => {
+                    let (wanted, begin, text) = open.take().unwrap();
+                    blocks.extend(wanted.then(|| (format!("{page}:{begin}"), text)));
+                }
+                (Some((_, _, text)), None) => *text += &format!("{line}\n"),
+                (None, None) => {}
             }
-            (Some((_, _, text)), None) => *text += &format!("{line}\n"),
-            (None, None) => {}
         }
+        assert!(open.is_none(), "a block of {page} does not end");
     }
-    assert!(open.is_none(), "a block of the README does not end");
-    assert!(!blocks.is_empty(), "the README has no {language}");
+    assert!(!blocks.is_empty(), "no page has {language}");
     blocks
 }
 
-/// The names in the first column of the table below a heading.
-fn first_column(heading: &str) -> BTreeSet<String> {
-    let readme = read("README.md");
-    let (_, section) = readme.split_once(&format!("\n{heading}\n")).unwrap();
-    let section = section.split("\n#").next().unwrap();
-    let cells = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
-    cells
-        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
-        .map(str::to_owned)
-        .collect()
+/// What stands between backquotes in the headings of a chapter.
+fn in_headings(chapter: &str) -> BTreeSet<String> {
+    let text = read(&format!("{MANUAL}/{chapter}.md"));
+    let headings = text.lines().filter(|line| line.starts_with("##"));
+    headings.flat_map(quoted).map(str::to_owned).collect()
 }
 
 #[test]
-fn every_config_in_the_readme_loads() {
-    for (line, text) in blocks("toml") {
+fn every_config_on_a_page_loads() {
+    for (place, text) in blocks("toml") {
         // The file of the token is not on this machine.
         let text = text.replace("file:/run/secrets/ojs-token", "from-a-file");
-        let settings = Settings::parse(&text, &format!("README.md, from line {line}"));
+        let settings = Settings::parse(&text, &place);
         let settings = settings.unwrap_or_else(|report| panic!("{report}"));
         assert_eq!(settings.warnings.warnings(), 0, "{}", settings.warnings);
     }
 }
 
 #[test]
-fn every_job_in_the_readme_brings_limits() {
-    for (line, text) in blocks("json") {
+fn every_job_on_a_page_brings_limits() {
+    let jobs = blocks("json").into_iter();
+    let jobs: Vec<_> = jobs
+        .filter(|(_, text)| text.contains("\"options\""))
+        .collect();
+    assert!(jobs.len() >= 2, "{jobs:?}");
+    for (line, text) in jobs {
         let job = Json::parse(text.as_bytes(), 64).unwrap();
         let sent = policy::sent_policies(job).unwrap_or_else(|error| panic!("{line}: {error:?}"));
-        assert_eq!(sent.len(), 1, "line {line}");
+        assert_eq!(sent.len(), 1, "{line}");
     }
 }
 
 #[test]
-fn every_command_in_the_readme_is_one() {
+fn every_command_on_a_page_is_one() {
     let mut commands = 0;
     for (line, text) in blocks("sh") {
         for command in text.lines() {
@@ -86,7 +103,7 @@ fn every_command_in_the_readme_is_one() {
                 continue;
             };
             let words = ["ojs-throttle"].into_iter().chain(arguments.split(' '));
-            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("line {line}: {error}"));
+            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
             commands += 1;
         }
     }
@@ -94,7 +111,7 @@ fn every_command_in_the_readme_is_one() {
 }
 
 #[test]
-fn the_readme_has_every_metric() {
+fn the_manual_has_every_metric() {
     let (values, names) = (read("src/metrics.rs"), read("src/metrics/names.rs"));
     let program = values.split("#[cfg(test)]").next().unwrap().to_owned() + &names;
     let declared: BTreeSet<String> = program
@@ -105,19 +122,18 @@ fn the_readme_has_every_metric() {
         })
         .map(str::to_owned)
         .collect();
-    assert_eq!(first_column("### Metrics"), declared);
+    assert_eq!(in_headings("metrics"), declared);
 }
 
 #[test]
-fn the_readme_has_every_repair() {
+fn the_manual_has_every_repair() {
     let fields: BTreeSet<String> = config::known_fields(&read("config.example.toml"))
         .iter()
         .filter_map(|field| field.strip_prefix("repairs."))
         .map(str::to_owned)
         .collect();
-    let mut told = first_column("## Repairs");
-    assert!(told.remove("[repairs]"));
-    assert_eq!(told, fields);
+    let told = in_headings("workers");
+    assert!(!fields.is_empty() && told.is_superset(&fields), "{told:?}");
 }
 
 /// What stands between backquotes.
@@ -126,9 +142,9 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_readme_says_what_a_reload_can_change() {
-    let readme = read("README.md");
-    let (_, told) = readme.split_once("**What can change:** ").unwrap();
+fn the_manual_says_what_a_reload_can_change() {
+    let chapter = read("src/manual/operate.md").replace('\n', " ");
+    let (_, told) = chapter.split_once("**What can change:** ").unwrap();
     let (told, _) = told.split_once(". ").unwrap();
     let (tables, of_server) = told.split_once(" of `[server]` ").unwrap();
     let mut fields: BTreeSet<String> = quoted(of_server)
@@ -167,7 +183,7 @@ fn the_example_marks_what_cannot_change() {
 }
 
 #[test]
-fn the_readme_says_which_commands_read_the_variable() {
+fn the_manual_says_which_commands_read_the_variable() {
     let command = Cli::command();
     let reads = |command: &&clap::Command| {
         let mut arguments = command.get_arguments();
@@ -182,11 +198,11 @@ fn the_readme_says_which_commands_read_the_variable() {
         "`OJS_THROTTLE_CONFIG` names the file of `{}` like `--config`",
         names.join("` and `")
     );
-    assert!(read("README.md").contains(&told), "{told}");
+    assert!(read("src/manual/operate.md").contains(&told), "{told}");
 }
 
 #[tokio::test]
-async fn every_error_of_the_readme_says_what_to_do() {
+async fn every_error_of_the_manual_says_what_to_do() {
     let hint = async |code: &str| {
         let code: &'static str = code.to_owned().leak();
         let fault = Fault::new(StatusCode::BAD_REQUEST, code, "");
@@ -195,9 +211,7 @@ async fn every_error_of_the_readme_says_what_to_do() {
         json["error"]["hint"].as_str().unwrap().to_owned()
     };
     let unknown = hint("what_nobody_says").await;
-    let told = first_column("### Errors of our own").into_iter();
-    let of_enqueues = ["QUEUE_FULL", "rate_limited", "TENANT_LIMIT_EXCEEDED"];
-    let codes: Vec<String> = told.chain(of_enqueues.map(str::to_owned)).collect();
+    let codes = in_headings("errors");
     assert!(codes.len() > 15, "{codes:?}");
     for code in codes {
         let hint = hint(&code).await;
@@ -217,20 +231,60 @@ fn sources(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_has_the_headings_that_the_program_names() {
-    let readme = read("README.md");
-    let headings = readme.lines().filter(|line| line.starts_with('#'));
-    let headings: BTreeSet<&str> = headings.map(|line| line.trim_matches(['#', ' '])).collect();
+fn the_manual_has_the_headings_that_the_program_names() {
     let mut named = 0;
     for text in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
-        // As a string has it: the README names … under "…".
-        for after in text.split("README names under \\\"").skip(1) {
-            let heading = after.split("\\\"").next().unwrap();
-            assert!(headings.contains(heading), "{heading}");
+        // As a string has it: src/manual/CHAPTER.md names … under "…".
+        for after in text.split("src/manual/").skip(1) {
+            let Some((chapter, after)) = after.split_once(".md names under \\\"") else {
+                continue;
+            };
+            let heading = format!("\n## {}\n", after.split("\\\"").next().unwrap());
+            let page = read(&format!("{MANUAL}/{chapter}.md"));
+            assert!(page.contains(&heading), "{chapter}: {heading}");
             named += 1;
         }
     }
     assert!(named > 0, "no text names a heading");
+}
+
+#[test]
+fn every_link_of_a_page_leads_to_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = 0;
+    for page in pages() {
+        let folder = root.join(&page).parent().unwrap().to_owned();
+        for link in read(&page).split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            if !target.is_empty() && !target.starts_with("http") {
+                assert!(folder.join(target).exists(), "{page}: {target}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 15, "only {found} links were found");
+}
+
+#[test]
+fn the_readme_is_one_page_and_names_every_chapter() {
+    let readme = read("README.md");
+    for chapter in pages().iter().filter(|page| page.starts_with(MANUAL)) {
+        assert!(readme.contains(&format!("]({chapter})")), "{chapter}");
+    }
+    // Without what is fenced, and without where links lead.
+    let prose: String = readme.split("```").step_by(2).collect();
+    let targets = prose.split("](").skip(1);
+    let targets = targets.filter_map(|link| link.split(')').next());
+    let prose = targets.fold(prose.clone(), |prose, target| prose.replace(target, ""));
+    let words = prose
+        .split_whitespace()
+        .filter(|word| word.contains(char::is_alphanumeric));
+    let fenced = readme.split("```").skip(1).step_by(2);
+    let fenced: usize = fenced.map(|block| block.lines().count() - 1).sum();
+    assert!(
+        words.count() <= 1_150 && fenced <= 160,
+        "{fenced} lines in blocks"
+    );
 }
 
 /// The instructions of the Dockerfile, stage by stage.

@@ -1,4 +1,4 @@
-//! The worst cases that the README states for windows with edges, for spacing by completion and for
+//! The worst cases that the manual states for windows with edges, for spacing by completion and for
 //! a key that is probed: each is reached, and never passed.
 
 use std::num::{NonZeroU32, NonZeroU64};

@@ -111,7 +111,7 @@ fn a_wrong_password_and_missing_rights() {
     assert_eq!(status, Some(1), "{report}");
     fails(&report, "reachable", &["cannot be used"]);
     assert!(!report.to_string().contains("CANARY"), "{report}");
-    // By the README's list of rights it is well, and without writing it is not.
+    // By the manual's list of rights it is well, and without writing it is not.
     let mut client = redis::Client::open(url(":SECRET")).unwrap();
     let rights = "on >PASS ~{ojs-throttle}:* &{ojs-throttle}:* -@all +@connection +@read +@write \
                   +@scripting +@pubsub +@fast -@dangerous +time +info";

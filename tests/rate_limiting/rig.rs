@@ -154,7 +154,7 @@ pub fn no_interval_has_more(runs: &[Run], limit: usize, period: Duration) {
     }
 }
 
-/// Asserts that starts are at least so far apart, less the 5 ms that the README allows.
+/// Asserts that starts are at least so far apart, less the 5 ms that the manual allows.
 pub fn spaced(runs: &[Run], interval: Duration) {
     for two in runs.windows(2) {
         let gap = two[1].from - two[0].from;

@@ -61,7 +61,7 @@ pub async fn worker_dies(ctx: Ctx) -> Judge {
 }
 
 /// Where a claim ends only when a FETCH comes, dead workers that have the last slots of a queue keep them, as the
-/// README says, until one of their jobs is cancelled; with a slot to spare all goes on.
+/// manual says, until one of their jobs is cancelled; with a slot to spare all goes on.
 pub async fn dead_workers_without_a_reaper(ctx: Ctx) -> Judge {
     let mut lax = Lax::redis();
     lax.reaps = false;

@@ -17,7 +17,7 @@ use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis, cli};
 /// Nothing fails over by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes the user of the README, who may do no more than a sidecar needs.
+/// Makes the user of the manual, who may do no more than a sidecar needs.
 pub const USER: [&str; 18] = [
     "ACL",
     "SETUSER",
