@@ -3,16 +3,18 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{BaseUrl, CommandLine, Listen};
+use crate::manual;
 
 /// The variable that names the file of `run` and `doctor`.
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
 
 /// Rate limits and backpressure for any Open Job Spec backend.
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
-#[command(name = "ojs-throttle", version, about = ABOUT, after_help = NEXT, arg_required_else_help = true)]
+#[command(name = "ojs-throttle", version, about = ABOUT, after_help = next(), arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -43,7 +45,40 @@ A first throttle.toml:
   rate = { limit = 100, period = \"1m\" }
 
 config.example.toml documents every field with its default.
-`ojs-throttle help COMMAND` says more about one command.";
+`ojs-throttle help WORD` says more about a command, or prints a chapter of the manual:";
+
+/// How many chapters stand on a line.
+const BESIDE: usize = 9;
+
+/// What to do next, with the chapters of the manual.
+fn next() -> String {
+    let names: Vec<&str> = manual::CHAPTERS
+        .iter()
+        .map(|chapter| chapter.name)
+        .collect();
+    let lines = names.chunks(BESIDE).map(|some| some.join(" "));
+    lines.fold(NEXT.to_owned(), |text, line| text + "\n  " + &line)
+}
+
+/// What `help` prints: all of it, the help of one command, or a chapter of the manual.
+///
+/// # Errors
+/// There is neither a command nor a chapter of that name.
+pub fn help(word: Option<&str>) -> Result<String, clap::Error> {
+    let mut cli = Cli::command();
+    cli.build();
+    let Some(word) = word else {
+        return Ok(cli.render_long_help().to_string());
+    };
+    if let Some(command) = cli.find_subcommand_mut(word) {
+        return Ok(command.render_long_help().to_string());
+    }
+    let chapter = manual::chapter(word).map(|chapter| chapter.text.to_owned());
+    chapter.ok_or_else(|| {
+        let said = format!("there is neither a command nor a chapter called {word:?}: `ojs-throttle help` lists both");
+        cli.error(ErrorKind::InvalidValue, said)
+    })
+}
 
 /// What to do.
 #[derive(Clone, PartialEq, Eq, Debug, Subcommand)]
@@ -72,6 +107,11 @@ Exits with 0 when every limit was held and no job was lost or doubled, else with
 when there was nothing to judge. With --break that is always so."
     )]
     Demo(Demo),
+    /// Say more about a command, or print a chapter of the manual
+    Help {
+        /// A command or a chapter; without it, what there is
+        word: Option<String>,
+    },
 }
 
 /// An address to listen on, as in the file.

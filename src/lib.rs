@@ -7,6 +7,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`cli`] | the command line's arguments |
+//! | [`manual`] | the chapters of the manual, as the files have them |
 //! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
 //! | [`doctor`] | checks the store and the backend before they are used |
 //! | [`demo`] | shows limits at work, judged from the records of workers and backend |
@@ -105,7 +106,7 @@
 //! doctor   -> client config duration net proxy::BackendFacts run store upstream
 //! client   -> upstream
 //! run      -> admin config metrics net proxy server store upstream
-//! cli      -> config
+//! cli      -> config manual
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::load proxy::respond tick upstream
 //! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream
@@ -121,6 +122,7 @@
 //! ojs      ->
 //! limit    ->
 //! log      ->
+//! manual   ->
 //! json     ->
 //! duration ->
 //! boxed    ->
@@ -166,6 +168,7 @@ pub mod hold;
 pub mod json;
 pub mod limit;
 pub mod log;
+pub mod manual;
 pub mod metrics;
 pub mod net;
 pub mod ojs;

@@ -27,7 +27,7 @@ use anyhow::Context;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene};
+use ojs_throttle::cli::{self, CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene};
 use ojs_throttle::config::{self, CommandLine, LogFormat, Report, Settings, StoreUrl};
 use ojs_throttle::demo::{self, Enforcement, Options};
 use ojs_throttle::doctor;
@@ -126,6 +126,22 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Doctor(args) => examine(&args),
         Command::Demo(args) => demo(&args),
+        Command::Help { word } => Ok(help(word.as_deref())),
+    }
+}
+
+/// Prints more about a command, or a chapter of the manual.
+fn help(word: Option<&str>) -> ExitCode {
+    // Whoever reads (`head`) may have left: no error of ours.
+    match cli::help(word) {
+        Ok(text) => {
+            let _written = writeln!(std::io::stdout(), "{}", text.trim_end());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _printed = error.print();
+            ExitCode::from(WRONG_ARGUMENTS)
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use ojs_throttle::cli::Cli;
 use ojs_throttle::config::{self, Diff, Settings};
 use ojs_throttle::json::Json;
+use ojs_throttle::manual;
 use ojs_throttle::policy;
 use ojs_throttle::proxy::respond::Fault;
 
@@ -70,6 +71,11 @@ fn every_config_on_a_page_loads() {
     for (place, text) in blocks("toml") {
         // The file of the token is not on this machine.
         let text = text.replace("file:/run/secrets/ojs-token", "from-a-file");
+        // Recipes leave out what each file has.
+        let text = match text.contains("[server]") {
+            true => text,
+            false => format!("{text}\n[server]\nupstream = \"http://127.0.0.1:9090\"\n"),
+        };
         let settings = Settings::parse(&text, &place);
         let settings = settings.unwrap_or_else(|report| panic!("{report}"));
         assert_eq!(settings.warnings.warnings(), 0, "{}", settings.warnings);
@@ -234,9 +240,9 @@ fn sources(folder: &Path) -> Vec<String> {
 fn the_manual_has_the_headings_that_the_program_names() {
     let mut named = 0;
     for text in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
-        // As a string has it: src/manual/CHAPTER.md names … under "…".
-        for after in text.split("src/manual/").skip(1) {
-            let Some((chapter, after)) = after.split_once(".md names under \\\"") else {
+        // As a string has it: `ojs-throttle help CHAPTER` names … under "…".
+        for after in text.split("`ojs-throttle help ").skip(1) {
+            let Some((chapter, after)) = after.split_once("` names under \\\"") else {
                 continue;
             };
             let heading = format!("\n## {}\n", after.split("\\\"").next().unwrap());
@@ -246,6 +252,28 @@ fn the_manual_has_the_headings_that_the_program_names() {
         }
     }
     assert!(named > 0, "no text names a heading");
+}
+
+#[test]
+fn every_file_of_the_manual_is_a_chapter_and_no_command() {
+    let mut names: Vec<String> = manual::CHAPTERS
+        .iter()
+        .map(|chapter| format!("{MANUAL}/{}.md", chapter.name))
+        .collect();
+    names.sort();
+    let pages: Vec<String> = pages()
+        .into_iter()
+        .filter(|page| page != "README.md")
+        .collect();
+    assert_eq!(names, pages);
+    let command = Cli::command();
+    for chapter in manual::CHAPTERS {
+        assert!(
+            command.find_subcommand(chapter.name).is_none(),
+            "{}",
+            chapter.name
+        );
+    }
 }
 
 #[test]

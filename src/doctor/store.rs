@@ -178,7 +178,7 @@ async fn writes(settings: &StoreSettings, env: &DoctorEnv, report: &mut Diagnosi
     let todo = match why.downcast_ref::<StoreError>() {
         // A user may have the right to read but not to write.
         Some(error @ StoreError::Unusable(_)) => by_word(error).unwrap_or(
-            "give the user the rights that src/manual/fleet.md names under \"Users and rights\"",
+            "give the user the rights that `ojs-throttle help fleet` names under \"Users and rights\"",
         ),
         Some(error) => remedy(error),
         None => "correct store.url or store.ca_file",

@@ -26,6 +26,9 @@ fn help_is_help() {
             &["--upstream", "OJS_THROTTLE_CONFIG", "78"],
         ),
         (&["check", "--help"], 0, &["78"]),
+        (&["help"], 0, &["demo", "--help", "incidents"]),
+        (&["help", "check"], 0, &["Usage: ojs-throttle check", "78"]),
+        (&["help", "incidents"], 0, &["# Something is wrong"]),
         (&["--version"], 0, &["ojs-throttle "]),
     ] {
         let done = run(args);
@@ -44,6 +47,7 @@ fn what_was_not_understood_is_named() {
     assert!(nothing.err.contains("Examples"), "{}", nothing.err);
     for (args, word) in [
         (&["frobnicate"][..], "frobnicate"),
+        (&["help", "frobnicate"], "neither a command nor a chapter"),
         (&["check"], "<PATH>"),
         (&["run", "--upstream", "ojs:80"], "http://"),
         (&["run", "--listen", "localhost"], "--listen"),

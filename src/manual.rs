@@ -1,0 +1,27 @@
+//! The manual: the chapters of `src/manual`, in the program as they are in the files.
+
+/// One chapter.
+#[derive(Clone, Copy, Debug)]
+pub struct Chapter {
+    /// Its name, as `help` takes it and as its file is called.
+    pub name: &'static str,
+    /// All of it, as Markdown.
+    pub text: &'static str,
+}
+
+macro_rules! chapters {
+    ($($name:literal)*) => {
+        &[$(Chapter { name: $name, text: include_str!(concat!("manual/", $name, ".md")) }),*]
+    };
+}
+
+/// All chapters, in the order in which somebody new would read them.
+pub const CHAPTERS: &[Chapter] = chapters![
+    "start" "limits" "backpressure" "producers" "workers" "deploy" "fleet" "operate" "incidents"
+    "how-it-works" "promises" "security" "http" "errors" "metrics" "event-stream" "backends" "glossary"
+];
+
+/// The chapter of this name.
+pub fn chapter(name: &str) -> Option<&'static Chapter> {
+    CHAPTERS.iter().find(|chapter| chapter.name == name)
+}
