@@ -81,6 +81,8 @@ pub struct Coming {
     hold: Arc<Hold>,
     lane: Lane,
     jobs: usize,
+    /// What the backend said, once it has.
+    behind: Option<Behind>,
 }
 
 /// What the backend's last answer tells of a lane.
@@ -94,13 +96,8 @@ pub enum Behind {
 
 impl Coming {
     /// The backend has answered.
-    pub fn answered(self, behind: Behind) {
-        let (mut state, now) = (self.hold.state(), Instant::now());
-        let queue = state.queues.open(&self.lane, now);
-        queue.more = behind == Behind::More;
-        if behind == Behind::Nothing {
-            queue.highest = None;
-        }
+    pub fn answered(mut self, behind: Behind) {
+        self.behind = Some(behind);
     }
 }
 
@@ -110,6 +107,12 @@ impl Drop for Coming {
         state.in_flight = state.in_flight.saturating_sub(self.jobs);
         if let Some(queue) = state.queues.get_mut(&self.lane) {
             queue.in_flight = queue.in_flight.saturating_sub(self.jobs);
+            if let Some(behind) = self.behind {
+                queue.more = behind == Behind::More;
+            }
+            if self.behind == Some(Behind::Nothing) {
+                queue.highest = None;
+            }
         }
         state.queues.follow(&self.lane);
         state.feed();
@@ -197,6 +200,7 @@ impl Hold {
             hold: Arc::clone(self),
             lane: lane.clone(),
             jobs: n,
+            behind: None,
         }
     }
 

@@ -206,7 +206,7 @@ pub(super) fn read_job(
 }
 
 /// Everything that limits a held job under `live`.
-pub(super) fn limits_again(_sidecar: &Sidecar, held: &Held, live: &Live) -> Arc<[Limited]> {
+pub(super) fn limits_again(held: &Held, live: &Live) -> Arc<[Limited]> {
     let job = Json::parse(&held.body, REPLY_DEPTH).ok();
     let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
     let kind = kind_of(kind, live);

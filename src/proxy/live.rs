@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::control::named;
+use super::control::{named, overrides};
 use super::{ProxySettings, Sidecar, depth, job};
 use crate::hold::{Held, Pick, Relimited};
 use crate::policy::{LimitCache, PolicySet};
@@ -86,7 +86,7 @@ impl Sidecar {
     /// The limits of held jobs as they are under `live`.
     fn under(&self, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
         let each = jobs.into_iter().map(|held| {
-            let limits = job::limits_again(self, &held, live);
+            let limits = job::limits_again(&held, live);
             named::renamed(self, &limits);
             Relimited {
                 job: held.claimed.job.clone(),
@@ -97,13 +97,20 @@ impl Sidecar {
         each.collect()
     }
 
-    /// Puts picked jobs under the limits of now.
+    /// Puts jobs that are about to be asked for under the limits of now: those of the file, with what was set over
+    /// HTTP laid over them.
     pub(super) fn renew(&self, jobs: &mut [Pick]) {
         let live = self.live();
-        for held in jobs.iter_mut().filter(|held| held.edition != live.edition) {
-            let limits = job::limits_again(self, held, &live);
-            named::renamed(self, &limits);
-            held.limit(limits, live.edition);
+        for held in jobs {
+            if held.edition != live.edition {
+                let limits = job::limits_again(held, &live);
+                named::renamed(self, &limits);
+                held.limit(limits, live.edition);
+            }
+            let limited = overrides::limits_now(self, &held.claimed.queue, &held.written);
+            if !Arc::ptr_eq(&limited, &held.claimed.limited) {
+                held.claimed.limited = limited.into_owned();
+            }
         }
     }
 }

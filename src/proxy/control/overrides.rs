@@ -16,7 +16,6 @@ use super::host;
 use super::limits::{self, not_allowed, reads};
 use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
-use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
 use crate::policy::{self, FieldError, Pattern, strictest};
@@ -65,16 +64,6 @@ pub(in crate::proxy) fn limits_now<'a>(
         None => one.clone(),
     });
     Cow::Owned(of_queue.into_iter().chain(laid_over).collect())
-}
-
-/// Brings jobs that are about to be asked for up to date.
-pub(in crate::proxy) fn bring_up_to_date(sidecar: &Sidecar, jobs: &mut [Pick]) {
-    for held in jobs {
-        let limited = limits_now(sidecar, &held.claimed.queue, &held.written);
-        if !Arc::ptr_eq(&limited, &held.claimed.limited) {
-            held.claimed.limited = limited.into_owned();
-        }
-    }
 }
 
 /// The limits of a queue that were set over HTTP.

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use super::handout::HandOut;
 use crate::hold::{self, Doomed, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
 use crate::limit::{OnLimit, Refusal, Strategy, Timestamp};
-use crate::proxy::control::overrides;
 use crate::proxy::drop::{self, acting};
 use crate::proxy::job::micros;
 use crate::proxy::prove::{self, Extension, Named, Word};
@@ -87,7 +86,6 @@ impl Proxy {
             return jobs;
         }
         sidecar.renew(&mut jobs);
-        overrides::bring_up_to_date(sidecar, &mut jobs);
         let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
         let taken = {
             let asks: Claims<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
