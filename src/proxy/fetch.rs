@@ -29,7 +29,6 @@ use super::body::Body;
 use super::control::overrides;
 use super::live::Live;
 use super::load::Seldom;
-use super::outlive::to_the_end;
 use super::paused::Paused;
 use super::respond::{self, Fault};
 use super::sweep::adopt;
@@ -187,7 +186,10 @@ impl Proxy {
         let mut sections = Vec::new();
         if touched {
             (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
-            siblings::take_over_of(self, wanted.scope, wanted.queues()).await;
+            // What is offered is held.
+            if held {
+                siblings::take_over_of(self, wanted.scope, wanted.queues()).await;
+            }
             sections = sections_of(sidecar, wanted.scope, wanted.queues(), &live.policies);
         }
         let leaves_out = draining && sections.iter().any(|section| section.gate.is_some());
@@ -314,7 +316,9 @@ impl Fetch {
         self.picks = 0;
         loop {
             self.missing.clear();
-            self.follow_policies();
+            if self.proxy.sidecar.live().edition != self.live.edition {
+                self.follow_policies();
+            }
             let want = self.wanted.count.saturating_sub(out.len());
             let gathered = self.gather(want, until, out.is_empty()).await;
             if let (Err(theirs), true) = (gathered, out.is_empty()) {
@@ -336,50 +340,9 @@ impl Fetch {
         Ok(out)
     }
 
-    /// Picks what may start, and has the store decide for all of it at once. `None`: there is nothing, and no more can
-    /// be claimed. Once begun it comes to its end although the worker hangs up.
-    async fn grant(&mut self, want: usize) -> Option<HandOut> {
-        let sidecar = &self.proxy.sidecar;
-        // A few more than are wanted, in case some are refused; if that was too few, twice as many next time.
-        let most = self.picks.max(want.saturating_add(want.div_ceil(4)));
-        let now = sidecar.store.now();
-        let mut picked = Vec::new();
-        for lane in self.sections.iter().flat_map(|section| &section.lanes) {
-            if !sidecar.fetching.paused.has(&lane.queue) {
-                let left = most.saturating_sub(picked.len());
-                picked.append(&mut sidecar.hold.pick(lane, want, left, now));
-            }
-        }
-        if picked.len() < want {
-            claim::name_claims(sidecar);
-        }
-        if picked.is_empty() {
-            let may_come = self.sections.iter().any(|section| !section.spent);
-            return may_come.then(|| HandOut::new(self.proxy.clone()));
-        }
-        self.picks = most.saturating_mul(2);
-        let asked = self.wanted.asked.as_ref();
-        let worker = asked.and_then(|asked| asked.worker_id(&self.wanted.body));
-        for pick in &mut picked {
-            pick.claimed.worker.clone_from(&worker);
-        }
-        let (scope, visibility) = (self.wanted.scope, self.wanted.visibility());
-        let granted = boxed(|| self.proxy.clone().granted(scope, picked, want, visibility));
-        let out = to_the_end(&sidecar.tasks.left, granted).await;
-        // Slots of earlier claims may be what is missing. Where nothing is, most jobs of a claim are asked for before
-        // anybody has to name them.
-        if out.len() < want {
-            claim::name_claims(sidecar);
-        }
-        Some(out)
-    }
-
     /// Other policies than when it came: its queues may be limited in other ways.
     fn follow_policies(&mut self) {
         let sidecar = &self.proxy.sidecar;
-        if sidecar.live().edition == self.live.edition {
-            return;
-        }
         self.live = sidecar.control.live.load_full();
         let lanes = self.sections.iter().flat_map(|section| &section.lanes);
         let queues: Vec<Arc<str>> = lanes.map(|lane| lane.queue.clone()).collect();

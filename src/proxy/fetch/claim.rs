@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::asked::Asked;
 use super::grant::Claims as Asks;
-use crate::hold::{Behind, Coming, Held, Lane, Lookahead, Prospect};
+use crate::hold::{Behind, Held, Lane, Lookahead, Prospect};
 use crate::limit::{Limited, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::Gate;
@@ -225,7 +225,16 @@ impl Claim {
         };
         let sidecar = Arc::clone(&sidecar);
         let _task = tasks.spawn(async move {
-            let end = self.run(coming).await;
+            let end = match self.is_alone() && self.jobs > 1 {
+                true => self.one_by_one().await,
+                false => self.ask(self.jobs).await,
+            };
+            if let Some(coming) = coming {
+                coming.answered(match end {
+                    ClaimEnd::Jobs { short: false } => Behind::More,
+                    _ => Behind::Nothing,
+                });
+            }
             if let Some(lane) = &of_limited {
                 sidecar.fetching.claims.end(lane, begun);
             }
@@ -238,21 +247,6 @@ impl Claim {
     /// liveness is by worker.
     fn is_alone(&self) -> bool {
         self.limited && self.proxy.sidecar.backend.worker_liveness()
-    }
-
-    async fn run(self, coming: Option<Coming>) -> ClaimEnd {
-        let jobs = self.jobs;
-        let end = match self.is_alone() && jobs > 1 {
-            true => self.one_by_one().await,
-            false => self.ask(jobs).await,
-        };
-        if let Some(coming) = coming {
-            coming.answered(match end {
-                ClaimEnd::Jobs { short: false } => Behind::More,
-                _ => Behind::Nothing,
-            });
-        }
-        end
     }
 
     /// Asks for each job by itself.
@@ -311,8 +305,7 @@ impl Claim {
             return ClaimEnd::Other(reply);
         };
         if !jobs.is_empty() {
-            sidecar.accept(wanted);
-            hold(proxy, jobs, &origin);
+            hold(proxy, wanted, jobs, &origin);
             if self.is_counted_by_siblings() {
                 share::tell_holds(sidecar).await;
             }
@@ -428,13 +421,6 @@ impl Sidecar {
         }
         cap
     }
-
-    /// The backend gave jobs to this FETCH: its credentials are needed as long as they are out or held.
-    pub(super) fn accept(&self, wanted: &Wanted) {
-        if !wanted.accepted {
-            self.scopes.accept(wanted.scope, &wanted.headers);
-        }
-    }
 }
 
 impl Sidecar {
@@ -480,8 +466,12 @@ impl Sidecar {
 }
 
 /// Puts claimed jobs into the hold. From here on earlier claims of them are over, whatever the store grants them.
-pub(super) fn hold(proxy: &Proxy, jobs: Vec<Held>, origin: &ClaimOrigin<'_>) {
+/// The credentials of this FETCH, to which the backend gave them, are needed as long as they are out or held.
+pub(super) fn hold(proxy: &Proxy, wanted: &Wanted, jobs: Vec<Held>, origin: &ClaimOrigin<'_>) {
     let sidecar = &proxy.sidecar;
+    if !wanted.accepted {
+        sidecar.scopes.accept(wanted.scope, &wanted.headers);
+    }
     let claimed = depth::claimed(sidecar, &jobs);
     sidecar.hold.add(jobs);
     depth::fetched(sidecar, &claimed, origin.mark, TakenTo::Hold);

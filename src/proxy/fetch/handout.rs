@@ -61,18 +61,11 @@ pub(super) struct HandOut {
 
 impl HandOut {
     pub(super) fn new(proxy: Proxy) -> HandOut {
-        HandOut {
-            proxy,
-            jobs: Vec::new(),
-        }
+        HandOut::of(proxy, Vec::new())
     }
 
-    pub(super) fn extend(&mut self, mut jobs: Vec<Held>) {
-        if self.jobs.is_empty() {
-            self.jobs = jobs;
-        } else {
-            self.jobs.append(&mut jobs);
-        }
+    pub(super) fn of(proxy: Proxy, jobs: Vec<Held>) -> HandOut {
+        HandOut { proxy, jobs }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -85,7 +78,10 @@ impl HandOut {
 
     /// Takes over what another one has.
     pub(super) fn join(&mut self, mut more: HandOut) {
-        self.extend(std::mem::take(&mut more.jobs));
+        match self.jobs.is_empty() {
+            true => self.jobs = std::mem::take(&mut more.jobs),
+            false => self.jobs.append(&mut more.jobs),
+        }
     }
 
     /// Whether limits that count time let some of it start: it does not wait for more.
@@ -195,9 +191,7 @@ mod tests {
 
     fn out() -> HandOut {
         let store = Store::from(Arc::new(MemoryStore::new(1_000_000)));
-        let mut out = HandOut::new(Proxy::on(store));
-        out.extend(vec![Held::of(Claim::limited("j"))]);
-        out
+        HandOut::of(Proxy::on(store), vec![Held::of(Claim::limited("j"))])
     }
 
     #[tokio::test(start_paused = true)]
@@ -227,7 +221,7 @@ mod tests {
     #[tokio::test]
     async fn each_job_and_the_first_beside_them() {
         let mut out = out();
-        out.extend(vec![Held::of(Claim::of("k"))]);
+        out.jobs.push(Held::of(Claim::of("k")));
         let (j, k) = (r#"{"id":"j"}"#, r#"{"id":"k"}"#);
         let told = format!(r#"{{"jobs":[{j},{k}],"job":{j}}}"#);
         assert_eq!(out.told(), told.as_bytes());

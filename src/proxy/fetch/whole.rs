@@ -109,9 +109,8 @@ async fn take_in(
     };
     let came = sidecar.read_reply(reply, &origin, tick::now());
     let (shown, jobs) = came.filter(|(shown, _)| *shown > 0)?;
-    sidecar.accept(wanted);
     let mut queues: Vec<Arc<str>> = jobs.iter().map(|held| held.claimed.queue.clone()).collect();
     queues.dedup();
-    claim::hold(proxy, jobs, &origin);
+    claim::hold(proxy, wanted, jobs, &origin);
     Some((shown, queues))
 }
