@@ -324,7 +324,7 @@ impl Fetch {
             if let (Err(theirs), true) = (gathered, out.is_empty()) {
                 return Err(theirs);
             }
-            let Some(more) = self.grant(want).await else {
+            let Some(more) = grant::grant(self, want).await else {
                 break;
             };
             if !more.is_empty() {

@@ -65,50 +65,48 @@ const TOGETHER: usize = 64;
 /// So many heartbeats are on their way at once.
 const AT_ONCE: usize = 16;
 
-impl Fetch {
-    /// Picks what may start, and has the store decide for all of it at once. `None`: there is nothing, and no more can
-    /// be claimed. Once begun it comes to its end although the worker hangs up.
-    pub(super) async fn grant(&mut self, want: usize) -> Option<HandOut> {
-        let sidecar = &self.proxy.sidecar;
-        // A few more than are wanted, in case some are refused; if that was too few, twice as many next time.
-        let most = self.picks.max(want.saturating_add(want.div_ceil(4)));
-        let now = sidecar.store.now();
-        let mut picked = Vec::new();
-        for lane in self.sections.iter().flat_map(|section| &section.lanes) {
-            if !sidecar.fetching.paused.has(&lane.queue) {
-                let left = most.saturating_sub(picked.len());
-                picked.append(&mut sidecar.hold.pick(lane, want, left, now));
-            }
+/// Picks what may start, and has the store decide for all of it at once. `None`: there is nothing, and no more can
+/// be claimed. Once begun it comes to its end although the worker hangs up.
+pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
+    let sidecar = &fetch.proxy.sidecar;
+    // A few more than are wanted, in case some are refused; if that was too few, twice as many next time.
+    let most = fetch.picks.max(want.saturating_add(want.div_ceil(4)));
+    let now = sidecar.store.now();
+    let mut picked = Vec::new();
+    for lane in fetch.sections.iter().flat_map(|section| &section.lanes) {
+        if !sidecar.fetching.paused.has(&lane.queue) {
+            let left = most.saturating_sub(picked.len());
+            picked.append(&mut sidecar.hold.pick(lane, want, left, now));
         }
-        if picked.len() < want {
-            name_claims(sidecar);
-        }
-        if picked.is_empty() {
-            let may_come = self.sections.iter().any(|section| !section.spent);
-            return may_come.then(|| HandOut::new(self.proxy.clone()));
-        }
-        self.picks = most.saturating_mul(2);
-        let asked = self.wanted.asked.as_ref();
-        let worker = asked.and_then(|asked| asked.worker_id(&self.wanted.body));
-        for pick in &mut picked {
-            pick.claimed.worker.clone_from(&worker);
-        }
-        let (scope, visibility) = (self.wanted.scope, self.wanted.visibility());
-        let proxy = self.proxy.clone();
-        let granted = boxed(|| async move {
-            let ours = proxy.prove(scope, picked, visibility).await;
-            let granted = proxy.ask(ours, want).await;
-            let started = proxy.leave_hold(granted).await;
-            HandOut::of(proxy, started)
-        });
-        let out = to_the_end(&sidecar.tasks.left, granted).await;
-        // Slots of earlier claims may be what is missing. Where nothing is, most jobs of a claim are asked for before
-        // anybody has to name them.
-        if out.len() < want {
-            name_claims(sidecar);
-        }
-        Some(out)
     }
+    if picked.len() < want {
+        name_claims(sidecar);
+    }
+    if picked.is_empty() {
+        let may_come = fetch.sections.iter().any(|section| !section.spent);
+        return may_come.then(|| HandOut::new(fetch.proxy.clone()));
+    }
+    fetch.picks = most.saturating_mul(2);
+    let asked = fetch.wanted.asked.as_ref();
+    let worker = asked.and_then(|asked| asked.worker_id(&fetch.wanted.body));
+    for pick in &mut picked {
+        pick.claimed.worker.clone_from(&worker);
+    }
+    let (scope, visibility) = (fetch.wanted.scope, fetch.wanted.visibility());
+    let proxy = fetch.proxy.clone();
+    let granted = boxed(|| async move {
+        let ours = proxy.prove(scope, picked, visibility).await;
+        let granted = proxy.ask(ours, want).await;
+        let started = proxy.leave_hold(granted).await;
+        HandOut::of(proxy, started)
+    });
+    let out = to_the_end(&sidecar.tasks.left, granted).await;
+    // Slots of earlier claims may be what is missing. Where nothing is, most jobs of a claim are asked for before
+    // anybody has to name them.
+    if out.len() < want {
+        name_claims(sidecar);
+    }
+    Some(out)
 }
 
 impl Proxy {
