@@ -6,3 +6,13 @@ mod requests;
 mod rig;
 mod slow;
 mod streams;
+
+/// What most of these tests use.
+mod prelude {
+    pub use std::sync::Arc;
+    pub use std::time::Duration;
+
+    pub use tokio::io::AsyncReadExt;
+
+    pub use super::rig::{Backend, Front, LONG};
+}

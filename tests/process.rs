@@ -33,3 +33,23 @@ mod stops;
 mod trace;
 mod trace_on_postgres;
 mod trace_on_redis;
+
+/// What most of these tests use.
+mod prelude {
+    pub use std::collections::BTreeMap;
+    pub use std::io::{BufRead, BufReader, Read, Write};
+    pub use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+    pub use std::path::PathBuf;
+    pub use std::process::{Command, Stdio};
+    pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub use std::sync::{Arc, Mutex};
+    pub use std::time::{Duration, Instant};
+
+    pub use ojs_throttle::backend::{EventKind, Lax};
+    pub use serde_json::{Value, json};
+
+    pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
+    pub use super::rig::{Backend, Sidecar, config, file, program, ran, run_with, until, wait};
+    pub use crate::servers::postgres::{PostgresServer, UNSYNCED};
+    pub use crate::servers::redis::RedisServer;
+}

@@ -33,6 +33,29 @@ use ojs_throttle::net::{Net, sim};
 use crate::sidecar::client::Client;
 use crate::sidecar::pair::Pair;
 
+/// What most of these tests use.
+mod prelude {
+    pub use std::sync::Arc;
+    pub use std::time::Duration;
+
+    pub use bytes::Bytes;
+    pub use http::Method;
+    pub use ojs_throttle::backend::{EventKind, Lax};
+    pub use ojs_throttle::net::{Net, sim};
+    pub use ojs_throttle::store::memory::MemoryStore;
+    pub use serde_json::{Value, json};
+    pub use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    pub use tokio::time::{Instant, sleep};
+
+    pub use super::rig::{NOON, Rig, work};
+    pub(super) use super::simulated;
+    pub use crate::faulty::{Fault, Faulty};
+    pub use crate::sidecar::Sidecar;
+    pub use crate::sidecar::client::{Client, Reply, id, ids};
+    pub use crate::sidecar::listen::Listener;
+    pub use crate::sidecar::pair::backend;
+}
+
 /// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
 async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
     let net = Net::Sim(sim::Network::default());

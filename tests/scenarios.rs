@@ -27,6 +27,19 @@ use crate::harness::Job;
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
+/// What most of these tests use.
+mod prelude {
+    pub use std::time::Duration;
+
+    pub use ojs_throttle::backend::{EventKind, Lax};
+    pub use serde_json::{Value, json};
+    pub use tokio::time::{Instant, timeout};
+
+    pub(super) use super::{ONE, TWO, backends, job};
+    pub use crate::harness::worker::Hands;
+    pub use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World, pick};
+}
+
 /// Jobs of one tenant run one at a time, or two.
 const ONE: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n";
 const TWO: &str = "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nconcurrency = 2\n";

@@ -19,6 +19,24 @@ mod sdk;
 mod stage;
 mod worker;
 
+/// What most of these tests use.
+mod prelude {
+    pub use std::sync::{Arc, Mutex};
+    pub use std::time::Duration;
+
+    pub use ojs_throttle::net::Net;
+    pub use serde_json::Value;
+    pub use tokio::time::{Instant, sleep};
+
+    pub use super::client::{Client, Failed};
+    pub use super::go::GO;
+    pub use super::javascript::JAVASCRIPT;
+    pub use super::python::PYTHON;
+    pub use super::rust::RUST;
+    pub use super::sdk::{Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
+    pub use super::worker::Signal;
+}
+
 // Each seed is a backend: the days of all SDKs together try all of them, those of each the real kinds.
 crate::scenarios! {
     days::javascript_day: 14 limit real;

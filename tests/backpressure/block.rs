@@ -1,15 +1,8 @@
 //! `block` (5.2): waiting for room.
 
-use std::time::Duration;
-
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::json;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
 
-use super::rig::{directly, full, number, simulated, waiting};
-use crate::sidecar::client::Client;
+use super::prelude::*;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"\n";
 

@@ -1,12 +1,6 @@
 //! Bounds with `reject` (5.1, 6, 7, 9.3), and the answers.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
-use super::rig::{config, full, job, number, simulated, told, waiting};
+use super::prelude::*;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 

@@ -2,16 +2,10 @@
 //! under one lock, and no other request goes on meanwhile.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
 
-use ojs_throttle::limit::Timestamp;
-use ojs_throttle::policy::Pattern;
-use ojs_throttle::pressure::{
-    Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, NewJob, Now, Pressure,
-    StatsTold, Want,
-};
-use tokio::time::Instant;
+use ojs_throttle::pressure::{NewJob, StatsTold};
+
+use super::prelude::*;
 
 /// What an enqueue of one job of each of these tenants wants of a queue.
 fn want(pressure: &Pressure, queue: &str, tenants: &[Arc<str>]) -> Want {

@@ -1,26 +1,13 @@
 //! Depth that is right: what counts, and what comes and goes behind our back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use http::Method;
-use ojs_throttle::backend::Lax;
 use ojs_throttle::duration::moment;
-use ojs_throttle::limit::Timestamp;
-use ojs_throttle::net::{Net, sim};
-use ojs_throttle::policy::Pattern;
-use ojs_throttle::pressure::{
-    self, Admission, EnqueueOutcome, FileBounds, Given, HeldCount, Now, Pressure, Want,
-};
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::json;
+use ojs_throttle::pressure;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tracing::subscriber::DefaultGuard;
 
-use super::rig::{directly, full, job, number, on_store, simulated, told, waiting};
-use crate::sidecar::client::id;
+use super::prelude::*;
+use super::rig::on_store;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 

@@ -1,17 +1,11 @@
 //! `drop_oldest` (5.3): the new job is stored, the oldest available one goes.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use http::Method;
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-use tokio::time::sleep;
+use ojs_throttle::backend::EventKind;
 
-use super::rig::{directly, full, job, simulated, told, waiting};
-use crate::sidecar::client::{Client, id, ids};
+use super::prelude::*;
+use crate::sidecar::client::ids;
 
 /// 13.3 and BP-R003, on backends with ways of their own.
 #[tokio::test(start_paused = true)]

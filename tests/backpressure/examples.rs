@@ -1,15 +1,8 @@
 //! Every example of the text, sent as it stands there, and what it says will happen.
 
 use std::path::Path;
-use std::time::Duration;
 
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
-use super::rig::{full, number, simulated, waiting};
-use crate::sidecar::client::{Client, Reply};
+use super::prelude::*;
 
 /// An example: where it stands, and its text.
 type Example = (&'static str, &'static str);

@@ -1,15 +1,7 @@
 //! Jobs that say a queue beside their `options`, as some SDKs send all of theirs: backends file them elsewhere and
 //! show that name ever after. They count where they are.
 
-use std::time::Duration;
-
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::rig::{full, number, simulated};
-use crate::sidecar::client::{Client, id};
+use super::prelude::*;
 
 /// Into the default queue, and shown in another.
 fn flat(options: Value) -> Value {

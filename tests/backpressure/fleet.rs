@@ -2,18 +2,12 @@
 //! in steps of its own, in any order. The queue goes over its bound by no more than what siblings had on their way
 //! when a look set the number, and when all is quiet it can be filled to its bound.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use ojs_throttle::limit::Timestamp;
-use ojs_throttle::policy::Pattern;
 use ojs_throttle::pressure::{
-    Admission, Counts, EnqueueOutcome, FileBounds, Fleet, Given, GrantedPlaces, HeldCount, Mark,
-    Now, Pressure, StatsTold, TakenPlaces, TakenTo, Want, WantedPlaces,
+    Fleet, GrantedPlaces, Mark, StatsTold, TakenPlaces, TakenTo, WantedPlaces,
 };
 use proptest::prelude::*;
-use tokio::time::Instant;
+
+use super::prelude::*;
 
 /// Few enough that the store is asked for every place.
 const BOUND: u64 = 20;

@@ -1,12 +1,6 @@
 //! Bounds inside a shared queue (9.2): one tenant's burst is no other's trouble.
 
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::rig::{directly, simulated};
-use crate::sidecar::client::{Client, Reply, id};
+use super::prelude::*;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 20\n\
     per_key = { by = \"{meta.tenant_id}\", max_depth = 3 }\n";

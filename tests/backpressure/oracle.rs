@@ -3,9 +3,10 @@
 //! could know; and a look without anything on its way must find the truth.
 
 use ojs_throttle::pressure::estimate::Estimate;
-use ojs_throttle::pressure::{Counts, HeldCount, LookFound, LookKind, Mark};
+use ojs_throttle::pressure::{LookFound, LookKind, Mark};
 use proptest::prelude::*;
-use tokio::time::Instant;
+
+use super::prelude::*;
 
 /// One step.
 #[derive(Clone, Debug)]

@@ -2,23 +2,17 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::net::{Net, sim};
+use ojs_throttle::backend::Backend;
 use ojs_throttle::run::Stop;
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::{Value, json};
-use tokio::time::sleep;
 
-use crate::sidecar::client::{Client, Reply};
+use super::prelude::*;
 use crate::sidecar::pair::{Pair, Served, backend};
 use crate::sidecar::{Sidecar, Start};
 

@@ -1,18 +1,9 @@
 //! What is wrong is refused, with the field named, and changes nothing.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use http::Method;
-use ojs_throttle::backend::Lax;
 use ojs_throttle::config::Settings;
-use serde_json::json;
 
-use ojs_throttle::net::{Net, sim};
-use ojs_throttle::store::memory::MemoryStore;
-use tokio::time::sleep;
-
-use super::rig::{config, full, on_store, simulated, told};
+use super::prelude::*;
+use super::rig::on_store;
 
 #[tokio::test(start_paused = true)]
 async fn each_wrong_field_is_named_and_changes_nothing() {

@@ -6,33 +6,26 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::AtomicI64;
 
+use super::prelude::*;
 use crate::faulty::{Fault, Faulty};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
-use ojs_throttle::net::{Net, sim};
-use ojs_throttle::store::memory::MemoryStore;
+use ojs_throttle::backend::Backend;
+use ojs_throttle::limit::{Key, Reserved, Space};
 use ojs_throttle::store::{
     Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing, Step,
     Taken, Verdict, Wake, Wish,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
 
-use super::rig::waiting;
-use crate::sidecar::client::Client;
 use crate::sidecar::{BEGIN, Sidecar, Start};
 
 const BOUND: i64 = 30;

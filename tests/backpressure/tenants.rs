@@ -1,17 +1,6 @@
 //! How many jobs of a tenant may wait, over all queues (9.2, and the multi-tenancy text 8.1, 8.2, 9.3, 10.1).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::depth::logged;
-use super::rig::{config, directly, simulated, told};
-use crate::sidecar::client::{Client, Reply, id};
+use super::prelude::*;
 
 const FILE: &str = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
     [[queue]]\nname = \"bounded\"\nmax_depth = 3\n";

@@ -1,17 +1,9 @@
 //! Events (10.1) and metrics (10.2), and the two bounds by time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use tokio::time::timeout;
 
-use http::Method;
-use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
-
-use super::depth::logged;
-use super::rig::{config, directly, full, job, measured, measured_before, simulated};
+use super::prelude::*;
+use super::rig::{measured, measured_before};
 use crate::sidecar::listen::{Heard, Listener};
 use crate::sidecar::pair;
 

@@ -1,14 +1,6 @@
 //! What a refusal says is so: its message, its numbers and its headers.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::depth::logged;
-use super::rig::{job, number, simulated};
-use crate::sidecar::client::{Client, Reply};
+use super::prelude::*;
 use crate::sidecar::listen::Listener;
 
 /// The `error` of a refusal.

@@ -1,14 +1,14 @@
 //! What the backend answers, and what it does to connections.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use ojs_throttle::net::Net;
 use ojs_throttle::upstream::{Call, CallBounds, Target, Upstream, UpstreamError};
 
-use super::rig::{Backend, Front, Script};
+use super::prelude::*;
+use super::rig::Script;
 
 const ENQUEUE: &str = "POST /ojs/v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
 const FETCH: &str = "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";

@@ -1,8 +1,7 @@
 //! Heads and bodies of requests.
 
-use tokio::io::AsyncReadExt;
-
-use super::rig::{Backend, CAP, Front, LONG};
+use super::prelude::*;
+use super::rig::CAP;
 
 #[tokio::test]
 async fn what_has_two_readings_is_refused() {

@@ -2,8 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream as StdStream};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use http::Response;
 use http::header::CONTENT_TYPE;
@@ -16,9 +15,11 @@ use ojs_throttle::proxy::pass::pass;
 use ojs_throttle::proxy::respond::{self, Fault};
 use ojs_throttle::server::{self, Service};
 use ojs_throttle::upstream::{self, Call, Target, Upstream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
+
+use super::prelude::*;
 
 /// The largest body that the test service reads.
 pub const CAP: usize = 1024 * 1024;

@@ -1,8 +1,5 @@
 //! Clients that are slow or silent, too many of them, and the orderly end.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use http::Response;
 use http::request::Parts;
 use hyper::body::Incoming;
@@ -11,7 +8,7 @@ use ojs_throttle::proxy::load::Urgency;
 use ojs_throttle::server::{ListenerBounds, Service};
 use tokio::sync::Notify;
 
-use super::rig::{Backend, Front, LONG};
+use super::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(100);
 

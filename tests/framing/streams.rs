@@ -1,14 +1,12 @@
 //! What must stream, and other protocols.
 
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ojs_throttle::server::ListenerBounds;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
-use super::rig::{Backend, Front, LONG};
+use super::prelude::*;
 
 /// More than all buffers on the way together.
 const HUGE: usize = 64 * 1024 * 1024;

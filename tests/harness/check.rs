@@ -171,7 +171,13 @@ impl Judge {
 
     /// I1 and I5: every stored job has ended once, every claim reached a worker or ended for another
     /// reason, and no row or slot is left.
-    pub fn settled(&mut self) {
+    pub fn settled(mut self) -> Judge {
+        self.all_ended();
+        self
+    }
+
+    /// [`Judge::settled`], with more to judge after it.
+    pub fn all_ended(&mut self) {
         use EventKind::{Acked, Cancelled, Discarded};
         let mut ends: HashMap<String, usize> = HashMap::new();
         for (_, event) in self
@@ -197,9 +203,9 @@ impl Judge {
     }
 
     /// Each job ran once, and [`Judge::settled`].
-    pub fn all_well(&mut self) {
+    pub fn all_well(mut self) -> Judge {
         self.each_ran_once();
-        self.settled();
+        self.settled()
     }
 
     /// No claim ran out in the backend.

@@ -12,8 +12,7 @@
 //!     w.until_done(60).await;
 //!     let mut judge = w.judge().await;
 //!     judge.concurrency("p", 3);
-//!     judge.settled();
-//!     judge
+//!     judge.settled()
 //! }
 //! ```
 

@@ -1,15 +1,7 @@
 //! What sidecars ask of a Redis that they share, counted by the server.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use super::rig::{Backend, Sidecar, config, wait};
+use super::prelude::*;
 use super::trace::{Plan, is_long, trace};
-use crate::servers::redis::RedisServer;
-use ojs_throttle::backend::Lax;
 
 /// Every command from now on, but not those that scripts run.
 fn overhear(store: &RedisServer) -> Arc<AtomicUsize> {

@@ -1,10 +1,7 @@
 //! What the command line says, and how it ends.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::time::{Duration, Instant};
-
-use super::rig::{self, Sidecar, config, file, program, ran, run_with};
+use super::prelude::*;
+use super::rig;
 
 fn run(args: &[&str]) -> rig::Ran {
     let mut command = program();

@@ -1,15 +1,8 @@
 //! Sidecars whose clocks are minutes apart on one server: its clock is the one that counts. A SQLite file is of
 //! one host, and so of one clock.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-
-use super::rig::{Backend, Sidecar, config, run_with, until};
+use super::prelude::*;
 use super::trace::{Plan, enough, trace};
-use crate::servers::postgres::{PostgresServer, UNSYNCED};
-use crate::servers::redis::RedisServer;
 
 /// The library that gives a program another clock.
 fn library() -> PathBuf {

@@ -1,12 +1,8 @@
 //! `kill -9`, and a process that stands still.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
-use super::http::{Conn, ack, enqueue, fetch};
-use super::rig::{Backend, Sidecar, config, until, wait};
+use super::prelude::*;
 use crate::servers::port;
 
 const TWO: &str =

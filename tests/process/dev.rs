@@ -1,10 +1,6 @@
 //! `dev`: the quick start, and a reset that clears everything.
 
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-
-use super::http::{ack, ask, enqueue, fetch, get};
-use super::rig::{Backend, Sidecar, config, file, program};
+use super::prelude::*;
 
 /// The policy of the README's quick start.
 const STRIPE: &str = "[server]\nupstream = \"http://127.0.0.1:9\"\nadmin_listen = \"127.0.0.1:0\"\n\

@@ -1,11 +1,9 @@
 //! `doctor`: what it finds out about backends.
 
-use ojs_throttle::backend::{Lax, Liveness, Requeue};
-use serde_json::{Value, json};
+use ojs_throttle::backend::{Liveness, Requeue};
 
-use super::http::get;
+use super::prelude::*;
 use super::relay::Relay;
-use super::rig::{Backend, config, file, program, ran};
 
 /// The report, and the exit status.
 pub fn doctor(config: &str, more: &[&str]) -> (Value, Option<i32>) {

@@ -1,13 +1,8 @@
 //! `doctor` before a Postgres: empty, in use, down, without rights, with somebody else's tables.
 
-use std::process::Command;
-
-use ojs_throttle::backend::Lax;
-use serde_json::Value;
-
 use super::doctor::{doctor, finding};
-use super::rig::{Backend, Sidecar, config, until};
-use crate::servers::postgres::{PostgresServer, UNSYNCED, programs};
+use super::prelude::*;
+use crate::servers::postgres::programs;
 
 fn sql(server: &PostgresServer, text: &str) -> String {
     let mut psql = Command::new(programs().join("psql"));

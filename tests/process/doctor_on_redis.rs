@@ -1,12 +1,9 @@
 //! `doctor` before a Redis: up, in use, down, with a wrong password, with somebody else's data.
 
-use ojs_throttle::backend::Lax;
 use redis::Commands;
-use serde_json::Value;
 
 use super::doctor::{doctor, finding};
-use super::rig::{Backend, Sidecar, config, until};
-use crate::servers::redis::RedisServer;
+use super::prelude::*;
 
 fn examined(backend: &Backend, url: &str, more: &[&str]) -> (Value, Option<i32>) {
     let store = format!("[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n");

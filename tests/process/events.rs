@@ -1,16 +1,10 @@
 //! Event streams over real sockets: a backend with a stream of its own that breaks off, a subscriber that
 //! does not read, and the end.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
 
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::http::{Conn, ack, enqueue, fetch};
-use super::rig::{Backend, LONG, Sidecar, config, until, wait};
+use super::prelude::*;
+use super::rig::LONG;
 
 /// A subscriber on a bare socket.
 pub struct Subscriber(BufReader<TcpStream>);

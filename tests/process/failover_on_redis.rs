@@ -1,13 +1,7 @@
 //! Sidecars on a cluster and behind a sentinel whose master is killed with what it had not passed on.
 
-use std::time::Instant;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-
 use super::doctor::{doctor, finding};
-use super::http::{ack, enqueue, fetch};
-use super::rig::{Backend, Sidecar, config, until, wait};
+use super::prelude::*;
 use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis};
 
 /// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.

@@ -1,20 +1,8 @@
 //! A bounded queue that a fleet fills, on each store that it can share: how many jobs waited at each moment, by
 //! the backend's ledger.
 
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
-use super::http::{Conn, ack, ask, fetch, get};
-use super::rig::{Backend, Ends, Sidecar, config, until, wait};
-use crate::servers::postgres::{PostgresServer, UNSYNCED};
-use crate::servers::redis::RedisServer;
+use super::prelude::*;
+use super::rig::Ends;
 
 const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
 

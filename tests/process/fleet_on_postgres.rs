@@ -1,21 +1,13 @@
 //! Several sidecars, one Postgres, one budget; judged from what the workers did. What sidecars leave to each other is
 //! tested on Redis: `tests/stores` has what each store must do for it.
 
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
 
 use super::fleet_on_redis::woken_in_time;
 use super::hole::Hole;
-use super::http::enqueue;
 use super::ledger::Ledger;
 use super::outages_on_redis::cut_off_and_back;
-use super::rig::{Backend, Sidecar, config, wait};
-use crate::servers::postgres::{PostgresServer, UNSYNCED};
+use super::prelude::*;
 
 const THREE: &str =
     "[[policy]]\nname = \"three\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 3\n";

@@ -1,19 +1,8 @@
 //! Several sidecars, one Redis, one budget; judged from what the workers did.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
 use super::hole::Hole;
-use super::http::{ack, ask, enqueue, fetch, heartbeat};
 use super::ledger::Ledger;
-use super::rig::{Backend, Sidecar, config, until, wait};
-use crate::servers::redis::RedisServer;
+use super::prelude::*;
 
 pub const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";

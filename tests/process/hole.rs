@@ -1,9 +1,9 @@
 //! A relay that can become a black hole: connections stand, and nothing comes through until it is over.
 //! Then what was sent meanwhile arrives, as from a network that was cut.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Condvar;
+
+use super::prelude::*;
 
 /// Relays bytes to a server, or keeps them.
 pub struct Hole {

@@ -1,10 +1,8 @@
 //! A client that blocks, with one connection that is kept.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::io;
 
-use serde_json::{Value, json};
+use super::prelude::*;
 
 /// The most that any one answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);

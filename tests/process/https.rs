@@ -1,20 +1,13 @@
 //! A backend behind TLS. Its certificate is the one of `tests/stores/tls`: for localhost and 127.0.0.1,
 //! signed by a CA that only the settings or the environment make a known one.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-
-use ojs_throttle::backend::{EventKind, Lax};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use serde_json::json;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::http::{ack, enqueue, fetch, get};
-use super::rig::{Backend, Sidecar, config, run_with, wait};
+use super::prelude::*;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.

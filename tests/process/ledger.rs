@@ -1,12 +1,8 @@
 //! What several sidecars on one store do, as their workers see it.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use super::http::{ack, fetch};
+use super::prelude::*;
 use super::trace::Run;
 
 /// What workers have out at once, as they see it.

@@ -1,12 +1,7 @@
 //! Start, pages, drain.
 
-use std::time::{Duration, Instant};
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
-use super::http::{Conn, Reply, ack, ask, enqueue, fetch, get, heartbeat, nack};
-use super::rig::{Backend, Sidecar, config, run_with, until, wait};
+use super::http::{Reply, nack};
+use super::prelude::*;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{meta.who}\"\nconcurrency = 1\n";
 const TWO: &str =

@@ -1,15 +1,10 @@
 //! What is logged, and what never is.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Command, Stdio};
+use std::io::{BufRead as _, Read as _, Write as _};
 
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, nack};
+use super::http::nack;
 use super::outage::nonsense as always;
-use super::rig::{Backend, Sidecar, config, ran, run_with, until, wait};
+use super::prelude::*;
 
 const ONE: &str = "[upstream]\ntoken = \"CANARY-token\"\n[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 

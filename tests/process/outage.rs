@@ -1,18 +1,10 @@
 //! A backend that is not there yet, goes away, or talks nonsense.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::time::Duration;
-
-use ojs_throttle::backend::{EventKind, Lax};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use serde_json::json;
 
-use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
+use super::prelude::*;
 use super::relay::Relay;
-use super::rig::{Backend, Sidecar, config, wait};
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 

@@ -1,19 +1,10 @@
 //! Several sidecars on one Redis that is lost: to all of them, to one, or with all that it knew.
 
-use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
 use super::fleet_on_redis::{TWO, know_each_other, patient, sidecar};
 use super::hole::Hole;
-use super::http::{ack, ask, enqueue, fetch};
 use super::ledger::Ledger;
-use super::rig::{Backend, Sidecar, config, run_with, until, wait};
+use super::prelude::*;
 use super::trace::within;
-use crate::servers::redis::RedisServer;
 
 #[test]
 fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {

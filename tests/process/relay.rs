@@ -1,9 +1,6 @@
 //! A relay before the backend that cuts a connection between a request and its reply, or hides a member of replies.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use super::prelude::*;
 
 /// What a relay is told.
 #[derive(Default)]

@@ -1,19 +1,12 @@
 //! A config file that changes under a running process, in every way that files change.
 
 use std::fs;
-use std::io::Write;
-use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
+use std::path::Path;
 
 use super::events::Subscriber;
-use super::http::{Conn, ack, enqueue, fetch, get};
-use super::rig::{Backend, Ends, Sidecar, config, file, program, until, wait};
+use super::prelude::*;
+use super::rig::Ends;
 
 const FINE: &str = "ojs_throttle_config_last_reload_successful";
 const MATCHES: &str = "ojs_throttle_config_file_matches";

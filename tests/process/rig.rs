@@ -1,18 +1,14 @@
 //! Processes and backends that end with the test.
 
-use std::io::{BufRead, BufReader, ErrorKind};
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::io::ErrorKind;
+use std::process::{Child, ExitStatus};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use ojs_throttle::backend::{self, Event, EventKind, Lax};
+use ojs_throttle::backend::{self, Event};
 use ojs_throttle::net::Net;
 use tokio_util::sync::CancellationToken;
 
+use super::prelude::*;
 use crate::servers::port;
 
 /// The most that any wait may take.

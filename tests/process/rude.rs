@@ -1,20 +1,12 @@
 //! Garbage, crowds, and little to live on.
 
-use std::io::Read;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use ojs_throttle::backend::Lax;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
-use serde_json::json;
 
-use super::http::{Conn, ack, enqueue, fetch, get};
-use super::rig::{Backend, Ran, Sidecar, config, file, program, ran, wait};
+use super::prelude::*;
+use super::rig::Ran;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 

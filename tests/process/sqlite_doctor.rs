@@ -1,10 +1,7 @@
 //! `doctor` before a SQLite file: none yet, in use, somebody else's, in a folder that is not there.
 
-use ojs_throttle::backend::Lax;
-use serde_json::Value;
-
 use super::doctor::{doctor, finding};
-use super::rig::{Backend, Sidecar, config, until};
+use super::prelude::*;
 
 fn says(report: &Value, what: &str) -> String {
     let one = finding(report, "store", what);

@@ -1,14 +1,8 @@
 //! Several sidecars on one host, one file. What they leave to each other is tested on Redis.
 
-use std::sync::atomic::Ordering;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-
 use super::fleet_on_redis::woken_in_time;
-use super::http::{ack, ask, enqueue, fetch, get};
 use super::ledger::Ledger;
-use super::rig::{Backend, Sidecar, config, until, wait};
+use super::prelude::*;
 
 const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";

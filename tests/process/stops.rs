@@ -1,18 +1,7 @@
 //! Stops that meet a backend which does not answer.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
 use super::hole::Hole;
-use super::http::{Conn, ack, enqueue, fetch};
-use super::rig::{Backend, Sidecar, config, program, run_with, until, wait};
+use super::prelude::*;
 
 const ONE: &str =
     "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 1\n";

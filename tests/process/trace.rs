@@ -5,16 +5,7 @@
 //! request and answer are. That is loose over one period and tight over many, and no slow machine makes it
 //! wrong.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use serde_json::json;
-
-use super::http::Conn;
-use super::rig::{Backend, Sidecar};
+use super::prelude::*;
 
 /// How early a start may be.
 const EARLY: Duration = Duration::from_millis(5);

@@ -1,12 +1,7 @@
 //! Four sidecars on one key of a Postgres, as `redis_trace`; the long trace has 10,000 starts.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-
-use super::rig::{Backend, Sidecar};
+use super::prelude::*;
 use super::trace::{Plan, Run, enough, is_long, trace};
-use crate::servers::postgres::{PostgresServer, UNSYNCED};
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     // The long trace measures, and so pays for the disk.

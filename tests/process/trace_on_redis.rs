@@ -1,13 +1,8 @@
 //! Eight sidecars on one key of a Redis: P1, P2 and P3, and that what may start does start, judged from
 //! what the workers saw. `OJS_THROTTLE_TRACE=long` makes 100,000 starts of them.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-
-use super::rig::{Backend, Sidecar};
+use super::prelude::*;
 use super::trace::{Plan, Run, enough, is_long, trace};
-use crate::servers::redis::RedisServer;
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());

@@ -1,13 +1,6 @@
 //! What becomes of a job that a limit drops: 6.2 (`on_limit`), and the example of 14.4.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::simulated;
-use crate::sidecar::client::{Client, ids};
+use super::prelude::*;
 
 async fn state(client: &Client, job: &str) -> Value {
     let reply = client.get(&format!("/ojs/v1/jobs/{job}")).await;

@@ -1,14 +1,6 @@
 //! The admin port while the store is slow, or silent.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::faulty::{Fault, Faulty};
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::json;
-use tokio::time::{Instant, sleep};
-
-use super::rig::{NOON, Rig};
+use super::prelude::*;
 
 /// A rig whose store can be made slow.
 async fn slow() -> (Rig, Arc<Faulty>) {

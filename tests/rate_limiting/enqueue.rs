@@ -1,12 +1,7 @@
 //! What a job may bring along and what it may not, and what becomes of its bytes.
 
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::simulated;
+use super::prelude::*;
 use super::upstream::storing;
-use crate::sidecar::client::{Client, id};
 
 /// Names in another case and names with escapes are read by some backends, so they are read here.
 #[tokio::test(start_paused = true)]

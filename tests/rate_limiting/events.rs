@@ -1,18 +1,10 @@
 //! 11.1: the events, with exactly their data fields, in the envelope of the OJS events text, on the
 //! stream that SDKs subscribe to.
 
-use std::time::Duration;
+use ojs_throttle::net;
 
-use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{self, Net, sim};
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, sleep};
-
-use super::simulated;
-use crate::sidecar::Sidecar;
-use crate::sidecar::client::{Client, ids};
-use crate::sidecar::listen::{Heard, Listener};
+use super::prelude::*;
+use crate::sidecar::listen::Heard;
 
 const STREAM: &str = "/ojs/v1/events/stream?types=rate_limit.*";
 

@@ -3,15 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
-use http::Method;
-use ojs_throttle::backend::EventKind;
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
-use super::rig::{Rig, Run, at_once, no_interval_has_more, spaced, work};
-use crate::sidecar::client::{Reply, id};
+use super::prelude::*;
+use super::rig::{Run, at_once, no_interval_has_more, spaced};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);

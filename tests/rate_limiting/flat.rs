@@ -1,13 +1,7 @@
 //! Jobs that say a queue beside their `options`, as some SDKs send all of theirs: they are limited by the queue that
 //! they are in, not by the one that backends show.
 
-use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
-use serde_json::{Value, json};
-
-use crate::sidecar::Sidecar;
-use crate::sidecar::client::{Client, id};
-use crate::sidecar::pair::backend;
+use super::prelude::*;
 
 fn flat() -> Value {
     json!({"type": "t", "args": [], "queue": "mail"})

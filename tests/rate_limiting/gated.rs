@@ -1,17 +1,10 @@
 //! 11.1 and 11.2 where a queue's own limits leave no room: its jobs stay in the backend and are not read,
 //! and their waits are told and counted all the same.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::rig::{Rig, at_once, work};
-use super::simulated;
+use super::prelude::*;
+use super::rig::at_once;
 use super::upstream::answering;
-use crate::sidecar::client::{Client, ids};
-use crate::sidecar::listen::{Heard, Listener};
+use crate::sidecar::listen::Heard;
 
 const ONE: &str = "[[queue]]\nname = \"q\"\nconcurrency = 1\n";
 const STREAM: &str = "/ojs/v1/events/stream?types=rate_limit.*&queue=q";

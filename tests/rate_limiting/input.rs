@@ -1,11 +1,7 @@
 //! Bad input: each field of every body that the sidecar reads, with a wrong type, negative, zero, absurdly
 //! large, unknown or missing: 400 with the field and what would be right, and nothing is changed.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use super::rig::Rig;
-use crate::sidecar::client::{Client, Reply, id};
+use super::prelude::*;
 
 /// What a field takes.
 #[derive(Clone, Copy)]

@@ -1,11 +1,7 @@
 //! Jobs and replies of many megabytes.
 
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::simulated;
+use super::prelude::*;
 use super::upstream::answering;
-use crate::sidecar::client::id;
 
 /// Ten jobs of one MiB come in one FETCH, whether limits touch their queue or not.
 #[tokio::test(start_paused = true)]

@@ -1,16 +1,9 @@
 //! What is learnt of the backend before the first limited FETCH, and from one that has its troubles.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
-use ojs_throttle::net::{Net, sim};
-use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::Instant;
-
+use super::prelude::*;
 use super::upstream::{answering_after, bind};
-use crate::sidecar::Sidecar;
-use crate::sidecar::client::Client;
 
 /// No jobs, in a list or for a FETCH.
 const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);

@@ -1,16 +1,8 @@
 //! What limits do: sections 5 to 8 and the examples of section 14.
 
-use std::sync::Arc;
-use std::time::Duration;
+use ojs_throttle::backend::Backend;
 
-use ojs_throttle::backend::{Backend, EventKind, Lax};
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
-use super::rig::Rig;
-use super::simulated;
-use crate::sidecar::client::{Client, id, ids};
+use super::prelude::*;
 use crate::sidecar::pair::Pair;
 
 fn limited(queue: &str, n: usize, rate_limit: Value) -> Value {

@@ -1,20 +1,13 @@
 //! 8.1.2 and RL-004 past a deep backlog: what may start does, in its queue and in others, and the hold stays
 //! within its bounds. And what an answer without jobs says of it.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
-use ojs_throttle::backend::EventKind;
-use serde_json::{Value, json};
-use tokio::time::sleep;
 
-use super::rig::Rig;
+use super::prelude::*;
 use super::upstream::answering_by;
-use crate::sidecar::client::{Reply, id};
 
 /// Some queues, a key for each `t`, one job of a key at a time.
 const ONE: &str = "[[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"other*\"] }\n\

@@ -1,18 +1,10 @@
 //! 11.2: each metric by its name, type and labels, and that it means what the text says. In the names of
 //! Prometheus: dots are underscores, and a duration says its unit.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::faulty::{Fault, Faulty};
 use ojs_throttle::store::Store;
 use ojs_throttle::store::guard::{Guard, OnStoreError};
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::json;
-use tokio::time::sleep;
 
-use super::rig::{NOON, Rig};
-use crate::sidecar::client::id;
+use super::prelude::*;
 
 const JOB: &str = r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":2,"rate":{"limit":4,"period":"PT1M"}}}}"#;
 

@@ -1,18 +1,8 @@
 //! Overrides of a key (9, 10.2): what they change, when, for how long, and who may set them.
 
-use std::sync::Arc;
-use std::time::Duration;
+use tokio::time::timeout;
 
-use crate::faulty::{Fault, Faulty};
-use http::Method;
-use ojs_throttle::backend::Lax;
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
-
-use super::rig::{NOON, Rig};
-use super::simulated;
-use crate::sidecar::client::{Client, id, ids};
+use super::prelude::*;
 
 /// The store's clock begins here.
 const BEGAN: i64 = 1_770_000_000;

@@ -1,16 +1,8 @@
 //! Limits of a queue by the admin API (7.2).
 
-use std::time::Duration;
-
-use http::Method;
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
 use super::overrides::at;
-use super::simulated;
+use super::prelude::*;
 use super::upstream::answering;
-use crate::sidecar::client::{Client, id, ids};
 
 const LIMIT: &str = "/ojs/v1/admin/queues/q/rate-limit";
 const CONFIG: &str = "/ojs/v1/admin/queues/q/config";

@@ -2,15 +2,9 @@
 //! limits do is judged so in `tests/scenarios`.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
 
-use ojs_throttle::backend::EventKind;
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
-use super::rig::{Rig, Run, work};
-use crate::sidecar::client::id;
-use crate::sidecar::listen::Listener;
+use super::prelude::*;
+use super::rig::Run;
 
 fn job(queue: &str, rate_limit: Value) -> String {
     json!({"type": "t", "args": [], "options": {"queue": queue, "rate_limit": rate_limit}})

@@ -3,20 +3,13 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
-use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::Store;
-use ojs_throttle::store::memory::MemoryStore;
-use serde_json::{Value, json};
 use tokio::task::LocalSet;
-use tokio::time::{Instant, sleep};
 
+use super::prelude::*;
 use crate::sidecar::Start;
-use crate::sidecar::client::{Client, id};
-use crate::sidecar::pair::{Served, backend};
+use crate::sidecar::pair::Served;
 
 /// 2026-02-13T12:00:00Z, in microseconds since 1970.
 pub const NOON: u64 = 1_770_984_000_000_000;

@@ -1,15 +1,9 @@
 //! What is seen from outside: held jobs are `available` (5.1, 6.2, RL-003), inspection tells true
 //! numbers (10.1, RL-005), and the mirror in `meta` is nobody's business.
 
-use std::time::Duration;
+use ojs_throttle::backend::Event;
 
-use http::Method;
-use ojs_throttle::backend::{Event, EventKind, Lax};
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::simulated;
-use crate::sidecar::client::{Client, id, ids};
+use super::prelude::*;
 
 fn job(n: usize, rate_limit: Value) -> Value {
     json!({"type": "test.seen", "args": [n], "options": {"queue": "q", "rate_limit": rate_limit}})

@@ -1,9 +1,7 @@
 //! Every form in which OJS documents, SDKs, command line and admin UI write one thing: all are read, and
 //! what is sent has what each of them reads.
 
-use serde_json::{Value, json};
-
-use super::rig::Rig;
+use super::prelude::*;
 
 /// One form: of what, in whose words, how it is put in force, and what must be seen then.
 struct Form {

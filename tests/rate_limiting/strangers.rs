@@ -1,19 +1,12 @@
 //! Clients of one sidecar that are strangers to each other: what one sends takes nothing from another and tells
 //! nothing of it; and a backend that keeps tenants apart.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, header};
-use ojs_throttle::backend::Lax;
-use serde_json::json;
+use http::header;
 
-use super::simulated;
+use super::prelude::*;
 use super::upstream::{answering, answering_by};
-use crate::sidecar::client::{Client, Reply};
-use crate::sidecar::listen::Listener;
 
 async fn send(client: &Client, path: &str, login: &str, body: serde_json::Value) -> Reply {
     let headers = [("authorization", login)];

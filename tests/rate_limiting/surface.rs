@@ -1,12 +1,7 @@
 //! The list of keys (10.3), and what manifest and health say of us.
 
-use http::Method;
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::simulated;
+use super::prelude::*;
 use super::upstream::answering;
-use crate::sidecar::client::Client;
 
 async fn name_keys(client: &Client, keys: &[&str]) {
     for key in keys {

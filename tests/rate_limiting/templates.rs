@@ -1,10 +1,7 @@
 //! Templates of jobs in cron and workflow bodies: what they bring is checked and mirrored as jobs' is,
 //! and the mirror is never seen.
 
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::simulated;
+use super::prelude::*;
 use super::upstream::{answering, storing};
 
 const POLICY: &str = r#"{"key":"k","concurrency":1}"#;

@@ -2,23 +2,18 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use ojs_throttle::net::{Listener, Net, sim};
-use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ojs_throttle::net::Listener;
 
-use crate::sidecar::Sidecar;
-use crate::sidecar::client::Client;
+use super::prelude::*;
 
 /// A listener, and its address as a URL.
 pub async fn bind(net: &Net) -> (Listener, String) {

@@ -1,14 +1,6 @@
 //! `waiting_count` (10.1): what of it is known, and that it goes down again.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use super::simulated;
-use crate::sidecar::client::{Client, id, ids};
+use super::prelude::*;
 use crate::sidecar::pair::Pair;
 
 const BILLING: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = [\"billing\", \"refunds\"] }\nconcurrency = 2\n\

@@ -3,17 +3,10 @@
 //! the inspection, `setNextAvailableTime` and `clear` verbs of the admin port.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
-use http::Method;
-use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
-use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-
+use super::prelude::*;
 use crate::sidecar::Start;
-use crate::sidecar::client::{Client, Reply, id};
-use crate::sidecar::pair::{Served, backend};
+use crate::sidecar::pair::Served;
 
 /// The queue of all jobs in here.
 const Q: &str = "default";

@@ -1,15 +1,8 @@
 //! What becomes of a job that a limit refuses (`on_limit`), and limits that move by what nacks say.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::{Value, json};
-use tokio::time::Instant;
-
-use super::backends;
-use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use super::prelude::*;
 
 fn push(label: &str) -> Job {
     Job::new("notification.push").queue("push").label(label)
@@ -237,8 +230,7 @@ pub async fn reschedules(ctx: Ctx) -> Judge {
     judge.equal("the slot is free:", &freed["state"], "available");
     judge.rate("t", 1, Duration::from_secs(5));
     judge.concurrency("s", 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A rescheduled job's `scheduled_at` is when its limit lets it start.
@@ -266,8 +258,7 @@ pub async fn scheduled_when_it_starts(ctx: Ctx) -> Judge {
         away.is_some_and(|ms| (4_400..=5_050).contains(&ms)),
         format!("{away:?} ms away: {look}"),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Several limits refuse at once: drop beats reschedule beats wait, whichever lets go last.

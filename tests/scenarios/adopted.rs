@@ -1,13 +1,7 @@
 //! Jobs that ran before their limits were known here: they have their slots, whatever goes wrong while they are
 //! looked for.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-use tokio::time::{Instant, timeout};
-
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World, pick};
+use super::prelude::*;
 
 fn job() -> Job {
     Job::new("email.send").queue("mail")

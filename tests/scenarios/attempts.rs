@@ -1,10 +1,6 @@
 //! Attempts by which claims are told apart: some backends show the first as 0, and some replies show none.
 
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-
-use super::{ONE, job};
-use crate::harness::{Ctx, Fault, Judge, Op};
+use super::prelude::*;
 
 /// The backend shows no attempts where it hands jobs out, or in its list of running jobs. A nack that it did not get
 /// is sent again: that it shows the job in attempt 1 does not say that the job was claimed anew.
@@ -59,8 +55,7 @@ pub async fn offered_where_none_was_shown(ctx: Ctx) -> Judge {
     judge.that(out.len() == 1, format!("{} were out", out.len()));
     judge.that(taken_over, "the sibling does not get it");
     judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The backend counts when a job fails, so a first attempt is 0. The job fails past us, and runs elsewhere in its next

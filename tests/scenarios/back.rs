@@ -1,9 +1,6 @@
 //! A sidecar that was cut off from the store that it shares, and is back.
 
-use ojs_throttle::backend::Lax;
-
-use super::{ONE, job};
-use crate::harness::{Ctx, Judge, Way, Worker};
+use super::prelude::*;
 
 /// One holds jobs that it claimed while it was cut off, and the store that is back cannot keep them: they are left to the
 /// ends of their claims.
@@ -31,6 +28,5 @@ pub async fn not_kept(ctx: Ctx) -> Judge {
     judge.that(counts == (1, 0), format!("{counts:?} started"));
     let held = &health["throttle"]["held"];
     judge.that(held == 3, format!("{held} were held"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }

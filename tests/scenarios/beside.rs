@@ -1,13 +1,6 @@
 //! Heartbeats that go to the backend in several calls: one call that hangs keeps none of the others back.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-use tokio::time::{Instant, timeout};
-
-use super::job;
-use crate::harness::{Ctx, Fault, Judge, Op, World};
+use super::prelude::*;
 
 /// Each of these makes a heartbeat of its own, for each wants another time.
 const VISIBILITIES: [u64; 4] = [31_000, 41_000, 51_000, 61_000];
@@ -56,8 +49,7 @@ pub async fn of_a_worker(ctx: Ctx) -> Judge {
     judge.that(status == 200, format!("the heartbeat got {status}"));
     judge.that(took >= HANGS, format!("none hung: {took:?}"));
     judge.that(beats == 5, format!("{beats} of 5 were sent at once"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Its own one, which names no job, hangs for longer than it waits: its jobs are kept.
@@ -82,8 +74,7 @@ pub async fn of_a_worker_whose_own_hangs(ctx: Ctx) -> Judge {
     let waited = Duration::from_millis(10_500);
     judge.that(took > HANGS && took < waited, format!("it took {took:?}"));
     judge.none_lapsed();
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The same, and it names more kinds of jobs than heartbeats are sent at once, and hangs up: all of them are kept.
@@ -111,8 +102,7 @@ pub async fn of_a_worker_that_hangs_up(ctx: Ctx) -> Judge {
     judge.that(out.len() == 20, format!("{} were out", out.len()));
     judge.that(given_up.is_err(), "it was answered before that");
     judge.none_lapsed();
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Held jobs are asked about before they go out.
@@ -142,6 +132,5 @@ pub async fn of_held_jobs(ctx: Ctx) -> Judge {
     judge.that(took >= HANGS, format!("none hung: {took:?}"));
     judge.that(beats == 4, format!("{beats} of 4 were sent at once"));
     judge.that(got.len() == 4, format!("{} started", got.len()));
-    judge.all_well();
-    judge
+    judge.all_well()
 }

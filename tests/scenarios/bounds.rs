@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use ojs_throttle::backend::EventKind;
-use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World};
+use super::prelude::*;
 
 /// What producers were answered, by status.
 type Answers = Vec<u16>;

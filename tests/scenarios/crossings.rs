@@ -1,14 +1,6 @@
 //! Calls of which several are under way at once, or that end otherwise than those who sent them have heard.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
-
-use super::{ONE, TWO, job};
-use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, World};
+use super::prelude::*;
 
 /// A call of which the backend says nothing within the sidecar's patience, and which it does not carry out.
 const HANGS: Fault = Fault::Slow(Duration::from_secs(10));
@@ -58,8 +50,7 @@ pub async fn nack_carried_out_before_an_outage(ctx: Ctx) -> Judge {
         third.is_empty(),
         "a third worker got what the second one runs",
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The answer to a requeue is lost, and before we can look the job is out again in the same attempt: the backend
@@ -89,8 +80,7 @@ pub async fn requeue_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
         third.is_empty(),
         "a third worker got what the second one runs",
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The backend is asked for more, of another queue or of the same one, and hangs: the jobs that a FETCH has by then
@@ -124,8 +114,7 @@ pub async fn more_that_hangs(ctx: Ctx) -> Judge {
     judge.that(got.len() == starts, format!("{} came", got.len()));
     judge.that(took < hangs / 4, format!("they came after {took:?}"));
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Two calls that end one held job are under way, and the first of them fails: it goes out nowhere while the other
@@ -198,8 +187,7 @@ pub async fn failed_end_of_a_job_in_hand(ctx: Ctx) -> Judge {
     judge.that(cancelled >= 500, format!("the cancel got {cancelled}"));
     judge.that(early.is_empty(), "it went out while its end was on its way");
     judge.equal("came within 3 s of that", got.len(), 1);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A queue is paused while one of its held jobs is about to go out, because it is proven, or because the backend is
@@ -232,8 +220,7 @@ pub async fn paused_before_it_went_out(ctx: Ctx) -> Judge {
         after.len() == 1 && after[0].job == held,
         format!("{} came when the queue ran again", after.len()),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Of two pauses the first one breaks after the second was carried out: the queue is paused, whether or not the
@@ -261,8 +248,7 @@ pub async fn two_pauses(ctx: Ctx) -> Judge {
     judge.that(second == 200, format!("the second pause got {second}"));
     judge.that(got.is_empty(), "a job of a paused queue started");
     judge.that(after.len() == 1, format!("{} came in the end", after.len()));
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Who pauses a queue hangs up, and the backend never does it. Its numbers are not for us to read: the held job
@@ -287,8 +273,7 @@ pub async fn pause_given_up(ctx: Ctx) -> Judge {
         got.len() == 1 && got[0].job == held,
         format!("{} came after it", got.len()),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The answer to a pause is lost: the backend is asked whether the queue is paused, and as it says, so it is.
@@ -313,8 +298,7 @@ pub async fn pause_without_an_answer(ctx: Ctx) -> Judge {
         (got.len(), after.len()) == if done { (0, 1) } else { (1, 0) },
         format!("{} came, then {}", got.len(), after.len()),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A sidecar reads from the store that a queue is paused, and before it has the answer the queue is resumed, here or
@@ -351,8 +335,7 @@ pub async fn pause_read_while_it_ends(ctx: Ctx) -> Judge {
         waited < Duration::from_millis(500),
         format!("{} came {waited:?} after the resume", got.len()),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// While the backend takes its time over a pause, the queue is resumed, and then the pause is carried out after all: a
@@ -387,8 +370,7 @@ pub async fn pause_carried_out_after_a_resume(ctx: Ctx) -> Judge {
         after.len() == 1 && after[0].job == held,
         format!("{} came when the queue ran again", after.len()),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Many queues are paused through one sidecar while another, which holds a job of each, is cut off from the store:
@@ -442,8 +424,7 @@ pub async fn pauses_while_cut_off(ctx: Ctx) -> Judge {
         format!("{} came of queues that were paused", early.len()),
     );
     judge.equal("came when the queues ran again", after.len(), 40);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A worker's claim lapses, and another worker gets the job: what the first one still says of it changes nothing, on
@@ -529,6 +510,5 @@ pub async fn nack_repeated_when_another_has_the_job(ctx: Ctx) -> Judge {
     judge.that(again.len() == 1, format!("{} came again", again.len()));
     judge.equal("the nack that came again got", repeated, 409);
     judge.that(ended == 200, format!("the second worker's ACK got {ended}"));
-    judge.settled();
-    judge
+    judge.settled()
 }

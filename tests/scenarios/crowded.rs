@@ -1,13 +1,8 @@
 //! Held jobs that nobody asks for, more than there is room for, and others that need their places.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-
-use crate::harness::worker::Hands;
+use super::prelude::*;
 use crate::harness::world::Setup;
-use crate::harness::{Ctx, Fault, Job, Judge, Lines, Op, Sidecar, Way, Worker, World, pick};
+use crate::harness::{Lines, Sidecar};
 
 /// Of each a worker takes a job, leaves another in the hold, and never comes again.
 const FORSAKEN: [&str; 18] = [
@@ -73,8 +68,7 @@ async fn ends_well(w: &World, one: &Hands, out: &[String]) -> Judge {
 async fn all_well(w: &World) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.none_lapsed();
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A sibling has workers for them.
@@ -174,6 +168,5 @@ pub async fn crowding_lapses(ctx: Ctx) -> Judge {
         counted == lapsed as f64,
         format!("{lapsed} claims lapsed, and {counted} are counted"),
     );
-    judge.all_well();
-    judge
+    judge.all_well()
 }

@@ -1,12 +1,6 @@
 //! What goes wrong between worker, sidecar and backend, and must not show.
 
-use std::time::Duration;
-
-use serde_json::json;
-use tokio::time::{Instant, timeout};
-
-use super::{ONE, TWO, job};
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, pick};
+use super::prelude::*;
 
 const THROTTLE: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nthrottle = { limit = 2, period = '1s' }";
@@ -41,8 +35,7 @@ pub async fn hang_up_while_waiting(ctx: Ctx) -> Judge {
         hung.is_ok() || waited < Duration::from_millis(510) + judge.jitter,
         format!("the next worker waited {waited:?}"),
     );
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A worker hangs up while its claim is under way: what was claimed is held for the next one, who
@@ -80,8 +73,7 @@ pub async fn hang_up_during_the_claim(ctx: Ctx) -> Judge {
         !lost || gone >= 99,
         format!("{came} of 2 jobs within {waited:?}"),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Jobs bring limits of their own to a queue of which nothing is held yet, and two workers hang up while the backend
@@ -101,8 +93,7 @@ pub async fn hang_up_where_jobs_bring_limits(ctx: Ctx) -> Judge {
     w.worker(Worker::js(1).queues(&["mail"]).runs(10..20));
     let mut judge = w.judge_when_done(8).await;
     judge.concurrency("own", 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Workers hang up all the time: nothing is lost, no slot leaks, limits hold.
@@ -116,8 +107,7 @@ pub async fn hang_ups_everywhere(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(300).await;
     judge.concurrency("k:a", 2);
     judge.rate("k:a", 8, Duration::from_secs(1));
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Now and then an ACK or a nack is not carried out, or not answered: its worker gets its answer all the same.
@@ -144,8 +134,7 @@ pub async fn settling_fails(ctx: Ctx) -> Judge {
     if op == Op::Ack {
         judge.each_ran_once();
     }
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The answer to an ACK is lost on its way to the worker: the same request again gets it, and the
@@ -172,8 +161,7 @@ pub async fn ack_answer_lost_to_the_worker(ctx: Ctx) -> Judge {
         again,
         409,
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The answer to a nack is lost, and the next attempt fails in the same words: that is another nack, and
@@ -208,8 +196,7 @@ pub async fn nack_answer_lost_then_fails_alike(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     // Some backends count from 0.
     judge.equal("the attempts were", attempts.len(), 3);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The answer to a nack is lost on its way to us, and before we can look the job is out again: what ends is
@@ -247,8 +234,7 @@ pub async fn nack_reply_lost_and_claimed_again(ctx: Ctx) -> Judge {
         (early.len(), other.len()) == (0, 1),
         format!("{} and {} came", early.len(), other.len()),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Nobody tries an ACK again, and the backend takes its time: the ACK has all of it.
@@ -269,8 +255,7 @@ pub async fn ack_is_slow_and_not_tried_again(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(acks == 1, format!("{acks} ACKs reached the backend"));
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A success without a body was heard: the same request again is the backend's to judge.
@@ -290,8 +275,7 @@ pub async fn ack_answered_without_a_body(ctx: Ctx) -> Judge {
         [first, empty, again] == [200, 200, 409],
         format!("{first}, {empty}, {again}"),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The backend is away while jobs end: ACKs wait inside the sidecar, heartbeats are answered 200.
@@ -313,8 +297,7 @@ pub async fn backend_down_during_ack(ctx: Ctx) -> Judge {
     judge.that((a, b) == (200, 200), format!("ACKs got {a} and {b}"));
     judge.concurrency("k:a", 2);
     judge.all_settles_ok(false);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Past `settle.retry_for` the worker is told, and the slot is not free before the job is.
@@ -342,8 +325,7 @@ pub async fn backend_down_too_long(ctx: Ctx) -> Judge {
         format!("it was tried for {waited:?}"),
     );
     judge.concurrency("k:a", 2);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Down for seconds now and then, during everything.
@@ -366,8 +348,7 @@ pub async fn backend_restarts(ctx: Ctx) -> Judge {
     judge.concurrency("k:a", 2);
     judge.spacing("k:a", Duration::from_millis(100), 1);
     judge.all_settles_ok(false);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The backend hands a held job out again, to us or to somebody else: each claim goes to one worker.
@@ -459,8 +440,7 @@ pub async fn fetch_answered_with_nonsense(ctx: Ctx) -> Judge {
     judge.that(counted == 7.0, format!("{counted} were counted"));
     judge.that(rows == (0, 0), format!("rows after nonsense: {rows:?}"));
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A reply to FETCH is lost after the backend claimed: those jobs come again when their visibility has
@@ -480,8 +460,7 @@ pub async fn fetch_reply_lost(ctx: Ctx) -> Judge {
     w.workers(2, Worker::js(3).queues(&["mail"]));
     let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// An enqueue whose reply was lost is not sent again.
@@ -556,8 +535,7 @@ pub async fn everything_goes_wrong(ctx: Ctx) -> Judge {
     judge.that(done, "not done within 600 s");
     judge.concurrency("k:a", 2);
     judge.rate("k:a", 20, Duration::from_secs(2));
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The backend keeps a FETCH longer than anyone waits: its worker is told, and what was claimed comes
@@ -577,6 +555,5 @@ pub async fn fetch_hangs(ctx: Ctx) -> Judge {
     w.workers(2, Worker::js(2).queues(&["mail"]));
     let mut judge = w.judge_when_done(90).await;
     judge.concurrency("k:a", 2);
-    judge.settled();
-    judge
+    judge.settled()
 }

@@ -1,11 +1,6 @@
 //! How much of a limit is used, and how soon.
 
-use std::time::Duration;
-
-use serde_json::json;
-use tokio::time::Instant;
-
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Way, Worker, pick};
+use super::prelude::*;
 
 fn job() -> Job {
     crate::scenarios::job().label("k")
@@ -40,8 +35,7 @@ pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
         took < questions * LATE + LATE / 2,
         format!("it took {took:?}"),
     );
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Many workers that poll every second or two use a throttle of 10/s all the time.
@@ -57,8 +51,7 @@ pub async fn throttle_is_used(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_millis(100), 1);
     judge.utilisation("k", 10.0, 3, 28, 0.97);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A throttle of a few starts a second is used by workers that poll every second.
@@ -72,8 +65,7 @@ pub async fn slow_throttle_is_used(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_secs(1) / limit, 1);
     judge.utilisation("k", f64::from(limit), 2, 12, 0.9);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Two workers with 50 slots each use 500/s, second for second.
@@ -91,8 +83,7 @@ pub async fn fast_throttle_is_used(ctx: Ctx) -> Judge {
         judge.utilisation("k", 500.0, second, second + 1, 0.97);
     }
     judge.utilisation("k", 500.0, 1, 5, 0.97);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A worker that asks for more than may start is given what started, however long the backend takes to say that it
@@ -123,8 +114,7 @@ pub async fn timed_while_more_is_asked(ctx: Ctx) -> Judge {
     let (to, used) = if is_full { (4, 0.3) } else { (9, 0.9) };
     judge.utilisation("k", 5.0, 1, to, used);
     judge.equal("were taken back, as if the host was slow", undone, 0.0);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A backend that is away costs a limit of starts nothing, as long as it gives a job out within the time of one start: a
@@ -146,8 +136,7 @@ pub async fn far_backend(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.spacing("k", Duration::from_secs(1) / limit, 1);
     judge.utilisation("k", f64::from(limit), 1, u64::from(seconds) - 1, 0.97);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A backend that was slow once, or always gives a job out later than the next may start, costs no more than that: what
@@ -171,8 +160,7 @@ pub async fn slow_backend(ctx: Ctx) -> Judge {
     judge.spacing("k", Duration::from_millis(50), 1);
     judge.utilisation("k", 20.0, 1, 10, used);
     judge.that(undone == 0.0, format!("{undone} were taken back"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A slot that is freed while a worker waits is filled within 20 ms.
@@ -199,8 +187,7 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
         took < Duration::from_millis(20) + judge.jitter,
         format!("the slot was free for {took:?}"),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A worker that waits for a slot of one queue does not miss a job that comes to another, which
@@ -268,8 +255,7 @@ pub async fn free_beside_limited(ctx: Ctx) -> Judge {
             format!("a free job waited {waited:?}"),
         );
     }
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Many keys at once: each has its own limit, and no key waits for another.
@@ -295,6 +281,5 @@ pub async fn many_keys(ctx: Ctx) -> Judge {
         judge.spacing(&format!("k:{tenant}"), Duration::from_millis(250), 1);
         judge.concurrency(&format!("k:{tenant}"), 1);
     }
-    judge.all_well();
-    judge
+    judge.all_well()
 }

@@ -1,12 +1,6 @@
 //! Held jobs that go back to the backend because nobody asks for them.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-
-use super::ONE;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use super::prelude::*;
 
 /// So many jobs that the backend takes much longer to take all of them back than their claims last: the others
 /// stay under heartbeats, and what a worker that comes meanwhile has is not given back.
@@ -66,8 +60,7 @@ pub async fn slowly(ctx: Ctx) -> Judge {
     for key in keys {
         judge.concurrency(&key, 3);
     }
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 fn job() -> Job {
@@ -131,8 +124,7 @@ pub async fn in_doubt(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.that(left == 4, format!("{left} are claimed still"));
     judge.concurrency("k:a", 1);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Giving back fails while a sidecar is alone; then comes another, with the only worker: it has what is held.
@@ -151,6 +143,5 @@ pub async fn in_vain(ctx: Ctx) -> Judge {
     w.worker_of(&other, Worker::js(2).queues(&["mail"]).runs(50..100));
     let mut judge = w.judge_when_done(20).await;
     judge.concurrency("k:a", 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }

@@ -1,16 +1,9 @@
 //! Held jobs as others see them and act on them: inspection, cancel, pause, scopes, give back.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-use tokio::time::Instant;
-
-use super::{ONE, TWO, backends, job};
+use super::prelude::*;
 use crate::harness::judge::Claim;
-use crate::harness::worker::Hands;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
 
 /// A worker's claim lapses, and its job is claimed again and held, for nothing of its key may start. Its ACK ends the
 /// job all the same: it runs once.
@@ -133,8 +126,7 @@ pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
         format!("only {scopes:?} held jobs"),
     );
     judge.spacing("k:a", Duration::from_millis(200), 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A job that one FETCH claimed is not given to one of other credentials or of another tenant, however long
@@ -169,8 +161,7 @@ pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
     judge.that(foreign.is_empty(), "a held job crossed scopes");
     judge.that(own.len() == 1, format!("its own scope got {}", own.len()));
     judge.concurrency("k:a", 1);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Where requeue is harmless, jobs that nobody asks for go back after `hold.idle`.
@@ -199,8 +190,7 @@ pub async fn given_back_when_idle(ctx: Ctx) -> Judge {
     judge.that(after == 1, format!("{after} are active after hold.idle"));
     let attempts = judge.records.deliveries.iter().all(|d| d.attempt == 0);
     judge.that(attempts, "giving back cost an attempt");
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Where requeue costs something, a held job is kept, by heartbeats, however long nobody asks.
@@ -223,14 +213,13 @@ pub async fn never_given_back_where_it_burns(ctx: Ctx) -> Judge {
         .count();
     judge.that(back == 0, format!("{back} claims were given back or lost"));
     judge.rate("k:a", 1, Duration::from_secs(120));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// No claim has lapsed, and each job ran once.
-fn all_kept(judge: &mut Judge) {
+fn all_kept(mut judge: Judge) -> Judge {
     judge.none_lapsed();
-    judge.all_well();
+    judge.all_well()
 }
 
 /// A backend that takes seconds for each question costs no held job its claim: neither where each scope has a
@@ -274,8 +263,7 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.that(claimed == 13, format!("{claimed} were claimed"));
     judge.that(kept == 13, format!("{kept} are claimed after a while"));
-    all_kept(&mut judge);
-    judge
+    all_kept(judge)
 }
 
 /// Heartbeats that hang cost no held job its claim: neither those that they are for, nor those that wait behind them.
@@ -308,8 +296,7 @@ pub async fn kept_though_heartbeats_hang(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.that(claimed == 25, format!("{claimed} were claimed"));
     judge.that(kept == 25, format!("{kept} are claimed after a while"));
-    all_kept(&mut judge);
-    judge
+    all_kept(judge)
 }
 
 /// Where each held job has a claim id of its own, and so a heartbeat of its own, all are kept, however many they are.
@@ -341,8 +328,7 @@ pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
         kept == claimed,
         format!("{kept} of {claimed} are claimed after a while"),
     );
-    all_kept(&mut judge);
-    judge
+    all_kept(judge)
 }
 
 /// An empty FETCH waits only when waiting may help, and never longer than `fetch.max_wait`.
@@ -427,8 +413,7 @@ pub async fn cancel_frees_the_slot(ctx: Ctx) -> Judge {
     );
     judge.that(late == 409, format!("that ACK got {late}"));
     judge.concurrency("k:a", 1);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Held far longer than the short visibility of their claims: heartbeats keep them, each runs once.
@@ -448,8 +433,7 @@ pub async fn held_past_a_short_visibility(ctx: Ctx) -> Judge {
     judge.spacing("k:a", Duration::from_secs(4), 1);
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The backend's claims last 4 s, and nobody says so: what is held is kept before it is known.
@@ -474,8 +458,7 @@ pub async fn held_past_an_unsaid_visibility(ctx: Ctx) -> Judge {
     judge.that(first.len() == 1, format!("{} went first", first.len()));
     judge.that(second.len() == 1, format!("{} went then", second.len()));
     judge.none_lapsed();
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// However long a job was held and however short its visibility is, its worker has nearly all of it.
@@ -530,8 +513,7 @@ pub async fn within_its_bytes(ctx: Ctx) -> Judge {
     // The bound is looked at before a claim, which may bring several jobs.
     judge.that(most <= 16 + 6, format!("{most} jobs of 64 KiB were held"));
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Held jobs of a tenant that only the FETCH names go to a sibling, and count under that tenant there.

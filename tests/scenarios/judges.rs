@@ -1,12 +1,8 @@
 //! The judges judged: ledgers written by hand, each with one thing wrong that one check must see.
 
-use std::time::Duration;
+use ojs_throttle::backend::Event;
 
-use ojs_throttle::backend::{Event, EventKind};
-use serde_json::json;
-use tokio::time::Instant;
-
-use crate::harness::Judge;
+use super::prelude::*;
 use crate::harness::ledger::{Claimed, Credentials, Delivery, Fetched, Produced, Records};
 
 /// A ledger in the making; times in milliseconds.
@@ -179,19 +175,19 @@ fn more_jobs_than_asked_for_are_seen() {
 
 #[test]
 fn lost_jobs_claims_and_slots_are_seen() {
-    assert!(found(Book::new().ran(0, 9, "a"), Judge::settled).is_empty());
+    assert!(found(Book::new().ran(0, 9, "a"), Judge::all_ended).is_empty());
     let never = Book::new().stored("a");
-    assert_eq!(found(never, Judge::settled).len(), 1);
+    assert_eq!(found(never, Judge::all_ended).len(), 1);
     let open = Book::new().stored("a").claimed(0, "a");
-    assert_eq!(found(open, Judge::settled).len(), 2);
+    assert_eq!(found(open, Judge::all_ended).len(), 2);
     let settled_alone = Book::new()
         .stored("a")
         .claimed(0, "a")
         .ended(5, EventKind::Acked, "a");
-    assert_eq!(found(settled_alone, Judge::settled).len(), 1);
+    assert_eq!(found(settled_alone, Judge::all_ended).len(), 1);
     let leak = |judge: &mut Judge| {
         judge.rows = (0, 1);
-        judge.settled();
+        judge.all_ended();
     };
     assert_eq!(found(Book::new().ran(0, 9, "a"), leak).len(), 1);
 }

@@ -2,13 +2,6 @@
 //! claimed) and one that is not (held), and as a job's own policy.
 
 use std::collections::HashMap;
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::{Value, json};
-
-use super::backends;
-use crate::harness::{Ctx, Job, Judge, Worker, World};
 
 /// Jobs of one key, workers of two kinds.
 async fn flow(w: &World, jobs: usize, label: &str) {
@@ -37,6 +30,8 @@ enum Check {
 }
 
 use Check::{Rate, Slots, Spacing};
+
+use super::prelude::*;
 
 impl Check {
     fn look(self, judge: &mut Judge, key: &str) {
@@ -116,8 +111,7 @@ pub async fn alone_and_together(ctx: Ctx) -> Judge {
         let in_vain = claims.filter(|claim| claim.delivered.is_empty()).count();
         judge.equal("claims that were not delivered", in_vain, 0);
     }
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Jobs that bring a policy of their own, in each place where they may.
@@ -148,8 +142,7 @@ pub async fn own(ctx: Ctx) -> Judge {
     w.workers(1, Worker::python(3).queues(&["mail"]).runs(50..400));
     let mut judge = w.judge_when_done(120).await;
     check.look(&mut judge, "own");
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Two hundred reloads under load. What is limited stays so, and no reload gives a budget back; what
@@ -176,8 +169,7 @@ pub async fn reloaded_under_load(ctx: Ctx) -> Judge {
     judge.rate("k:a", 9, Duration::from_secs(2));
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A reload limits jobs that nothing limited: those that run have their slots within a second, and none
@@ -191,8 +183,7 @@ pub async fn reloaded_to_be_limited(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(120).await;
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A queue's limit, a policy of the file and one of the job's own, all on the same jobs.
@@ -220,8 +211,7 @@ pub async fn queue_policy_and_own(ctx: Ctx) -> Judge {
     judge.concurrency("q", 4);
     judge.rate("k:a", 6, Duration::from_secs(1));
     judge.spacing("own", Duration::from_millis(50), 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A throttle that would allow and a second one, shut, that refuses: the first is not spent.
@@ -251,8 +241,7 @@ pub async fn refused_by_one_of_two(ctx: Ctx) -> Judge {
     judge.rate("fast:a", 3, Duration::from_secs(10));
     judge.equal("slow jobs started", first.len(), 1);
     judge.equal("quick jobs started, two starts were left", second.len(), 2);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// What a shut key refuses costs the queue's own window nothing.
@@ -365,8 +354,7 @@ pub async fn attempts_are_unchanged(ctx: Ctx) -> Judge {
         );
     }
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The basic limits on each kind of backend.
@@ -410,6 +398,5 @@ pub async fn basics(ctx: Ctx) -> Judge {
     judge.rate("k:b", 10, Duration::from_secs(1));
     judge.spacing("slow", Duration::from_millis(200), 1);
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }

@@ -1,13 +1,6 @@
 //! Lives and deaths: of jobs that run long, of workers, and of the sidecar.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::{EventKind, Lax};
-use serde_json::json;
-use tokio::time::Instant;
-
-use super::{TWO, backends, job};
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, pick};
+use super::prelude::*;
 
 const GATED: &str = "[[queue]]\nname = 'mail'\nconcurrency = 2";
 
@@ -34,8 +27,7 @@ pub async fn longer_than_visibility(ctx: Ctx) -> Judge {
     judge.that(bad.is_empty(), format!("heartbeats got {bad:?}"));
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A worker dies with its job: its slot is free when the backend has taken the job back, which runs
@@ -56,8 +48,7 @@ pub async fn worker_dies(ctx: Ctx) -> Judge {
     judge.that(took < Duration::from_secs(40), format!("it took {took:?}"));
     let expired = judge.lapsed();
     judge.that(expired == 2, format!("{expired} claims expired"));
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// Where a claim ends only when a FETCH comes, dead workers that have the last slots of a queue keep them, as the
@@ -83,8 +74,7 @@ pub async fn dead_workers_without_a_reaper(ctx: Ctx) -> Judge {
         format!("{done} had ended with {all} of 2 slots of the dead"),
     );
     judge.concurrency("k:a", 2);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// One of three sidecars that hold a backlog is replaced, in order or killed. To the backend a held job looks like one
@@ -175,8 +165,7 @@ pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
     );
     judge.that(left == 0, format!("{left} jobs are still claimed"));
     judge.concurrency("k:a", 2);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// SIGTERM: no new starts, held jobs go back, running jobs are settled, and the end comes with them.
@@ -231,8 +220,7 @@ pub async fn drain_in_order(ctx: Ctx) -> Judge {
         format!("it took {ended:?} to end"),
     );
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// SIGTERM with a limited job out: queues that no limit touches go on, alone and named beside a limited one.
@@ -264,8 +252,7 @@ pub async fn drain_goes_on_for_the_rest(ctx: Ctx) -> Judge {
         [2, 1, 0, 1],
     );
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A drain ends at its time-out although a job is still out.
@@ -339,8 +326,7 @@ pub async fn drained_under_load(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(120).await;
     judge.concurrency("k:a", 2);
     judge.all_settles_ok(true);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Workers that send no heartbeats: a job shorter than its visibility keeps its slot to its end, a

@@ -1,12 +1,6 @@
 //! Which job goes first, and who is never held up.
 
-use std::time::Duration;
-
-use serde_json::json;
-use tokio::time::Instant;
-
-use super::ONE;
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker};
+use super::prelude::*;
 
 /// Higher priorities first, also among held jobs; a limited high one lets lower ones of other keys go.
 pub async fn priorities(ctx: Ctx) -> Judge {
@@ -47,8 +41,7 @@ pub async fn priorities(ctx: Ctx) -> Judge {
         order.starts_with(&[9, 9, 5, 5, 50, 1, 0, 0]),
         format!("they came as {order:?}"),
     );
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Jobs of one priority are held, and one of a higher priority is enqueued: it is the next to go out.
@@ -71,8 +64,7 @@ pub async fn higher_than_what_is_held(ctx: Ctx) -> Judge {
     }
     let mut judge = w.judge().await;
     judge.that(order == [0, 10, 0, 0], format!("they came as {order:?}"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Jobs of which the backend has no word when they are to go wait on in their order.
@@ -100,8 +92,7 @@ pub async fn kept_without_a_word(ctx: Ctx) -> Judge {
     let order: Vec<&String> = both.map(|delivery| &delivery.job).collect();
     judge.that(order.into_iter().eq(&ids), "they did not keep their order");
     judge.concurrency("k:a", 4);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A limited job of high priority does not keep free ones of low priority back; a free one of high
@@ -137,8 +128,7 @@ pub async fn limited_high_lets_low_go(ctx: Ctx) -> Judge {
     let order: Vec<i64> = free.iter().map(|d| d.priority).collect();
     judge.equal("the free ones came as", order, [4, 3, 2, 1, 0]);
     judge.concurrency("k:a", 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Queues are served left to right: a held job of a later queue waits for an earlier queue's.
@@ -175,8 +165,7 @@ pub async fn queues_left_to_right(ctx: Ctx) -> Judge {
     );
     judge.spacing("k:low", Duration::from_millis(50), 1);
     judge.spacing("k:high", Duration::from_millis(50), 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Two queues with different room in one FETCH: each gives what it may.
@@ -200,8 +189,7 @@ pub async fn queues_with_different_room(ctx: Ctx) -> Judge {
     judge.that(active == [2, 3], format!("{active:?} were claimed"));
     judge.concurrency("a", 2);
     judge.concurrency("b", 3);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// 500 jobs of a shut key in front of free ones: those start within 100 ms, also for count 1.
@@ -296,6 +284,5 @@ pub async fn ten_times_the_hold(ctx: Ctx) -> Judge {
     judge.that(free.len() == 5, format!("{} free ones started", free.len()));
     judge.concurrency("k:a", 4);
     judge.conserving("k:a", 4, Duration::from_millis(20));
-    judge.all_well();
-    judge
+    judge.all_well()
 }

@@ -1,15 +1,10 @@
 //! Sidecars that share a store, and some or all of which lose it: each claim goes to one worker, none is
 //! lost, and the work goes on.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
 use ojs_throttle::store::guard::OnStoreError;
-use serde_json::json;
-use tokio::time::timeout;
 
-use super::{ONE, TWO};
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Sidecar, Way, Worker, World, pick};
+use super::prelude::*;
+use crate::harness::Sidecar;
 
 const RATE: &str =
     "[[policy]]\nname = 'p'\nkey = 'k:{meta.tenant}'\nrate = { limit = 3, period = '10s' }";
@@ -74,8 +69,7 @@ async fn one_of_them(ctx: Ctx, mode: OnStoreError) -> Judge {
         !long || started_between(&judge, cut, mended) > 0,
         "nothing went on meanwhile",
     );
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// With `share`, one loses the store while it holds jobs, and its siblings take it for dead.
@@ -110,8 +104,7 @@ pub async fn a_worker_comes_late(ctx: Ctx) -> Judge {
     w.first_way(|way| way.mend());
     let mut judge = w.judge_when_done(900).await;
     judge.concurrency("k:a", 4);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The store is gone for all. What was held goes out when its claims have lapsed.
@@ -139,8 +132,7 @@ pub async fn all_are_cut_off(ctx: Ctx) -> Judge {
         let went_on = started_between(&judge, lapsed, mended) > 0;
         judge.that(went_on || !long, "nothing went on meanwhile");
     }
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The store is slow, now less, now more, so that what it says is often older than what happened since: a
@@ -161,8 +153,7 @@ pub async fn slow(ctx: Ctx) -> Judge {
     w.worker_of(&other, worker);
     let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k:a", 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// What is sent to the store is sent again now and then, and the answer is to the second: nothing of it is
@@ -178,8 +169,7 @@ pub async fn done_twice(ctx: Ctx) -> Judge {
     w.worker_of(&other, worker);
     let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k:a", 2);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// What is done in the store is not heard of now and then: each slot that ends is filled all the same.
@@ -196,8 +186,7 @@ pub async fn done_unheard(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(done, "not done within 60 s");
     judge.concurrency("k:a", 1);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A sidecar that holds some of `n` jobs for a worker that left, and another one.
@@ -223,8 +212,7 @@ pub async fn taken_over_with_trouble(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.none_lapsed();
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A worker hangs up while the store is told of what came for it: it is held for the next one.
@@ -244,9 +232,8 @@ pub async fn hang_up_while_slow(ctx: Ctx) -> Judge {
     let hung = timeout(gone, one.fetch(&["mail"], 2)).await;
     one.ack_all(hung.into_iter().flatten().flatten()).await;
     w.worker(Worker::js(2).queues(&["mail"]).runs(100..200));
-    let mut judge = w.judge_when_done(15).await;
-    judge.settled();
-    judge
+    let judge = w.judge_when_done(15).await;
+    judge.settled()
 }
 
 /// Jobs that run without limits are limited from now on, and end while the store is told so: they leave no
@@ -261,8 +248,7 @@ pub async fn slow_and_limited_from_now_on(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// What stands before the backend does not let a job be looked up, with a 404 of its own: what another sidecar
@@ -277,8 +263,7 @@ pub async fn looked_up_behind_a_gateway(ctx: Ctx) -> Judge {
     let mut judge = w.judge_when_done(60).await;
     judge.none_lapsed();
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A worker settles its job through another sidecar, which cannot read the row just then: the backend's refusal of an
@@ -305,8 +290,7 @@ pub async fn settled_elsewhere_without_the_row(ctx: Ctx) -> Judge {
     w.pass(10_000).await;
     let mut judge = w.judge().await;
     judge.that(status == 200, format!("the ACK got {status}"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A worker's heartbeat goes through another sidecar, which cannot read the row of its job just then: the claim is
@@ -340,8 +324,7 @@ pub async fn beaten_elsewhere_without_the_row(ctx: Ctx) -> Judge {
         status == 200 && (extended || is_lost),
         format!("the heartbeat got {status} {beat}"),
     );
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A job is settled through another sidecar, which cannot tell the store of it just then: its slot goes to the next
@@ -368,8 +351,7 @@ pub async fn ended_elsewhere_and_unheard(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.that(done, "the slot was not free within 5 s");
     judge.that(status == 200, format!("the ACK got {status}"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The backend has no word for one of the held jobs that a sidecar takes over: it has the others.
@@ -396,6 +378,5 @@ pub async fn one_cannot_be_looked_up(ctx: Ctx) -> Judge {
     judge.that(last > 4, format!("{} were held", last + 1));
     judge.that(most, "the others wait for it");
     judge.concurrency("k:a", 2);
-    judge.all_well();
-    judge
+    judge.all_well()
 }

@@ -1,12 +1,6 @@
 //! Slots whose deadline has passed while the backend cannot be asked about their jobs.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
-
-use super::job;
-use crate::harness::{Ctx, Fault, Judge, Op, Worker, pick};
+use super::prelude::*;
 
 fn limit(concurrency: usize) -> String {
     format!("[[policy]]\nname = 'p'\nkey = 'k:{{meta.tenant}}'\nconcurrency = {concurrency}")
@@ -37,8 +31,7 @@ pub async fn held_meanwhile(ctx: Ctx) -> Judge {
         format!("{lapsed} claims lapsed, and {} were out", out.len()),
     );
     judge.concurrency("k:a", 20);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The same in a fleet, whose sidecars come to one slot and another by turns: all end in time, however long each

@@ -1,13 +1,8 @@
 //! Held jobs of one lane that go out for different visibilities: each has its own, and no other has it.
 
-use std::time::Duration;
-
-use ojs_throttle::backend::Lax;
-use serde_json::json;
 use tokio::join;
 
-use super::{ONE, job};
-use crate::harness::{Ctx, Fault, Job, Judge, Op, Worker, World, pick};
+use super::prelude::*;
 
 /// A backend where claims count attempts.
 async fn world(ctx: Ctx) -> World {
@@ -67,8 +62,7 @@ pub async fn short_beside_others(ctx: Ctx) -> Judge {
         |states: &[(String, i64)], state: &str| states.iter().all(|of| *of == (state.into(), 1));
     judge.that(is(&held, "active"), format!("held jobs were {held:?}"));
     judge.that(is(&ended, "completed"), format!("they ended as {ended:?}"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// Where heartbeats extend by whole seconds, and by 30 for less than one, nothing that is held lapses.
@@ -86,8 +80,7 @@ pub async fn in_whole_seconds(ctx: Ctx) -> Judge {
     judge.spacing("k:a", Duration::from_secs(4), 1);
     judge.each_ran_once();
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// A job goes out for a long visibility, and the sidecar dies: the backend has those that never ran back as soon as ever.
@@ -113,8 +106,7 @@ pub async fn long_beside_others(ctx: Ctx) -> Judge {
     judge.that(next.len() == 1, format!("{} went out", next.len()));
     let are_back = left.iter().all(|(state, _)| state != "active");
     judge.that(are_back, format!("after the death they are {left:?}"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// The heartbeat that shortens a held job's claim is carried out and not answered: the job does not go out, and keeps
@@ -138,8 +130,7 @@ pub async fn short_and_unheard(ctx: Ctx) -> Judge {
     judge.that(next.is_empty(), "one went out of which nobody had a word");
     let is_kept = |(state, attempt): &(String, i64)| state == "active" && *attempt == 1;
     judge.that(held.iter().all(is_kept), format!("held jobs were {held:?}"));
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// A heartbeat for held jobs is carried out after one of them has gone out for longer than held jobs get: its worker
@@ -192,8 +183,7 @@ pub async fn long_beside_a_late_heartbeat(ctx: Ctx) -> Judge {
     judge.that(out.len() == 1, format!("{} went first", out.len()));
     judge.that(next.len() == 1, format!("{} went then", next.len()));
     judge.none_lapsed();
-    judge.all_well();
-    judge
+    judge.all_well()
 }
 
 /// More jobs are proven for a very short time than start: the others keep their claims, also where that time is over
@@ -220,6 +210,5 @@ pub async fn very_short_beside_others(ctx: Ctx) -> Judge {
     let first = |(state, attempt): &(String, i64)| state != "discarded" && *attempt == 1;
     judge.that(held.iter().all(first), format!("held jobs were {held:?}"));
     judge.none_lapsed();
-    judge.all_well();
-    judge
+    judge.all_well()
 }

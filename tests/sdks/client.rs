@@ -2,17 +2,14 @@
 //! it makes of replies. On top of that, what producers use.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use ojs_throttle::net::{Net, Stream};
+use ojs_throttle::net::Stream;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::sdk::{Call, NewJob, Reads, Sdk};
+use super::prelude::*;
 use crate::harness::http::Address;
 use crate::traffic::wire::{Message, read};
 

@@ -1,19 +1,11 @@
 //! Days at work of each SDK: what its producers and workers go through, judged from ledgers.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use ojs_throttle::backend::EventKind;
-use tokio::time::Instant;
 
-use super::client::Failed;
-use super::go::GO;
-use super::javascript::JAVASCRIPT;
 use super::office::{FREE, LIMITS, Office};
-use super::python::PYTHON;
-use super::rust::RUST;
-use super::sdk::{NewJob, OnSignal, Reads, Sdk};
-use super::worker::Signal;
+use super::prelude::*;
 use crate::harness::{Ctx, Fault, Judge, Op};
 
 /// What is enqueued one by one in the morning, each with the key that limits it.
@@ -92,8 +84,7 @@ async fn day(ctx: Ctx, sdk: &'static Sdk) -> Judge {
     ran_as_often_as_they_failed(&mut judge, &never);
     heartbeats_accepted(&mut judge);
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// What producers asked for was done, and they were told so as far as their SDK can read it.
@@ -264,8 +255,7 @@ async fn stop(ctx: Ctx, sdk: &'static Sdk, signal: Signal) -> Judge {
         }
     }
     wrong.into_iter().for_each(|problem| judge.wrong(problem));
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The backend loses requests and answers and is overloaded for a moment: workers see none of it, so none
@@ -288,8 +278,7 @@ async fn trouble(ctx: Ctx, sdk: &'static Sdk) -> Judge {
     ran_as_often_as_they_failed(&mut judge, &HashSet::new());
     heartbeats_accepted(&mut judge);
     judge.all_settles_ok(false);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// The sidecar is killed with jobs at work, and another one starts. No worker dies of it, and a job runs
@@ -359,8 +348,7 @@ pub async fn python_half_an_ack(ctx: Ctx) -> Judge {
     judge
         .problems
         .retain(|problem| !problem.contains("a job was delivered that nobody"));
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// One job, longer than its visibility, without any limits, in a queue that was paused before.
@@ -378,8 +366,7 @@ async fn alone(ctx: Ctx, sdk: &'static Sdk, settings: &str) -> Judge {
     paths_are_plain(&mut judge);
     ran_as_often_as_they_failed(&mut judge, &HashSet::new());
     heartbeats_accepted(&mut judge);
-    judge.settled();
-    judge
+    judge.settled()
 }
 
 /// What the judges say without repairs, before the redis backend; with them they are content.

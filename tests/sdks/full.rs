@@ -1,20 +1,11 @@
 //! A full queue behind the sidecar: each client's own retries against our 429.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::Request;
 use ojs_throttle::backend::{Backend, EventKind, Lax};
-use ojs_throttle::net::{Net, sim::Network};
-use tokio::time::{Instant, sleep};
+use ojs_throttle::net::sim::Network;
 
-use super::client::{Client, Failed};
-use super::go::GO;
-use super::javascript::JAVASCRIPT;
-use super::python::PYTHON;
-use super::rust::RUST;
-use super::sdk::{NewJob, Sdk};
+use super::prelude::*;
 use crate::sidecar::pair::Pair;
 
 /// A queue in which one job may wait and does, and a client of this SDK.

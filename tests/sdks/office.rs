@@ -1,16 +1,10 @@
 //! One SDK in a world: its producer, its workers, and the handlers of their jobs.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use serde_json::Value;
-use tokio::time::Instant;
 
 use super::backends::backend;
-use super::client::{Client, Failed};
-use super::sdk::{NewJob, Reads, Sdk, Thrown};
-use super::worker::{Handler, Process, Signal, Worker};
+use super::prelude::*;
+use super::worker::{Handler, Process, Worker};
 use crate::harness::ledger::Produced;
 use crate::harness::{Ctx, Judge, World};
 

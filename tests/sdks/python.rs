@@ -1,8 +1,7 @@
 //! The Python SDK of April 2026.
 
-use std::time::Duration;
-
-use super::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
+use super::prelude::*;
+use super::sdk;
 
 pub const PYTHON: Sdk = Sdk {
     name: "python",

@@ -1,19 +1,9 @@
 //! That these clients react as the official SDKs were seen to react: each meets answers by a script, and
 //! what it sends, and when, is what was observed.
 
-use std::time::Duration;
-
-use serde_json::Value;
-use tokio::time::sleep;
-
-use super::go::GO;
-use super::javascript::JAVASCRIPT;
-use super::python::PYTHON;
-use super::rust::RUST;
-use super::sdk::{NewJob, Sdk};
+use super::prelude::*;
 use super::stage::Answer::{Closes, Jobs, JobsAfter, Says};
 use super::stage::{NOTHING, Script, Stage};
-use super::worker::Signal;
 
 const REFUSED: &str = r#"{"error":{"code":"QUEUE_FULL","message":"full","retryable":true}}"#;
 

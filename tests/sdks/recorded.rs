@@ -5,14 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::go::GO;
-use super::javascript::JAVASCRIPT;
-use super::python::PYTHON;
-use super::rust::RUST;
-use super::sdk::{Beat, Call, Fetch, NewJob, Sdk, Thrown};
+use super::prelude::*;
 
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 

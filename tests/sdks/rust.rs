@@ -1,8 +1,7 @@
 //! The Rust SDK, 0.4.0.
 
-use std::time::Duration;
-
-use super::sdk::{self, Beat, Call, Fetch, MEDIA, NewJob, OnSignal, Reads, Sdk, Thrown, list};
+use super::prelude::*;
+use super::sdk;
 
 pub const RUST: Sdk = Sdk {
     name: "rust",

@@ -1,7 +1,8 @@
 //! What tells one official SDK from another: what it sends, when, and how it takes the answers.
 
 use std::ops::Range;
-use std::time::Duration;
+
+use super::prelude::*;
 
 /// An official SDK of OJS, as it was observed.
 pub struct Sdk {

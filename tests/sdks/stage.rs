@@ -1,17 +1,13 @@
 //! A stage for one client: a backend in memory that answers by a script and writes down what it hears.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use ojs_throttle::net::sim::Network;
-use ojs_throttle::net::{Listener, Net, Stream};
-use serde_json::{Value, json};
+use ojs_throttle::net::{Listener, Stream};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, sleep};
 
-use super::client::Client;
-use super::sdk::Sdk;
+use super::prelude::*;
 use super::worker::{Process, Worker};
 use crate::harness::ledger::Ledger;
 use crate::traffic::wire::{Message, framed, read};

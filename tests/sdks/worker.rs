@@ -1,16 +1,14 @@
 //! A worker process of an SDK: it polls, runs, settles, beats, and ends as that SDK does.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Client, Failed, TOKEN};
-use super::sdk::{BEAT, Beat, Fetch, GRACE, OnSignal, Reads, Sdk, Thrown};
+use super::client::TOKEN;
+use super::prelude::*;
+use super::sdk::{BEAT, GRACE};
 use crate::harness::ledger::{Delivery, Fetched, Ledger, Settle};
 
 /// What a handler does with a job: it runs for a time, and gives something back or throws.

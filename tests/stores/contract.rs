@@ -1,17 +1,10 @@
 //! What holds for any store, one rule at a time.
 
-use std::sync::Arc;
+use ojs_throttle::limit::{Rate, Strategy, Unit, WindowKind, Zone};
+use ojs_throttle::store::Row;
 
-use ojs_throttle::limit::{
-    EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp, Unit, WindowKind, Zone,
-};
-use ojs_throttle::store::{
-    Change, Claimed, Gen, Ledger, LedgerExt, Override, Place, Row, Step, Verdict,
-};
-
-use super::rig::{
-    Rig, SECOND, T, advance, claimed, limited, now, number, offer, period, started, take,
-};
+use super::prelude::*;
+use super::rig::{number, period};
 
 pub use crate::stores::sequences::random_sequences_are_answered_as_by_the_core;
 

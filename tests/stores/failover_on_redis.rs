@@ -2,16 +2,11 @@
 //! had our keys is gone.
 
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use ojs_throttle::store::guard::{Guard, OnStoreError};
-use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Clock, Ledger, LedgerExt, Wake};
+use ojs_throttle::store::redis::{Config, Target};
 use socket2::{Domain, Socket, Type};
 
-use super::rig::{Opened, Rig, T, claimed, clock, limited, started, take};
+use super::prelude::*;
 use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis, cli};
 
 /// Nothing fails over by itself.

@@ -1,11 +1,12 @@
 //! A server that is far away: what goes there, and what comes back, takes its time.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::Instant;
+
+use super::prelude::*;
 
 /// Where the server is.
 #[derive(Clone)]

@@ -2,16 +2,10 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
 
-use ojs_throttle::store::guard::{Guard, OnStoreError};
+use ojs_throttle::store::SqlStore;
 use ojs_throttle::store::postgres::{Config, Target, open};
-use ojs_throttle::store::{
-    Change, Claimed, Clock, Gen, Ledger, LedgerExt, SqlStore, Step, StoreError, Verdict, Wake,
-};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
@@ -19,8 +13,8 @@ use socket2::{Domain, Socket, Type};
 use super::far::{self, far};
 use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use super::on_postgres::{config, shared_postgres};
-use super::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
-use crate::servers::postgres::{PostgresServer, UNSYNCED, programs};
+use super::prelude::*;
+use crate::servers::postgres::{UNSYNCED, programs};
 
 /// What takes longer than this will not happen.
 const LONG: Duration = Duration::from_secs(60);

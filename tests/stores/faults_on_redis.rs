@@ -1,21 +1,12 @@
 //! What goes wrong with a Redis, each by name.
 
-use std::process::Command;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use ojs_throttle::limit::{Key, Space, Timestamp};
-use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{
-    Change, Clock, Gen, Ledger, LedgerExt, Override, Place, Step, StoreError, Verdict, Wake,
-};
+use ojs_throttle::store::redis::{Config, Target};
 
 use super::failover_on_redis::USER;
 use super::far::{self, far};
 use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
 use super::on_redis::config;
-use super::rig::{SECOND, T, answered, claimed, clock, limited, offer, started, take};
-use crate::servers::redis::RedisServer;
+use super::prelude::*;
 
 fn cli(server: &RedisServer, args: &[&str]) -> String {
     let port = server.port.to_string();

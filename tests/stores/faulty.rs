@@ -1,12 +1,6 @@
 //! The store that fails on purpose does what it was told, and nothing else.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use ojs_throttle::limit::{Key, Timestamp};
-use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Change, Ledger, LedgerExt, StoreError};
-
+use super::prelude::*;
 use crate::faulty::{Fault, Faulty};
 
 fn shut(until: u64) -> Change {

@@ -1,19 +1,10 @@
 //! What holds where sidecars share a store.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use super::prelude::*;
 use crate::faulty::{Fault, Faulty};
-use ojs_throttle::limit::{EARLY, Key, Limits, Space, Timestamp};
-use ojs_throttle::store::guard::{Guard, OnStoreError};
-use ojs_throttle::store::{
-    Change, Gen, Ledger, LedgerExt, Override, Place, Row, RowsOf, Step, Store, StoreError, Verdict,
-    Wake,
-};
-
-use super::rig::{Rig, SECOND, advance, claimed, limited, now, offer, started, take};
+use ojs_throttle::store::{Row, RowsOf, Store};
 
 /// The next thing that `store` hears of which `wanted` is true.
 async fn heard(store: &dyn Ledger, wanted: impl Fn(&Wake) -> bool) {

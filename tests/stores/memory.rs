@@ -1,11 +1,6 @@
 //! The memory store: the one that the others are compared with.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-use ojs_throttle::store::memory::MemoryStore;
-
-use super::rig::{Opened, Rig, clock};
+use super::prelude::*;
 
 /// One sidecar's store, whoever opens it.
 pub struct Memory {

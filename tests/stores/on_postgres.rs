@@ -1,14 +1,11 @@
 //! The store on Postgres: each check in a schema of its own, on a server of the test's own.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, Weak};
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, Weak};
 
 use ojs_throttle::store::postgres::{Config, Target, open};
-use ojs_throttle::store::{Clock, Ledger};
 
-use super::rig::{Opened, Rig, clock};
-use crate::servers::postgres::{PostgresServer, UNSYNCED};
+use super::prelude::*;
+use crate::servers::postgres::UNSYNCED;
 
 /// The one server of all checks that need none of their own.
 pub fn shared_postgres() -> Arc<PostgresServer> {

@@ -1,14 +1,8 @@
 //! The store on Redis: against a server of the test's own.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use ojs_throttle::store::redis::{Config, Target};
 
-use ojs_throttle::store::redis::{Config, RedisStore, Target};
-use ojs_throttle::store::{Clock, Ledger};
-
-use super::rig::{Opened, Rig, clock};
-use crate::servers::redis::RedisServer;
+use super::prelude::*;
 
 pub fn config(server: &RedisServer, owner: &str) -> Config {
     Config {

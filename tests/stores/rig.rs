@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use ojs_throttle::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Throttle, Timestamp};
-use ojs_throttle::store::{Change, Claim, Claimed, Clock, Gen, Ledger, StoreError, Verdict};
+use ojs_throttle::limit::{Rate, Throttle};
+use ojs_throttle::store::Claim;
 use tokio::time::{Duration, Instant, sleep};
+
+use super::prelude::*;
 
 pub const T: u64 = 1_800_000_000_000_000;
 pub const SECOND: u64 = 1_000_000;

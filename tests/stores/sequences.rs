@@ -2,15 +2,13 @@
 
 use std::num::NonZeroU64;
 
-use ojs_throttle::limit::{
-    EARLY, Limited, Measure, OnLimit, Space, Timestamp, Unit, WindowKind, Zone,
-};
-use ojs_throttle::store::memory::MemoryStore;
-use ojs_throttle::store::{Change, Claimed, Clock, Gen, Ledger, LedgerExt, Taken, Verdict, Wish};
+use ojs_throttle::limit::{Measure, Unit, WindowKind, Zone};
+use ojs_throttle::store::{Taken, Wish};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
-use super::rig::{Rig, advance, claimed, limited, now, number};
+use super::prelude::*;
+use super::rig::number;
 
 const SEQUENCES: u64 = 12;
 const STEPS: usize = 600;

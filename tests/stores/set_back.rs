@@ -1,11 +1,6 @@
 //! A store on a server whose clock is set back: limits go on, as if it had not been.
 
-use std::sync::atomic::Ordering;
-
-use ojs_throttle::limit::{Limited, Timestamp};
-use ojs_throttle::store::{Ledger, LedgerExt, Verdict};
-
-use super::rig::{Rig, SECOND, advance, claimed, limited, take};
+use super::prelude::*;
 
 const HOUR: u64 = 3600 * SECOND;
 

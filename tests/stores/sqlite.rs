@@ -1,14 +1,10 @@
 //! The store on SQLite: on a file in a folder of the test's own.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use ojs_throttle::store::sqlite::{Config, open};
-use ojs_throttle::store::{Clock, Ledger};
 
-use super::rig::{Opened, Rig, clock};
+use super::prelude::*;
 
 pub struct Sqlite {
     pub dir: tempfile::TempDir,

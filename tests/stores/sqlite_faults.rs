@@ -1,16 +1,13 @@
 //! What goes wrong with a file, each by name.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use ojs_throttle::limit::{Key, Space};
+use ojs_throttle::store::SqlStore;
 use ojs_throttle::store::sqlite::{Config, open};
-use ojs_throttle::store::{Change, Clock, Gen, Ledger, LedgerExt, Override, SqlStore, StoreError};
 use rusqlite::Connection;
 
 use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
-use super::rig::{SECOND, T, answered, claimed, clock, limited, started, take};
+use super::prelude::*;
 
 fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
     Config {

@@ -2,15 +2,12 @@
 //! and was signed by `tls/ca.pem`, whose key is gone.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
-use ojs_throttle::store::redis::RedisStore;
-use ojs_throttle::store::{Clock, Ledger, LedgerExt, StoreError, postgres, redis};
+use ojs_throttle::store::{postgres, redis};
 
-use super::rig::{SECOND, T, claimed, limited, started, take};
-use crate::servers::postgres::PostgresServer;
-use crate::servers::redis::{RedisServer, free_port};
+use super::prelude::*;
+use crate::servers::redis::free_port;
 use crate::servers::redises::cli;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
