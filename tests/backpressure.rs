@@ -36,6 +36,7 @@ mod prelude {
     pub use tokio::time::{Instant, sleep};
 
     pub use super::depth::logged;
-    pub use super::rig::{config, directly, full, job, number, simulated, told, waiting};
+    pub use super::rig::{config, directly, full, job, number, told, waiting};
     pub use crate::sidecar::client::{Client, Reply, id};
+    pub use crate::sidecar::pair::simulated;
 }

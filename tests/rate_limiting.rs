@@ -27,12 +27,6 @@ mod upstream;
 mod waiting;
 mod workglow;
 
-use ojs_throttle::backend::Lax;
-use ojs_throttle::net::{Net, sim};
-
-use crate::sidecar::client::Client;
-use crate::sidecar::pair::Pair;
-
 /// What most of these tests use.
 mod prelude {
     pub use std::sync::Arc;
@@ -48,18 +42,9 @@ mod prelude {
     pub use tokio::time::{Instant, sleep};
 
     pub use super::rig::{NOON, Rig, work};
-    pub(super) use super::simulated;
     pub use crate::faulty::{Fault, Faulty};
     pub use crate::sidecar::Sidecar;
     pub use crate::sidecar::client::{Client, Reply, id, ids};
     pub use crate::sidecar::listen::Listener;
-    pub use crate::sidecar::pair::backend;
-}
-
-/// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
-async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
-    let net = Net::Sim(sim::Network::default());
-    let pair = Pair::start(net.clone(), lax, 7, config).await;
-    let client = Client::new(&net, pair.sidecar.addr);
-    (pair, client)
+    pub use crate::sidecar::pair::{backend, simulated};
 }

@@ -36,8 +36,7 @@ mod prelude {
     };
 
     pub use super::rig::{
-        Opened, Rig, SECOND, T, advance, answered, claimed, clock, limited, now, offer, started,
-        take,
+        Rig, SECOND, T, advance, answered, claimed, clock, limited, now, offer, started, take,
     };
     pub use crate::servers::postgres::PostgresServer;
     pub use crate::servers::redis::RedisServer;

@@ -1,28 +1,15 @@
 //! A sidecar before a backend, and before backends that answer as a test says.
 
-use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
-
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::Request;
+use http::request::Parts;
 use ojs_throttle::backend::Backend;
 use ojs_throttle::run::Stop;
 
 use super::prelude::*;
-use crate::sidecar::pair::{Pair, Served, backend};
+use crate::sidecar::answering::{Answering, answering_by};
+use crate::sidecar::pair::{Served, backend};
 use crate::sidecar::{Sidecar, Start};
-
-/// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
-pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
-    let net = Net::Sim(sim::Network::default());
-    let pair = Pair::start(net.clone(), lax, 7, config).await;
-    let client = Client::new(&net, pair.sidecar.addr);
-    (pair, client)
-}
 
 /// A backend with a sidecar before it, a client of the sidecar, and one of its admin port.
 pub async fn measured(config: &str) -> (Client, Client) {
@@ -120,42 +107,33 @@ pub fn full(reply: &Reply, queue: &str, bound: u64) -> Value {
     error
 }
 
-type Heard = Arc<Mutex<Vec<(Method, String, Bytes)>>>;
-type Lent = Arc<Mutex<Vec<(String, String)>>>;
-
 /// A backend that answers as it is told.
 #[derive(Clone)]
-pub struct Told {
-    heard: Heard,
-    /// The paths that it was asked with credentials, and those.
-    lent: Lent,
-}
+pub struct Told(Answering);
 
 impl Told {
     /// What it was asked whose path has `part` in it.
     pub fn asked(&self, method: Method, part: &str) -> usize {
-        let heard = self.heard.lock().unwrap();
-        let alike = heard
-            .iter()
-            .filter(|(m, path, _)| *m == method && path.contains(part));
+        let all = self.0.requests().into_iter();
+        let alike = all.filter(|(head, _)| head.method == method && head.uri.path().contains(part));
         alike.count()
     }
 
     /// The credentials with which it was asked for paths that have `part` in them.
     pub fn lent(&self, part: &str) -> Vec<String> {
-        let lent = self.lent.lock().unwrap();
-        let alike = lent.iter().filter(|(path, _)| path.contains(part));
-        alike.map(|(_, token)| token.clone()).collect()
+        let all = self.0.requests().into_iter();
+        let alike = all.filter(|(head, _)| head.uri.path().contains(part));
+        let lent = alike.filter_map(|(head, _)| head.headers.get("authorization").cloned());
+        lent.map(|token| token.to_str().unwrap().to_owned())
+            .collect()
     }
 
     /// The bodies that came for this path, those of GETs left out.
     pub fn bodies(&self, path: &str) -> Vec<String> {
-        let heard = self.heard.lock().unwrap();
-        let alike = heard
-            .iter()
-            .filter(|(m, p, _)| *m != Method::GET && p == path);
+        let all = self.0.requests().into_iter();
+        let alike = all.filter(|(head, _)| head.method != Method::GET && head.uri.path() == path);
         alike
-            .map(|(.., body)| String::from_utf8(body.to_vec()).unwrap())
+            .map(|(_, body)| String::from_utf8(body.to_vec()).unwrap())
             .collect()
     }
 }
@@ -166,48 +144,13 @@ pub async fn told(
     slow: Duration,
     answers: impl Fn(&Method, &str) -> (u16, String) + Send + Sync + 'static,
 ) -> (Told, Sidecar, Client) {
-    let net = Net::Sim(sim::Network::default());
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut listener = net.bind(any).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    let backend = Told {
-        heard: Arc::default(),
-        lent: Arc::default(),
+    let answers = Arc::new(answers);
+    let says = move |head: &Parts| {
+        let (status, body) = answers(&head.method, head.uri.path());
+        (status, body.into())
     };
-    let (hears, answers) = (backend.clone(), Arc::new(answers));
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (hears, answers) = (hears.clone(), answers.clone());
-            let answer = move |request: Request<Incoming>| {
-                let (hears, answers) = (hears.clone(), answers.clone());
-                async move {
-                    let (head, body) = request.into_parts();
-                    let body = body.collect().await.map(|body| body.to_bytes());
-                    let path = head.uri.path().to_owned();
-                    if let Some(token) = head.headers.get("authorization") {
-                        let token = token.to_str().unwrap().to_owned();
-                        hears.lent.lock().unwrap().push((path.clone(), token));
-                    }
-                    hears.heard.lock().unwrap().push((
-                        head.method.clone(),
-                        path.clone(),
-                        body.unwrap_or_default(),
-                    ));
-                    let (status, body) = answers(&head.method, &path);
-                    sleep(slow).await;
-                    let mut response = Response::new(Full::new(Bytes::from(body)));
-                    *response.status_mut() = StatusCode::from_u16(status).unwrap();
-                    Ok::<_, Infallible>(response)
-                }
-            };
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(answer));
-            tokio::spawn(connection);
-        }
-    });
-    let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
-    let client = Client::new(&net, sidecar.addr);
-    (backend, sidecar, client)
+    let (backend, sidecar, client) = answering_by(slow, config, says).await;
+    (Told(backend), sidecar, client)
 }
 
 /// How many jobs wait in a queue, by the backend's own word.

@@ -107,18 +107,10 @@ async fn what_is_no_reply_is_502_and_in_doubt_for_enqueue() {
         });
         let front = Front::before(&backend).await;
         let refused = front.ask(OTHER).await;
-        assert_eq!(
-            (refused.status, refused.code().as_str()),
-            (502, "backend_reply_lost"),
-            "{reply:?}"
-        );
+        refused.refuses(502, "backend_reply_lost", &reply);
         assert_eq!(front.ask(FETCH).await.status, 502, "{reply:?}");
         let doubt = front.ask(ENQUEUE).await;
-        assert_eq!(
-            (doubt.status, doubt.code().as_str()),
-            (500, "in_doubt"),
-            "{reply:?}"
-        );
+        doubt.refuses(500, "in_doubt", &reply);
         assert!(doubt.text().contains("\"retryable\":false"));
         assert_eq!(backend.seen().len(), 3, "nothing is repeated");
     }
@@ -131,10 +123,7 @@ async fn a_backend_that_is_not_there_is_502_for_all() {
     let front = Front::before(&backend).await;
     for request in [OTHER, FETCH, ENQUEUE] {
         let reply = front.ask(request).await;
-        assert_eq!(
-            (reply.status, reply.code().as_str()),
-            (502, "backend_unreachable")
-        );
+        reply.refuses(502, "backend_unreachable", "");
         assert_eq!(reply.header("retry-after"), Some("1"));
     }
 }

@@ -153,6 +153,17 @@ impl Reply {
         std::str::from_utf8(&self.body).unwrap()
     }
 
+    /// Asserts that it is this refusal of ours; `what` was asked.
+    #[track_caller]
+    pub fn refuses(&self, status: u16, code: &str, what: impl std::fmt::Debug) {
+        let head = &self.head;
+        assert_eq!(
+            (self.status, &*self.code()),
+            (status, code),
+            "{what:?}: {head}"
+        );
+    }
+
     /// The code in our error envelope.
     pub fn code(&self) -> String {
         self.error("code")

@@ -12,29 +12,31 @@ use super::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(100);
 
-async fn front(limits: ListenerBounds) -> (Backend, Front) {
+/// A request that is whole.
+const WHOLE: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// The usual bounds, but for what is changed here.
+fn bounds(change: impl FnOnce(&mut ListenerBounds)) -> ListenerBounds {
+    let mut bounds = ListenerBounds::default();
+    change(&mut bounds);
+    bounds
+}
+
+async fn front(change: impl FnOnce(&mut ListenerBounds)) -> (Backend, Front) {
     let backend = Backend::fine();
-    let front = Front::with(&backend, limits, Default::default()).await;
+    let front = Front::with(&backend, bounds(change), Default::default()).await;
     (backend, front)
 }
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_is_closed() {
-    let (_backend, front) = front(ListenerBounds {
-        header: SHORT,
-        ..ListenerBounds::default()
-    })
-    .await;
+    let (_backend, front) = front(|bounds| bounds.header = SHORT).await;
     assert!(front.client().await.is_closed().await);
 }
 
 #[tokio::test]
 async fn half_a_head_is_not_waited_for() {
-    let (backend, front) = front(ListenerBounds {
-        header: SHORT,
-        ..ListenerBounds::default()
-    })
-    .await;
+    let (backend, front) = front(|bounds| bounds.header = SHORT).await;
     let mut client = front.client().await;
     client.send("GET / HTTP/1.1\r\nHost: a\r\n").await;
     assert!(client.is_closed().await);
@@ -43,14 +45,10 @@ async fn half_a_head_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_head_in_drips_is_not_waited_for() {
-    let (_backend, front) = front(ListenerBounds {
-        header: SHORT,
-        ..ListenerBounds::default()
-    })
-    .await;
+    let (_backend, front) = front(|bounds| bounds.header = SHORT).await;
     let mut client = front.client().await;
     // A second request, so that it is not the first head's time that ends it.
-    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    client.send(WHOLE).await;
     assert_eq!(client.reply().await.status, 200);
     let dripped = async {
         let drip = b"GET / HTTP/1.1\r\nX: "
@@ -75,15 +73,14 @@ async fn a_head_in_drips_is_not_waited_for() {
 #[tokio::test]
 async fn an_idle_connection_lives_its_time_and_no_longer() {
     let idle = Duration::from_millis(400);
-    let (_backend, front) = front(ListenerBounds {
-        header: SHORT,
-        idle,
-        ..ListenerBounds::default()
+    let (_backend, front) = front(|bounds| {
+        bounds.header = SHORT;
+        bounds.idle = idle;
     })
     .await;
     let mut client = front.client().await;
     for _ in 0..2 {
-        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        client.send(WHOLE).await;
         assert_eq!(client.reply().await.status, 200);
         tokio::time::sleep(SHORT * 2).await;
     }
@@ -98,7 +95,7 @@ async fn an_idle_connection_lives_its_time_and_no_longer() {
 
 #[tokio::test]
 async fn a_body_in_drips_is_408_where_we_read_it() {
-    let (_backend, front) = front(ListenerBounds::default()).await;
+    let (_backend, front) = front(|_| ()).await;
     let mut client = front.client().await;
     client
         .send("POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n")
@@ -108,10 +105,7 @@ async fn a_body_in_drips_is_408_where_we_read_it() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let reply = client.reply().await;
-    assert_eq!(
-        (reply.status, reply.code().as_str()),
-        (408, "request_timeout")
-    );
+    reply.refuses(408, "request_timeout", "");
 }
 
 #[tokio::test]
@@ -142,10 +136,7 @@ async fn a_client_that_takes_nothing_is_dropped() {
     });
     let front = Front::with(
         &backend,
-        ListenerBounds {
-            write: SHORT,
-            ..ListenerBounds::default()
-        },
+        bounds(|bounds| bounds.write = SHORT),
         Default::default(),
     )
     .await;
@@ -177,21 +168,14 @@ impl Service for Gated {
 async fn too_many_at_once_are_told_to_come_back() {
     let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let service = Gated(Arc::clone(&came), Arc::clone(&go));
-    let front = Front::serving(
-        service,
-        ListenerBounds {
-            in_flight: 1,
-            ..ListenerBounds::default()
-        },
-    )
-    .await;
+    let front = Front::serving(service, bounds(|bounds| bounds.in_flight = 1)).await;
     let mut first = front.client().await;
-    first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    first.send(WHOLE).await;
     came.notified().await;
     let shed = front
         .ask("GET / HTTP/1.1\r\nHost: a\r\nX-Request-ID: me\r\n\r\n")
         .await;
-    assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
+    shed.refuses(503, "overloaded", "");
     assert_eq!(
         (shed.header("retry-after"), shed.header("x-request-id")),
         (Some("1"), Some("me"))
@@ -199,7 +183,7 @@ async fn too_many_at_once_are_told_to_come_back() {
     go.notify_one();
     assert_eq!(first.reply().await.status, 200);
     let mut again = front.client().await;
-    again.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    again.send(WHOLE).await;
     go.notify_one();
     assert_eq!(again.reply().await.status, 200);
 }
@@ -233,10 +217,7 @@ async fn the_urgent_have_places_of_their_own_and_what_is_left_behind_keeps_its_o
     const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
     let (came, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let service = Sorting(Gated(Arc::clone(&came), Arc::clone(&go)), 2);
-    let limits = ListenerBounds {
-        in_flight: 3,
-        ..ListenerBounds::default()
-    };
+    let limits = bounds(|bounds| bounds.in_flight = 3);
     let front = Front::serving(service, limits).await;
     let mut running = Vec::new();
     for (request, places) in [(GET, 1), (POST, 3)] {
@@ -247,7 +228,7 @@ async fn the_urgent_have_places_of_their_own_and_what_is_left_behind_keeps_its_o
             running.push(client);
         }
         let shed = front.ask(request).await;
-        assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
+        shed.refuses(503, "overloaded", "");
     }
     for mut client in running {
         go.notify_waiters();
@@ -263,24 +244,17 @@ async fn a_panic_is_a_500() {
     )
     .await;
     let reply = front.ask("GET /panic HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    assert_eq!(
-        (reply.status, reply.code().as_str()),
-        (500, "internal_error")
-    );
+    reply.refuses(500, "internal_error", "");
 }
 
 #[tokio::test]
 async fn connections_over_the_cap_wait_for_a_place() {
-    let (_backend, front) = front(ListenerBounds {
-        connections: 1,
-        ..ListenerBounds::default()
-    })
-    .await;
+    let (_backend, front) = front(|bounds| bounds.connections = 1).await;
     let mut first = front.client().await;
-    first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    first.send(WHOLE).await;
     assert_eq!(first.reply().await.status, 200);
     let mut second = front.client().await;
-    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    second.send(WHOLE).await;
     assert!(
         tokio::time::timeout(SHORT, second.0.readable())
             .await
@@ -296,11 +270,11 @@ async fn draining_closes_the_idle_and_finishes_the_rest() {
     let service = Gated(Arc::clone(&came), Arc::clone(&go));
     let mut front = Front::serving(service, ListenerBounds::default()).await;
     let (mut idle, mut running) = (front.client().await, front.client().await);
-    idle.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    idle.send(WHOLE).await;
     go.notify_one();
     assert_eq!(idle.reply().await.status, 200);
     came.notified().await;
-    running.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    running.send(WHOLE).await;
     came.notified().await;
 
     front.drain.cancel();

@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 
 use super::prelude::*;
-use super::upstream::{answering_after, bind};
+use super::upstream::answering_after;
+use crate::sidecar::answering::bind;
 
 /// No jobs, in a list or for a FETCH.
 const NONE: (&str, &str) = ("200", r#"{"jobs":[],"items":[]}"#);

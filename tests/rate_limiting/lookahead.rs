@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use http::request::Parts;
 
 use super::prelude::*;
-use super::upstream::answering_by;
+use crate::sidecar::answering::answering_by;
 
 /// Some queues, a key for each `t`, one job of a key at a time.
 const ONE: &str = "[[policy]]\nname = \"s\"\nmatch = { queue = [\"slots\", \"other*\"] }\n\

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::header;
 
 use super::prelude::*;
-use super::upstream::{answering, answering_by};
+use super::upstream::answering;
+use crate::sidecar::answering::answering_by;
 
 async fn send(client: &Client, path: &str, login: &str, body: serde_json::Value) -> Reply {
     let headers = [("authorization", login)];

@@ -1,55 +1,10 @@
 //! Backends that record, and backends that fail.
 
-use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use ojs_throttle::net::Listener;
-
 use super::prelude::*;
-
-/// A listener, and its address as a URL.
-pub async fn bind(net: &Net) -> (Listener, String) {
-    let listener = net
-        .bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
-        .await
-        .unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    (listener, base)
-}
-
-/// A request that a backend was sent.
-pub type Heard = (http::request::Parts, Bytes);
-
-/// A backend that answers everything alike.
-#[derive(Clone, Default)]
-pub struct Answering(Arc<Mutex<Vec<Heard>>>);
-
-impl Answering {
-    /// What it was sent so far.
-    pub fn requests(&self) -> Vec<Heard> {
-        self.0.lock().unwrap().clone()
-    }
-
-    /// The bodies of what was POSTed so far.
-    pub fn bodies(&self) -> Vec<Vec<u8>> {
-        let posted = self.requests().into_iter();
-        let posted = posted.filter(|(head, _)| head.method == http::Method::POST);
-        posted.map(|(_, body)| body.to_vec()).collect()
-    }
-
-    /// Forgets it.
-    pub fn clear(&self) {
-        self.0.lock().unwrap().clear();
-    }
-}
+use crate::sidecar::answering::{Answering, Heard, answering_by, bind};
 
 /// A backend that stores every job, with a sidecar before it and a client of that.
 pub async fn storing(config: &str) -> (Answering, Sidecar, Client) {
@@ -74,42 +29,6 @@ pub async fn answering_after(
 ) -> (Answering, Sidecar, Client) {
     let body = body.into();
     answering_by(long, config, move |_| (status, body.clone())).await
-}
-
-/// One that answers as the request's head has it, and takes so long for each answer.
-pub async fn answering_by(
-    long: Duration,
-    config: &str,
-    says: impl Fn(&http::request::Parts) -> (u16, Bytes) + Clone + Send + 'static,
-) -> (Answering, Sidecar, Client) {
-    let net = Net::Sim(sim::Network::default());
-    let (mut listener, base) = bind(&net).await;
-    let answering = Answering::default();
-    let heard = answering.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (heard, says) = (heard.clone(), says.clone());
-            let answer = move |request: Request<Incoming>| {
-                let (heard, says) = (heard.clone(), says.clone());
-                async move {
-                    let (head, sent) = request.into_parts();
-                    let (status, body) = says(&head);
-                    let sent = sent.collect().await.unwrap().to_bytes();
-                    heard.0.lock().unwrap().push((head, sent));
-                    tokio::time::sleep(long).await;
-                    let mut response = Response::new(Full::new(body));
-                    *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
-                    Ok::<_, Infallible>(response)
-                }
-            };
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(answer));
-            tokio::spawn(connection);
-        }
-    });
-    let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
-    let client = Client::new(&net, sidecar.addr);
-    (answering, sidecar, client)
 }
 
 /// What a sidecar says when its backend does `fails` with each connection.

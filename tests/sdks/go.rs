@@ -10,7 +10,7 @@ pub const GO: Sdk = Sdk {
     batch: |jobs| sdk::jobs(jobs, enqueue),
     fetch,
     ack: sdk::ack,
-    nack,
+    nack: |job, thrown| sdk::nack(job, thrown, ""),
     heartbeat,
     worker_id: |n| format!("worker_host_13914_{}", 1_795_165_088_673_080_217 + n),
     in_path: str::to_owned,
@@ -73,13 +73,6 @@ fn fetch(fetch: &Fetch) -> String {
         list(fetch.queues),
         fetch.count,
         fetch.worker
-    )
-}
-
-fn nack(job: &str, thrown: &Thrown) -> String {
-    format!(
-        "{{\"job_id\":\"{job}\",\"error\":{}}}",
-        sdk::error(thrown, "")
     )
 }
 

@@ -17,7 +17,7 @@ pub const JAVASCRIPT: Sdk = Sdk {
     },
     fetch,
     ack: sdk::ack,
-    nack,
+    nack: |job, thrown| sdk::nack(job, thrown, "stack"),
     heartbeat,
     worker_id: |n| format!("worker_391c7d61-9ce8-4efe-8768-{n:012x}"),
     in_path: str::to_owned,
@@ -80,13 +80,6 @@ fn fetch(fetch: &Fetch) -> String {
         fetch.count,
         fetch.worker,
         fetch.visibility.unwrap_or(30_000)
-    )
-}
-
-fn nack(job: &str, thrown: &Thrown) -> String {
-    format!(
-        "{{\"job_id\":\"{job}\",\"error\":{}}}",
-        sdk::error(thrown, "stack")
     )
 }
 

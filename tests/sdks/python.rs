@@ -10,7 +10,7 @@ pub const PYTHON: Sdk = Sdk {
     batch: |jobs| sdk::jobs(jobs, enqueue),
     fetch,
     ack: sdk::ack,
-    nack,
+    nack: |job, thrown| sdk::nack(job, thrown, "traceback"),
     heartbeat,
     worker_id: |n| format!("worker_{n:016x}"),
     in_path: str::to_owned,
@@ -73,13 +73,6 @@ fn fetch(fetch: &Fetch) -> String {
         fetch.count,
         fetch.visibility.unwrap_or(30_000),
         fetch.worker
-    )
-}
-
-fn nack(job: &str, thrown: &Thrown) -> String {
-    format!(
-        "{{\"job_id\":\"{job}\",\"error\":{}}}",
-        sdk::error(thrown, "traceback")
     )
 }
 

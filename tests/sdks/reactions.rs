@@ -2,8 +2,9 @@
 //! what it sends, and when, is what was observed.
 
 use super::prelude::*;
-use super::stage::Answer::{Closes, Jobs, JobsAfter, Says};
-use super::stage::{NOTHING, Script, Stage};
+use super::stage::Answer::{self, Closes, Jobs, JobsAfter, Says};
+use super::stage::{ALWAYS, Script, Stage};
+use super::worker::Process;
 
 const REFUSED: &str = r#"{"error":{"code":"QUEUE_FULL","message":"full","retryable":true}}"#;
 
@@ -17,13 +18,19 @@ fn at(sdk: &Sdk, times: &[f64], expected: &[f64]) {
 
 const ALL: [&Sdk; 4] = [&JAVASCRIPT, &PYTHON, &GO, &RUST];
 
+/// A worker of this SDK on a stage, after so many milliseconds.
+async fn play(sdk: &'static Sdk, script: &Script, millis: u64) -> (Stage, Process) {
+    let stage = Stage::set(sdk, script).await;
+    let worker = stage.worker();
+    sleep(Duration::from_millis(millis)).await;
+    (stage, worker)
+}
+
 /// When a worker polls for nothing, what it asks for, and when its heart beats.
 #[tokio::test(start_paused = true)]
 async fn polls_and_heartbeats() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |_, _| NOTHING).await;
-        let _worker = stage.worker();
-        sleep(Duration::from_secs(31)).await;
+        let (stage, _worker) = play(sdk, &[], 31_000).await;
         let fetches = stage.heard("fetch");
         for pair in fetches.windows(2) {
             let gap = pair[1].at - pair[0].at;
@@ -46,13 +53,8 @@ async fn polls_and_heartbeats() {
 #[tokio::test(start_paused = true)]
 async fn polls_after_jobs() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0) => Jobs(1),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let _worker = stage.worker();
-        sleep(Duration::from_secs(1)).await;
+        let script = [("fetch", 1, Jobs(1))];
+        let (stage, _worker) = play(sdk, &script, 1_000).await;
         at(sdk, &stage.times("fetch"), &[0.0, 0.0]);
     }
 }
@@ -60,15 +62,15 @@ async fn polls_after_jobs() {
 /// How often an enqueue is sent, and with which pauses.
 #[tokio::test(start_paused = true)]
 async fn refused_enqueues() {
-    let enqueue = async |sdk, script: Script| {
-        let stage = Stage::set(sdk, script).await;
+    let enqueue = async |sdk, answer: Answer| {
+        let stage = Stage::set(sdk, &[("jobs", ALWAYS, answer)]).await;
         let stored = stage.client().enqueue(&NewJob::new("t", "q", 1)).await;
         assert!(stored.is_err());
         stage.times("jobs")
     };
     for sdk in ALL {
         let retries = sdk.name != "go";
-        let told = enqueue(sdk, |_, _| Says(429, 2, REFUSED)).await;
+        let told = enqueue(sdk, Says(429, 2, REFUSED)).await;
         let expected: &[f64] = if retries {
             &[0.0, 2.0, 4.0, 6.0]
         } else {
@@ -77,26 +79,26 @@ async fn refused_enqueues() {
         at(sdk, &told, expected);
         assert_eq!(told.len(), expected.len(), "{}", sdk.name);
         // Nobody waits longer than 30 s.
-        let long = enqueue(sdk, |_, _| Says(429, 45, REFUSED)).await;
+        let long = enqueue(sdk, Says(429, 45, REFUSED)).await;
         at(
             sdk,
             &long[..long.len().min(2)],
             if retries { &[0.0, 30.0] } else { &[0.0] },
         );
         // On a 503 the header is not heeded.
-        let busy = enqueue(sdk, |_, _| Says(503, 20, REFUSED)).await;
+        let busy = enqueue(sdk, Says(503, 20, REFUSED)).await;
         assert_eq!(busy.len(), expected.len(), "{}", sdk.name);
         assert!(busy.iter().all(|at| *at < 3.51), "{}: {busy:?}", sdk.name);
         // JavaScript wants JSON, or takes it for a broken connection.
-        let bare = enqueue(sdk, |_, _| Says(429, 1, "")).await;
+        let bare = enqueue(sdk, Says(429, 1, "")).await;
         let tries = if matches!(sdk.name, "python" | "rust") {
             4
         } else {
             1
         };
         assert_eq!(bare.len(), tries, "{}", sdk.name);
-        for script in [(|_, _| Says(500, 0, REFUSED)) as Script, |_, _| Closes] {
-            assert_eq!(enqueue(sdk, script).await.len(), 1, "{}", sdk.name);
+        for answer in [Says(500, 0, REFUSED), Closes] {
+            assert_eq!(enqueue(sdk, answer).await.len(), 1, "{}", sdk.name);
         }
     }
 }
@@ -105,13 +107,8 @@ async fn refused_enqueues() {
 #[tokio::test(start_paused = true)]
 async fn refused_fetches() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0..5) => Says(429, 2, REFUSED),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let _worker = stage.worker();
-        sleep(Duration::from_secs(32)).await;
+        let script = [("fetch", 5, Says(429, 2, REFUSED))];
+        let (stage, _worker) = play(sdk, &script, 32_000).await;
         let expected: &[f64] = match sdk.name {
             "go" => &[0.0, 1.0, 3.0, 7.0, 15.0, 31.0],
             "rust" => &[0.0, 2.0, 4.0, 6.0, 7.0, 9.0],
@@ -120,13 +117,8 @@ async fn refused_fetches() {
         at(sdk, &stage.times("fetch"), expected);
     }
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0..2) => Closes,
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let _worker = stage.worker();
-        sleep(Duration::from_secs(8)).await;
+        let script = [("fetch", 2, Closes)];
+        let (stage, _worker) = play(sdk, &script, 8_000).await;
         let expected: &[f64] = match sdk.name {
             "go" => &[0.0, 1.0, 3.0],
             "rust" => &[0.0, 1.0, 2.0],
@@ -139,28 +131,10 @@ async fn refused_fetches() {
 /// What follows an ACK that failed: Go and Rust do nothing, JavaScript and Python nack what is done.
 #[tokio::test(start_paused = true)]
 async fn failed_acks() {
-    let scripts: [Script; 3] = [
-        |operation, nth| match (operation, nth) {
-            ("fetch", 0) => Jobs(1),
-            ("ack", _) => Says(500, 0, REFUSED),
-            _ => NOTHING,
-        },
-        |operation, nth| match (operation, nth) {
-            ("fetch", 0) => Jobs(1),
-            ("ack", _) => Says(409, 0, REFUSED),
-            _ => NOTHING,
-        },
-        |operation, nth| match (operation, nth) {
-            ("fetch", 0) => Jobs(1),
-            ("ack", _) => Closes,
-            _ => NOTHING,
-        },
-    ];
     for sdk in ALL {
-        for script in scripts {
-            let stage = Stage::set(sdk, script).await;
-            let worker = stage.worker();
-            sleep(Duration::from_secs(12)).await;
+        for answer in [Says(500, 0, REFUSED), Says(409, 0, REFUSED), Closes] {
+            let script = [("fetch", 1, Jobs(1)), ("ack", ALWAYS, answer)];
+            let (stage, worker) = play(sdk, &script, 12_000).await;
             let (acks, nacks) = (stage.times("ack"), stage.heard("nack"));
             if sdk.settles == 1 {
                 at(sdk, &acks, &[6.0]);
@@ -182,14 +156,11 @@ async fn failed_acks() {
 #[tokio::test(start_paused = true)]
 async fn overloaded_acks() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0) => Jobs(1),
-            ("ack", _) => Says(503, 1, REFUSED),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let _worker = stage.worker();
-        sleep(Duration::from_secs(60)).await;
+        let script = [
+            ("fetch", 1, Jobs(1)),
+            ("ack", ALWAYS, Says(503, 1, REFUSED)),
+        ];
+        let (stage, _worker) = play(sdk, &script, 60_000).await;
         let sent = (stage.times("ack").len(), stage.times("nack").len());
         let expected = match sdk.name {
             "go" => (1, 0),
@@ -204,14 +175,12 @@ async fn overloaded_acks() {
 #[tokio::test(start_paused = true)]
 async fn failed_nacks() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0) => Jobs(1),
-            ("ack" | "nack", _) => Says(409, 0, REFUSED),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let worker = stage.worker();
-        sleep(Duration::from_secs(12)).await;
+        let script = [
+            ("fetch", 1, Jobs(1)),
+            ("ack", ALWAYS, Says(409, 0, REFUSED)),
+            ("nack", ALWAYS, Says(409, 0, REFUSED)),
+        ];
+        let (stage, worker) = play(sdk, &script, 12_000).await;
         if sdk.settles == 3 {
             at(sdk, &stage.times("nack"), &[7.5, 8.0, 9.0]);
         }
@@ -231,13 +200,8 @@ async fn failed_nacks() {
 #[tokio::test(start_paused = true)]
 async fn held_fetches() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0) => JobsAfter(40, 1),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let worker = stage.worker();
-        sleep(Duration::from_secs(41)).await;
+        let script = [("fetch", 1, JobsAfter(40, 1))];
+        let (stage, worker) = play(sdk, &script, 41_000).await;
         let (again, running) = match sdk.name {
             "go" => (40.0, 1),
             "rust" => (31.0, 0),
@@ -254,26 +218,20 @@ async fn held_fetches() {
 #[tokio::test(start_paused = true)]
 async fn told_by_heartbeats() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, _| match operation {
-            "heartbeat" => Says(200, 0, r#"{"state":"quiet"}"#),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let worker = stage.worker();
-        sleep(Duration::from_secs(21)).await;
+        let script = [("heartbeat", ALWAYS, Says(200, 0, r#"{"state":"quiet"}"#))];
+        let (stage, worker) = play(sdk, &script, 21_000).await;
         let last = stage.times("fetch").pop().unwrap();
         assert!(last < 6.0, "{}: polled at {last}", sdk.name);
         assert!(stage.times("heartbeat").len() >= 4, "{}", sdk.name);
         assert!(!worker.is_over(), "{}", sdk.name);
     }
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, _| match operation {
-            "heartbeat" => Says(200, 0, r#"{"state":"terminate"}"#),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let worker = stage.worker();
-        sleep(Duration::from_secs(21)).await;
+        let script = [(
+            "heartbeat",
+            ALWAYS,
+            Says(200, 0, r#"{"state":"terminate"}"#),
+        )];
+        let (stage, worker) = play(sdk, &script, 21_000).await;
         assert_eq!(worker.is_over(), sdk.name != "go", "{}", sdk.name);
         let last = stage.times("fetch").pop().unwrap();
         assert!(last < 6.0, "{}: polled at {last}", sdk.name);
@@ -285,13 +243,8 @@ async fn told_by_heartbeats() {
 async fn signals_while_jobs_run() {
     for sdk in ALL {
         for signal in [Signal::Term, Signal::Int] {
-            let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-                ("fetch", 0) => Jobs(1),
-                _ => NOTHING,
-            });
-            let stage = stage.await;
-            let worker = stage.worker();
-            sleep(Duration::from_millis(2_500)).await;
+            let script = [("fetch", 1, Jobs(1))];
+            let (stage, worker) = play(sdk, &script, 2_500).await;
             let fetches = stage.times("fetch").len();
             worker.signal(signal);
             sleep(Duration::from_secs(8)).await;
@@ -317,13 +270,8 @@ async fn signals_while_jobs_run() {
 #[tokio::test(start_paused = true)]
 async fn signals_while_a_fetch_waits() {
     for sdk in ALL {
-        let stage = Stage::set(sdk, |operation, nth| match (operation, nth) {
-            ("fetch", 0) => JobsAfter(10, 1),
-            _ => NOTHING,
-        });
-        let stage = stage.await;
-        let worker = stage.worker();
-        sleep(Duration::from_millis(3_500)).await;
+        let script = [("fetch", 1, JobsAfter(10, 1))];
+        let (stage, worker) = play(sdk, &script, 3_500).await;
         worker.signal(Signal::Int);
         sleep(Duration::from_secs(1)).await;
         let waits = matches!(sdk.name, "python" | "rust");

@@ -227,6 +227,14 @@ pub fn ack(job: &str, result: Option<&str>) -> String {
     format!("{{\"job_id\":\"{job}\"{result}}}")
 }
 
+/// A nack as three of the four write it.
+pub fn nack(job: &str, thrown: &Thrown, trace: &str) -> String {
+    format!(
+        "{{\"job_id\":\"{job}\",\"error\":{}}}",
+        error(thrown, trace)
+    )
+}
+
 /// The `error` of a nack, with the trace in `details` under this name.
 pub fn error(thrown: &Thrown, trace: &str) -> String {
     let details = thrown.trace.as_ref().map_or(String::new(), |text| {

@@ -26,10 +26,14 @@ pub enum Answer {
 }
 
 /// No jobs; also well for all the rest.
-pub const NOTHING: Answer = Answer::Says(200, 0, r#"{"jobs":[],"state":"active"}"#);
+const NOTHING: Answer = Answer::Says(200, 0, r#"{"jobs":[],"state":"active"}"#);
 
-/// What to answer to the nth request, from 0 on, of an operation: `jobs`, `fetch`, `ack` and so on.
-pub type Script = fn(&str, usize) -> Answer;
+/// What to answer to the first so many requests of an operation: `jobs`, `fetch`, `ack` and so on. All others get
+/// [`NOTHING`].
+pub type Script = [(&'static str, usize, Answer)];
+
+/// Each request of an operation.
+pub const ALWAYS: usize = usize::MAX;
 
 /// A request that came: seconds since the beginning, and what it was.
 #[derive(Clone, Debug)]
@@ -48,13 +52,13 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn set(sdk: &'static Sdk, script: Script) -> Stage {
+    pub async fn set(sdk: &'static Sdk, script: &Script) -> Stage {
         let net = Net::Sim(Network::default());
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = net.bind(any).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let heard = Arc::default();
-        tokio::spawn(accept(listener, script, Arc::clone(&heard)));
+        tokio::spawn(accept(listener, script.into(), Arc::clone(&heard)));
         Stage {
             sdk,
             net,
@@ -94,14 +98,19 @@ impl Stage {
     }
 }
 
-async fn accept(mut listener: Listener, script: Script, heard: Arc<Mutex<Vec<Heard>>>) {
+async fn accept(mut listener: Listener, script: Arc<Script>, heard: Arc<Mutex<Vec<Heard>>>) {
     let begun = Instant::now();
     while let Ok((stream, _)) = listener.accept().await {
-        tokio::spawn(serve(stream, script, heard.clone(), begun));
+        tokio::spawn(serve(stream, script.clone(), heard.clone(), begun));
     }
 }
 
-async fn serve(mut stream: Stream, script: Script, heard: Arc<Mutex<Vec<Heard>>>, begun: Instant) {
+async fn serve(
+    mut stream: Stream,
+    script: Arc<Script>,
+    heard: Arc<Mutex<Vec<Heard>>>,
+    begun: Instant,
+) {
     let mut buffer = Vec::new();
     while let Some(request) = read(&mut stream, &mut buffer).await {
         let path = request.start.split(' ').nth(1).unwrap();
@@ -116,7 +125,9 @@ async fn serve(mut stream: Stream, script: Script, heard: Arc<Mutex<Vec<Heard>>>
             });
             before
         };
-        let Some(reply) = reply(script(&operation, nth)).await else {
+        let mut lines = script.iter();
+        let line = lines.find(|(of, times, _)| *of == operation && nth < *times);
+        let Some(reply) = reply(line.map_or(NOTHING, |(.., answer)| *answer)).await else {
             return;
         };
         if stream.write_all(&framed(&reply)).await.is_err() {

@@ -1,5 +1,6 @@
 //! A sidecar in this process.
 
+pub mod answering;
 pub mod client;
 pub mod listen;
 pub mod pair;

@@ -3,11 +3,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::net::Net;
+use ojs_throttle::net::{Net, sim};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::sidecar::Sidecar;
+use crate::sidecar::client::Client;
 
 /// A backend that serves.
 pub struct Served {
@@ -46,6 +47,13 @@ pub async fn backend(net: &Net, lax: Lax, seed: u64) -> Served {
         stop,
         task,
     }
+}
+
+/// A backend with a sidecar before it in a simulated network, and a client of the sidecar.
+pub async fn simulated(lax: Lax, config: &str) -> (Pair, Client) {
+    let pair = Pair::start(Net::Sim(sim::Network::default()), lax, 7, config).await;
+    let client = pair.sidecar.client();
+    (pair, client)
 }
 
 /// A backend and the sidecar before it.

@@ -16,7 +16,7 @@ async fn end(store: &dyn Ledger, job: &str) {
     assert!(store.end(job, None).await.unwrap().is_some(), "{job}");
 }
 
-pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &dyn Rig) {
+pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &Rig) {
     let store = rig.open("a").await;
     let both = [
         limited("k", Some(5), Some((3, SECOND)), Some(2)),
@@ -48,7 +48,7 @@ pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &dyn Ri
     assert_eq!(usage(&*store, &both[0]).await.unwrap().active, 0);
 }
 
-pub async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action(rig: &dyn Rig) {
+pub async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action(rig: &Rig) {
     let store = rig.open("a").await;
     let slow = limited("slow", None, None, Some(1));
     let mut quick = limited("quick", None, None, Some(10));
@@ -97,7 +97,7 @@ pub async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action(rig: &d
     };
 }
 
-pub async fn a_refusal_spends_nothing_in_any_key(rig: &dyn Rig) {
+pub async fn a_refusal_spends_nothing_in_any_key(rig: &Rig) {
     let store = rig.open("a").await;
     let first = limited("first", Some(1), Some((1, SECOND)), Some(1));
     let second = limited("second", None, None, Some(1));
@@ -109,7 +109,7 @@ pub async fn a_refusal_spends_nothing_in_any_key(rig: &dyn Rig) {
     assert!(started(&take(&*store, claimed("c", 1, &[first])).await));
 }
 
-pub async fn enough_is_enough(rig: &dyn Rig) {
+pub async fn enough_is_enough(rig: &Rig) {
     let store = rig.open("a").await;
     let free = [limited("k", Some(9), None, None)];
     let none: [Limited; 0] = [];
@@ -126,7 +126,7 @@ pub async fn enough_is_enough(rig: &dyn Rig) {
     assert!(store.take(&[], 2).await.unwrap().verdicts.is_empty());
 }
 
-pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &dyn Rig) {
+pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&*store, claimed("a", 1, &one)).await));
@@ -146,7 +146,7 @@ pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &dyn Rig) {
     assert!(started(&take(&*store, claimed("b", 1, &one)).await));
 }
 
-pub async fn a_start_that_did_not_happen_is_uncounted(rig: &dyn Rig) {
+pub async fn a_start_that_did_not_happen_is_uncounted(rig: &Rig) {
     let store = rig.open("a").await;
     let all = [limited("k", Some(1), Some((1, SECOND)), Some(1))];
     for _ in 0..3 {
@@ -178,7 +178,7 @@ pub async fn a_start_that_did_not_happen_is_uncounted(rig: &dyn Rig) {
     assert_eq!((used.active, used.windows[0].0), (100, 100));
 }
 
-pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
+pub async fn ending_twice_is_ending_once(rig: &Rig) {
     let store = rig.open("a").await;
     let two = [limited("k", Some(2), None, None)];
     assert!(started(&take(&*store, claimed("a", 1, &two)).await));
@@ -191,7 +191,7 @@ pub async fn ending_twice_is_ending_once(rig: &dyn Rig) {
 }
 
 /// In several steps, if they are so many; those that are over already, and newer claims, are left alone.
-pub async fn many_claims_end_at_once(rig: &dyn Rig) {
+pub async fn many_claims_end_at_once(rig: &Rig) {
     let store = rig.open("a").await;
     let many = [limited("k", Some(1_000), None, None)];
     let mut claims: Vec<(Arc<str>, Option<Gen>)> = Vec::new();
@@ -209,7 +209,7 @@ pub async fn many_claims_end_at_once(rig: &dyn Rig) {
     store.end_all(&claims).await.unwrap();
 }
 
-pub async fn rows_are_due_in_order_and_again_until_moved(rig: &dyn Rig) {
+pub async fn rows_are_due_in_order_and_again_until_moved(rig: &Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
     let free = [limited("free", None, None, None)];
@@ -248,7 +248,7 @@ pub async fn rows_are_due_in_order_and_again_until_moved(rig: &dyn Rig) {
     assert!(both.contains(&"offered".to_owned()) && both.len() == 2);
 }
 
-pub async fn a_shut_key_opens_by_itself_and_queues_are_never_shut(rig: &dyn Rig) {
+pub async fn a_shut_key_opens_by_itself_and_queues_are_never_shut(rig: &Rig) {
     let store = rig.open("a").await;
     let job = limited("k", None, None, None);
     let queue = Limited {
@@ -283,7 +283,7 @@ pub async fn a_shut_key_opens_by_itself_and_queues_are_never_shut(rig: &dyn Rig)
     assert!(!store.set(shut(now(rig))).await.unwrap(), "open already");
 }
 
-pub async fn an_adopted_job_has_its_slots_and_counts_no_start(rig: &dyn Rig) {
+pub async fn an_adopted_job_has_its_slots_and_counts_no_start(rig: &Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), Some((1, SECOND)), None)];
     let adopt = |generation| Change::Adopt {
@@ -300,7 +300,7 @@ pub async fn an_adopted_job_has_its_slots_and_counts_no_start(rig: &dyn Rig) {
 }
 
 /// Whoever has a claim of such a job holds it: it was not out.
-pub async fn a_job_of_which_no_claim_is_known_gives_way_to_any(rig: &dyn Rig) {
+pub async fn a_job_of_which_no_claim_is_known_gives_way_to_any(rig: &Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
     let adopt = Change::Adopt {
@@ -318,7 +318,7 @@ pub async fn a_job_of_which_no_claim_is_known_gives_way_to_any(rig: &dyn Rig) {
     assert!(!store.set(adopt).await.unwrap(), "its claim is known");
 }
 
-pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
+pub async fn a_row_tells_all_that_was_claimed(rig: &Rig) {
     let store = rig.open("a").await;
     let mut of_queue = limited("email", None, None, None);
     of_queue.space = Space::Queue;
@@ -346,7 +346,7 @@ pub async fn a_row_tells_all_that_was_claimed(rig: &dyn Rig) {
     assert!(store.row("other").await.unwrap().is_none());
 }
 
-pub async fn a_row_tells_whether_an_attempt_was_shown(rig: &dyn Rig) {
+pub async fn a_row_tells_whether_an_attempt_was_shown(rig: &Rig) {
     let store = rig.open("a").await;
     for attempt in [None, Some(0), Some(1), Some(u32::MAX)] {
         let job = format!("{attempt:?}");
@@ -358,7 +358,7 @@ pub async fn a_row_tells_whether_an_attempt_was_shown(rig: &dyn Rig) {
     }
 }
 
-pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
+pub async fn a_row_goes_on_under_another_claim(rig: &Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
     assert!(store.set(offer("a", 5, &one)).await.unwrap());
@@ -398,7 +398,7 @@ pub async fn a_row_goes_on_under_another_claim(rig: &dyn Rig) {
 }
 
 /// The backend gives a job out again, and the store grants the older claim of it a moment later.
-pub async fn a_start_that_was_granted_after_a_newer_claim_keeps_its_slot(rig: &dyn Rig) {
+pub async fn a_start_that_was_granted_after_a_newer_claim_keeps_its_slot(rig: &Rig) {
     let store = rig.open("a").await;
     let one = [limited("k", Some(1), None, None)];
     let mut newer = claimed("j", 2, &one);
@@ -416,7 +416,7 @@ pub async fn a_start_that_was_granted_after_a_newer_claim_keeps_its_slot(rig: &d
 }
 
 /// Jobs bring periods without end to a key: what is one too many is refused, and no start is forgotten.
-pub async fn a_ninth_window_of_a_key_starts_nothing_until_one_is_empty(rig: &dyn Rig) {
+pub async fn a_ninth_window_of_a_key_starts_nothing_until_one_is_empty(rig: &Rig) {
     let store = rig.open("a").await;
     for seconds in 10..18 {
         let job = in_window(&format!("of {seconds}"), 2, seconds);
@@ -437,7 +437,7 @@ pub async fn a_ninth_window_of_a_key_starts_nothing_until_one_is_empty(rig: &dyn
     assert!(started(&take(&*store, ninth).await));
 }
 
-pub async fn a_window_that_counts_stays_while_others_are_idle(rig: &dyn Rig) {
+pub async fn a_window_that_counts_stays_while_others_are_idle(rig: &Rig) {
     let store = rig.open("a").await;
     let rate = |limit, seconds| {
         let one = limited("k", None, Some((limit, seconds * SECOND)), None);
@@ -483,7 +483,7 @@ fn in_each(job: &str, lengths: std::ops::Range<u64>) -> Claimed {
     claimed(job, 1, &[all])
 }
 
-pub async fn idle_windows_make_room_for_new_ones(rig: &dyn Rig) {
+pub async fn idle_windows_make_room_for_new_ones(rig: &Rig) {
     let store = rig.open("a").await;
     // All the windows that a key has.
     for (job, lengths) in [("short", 10..18), ("again", 10..18)] {
@@ -498,7 +498,7 @@ pub async fn idle_windows_make_room_for_new_ones(rig: &dyn Rig) {
     assert!(!started(&take(&*store, in_window("d", 3, 86_400)).await));
 }
 
-pub async fn a_day_of_25_hours_counts_for_as_long(rig: &dyn Rig) {
+pub async fn a_day_of_25_hours_counts_for_as_long(rig: &Rig) {
     // It begins 24,933,600 s after the rig's clock.
     let store = rig.open("a").await;
     let day = |job: &str| {
@@ -522,7 +522,7 @@ pub async fn a_day_of_25_hours_counts_for_as_long(rig: &dyn Rig) {
     assert!(started(&opens), "{opens:?}");
 }
 
-pub async fn many_starts_in_a_window_are_never_too_many(rig: &dyn Rig) {
+pub async fn many_starts_in_a_window_are_never_too_many(rig: &Rig) {
     let store = rig.open("a").await;
     let most = [limited("k", None, Some((300, SECOND)), None)];
     let mut named = None;
@@ -546,7 +546,7 @@ pub async fn many_starts_in_a_window_are_never_too_many(rig: &dyn Rig) {
     assert!(started(&take(&*store, claimed("x", 1, &most)).await));
 }
 
-pub async fn a_queue_and_a_job_key_of_one_name_are_two(rig: &dyn Rig) {
+pub async fn a_queue_and_a_job_key_of_one_name_are_two(rig: &Rig) {
     let store = rig.open("a").await;
     let job = limited("k", Some(1), None, None);
     let queue = Limited {
@@ -563,7 +563,7 @@ pub async fn a_queue_and_a_job_key_of_one_name_are_two(rig: &dyn Rig) {
     assert!(!started(&take(&*store, claimed("d", 1, &[queue])).await));
 }
 
-pub async fn room_and_usage_say_what_a_take_would(rig: &dyn Rig) {
+pub async fn room_and_usage_say_what_a_take_would(rig: &Rig) {
     let store = rig.open("a").await;
     let limits = [
         limited("k", Some(3), Some((2, SECOND)), None),
@@ -588,7 +588,7 @@ pub async fn room_and_usage_say_what_a_take_would(rig: &dyn Rig) {
     assert_eq!(usage(&*store, &of_others).await.unwrap().active, 2);
 }
 
-pub async fn overrides_are_kept_and_taken_away(rig: &dyn Rig) {
+pub async fn overrides_are_kept_and_taken_away(rig: &Rig) {
     let store = rig.open("a").await;
     let key = Key::new("k").unwrap();
     let set = Override {
@@ -623,7 +623,7 @@ pub async fn overrides_are_kept_and_taken_away(rig: &dyn Rig) {
     assert!(store.overrides().is_empty());
 }
 
-pub async fn settings_are_kept_and_taken_away(rig: &dyn Rig) {
+pub async fn settings_are_kept_and_taken_away(rig: &Rig) {
     let store = rig.open("a").await;
     let put = |name: &str, text: Option<&str>| Change::Setting {
         name: name.into(),
@@ -644,7 +644,7 @@ pub async fn settings_are_kept_and_taken_away(rig: &dyn Rig) {
     assert!(kept("bounds:q:1").is_none() && kept("tenant:acme").is_some());
 }
 
-pub async fn numbers_are_added_to_up_to_their_most(rig: &dyn Rig) {
+pub async fn numbers_are_added_to_up_to_their_most(rig: &Rig) {
     let store = rig.open("a").await;
     let add = |by| Step::Add { by, most: Some(10) };
     let step = async |step| store.number("depth:email", step).await.unwrap();
@@ -662,7 +662,7 @@ pub async fn numbers_are_added_to_up_to_their_most(rig: &dyn Rig) {
     assert_eq!(store.number("other", Step::Read).await.unwrap().value, 0);
 }
 
-pub async fn numbers_that_were_changed_are_not_replaced_by_mistake(rig: &dyn Rig) {
+pub async fn numbers_that_were_changed_are_not_replaced_by_mistake(rig: &Rig) {
     let store = rig.open("a").await;
     let step = async |step| store.number("n", step).await.unwrap();
     let put = |version| Step::Put { value: 5, version };
@@ -676,7 +676,7 @@ pub async fn numbers_that_were_changed_are_not_replaced_by_mistake(rig: &dyn Rig
     assert!(step(put(None)).await.done);
 }
 
-pub async fn forgetting_everything_leaves_nothing(rig: &dyn Rig) {
+pub async fn forgetting_everything_leaves_nothing(rig: &Rig) {
     let store = rig.open("a").await;
     let all = [limited("k", Some(1), Some((1, SECOND)), Some(1))];
     assert!(started(&take(&*store, claimed("a", 1, &all)).await));
@@ -691,7 +691,7 @@ pub async fn forgetting_everything_leaves_nothing(rig: &dyn Rig) {
     assert!(started(&take(&*store, claimed("b", 1, &all)).await));
 }
 
-pub async fn ones_own_held_jobs_are_not_those_of_others(rig: &dyn Rig) {
+pub async fn ones_own_held_jobs_are_not_those_of_others(rig: &Rig) {
     let store = rig.open("a").await;
     let free = [limited("k", Some(9), None, None)];
     let (queue, jobs) = ("queue".into(), 3);

@@ -53,47 +53,27 @@ async fn answers(store: &RedisStore) {
 }
 
 /// A namespace of its own behind a URL.
-struct Behind {
-    url: String,
-    namespace: String,
-    micros: Arc<AtomicU64>,
-    clock: Clock,
-}
-
-impl Behind {
-    fn new(url: &str) -> Behind {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let (micros, clock) = clock();
-        Behind {
-            url: url.to_owned(),
-            namespace: format!("check-{}", COUNT.fetch_add(1, Ordering::Relaxed)),
-            micros,
-            clock,
+fn behind(url: &str) -> Rig {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let namespace = format!("check-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let url = url.to_owned();
+    Rig::of(|clock| {
+        move |owner| {
+            let store = RedisStore::new(config(&url, &namespace, owner), clock.clone());
+            async {
+                answers(&store).await;
+                Arc::new(store) as _
+            }
         }
-    }
-}
-
-impl Rig for Behind {
-    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
-        Box::pin(async move {
-            let config = config(&self.url, &self.namespace, owner);
-            let store = RedisStore::new(config, self.clock.clone());
-            answers(&store).await;
-            Arc::new(store) as Arc<dyn Ledger>
-        })
-    }
-
-    fn clock(&self) -> &Arc<AtomicU64> {
-        &self.micros
-    }
+    })
 }
 
 #[test]
 fn a_cluster_does_all_that_a_store_must() {
     let cluster = RedisCluster::start(PATIENCE);
     let url = cluster.url();
-    crate::run_contract!(async { Behind::new(&url) });
-    crate::run_fleet!(async { Behind::new(&url) });
+    crate::run_contract!(behind(&url));
+    crate::run_fleet!(behind(&url));
     let (ours, others) = cluster.keys();
     assert!(
         ours > 10 && others > 10,
@@ -105,8 +85,8 @@ fn a_cluster_does_all_that_a_store_must() {
 fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
     let watched = WatchedRedis::start(PATIENCE, "");
     let url = watched.url();
-    crate::run_contract!(async { Behind::new(&url) });
-    crate::run_fleet!(async { Behind::new(&url) });
+    crate::run_contract!(behind(&url));
+    crate::run_fleet!(behind(&url));
 }
 
 /// The replica is master for the sentinel from now on; the old one serves on, and knows of nothing.

@@ -20,7 +20,7 @@ async fn heard(store: &dyn Ledger, wanted: impl Fn(&Wake) -> bool) {
 }
 
 /// The store as a sidecar sees it that hears of what others do from now on: what was said before is lost.
-async fn listening(rig: &dyn Rig, owner: &str) -> Arc<dyn Ledger> {
+async fn listening(rig: &Rig, owner: &str) -> Arc<dyn Ledger> {
     let store = rig.open(owner).await;
     heard(&*store, |wake| *wake == Wake::All).await;
     store
@@ -30,7 +30,7 @@ fn names(rows: &[Row]) -> Vec<&str> {
     rows.iter().map(|row| &*row.claimed.job).collect()
 }
 
-pub async fn one_budget_for_all(rig: &dyn Rig) {
+pub async fn one_budget_for_all(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let two = [limited("k", Some(2), Some((3, SECOND)), None)];
     assert!(started(&take(&*a, claimed("1", 1, &two)).await));
@@ -50,7 +50,7 @@ pub async fn one_budget_for_all(rig: &dyn Rig) {
     );
 }
 
-pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {
+pub async fn only_the_owner_starts_a_job(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let free = [limited("k", Some(9), None, None)];
     assert!(started(&take(&*a, claimed("1", 5, &free)).await));
@@ -63,7 +63,7 @@ pub async fn only_the_owner_starts_a_job(rig: &dyn Rig) {
     assert_eq!(take(&*a, claimed("1", 5, &free)).await, Verdict::Lost);
 }
 
-pub async fn a_freed_slot_is_heard_of(rig: &dyn Rig) {
+pub async fn a_freed_slot_is_heard_of(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&*a, claimed("1", 1, &one)).await));
@@ -75,7 +75,7 @@ pub async fn a_freed_slot_is_heard_of(rig: &dyn Rig) {
     heard(&*a, |wake| *wake == freed).await;
 }
 
-pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &dyn Rig) {
+pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let row = Wake::Row { job: "1".into() };
     let doubt = Change::Doubt { job: "1".into() };
@@ -89,7 +89,7 @@ pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &dyn Rig) {
     assert!(a.row("1").await.unwrap().is_none());
 }
 
-pub async fn an_offered_job_goes_to_one_sibling(rig: &dyn Rig) {
+pub async fn an_offered_job_goes_to_one_sibling(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let free = [limited("k", Some(9), None, None)];
     let mut job = claimed("1", 1, &free);
@@ -144,7 +144,7 @@ async fn offer_many(store: &dyn Ledger, name: &str, queue: &str, count: usize) {
 }
 
 /// Rows of one that is gone are told of while their claims may stand, and go when they are worth nothing.
-pub async fn what_the_dead_have_offered_is_forgotten(rig: &dyn Rig) {
+pub async fn what_the_dead_have_offered_is_forgotten(rig: &Rig) {
     let a = rig.open("a").await;
     offer_many(&*a, "a", "queue", 1).await;
     a.due(9).await.unwrap();
@@ -173,7 +173,7 @@ pub async fn what_the_dead_have_offered_is_forgotten(rig: &dyn Rig) {
 }
 
 /// Who knows that it is alone asks nobody about jobs that it does not know.
-pub async fn one_that_is_alone_knows_it_until_another_comes(rig: &dyn Rig) {
+pub async fn one_that_is_alone_knows_it_until_another_comes(rig: &Rig) {
     let a = rig.open("a").await;
     assert!(!a.is_alone(), "it has not looked");
     heard(&*a, |wake| *wake == Wake::All).await;
@@ -205,7 +205,7 @@ pub async fn one_that_is_alone_knows_it_until_another_comes(rig: &dyn Rig) {
     assert!(a.is_alone());
 }
 
-pub async fn what_a_living_sidecar_has_offered_stays(rig: &dyn Rig) {
+pub async fn what_a_living_sidecar_has_offered_stays(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     offer_many(&*a, "a", "queue", 1).await;
     for _ in 0..30 {
@@ -218,7 +218,7 @@ pub async fn what_a_living_sidecar_has_offered_stays(rig: &dyn Rig) {
 }
 
 /// What was offered stays so until somebody wants it. That keeps nobody from what is overdue.
-pub async fn offered_jobs_crowd_out_nothing_else(rig: &dyn Rig) {
+pub async fn offered_jobs_crowd_out_nothing_else(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     offer_many(&*a, "a", "queue", 300).await;
     offer_many(&*b, "b", "queue", 300).await;
@@ -242,7 +242,7 @@ pub async fn offered_jobs_crowd_out_nothing_else(rig: &dyn Rig) {
     assert!(names(&found).contains(&"out"));
 }
 
-pub async fn jobs_of_a_lane_are_found_behind_those_of_another(rig: &dyn Rig) {
+pub async fn jobs_of_a_lane_are_found_behind_those_of_another(rig: &Rig) {
     let a = rig.open("a").await;
     offer_many(&*a, "a", "queue", 300).await;
     offer_many(&*a, "z", "other", 1).await;
@@ -279,7 +279,7 @@ async fn holds(store: &dyn Ledger, counts: [u64; 3]) {
     assert!(store.set_all(all.collect()).await.unwrap());
 }
 
-pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
+pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     holds(&*a, [3, 1, 0]).await;
     assert_eq!((held(&*a).await, held(&*b).await), ([0; 3], [3, 1, 0]));
@@ -291,7 +291,7 @@ pub async fn jobs_that_others_hold_are_counted_by_queue(rig: &dyn Rig) {
 }
 
 /// One that is gone says nothing more: by then the backend has its jobs back.
-pub async fn what_is_held_is_believed_for_a_minute(rig: &dyn Rig) {
+pub async fn what_is_held_is_believed_for_a_minute(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     holds(&*a, [3, 1, 0]).await;
     advance(rig, 30 * SECOND);
@@ -305,7 +305,7 @@ pub async fn what_is_held_is_believed_for_a_minute(rig: &dyn Rig) {
 }
 
 /// What a sidecar holds may be among them.
-pub async fn jobs_that_are_adopted_are_counted(rig: &dyn Rig) {
+pub async fn jobs_that_are_adopted_are_counted(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let adopt = |job: &str, claim: Gen| Change::Adopt {
         claimed: claimed(job, claim.0, &[]),
@@ -327,7 +327,7 @@ pub async fn jobs_that_are_adopted_are_counted(rig: &dyn Rig) {
     }
 }
 
-pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
+pub async fn rows_of_others_are_read_with_their_limits(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let keyed = |key| [limited(key, Some(1), Some((9, SECOND)), None)];
     for store in [&a, &b] {
@@ -363,7 +363,7 @@ pub async fn rows_of_others_are_read_with_their_limits(rig: &dyn Rig) {
     );
 }
 
-pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &dyn Rig) {
+pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &Rig) {
     let (a, b, c) = (
         rig.open("a").await,
         rig.open("b").await,
@@ -389,7 +389,7 @@ pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &dyn Rig) {
     assert_eq!(c.room(&free).await.unwrap().starts, 9);
 }
 
-pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
+pub async fn what_a_dead_sidecar_had_is_found(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let free = [limited("k", Some(9), None, None)];
     let (mut out, mut held) = (claimed("out", 1, &free), claimed("held", 1, &free));
@@ -410,7 +410,7 @@ pub async fn what_a_dead_sidecar_had_is_found(rig: &dyn Rig) {
 }
 
 /// Its owner offered it and is gone: siblings have it while its claim is sure to stand.
-pub async fn what_a_dead_sidecar_offered_is_found(rig: &dyn Rig) {
+pub async fn what_a_dead_sidecar_offered_is_found(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let free = [limited("k", Some(9), None, None)];
     let mut held = claimed("held", 1, &free);
@@ -431,7 +431,7 @@ pub async fn what_a_dead_sidecar_offered_is_found(rig: &dyn Rig) {
 }
 
 /// A sidecar that has lost the store, and a sibling that has not, and takes it for dead.
-pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &dyn Rig) {
+pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &Rig) {
     let (a, b) = (
         Arc::new(Faulty::new(rig.open("a").await)),
         rig.open("b").await,
@@ -615,7 +615,7 @@ pub async fn what_was_set_by_hand_is_put_back(
     assert_eq!(times, [1, 1, 1, 0]);
 }
 
-pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
+pub async fn limits_set_over_http_are_told_to_all(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let key = Key::new("k").unwrap();
     let set = Override {
@@ -646,7 +646,7 @@ pub async fn limits_set_over_http_are_told_to_all(rig: &dyn Rig) {
     assert!(!seen(&*a));
 }
 
-pub async fn settings_made_over_http_are_told_to_all(rig: &dyn Rig) {
+pub async fn settings_made_over_http_are_told_to_all(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let put = |text: Option<&str>| Change::Setting {
         name: "bounds:mail".into(),
@@ -664,7 +664,7 @@ pub async fn settings_made_over_http_are_told_to_all(rig: &dyn Rig) {
     assert!(seen(&*a).is_none());
 }
 
-pub async fn a_paused_queue_is_heard_of(rig: &dyn Rig) {
+pub async fn a_paused_queue_is_heard_of(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     for paused in [true, false] {
         a.pause("mail", paused).await.unwrap();
@@ -675,7 +675,7 @@ pub async fn a_paused_queue_is_heard_of(rig: &dyn Rig) {
     }
 }
 
-pub async fn numbers_are_shared(rig: &dyn Rig) {
+pub async fn numbers_are_shared(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let add = Step::Add {
         by: 1,
@@ -692,7 +692,7 @@ pub async fn numbers_are_shared(rig: &dyn Rig) {
     assert_eq!(done, (1..=5).collect());
 }
 
-pub async fn jobs_that_many_ask_for_at_once_start_within_the_limit(rig: &dyn Rig) {
+pub async fn jobs_that_many_ask_for_at_once_start_within_the_limit(rig: &Rig) {
     let mut asking = Vec::new();
     for owner in 0..4 {
         let store = rig.open(&format!("s{owner}")).await;
@@ -724,7 +724,7 @@ pub async fn jobs_that_many_ask_for_at_once_start_within_the_limit(rig: &dyn Rig
 }
 
 /// Four sidecars, one hot key with spacing and a window, workers that are never idle.
-pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &dyn Rig) {
+pub async fn start_times_are_reserved_for_a_fraction_of_the_calls(rig: &Rig) {
     let hot = limited("hot", None, Some((450, 2 * SECOND)), Some(400));
     let mut fleet = Vec::new();
     for (nth, workers) in [12, 3, 1, 1].into_iter().enumerate() {

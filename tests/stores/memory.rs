@@ -3,29 +3,11 @@
 use super::prelude::*;
 
 /// One sidecar's store, whoever opens it.
-pub struct Memory {
-    store: Arc<MemoryStore>,
-    clock: Arc<AtomicU64>,
+fn rig() -> Rig {
+    Rig::of(|clock| {
+        let store = Arc::new(MemoryStore::on(clock));
+        move |_| std::future::ready(store.clone() as _)
+    })
 }
 
-impl Memory {
-    pub fn new() -> Memory {
-        let (micros, clock) = clock();
-        Memory {
-            store: Arc::new(MemoryStore::on(clock)),
-            clock: micros,
-        }
-    }
-}
-
-impl Rig for Memory {
-    fn open<'a>(&'a self, _owner: &'a str) -> Opened<'a> {
-        Box::pin(async { self.store.clone() as _ })
-    }
-
-    fn clock(&self) -> &Arc<AtomicU64> {
-        &self.clock
-    }
-}
-
-crate::stamp_contract!(async { Memory::new() });
+crate::stamp_contract!(rig());

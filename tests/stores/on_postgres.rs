@@ -20,13 +20,6 @@ pub fn shared_postgres() -> Arc<PostgresServer> {
     server
 }
 
-pub struct Postgres {
-    pub server: Arc<PostgresServer>,
-    pub namespace: String,
-    micros: Arc<AtomicU64>,
-    clock: Clock,
-}
-
 pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Config {
     Config {
         target: Target::parse(&server.url(), None).unwrap(),
@@ -36,38 +29,25 @@ pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Config {
     }
 }
 
-impl Postgres {
-    pub fn new() -> Postgres {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let (micros, clock) = clock();
-        Postgres {
-            server: shared_postgres(),
-            namespace: format!("limits \"{}\"", COUNT.fetch_add(1, Ordering::Relaxed)),
-            micros,
-            clock,
+fn rig() -> Rig {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let namespace = format!("limits \"{}\"", COUNT.fetch_add(1, Ordering::Relaxed));
+    let server = shared_postgres();
+    Rig::of(|clock| {
+        move |owner| {
+            let store = open(config(&server, &namespace, owner), clock.clone());
+            async {
+                store.check().await.unwrap();
+                Arc::new(store) as _
+            }
         }
-    }
-}
-
-impl Rig for Postgres {
-    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
-        Box::pin(async move {
-            let config = config(&self.server, &self.namespace, owner);
-            let store = open(config, self.clock.clone());
-            store.check().await.unwrap();
-            Arc::new(store) as Arc<dyn Ledger>
-        })
-    }
-
-    fn clock(&self) -> &Arc<AtomicU64> {
-        &self.micros
-    }
+    })
 }
 
 crate::stamp!(
     set_back,
-    async { Postgres::new() },
+    rig(),
     [limits_go_on, a_jump_that_is_taken_back_freezes_nothing]
 );
-crate::stamp_contract!(async { Postgres::new() });
-crate::stamp_fleet!(async { Postgres::new() });
+crate::stamp_contract!(rig());
+crate::stamp_fleet!(rig());

@@ -13,41 +13,23 @@ pub fn config(server: &RedisServer, owner: &str) -> Config {
     }
 }
 
-pub struct Redis {
-    pub server: RedisServer,
-    micros: Arc<AtomicU64>,
-    clock: Clock,
-}
-
-impl Redis {
-    pub fn new() -> Redis {
-        let (micros, clock) = clock();
-        Redis {
-            server: RedisServer::start(),
-            micros,
-            clock,
+fn rig() -> Rig {
+    let server = RedisServer::start();
+    Rig::of(|clock| {
+        move |owner| {
+            let store = RedisStore::new(config(&server, owner), clock.clone());
+            async {
+                store.check().await.unwrap();
+                Arc::new(store) as _
+            }
         }
-    }
-}
-
-impl Rig for Redis {
-    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a> {
-        Box::pin(async move {
-            let store = RedisStore::new(config(&self.server, owner), self.clock.clone());
-            store.check().await.unwrap();
-            Arc::new(store) as Arc<dyn Ledger>
-        })
-    }
-
-    fn clock(&self) -> &Arc<AtomicU64> {
-        &self.micros
-    }
+    })
 }
 
 crate::stamp!(
     set_back,
-    async { Redis::new() },
+    rig(),
     [limits_go_on, a_jump_that_is_taken_back_freezes_nothing]
 );
-crate::stamp_contract!(async { Redis::new() });
-crate::stamp_fleet!(async { Redis::new() });
+crate::stamp_contract!(rig());
+crate::stamp_fleet!(rig());

@@ -13,23 +13,46 @@ use super::prelude::*;
 pub const T: u64 = 1_800_000_000_000_000;
 pub const SECOND: u64 = 1_000_000;
 
-pub type Opened<'a> = Pin<Box<dyn Future<Output = Arc<dyn Ledger>> + 'a>>;
+type Opened = Pin<Box<dyn Future<Output = Arc<dyn Ledger>>>>;
 
 /// One store's data and its clock.
-pub trait Rig {
+pub struct Rig {
+    open: Box<dyn Fn(&str) -> Opened>,
+    micros: Arc<AtomicU64>,
+}
+
+impl Rig {
+    /// `opens` is given the clock, and gives what opens the store for a sidecar of a name.
+    pub fn of<O, F>(opens: impl FnOnce(Clock) -> O) -> Rig
+    where
+        O: Fn(&str) -> F + 'static,
+        F: Future<Output = Arc<dyn Ledger>> + 'static,
+    {
+        let (micros, clock) = clock();
+        let open = opens(clock);
+        Rig {
+            open: Box::new(move |owner| Box::pin(open(owner))),
+            micros,
+        }
+    }
+
     /// The store as the sidecar of this name sees it.
-    fn open<'a>(&'a self, owner: &'a str) -> Opened<'a>;
+    pub async fn open(&self, owner: &str) -> Arc<dyn Ledger> {
+        (self.open)(owner).await
+    }
 
     /// What all of them go by.
-    fn clock(&self) -> &Arc<AtomicU64>;
+    pub fn clock(&self) -> &Arc<AtomicU64> {
+        &self.micros
+    }
 }
 
 /// Moves the clock on.
-pub fn advance(rig: &dyn Rig, micros: u64) {
+pub fn advance(rig: &Rig, micros: u64) {
     rig.clock().fetch_add(micros, Ordering::AcqRel);
 }
 
-pub fn now(rig: &dyn Rig) -> Timestamp {
+pub fn now(rig: &Rig) -> Timestamp {
     Timestamp(rig.clock().load(Ordering::Acquire))
 }
 
@@ -39,15 +62,12 @@ pub fn clock() -> (Arc<AtomicU64>, Clock) {
 }
 
 /// Runs one check on a runtime of its own.
-pub fn run<R: Rig>(rig: impl Future<Output = R>, check: impl AsyncFnOnce(&dyn Rig)) {
+pub fn run(rig: Rig, check: impl AsyncFnOnce(&Rig)) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async {
-        let rig = rig.await;
-        check(&rig).await;
-    });
+    runtime.block_on(check(&rig));
 }
 
 /// A test for each named check, on the rig that the expression makes.

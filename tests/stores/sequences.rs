@@ -87,7 +87,7 @@ impl Dice {
 
 /// A store, the core, and what is known of both.
 struct Both<'a> {
-    rig: &'a dyn Rig,
+    rig: &'a Rig,
     store: &'a dyn Ledger,
     core: &'a MemoryStore,
     dice: Dice,
@@ -267,7 +267,7 @@ impl Both<'_> {
     }
 }
 
-pub async fn random_sequences_are_answered_as_by_the_core(rig: &dyn Rig) {
+pub async fn random_sequences_are_answered_as_by_the_core(rig: &Rig) {
     let store = rig.open("a").await;
     for seed in 0..SEQUENCES {
         store.set(Change::Clear).await.unwrap();

@@ -34,7 +34,7 @@ async fn is_refused(store: &dyn Ledger, job: &str) {
 }
 
 /// Windows and spacing go on as they were, and the slots of a sidecar that died are found in their time.
-pub async fn limits_go_on(rig: &dyn Rig) {
+pub async fn limits_go_on(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     beat([&*a, &*b]).await;
     let before = start(&*b, "of the dead").await;
@@ -56,7 +56,7 @@ pub async fn limits_go_on(rig: &dyn Rig) {
 
 /// A clock that was ahead, and is right again: time goes on from where it was, also a second time, and for who
 /// comes later.
-pub async fn a_jump_that_is_taken_back_freezes_nothing(rig: &dyn Rig) {
+pub async fn a_jump_that_is_taken_back_freezes_nothing(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     for round in 0..2 {
         beat([&*a, &*b]).await;
