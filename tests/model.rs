@@ -2,7 +2,7 @@
 
 mod oracle;
 mod promises;
-mod samples;
+pub mod samples;
 mod worst;
 
 use std::time::Duration;
@@ -14,6 +14,8 @@ use proptest::prelude::*;
 
 use oracle::Oracle;
 use samples::{T, config, jobs, key, limited_by};
+
+use crate::stores::rig::claimed;
 
 /// One step of a random history. Numbers that name something are taken modulo what there is.
 #[derive(Clone, Debug)]
@@ -69,7 +71,7 @@ fn each(asks: &[Claimed]) -> Vec<&Claimed> {
 
 impl Both {
     fn claimed(&self, job: u8, limited: &[Limited]) -> Claimed {
-        samples::claimed(
+        claimed(
             &format!("job-{job}"),
             self.claims[usize::from(job)],
             limited,
@@ -266,11 +268,11 @@ proptest! {
         samples::paused(async {
             let (alone, mixed) = (MemoryStore::new(T.0), MemoryStore::new(T.0));
             for (n, (mine, others, wait, first)) in steps.iter().enumerate() {
-                let mine: Vec<Claimed> = mine.iter().map(|l| samples::claimed(&format!("mine-{n}"), 1, l)).collect();
+                let mine: Vec<Claimed> = mine.iter().map(|l| claimed(&format!("mine-{n}"), 1, l)).collect();
                 let others: Vec<Claimed> = others.iter().map(|l| {
                     let mut moved = l.clone();
                     moved.iter_mut().for_each(|one| one.key = key(200));
-                    samples::claimed(&format!("other-{n}"), 1, &moved)
+                    claimed(&format!("other-{n}"), 1, &moved)
                 }).collect();
                 if *first {
                     mixed.take(&each(&others), 9).await.unwrap();
@@ -303,7 +305,7 @@ proptest! {
                 if agree {
                     jobs.iter_mut().flatten().for_each(|one| one.limits.throttle = asked.limits.throttle);
                 }
-                let asks: Vec<Claimed> = jobs.iter().map(|l| samples::claimed(&format!("warm-{n}"), 1, l)).collect();
+                let asks: Vec<Claimed> = jobs.iter().map(|l| claimed(&format!("warm-{n}"), 1, l)).collect();
                 store.take(&each(&asks), 9).await.unwrap();
                 samples::advance(*wait).await;
             }
@@ -318,7 +320,7 @@ proptest! {
             }
             let room = store.room(&asked).await.unwrap();
             prop_assume!(room.starts < 200);
-            let asks: Vec<Claimed> = (0..=room.starts).map(|n| samples::claimed(&format!("ask-{n}"), 1, &asked)).collect();
+            let asks: Vec<Claimed> = (0..=room.starts).map(|n| claimed(&format!("ask-{n}"), 1, &asked)).collect();
             let verdicts = store.take(&each(&asks), usize::MAX).await.unwrap().verdicts;
             let started = verdicts.iter().filter(|v| matches!(v, Verdict::Started { .. })).count();
             assert!(started >= room.starts as usize);
@@ -333,11 +335,11 @@ proptest! {
         samples::paused(async {
             let (once, twice) = (MemoryStore::new(T.0), MemoryStore::new(T.0));
             for (n, (jobs, wait)) in warm.iter().enumerate() {
-                let asks: Vec<Claimed> = jobs.iter().map(|l| samples::claimed(&format!("warm-{n}"), 1, l)).collect();
+                let asks: Vec<Claimed> = jobs.iter().map(|l| claimed(&format!("warm-{n}"), 1, l)).collect();
                 assert_eq!(once.take(&each(&asks), 9).await.unwrap().verdicts, twice.take(&each(&asks), 9).await.unwrap().verdicts);
                 samples::advance(*wait).await;
             }
-            let asks: Vec<Claimed> = asked.iter().map(|l| samples::claimed("asked", 1, l)).collect();
+            let asks: Vec<Claimed> = asked.iter().map(|l| claimed("asked", 1, l)).collect();
             let first = twice.take(&each(&asks), 9).await.unwrap().verdicts;
             let out = first.iter().any(|verdict| matches!(verdict, Verdict::Started { .. }));
             assert_eq!(twice.back("asked", Gen(1)).await.unwrap(), out);
@@ -359,7 +361,7 @@ async fn idle_keys_are_forgotten_and_busy_ones_are_not() {
     let one = |n: u32| [samples::limited(&format!("key-{n}"), limits.clone())];
     for n in 0..2_000 {
         store
-            .take(&[&samples::claimed(&format!("job-{n}"), 1, &one(n))], 1)
+            .take(&[&claimed(&format!("job-{n}"), 1, &one(n))], 1)
             .await
             .unwrap();
         if n >= 10 {
@@ -378,7 +380,7 @@ async fn idle_keys_are_forgotten_and_busy_ones_are_not() {
     assert_eq!(usage(3).await.map(|usage| usage.active), Some(1));
     for n in 0..2_000 {
         store
-            .take(&[&samples::claimed("asker", n + 2, &one(0))], 0)
+            .take(&[&claimed("asker", n + 2, &one(0))], 0)
             .await
             .unwrap();
     }

@@ -12,7 +12,7 @@ mod fleet;
 mod memory;
 mod on_postgres;
 mod on_redis;
-mod rig;
+pub mod rig;
 mod sequences;
 mod set_back;
 mod sqlite;
@@ -37,6 +37,7 @@ mod prelude {
 
     pub use super::rig::{
         Rig, SECOND, T, advance, answered, claimed, clock, limited, now, offer, started, take,
+        take_answered,
     };
     pub use crate::servers::postgres::PostgresServer;
     pub use crate::servers::redis::RedisServer;

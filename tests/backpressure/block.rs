@@ -3,6 +3,7 @@
 use tokio::task::JoinHandle;
 
 use super::prelude::*;
+use crate::harness::assert_within;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 2\nstrategy = \"block\"\n";
 
@@ -23,6 +24,15 @@ fn waits(client: &Client, queues: &[&str]) -> JoinHandle<u16> {
     })
 }
 
+/// An enqueue that waits for so many seconds at most: its status, and when that came.
+fn waits_alone(client: &Client, seconds: &'static str) -> JoinHandle<(u16, Instant)> {
+    let client = client.clone();
+    tokio::spawn(async move {
+        let status = client.offer_blocking("q", seconds).await.status;
+        (status, Instant::now())
+    })
+}
+
 /// BP-R002: accepted when room appears, 429 when the time is over, at once without a timeout.
 #[tokio::test(start_paused = true)]
 async fn a_blocked_enqueue_gets_the_room_that_appears() {
@@ -40,15 +50,7 @@ async fn a_blocked_enqueue_gets_the_room_that_appears() {
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_secs(3) && waited < Duration::from_millis(3_050));
 
-    let blocked = tokio::spawn({
-        let client = client.clone();
-        async move {
-            (
-                client.offer_blocking("q", "10").await.status,
-                Instant::now(),
-            )
-        }
-    });
+    let blocked = waits_alone(&client, "10");
     sleep(Duration::from_millis(777)).await;
     assert!(!blocked.is_finished());
     client.fetch("q", 1).await;
@@ -70,15 +72,7 @@ async fn room_behind_our_back_is_found() {
     client.fill("q", 2).await;
     let mut longest = Duration::ZERO;
     for phase in [1, 49, 99, 101, 170, 777, 805] {
-        let blocked = tokio::spawn({
-            let client = client.clone();
-            async move {
-                (
-                    client.offer_blocking("q", "10").await.status,
-                    Instant::now(),
-                )
-            }
-        });
+        let blocked = waits_alone(&client, "10");
         sleep(Duration::from_millis(phase)).await;
         let fetch = json!({"queues": ["q"], "count": 1, "worker_id": "around"});
         directly(&pair.behind.backend, "/ojs/v1/workers/fetch", fetch).await;
@@ -98,13 +92,7 @@ async fn the_first_to_come_is_the_first_served() {
     client.fill("q", 2).await;
     let mut blocked = Vec::new();
     for _ in 0..5 {
-        let client = client.clone();
-        blocked.push(tokio::spawn(async move {
-            (
-                client.offer_blocking("q", "15").await.status,
-                Instant::now(),
-            )
-        }));
+        blocked.push(waits_alone(&client, "15"));
         sleep(Duration::from_millis(30)).await;
     }
     for _ in 0..5 {
@@ -180,17 +168,14 @@ async fn who_waits_for_a_queue_shuts_no_other() {
 async fn hanging_up_leaves_the_line() {
     let (pair, client) = simulated(Lax::spec(), FILE).await;
     client.fill("q", 2).await;
-    let offer = |client: crate::sidecar::client::Client| {
-        tokio::spawn(async move { client.offer_blocking("q", "10").await.status })
-    };
-    let gone = offer(client.clone());
+    let gone = waits_alone(&client, "10");
     sleep(Duration::from_millis(50)).await;
-    let stays = offer(client.clone());
+    let stays = waits_alone(&client, "10");
     sleep(Duration::from_millis(50)).await;
     gone.abort();
     sleep(Duration::from_millis(50)).await;
     client.fetch("q", 1).await;
-    assert_eq!(stays.await.unwrap(), 201);
+    assert_eq!(stays.await.unwrap().0, 201);
     assert_eq!(
         waiting(&pair.behind.backend, "q").await,
         2,
@@ -319,11 +304,7 @@ async fn a_blocked_enqueue_is_accepted_soon() {
         if nth >= 10 && best < SOON {
             break;
         }
-        let waits = client.clone();
-        let blocked = tokio::spawn(async move {
-            let status = waits.offer_blocking("q", "10").await.status;
-            (status, Instant::now())
-        });
+        let blocked = waits_alone(&client, "10");
         let asked = Instant::now();
         while client.get("/ojs/v1/health").await.json()["throttle"]["blocked"] != 1 {
             assert!(asked.elapsed() < Duration::from_secs(9), "it does not wait");
@@ -401,11 +382,7 @@ async fn who_waits_for_one_queue_drops_of_another() {
     assert_eq!(client.fetch("a", 1).await.len(), 1);
     let room = Instant::now();
     assert_eq!(first.await.unwrap(), 201);
-    assert!(
-        room.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        room.elapsed()
-    );
+    assert_within(room.elapsed(), Duration::from_secs(1), "");
     assert_eq!(behind.await.unwrap(), 429);
     for queue in ["a", "b"] {
         assert_eq!(waiting(backend, queue).await, 1, "{queue}");

@@ -179,6 +179,18 @@ impl Judge {
         }
     }
 
+    /// Notes that something came late unless it took less than so many milliseconds, as far as receipts tell.
+    pub fn soon_took(&mut self, what: &str, took: Duration, ms: u64) {
+        let most = Duration::from_millis(ms) + self.jitter;
+        self.soon(took < most, format!("{what} {took:?}"));
+    }
+
+    /// Notes it unless something took less than so many milliseconds.
+    pub fn took(&mut self, what: &str, took: Duration, ms: u64) {
+        let most = Duration::from_millis(ms);
+        self.that(took < most, format!("{what} {took:?}"));
+    }
+
     /// Everything that was written down, in order of time.
     fn story(&self) -> String {
         let mut lines: Vec<(Instant, String)> = Vec::new();

@@ -36,3 +36,9 @@ pub use producer::Job;
 pub use runner::{Ctx, Scenario, pick};
 pub use worker::Worker;
 pub use world::{Sidecar, World};
+
+/// Asserts that something took less than that.
+#[track_caller]
+pub fn assert_within(took: std::time::Duration, most: std::time::Duration, what: &str) {
+    assert!(took < most, "{took:?}, not within {most:?} {what}");
+}

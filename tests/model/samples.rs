@@ -9,7 +9,6 @@ use ojs_throttle::limit::{
     EARLY, Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, Unit,
     WindowKind, Zone,
 };
-use ojs_throttle::store::{Claim, Claimed, Gen};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -104,22 +103,6 @@ pub fn limited(key: &str, limits: Limits) -> Limited {
         on_limit: OnLimit::Wait,
         policy: Arc::from("test"),
     }
-}
-
-pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
-    Claimed::from(Claim {
-        job: Arc::from(job),
-        generation: Gen(generation),
-        claim_id: Arc::from("claim"),
-        worker: None,
-        scope: 0,
-        queue: Arc::from("queue"),
-        priority: 0,
-        attempt: Some(0),
-        claimed_at: Timestamp(4_000_000_000_000_000),
-        visibility: 30_000_000,
-        limited: Arc::from(limited),
-    })
 }
 
 /// Limits as policies have them: few periods, few numbers.

@@ -1,5 +1,6 @@
 //! What sidecars ask of a Redis that they share, counted by the server.
 
+use super::fleet_on_redis::know_each_other;
 use super::prelude::*;
 use super::trace::{Plan, is_long, trace};
 
@@ -23,9 +24,7 @@ fn overhear(store: &RedisServer) -> Arc<AtomicUsize> {
 fn fleet<const N: usize>(backend: &Backend, store: &RedisServer, policy: &str) -> [Sidecar; N] {
     let rest = format!("{policy}\n[store]\nurl = \"{}\"\n", store.url());
     let sidecars = [(); N].map(|()| Sidecar::run(&config(backend.addr, "", &rest)));
-    let others = N as f64 - 1.5;
-    let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > others;
-    wait("they know each other", || sidecars.iter().all(known));
+    know_each_other(&sidecars, N as f64 - 1.0);
     sidecars
 }
 

@@ -3,7 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use super::fleet_on_redis::woken_in_time;
+use super::fleet_on_redis::{know_each_other, patient, woken_in_time};
 use super::hole::Hole;
 use super::ledger::Ledger;
 use super::outages_on_redis::cut_off_and_back;
@@ -13,11 +13,8 @@ const THREE: &str =
     "[[policy]]\nname = \"three\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 3\n";
 
 fn sidecar(backend: &Backend, store: &PostgresServer) -> Sidecar {
-    let rest = format!(
-        "{THREE}\n[fetch]\nmax_wait = \"2s\"\n[store]\nurl = \"{}\"\ntimeout = \"2s\"\n",
-        store.url()
-    );
-    Sidecar::run(&config(backend.addr, "", &rest))
+    let patience = "timeout = \"2s\"\n";
+    patient(backend.addr, "2s", &store.url(), patience, THREE)
 }
 
 #[test]
@@ -27,19 +24,12 @@ fn four_sidecars_have_one_budget_through_a_restart() {
         PostgresServer::start(UNSYNCED),
     );
     let sidecars = [(); 4].map(|()| sidecar(&backend, &store));
-    let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 2.5;
-    wait("they know each other", || sidecars.iter().all(known));
+    know_each_other(&sidecars, 3.0);
     for _ in 0..80 {
         enqueue(backend.addr, "q", json!({}));
     }
     let ledger = Ledger::default();
-    std::thread::scope(|threads| {
-        for (nth, sidecar) in sidecars.iter().enumerate() {
-            for worker in 0..2 {
-                let (ledger, to) = (&ledger, sidecar.data);
-                threads.spawn(move || ledger.work(to, &format!("w{nth}-{worker}"), 80));
-            }
-        }
+    ledger.all_work(&sidecars, 80, || {
         wait("a third is done", || ledger.done() > 26);
         store.kill();
         store.restart();

@@ -3,20 +3,13 @@
 use super::hole::Hole;
 use super::ledger::Ledger;
 use super::prelude::*;
+use crate::harness::assert_within;
 
 pub const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
 
 pub fn sidecar(backend: &Backend, store: &RedisServer, more: &str, policy: &str) -> Sidecar {
-    sidecar_at(backend.addr, store, more, policy)
-}
-
-fn sidecar_at(upstream: SocketAddr, store: &RedisServer, more: &str, policy: &str) -> Sidecar {
-    sidecar_on(upstream, &store.url(), more, policy)
-}
-
-fn sidecar_on(upstream: SocketAddr, url: &str, more: &str, policy: &str) -> Sidecar {
-    patient(upstream, "5s", url, more, policy)
+    patient(backend.addr, "5s", &store.url(), more, policy)
 }
 
 /// One whose FETCHes wait for so long.
@@ -39,14 +32,7 @@ fn three_sidecars_have_one_budget() {
         enqueue(backend.addr, "q", json!({}));
     }
     let ledger = Ledger::default();
-    std::thread::scope(|threads| {
-        for (nth, sidecar) in sidecars.iter().enumerate() {
-            for worker in 0..2 {
-                let (ledger, to) = (&ledger, sidecar.data);
-                threads.spawn(move || ledger.work(to, &format!("w{nth}-{worker}"), 60));
-            }
-        }
-    });
+    ledger.all_work(&sidecars, 60, || ());
     assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
     know_each_other(&sidecars, 2.0);
 }
@@ -111,7 +97,7 @@ fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
 pub fn woken_in_time(url: &str) {
     let backend = Backend::start(Lax::redis());
     let one = TWO.replace("concurrency = 2", "concurrency = 1");
-    let [a, b] = [(); 2].map(|()| sidecar_on(backend.addr, url, "", &one));
+    let [a, b] = [(); 2].map(|()| patient(backend.addr, "5s", url, "", &one));
     const SOON: Duration = Duration::from_millis(20);
     // The best of some tries, of more where the machine is busy.
     let mut quickest = Duration::MAX;
@@ -199,7 +185,8 @@ fn second_cut_off() -> (Backend, RedisServer, Hole, [Sidecar; 2]) {
     let hole = Hole::before(backend.addr);
     let policy = TWO.replace("concurrency = 2", "concurrency = 1");
     let more = "[settle]\nretry_for = \"1s\"\n";
-    let sidecars = [backend.addr, hole.addr].map(|to| sidecar_at(to, &store, more, &policy));
+    let url = store.url();
+    let sidecars = [backend.addr, hole.addr].map(|to| patient(to, "5s", &url, more, &policy));
     (backend, store, hole, sidecars)
 }
 
@@ -375,9 +362,5 @@ fn a_rolling_restart_leaves_no_slot_behind() {
         (0..KEYS).all(|key| active(key) == json!(0))
     });
     eprintln!("free after {:?}", over.elapsed());
-    assert!(
-        over.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        over.elapsed()
-    );
+    assert_within(over.elapsed(), Duration::from_secs(2), "");
 }

@@ -40,6 +40,24 @@ impl Ledger {
         }
     }
 
+    /// Two workers of each sidecar do all jobs; `meanwhile` happens beside them.
+    pub fn all_work<T>(
+        &self,
+        sidecars: &[Sidecar],
+        jobs: usize,
+        meanwhile: impl FnOnce() -> T,
+    ) -> T {
+        std::thread::scope(|threads| {
+            for (nth, sidecar) in sidecars.iter().enumerate() {
+                for worker in 0..2 {
+                    let (name, to) = (format!("w{nth}-{worker}"), sidecar.data);
+                    threads.spawn(move || self.work(to, &name, jobs));
+                }
+            }
+            meanwhile()
+        })
+    }
+
     /// How many jobs are done.
     pub fn done(&self) -> usize {
         self.done.lock().unwrap().len()

@@ -1,18 +1,12 @@
 //! Several sidecars on one host, one file. What they leave to each other is tested on Redis.
 
-use super::fleet_on_redis::woken_in_time;
+use super::fleet_on_redis::{TWO, patient, woken_in_time};
 use super::ledger::Ledger;
 use super::prelude::*;
 
-const TWO: &str =
-    "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
-
 fn sidecar(backend: &Backend, dir: &tempfile::TempDir, policy: &str) -> Sidecar {
-    let url = file(dir);
-    let rest = format!(
-        "{policy}\n[fetch]\nmax_wait = \"2s\"\n[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n"
-    );
-    Sidecar::run(&config(backend.addr, "", &rest))
+    let patience = "timeout = \"2s\"\n";
+    patient(backend.addr, "2s", &file(dir), patience, policy)
 }
 
 #[test]
@@ -23,14 +17,7 @@ fn three_processes_have_one_budget() {
         enqueue(backend.addr, "q", json!({}));
     }
     let ledger = Ledger::default();
-    std::thread::scope(|threads| {
-        for (nth, sidecar) in sidecars.iter().enumerate() {
-            for worker in 0..2 {
-                let (ledger, to) = (&ledger, sidecar.data);
-                threads.spawn(move || ledger.work(to, &format!("w{nth}-{worker}"), 40));
-            }
-        }
-    });
+    ledger.all_work(&sidecars, 40, || ());
     assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 1.5;
     wait("they know each other", || sidecars.iter().all(known));

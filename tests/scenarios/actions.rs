@@ -163,12 +163,8 @@ pub async fn drops_only_what_is_ours(ctx: Ctx) -> Judge {
 /// Held until its time comes and scheduled to those who look; then it runs.
 pub async fn reschedules(ctx: Ctx) -> Judge {
     let lax = ctx.pick(&[Lax::spec(), Lax::redis(), Lax::lite()]);
-    let w = ctx
-        .world()
-        .lax(lax)
-        .settings("[hold]\nidle = '1m'")
-        .start()
-        .await;
+    let world = ctx.world().lax(lax).settings("[hold]\nidle = '1m'");
+    let w = world.start().await;
     let timed =
         json!({ "key": "t", "rate": { "limit": 1, "period": "PT5S" }, "on_limit": "reschedule" });
     let slot = json!({ "key": "s", "concurrency": 1, "on_limit": "reschedule" });
@@ -432,10 +428,7 @@ async fn shuts(ctx: Ctx, feedback: &str, error: Value, seconds: Range<f64>) -> J
         look["shut_until"].is_string(),
         seconds.start > 0.0,
     );
-    judge.soon(
-        other < Duration::from_secs(1) + judge.jitter,
-        format!("another key waited {other:?}"),
-    );
+    judge.soon_took("another key waited", other, 1_000);
     judge.that(judge.rows.1 == 0, format!("rows {:?}", judge.rows));
     judge
 }
@@ -487,10 +480,8 @@ pub async fn shut_no_longer_than_max_pause(ctx: Ctx) -> Judge {
 /// A job's own key is shut too, and the limits of its queue never are: other jobs of it run. What is
 /// refused meanwhile is dropped or waits as its policy says.
 pub async fn shuts_keys_and_no_queue(ctx: Ctx) -> Judge {
-    let w = ctx
-        .limits("[[queue]]\nname = 'push'\nconcurrency = 4")
-        .start()
-        .await;
+    let world = ctx.limits("[[queue]]\nname = 'push'\nconcurrency = 4");
+    let w = world.start().await;
     let key = |name: &str| json!({ "key": name, "concurrency": 5 });
     let hands = w.hands("one");
     w.enqueue(own("own", key("own"))).await;

@@ -183,10 +183,7 @@ pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     judge.concurrency("k", 1);
     judge.that(second.len() == 1, "the waiting worker got nothing");
     let took = at.saturating_duration_since(freed);
-    judge.soon(
-        took < Duration::from_millis(20) + judge.jitter,
-        format!("the slot was free for {took:?}"),
-    );
+    judge.soon_took("the slot was free for", took, 20);
     judge.settled()
 }
 
@@ -208,10 +205,7 @@ pub async fn free_comes_while_waiting(ctx: Ctx) -> Judge {
     one.ack_all(second.iter().chain(&first)).await;
     let mut judge = w.judge().await;
     judge.that(second.len() == 1, "the free job did not come");
-    judge.soon(
-        took < Duration::from_millis(300) + judge.jitter,
-        format!("the free job came after {took:?}"),
-    );
+    judge.soon_took("the free job came after", took, 300);
     judge
 }
 

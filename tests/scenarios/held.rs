@@ -132,11 +132,8 @@ pub async fn scopes_never_mix(ctx: Ctx) -> Judge {
 /// A job that one FETCH claimed is not given to one of other credentials or of another tenant, however long
 /// and often it asks.
 pub async fn held_stays_in_its_scope(ctx: Ctx) -> Judge {
-    let w = ctx
-        .limits(ONE)
-        .settings("[hold]\nidle = '1m'")
-        .start()
-        .await;
+    let world = ctx.limits(ONE).settings("[hold]\nidle = '1m'");
+    let w = world.start().await;
     w.enqueue_all(2, |_| job()).await;
     let (login, tenant) = ("authorization", "x-ojs-tenant");
     let both = [(login, "Bearer one"), (tenant, "a")];
@@ -231,13 +228,8 @@ pub async fn kept_by_a_slow_backend(ctx: Ctx) -> Judge {
         false => (Lax::amqp(), Op::Job, &ALL[..1]),
     };
     let hold = "[hold]\nidle = '1h'";
-    let w = ctx
-        .world()
-        .lax(lax)
-        .limits(ONE)
-        .settings(hold)
-        .start()
-        .await;
+    let world = ctx.world().lax(lax).limits(ONE).settings(hold);
+    let w = world.start().await;
     w.enqueue_all(1, |_| job()).await;
     let one = w.hands("one").visibility(600_000);
     let got = one.get("mail", 1).await;

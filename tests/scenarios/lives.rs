@@ -170,11 +170,8 @@ pub async fn gone_with_jobs_held(ctx: Ctx) -> Judge {
 
 /// SIGTERM: no new starts, held jobs go back, running jobs are settled, and the end comes with them.
 pub async fn drain_in_order(ctx: Ctx) -> Judge {
-    let w = ctx
-        .limits(TWO)
-        .server("drain_timeout = '20s'")
-        .start()
-        .await;
+    let world = ctx.limits(TWO).server("drain_timeout = '20s'");
+    let w = world.start().await;
     w.enqueue_all(8, |_| job()).await;
     let (one, two) = (w.hands("one"), w.hands("two"));
     let got = one.get("mail", 8).await;
@@ -225,11 +222,8 @@ pub async fn drain_in_order(ctx: Ctx) -> Judge {
 
 /// SIGTERM with a limited job out: queues that no limit touches go on, alone and named beside a limited one.
 pub async fn drain_goes_on_for_the_rest(ctx: Ctx) -> Judge {
-    let w = ctx
-        .limits(GATED)
-        .server("drain_timeout = '20s'")
-        .start()
-        .await;
+    let world = ctx.limits(GATED).server("drain_timeout = '20s'");
+    let w = world.start().await;
     w.enqueue_all(4, |_| job()).await;
     w.enqueue_all(3, |_| Job::new("report").queue("free")).await;
     let one = w.hands("one");

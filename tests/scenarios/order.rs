@@ -195,11 +195,8 @@ pub async fn queues_with_different_room(ctx: Ctx) -> Judge {
 /// 500 jobs of a shut key in front of free ones: those start within 100 ms, also for count 1.
 pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'off.*' }\nkey = 'off:{meta.tenant}'\nconcurrency = 0";
-    let w = ctx
-        .limits(limits)
-        .settings("[hold]\nmax = 1024")
-        .start()
-        .await;
+    let world = ctx.limits(limits).settings("[hold]\nmax = 1024");
+    let w = world.start().await;
     w.enqueue_all(500, |_| {
         Job::new("off.one")
             .queue("mail")
@@ -225,10 +222,7 @@ pub async fn past_a_shut_key(ctx: Ctx) -> Judge {
         format!("{} of {count} free jobs started", first.len()),
     );
     // In simulation work takes no time, so this is what was waited for.
-    judge.soon(
-        waited < Duration::from_millis(100),
-        format!("they took {waited:?}"),
-    );
+    judge.soon_took("they took", waited, 100);
     judge
 }
 

@@ -109,10 +109,7 @@ fn as_producers_expect(judge: &mut Judge, sdk: &'static Sdk, seen: &Seen) {
     let early = (judge.records.deliveries.iter())
         .filter(|d| d.queue == FREE && d.at < seen.resumed_at)
         .count();
-    judge.that(
-        early == 0,
-        format!("{early} jobs of a paused queue were delivered"),
-    );
+    judge.equal("jobs of a paused queue were delivered", early, 0);
 }
 
 /// Every enqueue succeeded, as the SDK sees it.
@@ -208,10 +205,7 @@ async fn stop(ctx: Ctx, sdk: &'static Sdk, signal: Signal) -> Judge {
 
     all_stored(&mut judge);
     judge.that(over, "the first worker does not end");
-    judge.that(
-        took < Duration::from_secs(10),
-        format!("it ended after {took:?}"),
-    );
+    judge.took("it ended after", took, 10_000);
     judge.that(running > 0, "nothing ran when the signal came");
     for tenant in ["tenant:a", "tenant:b"] {
         judge.concurrency(tenant, 2);

@@ -11,7 +11,10 @@ use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
 
 use super::far::{self, far};
-use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
+use super::fleet::{
+    locked_data_keep_nobody_waiting, lost_data_are_put_back_first,
+    what_was_set_by_hand_is_put_back, wiped_data_are_missed,
+};
 use super::on_postgres::{config, shared_postgres};
 use super::prelude::*;
 use crate::servers::postgres::{UNSYNCED, programs};
@@ -267,32 +270,8 @@ async fn data_that_were_wiped_are_missed() {
     ] {
         let (micros, clock) = clock();
         let [a, b] = ["a", "b"].map(|owner| open(config(&server, "wiped", owner), clock.clone()));
-        let one = [limited("k", Some(1), None, None)];
-        assert!(started(&take(&a, claimed("1", 1, &one)).await));
-        b.check().await.unwrap();
-        let row = a.row("1").await.unwrap().unwrap();
-        sql(&server, wipe);
-        let ask = claimed("2", 1, &one);
-        assert_eq!(
-            b.take(&[&ask], 1).await.err(),
-            Some(StoreError::Wiped),
-            "{wipe}"
-        );
-        b.announce(&[]).await.unwrap();
-        // A is silent until its next beat is due.
-        micros.fetch_add(1_900_000, Ordering::AcqRel);
-        let early = b.take(&[&ask], 1).await;
-        assert!(early.is_err(), "{wipe}: others come back first: {early:?}");
-        assert_eq!(
-            a.end("9", None).await.err(),
-            Some(StoreError::Wiped),
-            "{wipe}"
-        );
-        a.announce(&[row]).await.unwrap();
-        micros.fetch_add(700_000, Ordering::AcqRel);
-        assert!(!started(&take(&b, ask.clone()).await), "{wipe}");
-        assert!(a.end("1", None).await.unwrap().is_some());
-        assert!(started(&take(&b, ask).await));
+        let wiped = || drop(sql(&server, wipe));
+        wiped_data_are_missed([&a, &b], &micros, wiped).await;
         sql(&server, "DROP SCHEMA wiped CASCADE");
     }
 }
@@ -431,24 +410,9 @@ impl Drop for Lock {
 async fn what_is_locked_by_others_keeps_nobody_waiting() {
     let server = shared_postgres();
     let store = on(&server, "locked", "a", 500);
-    let one = [limited("k", Some(1), None, None)];
     answered(async || store.check().await).await;
     let lock = Lock::on(&server, "locked", "");
-    let asked = Instant::now();
-    let ask = claimed("1", 1, &one);
-    assert_eq!(
-        store.take(&[&ask], 1).await.err(),
-        Some(StoreError::Timeout)
-    );
-    assert!(asked.elapsed() < Duration::from_secs(5));
-    drop(lock);
-    // What was cut off is refused when its turn comes: nothing has to be undone.
-    assert!(!answered(async || store.back("1", Gen(1)).await).await);
-    assert!(answered(async || store.row("1").await).await.is_none());
-    let verdicts = answered(async || store.take(&[&ask], 1).await)
-        .await
-        .verdicts;
-    assert!(started(&verdicts[0]));
+    locked_data_keep_nobody_waiting(&store, || drop(lock)).await;
 }
 
 /// The connection is ended when all was read and locked, and the start is written.
@@ -570,13 +534,8 @@ async fn a_server_in_another_place_is_reached() {
     answered(async || store.check().await).await;
     let one = [limited("k", Some(1), None, None)];
     let ask = claimed("1", 1, &one);
-    let verdicts = answered(async || store.take(&[&ask], 1).await)
-        .await
-        .verdicts;
-    assert!(
-        started(&verdicts[0]) || verdicts[0] == Verdict::Lost,
-        "it is out"
-    );
+    let verdict = take_answered(&store, &ask).await;
+    assert!(started(&verdict) || verdict == Verdict::Lost, "it is out");
 }
 
 /// Who cannot hear of others does not know that it is alone.

@@ -78,13 +78,8 @@ async fn a_server_in_another_place_is_reached() {
     answered(async || store.check().await).await;
     let one = [limited("k", Some(1), None, None)];
     let ask = claimed("1", 1, &one);
-    let verdicts = answered(async || store.take(&[&ask], 1).await)
-        .await
-        .verdicts;
-    assert!(
-        started(&verdicts[0]) || verdicts[0] == Verdict::Lost,
-        "it is out"
-    );
+    let verdict = take_answered(&store, &ask).await;
+    assert!(started(&verdict) || verdict == Verdict::Lost, "it is out");
 }
 
 /// Nobody else takes its place here; but behind a sentinel, or a name, somebody may have.

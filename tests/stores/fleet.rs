@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ojs_throttle::store::SqlStore;
+
 use super::prelude::*;
 use crate::faulty::{Fault, Faulty};
 use ojs_throttle::store::{Row, RowsOf, Store};
@@ -469,6 +471,47 @@ pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &Rig) {
     assert!(!guarded.is_lost());
     assert_eq!(take(&guarded, taken).await, Verdict::Lost);
     assert_eq!(b.count_out().await.unwrap(), 1);
+}
+
+/// Of two sidecars the first has a job out when the data are wiped, and the other hears of that first.
+pub async fn wiped_data_are_missed(
+    [a, b]: [&SqlStore; 2],
+    micros: &AtomicU64,
+    wipe: impl FnOnce(),
+) {
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(a, claimed("1", 1, &one)).await));
+    b.check().await.unwrap();
+    let row = a.row("1").await.unwrap().unwrap();
+    wipe();
+    let ask = claimed("2", 1, &one);
+    assert_eq!(b.take(&[&ask], 1).await.err(), Some(StoreError::Wiped));
+    b.announce(&[]).await.unwrap();
+    // A is silent until its next beat is due.
+    micros.fetch_add(1_900_000, Ordering::AcqRel);
+    let early = b.take(&[&ask], 1).await;
+    assert!(early.is_err(), "others have to come back first: {early:?}");
+    assert_eq!(a.end("9", None).await.err(), Some(StoreError::Wiped));
+    a.announce(&[row]).await.unwrap();
+    micros.fetch_add(700_000, Ordering::AcqRel);
+    assert!(!started(&take(b, ask.clone()).await), "the slot is taken");
+    assert!(a.end("1", None).await.unwrap().is_some());
+    assert!(started(&take(b, ask).await));
+}
+
+/// The data are locked by others until `unlock`: whoever asks is cut off in time, and what was cut off is refused when
+/// its turn comes, so that nothing has to be undone.
+pub async fn locked_data_keep_nobody_waiting(store: &dyn Ledger, unlock: impl FnOnce()) {
+    let one = [limited("k", Some(1), None, None)];
+    let asked = Instant::now();
+    let ask = claimed("1", 1, &one);
+    let cut_off = store.take(&[&ask], 1).await.err();
+    assert_eq!(cut_off, Some(StoreError::Timeout));
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    unlock();
+    assert!(!answered(async || store.back("1", Gen(1)).await).await);
+    assert!(answered(async || store.row("1").await).await.is_none());
+    assert!(started(&take_answered(store, &ask).await));
 }
 
 /// The data are lost, and one that never knew them is the first to come: `wipe` loses them, and `fresh` was not

@@ -4,11 +4,11 @@ use std::future::Future;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::pin::Pin;
 
-use ojs_throttle::limit::{Rate, Throttle};
 use ojs_throttle::store::Claim;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::prelude::*;
+use crate::model::samples;
 
 pub const T: u64 = 1_800_000_000_000_000;
 pub const SECOND: u64 = 1_000_000;
@@ -220,29 +220,8 @@ pub fn limited(
     rate: Option<(u32, u64)>,
     spaced: Option<u32>,
 ) -> Limited {
-    Limited {
-        space: Space::Job,
-        key: Key::new(key).unwrap(),
-        limits: Limits {
-            concurrency,
-            rates: rate
-                .map(|(limit, micros)| Rate {
-                    limit: number(limit),
-                    period: period(micros),
-                    window: Default::default(),
-                })
-                .into_iter()
-                .collect(),
-            throttle: spaced.map(|limit| Throttle {
-                limit: number(limit),
-                period: period(SECOND),
-                burst: NonZeroU32::MIN,
-                measure: Default::default(),
-            }),
-        },
-        on_limit: OnLimit::Wait,
-        policy: Arc::from("test"),
-    }
+    let spaced = spaced.map(|limit| (limit, SECOND, 1));
+    samples::limited(key, samples::limits(concurrency, rate.as_slice(), spaced))
 }
 
 pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
@@ -274,6 +253,12 @@ pub async fn take(store: &dyn Ledger, ask: Claimed) -> Verdict {
 
 pub fn started(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Started { .. })
+}
+
+/// What becomes of this, however often it must be asked for.
+pub async fn take_answered(store: &dyn Ledger, ask: &Claimed) -> Verdict {
+    let taken = answered(async || store.take(&[ask], 1).await);
+    taken.await.verdicts.remove(0)
 }
 
 /// The answer, however often it must be asked for: a store with a short timeout is not always in time on

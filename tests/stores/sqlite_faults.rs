@@ -1,12 +1,16 @@
 //! What goes wrong with a file, each by name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ojs_throttle::store::SqlStore;
 use ojs_throttle::store::sqlite::{Config, open};
 use rusqlite::Connection;
+use tempfile::TempDir;
 
-use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
+use super::fleet::{
+    locked_data_keep_nobody_waiting, lost_data_are_put_back_first,
+    what_was_set_by_hand_is_put_back, wiped_data_are_missed,
+};
 use super::prelude::*;
 
 fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
@@ -15,6 +19,28 @@ fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),
         timeout,
+    }
+}
+
+/// A folder of the test's own, and where the file is in it.
+fn place() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.db");
+    (dir, path)
+}
+
+/// The stores of several on one file, and their clock.
+fn several<const N: usize>(path: &Path, owners: [&str; N]) -> ([SqlStore; N], Arc<AtomicU64>) {
+    let (micros, clock) = clock();
+    let patience = Duration::from_secs(10);
+    let stores = owners.map(|owner| open(config(path, owner, patience), clock.clone()));
+    (stores, micros)
+}
+
+/// Removes the file, and what stands beside it.
+fn remove(path: &Path) {
+    for end in ["", "-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{end}", path.display())).ok();
     }
 }
 
@@ -31,8 +57,7 @@ async fn refused(path: &Path) -> String {
 
 #[tokio::test]
 async fn what_was_used_outlasts_who_used_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
+    let (_dir, path) = place();
     let all = [limited("k", Some(2), Some((1, 60 * SECOND)), None)];
     let first = on(&path, "a");
     assert!(started(&take(&first, claimed("1", 1, &all)).await));
@@ -86,8 +111,7 @@ async fn a_file_of_somebody_else_is_left_alone() {
 
 #[tokio::test]
 async fn a_file_of_a_later_program_or_another_namespace_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
+    let (_dir, path) = place();
     on(&path, "a").check().await.unwrap();
     let connection = Connection::open(&path).unwrap();
     connection.pragma_update(None, "user_version", 2).unwrap();
@@ -107,8 +131,7 @@ async fn a_file_of_a_later_program_or_another_namespace_is_refused() {
 /// Who was told that limits could not be set finds that they are not set.
 #[tokio::test]
 async fn limits_for_which_nobody_waits_any_more_are_not_set() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
+    let (_dir, path) = place();
     let store = open(
         config(&path, "a", Duration::from_millis(300)),
         Clock::new(T),
@@ -137,104 +160,44 @@ async fn limits_for_which_nobody_waits_any_more_are_not_set() {
 
 #[tokio::test]
 async fn a_file_that_was_replaced_is_missed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
-    let (micros, clock) = clock();
-    let [a, b] = ["a", "b"].map(|owner| {
-        let config = config(&path, owner, Duration::from_secs(10));
-        open(config, clock.clone())
-    });
-    let one = [limited("k", Some(1), None, None)];
-    assert!(started(&take(&a, claimed("1", 1, &one)).await));
-    b.check().await.unwrap();
-    let row = a.row("1").await.unwrap().unwrap();
-    for end in ["", "-wal", "-shm"] {
-        std::fs::remove_file(dir.path().join(format!("limits.db{end}"))).ok();
-    }
-    let ask = claimed("2", 1, &one);
-    assert_eq!(b.take(&[&ask], 1).await.err(), Some(StoreError::Wiped));
-    b.announce(&[]).await.unwrap();
-    // A is silent until its next beat is due.
-    micros.fetch_add(1_900_000, Ordering::AcqRel);
-    let early = b.take(&[&ask], 1).await;
-    assert!(early.is_err(), "others have to come back first: {early:?}");
-    assert_eq!(a.end("9", None).await.err(), Some(StoreError::Wiped));
-    a.announce(&[row]).await.unwrap();
-    micros.fetch_add(700_000, Ordering::AcqRel);
-    assert!(!started(&take(&b, ask.clone()).await), "the slot is taken");
-    assert!(a.end("1", None).await.unwrap().is_some());
-    assert!(started(&take(&b, ask).await));
+    let (_dir, path) = place();
+    let ([a, b], micros) = several(&path, ["a", "b"]);
+    wiped_data_are_missed([&a, &b], &micros, || remove(&path)).await;
 }
 
 #[tokio::test]
 async fn one_that_never_knew_the_lost_data_waits_for_those_that_did() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
-    let (micros, clock) = clock();
-    let [knew, fresh] = ["a", "b"].map(|owner| {
-        let config = config(&path, owner, Duration::from_secs(10));
-        open(config, clock.clone())
-    });
-    let wipe = || {
-        for end in ["", "-wal", "-shm"] {
-            std::fs::remove_file(dir.path().join(format!("limits.db{end}"))).ok();
-        }
-    };
-    lost_data_are_put_back_first(&knew, &fresh, &micros, wipe).await;
+    let (_dir, path) = place();
+    let ([knew, fresh], micros) = several(&path, ["a", "b"]);
+    lost_data_are_put_back_first(&knew, &fresh, &micros, || remove(&path)).await;
 }
 
 #[tokio::test]
 async fn what_was_set_by_hand_outlasts_the_data() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
-    let (micros, clock) = clock();
-    let all = ["a", "b", "c", "d"].map(|owner| {
-        let config = config(&path, owner, Duration::from_secs(10));
-        open(config, clock.clone())
-    });
-    let wipe = || {
-        for end in ["", "-wal", "-shm"] {
-            std::fs::remove_file(dir.path().join(format!("limits.db{end}"))).ok();
-        }
-    };
+    let (_dir, path) = place();
+    let (all, micros) = several(&path, ["a", "b", "c", "d"]);
     let all = all.each_ref().map(|store| store as &dyn Ledger);
-    what_was_set_by_hand_is_put_back(all, &micros, wipe).await;
+    what_was_set_by_hand_is_put_back(all, &micros, || remove(&path)).await;
 }
 
 #[tokio::test]
 async fn a_file_that_another_program_locks_keeps_nobody_waiting() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
+    let (_dir, path) = place();
     let config = config(&path, "a", Duration::from_millis(500));
     let store = open(config, Clock::new(T));
     answered(async || store.check().await).await;
-    let one = [limited("k", Some(1), None, None)];
     let other = Connection::open(&path).unwrap();
     other.busy_timeout(Duration::from_secs(60)).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     // It is locked until this has its answer; the store itself would try for ten seconds.
-    let asked = Instant::now();
-    let ask = claimed("1", 1, &one);
-    assert_eq!(
-        store.take(&[&ask], 1).await.err(),
-        Some(StoreError::Timeout)
-    );
-    assert!(asked.elapsed() < Duration::from_secs(5));
-    other.execute_batch("COMMIT").unwrap();
-    // What was cut off is refused when its turn comes: nothing has to be undone.
-    assert!(!answered(async || store.back("1", Gen(1)).await).await);
-    assert!(answered(async || store.row("1").await).await.is_none());
-    let verdicts = answered(async || store.take(&[&ask], 1).await)
-        .await
-        .verdicts;
-    assert!(started(&verdicts[0]));
+    let unlock = || other.execute_batch("COMMIT").unwrap();
+    locked_data_keep_nobody_waiting(&store, unlock).await;
 }
 
 /// One that lives is followed to where its clock is: a file's time does not go back.
 #[tokio::test]
 async fn a_clock_that_is_behind_follows() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
+    let (_dir, path) = place();
     let config = config(&path, "ahead", Duration::from_secs(10));
     let ahead = open(config, Clock::new(T + 3_600 * SECOND));
     ahead.check().await.unwrap();
@@ -247,8 +210,7 @@ async fn a_clock_that_is_behind_follows() {
 /// What each holds is in a table of its own, which a file of an earlier version gets when it is opened.
 #[tokio::test]
 async fn a_file_of_an_earlier_version_gets_the_table_of_what_is_held() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("limits.db");
+    let (_dir, path) = place();
     let first = on(&path, "a");
     first.check().await.unwrap();
     drop(first);
