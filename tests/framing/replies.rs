@@ -107,10 +107,10 @@ async fn what_is_no_reply_is_502_and_in_doubt_for_enqueue() {
         });
         let front = Front::before(&backend).await;
         let refused = front.ask(OTHER).await;
-        refused.refuses(502, "backend_reply_lost", &reply);
+        refused.refuses(502, "backend_reply_lost", reply);
         assert_eq!(front.ask(FETCH).await.status, 502, "{reply:?}");
         let doubt = front.ask(ENQUEUE).await;
-        doubt.refuses(500, "in_doubt", &reply);
+        doubt.refuses(500, "in_doubt", reply);
         assert!(doubt.text().contains("\"retryable\":false"));
         assert_eq!(backend.seen().len(), 3, "nothing is repeated");
     }

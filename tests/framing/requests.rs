@@ -142,7 +142,7 @@ async fn a_path_under_ojs_that_has_two_readings_is_refused() {
         let reply = front
             .ask(format!("POST {path} HTTP/1.1\r\n{head}\r\n\r\n{body}"))
             .await;
-        reply.refuses(400, "invalid_request", &path);
+        reply.refuses(400, "invalid_request", path);
     }
     assert!(backend.seen().is_empty(), "{:?}", backend.seen());
 }
