@@ -63,37 +63,20 @@ pub enum Value<'a> {
 /// An encoded event, and the members that filters look at.
 #[derive(Debug)]
 pub struct EncodedEvent {
-    id: String,
+    /// Its id: `evt_` and a UUIDv7.
+    pub id: String,
     kind: &'static str,
     queue: Option<Box<str>>,
-    job: Option<Box<str>>,
+    /// The id of the job, if it is about one.
+    pub job: Option<Box<str>>,
     job_type: Option<Box<str>>,
-    scope: Option<u64>,
+    /// The scope that claimed its job, if it has one and that is known.
+    pub scope: Option<u64>,
     /// Its `id:`, `event:` and `data:` lines, and the empty line.
-    frame: Bytes,
+    pub frame: Bytes,
 }
 
 impl EncodedEvent {
-    /// Its id: `evt_` and a UUIDv7.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Whether it is about one job.
-    pub fn is_of_a_job(&self) -> bool {
-        self.job.is_some()
-    }
-
-    /// The scope that claimed its job, if it has one and that is known.
-    pub fn scope(&self) -> Option<u64> {
-        self.scope
-    }
-
-    /// The whole frame for an event stream, under [`EncodedEvent::id`].
-    pub fn frame(&self) -> Bytes {
-        self.frame.clone()
-    }
-
     /// The frame under another id, for a stream whose ids must carry more.
     pub fn frame_as(&self, id: &str) -> Bytes {
         let rest = self.frame.get("id: ".len() + self.id.len()..);

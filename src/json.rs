@@ -15,12 +15,12 @@ mod string;
 #[cfg(test)]
 mod tests;
 
-pub use name::{contains_ignore_case, may_name};
-pub use read::{MemberName, Reader};
+pub use name::{Name, contains_ignore_case, may_name};
+pub use read::Reader;
 pub use splice::Splice;
 pub use string::{quote, quote_to};
 
-use name::{Lengths, Name};
+use name::Lengths;
 use std::borrow::Cow;
 use std::iter;
 use std::ops::Range;
@@ -88,12 +88,11 @@ impl<'a> Json<'a> {
     ///
     /// The first place that is malformed or too deep, whichever comes first in the text.
     pub fn parse(text: &'a [u8], depth: usize) -> Result<Json<'a>, JsonError> {
-        let range = scan::document(text, depth)?;
-        Ok(Json {
-            text,
-            start: range.start,
-            end: range.end,
-        })
+        Ok(Json::at(text, scan::document(text, depth)?))
+    }
+
+    fn at(text: &'a [u8], Range { start, end }: Range<usize>) -> Json<'a> {
+        Json { text, start, end }
     }
 
     /// The kind of this value.
@@ -120,20 +119,7 @@ impl<'a> Json<'a> {
 
     /// The members of an object in order; none for any other kind.
     pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
-        let text = self.text;
-        scan::members(text, self.start).map(move |entry| Member {
-            name: Json {
-                text,
-                start: entry.name.start,
-                end: entry.name.end,
-            },
-            value: Json {
-                text,
-                start: entry.value.start,
-                end: entry.value.end,
-            },
-            disguised: entry.disguised,
-        })
+        scan::members(self.text, self.start)
     }
 
     /// The items of an array in order; none for any other kind.
@@ -143,11 +129,7 @@ impl<'a> Json<'a> {
         iter::from_fn(move || {
             let range = scan::next_item(text, place?)?;
             place = Some(range.end);
-            Some(Json {
-                text,
-                start: range.start,
-                end: range.end,
-            })
+            Some(Json::at(text, range))
         })
     }
 

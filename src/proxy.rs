@@ -70,7 +70,7 @@ pub(crate) mod sweep;
 mod tell;
 mod waiting;
 
-pub use backend::{BackendFacts, Said};
+pub use backend::BackendFacts;
 pub use live::Live;
 pub use service::Proxy;
 

@@ -128,7 +128,7 @@ impl Running {
             proxied,
             Arc::clone(&settings.policies),
             env.store.clone(),
-            backend(&settings.upstream),
+            BackendFacts::new(&settings.upstream),
             metrics.clone(),
             &storage::name(env.seed),
         );
@@ -440,16 +440,6 @@ fn stable_worker_id(port: u16) -> Option<String> {
     let host = host.trim();
     let is_usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
     is_usable.then(|| format!("ojs-throttle-{host}-{port}"))
-}
-
-/// What the settings say of the backend.
-pub(crate) fn backend(settings: &config::UpstreamSettings) -> BackendFacts {
-    BackendFacts::new(proxy::Said {
-        claims_count: settings.claims_count,
-        requeue_harmless: settings.requeue_harmless,
-        worker_liveness: settings.worker_liveness,
-        from_start: settings.heartbeat_from_start,
-    })
 }
 
 #[cfg(test)]

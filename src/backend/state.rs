@@ -130,15 +130,21 @@ impl BackendState {
     }
 
     pub(super) fn view(&self, number: u64) -> Option<ShownJob<'_>> {
-        self.jobs.get(&number).map(|job| ShownJob {
+        self.jobs.get(&number).map(|job| self.shown(job))
+    }
+
+    fn shown<'a>(&'a self, job: &'a StoredJob) -> ShownJob<'a> {
+        ShownJob {
             job,
             clock: &self.clock,
             shows_claimer: self.lax.shows_claimer,
-        })
+        }
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &StoredJob> {
-        self.jobs.values()
+    /// The jobs of which this is true.
+    pub(super) fn views(&self, fits: impl Fn(&StoredJob) -> bool) -> Vec<ShownJob<'_>> {
+        let jobs = self.jobs.values().filter(|job| fits(job));
+        jobs.map(|job| self.shown(job)).collect()
     }
 
     /// Adds a line to the ledger.

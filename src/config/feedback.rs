@@ -38,7 +38,6 @@ pub(super) fn feedback(policy: &mut TomlTable<'_>) -> Feedback {
         false => u64::MAX,
     };
     feedback.backoff = backoff(&mut table, max_pause);
-    table.finish();
     feedback
 }
 
@@ -111,7 +110,6 @@ fn backoff(feedback: &mut TomlTable<'_>, max_pause: u64) -> Option<Backoff> {
     if let Ok(Some(multiplier)) = table.number_within("multiplier", 1.0..=100.0, hint) {
         backoff.multiplier = multiplier;
     }
-    table.finish();
     Some(backoff)
 }
 

@@ -16,7 +16,7 @@ pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Se
     let (document, errors) = DeTable::parse_recoverable(text);
     let reading = FileReading::new(&errors);
     let settings = sections(&reading, &document, overrides);
-    let (mut problems, _) = reading.finish();
+    let (mut problems, _) = reading.finish(document.get_ref());
     syntax(text, &errors, &mut problems);
     // The text is for showing lines: without problems nobody keeps it.
     let shown = if problems.is_empty() { "" } else { text };
@@ -87,7 +87,7 @@ pub(super) fn known_fields(text: &str) -> Vec<String> {
     };
     let reading = FileReading::new(&[]);
     sections(&reading, &document, &CommandLine::default());
-    reading.finish().1
+    reading.finish(document.get_ref()).1
 }
 
 /// Reads every table. What could not be read is at its default, and among the problems.
@@ -104,7 +104,6 @@ fn sections<'r>(
     check_backend(&settings, overrides, &mut tables);
     check_addresses(&settings, tables.table("server"));
     check_drain(&settings, tables.table("server"));
-    tables.finish();
     settings
 }
 

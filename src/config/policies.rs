@@ -92,7 +92,6 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
     let reserved = is_reserved(&mut table, limits.as_ref(), on_limit);
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
-    table.finish();
     let policy = name.as_ref().filter(|_| valid).and_then(|name| {
         Some(Policy {
             name: Arc::from(name.text.as_str()),
@@ -210,7 +209,6 @@ fn matching(table: &mut TomlTable<'_>) -> Option<Match> {
     if let Some(nested) = table.maybe_table("meta", "meta.plan = \"free\"") {
         meta_patterns(&nested, "", &mut meta)?;
     }
-    table.finish_but(|name| name.starts_with("meta."));
     Some(Match {
         queue: queue?,
         kind: kind?,
@@ -242,9 +240,7 @@ fn accept(root: &mut TomlTable<'_>) -> Accept {
         ("replace", Accept::Replace),
         ("ignore", Accept::Ignore),
     ];
-    let accept = table.word_or("accept", Accept::default(), &words);
-    table.finish();
-    accept
+    table.word_or("accept", Accept::default(), &words)
 }
 
 fn unique_names(root: &TomlTable<'_>, written: &[WrittenPolicy]) {

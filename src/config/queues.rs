@@ -89,7 +89,6 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
         }
         let bounds = given::read(&mut table).ok();
         let names_one = BOUNDS.iter().any(|name| table.get(name).is_some());
-        table.finish();
         let Some((Some(names), found)) = name else {
             continue;
         };

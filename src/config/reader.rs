@@ -1,5 +1,6 @@
 //! Reads a parsed TOML document field by field and collects all problems, because people mend a file faster when
-//! they see all of them. Asking for a field makes it known; fields that nobody asked for are refused at the end.
+//! they see all of them. Asking for a field makes it known; fields that nobody
+//! asked for are refused at the end.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,17 +18,12 @@ pub(super) struct FileReading {
     problems: RefCell<Vec<Problem>>,
     /// The fields that were asked for, by the path of their table, such as `policy.rate`.
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
-    unknown: RefCell<Vec<Unknown>>,
     /// Whether the whole file could be parsed. If not, a field that seems missing may be in the rest.
     whole: bool,
 }
 
-/// A field that no one asked for.
-struct Unknown {
-    table: String,
-    name: String,
-    span: Range<usize>,
-}
+/// Names below this are the producers' own.
+const ANY_NAME: &str = "policy.match.meta.";
 
 impl FileReading {
     /// Of a document that was parsed with these errors.
@@ -38,33 +34,58 @@ impl FileReading {
         }
     }
 
-    /// All problems, and all fields that are known (`fetch.max_wait`).
-    pub(super) fn finish(self) -> (Vec<Problem>, Vec<String>) {
+    /// All problems of the document, and all fields that are known (`fetch.max_wait`).
+    pub(super) fn finish(self, document: &DeTable<'_>) -> (Vec<Problem>, Vec<String>) {
         let (known, mut problems) = (self.known.into_inner(), self.problems.into_inner());
-        for Unknown { table, name, span } in self.unknown.into_inner() {
-            let title = if table.is_empty() {
-                format!("unknown table or field `{name}`")
-            } else {
-                format!("unknown field `{name}` in `{table}`")
-            };
+        add_unknown(&known, document, "", &mut problems);
+        let fields = known
+            .iter()
+            .flat_map(|(table, names)| names.iter().map(move |name| path_of(table, name)));
+        (problems, fields.collect())
+    }
+}
+
+/// Reports every field that no one asked for, in a table that someone has read and in those below it.
+fn add_unknown(
+    known: &BTreeMap<String, BTreeSet<&'static str>>,
+    entries: &DeTable<'_>,
+    table: &str,
+    problems: &mut Vec<Problem>,
+) {
+    let Some(names) = known.get(table) else {
+        return;
+    };
+    for (name, value) in entries.iter() {
+        let (name, span) = (&**name.get_ref(), name.span());
+        let path = path_of(table, name);
+        if !names.contains(name) && !path.starts_with(ANY_NAME) {
             problems.push(Problem {
                 severity: ProblemSeverity::Error,
                 span: Some(span),
-                title,
-                hint: advice(&known, &table, &name),
+                title: match table {
+                    "" => format!("unknown table or field `{name}`"),
+                    _ => format!("unknown field `{name}` in `{table}`"),
+                },
+                hint: advice(known, table, name),
             });
         }
-        let path = |table: &String, name: &&str| {
-            if table.is_empty() {
-                (*name).to_owned()
-            } else {
-                format!("{table}.{name}")
-            }
+        let items = match value.get_ref() {
+            DeValue::Array(items) => items.iter().map(Spanned::get_ref).collect(),
+            one => vec![one],
         };
-        let fields = known
-            .iter()
-            .flat_map(|(table, names)| names.iter().map(move |name| path(table, name)));
-        (problems, fields.collect())
+        for item in items {
+            if let DeValue::Table(inner) = item {
+                add_unknown(known, inner, &path, problems);
+            }
+        }
+    }
+}
+
+/// `fetch.max_wait`; the top of the file has no name.
+fn path_of(table: &str, name: &str) -> String {
+    match table {
+        "" => name.to_owned(),
+        _ => format!("{table}.{name}"),
     }
 }
 
@@ -98,7 +119,6 @@ pub(super) struct TomlTable<'r> {
     pub(super) path: String,
     /// The table's header, or where the table would be.
     pub(super) span: Range<usize>,
-    asked: BTreeSet<&'static str>,
 }
 
 /// One field's value.
@@ -129,13 +149,11 @@ impl<'r> TomlTable<'r> {
             entries,
             path,
             span,
-            asked: BTreeSet::new(),
         }
     }
 
     /// A field, if it is there.
     pub(super) fn get(&mut self, name: &'static str) -> Option<FoundField<'r>> {
-        self.asked.insert(name);
         self.reading
             .known
             .borrow_mut()
@@ -151,11 +169,7 @@ impl<'r> TomlTable<'r> {
     }
 
     pub(super) fn path_of(&self, name: &str) -> String {
-        if self.path.is_empty() {
-            name.into()
-        } else {
-            format!("{}.{name}", self.path)
-        }
+        path_of(&self.path, name)
     }
 
     /// The place of a field; the header of the table if the field is not there.
@@ -289,25 +303,6 @@ impl<'r> TomlTable<'r> {
             hint,
         });
     }
-
-    /// Refuses every field that was not asked for.
-    pub(super) fn finish(self) {
-        self.finish_but(|_| false);
-    }
-
-    /// Refuses every field that was not asked for and is not `fine`.
-    pub(super) fn finish_but(self, fine: impl Fn(&str) -> bool) {
-        let entries = self.entries.into_iter().flat_map(|entries| entries.keys());
-        let known = |name: &str| self.asked.contains(name) || fine(name);
-        let unknown = entries
-            .filter(|name| !known(name.get_ref()))
-            .map(|name| Unknown {
-                table: self.path.clone(),
-                name: name.get_ref().to_string(),
-                span: name.span(),
-            });
-        self.reading.unknown.borrow_mut().extend(unknown);
-    }
 }
 
 /// The tables at the top of the file, each of which is read setting by setting.
@@ -338,12 +333,6 @@ impl<'r> TablesByName<'r> {
     ) -> T {
         let (table, field) = name.split_once('.').unwrap_or(("", name));
         kind(self.table(table), field, default)
-    }
-
-    /// Refuses every field that was not asked for.
-    pub(super) fn finish(self) {
-        self.tables.into_values().for_each(TomlTable::finish);
-        self.root.finish();
     }
 }
 

@@ -31,7 +31,6 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
         let limits = table.maybe_table("limits", example).map(|mut limits| {
             let most = limits.int_from_0("max_queue_depth").ok().flatten();
             let given = limits.has("max_queue_depth");
-            limits.finish();
             (most, given)
         });
         if !limits.is_some_and(|(_, given)| given) {
@@ -41,7 +40,6 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
                 format!("add {example}"),
             );
         }
-        table.finish();
         let most = limits.and_then(|(most, _)| most);
         for id in ids.unwrap_or_default() {
             if tenants.iter().any(|(known, _)| *known == id) {

@@ -87,10 +87,6 @@ impl<'r> Fields<'r> for TomlTable<'r> {
         TomlTable::missing(self, &self.span, title, format!("such as {example}"));
         Reported
     }
-
-    fn finish(self) {
-        TomlTable::finish(self);
-    }
 }
 
 impl TomlTable<'_> {

@@ -42,7 +42,7 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
             return;
         }
     };
-    let known = run::backend(&settings.upstream);
+    let known = BackendFacts::new(&settings.upstream);
     if !manifest(&backend, &settings.upstream, &known, report).await {
         return;
     }

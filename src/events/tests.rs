@@ -35,7 +35,7 @@ async fn told(subscription: &mut Subscription) -> Arc<EncodedEvent> {
 }
 
 fn parsed(told: &EncodedEvent) -> serde_json::Value {
-    let frame = told.frame();
+    let frame = told.frame.clone();
     serde_json::from_slice(&frames::data(&frame).unwrap()).unwrap()
 }
 
@@ -45,7 +45,7 @@ async fn the_envelope() {
     let mut one = subscribe(&events, "");
     events.tell(NOON, &event("rate_limit.exceeded", "q", "j1"));
     let told = told(&mut one).await;
-    let id = told.id().to_owned();
+    let id = told.id.clone();
     let number = id.strip_prefix("evt_").unwrap();
     assert_eq!(Uuid::parse_str(number).unwrap().get_version_num(), 7);
     assert_eq!(
@@ -57,7 +57,7 @@ async fn the_envelope() {
             "event": "rate_limit.exceeded", "queue": "q", "job_id": "j1",
         })
     );
-    let frame = String::from_utf8(told.frame().to_vec()).unwrap();
+    let frame = String::from_utf8(told.frame.to_vec()).unwrap();
     assert!(frame.starts_with(&format!("id: {id}\nevent: rate_limit.exceeded\ndata: {{")));
     assert!(
         frame.ends_with("}\n\n") && frame.lines().count() == 4,

@@ -12,8 +12,8 @@ const KELVIN_SIGN: char = '\u{212A}';
 const LONG_S: char = '\u{17F}';
 
 /// A member's name as it is written between its quotes.
-#[derive(Clone, Copy)]
-pub(super) struct Name<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a> {
     pub(super) inside: &'a [u8],
     /// Whether it has escapes or characters beyond ASCII, so that it may be a shorter name.
     pub(super) disguised: bool,
@@ -22,7 +22,7 @@ pub(super) struct Name<'a> {
 impl Name<'_> {
     /// Whether Go's decoder takes it for its field `name`.
     #[inline]
-    pub(super) fn folds_to(self, name: &str) -> bool {
+    pub fn folds_to(self, name: &str) -> bool {
         if self.disguised {
             return self.unfolds_to(name);
         }
@@ -41,13 +41,13 @@ impl Name<'_> {
 
     /// Whether it may have `part` in it, without regard to ASCII case; `false` is certain.
     #[inline]
-    pub(super) fn may_contain(self, part: &str) -> bool {
+    pub fn may_contain(self, part: &str) -> bool {
         self.disguised
             || (self.inside.len() >= part.len() && contains_ignore_case(self.inside, part))
     }
 
     /// Whether it is exactly `name`.
-    pub(super) fn is(self, name: &str) -> bool {
+    pub fn is(self, name: &str) -> bool {
         if self.disguised {
             let inside = String::from_utf8_lossy(self.inside);
             return unescaped(&inside).eq(name.chars().map(Some));

@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         let lengths = Lengths::of(&names);
         let whole = self.members(|name, reader| {
             let value = reader.value()?;
-            if lengths.may_have(name.0) {
+            if lengths.may_have(name) {
                 for (slot, wanted) in found.iter_mut().zip(&names) {
                     if name.folds_to(wanted) {
                         repeats |= slot.replace(value).is_some();
@@ -90,17 +90,13 @@ impl<'a> Reader<'a> {
     /// See [`Reader::value`].
     pub fn members(
         &mut self,
-        mut member: impl FnMut(MemberName<'a>, &mut Reader<'a>) -> Result<(), JsonError>,
+        mut member: impl FnMut(Name<'a>, &mut Reader<'a>) -> Result<(), JsonError>,
     ) -> Result<Json<'a>, JsonError> {
         self.inside(b'{', b'}', |reader| {
             let text = reader.text;
             let name = scan::name(text, reader.pos)?;
             reader.pos = name.value;
-            let written = Name {
-                inside: name.inside,
-                disguised: name.disguised,
-            };
-            member(MemberName(written), reader)
+            member(name.written, reader)
         })
     }
 
@@ -162,34 +158,5 @@ impl<'a> Reader<'a> {
             JsonError::Deep(_) => JsonError::Deep(self.most),
             other => other,
         }
-    }
-}
-
-/// A member's name.
-#[derive(Clone, Copy)]
-pub struct MemberName<'a>(Name<'a>);
-
-impl MemberName<'_> {
-    /// As [`super::Member::is_named`].
-    #[inline]
-    pub fn folds_to(&self, name: &str) -> bool {
-        self.0.folds_to(name)
-    }
-
-    /// Whether it is exactly `name`.
-    pub fn is(&self, name: &str) -> bool {
-        self.0.is(name)
-    }
-
-    /// Whether it may have `part` in it, without regard to ASCII case; `false` is certain.
-    #[inline]
-    pub fn may_contain(&self, part: &str) -> bool {
-        self.0.may_contain(part)
-    }
-}
-
-impl std::fmt::Debug for MemberName<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MemberName")
     }
 }

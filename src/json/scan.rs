@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::JsonError;
 use super::lane::{ByteLane, LANE};
+use super::name::Name;
+use super::{Json, JsonError, Member};
 
 /// Checks that `text` is one value with whitespace around it, and says where.
 pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
@@ -96,10 +97,8 @@ fn nest(text: &[u8], mut pos: usize, depth: usize) -> Result<usize, JsonError> {
 
 /// A member's name, checked.
 pub(super) struct CheckedName<'a> {
-    /// The name without its quotes.
-    pub(super) inside: &'a [u8],
-    /// Whether it has escapes or characters beyond ASCII.
-    pub(super) disguised: bool,
+    /// The name as it is written.
+    pub(super) written: Name<'a>,
     /// Where the member's value begins.
     pub(super) value: usize,
 }
@@ -117,9 +116,9 @@ pub(super) fn name(text: &[u8], pos: usize) -> Result<CheckedName<'_>, JsonError
         && let Some((inside, [b'"', b':', value, ..])) = near.split_at_checked(length)
         && *value > b' '
     {
+        let disguised = lane.beyond() < length;
         return Ok(CheckedName {
-            inside,
-            disguised: lane.beyond() < length,
+            written: Name { inside, disguised },
             value: pos + 1 + length + 2,
         });
     }
@@ -137,9 +136,9 @@ fn any_name(text: &[u8], pos: usize) -> Result<CheckedName<'_>, JsonError> {
     if text.get(colon) != Some(&b':') {
         return Err(JsonError::Malformed(colon));
     }
+    let disguised = !inside.is_ascii() || inside.contains(&b'\\');
     Ok(CheckedName {
-        inside,
-        disguised: !inside.is_ascii() || inside.contains(&b'\\'),
+        written: Name { inside, disguised },
         value: blank(text, colon + 1),
     })
 }
@@ -263,18 +262,8 @@ fn blanks(text: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-/// Where a member's name and value are.
-pub(super) struct MemberRange {
-    /// The name with its quotes.
-    pub(super) name: Range<usize>,
-    /// Whether the name has escapes or characters beyond ASCII.
-    pub(super) disguised: bool,
-    /// The value.
-    pub(super) value: Range<usize>,
-}
-
 /// The members of the object that begins at `start` of a checked text; none if that is not one.
-pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = MemberRange> + use<'_> {
+pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Member<'_>> + use<'_> {
     let mut place = (text.get(start) == Some(&b'{')).then_some(start + 1);
     iter::from_fn(move || {
         let start = next(text, place?)?;
@@ -282,10 +271,10 @@ pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = MemberR
         let named = name(text, start).ok()?;
         let value = named.value..skip(text, named.value);
         place = Some(value.end);
-        Some(MemberRange {
-            name: start..start + named.inside.len() + 2,
-            disguised: named.disguised,
-            value,
+        Some(Member {
+            name: Json::at(text, start..start + named.written.inside.len() + 2),
+            value: Json::at(text, value),
+            disguised: named.written.disguised,
         })
     })
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::scan::{self, MemberRange};
+use super::scan;
 use super::{Json, Kind, Member, quote};
 
 /// Replacements in a text, applied in one pass.
@@ -129,7 +129,7 @@ fn settle(text: &[u8], changes: &[(usize, MemberChange)], edits: &mut Vec<Edit>)
     let mut end = object + 1;
     let mut kept = false;
     let mut entries = scan::members(text, *object).peekable();
-    while let Some(MemberRange { name, value, .. }) = entries.next() {
+    while let Some(Member { name, value, .. }) = entries.next() {
         if removed.binary_search(&name.start).is_err() {
             kept = true;
         } else if kept {

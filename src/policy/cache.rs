@@ -1,5 +1,6 @@
 //! A cache of limits: jobs that meet the same policies with the same keys share one list.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -18,37 +19,45 @@ const LONGEST: usize = 1_024;
 pub struct LimitCache {
     /// The queues that were seen.
     queues: HashMap<Box<str>, CachedQueue>,
-    /// Lists of limits, named by the queue and by the keys of all policies that apply.
-    limits: HashMap<Box<str>, Option<Arc<[Limited]>>>,
+    /// How many lists of limits there are in all.
+    lists: usize,
     /// The name that is looked up; a field so that its memory is used again.
     name: String,
 }
 
 #[derive(Debug)]
 struct CachedQueue {
-    /// Its number, which stands for it in the names of lists.
-    number: usize,
+    /// The policies that its jobs can meet.
     policies: Box<[usize]>,
+    /// Lists of limits, named by the keys of all policies that apply.
+    limits: HashMap<Box<str>, Option<Arc<[Limited]>>>,
+}
+
+impl CachedQueue {
+    fn new(policies: &PolicySet, queue: &str) -> CachedQueue {
+        let all = policies.policies.iter().enumerate();
+        let can_match = all.filter(|(_, policy)| policy.matching.can_match_queue(queue));
+        CachedQueue {
+            policies: can_match.map(|(nth, _)| nth).collect(),
+            limits: HashMap::new(),
+        }
+    }
 }
 
 impl LimitCache {
     /// [`PolicySet::limits`] of a job that brings no limits of its own. `policies` is the same set each
     /// time.
     pub fn limits(&mut self, policies: &PolicySet, job: &JobView<'_>) -> Option<Arc<[Limited]>> {
-        let LimitCache {
-            queues,
-            limits,
-            name,
-        } = self;
         if job.queue.len() > LONGEST {
             return policies.limits(job, &[]);
         }
-        let Some(queue) = queues.get(job.queue) else {
-            self.meet(policies, job.queue);
-            return self.limits(policies, job);
-        };
+        if self.lists >= MAX || self.queues.len() >= MAX {
+            *self = LimitCache::default();
+        }
+        let queue = self.queues.entry_ref(job.queue);
+        let queue = queue.or_insert_with(|| CachedQueue::new(policies, job.queue));
+        let name = &mut self.name;
         name.clear();
-        push_number(queue.number, name);
         for nth in queue.policies.iter() {
             if let Some(policy) = policies.policies.get(*nth)
                 && policy.matching.matches(job)
@@ -56,7 +65,7 @@ impl LimitCache {
                 policy.write_name(*nth, job, name);
             }
         }
-        if let Some(found) = limits.get(name.as_str()) {
+        if let Some(found) = queue.limits.get(name.as_str()) {
             return found.clone();
         }
         let found = policies.limits(job, &[]);
@@ -64,40 +73,9 @@ impl LimitCache {
             *name = String::new();
             return found;
         }
-        if limits.len() >= MAX {
-            limits.clear();
-        }
-        limits.insert(name.as_str().into(), found.clone());
+        self.lists += 1;
+        queue.limits.insert(name.as_str().into(), found.clone());
         found
-    }
-
-    /// Notes a queue and the policies that its jobs can meet.
-    fn meet(&mut self, policies: &PolicySet, name: &str) {
-        if self.queues.len() >= MAX {
-            // Lists are named by numbers of queues, which are given again from 0.
-            self.queues.clear();
-            self.limits.clear();
-        }
-        let all = policies.policies.iter().enumerate();
-        let can_match = all.filter(|(_, policy)| policy.matching.can_match_queue(name));
-        let queue = CachedQueue {
-            number: self.queues.len(),
-            policies: can_match.map(|(nth, _)| nth).collect(),
-        };
-        self.queues.insert(name.into(), queue);
-    }
-}
-
-/// Appends a number in a form that ends by itself.
-fn push_number(mut number: usize, name: &mut String) {
-    loop {
-        let (rest, digit) = (number >> 6, (number & 0x3F) as u8);
-        let more = if rest > 0 { 0x40 } else { 0 };
-        name.push(char::from(digit | more));
-        if rest == 0 {
-            return;
-        }
-        number = rest;
     }
 }
 
@@ -106,7 +84,8 @@ impl Policy {
     /// No key has a zero in it.
     fn write_name(&self, nth: usize, job: &JobView<'_>, name: &mut String) {
         let before = name.len();
-        push_number(nth, name);
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{nth}:");
         let missing = self.key.fill(job, name);
         name.push('\0');
         if missing.is_some() && self.key_missing == KeyMissing::Skip {
@@ -196,7 +175,7 @@ mod tests {
             };
             assert_eq!(known.limits(&set, &job), set.limits(&job, &[]));
         }
-        assert_eq!((known.queues.len(), known.limits.len()), (1, 0));
+        assert_eq!((known.queues.len(), known.lists), (1, 0));
         assert!(known.name.capacity() <= LONGEST);
     }
 }

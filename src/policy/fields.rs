@@ -1,7 +1,6 @@
 //! Where limits and bounds are read from: a table of the config file, or an object of a JSON body.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::FieldError;
@@ -63,9 +62,6 @@ pub trait Fields<'v>: Sized {
 
     /// A field is not there; `example` is how it is written in the file.
     fn missing(&mut self, name: &'static str, example: &str) -> Self::Error;
-
-    /// Ends the reading: a field that nobody has asked for is a problem in the config file.
-    fn finish(self);
 
     /// Whether the field is there.
     fn has(&mut self, name: &'static str) -> bool {
@@ -246,16 +242,6 @@ pub struct Nested {
     pub in_file: &'static str,
 }
 
-/// Reads to the end, so that unknown fields are noted whatever else is wrong.
-pub fn whole<'v, F: Fields<'v>, T>(
-    mut from: F,
-    read: impl FnOnce(&mut F) -> Result<T, F::Error>,
-) -> Result<T, F::Error> {
-    let value = read(&mut from);
-    from.finish();
-    value
-}
-
 /// What becomes of members that mean nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strangers {
@@ -268,33 +254,13 @@ pub enum Strangers {
 }
 
 /// A JSON object and where it stands. A member that is null is absent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct JsonObject<'a> {
     json: Json<'a>,
-    at: JsonPath<'a>,
+    at: Cow<'a, str>,
     pub(super) strangers: Strangers,
     /// The member that is its `limit`: `rate` where that is a number.
     limit: &'static str,
-}
-
-/// A path in a JSON body, written out only where something is wrong.
-#[derive(Clone, Copy, Debug)]
-struct JsonPath<'a> {
-    root: &'a str,
-    part: &'static str,
-    item: Option<usize>,
-}
-
-impl fmt::Display for JsonPath<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dot = if self.root.is_empty() || self.part.is_empty() {
-            ""
-        } else {
-            "."
-        };
-        write!(f, "{}{dot}{}", self.root, self.part)?;
-        self.item.map_or(Ok(()), |item| write!(f, "[{item}]"))
-    }
 }
 
 impl<'a> JsonObject<'a> {
@@ -306,16 +272,11 @@ impl<'a> JsonObject<'a> {
         json: Json<'a>,
         root: &'a str,
         strangers: Strangers,
-        names: &[&str],
+        names: &[&[&str]],
     ) -> Result<JsonObject<'a>, FieldError> {
-        let at = JsonPath {
-            root,
-            part: "",
-            item: None,
-        };
         JsonObject {
             json,
-            at,
+            at: Cow::Borrowed(root),
             strangers,
             limit: "limit",
         }
@@ -327,27 +288,32 @@ impl<'a> JsonObject<'a> {
         self.json.get(name).filter(|member| !member.is_null())
     }
 
+    fn path_of(&self, name: &str) -> String {
+        let dot = if self.at.is_empty() { "" } else { "." };
+        format!("{}{dot}{name}", self.at)
+    }
+
     /// A member is wrong.
     pub fn error(&self, name: &str, message: impl Into<String>) -> FieldError {
-        let at = self.at.to_string();
-        let dot = if at.is_empty() { "" } else { "." };
         FieldError {
-            field: format!("{at}{dot}{name}"),
+            field: self.path_of(name),
             message: message.into(),
         }
     }
 
     /// Refuses what is no object, and members that are not among `names`.
-    fn checked(self, names: &[&str]) -> Result<JsonObject<'a>, FieldError> {
+    fn checked(self, names: &[&[&str]]) -> Result<JsonObject<'a>, FieldError> {
         if self.json.kind() == Kind::Object {
             self.stranger(names)?;
             return Ok(self);
         }
-        let at = self.at.to_string();
-        let names = names.join("`, `");
+        let names = names.concat().join("`, `");
         let found = value_of(self.json).kind();
         Err(FieldError {
-            field: if at.is_empty() { "body".into() } else { at },
+            field: match &*self.at {
+                "" => "body".to_owned(),
+                at => at.to_owned(),
+            },
             message: format!("must be an object with `{names}`, not {found}"),
         })
     }
@@ -357,13 +323,14 @@ impl<'a> JsonObject<'a> {
     ///
     /// # Errors
     /// The first that is refused, with what was probably meant.
-    pub(super) fn stranger(&self, names: &[&str]) -> Result<Option<String>, FieldError> {
+    pub(super) fn stranger(&self, names: &[&[&str]]) -> Result<Option<String>, FieldError> {
         let mut passed = None;
         if self.strangers == Strangers::Pass {
             return Ok(passed);
         }
         for member in self.json.members() {
-            let known = names.iter().any(|name| member.is_named(name));
+            let known = names.iter().copied().flatten();
+            let known = known.copied().any(|name| member.is_named(name));
             let slips = self.strangers == Strangers::RefuseSlips;
             if known || (slips && member.value.is_null()) {
                 continue;
@@ -372,8 +339,8 @@ impl<'a> JsonObject<'a> {
             // It is repeated in the answer, so a long one is cut.
             let name: String = written.chars().take(64).collect();
             let advice = match slips {
-                true => misspelt(&name.to_ascii_lowercase(), names),
-                false => Some(spelling::advice(&name, names)),
+                true => misspelt(&name.to_ascii_lowercase(), &names.concat()),
+                false => Some(spelling::advice(&name, &names.concat())),
             };
             if let Some(advice) = advice {
                 return Err(self.error(&name, format!("is not known here; {advice}")));
@@ -390,18 +357,14 @@ impl<'a> JsonObject<'a> {
         part: &Nested,
         item: Option<usize>,
     ) -> Result<JsonObject<'a>, FieldError> {
-        let at = JsonPath {
-            part: part.name,
-            item,
-            ..self.at
-        };
+        let item = item.map_or(String::new(), |item| format!("[{item}]"));
         let object = JsonObject {
             json,
-            at,
+            at: Cow::Owned(self.path_of(part.name) + &item),
+            strangers: self.strangers,
             limit: "limit",
-            ..*self
         };
-        object.checked(part.fields)
+        object.checked(&[part.fields])
     }
 }
 
@@ -423,14 +386,14 @@ impl<'a> Fields<'a> for JsonObject<'a> {
     fn windows(&mut self) -> Result<Vec<Self>, FieldError> {
         let Some(rate) = self.get("rate") else {
             return Ok(match self.get("limit") {
-                Some(_) => vec![*self],
+                Some(_) => vec![self.clone()],
                 None => Vec::new(),
             });
         };
         match rate.kind() {
             Kind::Number => Ok(vec![JsonObject {
                 limit: "rate",
-                ..*self
+                ..self.clone()
             }]),
             Kind::Array => {
                 numbers::rates(rate.items().count()).map_err(|wrong| self.wrong(wrong))?;
@@ -460,9 +423,6 @@ impl<'a> Fields<'a> for JsonObject<'a> {
     fn missing(&mut self, name: &'static str, _example: &str) -> FieldError {
         self.error(name, "is required")
     }
-
-    // Members were looked at before their values.
-    fn finish(self) {}
 }
 
 fn value_of(json: Json<'_>) -> FieldValue<'_> {

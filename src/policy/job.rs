@@ -149,7 +149,7 @@ fn read(
     if limits == Limits::default()
         && let Some(name) = from.stranger(&POLICY)?
     {
-        let known = POLICY.join(", ");
+        let known = POLICY.concat().join(", ");
         let message = format!("is not known, and nothing beside it is a limit; known are {known}");
         return Err(from.error(&name, message));
     }

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use super::FieldError;
-use super::fields::{Fields, JsonObject, Nested, Strangers, whole};
+use super::fields::{Fields, JsonObject, Nested, Strangers};
 use super::numbers::{self, MEASURES, WindowWord, Wrong};
 use crate::json::Kind;
 use crate::limit::{Limits, Measure, Rate, Throttle};
@@ -23,6 +23,17 @@ pub const THROTTLE: Nested = Nested {
     in_file: "throttle = { limit = 10, period = \"1s\" }",
 };
 
+/// What says windows and spacing in JSON.
+pub const RATES_IN_JSON: [&str; 7] = [
+    "rate",
+    "throttle",
+    "limit",
+    "period",
+    "window",
+    "tz",
+    "max_per_second",
+];
+
 /// The period of a window or of a throttle.
 const PERIOD: (&str, &str) = ("period", "period = \"PT1M\"");
 
@@ -34,7 +45,7 @@ pub fn limits<'v, F: Fields<'v>>(from: &mut F) -> Result<Limits, F::Error> {
     let concurrency = concurrency(from);
     let rates = rates(from);
     let throttle = from.inside(&THROTTLE);
-    let throttle = throttle.and_then(|inside| inside.map(|t| whole(t, throttle_in)).transpose());
+    let throttle = throttle.and_then(|inside| inside.map(throttle_in).transpose());
     Ok(Limits {
         concurrency: concurrency?,
         rates: rates?,
@@ -56,11 +67,12 @@ pub fn concurrency<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<u32>, F::Er
 
 fn rates<'v, F: Fields<'v>>(from: &mut F) -> Result<Vec<Rate>, F::Error> {
     let windows = from.windows()?.into_iter();
-    let rates: Vec<_> = windows.map(|window| whole(window, rate_in)).collect();
+    let rates: Vec<_> = windows.map(rate_in).collect();
     rates.into_iter().collect()
 }
 
-fn rate_in<'v, F: Fields<'v>>(from: &mut F) -> Result<Rate, F::Error> {
+fn rate_in<'v, F: Fields<'v>>(mut table: F) -> Result<Rate, F::Error> {
+    let from = &mut table;
     let limit = starts(from);
     let (window, tz) = (from.word("window", &WindowWord::WORDS), from.text("tz"));
     let read = if matches!(window, Ok(Some(WindowWord::Calendar))) {
@@ -75,7 +87,8 @@ fn rate_in<'v, F: Fields<'v>>(from: &mut F) -> Result<Rate, F::Error> {
     read.map_err(|wrong| from.wrong(wrong))
 }
 
-fn throttle_in<'v, F: Fields<'v>>(from: &mut F) -> Result<Throttle, F::Error> {
+fn throttle_in<'v, F: Fields<'v>>(mut table: F) -> Result<Throttle, F::Error> {
+    let from = &mut table;
     let burst = from.int("burst");
     let burst = burst.and_then(|burst| {
         let burst = numbers::count("burst", burst.unwrap_or(1));

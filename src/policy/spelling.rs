@@ -2,21 +2,10 @@
 
 use strsim::osa_distance;
 
-use super::limits::{RATE, THROTTLE};
+use super::limits::{RATE, RATES_IN_JSON, THROTTLE};
 
 /// The members of a job's policy.
-pub(super) const POLICY: [&str; 10] = [
-    "key",
-    "concurrency",
-    "rate",
-    "throttle",
-    "limit",
-    "period",
-    "window",
-    "tz",
-    "max_per_second",
-    "on_limit",
-];
+pub(super) const POLICY: [&[&str]; 3] = [&["key", "concurrency"], &RATES_IN_JSON, &["on_limit"]];
 
 /// The word nearest to `name`, if it is near enough to have been meant.
 pub fn nearest<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
@@ -50,7 +39,7 @@ pub(super) fn misspelt(name: &str, here: &[&str]) -> Option<String> {
     } else if RATE.fields.contains(&name) {
         Some("it belongs in `rate`".to_owned())
     } else {
-        let beside = POLICY.contains(&name);
+        let beside = POLICY.concat().contains(&name);
         beside.then(|| "it belongs beside `key`".to_owned())
     }
 }
@@ -71,7 +60,7 @@ mod tests {
 
     #[test]
     fn slips_are_told_from_members_of_other_texts() {
-        let advice = |name: &str| misspelt(&name.to_ascii_lowercase(), &POLICY);
+        let advice = |name: &str| misspelt(&name.to_ascii_lowercase(), &POLICY.concat());
         for (slip, meant) in [
             ("concurency", "concurrency"),
             ("concurrent", "concurrency"),

@@ -6,24 +6,11 @@ use std::time::Duration;
 use super::bounds::{BLOCK_TIMEOUT_MAX, Given, OverflowStrategy, PerKey, PushRate};
 use crate::duration;
 use crate::json::{Json, Kind, quote};
-use crate::policy::fields::{Fields, JsonObject, Nested, Strangers, whole};
+use crate::policy::fields::{Fields, JsonObject, Nested, Strangers};
 use crate::policy::limits::required;
 use crate::policy::numbers::Wrong;
 use crate::policy::{FieldError, Template, numbers};
 
-/// The members of `backpressure`.
-const BACKPRESSURE: [&str; 10] = [
-    "max_depth",
-    "max_size_bytes",
-    "max_size",
-    "strategy",
-    "warning_threshold",
-    "resume_threshold",
-    "block_timeout_max",
-    "enqueue_rate",
-    "per_key",
-    "enabled",
-];
 /// How deep its JSON nests.
 const DEPTH: usize = 4;
 
@@ -34,6 +21,18 @@ pub const BOUNDS: [&str; 5] = [
     "max_size_bytes",
     "enqueue_rate",
     "per_key",
+];
+
+/// The members of `backpressure`.
+const BACKPRESSURE: [&[&str]; 2] = [
+    &BOUNDS,
+    &[
+        "strategy",
+        "warning_threshold",
+        "resume_threshold",
+        "block_timeout_max",
+        "enabled",
+    ],
 ];
 
 /// `enqueue_rate`.
@@ -170,9 +169,9 @@ pub fn read<'v, F: Fields<'v>>(from: &mut F) -> Result<Given, F::Error> {
     let resume_threshold = fraction(from, "resume_threshold");
     let block_timeout_max = block_timeout_max(from);
     let rate = from.inside(&ENQUEUE_RATE);
-    let rate = rate.and_then(|rate| rate.map(|rate| whole(rate, enqueue_rate)).transpose());
+    let rate = rate.and_then(|rate| rate.map(enqueue_rate).transpose());
     let per_key_of = from.inside(&PER_KEY);
-    let per_key = per_key_of.and_then(|keys| keys.map(|keys| whole(keys, per_key)).transpose());
+    let per_key = per_key_of.and_then(|keys| keys.map(per_key).transpose());
     Ok(Given {
         max_depth: max_depth?,
         max_bytes: max_bytes?,
@@ -221,7 +220,8 @@ fn block_timeout_max<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<Duration>
     Err(from.wrong(Wrong::with_hint(name, message, hint)))
 }
 
-fn enqueue_rate<'v, F: Fields<'v>>(from: &mut F) -> Result<PushRate, F::Error> {
+fn enqueue_rate<'v, F: Fields<'v>>(mut table: F) -> Result<PushRate, F::Error> {
+    let from = &mut table;
     let named = |name| (name, ENQUEUE_RATE.in_file);
     let limit = required(from, named("limit"), |from| from.int("limit"));
     let period = required(from, named("period"), |from| from.period("period"));
@@ -229,7 +229,8 @@ fn enqueue_rate<'v, F: Fields<'v>>(from: &mut F) -> Result<PushRate, F::Error> {
     Ok(rate.map_err(|wrong| from.wrong(wrong))?.into())
 }
 
-fn per_key<'v, F: Fields<'v>>(from: &mut F) -> Result<PerKey, F::Error> {
+fn per_key<'v, F: Fields<'v>>(mut table: F) -> Result<PerKey, F::Error> {
+    let from = &mut table;
     let by = from.text("by").and_then(|by| {
         let by = Template::new(by.as_deref().unwrap_or("{tenant}"));
         by.map_err(|bad| {

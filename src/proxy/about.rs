@@ -11,24 +11,10 @@ use super::{Proxy, REPLY_DEPTH, calls, outside, refuse};
 use crate::json::{Json, Kind, Splice};
 use crate::store::LedgerExt;
 
-/// An extension that the sidecar adds.
-struct OjsExtension {
-    capability: &'static str,
-    uri: &'static str,
-    entry: &'static str,
-}
-
-const EXTENSIONS: [OjsExtension; 2] = [
-    OjsExtension {
-        capability: "rate_limiting",
-        uri: "urn:ojs:ext:rate-limiting",
-        entry: r#"{"name":"rate-limiting","uri":"urn:ojs:ext:rate-limiting","version":"1.0.0-rc.1"}"#,
-    },
-    OjsExtension {
-        capability: "backpressure",
-        uri: "urn:ojs:ext:backpressure",
-        entry: r#"{"name":"backpressure","uri":"urn:ojs:ext:backpressure","version":"1.0.0-rc.1"}"#,
-    },
+/// The extensions that the sidecar adds: what backends call the capability, and the end of its name.
+const EXTENSIONS: [(&str, &str); 2] = [
+    ("rate_limiting", "rate-limiting"),
+    ("backpressure", "backpressure"),
 ];
 
 /// `GET /ojs/manifest`.
@@ -82,16 +68,15 @@ pub(super) async fn health(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
 /// A manifest that names the extensions; `None`: it is no JSON object.
 fn with_extensions(text: &[u8]) -> Option<Vec<u8>> {
     let mut manifest = text.to_vec();
-    for extension in &EXTENSIONS {
-        manifest = with_extension(&manifest, extension)?;
+    for (capability, name) in EXTENSIONS {
+        manifest = with_extension(&manifest, capability, name)?;
     }
     Some(manifest)
 }
 
-fn with_extension(text: &[u8], extension: &OjsExtension) -> Option<Vec<u8>> {
-    let OjsExtension {
-        capability, entry, ..
-    } = extension;
+fn with_extension(text: &[u8], capability: &str, name: &str) -> Option<Vec<u8>> {
+    let uri = format!("urn:ojs:ext:{name}");
+    let entry = format!(r#"{{"name":"{name}","uri":"{uri}","version":"1.0.0-rc.1"}}"#);
     let manifest = Json::parse(text, REPLY_DEPTH).ok()?;
     if manifest.kind() != Kind::Object {
         return None;
@@ -113,10 +98,10 @@ fn with_extension(text: &[u8], extension: &OjsExtension) -> Option<Vec<u8>> {
         }
     }
     match manifest.get_exact("extensions") {
-        Some(list) if list.kind() == Kind::Array => add_extension(list, extension, &mut splice),
+        Some(list) if list.kind() == Kind::Array => add_extension(list, &uri, &entry, &mut splice),
         Some(object) if object.kind() == Kind::Object => match object.get_exact("official") {
             Some(list) if list.kind() == Kind::Array => {
-                add_extension(list, extension, &mut splice);
+                add_extension(list, &uri, &entry, &mut splice);
             }
             _ => splice.set(object, "official", &format!("[{entry}]")),
         },
@@ -129,19 +114,15 @@ fn with_extension(text: &[u8], extension: &OjsExtension) -> Option<Vec<u8>> {
 }
 
 /// Adds an extension to a list of URIs or of objects, as its first item is.
-fn add_extension(list: Json<'_>, extension: &OjsExtension, splice: &mut Splice) {
-    let plain = list
-        .items()
-        .next()
-        .is_some_and(|first| first.kind() == Kind::String);
-    let item = if plain {
-        format!("\"{}\"", extension.uri)
-    } else {
-        extension.entry.to_owned()
+fn add_extension(list: Json<'_>, uri: &str, entry: &str, splice: &mut Splice) {
+    let first = list.items().next();
+    let item = match first.is_some_and(|first| first.kind() == Kind::String) {
+        true => format!("\"{uri}\""),
+        false => entry.to_owned(),
     };
     append(list, &item, splice, |item| {
-        let uri = item.get_exact("uri").unwrap_or(item);
-        uri.text().as_deref() == Some(extension.uri)
+        let of_item = item.get_exact("uri").unwrap_or(item);
+        of_item.text().as_deref() == Some(uri)
     });
 }
 
@@ -167,8 +148,7 @@ mod tests {
 
     #[test]
     fn both_shapes_of_manifests_name_the_extensions() {
-        let [limiting, pressing] = EXTENSIONS.each_ref().map(|extension| extension.entry);
-        let both = format!("{limiting},{pressing}");
+        let both = r#"{"name":"rate-limiting","uri":"urn:ojs:ext:rate-limiting","version":"1.0.0-rc.1"},{"name":"backpressure","uri":"urn:ojs:ext:backpressure","version":"1.0.0-rc.1"}"#;
         let object = r#"{ "n": 1.0, "capabilities": {"rate_limiting": false, "x":true}, "extensions":{"official": [{"uri":"urn:other"} ]} }"#;
         assert_eq!(
             manifest(object),

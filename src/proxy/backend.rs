@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use crate::config::UpstreamSettings;
 use crate::json::Json;
 use crate::limit::Timestamp;
 
@@ -22,19 +23,6 @@ pub struct BackendFacts {
     retries_always: Trait,
     /// Whether an available job that is cancelled stays in its queue.
     cancelled_stays: Trait,
-}
-
-/// What the config sets of it; `None` is learnt.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Said {
-    /// Whether handing a job out counts an attempt.
-    pub claims_count: Option<bool>,
-    /// Whether giving a claimed job back with `requeue` costs it nothing.
-    pub requeue_harmless: Option<bool>,
-    /// Whether any heartbeat of a worker id keeps all its jobs.
-    pub worker_liveness: Option<bool>,
-    /// Whether a heartbeat's value counts from the job's start instead of from now.
-    pub from_start: Option<bool>,
 }
 
 impl BackendFacts {
@@ -86,15 +74,14 @@ impl Trait {
 }
 
 impl BackendFacts {
-    /// A backend of which this is known.
-    pub fn new(said: Said) -> BackendFacts {
+    /// A backend of which the config says this.
+    pub fn new(said: &UpstreamSettings) -> BackendFacts {
         BackendFacts {
             claims_count: Trait::set(said.claims_count),
             requeue_harmless: Trait::set(said.requeue_harmless),
             worker_liveness: Trait::set(said.worker_liveness),
-            from_start: Trait::set(said.from_start),
-            retries_always: Trait::default(),
-            cancelled_stays: Trait::default(),
+            from_start: Trait::set(said.heartbeat_from_start),
+            ..BackendFacts::default()
         }
     }
 
@@ -221,10 +208,10 @@ mod tests {
 
     #[test]
     fn what_the_config_sets_is_not_unlearnt() {
-        let backend = BackendFacts::new(Said {
+        let backend = BackendFacts::new(&UpstreamSettings {
             claims_count: Some(true),
             requeue_harmless: Some(true),
-            ..Said::default()
+            ..UpstreamSettings::default()
         });
         backend.saw_attempt(Some(0));
         assert!(backend.claims_count() && backend.requeue_harmless());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -122,15 +123,20 @@ async fn beat_all(
 ) -> Response<Body> {
     let (mut parts, own_body) = own;
     // All are sent side by side, so that one that hangs does not delay the others.
-    let (mut ours, mut beats) = (split.ours.into_iter(), JoinSet::new());
-    send_some(proxy, scope, &mut ours, &mut beats, AT_ONCE);
+    let (places, mut beats) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
+    for (extension, group) in split.ours {
+        let (proxy, places) = (proxy.clone(), Arc::clone(&places));
+        beats.spawn(async move {
+            let _place = places.acquire().await;
+            beat_for(&proxy, scope, &extension, &group).await
+        });
+    }
     let claimants = match split.own_rows.is_empty() {
         true => split.claimants,
         false => Claimants::Unsure,
     };
     let reply = own_beat(proxy, &mut parts, own_body, begun, claimants).await;
     if reply.status != StatusCode::OK {
-        send_some(proxy, scope, &mut ours, &mut beats, MOST);
         beats.detach_all();
         return respond::theirs(reply);
     }
@@ -151,34 +157,16 @@ async fn beat_all(
             Ok(None) => break,
             Err(_) => {
                 // The worker gets the answers that came so far, and the other heartbeats go on.
-                send_some(proxy, scope, &mut ours, &mut beats, MOST);
                 beats.detach_all();
                 break;
             }
         }
-        send_some(proxy, scope, &mut ours, &mut beats, AT_ONCE);
     }
     let body = united(&reply.body, &told, &extended);
     respond::theirs(Reply {
         body: body.into(),
         ..reply
     })
-}
-
-/// Sends heartbeats for jobs that sidecars claimed until `most` are on their way.
-fn send_some(
-    proxy: &Proxy,
-    scope: u64,
-    ours: &mut impl Iterator<Item = (Extension, BeatGroup)>,
-    beats: &mut JoinSet<Option<Bytes>>,
-    most: usize,
-) {
-    while beats.len() < most
-        && let Some((extension, group)) = ours.next()
-    {
-        let proxy = proxy.clone();
-        beats.spawn(async move { beat_for(&proxy, scope, &extension, &group).await });
-    }
 }
 
 /// Which jobs are the worker's own claims, and which ours, by what to ask for them.

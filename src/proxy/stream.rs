@@ -6,7 +6,6 @@
 
 mod relay;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use crate::events::{
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
 use crate::upstream::detached;
-use relay::{Begun, Relay, RelayEnd, is_stream, without_mirrors};
+use relay::{Relay, is_stream, without_mirrors};
 
 /// How often a stream says that it is alive (real-time text, 2.4).
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -48,28 +47,31 @@ pub(super) async fn event_stream(proxy: &Proxy, parts: Box<Parts>) -> Response<B
     };
     let last = Last::of(&parts);
     let theirs = last.as_ref().map(|last| last.theirs.clone());
-    let mut relay = Relay::new(proxy.clone(), &parts, filter.clone(), theirs);
-    let Some(subscription) = proxy.sidecar.events.subscribe(filter) else {
+    let Some(subscription) = proxy.sidecar.events.subscribe(filter.clone()) else {
         return refuse(&parts, full());
     };
-    let begun = relay.begin().await;
-    if let Begun::Refused(reply) = begun {
-        return reply.map(Body::from);
-    }
-    if let (Channel::Other(name), Begun::Absent) = (&subscription.filter().channel, &begun) {
+    let mut relay = match Relay::open(proxy, &parts, filter, theirs).await {
+        Ok(relay) => relay,
+        Err(refusal) => return refusal.map(Body::from),
+    };
+    if let (Channel::Other(name), true) = (&subscription.filter().channel, relay.is_absent()) {
         let why = format!("{name:?} is no channel here; write `job:ID`, `queue:NAME` or `all`");
         return refuse(&parts, Fault::field("channel", &why));
+    }
+    // One that may be ours counts once the backend has taken it.
+    if last.as_ref().is_some_and(|last| !last.sure) && !relay.is_open() {
+        relay.last_id = None;
     }
     let (out, frames) = mpsc::channel(FRAMES);
     let stream = EventStream {
         sidecar: Arc::clone(&proxy.sidecar),
         subscription,
         tenant: parts.headers.get(&TENANT).map(detached),
-        theirs: None,
+        relay,
         out,
     };
     // Tracked, and over when the events are closed.
-    let _task = proxy.sidecar.tasks.spawn(stream.run(last, relay, begun));
+    let _task = proxy.sidecar.tasks.spawn(stream.run(last));
     let mut response = Response::new(Body::frames(frames));
     let headers = response.headers_mut();
     ours(&parts.headers, headers);
@@ -135,26 +137,20 @@ struct EventStream {
     subscription: Subscription,
     /// Who names one is told of its jobs only, as in lists.
     tenant: Option<HeaderValue>,
-    /// The backend's last id that the client has.
-    theirs: Option<String>,
+    /// The backend's events.
+    relay: Relay,
     out: mpsc::Sender<Bytes>,
 }
 
 impl EventStream {
-    /// Runs until the client leaves or the events are closed. `last`: what it had last.
-    async fn run(mut self, last: Option<Last>, relay: Relay, begun: Begun) {
+    /// Runs until the client leaves, the backend's events break off, or ours are closed. `last`: what the client had
+    /// last.
+    async fn run(mut self, last: Option<Last>) {
         let mut goes_on = self.send(HELLO).await;
         if let Some(last) = last {
             let gap = self.gap(last.told);
-            // One that may be ours counts once the backend has taken it.
-            if last.sure || matches!(begun, Begun::Open(_)) {
-                self.theirs = Some(last.theirs);
-            }
             goes_on = goes_on && self.send(gap).await;
         }
-        let (to, mut relayed) = mpsc::channel(1);
-        let mut relaying = pin!(relay.run(begun, to));
-        let mut relays = true;
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while goes_on {
@@ -166,20 +162,10 @@ impl EventStream {
                     Delivery::Lost(lost) => self.lost(lost),
                     Delivery::Over => return self.end(),
                 },
-                Some(next) = relayed.recv() => {
-                    self.theirs = next.last_id;
-                    match next.frame {
-                        Some(frame) => frame,
-                        None => continue,
-                    }
-                }
-                end = &mut relaying, if relays => match end {
-                    RelayEnd::Over => {
-                        relays = false;
-                        continue;
-                    }
-                    // Whoever is not let in there any more hears nothing here either.
-                    RelayEnd::Refused => return,
+                theirs = self.relay.next() => match theirs {
+                    Some(frame) => frame,
+                    // The client comes back, and the backend is asked anew from its last id.
+                    None => return,
                 },
                 _ = heartbeat.tick() => Bytes::from_static(b":heartbeat\n\n"),
             };
@@ -198,19 +184,18 @@ impl EventStream {
 
     /// Whether the client is told of this: of a job of which nobody knows whose it is, who names a tenant is not.
     fn sees(&self, told: &EncodedEvent) -> bool {
-        let Some(tenant) = self.tenant.as_ref().filter(|_| told.is_of_a_job()) else {
+        let Some(tenant) = self.tenant.as_ref().filter(|_| told.job.is_some()) else {
             return true;
         };
         let scopes = &self.sidecar.scopes;
-        told.scope()
-            .is_some_and(|scope| scopes.is_of(scope, tenant))
+        told.scope.is_some_and(|scope| scopes.is_of(scope, tenant))
     }
 
     fn frame(&self, told: &EncodedEvent) -> Bytes {
         self.subscription.sent();
-        match &self.theirs {
-            Some(theirs) => told.frame_as(&format!("{}{BESIDE}{theirs}", told.id())),
-            None => told.frame(),
+        match &self.relay.last_id {
+            Some(theirs) => told.frame_as(&format!("{}{BESIDE}{theirs}", told.id)),
+            None => told.frame.clone(),
         }
     }
 

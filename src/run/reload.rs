@@ -174,8 +174,6 @@ pub(super) struct Following {
     ask: Arc<Notify>,
     level: LogLevel,
     watch: FolderWatch,
-    /// Whether the watch works, as the log said last.
-    sighted: bool,
     /// What was last found in the file.
     last: Option<Result<String, String>>,
     /// When the log last said that the file is bad; `None`: it is good.
@@ -185,10 +183,8 @@ pub(super) struct Following {
 /// Why the file is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
-    /// It is time to.
-    Poll,
-    /// Something happened in its folder.
-    Seen,
+    /// Something happened in its folder, or it is time to.
+    Time,
     /// Somebody asks.
     Asked,
 }
@@ -208,7 +204,6 @@ impl Following {
             metrics,
             ask,
             level,
-            sighted: true,
             last: None,
             bad: None,
         }
@@ -217,7 +212,7 @@ impl Following {
     /// Follows the file until `stop`.
     pub(super) async fn follow(mut self, stop: CancellationToken) {
         // At once: it may have changed since it was read for the start.
-        let mut why = Why::Seen;
+        let mut why = Why::Time;
         loop {
             let metrics = self.metrics.clone();
             // A slow disk or thousands of policies must not stop the thread that serves.
@@ -236,29 +231,19 @@ impl Following {
             why = tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.ask.notified() => Why::Asked,
-                seen = self.watch.has_change(EVERY) => match seen {
-                    true => Why::Seen,
-                    false => Why::Poll,
-                },
+                () = self.watch.change(EVERY) => Why::Time,
             };
         }
     }
 
     /// Reads the file and puts it in force if it is another one.
     fn look(&mut self, why: Why) {
-        // Before the file is read, so that no change is missed in between.
-        let watching = self.watch.open();
-        self.sight(watching);
         self.reload.running().let_go();
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);
         if same && why != Why::Asked && !remind {
             return;
-        }
-        if !same && why == Why::Poll {
-            // The watch saw nothing of it: another folder may have taken the name.
-            self.watch.close();
         }
         let begun = Instant::now();
         let was_bad = self.bad.is_some();
@@ -340,22 +325,6 @@ impl Following {
             bad => tracing::error!(%file, "config not reloaded, the last good one runs on\n{bad}"),
         }
         self.bad = (!outcome.is_good()).then(Instant::now);
-    }
-
-    /// Logs once that the watch does not work, and once that it works again.
-    fn sight(&mut self, watching: Result<(), String>) {
-        let sighted = watching.is_ok();
-        if let Err(error) = watching
-            && self.sighted
-        {
-            tracing::warn!(
-                error,
-                "the config's folder cannot be watched; the file is read every 2 s"
-            );
-        } else if sighted && !self.sighted {
-            tracing::info!("the config's folder is watched again");
-        }
-        self.sighted = sighted;
     }
 }
 

@@ -159,10 +159,9 @@ pub(super) fn nack(state: &mut BackendState, body: &[u8], now: Instant) -> Answe
     let members = Members::parse(body, &state.lax)?;
     let (id, worker) = (job_id(&members)?, worker_id(&members)?);
     let error = JobError::parse(&members.members("error")?.unwrap_or_default())?;
-    let number = match members.read("requeue")?.unwrap_or(false) {
-        true => state.give_back(&id, worker.as_deref(), now)?,
-        false => state.nack(&id, worker.as_deref(), error, now)?,
-    };
+    let requeue = members.read("requeue")?.unwrap_or(false);
+    let error = Some(error).filter(|_| !requeue);
+    let number = state.nack(&id, worker.as_deref(), error, now)?;
     let view = shown(state, number)?;
     let job = view.job;
     let mut told = json!({

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::operations::{JobsAnswer, bare};
 use super::{Answer, NO_ROUTE, ok};
-use crate::backend::job::{Phase, ShownJob, StoredJob};
+use crate::backend::job::{Phase, StoredJob};
 use crate::backend::state::{BackendState, JobQueue};
 use crate::backend::wire::ErrorReply;
 use crate::backend::{Event, EventKind};
@@ -50,7 +50,7 @@ pub(super) fn admin(
                     && wanted("state", job.phase.name())
                     && wanted("type", &job.kind)
             };
-            page(&views(state, fits), query)
+            page(&state.views(fits), query)
         }
         ("GET", ["jobs", id]) => bare(state, state.find(id)?.0),
         ("POST", ["jobs", id, "cancel"]) => {
@@ -59,9 +59,9 @@ pub(super) fn admin(
         ("POST", ["jobs", id, "retry"]) => {
             state.revive(id, now).and_then(|number| bare(state, number))
         }
-        ("GET", ["dead-letter"]) => page(&views(state, |job| job.dead), query),
+        ("GET", ["dead-letter"]) => page(&state.views(|job| job.dead), query),
         ("GET", ["dead-letter", "stats"]) => {
-            ok(&json!({ "total": views(state, |job| job.dead).len() }))
+            ok(&json!({ "total": state.views(|job| job.dead).len() }))
         }
         ("POST", ["dead-letter", id, "retry"]) => state
             .revive_dead(id, now)
@@ -69,18 +69,6 @@ pub(super) fn admin(
         ("DELETE", ["dead-letter", id]) => state.bury(id).map(|()| (204, Vec::new())),
         _ => Err(ErrorReply::new(404, NO_ROUTE, "")),
     }
-}
-
-fn views(state: &BackendState, fits: impl Fn(&StoredJob) -> bool) -> Vec<ShownJob<'_>> {
-    state
-        .all()
-        .filter(|job| fits(job))
-        .map(|job| ShownJob {
-            job,
-            clock: &state.clock,
-            shows_claimer: state.lax.shows_claimer,
-        })
-        .collect()
 }
 
 /// The value of a query parameter; none of those that are used here needs decoding.
@@ -197,7 +185,7 @@ fn admin_queue(state: &BackendState, name: &str, queue: &JobQueue) -> Value {
 }
 
 pub(super) fn dead_letters(state: &BackendState) -> Answer {
-    let jobs = views(state, |job| job.dead);
+    let jobs = state.views(|job| job.dead);
     let pagination = json!({ "total": jobs.len(), "limit": 50, "offset": 0, "has_more": false });
     ok(&JobsAnswer::all(json!({ "pagination": pagination }), jobs))
 }

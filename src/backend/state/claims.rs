@@ -151,30 +151,22 @@ impl BackendState {
         Ok(number)
     }
 
-    /// Nack.
+    /// Nack; without an error it gives the job back (`requeue`).
     pub(in crate::backend) fn nack(
         &mut self,
         id: &str,
         worker: Option<&str>,
-        error: JobError,
+        error: Option<JobError>,
         now: Instant,
     ) -> Result<u64, ErrorReply> {
         let number = self.active(id, worker, "fail")?;
-        self.note(number, EventKind::Nacked, now);
-        self.fail(number, error, now);
-        self.tell_settled(number, now);
-        Ok(number)
-    }
-
-    /// Nack with `requeue`.
-    pub(in crate::backend) fn give_back(
-        &mut self,
-        id: &str,
-        worker: Option<&str>,
-        now: Instant,
-    ) -> Result<u64, ErrorReply> {
-        let number = self.active(id, worker, "fail")?;
-        self.requeue(number, now);
+        match error {
+            None => self.requeue(number, now),
+            Some(error) => {
+                self.note(number, EventKind::Nacked, now);
+                self.fail(number, error, now);
+            }
+        }
         self.tell_settled(number, now);
         Ok(number)
     }
@@ -370,20 +362,14 @@ impl BackendState {
             (true, 0) => self.lax.visibility,
             (true, seconds) => Duration::from_secs(seconds),
         };
-        self.change(number, |job| match liveness {
-            Liveness::Worker => {}
-            Liveness::Job => {
-                job.lease = visibility;
-                job.due = Some(deadline(job, now, job.timeout.filter(|_| by_time)));
-            }
-            Liveness::SinceStart => {
-                job.lease = visibility;
-                job.due = Some(deadline(
-                    job,
-                    job.started.unwrap_or(now),
-                    job.timeout.filter(|_| by_time),
-                ));
-            }
+        self.change(number, |job| {
+            let since = match liveness {
+                Liveness::Worker => return,
+                Liveness::Job => now,
+                Liveness::SinceStart => job.started.unwrap_or(now),
+            };
+            job.lease = visibility;
+            job.due = Some(deadline(job, since, job.timeout.filter(|_| by_time)));
         });
         self.note(number, EventKind::Extended, now);
         self.jobs.get(&number)?.directive.clone()

@@ -7,7 +7,7 @@ use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Limits, Timestamp};
 use crate::policy::fields::{Fields, JsonObject, Strangers};
-use crate::policy::limits::{self, limits_in_json};
+use crate::policy::limits::{self, RATES_IN_JSON, limits_in_json};
 use crate::policy::{FieldError, numbers};
 use crate::store::Override;
 
@@ -15,28 +15,10 @@ use crate::store::Override;
 const LONGEST_TEXT: usize = 1_000;
 
 /// The members of a body that sets limits.
-const SET: [&str; 11] = [
-    "concurrency",
-    "rate",
-    "throttle",
-    "limit",
-    "period",
-    "window",
-    "tz",
-    "max_per_second",
-    "expires_at",
-    "reason",
-    "by",
-];
-/// The members of `rate_limit` in a queue's config.
-const RATE_LIMIT: [&str; 7] = [
-    "limit",
-    "period",
-    "window",
-    "tz",
-    "rate",
-    "throttle",
-    "max_per_second",
+const SET: [&[&str]; 3] = [
+    &["concurrency"],
+    &RATES_IN_JSON,
+    &["expires_at", "reason", "by"],
 ];
 
 /// What a queue's config says of limits. A part is `None` where the config does not name it, and
@@ -83,7 +65,7 @@ pub(super) fn read_override(body: Json<'_>, now: Timestamp) -> Result<Override, 
 /// # Errors
 /// The member that is wrong, unknown or missing; a time that has passed or is over 366 days away.
 pub(super) fn read_next_start(body: Json<'_>, now: Timestamp) -> Result<Timestamp, FieldError> {
-    let mut from = JsonObject::new(body, "", Strangers::Refuse, &["at", "after"])?;
+    let mut from = JsonObject::new(body, "", Strangers::Refuse, &[&["at", "after"]])?;
     let (name, next) = match (time(&mut from, "at", now)?, from.period("after")?) {
         (Some(next), None) => ("at", next),
         (None, Some(wait)) => ("after", now.plus(wait)),
@@ -169,7 +151,7 @@ fn queue_rate_limit(given: Json<'_>) -> Result<Limits, FieldError> {
             ..Limits::default()
         });
     }
-    let mut from = JsonObject::new(given, at, Strangers::Refuse, &RATE_LIMIT)?;
+    let mut from = JsonObject::new(given, at, Strangers::Refuse, &[&RATES_IN_JSON])?;
     let limits = limits_in_json(&mut from)?;
     if limits == Limits::default() {
         return Err(from.missing("limit", ""));

@@ -47,10 +47,9 @@ async fn do_verb(
     let Some((key, what)) = rest.and_then(|rest| rest.rsplit_once('/')) else {
         return Err(unknown());
     };
-    let verb = match (what, &parts.method) {
-        ("next-start", &Method::PUT) => KeyVerb::Shut,
-        ("next-start", &Method::DELETE) => KeyVerb::Open,
-        ("usage", &Method::DELETE) => KeyVerb::Forget,
+    let sets = match (what, &parts.method) {
+        ("next-start", &Method::PUT) => true,
+        ("next-start" | "usage", &Method::DELETE) => false,
         ("next-start", _) => {
             let message = "next-start takes PUT and DELETE";
             return Err(Fault::not_allowed("PUT, DELETE", message));
@@ -61,23 +60,20 @@ async fn do_verb(
     overrides::may_write(sidecar, parts, ListenerPort::Admin)?;
     let key = ojs::decoded(key).unwrap_or_default();
     let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-    let until = match verb {
-        KeyVerb::Shut => {
-            let patience = sidecar.live().settings.server.body_timeout;
-            let body = body::read(incoming, LONGEST, patience).await?;
-            let next = sent::read_next_start(json(&body)?, sidecar.store.now());
-            let next = next.map_err(field)?;
-            limits::may_bind(sidecar, &key).await?;
-            Some(next)
-        }
-        KeyVerb::Open | KeyVerb::Forget => None,
-    };
-    let own = Arc::clone(sidecar);
+    let mut until = None;
+    if sets {
+        let patience = sidecar.live().settings.server.body_timeout;
+        let body = body::read(incoming, LONGEST, patience).await?;
+        let next = sent::read_next_start(json(&body)?, sidecar.store.now());
+        until = Some(next.map_err(field)?);
+        limits::may_bind(sidecar, &key).await?;
+    }
+    let (own, is_start) = (Arc::clone(sidecar), what == "next-start");
     // To its end: once it is done, what waits for the key is asked again.
     let work = Box::pin(async move {
-        match verb {
-            KeyVerb::Shut | KeyVerb::Open => set_next_start(&own, key, until).await,
-            KeyVerb::Forget => unused(&own, key).await,
+        match is_start {
+            true => set_next_start(&own, key, until).await,
+            false => unused(&own, key).await,
         }
     });
     to_the_end(&sidecar.tasks.left, work).await
@@ -121,15 +117,4 @@ fn unknown() -> Fault {
     let message = "here are /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
     Fault::new(StatusCode::NOT_FOUND, "not_found", message)
         .hinting("use one of these; KEY is a key of GET /ojs/v1/rate-limits")
-}
-
-/// What is done to a key.
-#[derive(Clone, Copy)]
-enum KeyVerb {
-    /// No start before a time.
-    Shut,
-    /// Starts again.
-    Open,
-    /// What it has used is forgotten.
-    Forget,
 }

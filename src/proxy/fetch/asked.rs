@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::hold::Lane;
-use crate::json::{Json, JsonError, Kind, MemberName, Reader, quote_to};
+use crate::json::{Json, JsonError, Kind, Name, Reader, quote_to};
 use crate::proxy::DEPTH;
 use crate::proxy::respond::Fault;
 
@@ -50,7 +50,7 @@ struct Places {
 }
 
 impl What {
-    fn of(name: MemberName<'_>) -> Option<What> {
+    fn of(name: Name<'_>) -> Option<What> {
         if name.folds_to("queues") {
             Some(What::Queues)
         } else if name.folds_to("count") {

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -20,8 +19,6 @@ const COUNTED: usize = 10_000;
 /// How often in a row keys were refused by the services behind them, as far as this sidecar saw.
 #[derive(Default, Debug)]
 pub(super) struct Refusals {
-    /// How many keys are counted, so that none costs one look.
-    keys: AtomicUsize,
     by_key: Mutex<HashMap<Key, RefusalCount>>,
 }
 
@@ -61,31 +58,24 @@ impl Refusals {
         if keys.len() < COUNTED || keys.contains_key(key) {
             keys.insert(key.clone(), RefusalCount { times, last, until });
         }
-        self.keys.store(keys.len(), Ordering::Relaxed);
     }
 
     /// A job of the key that started then has succeeded: it starts anew, unless the job was out already
     /// when the key was refused.
     fn succeeded(&self, key: &Key, started: Timestamp) {
-        if self.is_empty() {
-            return;
-        }
         let mut keys = self.by_key.lock();
         if keys.get(key).is_some_and(|known| started > known.last) {
             keys.remove(key);
         }
-        self.keys.store(keys.len(), Ordering::Relaxed);
     }
 
     fn is_empty(&self) -> bool {
-        self.keys.load(Ordering::Relaxed) == 0
+        self.by_key.lock().is_empty()
     }
 
     /// Forgets one key.
     pub(super) fn forget(&self, key: &Key) {
-        let mut keys = self.by_key.lock();
-        keys.remove(key);
-        self.keys.store(keys.len(), Ordering::Relaxed);
+        self.by_key.lock().remove(key);
     }
 }
 

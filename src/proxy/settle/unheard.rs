@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Doubt, Verb};
@@ -16,9 +16,9 @@ use crate::proxy::body::Watch;
 use crate::store::{Claim, Gen};
 use crate::tick;
 
-/// How long a request is remembered at least after it was last seen. At most it is twice as long.
+/// How long a request is remembered after it was last seen.
 const KEEP: Duration = Duration::from_secs(60);
-/// With more requests than this the older ones are forgotten earlier.
+/// With more requests than this all are forgotten at once.
 const REQUESTS: usize = 16_384;
 
 /// One run of a job: which claim of it, by which worker.
@@ -28,80 +28,44 @@ struct Run {
     worker: Option<Arc<str>>,
 }
 
-/// Requests by their hashes. Where two have the same hash, the backend is asked once more than necessary. Each request is
-/// either young or old.
+/// A request that was seen, and the run that it is of.
 #[derive(Debug)]
-struct Requests {
-    young: HashMap<u64, Option<Run>>,
-    old: HashMap<u64, Option<Run>>,
-    /// When the young ones last became the old ones.
-    turned: Instant,
+struct Seen {
+    at: Instant,
+    run: Option<Run>,
 }
 
-impl Requests {
-    fn turn(&mut self) {
-        let now = tick::now();
-        let age = now.saturating_duration_since(self.turned);
-        if age < KEEP && self.young.len() < REQUESTS {
-            return;
-        }
-        std::mem::swap(&mut self.young, &mut self.old);
-        self.young.clear();
-        if age >= 2 * KEEP {
-            self.old.clear();
-        }
-        self.turned = now;
-    }
-
-    /// `None`: it is not remembered.
-    fn forget(&mut self, request: u64) -> Option<Option<Run>> {
-        let old = self.old.remove(&request);
-        self.young.remove(&request).or(old)
-    }
-}
-
-/// What is remembered of ACKs and nacks.
-#[derive(Debug)]
+/// What is remembered of ACKs and nacks, by the hashes of the requests. Where two have the same hash, the backend is
+/// asked once more than necessary.
+#[derive(Default, Debug)]
 pub(super) struct Unheard {
     hasher: DefaultHashBuilder,
-    requests: Mutex<Requests>,
-}
-
-impl Default for Unheard {
-    fn default() -> Unheard {
-        Unheard {
-            hasher: DefaultHashBuilder::default(),
-            requests: Mutex::new(Requests {
-                young: HashMap::new(),
-                old: HashMap::new(),
-                turned: Instant::now(),
-            }),
-        }
-    }
+    requests: Mutex<HashMap<u64, Seen>>,
 }
 
 impl Unheard {
-    fn requests(&self) -> MutexGuard<'_, Requests> {
-        let mut requests = self.requests.lock();
-        requests.turn();
-        requests
-    }
-
     /// Remembers a request, and returns what was known of the same one.
     fn note(&self, request: u64) -> Option<Option<Run>> {
-        let mut requests = self.requests();
-        let earlier = requests.forget(request);
-        requests
-            .young
-            .insert(request, earlier.clone().unwrap_or_default());
+        let at = tick::now();
+        let is_fresh = |seen: &Seen| at.saturating_duration_since(seen.at) <= KEEP;
+        let mut requests = self.requests.lock();
+        let earlier = requests.remove(&request).filter(is_fresh);
+        let earlier = earlier.map(|seen| seen.run);
+        if requests.len() >= REQUESTS {
+            requests.retain(|_, seen| is_fresh(seen));
+        }
+        if requests.len() >= REQUESTS {
+            requests.clear();
+        }
+        let run = earlier.clone().flatten();
+        requests.insert(request, Seen { at, run });
         earlier
     }
 
     /// Remembers which run a request is of. The first one of several counts.
     fn note_run(&self, request: u64, of: &Claim) {
-        let mut requests = self.requests();
-        if let Some(run) = requests.young.get_mut(&request) {
-            run.get_or_insert_with(|| Run {
+        if let Some(seen) = self.requests.lock().get_mut(&request) {
+            seen.run.get_or_insert_with(|| Run {
                 claim: of.generation,
                 worker: of.worker.clone(),
             });
@@ -110,17 +74,19 @@ impl Unheard {
 
     /// Begins the request's time anew, unless the same request was answered meanwhile.
     fn renew(&self, request: u64) {
-        let mut requests = self.requests();
-        if let Some(run) = requests.forget(request) {
-            requests.young.insert(request, run);
+        if let Some(seen) = self.requests.lock().get_mut(&request) {
+            seen.at = tick::now();
         }
+    }
+
+    /// Forgets a request.
+    fn forget(&self, request: u64) {
+        self.requests.lock().remove(&request);
     }
 
     /// Forgets all requests.
     pub(super) fn clear(&self) {
-        let mut requests = self.requests();
-        requests.young.clear();
-        requests.old.clear();
+        self.requests.lock().clear();
     }
 }
 
@@ -166,7 +132,7 @@ impl Request {
 impl Watch for Request {
     fn sent(&mut self) {
         self.heard = true;
-        self.sidecar.settle.unheard.requests().forget(self.request);
+        self.sidecar.settle.unheard.forget(self.request);
     }
 }
 
@@ -201,7 +167,8 @@ mod tests {
         assert!(!note(1));
         // Heard of twice, it is forgotten all the same.
         advance(KEEP).await;
-        assert!(note(1) && unheard.requests().forget(1).is_some());
+        assert!(note(1));
+        unheard.forget(1);
         assert!(!note(1));
     }
 
@@ -211,9 +178,7 @@ mod tests {
         for request in 0..5 * REQUESTS as u64 {
             unheard.note(request);
         }
-        let requests = unheard.requests();
-        assert!(requests.young.len() + requests.old.len() <= 2 * REQUESTS);
-        drop(requests);
+        assert!(unheard.requests.lock().len() <= REQUESTS);
         assert!(unheard.note(4 * REQUESTS as u64).is_some());
         assert!(unheard.note(7).is_none());
     }
