@@ -15,6 +15,7 @@ pub mod edge;
 pub mod estimate;
 mod forget;
 pub mod given;
+mod groups;
 mod hidden;
 mod known;
 mod line;
@@ -23,8 +24,6 @@ mod places;
 mod queue;
 pub mod share;
 mod sizes;
-mod sums;
-mod tenants;
 mod want;
 
 use std::collections::{HashMap, HashSet};
@@ -41,23 +40,22 @@ use tokio::time::Instant;
 use crate::limit::Timestamp;
 use crate::upstream::UpstreamError;
 
-pub use bounds::{Bounds, FileBounds, Given, OverflowStrategy, PerKey, PushRate};
+pub use bounds::{Bounds, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey};
 pub use drops::{DropTurn, Dropped};
 pub use edge::{Crossed, Edge, RefusalTold};
 pub use estimate::{Counts, HeldCount, LookFound, LookKind, Mark};
+pub use groups::Group;
 pub use line::{Come, LineTurn};
 pub use look::{Fleet, StatsTold, Untold};
 pub use places::{NewJob, TakenPlaces};
 pub use share::{GrantedPlaces, WantedPlaces};
-pub use tenants::DEFAULT_TENANT;
 pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
 
 use bounds::{BoundsTable, UNBOUNDED};
+use groups::Groups;
 use hidden::{LaterState, TellsState};
-use known::KeyCounts;
 use line::{BlockedLine, WantedAhead};
 use queue::{BoundedQueue, QueueAnswer};
-use sums::Sums;
 
 /// Why the backend could not be asked.
 #[derive(Clone, Debug)]
@@ -82,16 +80,14 @@ pub struct Pressure {
     any: AtomicBool,
     marks: AtomicU64,
     state: Mutex<PressureState>,
-    /// How many jobs of each tenant wait, over all queues.
-    sums: Arc<Sums>,
-    /// The backend was seen to tell how many jobs are scheduled, and how many are to be tried again.
+    /// How many jobs of each key and of each tenant wait.
+    groups: Arc<Groups>,
+    /// What the backend tells of jobs that are scheduled, and of those that are to be tried again.
     tells: (TellsState, TellsState),
     /// Whether any job was seen to wait for a time.
     any_later: AtomicBool,
     /// Whether a fleet shares its depths.
     shared: AtomicBool,
-    /// Told when the store is to be asked or told something.
-    news: Arc<Notify>,
 }
 
 #[derive(Default, Debug)]
@@ -102,7 +98,7 @@ struct PressureState {
     wanted: Vec<Arc<str>>,
     /// Queues of which the store is to be told something.
     untold: HashSet<Arc<str>>,
-    /// Told when the first queue comes to be in one of these two.
+    /// Told when the first queue comes to be in one of these two: the store is to be asked or told something.
     news: Arc<Notify>,
 }
 
@@ -163,21 +159,16 @@ impl Pressure {
         held: impl Fn(&str) -> HeldCount + Send + Sync + 'static,
     ) -> Arc<Pressure> {
         let table = BoundsTable::new(file, HashMap::new(), HashMap::new());
-        let news = Arc::<Notify>::default();
         Arc::new(Pressure {
             held: Box::new(held),
             any: AtomicBool::new(table.any()),
             table: ArcSwap::from_pointee(table),
             marks: AtomicU64::new(1),
-            state: Mutex::new(PressureState {
-                news: Arc::clone(&news),
-                ..PressureState::default()
-            }),
-            sums: Arc::default(),
+            state: Mutex::default(),
+            groups: Arc::default(),
             tells: Default::default(),
             any_later: AtomicBool::new(false),
             shared: AtomicBool::new(false),
-            news,
         })
     }
 
@@ -203,24 +194,9 @@ impl Pressure {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Whether any of these queues is bounded.
-    pub fn bounds_any(&self, queues: &[Arc<str>]) -> bool {
-        if !self.any() {
-            return false;
-        }
-        let table = self.table.load();
-        queues.iter().any(|queue| table.of(queue).is_some())
-    }
-
     /// The bounds of a queue.
     pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
         self.table.load().of(queue).cloned()
-    }
-
-    /// Whether a queue has bounds of its own.
-    pub fn is_bounded(&self, queue: &str) -> bool {
-        let table = self.table.load();
-        table.of(queue).is_some_and(|bounds| bounds.has_own())
     }
 
     /// The bounds of a queue as the file and HTTP give them.
@@ -273,7 +249,7 @@ impl Pressure {
 
     /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound.
     pub fn tenant(&self, tenant: &str) -> Option<u64> {
-        self.table.load().tenants().given(tenant)
+        self.table.load().tenant(tenant)
     }
 
     /// A new mark: what is sent after it is not in an answer from before it.
@@ -310,14 +286,13 @@ impl Pressure {
         let queues = &mut state.queues;
         let (mut looks, mut full) = (Vec::new(), None::<Box<Full>>);
         let (mut shared, mut soon, mut stuck) = (Vec::new(), Vec::new(), None);
-        let tenant = tenants::full(&self.table.load(), &self.sums, wants, ahead);
+        let group = self.groups.full(&self.table.load(), wants, ahead);
         for want in wants.iter() {
             let queue = self.of(queues, want, now.at);
-            let tenant = tenant
-                .as_ref()
-                .filter(|full| want.tenants.contains(&full.tenant));
+            let group = group.as_ref();
+            let group = group.filter(|full| want.all_groups().any(|group| *group == full.group));
             let (held, before) = ((self.held)(&want.queue), ahead.of(&want.queue));
-            match queue.ask(want, held, before, tenant, now) {
+            match queue.ask(want, held, before, group, now) {
                 QueueAnswer::Fits { look } => {
                     if look && !queue.estimate.is_looking() {
                         soon.push(Arc::clone(&want.queue));
@@ -385,8 +360,7 @@ impl Pressure {
 
     /// A queue of which nothing is known yet.
     fn queue(&self, name: &Arc<str>, bounds: Arc<Bounds>, now: Instant) -> Box<BoundedQueue> {
-        let tenants = KeyCounts::summed(&self.sums, name);
-        Box::new(BoundedQueue::new(bounds, tenants, now))
+        Box::new(BoundedQueue::new(name, bounds, &self.groups, now))
     }
 
     /// The answer to an enqueue that does not fit.
@@ -422,36 +396,8 @@ impl Pressure {
         self.state.lock().line.stand(Arc::clone(self), wants, most)
     }
 
-    /// Asks once more for an enqueue that waited in line in vain. `full` is why it did not fit at first; while the
-    /// queue is being looked at, its numbers of now are returned.
-    pub fn ask_last(
-        self: &Arc<Self>,
-        wants: &mut Vec<Want>,
-        full: Box<Full>,
-        now: Now,
-    ) -> Result<TakenPlaces, Box<Full>> {
-        let mut state = self.state.lock();
-        let ahead = state.line.ahead();
-        *wants = self.bounded_now(wants);
-        match self.ask_in(&mut state, wants, now, &ahead, None) {
-            Admission::Go(places) => Ok(places),
-            Admission::Full(full) => Err(full),
-            _ => {
-                // The queue alone tells nothing of what it shared with others, nor of what bounds it no more.
-                let mut wants = wants.iter().filter(|_| full.is_of_queue());
-                let want = wants.find(|want| want.queue == full.queue);
-                let queue = state.queues.get_mut(&full.queue);
-                let anew = want.zip(queue).and_then(|(want, queue)| {
-                    let held = (self.held)(&full.queue);
-                    queue.full_by(full.unit(), want, held, now)
-                });
-                Err(anew.map_or(full, Box::new))
-            }
-        }
-    }
-
     /// What is wanted of queues that are bounded still: what bounds them may have changed since it was wanted.
-    fn bounded_now(&self, wants: &[Want]) -> Vec<Want> {
+    pub fn bounded_now(&self, wants: &[Want]) -> Vec<Want> {
         let bounded = wants.iter().filter_map(|want| {
             let bounds = self.bounds(&want.queue)?;
             Some(Want {
@@ -480,11 +426,7 @@ impl Pressure {
             let mut wants = self.bounded_now(&waiter.wants);
             match self.ask_in(state, &mut wants, now, &ahead, None) {
                 Admission::Go(places) => {
-                    if let Err(mut places) = waiter.give(places) {
-                        // Its producer hung up just now.
-                        let wants = std::mem::take(&mut places.wants);
-                        state.refused(&wants, places.now.stamp);
-                    }
+                    waiter.tell(Come::Places(places));
                     false
                 }
                 Admission::Full(full) => {
@@ -500,7 +442,8 @@ impl Pressure {
                     true
                 }
                 Admission::Drop(queue) => {
-                    waiter.drop_first(queue);
+                    // It keeps its place in the line.
+                    waiter.tell(Come::Drop(queue));
                     ahead.add(&waiter.wants);
                     true
                 }
@@ -525,14 +468,11 @@ impl Pressure {
         self.make_room(name, now, |queue| queue.left(jobs, sent, to, now.at));
     }
 
-    /// Whether it matters which jobs of a queue leave, and not only how many.
-    pub fn is_keyed(&self, name: &str) -> bool {
-        self.bounds(name).is_some_and(|bounds| bounds.tells_apart())
-    }
-
-    /// Notes that this job of a queue waits no longer.
+    /// Notes that this job of a queue waits no longer, where it matters which jobs leave and not only how many.
     pub fn gone(self: &Arc<Self>, name: &str, id: &str, now: Now) {
-        self.make_room(name, now, |queue| queue.members.left(id));
+        if self.bounds(name).is_some_and(|bounds| bounds.tells_apart()) {
+            self.make_room(name, now, |queue| queue.members.left(id));
+        }
     }
 
     /// Notes that a held job of a queue goes to a worker.
@@ -563,15 +503,11 @@ impl Pressure {
         });
     }
 
-    /// Whether any job was seen to wait for a time.
-    pub fn any_later(&self) -> bool {
-        self.any_later.load(Ordering::Relaxed)
-    }
-
     /// Notes that a job of a queue waits for no time any more. Returns whether it did until now, as far as is known.
     pub fn waits_no_longer(&self, name: &str, job: &str, now: Timestamp) -> bool {
-        self.with(name, |queue| queue.later.remove(job, now))
-            .unwrap_or(false)
+        // Mostly none was ever seen to wait for a time.
+        let remove = |queue: &mut BoundedQueue| queue.later.remove(job, now);
+        self.any_later.load(Ordering::Relaxed) && self.with(name, remove).unwrap_or(false)
     }
 
     /// Where a queue stands; `None`: nothing is known of it.
@@ -631,7 +567,7 @@ impl Pressure {
         });
         let len = queues.len();
         queues.shrink_to(2 * len);
-        self.sums.shrink();
+        self.groups.shrink();
     }
 
     /// Forgets all that is known of queues (`dev`'s reset); bounds stay.
@@ -641,6 +577,7 @@ impl Pressure {
             queue.looks.done.notify_waiters();
         }
         state.queues.clear();
+        self.groups.clear();
     }
 }
 

@@ -283,7 +283,7 @@ fn numbers_are_what_they_are_written_as() {
     assert_eq!(policy.limits.concurrency, Some(16));
     assert_eq!(policy.feedback.jitter, 0.25);
     assert_eq!(policy.feedback.backoff.unwrap().multiplier, 16.0);
-    let (_, bounds) = &settings.bounds.entries()[0];
+    let (_, bounds) = &settings.bounds.entries[0];
     assert_eq!(bounds.warning_threshold, Some(1.0));
 }
 

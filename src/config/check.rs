@@ -32,14 +32,14 @@ impl Settings {
         let policies = self.policies.policies().iter();
         let policies: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
         let limited = self.policies.queues().iter();
-        let bounded = self.bounds.entries().iter();
+        let bounded = self.bounds.entries.iter();
         let queues: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
             .chain(bounded.map(|(name, _)| name.as_str()))
             .collect();
         Entries {
             policies: policies.len(),
             queues: queues.len(),
-            tenants: self.bounds.tenants().len(),
+            tenants: self.bounds.tenants.len(),
         }
     }
 }

@@ -131,7 +131,7 @@ fn queues(settings: &Settings) -> BTreeMap<&str, (Option<&QueueLimits>, Option<&
     for queue in settings.policies.queues() {
         named.entry(queue.name.as_str()).or_default().0 = Some(queue);
     }
-    for (name, given) in settings.bounds.entries() {
+    for (name, given) in &settings.bounds.entries {
         named.entry(name.as_str()).or_default().1 = Some(given);
     }
     named
@@ -140,7 +140,7 @@ fn queues(settings: &Settings) -> BTreeMap<&str, (Option<&QueueLimits>, Option<&
 /// The names of limited and of bounded queues, in the order of the file.
 fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
     let limited = settings.policies.queues().iter();
-    let bounded = settings.bounds.entries().iter();
+    let bounded = settings.bounds.entries.iter();
     let limited = limited.map(|queue| (false, queue.name.as_str()));
     limited
         .chain(bounded.map(|(name, _)| (true, name.as_str())))
@@ -153,7 +153,7 @@ const LISTS: [(&str, Same); 5] = [
         a.on_store_error_by_policy == b.on_store_error_by_policy
     }),
     ("policy.sync", |a, b| a.reserved == b.reserved),
-    ("tenant", |a, b| a.bounds.tenants() == b.bounds.tenants()),
+    ("tenant", |a, b| a.bounds.tenants == b.bounds.tenants),
     ("queue", |a, b| {
         // The order matters: the first entry that matches a queue counts.
         let (before, after) = (queue_order(a), queue_order(b));

@@ -1,11 +1,9 @@
 //! What bounds a queue: the file's `[[queue]]` entries, and what was set over HTTP laid over them.
 
 use std::collections::HashMap;
-use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::tenants::Tenants;
 use crate::limit::Rate;
 use crate::policy::{Pattern, Template};
 
@@ -15,6 +13,9 @@ pub const WARNING: f64 = 0.8;
 /// The longest that an enqueue may wait for room, where nothing else is said: SDKs give up after 30 s,
 /// while the job may still be stored.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(20);
+/// The tenant of jobs that name none (multi-tenancy text, 15.3).
+pub const DEFAULT_TENANT: &str = "_default";
+
 /// What happens to an enqueue that does not fit (backpressure text, section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverflowStrategy {
@@ -45,24 +46,6 @@ impl OverflowStrategy {
     }
 }
 
-/// How fast producers may enqueue: `limit` jobs in any interval of `period` microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PushRate {
-    /// The most jobs in one period.
-    pub limit: NonZeroU32,
-    /// The period in microseconds.
-    pub period: NonZeroU64,
-}
-
-impl From<Rate> for PushRate {
-    fn from(rate: Rate) -> PushRate {
-        PushRate {
-            limit: rate.limit,
-            period: rate.period,
-        }
-    }
-}
-
 /// A bound of its own for each key inside a queue, such as each tenant.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PerKey {
@@ -89,7 +72,7 @@ pub struct Given {
     /// The longest that a producer may wait.
     pub block_timeout_max: Option<Duration>,
     /// The most jobs that producers may enqueue in a period.
-    pub enqueue_rate: Option<PushRate>,
+    pub enqueue_rate: Option<Rate>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
 }
@@ -109,7 +92,10 @@ impl Given {
             warning_threshold: self.warning_threshold.or(other.warning_threshold),
             resume_threshold: self.resume_threshold.or(other.resume_threshold),
             block_timeout_max: self.block_timeout_max.or(other.block_timeout_max),
-            enqueue_rate: self.enqueue_rate.or(other.enqueue_rate),
+            enqueue_rate: self
+                .enqueue_rate
+                .clone()
+                .or_else(|| other.enqueue_rate.clone()),
             per_key: self.per_key.clone().or_else(|| other.per_key.clone()),
         }
     }
@@ -129,7 +115,7 @@ impl Given {
                 OverflowStrategy::Reject | OverflowStrategy::Block => resume,
             },
             block_timeout_max: self.block_timeout_max.unwrap_or(BLOCK_TIMEOUT_MAX),
-            enqueue_rate: self.enqueue_rate,
+            enqueue_rate: self.enqueue_rate.clone(),
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
             tenants: false,
         };
@@ -154,7 +140,7 @@ pub struct Bounds {
     /// The longest that a producer may wait.
     pub block_timeout_max: Duration,
     /// The most jobs that producers may enqueue in a period.
-    pub enqueue_rate: Option<PushRate>,
+    pub enqueue_rate: Option<Rate>,
     /// Bounds for each key.
     pub per_key: Option<PerKey>,
     /// Whether tenants are bounded, so that it matters whose its jobs are.
@@ -184,8 +170,10 @@ impl Bounds {
 /// The bounds of the file's `[[queue]]` and `[[tenant]]` entries, in its order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FileBounds {
-    entries: Vec<(Pattern, Given)>,
-    tenants: Vec<(Pattern, u64)>,
+    /// What each says, in the order of the file.
+    pub entries: Vec<(Pattern, Given)>,
+    /// How many jobs of each tenant may wait, in the order of the file; 0 is any number.
+    pub tenants: Vec<(Pattern, u64)>,
 }
 
 impl FileBounds {
@@ -203,16 +191,6 @@ impl FileBounds {
         FileBounds { tenants, ..self }
     }
 
-    /// How many jobs of each tenant may wait, in the order of the file; 0 is any number.
-    pub fn tenants(&self) -> &[(Pattern, u64)] {
-        &self.tenants
-    }
-
-    /// The entries in the order of the file.
-    pub fn entries(&self) -> &[(Pattern, Given)] {
-        &self.entries
-    }
-
     /// The entry for a queue: the one with its name, else the first glob that matches.
     fn of(&self, queue: &str) -> Option<&Given> {
         Pattern::find(&self.entries, queue)
@@ -224,12 +202,14 @@ impl FileBounds {
 pub(super) struct BoundsTable {
     file: Arc<FileBounds>,
     set: HashMap<Arc<str>, Given>,
-    /// QueueAnswer with every enqueue.
+    /// Asked with every enqueue.
     exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>>,
     globs: Vec<(Pattern, Option<Arc<Bounds>>)>,
     /// What bounds all others: their jobs' tenants.
     others: Option<Arc<Bounds>>,
-    tenants: Tenants,
+    /// How many jobs of each tenant may wait over all queues, as it was set over HTTP (`limits.max_queue_depth` of the
+    /// multi-tenancy text, 8.1, and of the backpressure text, 9.2).
+    tenants: HashMap<Arc<str>, u64>,
     any: bool,
 }
 
@@ -239,8 +219,12 @@ impl BoundsTable {
         set: HashMap<Arc<str>, Given>,
         tenants: HashMap<Arc<str>, u64>,
     ) -> BoundsTable {
-        let tenants = Tenants::new(file.tenants.clone(), tenants);
-        let bounded = tenants.any();
+        let mut of_tenants = file
+            .tenants
+            .iter()
+            .map(|(_, most)| most)
+            .chain(tenants.values());
+        let bounded = of_tenants.any(|most| *most > 0);
         let bounds_of = |given: &Given| match (given.bounds(), bounded) {
             (Some(bounds), tenants) => Some(Arc::new(Bounds { tenants, ..bounds })),
             (None, true) => Some(Arc::new(ONLY_TENANTS)),
@@ -248,7 +232,7 @@ impl BoundsTable {
         };
         let mut exact: hashbrown::HashMap<Arc<str>, Option<Arc<Bounds>>> = Default::default();
         let mut globs = Vec::new();
-        for (name, given) in file.entries() {
+        for (name, given) in &file.entries {
             let bounds = bounds_of(given);
             if name.is_glob() {
                 globs.push((name.clone(), bounds));
@@ -275,7 +259,7 @@ impl BoundsTable {
 
     /// This one with another file.
     pub(super) fn with_file(&self, file: Arc<FileBounds>) -> BoundsTable {
-        BoundsTable::new(file, self.set.clone(), self.tenants.set().clone())
+        BoundsTable::new(file, self.set.clone(), self.tenants.clone())
     }
 
     /// This one with other bounds over HTTP, of queues and of tenants.
@@ -304,9 +288,11 @@ impl BoundsTable {
         Some(others.cloned().collect())
     }
 
-    /// What bounds tenants.
-    pub(super) fn tenants(&self) -> &Tenants {
-        &self.tenants
+    /// How many jobs of a tenant may wait; 0 is any number. What was set over HTTP goes before what the file says.
+    pub(super) fn tenant(&self, tenant: &str) -> Option<u64> {
+        let set = self.tenants.get(tenant);
+        set.or_else(|| Pattern::find(&self.file.tenants, tenant))
+            .copied()
     }
 
     /// Whether any queue is bounded.
@@ -454,6 +440,22 @@ mod tests {
         }
         let without = table.with_set(HashMap::new(), HashMap::new());
         assert!(without.of("other").is_none() && without.of("mail").is_some());
+    }
+
+    #[test]
+    fn a_tenant_s_name_goes_before_globs_and_what_is_set_before_the_file() {
+        let entry = |name: &str, most| (Pattern::new(name), most);
+        let table = |tenants: &[(Pattern, u64)], set| {
+            let file = FileBounds::new(Vec::new()).with_tenants(tenants.to_vec());
+            BoundsTable::new(Arc::new(file), HashMap::new(), set)
+        };
+        let file = [entry("*", 5), entry("acme", 50), entry("free-*", 1)];
+        let tenants = table(&file, HashMap::from([("set".into(), 7)]));
+        let given = ["acme", "free-x", "other", "set"].map(|name| tenants.tenant(name));
+        assert_eq!(given, [Some(50), Some(5), Some(5), Some(7)]);
+        assert!(tenants.any() && !BoundsTable::default().any());
+        let unbounded = table(&[entry("*", 0)], HashMap::new());
+        assert!(!unbounded.any() && unbounded.tenant("a") == Some(0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Resumes};
+use super::want::{BoundMet, Full};
 
 /// The least time between two events that a queue refuses.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -54,9 +54,8 @@ pub struct QueueEdges {
     /// The last lines of the log that it refuses all enqueues, or some.
     all: LastSaid,
     some: LastSaid,
-    /// Whether the queue is shut since it was full, by its depth and by its bytes.
-    shut: ShutLatch,
-    shut_by_bytes: ShutLatch,
+    /// Whether the queue was full, and some of its bounds was at its resume threshold or beyond ever since.
+    pub(super) shut: bool,
 }
 
 /// Whether something was said since the last enqueue was accepted, and when it was said last.
@@ -126,51 +125,10 @@ impl QueueEdges {
         RefusalTold { told, loud }
     }
 
-    /// Whether the queue is shut since this bound was met.
-    pub(super) fn latch(&mut self, unit: BoundUnit) -> &mut ShutLatch {
-        match unit {
-            BoundUnit::Jobs => &mut self.shut,
-            BoundUnit::Bytes => &mut self.shut_by_bytes,
-        }
-    }
-
-    /// The queue is shut no longer: it has other bounds.
-    pub(super) fn open(&mut self) {
-        (self.shut, self.shut_by_bytes) = Default::default();
-    }
-
     /// Notes that an enqueue was accepted.
     pub fn accepted(&mut self) {
         let each = [&mut self.refusal, &mut self.all, &mut self.some];
         each.into_iter().for_each(|last| last.said = false);
-    }
-}
-
-/// Whether a queue that was full by one of its bounds has not come below its resume threshold since.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct ShutLatch(bool);
-
-impl ShutLatch {
-    /// Shuts the queue: not one more job fits.
-    pub(super) fn shut(&mut self) {
-        self.0 = true;
-    }
-
-    /// Whether it still refuses; `resume` is the fraction of the bound below which it accepts again: 1 is at once, 0
-    /// when it is empty.
-    pub(super) fn still(&mut self, usage: BoundUsage, resume: f64) -> bool {
-        let below = usage.used == 0 || (usage.used as f64) < usage.bound as f64 * resume;
-        self.0 &= resume < 1.0 && !below;
-        self.0
-    }
-
-    /// When it accepts again, if it still refuses.
-    pub(super) fn resumes(&mut self, usage: BoundUsage, resume: f64) -> Option<Resumes> {
-        let below = (usage.bound as f64 * resume).ceil() as u64;
-        self.still(usage, resume).then(|| Resumes {
-            at: below.saturating_sub(1),
-            threshold: resume,
-        })
     }
 }
 
@@ -270,25 +228,5 @@ mod tests {
         assert!(!loud(&mut edges, 60, BoundMet::Depth, 1), "it was said");
         assert!(loud(&mut edges, 60, BoundMet::Tenant, 1), "that was not");
         assert!(!loud(&mut edges, 90, BoundMet::Depth, 2), "nor do all fit");
-    }
-
-    #[test]
-    fn it_resumes_below_its_threshold_only() {
-        let mut shut = ShutLatch::default();
-        let of_ten = |used| BoundUsage {
-            used,
-            bound: 10,
-            unit: BoundUnit::Jobs,
-        };
-        assert!(!shut.still(of_ten(10), 0.5));
-        shut.shut();
-        assert!(shut.still(of_ten(6), 0.5));
-        assert!(!shut.still(of_ten(4), 0.5));
-        assert!(!shut.still(of_ten(9), 0.5), "until it is full again");
-        shut.shut();
-        assert!(!shut.still(of_ten(10), 1.0), "off");
-        shut.shut();
-        assert!(shut.still(of_ten(1), 0.0));
-        assert!(!shut.still(of_ten(0), 0.0), "empty");
     }
 }

@@ -157,11 +157,6 @@ impl Estimate {
         self.elsewhere
     }
 
-    /// Another sidecar holds a job that was held here.
-    pub(super) fn taken_over(&mut self) {
-        self.elsewhere += 1;
-    }
-
     /// Enqueues that are on their way.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
@@ -431,8 +426,6 @@ mod tests {
         };
         assert_eq!(estimate.told(&others, Instant::now(), Mark(2)), 0);
         assert_eq!(estimate.depth(NONE), 9);
-        estimate.taken_over();
-        assert_eq!(estimate.depth(NONE), 10);
         estimate.untold(Instant::now());
         assert_eq!(estimate.depth(NONE), 5);
     }

@@ -39,9 +39,8 @@ mod tests {
     use std::num::{NonZeroU32, NonZeroU64};
 
     use super::*;
-    use crate::limit::Timestamp;
+    use crate::limit::{Rate, Timestamp, WindowKind};
     use crate::policy::Pattern;
-    use crate::pressure::bounds::PushRate;
     use crate::pressure::{
         Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Mark, Now, Pressure,
         StatsTold, TakenTo, Want,
@@ -88,9 +87,10 @@ mod tests {
 
     #[test]
     fn what_is_empty_and_unused_is_forgotten() {
-        let rate = PushRate {
+        let rate = Rate {
             limit: NonZeroU32::new(9).unwrap(),
             period: NonZeroU64::new(3_600_000_000).unwrap(),
+            window: WindowKind::Sliding,
         };
         let slow = Given {
             enqueue_rate: Some(rate),

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use super::bounds::{BLOCK_TIMEOUT_MAX, Given, OverflowStrategy, PerKey, PushRate};
+use super::bounds::{BLOCK_TIMEOUT_MAX, Given, OverflowStrategy, PerKey};
 use crate::duration;
 use crate::json::{Json, Kind, quote};
+use crate::limit::Rate;
 use crate::policy::fields::{Fields, JsonObject, Nested, Strangers};
 use crate::policy::limits::required;
 use crate::policy::numbers::Wrong;
@@ -122,38 +123,33 @@ impl Given {
 
     /// As `backpressure` of a queue's config, in a form that can be set again.
     pub fn to_json(&self) -> String {
-        let mut members = Vec::new();
-        let mut put = |name: &str, value: Option<String>| {
-            members.extend(value.map(|value| format!("\"{name}\":{value}")));
-        };
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let fraction = |value: Option<f64>| value.map(|value| value.to_string());
-        let time = |value: Option<Duration>| {
-            value.map(|value| {
-                quote(&duration::iso(
-                    u64::try_from(value.as_micros()).unwrap_or(0),
-                ))
-            })
-        };
-        put("max_depth", number(self.max_depth));
-        put("max_size_bytes", number(self.max_bytes));
-        put("strategy", self.strategy.map(|s| quote(s.as_str())));
-        put("warning_threshold", fraction(self.warning_threshold));
-        put("resume_threshold", fraction(self.resume_threshold));
-        put("block_timeout_max", time(self.block_timeout_max));
-        put(
-            "enqueue_rate",
-            self.enqueue_rate.map(|rate| {
-                let period = duration::iso(rate.period.get());
-                format!(r#"{{"limit":{},"period":"{period}"}}"#, rate.limit)
-            }),
-        );
+        let longest = self.block_timeout_max.map(|longest| {
+            let micros = u64::try_from(longest.as_micros()).unwrap_or(0);
+            quote(&duration::iso(micros))
+        });
+        let rate = self.enqueue_rate.as_ref().map(|rate| {
+            let period = duration::iso(rate.period.get());
+            format!(r#"{{"limit":{},"period":"{period}"}}"#, rate.limit)
+        });
         let per_key = self.per_key.as_ref().map(|keys| {
             let by = quote(keys.by.as_str());
             format!(r#"{{"by":{by},"max_depth":{}}}"#, keys.max_depth)
         });
-        put("per_key", per_key);
-        format!("{{{}}}", members.join(","))
+        let members = [
+            ("max_depth", number(self.max_depth)),
+            ("max_size_bytes", number(self.max_bytes)),
+            ("strategy", self.strategy.map(|s| quote(s.as_str()))),
+            ("warning_threshold", fraction(self.warning_threshold)),
+            ("resume_threshold", fraction(self.resume_threshold)),
+            ("block_timeout_max", longest),
+            ("enqueue_rate", rate),
+            ("per_key", per_key),
+        ];
+        let given = members.into_iter();
+        let given = given.filter_map(|(name, value)| Some(format!("\"{name}\":{}", value?)));
+        format!("{{{}}}", given.collect::<Vec<_>>().join(","))
     }
 }
 
@@ -220,13 +216,12 @@ fn block_timeout_max<'v, F: Fields<'v>>(from: &mut F) -> Result<Option<Duration>
     Err(from.wrong(Wrong::with_hint(name, message, hint)))
 }
 
-fn enqueue_rate<'v, F: Fields<'v>>(mut table: F) -> Result<PushRate, F::Error> {
+fn enqueue_rate<'v, F: Fields<'v>>(mut table: F) -> Result<Rate, F::Error> {
     let from = &mut table;
     let named = |name| (name, ENQUEUE_RATE.in_file);
     let limit = required(from, named("limit"), |from| from.int("limit"));
     let period = required(from, named("period"), |from| from.period("period"));
-    let rate = numbers::enqueue_rate(limit?, period?);
-    Ok(rate.map_err(|wrong| from.wrong(wrong))?.into())
+    numbers::enqueue_rate(limit?, period?).map_err(|wrong| from.wrong(wrong))
 }
 
 fn per_key<'v, F: Fields<'v>>(mut table: F) -> Result<PerKey, F::Error> {

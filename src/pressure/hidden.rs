@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::limit::Timestamp;
 
@@ -108,19 +108,19 @@ impl DueJobs {
     }
 }
 
-/// Whether a backend tells how many jobs are in one state. Some say 0 however many are.
+/// What was seen of whether a backend tells how many jobs are in one state. Some say 0 however many are.
 #[derive(Default, Debug)]
-pub(super) struct TellsState {
-    /// It told of some.
-    told: AtomicBool,
-    /// It told of none while some waited.
-    missed: AtomicBool,
-}
+pub(super) struct TellsState(AtomicU8);
+
+/// It told of none while some waited.
+const MISSED: u8 = 1;
+/// It told of some, whatever it missed.
+const TOLD: u8 = 2;
 
 impl TellsState {
     /// Whether it was seen to tell of any.
     pub(super) fn is_seen(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) == TOLD
     }
 
     /// How many of the jobs that are known to wait are in none of the backend's numbers, of which this one is `told`.
@@ -134,17 +134,16 @@ impl TellsState {
         now: Timestamp,
     ) -> u64 {
         let (waiting, early) = (jobs.waiting(now), jobs.early(now));
-        match told {
+        let seen = match told {
             // An answer without it tells nothing of them, whatever others told.
             None => return waiting,
-            Some(0) if newer == 0 && early > 0 => self.missed.store(true, Ordering::Relaxed),
-            Some(0) => {}
-            Some(_) => self.told.store(true, Ordering::Relaxed),
-        }
-        match self.missed.load(Ordering::Relaxed) {
-            _ if self.is_seen() => 0,
-            true => waiting,
-            false => early,
+            Some(1..) => TOLD,
+            Some(0) => u8::from(newer == 0 && early > 0) * MISSED,
+        };
+        match self.0.fetch_max(seen, Ordering::Relaxed).max(seen) {
+            TOLD => 0,
+            MISSED => waiting,
+            _ => early,
         }
     }
 }

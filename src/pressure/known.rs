@@ -4,17 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::sums::Sums;
+use super::groups::{Group, Groups};
 use super::want::Want;
 
 /// More jobs than this are not told apart in one queue.
 const MOST: usize = 100_000;
 
 /// The waiting jobs of one queue that are known.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct KnownJobs {
-    pub(super) keys: KeyCounts,
-    pub(super) tenants: KeyCounts,
+    queue: Arc<str>,
+    /// Counts the jobs of each group, over all queues.
+    groups: Arc<Groups>,
     /// How many came so far.
     came: u64,
     jobs: HashMap<Box<str>, KnownJob>,
@@ -31,43 +32,42 @@ pub(super) struct KnownJobs {
 struct KnownJob {
     /// Which of all that came it is.
     nth: u64,
-    key: Option<Arc<str>>,
-    tenant: Option<Arc<str>>,
+    groups: Vec<Group>,
 }
 
 impl KnownJobs {
-    /// Those of a queue whose tenants count over all queues too.
-    pub(super) fn new(tenants: KeyCounts) -> KnownJobs {
+    /// Those of a queue of which none is known yet.
+    pub(super) fn new(queue: &Arc<str>, groups: &Arc<Groups>) -> KnownJobs {
         KnownJobs {
-            tenants,
-            ..KnownJobs::default()
+            queue: Arc::clone(queue),
+            groups: Arc::clone(groups),
+            came: 0,
+            jobs: HashMap::new(),
+            order: BTreeMap::new(),
+            droppable: BTreeSet::new(),
+            priorities: HashSet::new(),
         }
     }
 
     /// The jobs of an enqueue are on their way.
-    pub(super) fn reserve(&mut self, want: &Want) {
-        want.keys.iter().for_each(|key| self.keys.reserve(key));
-        let tenants = want.tenants.iter();
-        tenants.for_each(|tenant| self.tenants.reserve(tenant));
+    pub(super) fn reserve(&self, want: &Want) {
+        let groups = want.all_groups();
+        groups.for_each(|group| self.groups.add(group, &self.queue));
     }
 
     /// They were not stored.
-    pub(super) fn refused(&mut self, want: &Want) {
-        want.keys.iter().for_each(|key| self.keys.release(key));
-        let tenants = want.tenants.iter();
-        tenants.for_each(|tenant| self.tenants.release(tenant));
+    pub(super) fn refused(&self, want: &Want) {
+        let groups = want.all_groups();
+        groups.for_each(|group| self.groups.take(group, &self.queue));
     }
 
     /// They were stored under these ids. Without one nobody would see a job leave, so it does not count.
     pub(super) fn stored<'a>(&mut self, want: &Want, mut ids: impl Iterator<Item = &'a str>) {
-        let of = |all: &[Arc<str>], nth| all.get(nth).cloned();
-        let most = want.keys.len().max(want.tenants.len());
-        for nth in 0..most.max(want.droppable.len()) {
+        for nth in 0..want.groups.len().max(want.droppable.len()) {
             self.came += 1;
             let job = KnownJob {
                 nth: self.came,
-                key: of(&want.keys, nth),
-                tenant: of(&want.tenants, nth),
+                groups: want.groups.get(nth).cloned().unwrap_or_default(),
             };
             match ids.next() {
                 Some(id) => self.add(id, job, want.droppable.get(nth).copied()),
@@ -102,12 +102,9 @@ impl KnownJobs {
         }
     }
 
-    fn release(&mut self, job: &KnownJob) {
-        if let Some(key) = &job.key {
-            self.keys.release(key);
-        }
-        if let Some(tenant) = &job.tenant {
-            self.tenants.release(tenant);
+    fn release(&self, job: &KnownJob) {
+        for group in &job.groups {
+            self.groups.take(group, &self.queue);
         }
     }
 
@@ -134,65 +131,20 @@ impl KnownJobs {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.tenants.is_empty() && self.jobs.is_empty()
+        self.jobs.is_empty()
+    }
+
+    /// The groups of all jobs, for tests.
+    #[cfg(test)]
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.jobs.values().flat_map(|job| &job.groups)
     }
 }
 
-/// How many jobs of each key, or of each tenant, wait in one queue or are on their way.
-#[derive(Default, Debug)]
-pub(super) struct KeyCounts {
-    counts: HashMap<Arc<str>, u64>,
-    /// Where they count over all queues too, and which queue this is.
-    over_all: Option<(Arc<Sums>, Arc<str>)>,
-}
-
-impl KeyCounts {
-    /// Those of this queue, which count over all queues too as long as they are remembered.
-    pub(super) fn summed(sums: &Arc<Sums>, queue: &Arc<str>) -> KeyCounts {
-        let mut counts = KeyCounts::default();
-        counts.over_all = Some((Arc::clone(sums), Arc::clone(queue)));
-        counts
-    }
-
-    /// How many jobs of the key wait or are on their way.
-    pub(super) fn count(&self, key: &str) -> u64 {
-        self.counts.get(key).copied().unwrap_or(0)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.counts.is_empty()
-    }
-
-    /// A job of the key is on its way.
-    pub(super) fn reserve(&mut self, key: &Arc<str>) {
-        *self.counts.entry(Arc::clone(key)).or_default() += 1;
-        if let Some((sums, queue)) = &self.over_all {
-            sums.add(key, queue);
-        }
-    }
-
-    fn release(&mut self, key: &Arc<str>) {
-        if let Some(count) = self.counts.get_mut(key) {
-            *count -= 1;
-            let is_last = *count == 0;
-            if is_last {
-                self.counts.remove(key);
-            }
-            if let Some((sums, queue)) = &self.over_all {
-                sums.take(key, 1, is_last.then_some(queue));
-            }
-        }
-    }
-}
-
-impl Drop for KeyCounts {
+impl Drop for KnownJobs {
     /// The queue is forgotten, and its jobs with it.
     fn drop(&mut self) {
-        if let Some((sums, queue)) = &self.over_all {
-            for (key, count) in &self.counts {
-                sums.take(key, *count, Some(queue));
-            }
-        }
+        self.jobs.values().for_each(|job| self.release(job));
     }
 }
 
@@ -202,30 +154,38 @@ mod tests {
     use super::*;
 
     /// A job of this key and of this priority.
-    fn want(key: &Arc<str>, priority: i64) -> Want {
+    fn want(key: &Group, priority: i64) -> Want {
         Want {
             jobs: 1,
             sizes: vec![1],
-            keys: vec![Arc::clone(key)],
+            groups: vec![vec![key.clone()]],
             droppable: vec![priority],
             ..Want::nothing("q", Arc::new(UNBOUNDED))
         }
     }
 
-    fn store(known: &mut KnownJobs, key: &Arc<str>, priority: i64, id: Option<&str>) {
+    fn none() -> KnownJobs {
+        KnownJobs::new(&Arc::from("q"), &Arc::default())
+    }
+
+    fn key(name: &str) -> Group {
+        Group::key(&Arc::from("q"), Arc::from(name))
+    }
+
+    fn store(known: &mut KnownJobs, key: &Group, priority: i64, id: Option<&str>) {
         known.reserve(&want(key, priority));
         known.stored(&want(key, priority), id.into_iter());
     }
 
     #[test]
     fn each_key_counts_its_own() {
-        let mut known = KnownJobs::default();
-        let [a, b]: [Arc<str>; 2] = ["a", "b"].map(Arc::from);
+        let mut known = none();
+        let [a, b] = ["a", "b"].map(key);
         store(&mut known, &a, 0, Some("1"));
         store(&mut known, &b, 0, Some("2"));
         store(&mut known, &a, 0, Some("3"));
         known.reserve(&want(&a, 0));
-        let counts = |known: &KnownJobs| ["a", "b", "c"].map(|key| known.keys.count(key));
+        let counts = |known: &KnownJobs| ["a", "b", "c"].map(|name| known.groups.count(&key(name)));
         assert_eq!(counts(&known), [3, 1, 0]);
         known.refused(&want(&a, 0));
         known.left("3");
@@ -245,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_job_that_stays_keeps_no_others() {
-        let (mut known, a) = (KnownJobs::default(), Arc::from("a"));
+        let (mut known, a) = (none(), key("a"));
         store(&mut known, &a, 0, Some("stays"));
         for nth in 0..10_000 {
             let id = nth.to_string();
@@ -261,13 +221,13 @@ mod tests {
 
     #[test]
     fn with_priorities_the_oldest_is_another_than_the_next() {
-        let (mut known, a) = (KnownJobs::default(), Arc::from("a"));
+        let (mut known, a) = (none(), key("a"));
         store(&mut known, &a, 0, Some("1"));
         store(&mut known, &a, 5, Some("2"));
         assert_eq!(known.take_oldest().as_deref(), Some("1"));
         assert_eq!(known.take_oldest().as_deref(), Some("2"));
         assert_eq!(known.take_oldest(), None, "each is tried once");
-        assert_eq!(known.keys.count("a"), 2, "they wait still");
+        assert_eq!(known.groups.count(&a), 2, "they wait still");
         known.at_most(0);
         store(&mut known, &a, 5, Some("3"));
         assert_eq!(known.take_oldest(), None, "one priority");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{BoundUnit, Pressure, TakenPlaces, Want};
+use super::{BoundUnit, Group, Pressure, TakenPlaces, Want};
 
 /// The enqueues that wait, in the order in which they came.
 #[derive(Default, Debug)]
@@ -38,22 +38,10 @@ impl BlockedEnqueue {
         self.tell.is_some()
     }
 
-    /// Hands over its places. Returns them if its producer has hung up.
-    pub(super) fn give(&mut self, places: TakenPlaces) -> Result<(), TakenPlaces> {
-        let Some(tell) = self.tell.take() else {
-            return Err(places);
-        };
-        match tell.send(Come::Places(places)) {
-            Err(Come::Places(places)) => Err(places),
-            _ => Ok(()),
-        }
-    }
-
-    /// Has it drop a job. It keeps its place in the line.
-    pub(super) fn drop_first(&mut self, queue: Arc<str>) {
+    /// Tells it. Whoever hangs up leaves the line first, so it is always heard.
+    pub(super) fn tell(&mut self, news: Come) {
         if let Some(tell) = self.tell.take() {
-            // If it has gone it leaves the line.
-            let _gone = tell.send(Come::Drop(queue));
+            let _heard = tell.send(news);
         }
     }
 }
@@ -62,8 +50,8 @@ impl BlockedEnqueue {
 #[derive(Default, Debug)]
 pub(super) struct WantedAhead {
     queues: HashMap<Arc<str>, Before>,
-    /// How many jobs of each tenant, over all queues.
-    tenants: HashMap<Arc<str>, u64>,
+    /// How many jobs of each group.
+    groups: HashMap<Group, u64>,
 }
 
 /// The same of one queue.
@@ -71,7 +59,6 @@ pub(super) struct WantedAhead {
 pub(super) struct Before {
     jobs: u64,
     bytes: u64,
-    keys: HashMap<Arc<str>, u64>,
 }
 
 impl Before {
@@ -81,11 +68,6 @@ impl Before {
             BoundUnit::Jobs => self.jobs,
             BoundUnit::Bytes => self.bytes,
         }
-    }
-
-    /// How many jobs of the key.
-    pub(super) fn of_key(&self, key: &str) -> u64 {
-        self.keys.get(key).copied().unwrap_or(0)
     }
 }
 
@@ -99,11 +81,8 @@ impl WantedAhead {
             };
             before.jobs += want.jobs;
             before.bytes += want.bytes();
-            for key in &want.keys {
-                *before.keys.entry(Arc::clone(key)).or_default() += 1;
-            }
-            for tenant in &want.tenants {
-                *self.tenants.entry(Arc::clone(tenant)).or_default() += 1;
+            for group in want.all_groups() {
+                *self.groups.entry(group.clone()).or_default() += 1;
             }
         }
     }
@@ -113,9 +92,9 @@ impl WantedAhead {
         self.queues.get(queue)
     }
 
-    /// How many jobs of the tenant.
-    pub(super) fn of_tenant(&self, tenant: &str) -> u64 {
-        self.tenants.get(tenant).copied().unwrap_or(0)
+    /// How many jobs of the group.
+    pub(super) fn of_group(&self, group: &Group) -> u64 {
+        self.groups.get(group).copied().unwrap_or(0)
     }
 }
 

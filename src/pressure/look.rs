@@ -6,7 +6,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::queue::BoundedQueue;
-use super::{Away, BoundedQueues, Counts, LookFound, LookKind, Looking, Now, Pressure};
+use super::{Away, BoundedQueues, Counts, Group, LookFound, LookKind, Looking, Now, Pressure};
 
 /// The result of a look.
 #[derive(Clone, Debug)]
@@ -54,19 +54,20 @@ impl Looking {
 }
 
 impl Pressure {
-    /// Begins to keep the depth of a bounded queue. `false`: it is kept already, or the queue has no bounds.
+    /// Begins to keep the depth of a bounded queue, with a look. `false`: it is kept already, or the queue has no bounds.
     pub fn meet(&self, queue: &str, now: Instant) -> bool {
         let Some(bounds) = self.bounds(queue) else {
             return false;
         };
         let mut state = self.state.lock();
-        let new = !state.queues.contains_key(queue);
-        if new {
-            let name = Arc::from(queue);
-            let met = self.queue(&name, bounds, now);
-            state.queues.insert(name, met);
+        if state.queues.contains_key(queue) {
+            return false;
         }
-        new
+        let name = Arc::from(queue);
+        let mut met = self.queue(&name, bounds, now);
+        met.estimate.begin(LookKind::Open);
+        state.queues.insert(name, met);
+        true
     }
 
     /// Begins a look at a queue. `false`: one is on its way, or the queue is not known.
@@ -87,7 +88,10 @@ impl Pressure {
     /// `most` looks, where the last one is longest ago.
     pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
         let mut state = self.state.lock();
-        let counted = self.sums.queues(tenant).into_iter();
+        let counted = self
+            .groups
+            .queues(&Group::tenant(Arc::from(tenant)))
+            .into_iter();
         let due = counted.filter_map(|name| {
             let estimate = &state.queues.get(&name)?.estimate;
             estimate.is_due(now).then(|| (estimate.due(), name))
@@ -117,11 +121,6 @@ impl Pressure {
         let (tells_scheduled, tells_retryable) = &self.tells;
         let told = counts.scheduled.is_some() && counts.retryable.is_some();
         told && tells_scheduled.is_seen() && tells_retryable.is_seen()
-    }
-
-    /// When the last look is long enough ago; `None`: there was none.
-    pub fn look_due(&self, queue: &str) -> Option<Instant> {
-        self.state.lock().queues.get(queue)?.estimate.due()
     }
 
     /// The end of all enqueues on their way, for a look that keeps enqueues out. `None`: there is none to wait for.

@@ -2,7 +2,6 @@
 
 mod flow;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,19 +9,19 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Away;
-use super::bounds::{Bounds, OverflowStrategy, PushRate, UNBOUNDED};
+use super::bounds::{Bounds, OverflowStrategy, UNBOUNDED};
 use super::drain::Drain;
 use super::edge::{Crossed, Edge, QueueEdges};
 use super::estimate::{Estimate, HeldCount, LookWanted, NEAR};
 use super::forget::UNUSED;
+use super::groups::{FullGroup, Groups};
 use super::hidden::LaterJobs;
-use super::known::{KeyCounts, KnownJobs};
+use super::known::KnownJobs;
 use super::line::Before;
 use super::share::Share;
 use super::sizes::Bytes;
-use super::tenants::FullTenant;
-use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Want};
-use crate::limit::{Timestamp, Window};
+use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
+use crate::limit::{Rate, Timestamp, Window};
 
 /// The answer of one queue to an enqueue.
 #[derive(Debug)]
@@ -77,15 +76,20 @@ pub(super) struct Looks {
 }
 
 impl BoundedQueue {
-    /// One of which nothing is known yet; `tenants`: where its jobs will be told apart by tenant.
-    pub(super) fn new(bounds: Arc<Bounds>, tenants: KeyCounts, now: Instant) -> BoundedQueue {
+    /// One of which nothing is known yet.
+    pub(super) fn new(
+        name: &Arc<str>,
+        bounds: Arc<Bounds>,
+        groups: &Arc<Groups>,
+        now: Instant,
+    ) -> BoundedQueue {
         BoundedQueue {
             estimate: Estimate::default(),
             share: Share::default(),
             drain: Drain::default(),
             bytes: Bytes::default(),
             window: None,
-            members: KnownJobs::new(tenants),
+            members: KnownJobs::new(name, groups),
             edges: QueueEdges::default(),
             later: LaterJobs::default(),
             undroppable: None,
@@ -95,14 +99,14 @@ impl BoundedQueue {
         }
     }
 
-    /// Whether `want` fits now, beside what those want who wait already (`before`). `tenant`: one of its
-    /// jobs' tenants has as many waiting as it may.
+    /// Whether `want` fits now, beside what those want who wait already (`before`). `group`: one of its
+    /// jobs' groups has as many waiting as it may.
     pub(super) fn ask(
         &mut self,
         want: &Want,
         held: HeldCount,
         before: Option<&Before>,
-        tenant: Option<&FullTenant>,
+        group: Option<&FullGroup>,
         now: Now,
     ) -> QueueAnswer {
         if !self.bounds.needs_depth() {
@@ -118,9 +122,8 @@ impl BoundedQueue {
         let may_drop = may_drop && full.as_ref().is_some_and(Full::may_ever_fit);
         if may_drop || full.is_none() {
             // Others that leave make no room for a key or a tenant that has its share.
-            let of_one = self.full_of_key(want, before, held, now);
-            let of_one = of_one.or_else(|| Some(self.full_of_tenant(want, tenant?, held, now)));
-            full = of_one.or(full);
+            let of_group = group.map(|group| self.full_of_group(want, group, held, now));
+            full = of_group.or(full);
         }
         let goes = match may_drop && full.as_ref().is_some_and(Full::is_of_queue) {
             true => self.goes(want, held, now),
@@ -195,79 +198,40 @@ impl BoundedQueue {
         now: Now,
     ) -> Option<Full> {
         let resume = self.bounds.resume_threshold;
+        self.edges.shut =
+            self.edges.shut && self.usages(held).any(|usage| usage.keeps_shut(resume));
         let met = self.usages(held).find(|usage| {
             let ahead = before.map_or(0, |before| before.amount(usage.unit));
             let room = usage.room(ahead + want.amount(usage.unit));
-            room.is_none() || self.edges.latch(usage.unit).still(*usage, resume)
+            room.is_none() || (self.edges.shut && usage.keeps_shut(resume))
         })?;
-        self.full_by(met.unit, want, held, now)
-    }
-
-    /// The answer to an enqueue for which this bound of the queue has no room; `None`: there is no such bound.
-    pub(super) fn full_by(
-        &mut self,
-        unit: BoundUnit,
-        want: &Want,
-        held: HeldCount,
-        now: Now,
-    ) -> Option<Full> {
-        let usage = self.usages(held).find(|usage| usage.unit == unit)?;
-        let resume = self.bounds.resume_threshold;
         Some(Full {
-            met: match unit {
+            met: match met.unit {
                 BoundUnit::Jobs => BoundMet::Depth,
                 BoundUnit::Bytes => BoundMet::Bytes,
             },
-            depth: usage.used,
-            bound: usage.bound,
-            wanted: want.amount(unit),
-            resumes: self.edges.latch(unit).resumes(usage, resume),
+            depth: met.used,
+            bound: met.bound,
+            wanted: want.amount(met.unit),
+            resumes: (self.edges.shut && met.keeps_shut(resume)).then(|| Resumes {
+                at: ((met.bound as f64 * resume).ceil() as u64).saturating_sub(1),
+                threshold: resume,
+            }),
             ..self.full(want, held, now)
         })
     }
 
-    /// The answer if too many jobs of a key would wait.
-    fn full_of_key(
-        &mut self,
-        want: &Want,
-        before: Option<&Before>,
-        held: HeldCount,
-        now: Now,
-    ) -> Option<Full> {
-        let most = self.bounds.per_key.as_ref()?.max_depth;
-        let mut wanted: HashMap<&Arc<str>, u64> = HashMap::new();
-        for key in &want.keys {
-            *wanted.entry(key).or_default() += 1;
-        }
-        let (key, waiting, wanted) = want.keys.iter().find_map(|key| {
-            let wanted = wanted.get(key).copied()?;
-            let ahead = before.map_or(0, |before| before.of_key(key));
-            let waiting = self.members.keys.count(key);
-            (waiting + ahead + wanted > most).then_some((key, waiting, wanted))
-        })?;
-        Some(Full {
-            met: BoundMet::Key,
-            depth: waiting,
-            bound: most,
-            wanted,
-            key: Some(Arc::clone(key)),
-            ..self.full(want, held, now)
-        })
-    }
-
-    fn full_of_tenant(
-        &mut self,
-        want: &Want,
-        tenant: &FullTenant,
-        held: HeldCount,
-        now: Now,
-    ) -> Full {
+    /// The answer if too many jobs of a group would wait.
+    fn full_of_group(&mut self, want: &Want, full: &FullGroup, held: HeldCount, now: Now) -> Full {
         Full {
-            met: BoundMet::Tenant,
-            depth: tenant.waiting,
-            bound: tenant.most,
-            wanted: tenant.wanted,
-            key: Some(Arc::clone(&tenant.tenant)),
+            met: match full.group.queue {
+                Some(_) => BoundMet::Key,
+                None => BoundMet::Tenant,
+            },
+            depth: full.waiting,
+            bound: full.most,
+            wanted: full.wanted,
+            key: Some(Arc::clone(&full.group.name)),
             ..self.full(want, held, now)
         }
     }
@@ -291,14 +255,9 @@ impl BoundedQueue {
 
     /// How many jobs must go so that the enqueue fits; `None`: no number of them would help.
     fn places(&mut self, want: &Want, held: HeldCount) -> Option<u64> {
-        let resume = self.bounds.resume_threshold;
         let mut each = self.usages(held).map(|usage| {
             let wanted = want.amount(usage.unit);
-            let until = match self.edges.latch(usage.unit).still(usage, resume) {
-                true => (usage.bound as f64 * resume) as u64,
-                false => usage.bound,
-            };
-            let over = (usage.used + wanted).saturating_sub(until);
+            let over = (usage.used + wanted).saturating_sub(usage.bound);
             (wanted <= usage.bound).then(|| over.div_ceil(self.size_of_one(usage, held)))
         });
         each.try_fold(0, |most: u64, places| Some(most.max(places?)))
@@ -332,7 +291,8 @@ impl BoundedQueue {
     }
 
     fn over_rate(&mut self, want: &Want, held: HeldCount, now: Now) -> Option<Full> {
-        let rate = self.bounds.enqueue_rate?;
+        let bounds = Arc::clone(&self.bounds);
+        let rate = bounds.enqueue_rate.as_ref()?;
         let window = self.window(rate);
         let limit = rate.limit.get();
         let count = window.count(now.stamp);
@@ -359,7 +319,7 @@ impl BoundedQueue {
         })
     }
 
-    fn window(&mut self, rate: PushRate) -> &mut Window {
+    fn window(&mut self, rate: &Rate) -> &mut Window {
         let period = rate.period.get();
         if self
             .window
@@ -422,7 +382,7 @@ impl BoundedQueue {
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
         if *self.bounds != **bounds {
-            self.edges.open();
+            self.edges.shut = false;
         }
         self.bounds = Arc::clone(bounds);
         if **bounds == UNBOUNDED {
@@ -484,8 +444,8 @@ impl BoundedQueue {
     /// it is below its resume threshold.
     pub(super) fn refuses(&mut self, unit: BoundUnit, held: HeldCount) {
         let usage = self.usages(held).find(|usage| usage.unit == unit);
-        if usage.is_some_and(|usage| usage.room(self.size_of_one(usage, held)).is_none()) {
-            self.edges.latch(unit).shut();
-        }
+        let is_full =
+            usage.is_some_and(|usage| usage.room(self.size_of_one(usage, held)).is_none());
+        self.edges.shut |= is_full && self.bounds.resume_threshold < 1.0;
     }
 }

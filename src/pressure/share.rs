@@ -130,13 +130,14 @@ impl Pressure {
         let PressureState {
             queues: known,
             wanted,
+            news,
             ..
         } = state;
         let waiting = queues.into_iter().filter_map(|name| {
             let queue = known.get_mut(&name)?;
             if !std::mem::replace(&mut queue.share.asking, true) {
                 wanted.push(Arc::clone(&name));
-                self.news.notify_one();
+                news.notify_one();
             }
             Some(Looking {
                 done: Arc::clone(&queue.looks.done).notified_owned(),
@@ -171,7 +172,8 @@ impl Pressure {
 
     /// Ends when the store is to be asked or told something.
     pub async fn share_news(&self) {
-        self.news.notified().await;
+        let news = Arc::clone(&self.state.lock().news);
+        news.notified().await;
     }
 
     /// The queues in which places are wanted. Each must be answered by [`Pressure::granted`].
@@ -241,11 +243,6 @@ impl Pressure {
                 queue.share.number = Some(number);
             }
         });
-    }
-
-    /// Another sidecar holds a job that was held here.
-    pub fn taken_over(&self, queue: &str) {
-        self.with(queue, |queue| queue.estimate.taken_over());
     }
 
     /// How many jobs wait in all, by what a look found: what the number of the queue is to be.

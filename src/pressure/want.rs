@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::bounds::{Bounds, OverflowStrategy};
 use super::edge::Crossed;
+use super::groups::Group;
 use crate::limit::Timestamp;
 
 /// The moment of a question, on both clocks.
@@ -29,10 +30,8 @@ pub struct Want {
     pub jobs: u64,
     /// How long each of them is, as sent.
     pub sizes: Vec<u64>,
-    /// The key of each of them, where the queue has a bound for each key.
-    pub keys: Vec<Arc<str>>,
-    /// The tenant of each of them, where tenants are bounded.
-    pub tenants: Vec<Arc<str>>,
+    /// The groups of each of them, where keys of the queue or tenants are bounded.
+    pub groups: Vec<Vec<Group>>,
     /// The priority of each of them, where jobs are dropped.
     pub droppable: Vec<i64>,
     /// Whether nothing of the queue can be dropped: it is known to be paused, or that was tried in vain.
@@ -49,12 +48,16 @@ impl Want {
             bounds,
             jobs: 0,
             sizes: Vec::new(),
-            keys: Vec::new(),
-            tenants: Vec::new(),
+            groups: Vec::new(),
             droppable: Vec::new(),
             paused: false,
             gone: 0,
         }
+    }
+
+    /// The groups of all its jobs; one that several are in comes several times.
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().flatten()
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -183,6 +186,12 @@ impl BoundUsage {
     /// The fraction that is used: 1 where the bound is met, and more where it is passed.
     pub(super) fn share(self) -> f64 {
         self.used as f64 / self.bound as f64
+    }
+
+    /// Whether it keeps a queue shut that was full: not until less than this fraction is used does that accept again;
+    /// 0 is when it is empty.
+    pub(super) fn keeps_shut(self, resume: f64) -> bool {
+        self.used > 0 && self.used as f64 >= self.bound as f64 * resume
     }
 
     /// The places that are left after so much more; `None`: it does not fit.

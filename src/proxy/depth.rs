@@ -4,7 +4,6 @@ pub(super) mod share;
 pub(super) mod told;
 
 use std::collections::{HashMap, HashSet};
-use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -118,26 +117,11 @@ pub(super) fn tell_pressure(
     sidecar.events.tell(sidecar.store.now(), &event);
 }
 
-/// Serves enqueues that wait for room: a held job has gone to a worker, or has ended.
-pub(super) fn made_room(sidecar: &Sidecar) {
-    if sidecar.admit.pressure.blocked() > 0 {
-        sidecar.admit.pressure.wake(now(sidecar));
-    }
-}
-
 /// Notes how many jobs of each queue a FETCH got.
 pub(super) fn fetched(sidecar: &Sidecar, jobs: &[(Arc<str>, u64)], sent: Mark, to: TakenTo) {
     let pressure = &sidecar.admit.pressure;
     for (queue, jobs) in jobs {
         pressure.left(queue, *jobs, sent, to, now(sidecar));
-    }
-}
-
-/// Notes that a job was given to us: it waits for no time any more.
-fn given(sidecar: &Sidecar, queue: &str, job: &str) {
-    let pressure = &sidecar.admit.pressure;
-    if pressure.any_later() {
-        pressure.waits_no_longer(queue, job, sidecar.store.now());
     }
 }
 
@@ -147,8 +131,8 @@ pub(super) fn claimed(sidecar: &Sidecar, held: &[crate::hold::Held]) -> Vec<(Arc
     let mut counts: HashMap<&Arc<str>, u64> = HashMap::new();
     for held in held {
         let queue = &held.claimed.queue;
-        if pressure.bounds_any(slice::from_ref(queue)) {
-            given(sidecar, queue, &held.claimed.job);
+        if pressure.bounds(queue).is_some() {
+            pressure.waits_no_longer(queue, &held.claimed.job, sidecar.store.now());
             *counts.entry(queue).or_default() += 1;
         }
     }
@@ -167,7 +151,8 @@ pub(super) fn passed(
     sent: Mark,
 ) {
     let pressure = &sidecar.admit.pressure;
-    if reply.status != StatusCode::OK || !pressure.bounds_any(queues) {
+    let is_bounded = |queue: &Arc<str>| pressure.bounds(queue).is_some();
+    if reply.status != StatusCode::OK || !queues.iter().any(is_bounded) {
         return;
     }
     let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
@@ -271,19 +256,12 @@ pub(super) fn cancelled(sidecar: &Sidecar, reply: &Reply, sent: Option<Mark>) {
     }
 }
 
-/// Notes that a held job has ended without a worker.
-pub(super) fn held_is_over(sidecar: &Sidecar, queue: &str, job: &str) {
-    let pressure = &sidecar.admit.pressure;
-    if pressure.is_keyed(queue) {
-        pressure.gone(queue, job, now(sidecar));
-    }
-}
-
 /// Notes that this job is in its queue no longer.
 fn gone(sidecar: &Sidecar, queue: &str, job: Json<'_>) {
+    let pressure = &sidecar.admit.pressure;
     if let Some(id) = job.text_of("id") {
-        given(sidecar, queue, &id);
-        held_is_over(sidecar, queue, &id);
+        pressure.waits_no_longer(queue, &id, sidecar.store.now());
+        pressure.gone(queue, &id, now(sidecar));
     }
 }
 
@@ -334,38 +312,29 @@ impl Unbounded {
         let UnboundedQueues { known, new } = &mut *self.queues.lock();
         if !known.contains(queue) && known.len() < MOST_WARNED {
             known.insert(queue.into());
-            new.push(queue.to_owned());
+            new.push(cut(queue).into_owned());
         }
     }
 
-    /// Those that were noted since it was asked for them.
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.queues.lock().new)
-    }
-
-    /// Warns of those that were noted: in one line, once a minute at most.
+    /// Warns of those that were noted, in one line.
     fn tell(&self) {
-        if !self.queues.lock().new.is_empty() && self.told.now() {
-            warn_of(&self.take());
+        let new = std::mem::take(&mut self.queues.lock().new);
+        let more = if new.len() > NAMED { ", …" } else { "" };
+        let shown: Vec<_> = new.into_iter().take(NAMED).collect();
+        if !shown.is_empty() {
+            let queue = format!("{}{more}", shown.join(", "));
+            tracing::warn!(
+                queue,
+                "no bound: such a queue can grow until the backend fails"
+            );
         }
     }
-}
 
-/// Warns of queues without bounds.
-fn warn_of(queues: &[String]) {
-    let shown: Vec<_> = queues.iter().take(NAMED).map(|queue| cut(queue)).collect();
-    let more = if queues.len() > NAMED { ", …" } else { "" };
-    let names = format!("{}{more}", shown.join(", "));
-    match queues.len() {
-        0 => {}
-        1 => tracing::warn!(
-            queue = names,
-            "the queue has no bound: it can grow until the backend fails"
-        ),
-        many => tracing::warn!(
-            queues = names,
-            "{many} queues have no bound: they can grow until the backend fails"
-        ),
+    /// The same, once a minute at most.
+    fn tell_seldom(&self) {
+        if !self.queues.lock().new.is_empty() && self.told.now() {
+            self.tell();
+        }
     }
 }
 
@@ -403,9 +372,9 @@ pub(super) async fn meet_queues(proxy: &Proxy) {
         unbounded,
         ..
     } = &sidecar.admit;
-    let has_none = |name: &&String| !pressure.is_bounded(name);
+    let has_none = |name: &&String| pressure.bounds(name).is_none_or(|b| !b.has_own());
     (names.iter().filter(has_none)).for_each(|name| unbounded.note(name));
-    warn_of(&unbounded.take());
+    unbounded.tell();
     let proxy = proxy.clone();
     let _task = sidecar.tasks.spawn(async move {
         for queue in names.iter().take(MET) {
@@ -441,7 +410,7 @@ async fn meet(proxy: &Proxy, queue: &str) {
     // Asked before anything is kept of it: without the credentials of a producer the backend may have
     // nothing to say, and that says nothing of what it tells others.
     let waits = matches!(told::depth_told(proxy, queue, 0).await, StatsTold::Counts(counts) if counts.total() > 0);
-    if waits && pressure.meet(queue, Instant::now()) && pressure.begin_look(queue, LookKind::Open) {
+    if waits && pressure.meet(queue, Instant::now()) {
         look(proxy, queue, 0).await;
     }
 }
@@ -449,7 +418,7 @@ async fn meet(proxy: &Proxy, queue: &str) {
 /// Looks at queues near their bound although nobody enqueues, to see when they have room again.
 pub(super) fn watch_bounds(proxy: &Proxy) {
     let pressure = &proxy.sidecar.admit.pressure;
-    proxy.sidecar.admit.unbounded.tell();
+    proxy.sidecar.admit.unbounded.tell_seldom();
     if !pressure.any() {
         return;
     }

@@ -66,7 +66,7 @@ async fn drop_one(proxy: &Proxy, held: Doomed) {
                 sidecar.metrics.dropped(&by.policy);
                 tell::dropped(sidecar, &held, by);
             }
-            depth::held_is_over(sidecar, &held.claimed.queue, job);
+            (sidecar.admit.pressure).gone(&held.claimed.queue, job, depth::now(sidecar));
         }
     }
     sidecar.end(job, Some(generation)).await;

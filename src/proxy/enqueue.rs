@@ -45,7 +45,7 @@ pub(super) enum Sends {
 /// Answers one enqueue of a job, of a batch, or of templates of jobs.
 pub(super) async fn enqueue(
     proxy: &Proxy,
-    mut parts: Box<Parts>,
+    parts: Box<Parts>,
     body: Bytes,
     sends: Sends,
 ) -> Response<Body> {
@@ -81,22 +81,19 @@ pub(super) async fn enqueue(
     };
     drop(policies);
     // Last: for what is refused no old job is dropped.
-    let mut places = None;
-    if bounded {
-        match admit::admit(proxy, &parts, &jobs).await {
-            Ok(found) => places = found,
-            Err(fault) => return refuse(&parts, fault),
-        }
+    let places = match bounded {
+        true => admit::admit(proxy, &parts, &jobs).await,
+        false => Ok(None),
+    };
+    match places {
+        Ok(places) => send_on(proxy, parts, prepared, brought, places).await,
+        Err(fault) => refuse(&parts, fault),
     }
-    if !matters && places.is_none() {
-        return send_on(proxy, &mut parts, body).await;
-    }
-    send_counted(proxy, parts, prepared, brought, places).await
 }
 
-/// Forwards a body whose jobs count. The call runs to its end although the producer hangs up, because the
-/// backend may store its jobs.
-async fn send_counted(
+/// Forwards a body, with what its jobs bring and the places that they have. The call runs to its end although the
+/// producer hangs up, because the backend may store its jobs.
+async fn send_on(
     proxy: &Proxy,
     mut parts: Box<Parts>,
     body: Bytes,
@@ -114,7 +111,13 @@ async fn send_counted(
         proxy.sidecar.fetching.limits(&brought.queue);
     }
     let outranks = enqueued::may_outrank(&proxy.sidecar, &body);
-    let call = enqueue_call(&proxy, &mut parts, body);
+    let call = Call {
+        method: parts.method.clone(),
+        target: proxy.target(&parts.uri),
+        headers: respond::take_headers(&mut parts),
+        body,
+        timeout: proxy.sidecar.live().settings.upstream.timeout,
+    };
     let work = boxed(|| async move {
         if let Some(places) = &mut places {
             places.sending();
@@ -139,29 +142,6 @@ async fn send_counted(
     });
     let answer = to_the_end(&sidecar.tasks.left, work).await;
     respond::answer_storing(&parts, answer)
-}
-
-/// Forwards a body that is known, as it is.
-async fn send_on(proxy: &Proxy, parts: &mut Parts, body: Bytes) -> Response<Body> {
-    let outranks = enqueued::may_outrank(&proxy.sidecar, &body);
-    let answer = proxy.upstream.call(enqueue_call(proxy, parts, body)).await;
-    if answer
-        .as_ref()
-        .is_ok_and(|reply| reply.status == http::StatusCode::CREATED)
-    {
-        enqueued::outrank(&proxy.sidecar, outranks);
-    }
-    respond::answer_storing(parts, answer)
-}
-
-fn enqueue_call(proxy: &Proxy, parts: &mut Parts, body: Bytes) -> Call {
-    Call {
-        method: parts.method.clone(),
-        target: proxy.target(&parts.uri),
-        headers: respond::take_headers(parts),
-        body,
-        timeout: proxy.sidecar.live().settings.upstream.timeout,
-    }
 }
 
 /// The body with every job's mirror in it, and the limits that its jobs name.

@@ -110,7 +110,7 @@ pub(super) async fn cancel(
                 proxy.sidecar.end(&name, None).await;
                 let sent = (!hidden).then_some(mark);
                 depth::cancelled(&proxy.sidecar, reply, sent);
-                depth::made_room(&proxy.sidecar);
+                (proxy.sidecar.admit.pressure).wake(depth::now(&proxy.sidecar));
             }
             // Gone or in another state: the next proof tells, if it is still ours.
             _ => {}

@@ -340,7 +340,7 @@ async fn release(proxy: &Proxy, settled: &Settling<'_>, end: ReleaseScope) {
     if (for_good || settled.hidden)
         && let Some(lane) = sidecar.hold.forget(job)
     {
-        depth::held_is_over(sidecar, &lane.queue, job);
+        (sidecar.admit.pressure).gone(&lane.queue, job, depth::now(sidecar));
     }
     if settled.without_row && (sidecar.store.is_shared() || !for_good) {
         sidecar.keeper.adoption.note_end(job);

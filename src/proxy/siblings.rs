@@ -432,7 +432,7 @@ async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) {
         && !sidecar.store.is_lost()
         && row.as_ref().is_none_or(|row| !row.ours)
     {
-        forget_for(sidecar, &offer.job, row);
+        sidecar.hold.forget(&offer.job);
     }
 }
 
@@ -468,17 +468,6 @@ pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
         // The next question of a start tells.
         _ => {}
     }
-}
-
-/// A job that we offered is not ours any more: this is its row.
-pub(super) fn forget_for(sidecar: &Sidecar, job: &str, row: Option<Row>) {
-    // Who has taken it over may have named it since, and then it has no row.
-    let is_taken = row.is_none_or(|row| row.place == Place::Held);
-    if let Some(claimed) = sidecar.hold.claimed(job).filter(|_| is_taken) {
-        // First, so that it counts all the time.
-        sidecar.admit.pressure.taken_over(&claimed.queue);
-    }
-    sidecar.hold.forget(job);
 }
 
 /// Tells siblings that a queue is paused through us.

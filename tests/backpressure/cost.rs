@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ojs_throttle::pressure::{NewJob, StatsTold};
+use ojs_throttle::pressure::{Group, NewJob, StatsTold};
 
 use super::prelude::*;
 
@@ -12,7 +12,10 @@ fn want(pressure: &Pressure, queue: &str, tenants: &[Arc<str>]) -> Want {
     Want {
         jobs: tenants.len() as u64,
         sizes: vec![100; tenants.len()],
-        tenants: tenants.to_vec(),
+        groups: tenants
+            .iter()
+            .map(|id| vec![Group::tenant(Arc::clone(id))])
+            .collect(),
         ..Want::nothing(queue, pressure.bounds(queue).unwrap())
     }
 }

@@ -24,7 +24,7 @@ impl BoundedQueue {
         self.bytes.reserve(want.bytes());
         self.members.reserve(want);
         self.edges.accepted();
-        if let Some(rate) = want.bounds.enqueue_rate {
+        if let Some(rate) = &want.bounds.enqueue_rate {
             let window = self.window(rate);
             (0..want.jobs).for_each(|_| window.add(now.stamp, now.stamp));
         }
@@ -140,13 +140,12 @@ mod tests {
 
     use super::*;
     use crate::pressure::bounds::UNBOUNDED;
-    use crate::pressure::known::KeyCounts;
     use crate::pressure::{Counts, HeldCount, LookKind};
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
         let now = Instant::now();
-        let mut queue = BoundedQueue::new(Arc::new(UNBOUNDED), KeyCounts::default(), now);
+        let mut queue = BoundedQueue::new(&"q".into(), Arc::new(UNBOUNDED), &Arc::default(), now);
         let counts = Counts {
             available: 10,
             ..Counts::default()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::full::depth_headers;
 use super::sent::SentJob;
@@ -16,8 +16,8 @@ use crate::policy::job::meta_of;
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
-    Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, LookKind, Looking,
-    OverflowStrategy, TakenPlaces, Want,
+    Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, Group, LookKind,
+    Looking, OverflowStrategy, TakenPlaces, Want,
 };
 use crate::proxy::depth::{self, AT_ONCE};
 use crate::proxy::enqueue::{full, overflow};
@@ -34,7 +34,7 @@ const MOST_QUEUES: usize = 100;
 /// The longest name of a queue where bounds are in force, in bytes: it is remembered and logged.
 pub(super) const LONGEST_NAME: usize = 255;
 
-/// How soon those who wait for room see again whether the backend may be asked, at the least.
+/// How often those who wait for room see whether the backend may be asked again.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Places for the jobs of an enqueue; `None`: its queues are not bounded. A producer that may wait
@@ -68,7 +68,7 @@ async fn admit_later(
     parts: &Parts,
     jobs: &[SentJob<'_>],
     mut wants: Vec<Want>,
-    patience: Duration,
+    mut patience: Duration,
     mut answer: Admission,
 ) -> Result<TakenPlaces, Fault> {
     // Only looks need it, and they are rare.
@@ -96,8 +96,12 @@ async fn admit_later(
                     return Err(full::full(&proxy.sidecar, &full, jobs));
                 }
                 let until = Instant::now() + longest;
-                let places = blocked(proxy, wants, scope(), until, full).await;
-                return places.map_err(|full| full::full(&proxy.sidecar, &full, jobs));
+                if let Some(places) = blocked(proxy, &mut wants, scope(), until, &full).await {
+                    return Ok(places);
+                }
+                // It asks once more, for what is true then: other bounds may be in force.
+                patience = Duration::ZERO;
+                wants = proxy.sidecar.admit.pressure.bounded_now(&wants);
             }
         }
         let now = depth::now(&proxy.sidecar);
@@ -126,54 +130,47 @@ pub(super) fn settled(
     }
 }
 
-/// Waits in line for room. Hanging up leaves the line.
+/// Waits in line for room, because `full`. `None`: in vain, or the line is too long. Hanging up leaves the line.
 async fn blocked(
     proxy: &Proxy,
-    mut wants: Vec<Want>,
+    wants: &mut [Want],
     scope: u64,
     until: Instant,
-    full: Box<Full>,
-) -> Result<TakenPlaces, Box<Full>> {
+    full: &Full,
+) -> Option<TakenPlaces> {
     let sidecar = &proxy.sidecar;
     let pressure = &sidecar.admit.pressure;
     let most = sidecar.live().settings.max_blocked();
     let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-    let Some(mut turn) = pressure.stand(wants.clone(), most) else {
-        return Err(full);
-    };
+    let mut turn = pressure.stand(wants.to_vec(), most)?;
     // Room may have come before it stood there.
     pressure.wake(depth::now(sidecar));
     loop {
-        let due = queues.iter().filter_map(|queue| pressure.look_due(queue));
-        let due = due.min().max(Some(Instant::now() + LOOK));
         tokio::select! {
             biased;
-            come = turn.come() => match come {
-                Some(Come::Places(places)) => return Ok(places),
-                Some(Come::Drop(queue)) => {
-                    let dropping = overflow::drop_oldest(proxy, &mut wants, &queue, scope).await;
-                    turn.stand_on(wants.clone());
+            come = turn.come() => match come? {
+                Come::Places(places) => return Some(places),
+                Come::Drop(queue) => {
+                    let dropping = overflow::drop_oldest(proxy, wants, &queue, scope).await;
+                    turn.stand_on(wants.to_vec());
                     drop(dropping);
                     pressure.wake(depth::now(sidecar));
                 }
-                None => return Err(full),
             },
-            () = sleep_until(until) => break,
-            () = sidecar.tasks.draining.cancelled() => break,
-            () = sleep_until(due.unwrap_or(until)) => {
+            () = sleep_until(until) => return None,
+            () = sidecar.tasks.draining.cancelled() => return None,
+            () = sleep(LOOK) => {
                 for queue in &queues {
                     if pressure.begin_due_look(queue, Instant::now()) {
                         depth::look_soon(proxy, Arc::clone(queue), scope);
                     }
                 }
-                for look in where_tenant_is(sidecar, &full).into_iter().filter(|look| look.begin) {
+                for look in where_tenant_is(sidecar, full).into_iter().filter(|look| look.begin) {
                     depth::look_soon(proxy, look.queue, scope);
                 }
             }
         }
     }
-    drop(turn);
-    pressure.ask_last(&mut wants, full, depth::now(sidecar))
 }
 
 /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
@@ -294,17 +291,17 @@ fn add(job: &SentJob<'_>, want: &mut Want, tenant: Option<&str>) {
     };
     let key = want.bounds.per_key.as_ref().map(|keys| {
         let (Rendered::Whole(key) | Rendered::Missing(_, key)) = keys.by.render(&view);
-        Arc::from(key.as_str())
+        Group::key(&want.queue, Arc::from(key.as_str()))
     });
-    let owner = want.bounds.tenants.then(|| owner_of(&view));
+    let owner = want.bounds.tenants.then(|| Group::tenant(owner_of(&view)));
     let drops = want.bounds.strategy == OverflowStrategy::DropOldest;
     let priority = drops.then(|| {
         let priority = job.options.and_then(|options| options.get("priority"));
         let priority = priority.or(job.json.get("priority")).and_then(|p| p.int());
         priority.unwrap_or(0)
     });
-    want.keys.extend(key);
-    want.tenants.extend(owner);
+    let groups: Vec<_> = key.into_iter().chain(owner).collect();
+    want.groups.extend((!groups.is_empty()).then_some(groups));
     want.droppable.extend(priority);
 }
 

@@ -15,7 +15,7 @@ use crate::events::Value;
 use crate::hold::Doomed;
 use crate::json::{Json, quote};
 use crate::log::cut;
-use crate::pressure::{DropTurn, Dropped, Mark, Want};
+use crate::pressure::{DropTurn, Dropped, Want};
 use crate::proxy::calls::{self, Lookup, job_in};
 use crate::proxy::depth::told::waits_in;
 use crate::proxy::drop::{self, DropEnd};
@@ -31,8 +31,8 @@ const TRIES: usize = 8;
 struct Oldest {
     id: Arc<str>,
     kind: String,
-    /// When it was asked for in the backend's queue; `None`: it was held.
-    sent: Option<Mark>,
+    /// Where it was.
+    was: Dropped,
 }
 
 /// Drops the oldest job of a full queue for an enqueue, with the credentials of `scope`: to its end, though the producer
@@ -48,11 +48,8 @@ pub(super) async fn drop_oldest(
     let (proxy, of) = (proxy.clone(), Arc::clone(queue));
     let work = Box::pin(async move {
         let oldest = drop_one_of(&proxy, &turn, &of, scope).await;
-        let what = match &oldest {
-            Some(oldest) => oldest.sent.map_or(Dropped::Held, Dropped::Waiting),
-            None => Dropped::None,
-        };
-        turn.dropped(what, Instant::now());
+        let was = oldest.as_ref().map_or(Dropped::None, |oldest| oldest.was);
+        turn.dropped(was, Instant::now());
         if let Some(oldest) = &oldest {
             tell_overflow(&proxy, &of, oldest);
         }
@@ -109,7 +106,7 @@ async fn cancel_available(proxy: &Proxy, queue: &str, id: &str, scope: u64) -> O
     reply.status.is_success().then(|| Oldest {
         id: Arc::from(id),
         kind: kind_of(job.raw()),
-        sent: Some(sent),
+        was: Dropped::Waiting(sent),
     })
 }
 
@@ -121,7 +118,7 @@ async fn end_held(proxy: &Proxy, queue: &str, held: Doomed) -> Oldest {
     let oldest = Oldest {
         id: job.clone(),
         kind: kind_of(&held.body),
-        sent: None,
+        was: Dropped::Held,
     };
     // What is not over is due again, and ended at the next sweep.
     if end != DropEnd::Open {
@@ -150,7 +147,7 @@ async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest
     let oldest = Oldest {
         id: Arc::from(&*job.text_of("id")?),
         kind: kind_of(job.raw()),
-        sent: Some(sent),
+        was: Dropped::Waiting(sent),
     };
     let nack = final_nack(queue, &oldest.id, worker);
     match drop::end_claimed(proxy, scope, &oldest.id, nack).await {
@@ -162,7 +159,7 @@ async fn drop_available(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest
 
 fn tell_overflow(proxy: &Proxy, queue: &str, oldest: &Oldest) {
     let sidecar = &proxy.sidecar;
-    depth::held_is_over(sidecar, queue, &oldest.id);
+    (sidecar.admit.pressure).gone(queue, &oldest.id, depth::now(sidecar));
     sidecar.metrics.dropped_oldest(queue, 1);
     tracing::debug!(
         queue,

@@ -2,7 +2,6 @@
 //! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
 //! again for the next worker.
 
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,8 +138,7 @@ impl Watch for HandOut {
         }));
         for of_queue in (self.jobs).chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
             let queue = of_queue.first().map(|held| &held.claimed.queue);
-            let queue =
-                queue.filter(|queue| sidecar.admit.pressure.bounds_any(slice::from_ref(queue)));
+            let queue = queue.filter(|queue| sidecar.admit.pressure.bounds(queue).is_some());
             for held in of_queue {
                 if let Some(episode) = &held.refused {
                     tell::released(sidecar, held, episode);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::give_back::Back;
 use crate::hold::Pick;
 use crate::proxy::load::Seldom;
-use crate::proxy::siblings::{self, OFFER};
+use crate::proxy::siblings::OFFER;
 use crate::proxy::sweep::give_back;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Claimed, LedgerExt};
@@ -112,7 +112,7 @@ async fn whose(sidecar: &Sidecar, claimed: &Claimed) -> Withdrawn {
     match sidecar.store.row(&claimed.job).await {
         // It was offered: a sibling has it, or had it until it ended.
         Ok(row) if row.as_ref().is_none_or(|row| !row.ours) => {
-            siblings::forget_for(sidecar, &claimed.job, row);
+            sidecar.hold.forget(&claimed.job);
             Withdrawn::Elsewhere
         }
         _ => Withdrawn::Unsure,

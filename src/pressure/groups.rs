@@ -1,70 +1,153 @@
-//! How many jobs of each tenant wait, over all queues. The sums change with each queue, because there may be thousands
-//! of queues and an enqueue asks for few tenants.
+//! Jobs that have a bound of their own together: those of one key in a queue (`per_key`), and those of one tenant over
+//! all queues. The counts change with each job, because there may be thousands of queues and an enqueue asks for few
+//! groups.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The sums over all [`super::known::KeyCounts`] of tenants. They are only used under the lock of the queues.
-#[derive(Default, Debug)]
-pub(super) struct Sums(Mutex<HashMap<Arc<str>, Sum>>);
+use super::bounds::BoundsTable;
+use super::line::WantedAhead;
+use super::want::Want;
 
-/// The jobs of one tenant that wait.
-#[derive(Default, Debug)]
-struct Sum {
-    jobs: u64,
-    /// The queues that they are in.
-    queues: HashSet<Arc<str>>,
+/// A key of a queue, or a tenant.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Group {
+    /// The queue whose key it is; `None`: a tenant.
+    pub(super) queue: Option<Arc<str>>,
+    /// The key, or the tenant's id.
+    pub(super) name: Arc<str>,
 }
 
-impl Sums {
-    /// How many jobs of the tenant wait or are on their way.
-    pub(super) fn count(&self, tenant: &str) -> u64 {
-        self.0.lock().get(tenant).map_or(0, |sum| sum.jobs)
+impl Group {
+    /// The jobs of this key in this queue.
+    pub fn key(queue: &Arc<str>, key: Arc<str>) -> Group {
+        Group {
+            queue: Some(Arc::clone(queue)),
+            name: key,
+        }
+    }
+
+    /// The jobs of this tenant.
+    pub fn tenant(id: Arc<str>) -> Group {
+        Group {
+            queue: None,
+            name: id,
+        }
+    }
+}
+
+/// How many jobs of each group wait or are on their way. Only used under the lock of the queues.
+#[derive(Default, Debug)]
+pub(super) struct Groups(Mutex<HashMap<Group, GroupJobs>>);
+
+/// The jobs of one group.
+#[derive(Default, Debug)]
+struct GroupJobs {
+    jobs: u64,
+    /// How many of them are in each queue.
+    queues: HashMap<Arc<str>, u64>,
+}
+
+/// A group of which too many would wait.
+#[derive(Clone, Debug)]
+pub(super) struct FullGroup {
+    pub(super) group: Group,
+    /// How many of its jobs wait.
+    pub(super) waiting: u64,
+    pub(super) most: u64,
+    /// How many more the enqueue brings.
+    pub(super) wanted: u64,
+}
+
+impl Groups {
+    /// How many jobs of the group wait or are on their way.
+    pub(super) fn count(&self, group: &Group) -> u64 {
+        self.0.lock().get(group).map_or(0, |of_group| of_group.jobs)
     }
 
     /// The queues in which they are.
-    pub(super) fn queues(&self, tenant: &str) -> Vec<Arc<str>> {
+    pub(super) fn queues(&self, group: &Group) -> HashSet<Arc<str>> {
         let all = self.0.lock();
-        let queues = all.get(tenant).into_iter().flat_map(|sum| &sum.queues);
-        queues.cloned().collect()
+        let queues = all.get(group).into_iter();
+        queues
+            .flat_map(|of_group| of_group.queues.keys())
+            .cloned()
+            .collect()
     }
 
     /// Counts one more job in this queue.
-    pub(super) fn add(&self, tenant: &Arc<str>, queue: &Arc<str>) {
+    pub(super) fn add(&self, group: &Group, queue: &Arc<str>) {
         let mut all = self.0.lock();
-        let sum = match all.get_mut(tenant) {
-            Some(sum) => sum,
-            None => all.entry(Arc::clone(tenant)).or_default(),
+        let of_group = match all.get_mut(group) {
+            Some(of_group) => of_group,
+            None => all.entry(group.clone()).or_default(),
         };
-        sum.jobs += 1;
-        if !sum.queues.contains(queue) {
-            sum.queues.insert(Arc::clone(queue));
+        of_group.jobs += 1;
+        match of_group.queues.get_mut(queue) {
+            Some(jobs) => *jobs += 1,
+            None => _ = of_group.queues.insert(Arc::clone(queue), 1),
         }
     }
 
-    /// Takes jobs off; `left`: a queue in which none of the tenant is left.
-    pub(super) fn take(&self, tenant: &str, jobs: u64, left: Option<&Arc<str>>) {
+    /// Takes a job in this queue off.
+    pub(super) fn take(&self, group: &Group, queue: &str) {
         let mut all = self.0.lock();
-        let Some(sum) = all.get_mut(tenant) else {
+        let Some(of_group) = all.get_mut(group) else {
             return;
         };
-        sum.jobs = sum.jobs.saturating_sub(jobs);
-        if let Some(queue) = left {
-            sum.queues.remove(queue);
+        if let Some(jobs) = of_group.queues.get_mut(queue) {
+            *jobs -= 1;
+            of_group.jobs -= 1;
+            if *jobs == 0 {
+                of_group.queues.remove(queue);
+            }
         }
-        if sum.queues.is_empty() {
-            all.remove(tenant);
+        if of_group.jobs == 0 {
+            all.remove(group);
         }
     }
 
-    /// Gives back the memory of tenants of which nothing waits any more.
+    /// The first group of which an enqueue would let too many wait, with those who wait `ahead` of it.
+    pub(super) fn full(
+        &self,
+        table: &BoundsTable,
+        wants: &[Want],
+        ahead: &WantedAhead,
+    ) -> Option<FullGroup> {
+        let mut wanted: HashMap<&Group, u64> = HashMap::new();
+        for group in wants.iter().flat_map(Want::all_groups) {
+            *wanted.entry(group).or_default() += 1;
+        }
+        let each = wants.iter();
+        let mut each = each.flat_map(|want| want.all_groups().map(move |group| (want, group)));
+        each.find_map(|(want, group)| {
+            let most = match &group.queue {
+                Some(_) => want.bounds.per_key.as_ref()?.max_depth,
+                None => table.tenant(&group.name).filter(|most| *most > 0)?,
+            };
+            let (waiting, wanted) = (self.count(group), wanted.get(group).copied()?);
+            (waiting + ahead.of_group(group) + wanted > most).then(|| FullGroup {
+                group: group.clone(),
+                waiting,
+                most,
+                wanted,
+            })
+        })
+    }
+
+    /// Forgets all jobs.
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    /// Gives back the memory of groups of which nothing waits any more.
     pub(super) fn shrink(&self) {
         let mut all = self.0.lock();
-        for sum in all.values_mut() {
-            let len = sum.queues.len();
-            sum.queues.shrink_to(2 * len);
+        for of_group in all.values_mut() {
+            let len = of_group.queues.len();
+            of_group.queues.shrink_to(2 * len);
         }
         let len = all.len();
         all.shrink_to(2 * len);
@@ -73,7 +156,7 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap as Map;
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -155,7 +238,10 @@ mod tests {
                     self.now.at += Duration::from_secs(seconds);
                     self.pressure.forget_unused(self.now);
                 }
-                Step::Clear => self.pressure.clear(),
+                Step::Clear => {
+                    self.sent.clear();
+                    self.pressure.clear();
+                }
             }
         }
 
@@ -169,7 +255,7 @@ mod tests {
         }
 
         fn send(&mut self, jobs: &[(usize, usize)]) {
-            let mut wants: Map<usize, Want> = Map::new();
+            let mut wants: BTreeMap<usize, Want> = BTreeMap::new();
             for (queue, tenant) in jobs {
                 let name = format!("q{queue}");
                 let want = wants.entry(*queue).or_insert_with(|| Want {
@@ -177,7 +263,8 @@ mod tests {
                 });
                 want.jobs += 1;
                 want.sizes.push(1);
-                want.tenants.push(TENANTS[*tenant].into());
+                want.groups
+                    .push(vec![Group::tenant(TENANTS[*tenant].into())]);
             }
             let mut wants = wants.into_values().collect();
             // Where others are on their way, one look is not enough.
@@ -192,15 +279,19 @@ mod tests {
             }
         }
 
-        /// What a walk over all queues finds of a tenant: how many, and where.
-        fn walk(&self, tenant: &str) -> (u64, HashSet<Arc<str>>) {
+        /// What a walk over all queues and all that is on its way finds of a tenant: how many, and where.
+        fn walk(&self, tenant: &Group) -> (u64, HashSet<Arc<str>>) {
             let state = self.pressure.state.lock();
-            let each = state.queues.iter();
-            let each =
-                each.map(|(name, queue)| (Arc::clone(name), queue.members.tenants.count(tenant)));
-            let some: Vec<_> = each.filter(|(_, jobs)| *jobs > 0).collect();
-            let jobs = some.iter().map(|(_, jobs)| jobs).sum();
-            (jobs, some.into_iter().map(|(name, _)| name).collect())
+            let of_queues = state.queues.iter().flat_map(|(name, queue)| {
+                let groups = queue.members.all_groups();
+                groups.map(move |group| (name, group))
+            });
+            let sent = self.sent.iter().flat_map(TakenPlaces::wants);
+            let sent =
+                sent.flat_map(|want| want.all_groups().map(move |group| (&want.queue, group)));
+            let all = of_queues.chain(sent).filter(|(_, group)| *group == tenant);
+            let all: Vec<_> = all.map(|(name, _)| Arc::clone(name)).collect();
+            (all.len() as u64, all.into_iter().collect())
         }
     }
 
@@ -208,7 +299,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_sums_are_what_a_walk_finds(steps in prop::collection::vec(step(), 1..60)) {
+        fn the_counts_are_what_a_walk_finds(steps in prop::collection::vec(step(), 1..60)) {
             let tenants = vec![(Pattern::new("a"), 5), (Pattern::new("*"), 9)];
             let file = FileBounds::new(Vec::new()).with_tenants(tenants);
             let now = Now { at: Instant::now(), stamp: Timestamp(1_770_000_000_000_000) };
@@ -217,14 +308,14 @@ mod tests {
             for step in steps {
                 world.take(step.clone());
                 for tenant in TENANTS {
-                    let sums = &world.pressure.sums;
-                    let queues = sums.queues(tenant).into_iter().collect();
-                    prop_assert_eq!((sums.count(tenant), queues), world.walk(tenant), "{:?}", step);
+                    let (tenant, groups) = (Group::tenant(tenant.into()), &world.pressure.groups);
+                    let counted = (groups.count(&tenant), groups.queues(&tenant));
+                    prop_assert_eq!(counted, world.walk(&tenant), "{:?}", step);
                 }
             }
             drop(world.sent);
             world.pressure.clear();
-            prop_assert!(world.pressure.sums.0.lock().is_empty());
+            prop_assert!(world.pressure.groups.0.lock().is_empty());
         }
     }
 }
