@@ -35,15 +35,13 @@ use super::{
 };
 use crate::limit::{Key, Limited, Reserved, Space, Timestamp};
 use lost::Lost;
-use state::{Ended, Notes};
+use state::Notes;
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
 const OTHERS_RETURN: u64 = 5_000_000;
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
-/// And of these, which were out through siblings, no more are told again and again.
-const MOST_ECHOED: usize = 1_000;
 
 /// What happens while the store is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -301,18 +299,12 @@ impl Ledger for Guard {
                 let own = state.end_own(job, |own| own.ends_with(*claim));
                 let is_of_job = |row: &&Row| row.claimed.job == *job;
                 let there = ended.as_ref().ok().map(|rows| rows.iter().find(is_of_job));
-                if let Some(known) = own.as_ref().or(there.flatten()) {
-                    state.has_ended(Ended::of(known, now));
-                }
                 if is_untold {
                     // Its slots would be taken until it is overdue; a sibling's too. Where any claim ends, those to
                     // come are above the time.
                     let was = own.as_ref().map(|row| row.claimed.generation);
                     let claim = claim.or(was).unwrap_or(Gen(now.0));
-                    state.ends.is_untold(job, claim);
-                    if own.is_none() && state.ends.echoed.len() < MOST_ECHOED {
-                        state.ends.echoed.push((job.clone(), claim));
-                    }
+                    state.is_untold(job, claim);
                 }
                 // What was sent twice was done the first time, and nobody heard of it.
                 unheard.extend(own.filter(|_| matches!(there, Some(None))));
@@ -329,7 +321,6 @@ impl Ledger for Guard {
                 // The others wait for our rows, so they are put back at once.
                 due = self.look(max).await;
             }
-            self.tell_again().await;
             due
         })
     }

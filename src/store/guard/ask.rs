@@ -163,7 +163,7 @@ impl Guard {
             let (job, claim) = (&row.claimed.job, row.claimed.generation);
             state.is_over(job, claim);
             if is_alone {
-                state.ends.is_untold(job, claim);
+                state.is_untold(job, claim);
             }
         }
         for (ask, verdict) in asks.iter().zip(&taken.verdicts) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Clock, Gen, Guard, MOST_ECHOED, Notes, Row, StoreError};
+use super::{Clock, Gen, Guard, Notes, Row, StoreError};
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
@@ -15,8 +15,6 @@ const ROUNDS: u32 = 3;
 const SAID: Duration = Duration::from_secs(10);
 /// So many ends are told in one call.
 pub(super) const AT_ONCE: usize = 256;
-/// So many ends are told again at each look: the look is also the word that this sidecar lives.
-const ECHOED_AT_ONCE: usize = 50;
 
 impl Guard {
     /// Puts our rows back and ends what has ended, until the store knows all that happened meanwhile too: from
@@ -41,81 +39,19 @@ impl Guard {
                 self.back_there(job, *generation).await?;
             }
             self.tell_ended(&news.ended).await?;
-            if round == 1 {
-                self.tell_of_late().await?;
-            }
         }
         Ok(())
     }
 
-    /// Ends claims there, many in each call. Says which it has heard of: they need not be told again if a later call
-    /// fails.
-    async fn end_there(&self, claims: &[(Arc<str>, Gen)]) -> (Heard, Result<(), StoreError>) {
-        let mut heard = HashSet::new();
-        for some in claims.chunks(AT_ONCE) {
-            let each = some.iter().map(|(job, claim)| (job.clone(), Some(*claim)));
-            let jobs: Vec<_> = each.collect();
-            if let Err(error) = self.inner.end_all(&jobs).await {
-                return (heard, Err(error));
-            }
-            heard.extend(some.iter().cloned());
-        }
-        (heard, Ok(()))
-    }
-
-    /// Ends there what has ended of late: it may have forgotten. Where that is so a sibling may have to hear of it again.
-    async fn tell_of_late(&self) -> Result<(), StoreError> {
-        let ended = self.state().ended_of_late();
-        let (heard, all_told) = self.end_there(&ended).await;
-        let mut state = self.state();
-        let recent = std::mem::take(&mut state.ends.recent);
-        for ended in recent {
-            let one = (ended.job.clone(), ended.claim);
-            match heard.contains(&one) {
-                true if ended.theirs && state.ends.echoed.len() < MOST_ECHOED => {
-                    state.ends.echoed.push(one)
-                }
-                true => {}
-                false => state.ends.recent.push_back(ended),
-            }
-        }
-        all_told
-    }
-
-    /// Ends there what has ended.
+    /// Ends there what has ended, many in each call. What it has heard of need not be told again if a later call fails.
     async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
-        let (heard, told) = self.end_there(ended).await;
-        let mut state = self.state();
-        state.ends.untold.retain(|one| !heard.contains(one));
-        told
-    }
-
-    /// Tells of siblings' rows that ended without the store, some at a time, as long as siblings may come back and put
-    /// them back.
-    pub(super) async fn tell_again(&self) {
-        let (some, at_last) = {
-            let mut state = self.state();
-            if state.suspect {
-                return;
-            }
-            let count = state.ends.echoed.len().min(ECHOED_AT_ONCE);
-            let some: Vec<_> = state.ends.echoed.drain(..count).collect();
-            (some, !self.is_filling(&state))
-        };
-        let mut is_freed = false;
-        for (job, claim) in &some {
-            match self.inner.end(job, Some(*claim)).await {
-                Ok(row) => is_freed |= row.is_some(),
-                Err(_) => break,
-            }
+        for some in ended.chunks(AT_ONCE) {
+            let each = some.iter().map(|(job, claim)| (job.clone(), Some(*claim)));
+            self.inner.end_all(&each.collect::<Vec<_>>()).await?;
+            let heard: HashSet<_> = some.iter().collect();
+            self.state().untold.retain(|one| !heard.contains(one));
         }
-        if !at_last {
-            self.state().ends.echoed.extend(some);
-        }
-        if is_freed {
-            // Who waits for its slot here hears of it from nobody else.
-            self.turned.notify_one();
-        }
+        Ok(())
     }
 
     /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
@@ -136,7 +72,7 @@ impl Guard {
         state
             .doubt
             .retain(|job, claim| told.undone.get(job) != Some(claim));
-        state.ends.untold.retain(|one| !told.ended.contains(one));
+        state.untold.retain(|one| !told.ended.contains(one));
         state.answers();
         (state.suspect, state.known) = (at_last, true);
         state.told = Some(self.inner.now());
@@ -174,9 +110,6 @@ impl Guard {
         Ok(())
     }
 }
-
-/// Claims of which the store has heard that they ended.
-type Heard = HashSet<(Arc<str>, Gen)>;
 
 /// What the store was told since it can be asked again.
 #[derive(Default, Debug)]
@@ -222,7 +155,7 @@ impl Told {
                 news.undone.push((job.clone(), *claim));
             }
         }
-        for one in &state.ends.untold {
+        for one in &state.untold {
             if self.ended.insert(one.clone()) {
                 news.ended.push(one.clone());
             }

@@ -1,6 +1,6 @@
 //! What the guard knows beside the store: our rows, what may have to be undone or told again, and how calls ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,34 +12,8 @@ use crate::limit::Timestamp;
 use crate::store::memory::MemoryStore;
 use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
 
-/// For so long ends are remembered that the store has heard of, in microseconds, and longer while it fails: a replica
-/// is behind by less.
-const RECENT: u64 = 5_000_000;
-/// And no more than these.
-const MOST_RECENT: usize = 5_000;
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
-
-/// A claim that has ended.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) at: Timestamp,
-    pub(super) job: Arc<str>,
-    pub(super) claim: Gen,
-    /// It was a sibling's, who may put its row back.
-    pub(super) theirs: bool,
-}
-
-impl Ended {
-    pub(super) fn of(row: &Row, at: Timestamp) -> Ended {
-        Ended {
-            at,
-            job: row.claimed.job.clone(),
-            claim: row.claimed.generation,
-            theirs: !row.ours,
-        }
-    }
-}
 
 /// How calls to the store have failed.
 #[derive(Default, Debug)]
@@ -54,28 +28,6 @@ pub(super) struct Failures {
     pub(super) since: Option<Instant>,
 }
 
-/// Claims that have ended, of which the store or a sibling may not know.
-#[derive(Default, Debug)]
-pub(super) struct Ends {
-    /// Those that ended while the store failed or was lost: it may not have heard of them.
-    pub(super) untold: Vec<(Arc<str>, Gen)>,
-    /// Those of them that were not ours. A sibling that lost the store too has not heard of them, and puts their
-    /// rows back when it returns.
-    pub(super) echoed: Vec<(Arc<str>, Gen)>,
-    /// Those that ended last, and of which the store has heard: one that fails over, or comes back older than it was,
-    /// may have forgotten that.
-    pub(super) recent: VecDeque<Ended>,
-}
-
-impl Ends {
-    /// The store is to hear of this end. Beyond a limit it finds out when the row is overdue.
-    pub(super) fn is_untold(&mut self, job: &Arc<str>, claim: Gen) {
-        if self.untold.len() < MOST_ENDED {
-            self.untold.push((job.clone(), claim));
-        }
-    }
-}
-
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct Notes {
@@ -83,7 +35,8 @@ pub(super) struct Notes {
     pub(super) own: HashMap<Arc<str>, Row>,
     /// Claims of which a start may stand there that nobody heard of, or that was undone here alone.
     pub(super) doubt: HashMap<Arc<str>, Gen>,
-    pub(super) ends: Ends,
+    /// Claims that ended while the store failed or was lost: it may not have heard of them.
+    pub(super) untold: Vec<(Arc<str>, Gen)>,
     pub(super) failures: Failures,
     /// The store is lost, or may have forgotten something: our rows are put back before anything starts.
     pub(super) suspect: bool,
@@ -103,6 +56,13 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    /// The store is to hear of this end. Beyond a limit it finds out when the row is overdue.
+    pub(super) fn is_untold(&mut self, job: &Arc<str>, claim: Gen) {
+        if self.untold.len() < MOST_ENDED {
+            self.untold.push((job.clone(), claim));
+        }
+    }
+
     /// Of a start that may have been done there it is sure that it is undone.
     pub(super) fn is_sure(&mut self, job: &str, claim: Gen) {
         if self.doubt.get(job) == Some(&claim) {
@@ -126,26 +86,6 @@ impl Notes {
     /// Whether siblings may have acted for us since the store was last told of our rows. Now it was.
     pub(super) fn was_away(&mut self) -> bool {
         std::mem::take(&mut self.away) || self.lost.is_some()
-    }
-
-    /// The store was told of this end, and may forget it.
-    pub(super) fn has_ended(&mut self, ended: Ended) {
-        let is_old = |first: &Ended| ended.at.since(first.at) > RECENT;
-        let recent = &mut self.ends.recent;
-        while recent.len() >= MOST_RECENT || (!self.suspect && recent.front().is_some_and(is_old)) {
-            recent.pop_front();
-        }
-        recent.push_back(ended);
-    }
-
-    /// What has ended of late, but for claims that have begun again here.
-    pub(super) fn ended_of_late(&self) -> Vec<(Arc<str>, Gen)> {
-        let is_over = |ended: &&Ended| {
-            let own = self.own.get(&ended.job);
-            own.is_none_or(|row| row.claimed.generation > ended.claim)
-        };
-        let over = self.ends.recent.iter().filter(is_over);
-        over.map(|ended| (ended.job.clone(), ended.claim)).collect()
     }
 
     /// How a take ended, before which so many calls had `failed`.
@@ -173,7 +113,7 @@ impl Notes {
     /// A newer claim of a job was asked for without an answer: that of our row is over, and the store may not know.
     pub(super) fn unheard(&mut self, ask: &Claimed) {
         if let Some(own) = self.end_own(&ask.job, |own| own.is_over_by(ask)) {
-            self.ends.is_untold(&ask.job, own.claimed.generation);
+            self.is_untold(&ask.job, own.claimed.generation);
         }
     }
 

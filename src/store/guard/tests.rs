@@ -227,41 +227,6 @@ async fn an_end_of_a_siblings_job_is_told_later_too() {
     assert!(rig.faulty.row("c").await.unwrap().is_some());
 }
 
-/// A sibling that lost the store too did not hear what was settled through us, and puts its row back when it
-/// returns, which may be after us.
-#[tokio::test(start_paused = true)]
-async fn an_end_of_a_siblings_job_outlives_the_siblings_return() {
-    let rig = rig(OnStoreError::Share);
-    let out = claimed("a", 3);
-    rig.faulty.take(&[&out], 1).await.unwrap();
-    let siblings = rig.faulty.row("a").await.unwrap().unwrap();
-    assert_eq!(rig.guard.count_out().await, Ok(1));
-    lose(&rig).await;
-    assert!(rig.guard.end("a", None).await.unwrap().is_none());
-    rig.faulty.standing(None);
-    rig.guard.due(9).await.unwrap();
-    assert!(rig.faulty.row("a").await.unwrap().is_none());
-    // That it was lost, and that it is back.
-    assert_eq!(rig.guard.wake().await, Wake::All);
-    for _ in 0..2 {
-        rig.faulty
-            .announce(std::slice::from_ref(&siblings))
-            .await
-            .unwrap();
-        assert!(rig.faulty.row("a").await.unwrap().is_some());
-        rig.guard.due(9).await.unwrap();
-        assert!(rig.faulty.row("a").await.unwrap().is_none());
-        let woken = tokio::time::timeout(Duration::from_secs(1), rig.guard.wake());
-        assert_eq!(woken.await, Ok(Wake::All), "its slot is free");
-    }
-    // Who comes later than others may puts back what is so.
-    tokio::time::advance(Duration::from_secs(6)).await;
-    rig.guard.due(9).await.unwrap();
-    let calls = rig.faulty.calls();
-    rig.guard.due(9).await.unwrap();
-    assert_eq!(rig.faulty.calls() - calls, 1, "nothing is told any more");
-}
-
 /// The row of a job that is out through us is known, whether the store answers or not.
 #[tokio::test(start_paused = true)]
 async fn a_row_of_ours_is_known_without_the_store() {
@@ -702,7 +667,6 @@ async fn without_the_store_keys_are_shut_by_nacks_and_not_by_hand() {
         key: key.clone(),
         until,
         at_least,
-        probe: None,
     };
     let (never, now) = (Timestamp::NEVER, Timestamp(0));
     for by_hand in [
@@ -835,30 +799,6 @@ async fn who_says_what_it_forgot_misses_no_row_after_a_failed_call() {
     assert!(rig.guard.may_miss_rows());
 }
 
-/// As a replica that takes over may: it never heard of the last ends.
-#[tokio::test(start_paused = true)]
-async fn the_last_ends_are_told_again_after_a_failure() {
-    let rig = rig(OnStoreError::Share);
-    let mut forgotten = Vec::new();
-    for job in ["a", "b", "again"] {
-        assert!(starts(&rig.guard, job).await.unwrap());
-        let row = rig.faulty.row(job).await.unwrap().unwrap();
-        assert!(rig.guard.end(job, None).await.unwrap().is_some());
-        forgotten.push(row);
-    }
-    assert!(starts(&rig.guard, "again").await.unwrap());
-    rig.faulty.announce(&forgotten).await.unwrap();
-    assert_eq!(rig.faulty.count_out().await, Ok(3));
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
-    tokio::time::advance(Duration::from_secs(30)).await;
-    rig.guard.due(9).await.unwrap();
-    assert_eq!(rig.faulty.count_out().await, Ok(1), "the same claim");
-    let woken = tokio::time::timeout(Duration::from_secs(1), rig.guard.wake());
-    assert_eq!(woken.await, Ok(Wake::All));
-    assert!(starts(&rig.guard, "c").await.unwrap());
-}
-
 #[tokio::test(start_paused = true)]
 async fn rows_may_be_missing_for_a_while_after_a_failed_call() {
     let rig = rig(OnStoreError::Share);
@@ -871,28 +811,6 @@ async fn rows_may_be_missing_for_a_while_after_a_failed_call() {
         tokio::time::advance(Duration::from_secs(6)).await;
         assert!(!rig.guard.may_miss_rows());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_heard_of_the_last_ends_is_not_told_again() {
-    let rig = rig(OnStoreError::Share);
-    for nth in 0..3 * recover::AT_ONCE {
-        let job = format!("j{nth}");
-        assert!(starts(&rig.guard, &job).await.unwrap());
-        assert!(rig.guard.end(&job, None).await.unwrap().is_some());
-    }
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
-    let mut looks = 0;
-    while rig.guard.may_miss_rows() {
-        looks += 1;
-        assert!(looks < 9, "it goes on from where it was");
-        rig.faulty.script([const { Fault::NONE }; 2]);
-        rig.faulty.script([Fault::gone()]);
-        let _fails_at_first = rig.guard.due(9).await;
-        tokio::time::advance(Duration::from_secs(6)).await;
-    }
-    assert!(looks > 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1194,59 +1112,4 @@ async fn a_row_is_put_back_as_it_was_changed_last() {
     rig.guard.due(9).await.unwrap();
     let row = rig.faulty.row("a").await.unwrap().unwrap();
     assert_eq!((row.until, row.claimed.visibility), (later, minute));
-}
-
-#[tokio::test(start_paused = true)]
-async fn few_ends_are_remembered_and_longer_while_the_store_fails() {
-    let rig = rig(OnStoreError::Share);
-    let remembered = || {
-        let state = rig.guard.state();
-        let jobs = state.ends.recent.iter().map(|ended| ended.job.to_string());
-        jobs.collect::<Vec<_>>()
-    };
-    let end = async |job: &str| {
-        assert!(rig.guard.end(job, None).await.unwrap().is_some());
-    };
-    assert!(starts(&rig.guard, "a").await.unwrap());
-    end("a").await;
-    tokio::time::advance(Duration::from_secs(4)).await;
-    for job in ["b", "c", "d"] {
-        assert!(starts(&rig.guard, job).await.unwrap());
-    }
-    end("b").await;
-    assert_eq!(remembered(), ["a", "b"]);
-    tokio::time::advance(Duration::from_secs(2)).await;
-    end("c").await;
-    assert_eq!(remembered(), ["b", "c"]);
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
-    tokio::time::advance(Duration::from_secs(60)).await;
-    end("d").await;
-    assert_eq!(remembered(), ["b", "c", "d"]);
-    for nth in 0..6_000_u64 {
-        rig.guard.state().has_ended(Ended {
-            at: rig.guard.now(),
-            job: nth.to_string().into(),
-            claim: Gen(1),
-            theirs: false,
-        });
-    }
-    assert_eq!(remembered().len(), 5_000);
-}
-
-/// Nothing starts before it has heard of them, and they are thousands where much runs.
-#[tokio::test(start_paused = true)]
-async fn the_last_ends_are_told_again_in_few_calls() {
-    let rig = rig(OnStoreError::Share);
-    for nth in 0..2_000 {
-        let job = format!("j{nth}");
-        assert!(starts(&rig.guard, &job).await.unwrap());
-        assert!(rig.guard.end(&job, None).await.unwrap().is_some());
-    }
-    rig.faulty.script([Fault::gone()]);
-    assert!(rig.guard.count_out().await.is_err());
-    let before = rig.faulty.calls();
-    assert!(starts(&rig.guard, "next").await.unwrap());
-    let calls = rig.faulty.calls() - before;
-    assert!(calls < 20, "{calls} calls before it starts");
 }
