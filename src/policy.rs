@@ -152,8 +152,6 @@ pub struct PolicySet {
     policies: Vec<Policy>,
     queues: Vec<QueueLimits>,
     accept: Accept,
-    /// Whether any policy has `feedback.probe`.
-    probing: bool,
     /// Whether any policy looks at types.
     types: bool,
     gates: Gates,
@@ -165,7 +163,6 @@ impl PolicySet {
         let sees_types =
             |policy: &Policy| !policy.matching.kind.is_empty() || policy.key.sees_types();
         let mut set = PolicySet {
-            probing: policies.iter().any(|policy| policy.feedback.probe),
             types: policies.iter().any(sees_types),
             policies,
             queues,
@@ -326,20 +323,6 @@ impl PolicySet {
     /// Whether the type of a job decides anything.
     pub fn sees_types(&self) -> bool {
         self.types
-    }
-
-    /// Whether any key may be probed while it is shut.
-    pub fn probing(&self) -> bool {
-        self.probing
-    }
-
-    /// Whether a key of the job may be probed while it is shut.
-    pub fn probes(&self, limited: &[Limited], key: &Key) -> bool {
-        self.probing
-            && self
-                .feedback(limited, key)
-                .iter()
-                .any(|(feedback, _)| feedback.probe)
     }
 
     /// What is heeded for a key of the job, with the policy that says so. Policies of the file decide

@@ -33,7 +33,6 @@
 //! Below `Store` each is a [`Ledger`]. Memory and SQL run one step engine over their rows and keys, and Redis runs its
 //! scripts.
 
-mod anew;
 mod answer;
 mod clock;
 mod engine;
@@ -69,7 +68,6 @@ pub use sql::SqlStore;
 use guard::Guard;
 use reserved::ReservedStore;
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,15 +190,6 @@ pub enum Change {
         until: Timestamp,
         /// Whether a key that is shut for as long or longer stays as it is.
         at_least: bool,
-        /// How far apart probing starts are while it is shut, in microseconds.
-        probe: Option<NonZeroU64>,
-    },
-    /// A job of this key that started then has succeeded: if the key was shut before that, it opens.
-    Open {
-        /// The job key.
-        key: Key,
-        /// When the job started.
-        started: Timestamp,
     },
     /// Forget what a job key has used (its starts, its spacing, that it is shut) but not its slots.
     Unused {
@@ -273,11 +262,15 @@ impl Change {
         }
     }
 
-    /// Whether a key is shut or opened by hand, or what it used forgotten: it counts whatever was before.
-    fn is_by_hand(&self) -> bool {
+    /// Whether it is kept for all sidecars, so that it cannot be made while the store is lost. What nacks say of a key
+    /// holds here meanwhile.
+    fn is_kept_for_all(&self) -> bool {
         matches!(
             self,
-            Change::Unused { .. }
+            Change::Override { .. }
+                | Change::Setting { .. }
+                | Change::Paused { .. }
+                | Change::Unused { .. }
                 | Change::Shut {
                     at_least: false,
                     ..
@@ -285,22 +278,12 @@ impl Change {
         )
     }
 
-    /// Whether it is kept for all sidecars, so that it cannot be made while the store is lost. What nacks say of a key
-    /// holds here meanwhile.
-    fn is_kept_for_all(&self) -> bool {
-        matches!(
-            self,
-            Change::Override { .. } | Change::Setting { .. } | Change::Paused { .. }
-        ) || self.is_by_hand()
-    }
-
-    /// Whether siblings that put back what they know of data that began anew may undo it: a shut key is opened, or
-    /// something is taken away.
+    /// Whether siblings that put back what they know of data that began anew may undo it: something is taken away.
     fn may_undo_what_is_put_back(&self) -> bool {
         matches!(
             self,
             Change::Override { set: None, .. } | Change::Setting { text: None, .. }
-        ) || self.is_by_hand()
+        )
     }
 }
 
@@ -336,7 +319,7 @@ impl Usage {
                 .map(|rate| state.counted(rate, now))
                 .collect(),
             next_start: throttle.and_then(|throttle| state.next_start(throttle, now)),
-            shut_until: state.is_shut(now).map(|shut| shut.until),
+            shut_until: state.shut_until(now),
         })
     }
 }

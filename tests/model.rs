@@ -161,7 +161,6 @@ impl Both {
                     key: key(*which),
                     until,
                     at_least: false,
-                    probe: None,
                 })
                 .await;
                 self.model.shut.insert((Space::Job, key(*which)), until);

@@ -32,7 +32,6 @@ pub(super) fn feedback(policy: &mut TomlTable<'_>) -> Feedback {
     if let Ok(Some(jitter)) = table.number_within("jitter", 0.0..=1.0, JITTER) {
         feedback.jitter = jitter;
     }
-    feedback.probe = table.flag("probe").ok().flatten().unwrap_or(feedback.probe);
     let max_pause = match most_is_read {
         true => feedback.max_pause,
         false => u64::MAX,

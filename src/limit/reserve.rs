@@ -44,7 +44,7 @@ impl KeyState {
         now: Timestamp,
     ) -> Reserved {
         let mut reserved = Reserved::default();
-        let only_now = self.is_shut(now).is_some() || self.lacks_place(limits, now);
+        let only_now = self.shut_until(now).is_some() || self.lacks_place(limits, now);
         let mut from = now;
         while reserved.turns.len() < want {
             match self.ask(limits, from) {
@@ -88,7 +88,7 @@ mod tests {
     use rand::{Rng as _, SeedableRng};
 
     use super::*;
-    use crate::limit::{Rate, Shut, Strategy, Throttle};
+    use crate::limit::{Rate, Strategy, Throttle};
 
     const T: Timestamp = Timestamp(1_800_000_000_000_000);
     const SECOND: u64 = 1_000_000;
@@ -175,7 +175,7 @@ mod tests {
     fn a_shut_key_grants_nothing_ahead() {
         let ten = limits(None, Some((10, 1)));
         let mut key = KeyState::default();
-        key.shut(Some(Shut::new(T, T.plus(100_000), None)));
+        key.shut(T.plus(100_000), T);
         let reserved = key.reserve(&ten, 3, T.plus(SECOND), T);
         assert!(reserved.turns.is_empty());
         assert_eq!(reserved.refused.unwrap().strategy, Strategy::Shut);

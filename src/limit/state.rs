@@ -2,9 +2,7 @@
 
 use super::packed::{PackedReader, Writer};
 use super::windows::Windows;
-use super::{
-    EARLY, Limits, Measure, Pace, Rate, Refusal, Room, Shut, Strategy, Throttle, Timestamp,
-};
+use super::{EARLY, Limits, Measure, Pace, Rate, Refusal, Room, Strategy, Throttle, Timestamp};
 
 /// The usage of one key. Limits are not part of it; every question brings them.
 ///
@@ -13,8 +11,8 @@ use super::{
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyState {
     pace: Pace,
-    /// Kept until something else is done with it; few keys are ever shut.
-    shut: Option<Box<Shut>>,
+    /// No starts before this. Kept until something else is done with it.
+    shut: Option<Timestamp>,
     windows: Windows,
     active: u32,
 }
@@ -88,7 +86,7 @@ impl KeyState {
                 worst = Some(refusal);
             }
         };
-        if let Some(opens) = self.shut.as_ref().and_then(|shut| shut.opens(now)) {
+        if let Some(opens) = self.shut_until(now) {
             refuse(Strategy::Shut, 0, 0, Some(granted_from(opens)));
         }
         if let Some(most) = limits.concurrency.filter(|most| self.active >= *most) {
@@ -132,9 +130,6 @@ impl KeyState {
         for rate in each_window(limits) {
             self.windows.add(rate, at, now);
         }
-        if let Some(shut) = &mut self.shut {
-            shut.started(at);
-        }
         Undo {
             at,
             then: now,
@@ -157,9 +152,6 @@ impl KeyState {
         }
         for rate in each_window(limits) {
             self.windows.remove(rate, undo.at, undo.then);
-        }
-        if let Some(shut) = &mut self.shut {
-            shut.back(undo.at);
         }
     }
 
@@ -196,23 +188,17 @@ impl KeyState {
         }
     }
 
-    /// Allows no start before a time, or opens the key (`None`, or a time that is over).
-    pub fn shut(&mut self, shut: Option<Shut>) {
-        let lasts = |shut: &Shut| shut.until > shut.since;
-        self.shut = shut.filter(lasts).map(Box::new);
+    /// Allows no start before a time; one that is over opens the key.
+    pub fn shut(&mut self, until: Timestamp, now: Timestamp) {
+        self.shut = Some(until).filter(|until| *until > now);
     }
 
     /// Whether to shut it so would change nothing. With `at_least`, a key that is shut for as long or longer
     /// stays as it is.
-    pub fn stays(&self, shut: &Shut, at_least: bool) -> bool {
-        let known = self.is_shut(shut.since).map(|known| known.until);
-        let wanted = Some(shut.until).filter(|until| *until > shut.since);
+    pub fn stays(&self, until: Timestamp, at_least: bool, now: Timestamp) -> bool {
+        let known = self.shut_until(now);
+        let wanted = Some(until).filter(|until| *until > now);
         known == wanted || (at_least && known > wanted)
-    }
-
-    /// Whether it is shut, and was before `started`.
-    pub fn was_shut(&self, started: Timestamp, now: Timestamp) -> bool {
-        self.is_shut(now).is_some_and(|shut| shut.since < started)
     }
 
     /// Forgets all but the slots: a job that is out is out.
@@ -226,10 +212,12 @@ impl KeyState {
     /// How many starts the limits allow at `now`.
     pub fn room(&self, limits: &Limits, now: Timestamp) -> Room {
         let mut room = Room::OPEN;
-        if let Some(shut) = self.is_shut(now) {
-            let until = shut.room(now);
-            let at = until.at.map(granted_from);
-            room = room.and(Room { at, ..until });
+        if let Some(until) = self.shut_until(now) {
+            room = room.and(Room {
+                starts: 0,
+                at: Some(granted_from(until)),
+                ..Room::OPEN
+            });
         }
         if let Some(most) = limits.concurrency {
             room = room.and(Room {
@@ -265,15 +253,15 @@ impl KeyState {
         Some(self.pace.next(throttle, now)).filter(|at| *at > now)
     }
 
-    /// How the key is shut, if it is.
-    pub fn is_shut(&self, now: Timestamp) -> Option<&Shut> {
-        self.shut.as_deref().filter(|shut| shut.until > now)
+    /// Until when the key is shut, if it is.
+    pub fn shut_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.shut.filter(|until| *until > now)
     }
 
     /// Whether nothing is used, so that forgetting the key would change no decision.
     pub fn idle(&self, now: Timestamp) -> bool {
         self.active == 0
-            && self.is_shut(now).is_none()
+            && self.shut_until(now).is_none()
             && self.pace.idle(now)
             && self.windows.iter().all(|window| window.count(now) == 0)
     }
@@ -285,8 +273,12 @@ impl KeyState {
         to.time(seen);
         self.pace.pack(&mut to);
         to.byte(u8::from(self.shut.is_some()));
-        if let Some(shut) = &self.shut {
-            shut.pack(&mut to);
+        if let Some(until) = self.shut {
+            // Earlier versions write, and expect, three more numbers: when it was shut, and how far apart which starts
+            // are that find out whether the service is back.
+            for number in [0, until.0, 0, Timestamp::NEVER.0] {
+                to.long(number);
+            }
         }
         self.windows.pack(&mut to);
         to.0
@@ -298,7 +290,10 @@ impl KeyState {
         let (active, seen, pace) = (from.u32()?, from.time()?, Pace::unpack(from)?);
         let shut = match from.byte()? {
             0 => None,
-            _ => Some(Box::new(Shut::unpack(from)?)),
+            _ => {
+                let [_, until, _, _] = [from.time()?, from.time()?, from.time()?, from.time()?];
+                Some(until)
+            }
         };
         let windows = Windows::unpack(from)?;
         let state = KeyState {
@@ -312,8 +307,7 @@ impl KeyState {
 
     /// The memory it takes, in bytes.
     pub fn bytes(&self) -> usize {
-        let shut = self.shut.as_ref().map_or(0, |_| size_of::<Shut>());
-        size_of::<KeyState>() + self.windows.heap() + shut
+        size_of::<KeyState>() + self.windows.heap()
     }
 
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {

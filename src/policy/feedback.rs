@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::num::NonZeroU64;
 use std::time::UNIX_EPOCH;
 
 use super::Pattern;
@@ -32,9 +31,6 @@ pub struct Feedback {
     pub jitter: f64,
     /// How pauses grow while a key is refused again and again; `None`: they do not.
     pub backoff: Option<Backoff>,
-    /// Whether one job may start each `default_pause` while a key is shut, to find out whether the
-    /// service is back.
-    pub probe: bool,
 }
 
 /// `[policy.feedback.backoff]`: exponential, with full jitter.
@@ -82,7 +78,6 @@ impl Default for Feedback {
             max_pause: 900_000_000,
             jitter: 0.1,
             backoff: None,
-            probe: false,
         }
     }
 }
@@ -94,8 +89,6 @@ pub struct Pause {
     pub until: Timestamp,
     /// The signal: `rate_limit_until`, `retry_after`, `headers` or `codes`.
     pub reason: &'static str,
-    /// How far apart starts are that may find out, in microseconds, whether the service is back.
-    pub probe: Option<NonZeroU64>,
     /// Until when another refusal is one more in a row; `None`: they are not counted.
     pub counts_until: Option<Timestamp>,
 }
@@ -145,7 +138,6 @@ impl Feedback {
         Some(Pause {
             until,
             reason,
-            probe: NonZeroU64::new(self.default_pause).filter(|_| self.probe),
             counts_until: self.backoff.map(|backoff| until.plus(backoff.max)),
         })
     }
@@ -600,16 +592,11 @@ mod tests {
         let feedback = Feedback {
             backoff: Some(Backoff::default()),
             max_pause: 5_000_000,
-            probe: true,
             ..with_codes(&["x"])
         };
         let error = Json::parse(br#"{"code":"x"}"#, 16).unwrap();
         let pause = feedback.pause(error, NOW, "job", 20).unwrap();
         assert_eq!(pause.until, NOW.plus(5_000_000));
         assert_eq!(pause.counts_until, Some(NOW.plus(605_000_000)));
-        assert_eq!(
-            pause.probe.map(NonZeroU64::get),
-            Some(feedback.default_pause)
-        );
     }
 }

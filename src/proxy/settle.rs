@@ -308,7 +308,7 @@ async fn follow_answer(
         match verb {
             Verb::Ack => {
                 sidecar.control.named.left(std::iter::once(settled.job));
-                feedback::succeeded(proxy, row).await;
+                feedback::succeeded(proxy, row);
             }
             Verb::Nack => Box::pin(feedback::heed(proxy, row, &settled.call.body)).await,
         }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, Gen, OFFERED, Place, Row, Taken, Verdict};
 use crate::limit::{
-    Key, KeyState, Limited, Limits, Refusal, Reserved, Shut, Space, Timestamp, Undo, each_key,
+    Key, KeyState, Limited, Limits, Refusal, Reserved, Space, Timestamp, Undo, each_key,
 };
 
 /// A row as a store keeps it.
@@ -203,9 +203,7 @@ impl<T: Tables> Engine<'_, T> {
                 key,
                 until,
                 at_least,
-                probe,
-            } => self.shut(key, Shut::new(self.now, *until, *probe), *at_least),
-            Change::Open { key, started } => self.open(key, *started),
+            } => self.shut(key, *until, *at_least),
             Change::Unused { key } => self.forget_usage(key),
             Change::Adopt { claimed, until } => self.adopt(claimed, *until),
             Change::Own {
@@ -224,29 +222,16 @@ impl<T: Tables> Engine<'_, T> {
         }
     }
 
-    fn shut(&mut self, key: &Key, shut: Shut, at_least: bool) -> bool {
+    fn shut(&mut self, key: &Key, until: Timestamp, at_least: bool) -> bool {
         let unused = KeyState::default();
         let known = self.tables.state(Space::Job, key).unwrap_or(&unused);
-        if known.stays(&shut, at_least) {
+        if known.stays(until, at_least, self.now) {
             return false;
         }
         let key = self.tables.key(Space::Job, key);
         if let Some(state) = self.tables.state_mut(&key) {
-            state.shut(Some(shut));
+            state.shut(until, self.now);
         }
-        true
-    }
-
-    fn open(&mut self, key: &Key, started: Timestamp) -> bool {
-        let known = self.tables.state(Space::Job, key);
-        if !known.is_some_and(|known| known.was_shut(started, self.now)) {
-            return false;
-        }
-        let key = self.tables.key(Space::Job, key);
-        if let Some(state) = self.tables.state_mut(&key) {
-            state.shut(None);
-        }
-        self.tables.freed(&key);
         true
     }
 

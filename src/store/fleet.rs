@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limit::{Key, Space, Timestamp};
 
@@ -49,52 +48,6 @@ pub enum Wake {
     },
     /// Messages may have been missed: look at everything.
     All,
-}
-
-/// Whether a sidecar is the only one, dead ones that left rows included. It is so from a look at the store
-/// that found nobody until there are news of another, also where those came while the look was under way.
-#[derive(Debug)]
-pub(super) struct Alone {
-    /// How often others may have come.
-    news: AtomicU64,
-    /// How often that was so when the look began that found nobody.
-    found: AtomicU64,
-}
-
-impl Default for Alone {
-    fn default() -> Alone {
-        Alone {
-            news: AtomicU64::new(0),
-            found: AtomicU64::new(u64::MAX),
-        }
-    }
-}
-
-impl Alone {
-    /// Others may have come.
-    pub(super) fn doubt(&self) {
-        self.news.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// A look begins; what it finds is told with this.
-    pub(super) fn ask(&self) -> u64 {
-        self.news.load(Ordering::Acquire)
-    }
-
-    /// A look has found nobody.
-    pub(super) fn found_nobody(&self, asked: u64) {
-        self.found.store(asked, Ordering::Release);
-    }
-
-    /// A look has found others.
-    pub(super) fn found_others(&self) {
-        self.found.store(u64::MAX, Ordering::Release);
-    }
-
-    /// Whether it is the only one, as far as is known.
-    pub(super) fn is(&self) -> bool {
-        self.found.load(Ordering::Acquire) == self.news.load(Ordering::Acquire)
-    }
 }
 
 /// A step on a number that all sidecars share, such as a queue's depth.
@@ -236,20 +189,6 @@ mod tests {
     use super::*;
 
     const T: Timestamp = Timestamp(1_000);
-
-    #[test]
-    fn news_that_come_while_a_look_is_under_way_are_newer_than_it() {
-        let alone = Alone::default();
-        assert!(!alone.is(), "nobody has looked");
-        alone.found_nobody(alone.ask());
-        assert!(alone.is());
-        let asked = alone.ask();
-        alone.doubt();
-        alone.found_nobody(asked);
-        assert!(!alone.is());
-        alone.found_others();
-        assert!(!alone.is());
-    }
 
     #[test]
     fn a_number_stays_at_or_below_its_most() {

@@ -126,7 +126,6 @@ impl RedisStore {
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
-        let asked = self.remote.alone.ask();
         let data = remote::data(self).await?;
         let mut command = self.command(&self.scripts.due, &data);
         command.arg(max.min(10_000));
@@ -144,7 +143,6 @@ impl RedisStore {
         let lanes = told.get(7).and_then(wire::list).unwrap_or_default();
         let lanes = lanes.iter().filter_map(wire::text).map(str::to_owned);
         let around = Around {
-            asked,
             siblings: usize::try_from(*live).unwrap_or(0),
             is_alone: *others == 0,
             beat_at: now.plus(BEAT),

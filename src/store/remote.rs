@@ -1,21 +1,22 @@
 //! What stores that are elsewhere have in common, however they are asked: a Redis, or a database.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use super::anew::Anew;
 use super::clock::ServerClock;
-use super::fleet::Alone;
 use super::record::{self, Kept, Written};
 use super::{Change, Ledger, OFFERED, Overrides, Row, Standing, StoreError, Wake};
 use crate::limit::Timestamp;
 
 /// The most rows that are changed in one call: the server does nothing else meanwhile, or they are locked.
 pub(super) const AT_ONCE: usize = 256;
+/// So many names are said at most of what the store has forgotten.
+const MOST_NAMES: usize = 20;
 
 /// Which data a store has, as far as is known.
 #[derive(Clone, Debug)]
@@ -39,9 +40,10 @@ pub(super) struct Remote {
     overrides: Overrides,
     /// Which edition of the overrides that is; below zero: none was read yet.
     edition: AtomicI64,
-    anew: Anew,
+    times_wiped: AtomicU64,
     siblings: AtomicUsize,
-    pub(super) alone: Alone,
+    /// Whether a look found nobody else, and there are no news of another since.
+    is_alone: AtomicBool,
     /// How many jobs were ever adopted.
     adopted: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
@@ -131,23 +133,43 @@ async fn begin_anew(store: &impl Elsewhere, data: &Data) -> Result<(), StoreErro
     let remote = store.remote();
     let now = remote.clock.now();
     let known = remote.overrides.standing(now);
-    let (mut put_back, mut shut) = (0, remote.anew.shut_again(now));
-    // Asked with none too: whether it is too late concerns the shut keys as well.
-    let none = known.is_empty().then_some(&known[..]);
-    for some in known.chunks(AT_ONCE).chain(none) {
-        match store.put_back(data.clone(), some).await? {
-            Some(count) => put_back += count,
-            // What has been opened or taken away since is not known here.
-            None => shut.clear(),
-        }
-    }
-    for some in shut.chunks(AT_ONCE) {
-        store.change(data.clone(), some).await?;
+    let mut put_back = 0;
+    for some in known.chunks(AT_ONCE) {
+        put_back += store.put_back(data.clone(), some).await?.unwrap_or(0);
     }
     reload(store, data.clone()).await?;
-    let now = remote.clock.now();
-    remote.anew.tell(&known, put_back, &remote.overrides, now);
+    remote.times_wiped.fetch_add(1, Ordering::Relaxed);
+    tell_anew(&known, put_back, &remote.overrides, remote.clock.now());
     Ok(())
+}
+
+/// Says that the store has other data than this sidecar `knew`. It had `put_back` so many of them to put back, and now
+/// has what is `there`.
+fn tell_anew(knew: &[Written], put_back: u64, there: &Overrides, now: Timestamp) {
+    let there: HashSet<String> = (there.standing(now).into_iter())
+        .map(|one| one.name)
+        .collect();
+    let stands = |one: &&Written| one.ends.is_none_or(|at| at > now);
+    let missing = knew.iter().filter(stands);
+    let missing = missing.filter(|one| !there.contains(&one.name));
+    let missing: Vec<&str> = missing.map(|one| &*one.name).collect();
+    if missing.is_empty() {
+        tracing::error!(
+            set_over_http = knew.len(),
+            put_back,
+            "the store came back empty, or older than it was: its windows and spacing are empty, or as old as \
+             its data, and what was set over HTTP is there again"
+        );
+    } else {
+        let names = missing.get(..MOST_NAMES).unwrap_or(&missing).join(" ");
+        tracing::error!(
+            set_over_http = knew.len(),
+            forgotten = missing.len(),
+            names,
+            "the store came back empty while this sidecar was away: limits and settings made over HTTP are not \
+             set any more; set them again if they are needed"
+        );
+    }
 }
 
 /// Reads the overrides.
@@ -176,11 +198,10 @@ pub(super) async fn change_all(
 ) -> Result<bool, StoreError> {
     let (remote, mut any) = (store.remote(), false);
     for some in changes.chunks(AT_ONCE) {
-        let now = remote.clock.now();
         some.iter().for_each(|change| remote.leaves(change));
         let done = store.change(data(store).await?, some).await?;
         for (change, done) in some.iter().zip(done) {
-            remote.changed(change, done, now);
+            remote.changed(change);
             any |= done;
         }
     }
@@ -218,8 +239,6 @@ pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
 
 /// What a look at the store has found, beside rows.
 pub(super) struct Around {
-    /// What [`Alone::ask`] said before.
-    pub(super) asked: u64,
     /// How many others live.
     pub(super) siblings: usize,
     /// Whether there is nobody else, dead ones that left rows included.
@@ -246,10 +265,7 @@ pub(super) async fn looked(
     remote.clock.is_ahead(around.ahead);
     remote.adopted.store(around.adopted, Ordering::Relaxed);
     remote.siblings.store(around.siblings, Ordering::Relaxed);
-    match around.is_alone {
-        true => remote.alone.found_nobody(around.asked),
-        false => remote.alone.found_others(),
-    }
+    remote.is_alone.store(around.is_alone, Ordering::Release);
     remote.beat_at.store(around.beat_at.0, Ordering::Relaxed);
     remote.due_from.store(around.first.0, Ordering::Release);
     if remote.edition() != around.edition {
@@ -268,9 +284,9 @@ impl Remote {
             clock,
             overrides: Overrides::default(),
             edition: AtomicI64::new(-1),
-            anew: Anew::default(),
+            times_wiped: AtomicU64::new(0),
             siblings: AtomicUsize::new(0),
-            alone: Alone::default(),
+            is_alone: AtomicBool::new(false),
             adopted: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
@@ -313,13 +329,12 @@ impl Remote {
 
     /// There may be others; the next beat tells.
     fn look_around(&self) {
-        self.alone.doubt();
+        self.is_alone.store(false, Ordering::Release);
         self.beat_at.store(0, Ordering::Relaxed);
     }
 
-    /// A change was asked for at `now`, and whether the store has made it: what is kept here follows.
-    fn changed(&self, change: &Change, done: bool, now: Timestamp) {
-        self.anew.noted(change, done, now);
+    /// The store was told of a change: what is kept here follows.
+    fn changed(&self, change: &Change) {
         match change.clone() {
             Change::Override { space, key, set } => {
                 self.overrides.put(space, key, set);
@@ -337,9 +352,9 @@ impl Remote {
         Standing {
             overrides: &self.overrides,
             is_shared: true,
-            is_alone: self.alone.is(),
+            is_alone: self.is_alone.load(Ordering::Acquire),
             siblings: self.siblings.load(Ordering::Relaxed),
-            times_wiped: self.anew.times(),
+            times_wiped: self.times_wiped.load(Ordering::Relaxed),
             adopted: self.adopted.load(Ordering::Relaxed),
             forgets_unsaid: true,
             doubt: self.clock.doubt(),

@@ -24,7 +24,9 @@ pub(super) use flat::{Flat, limit, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub(super) use page::{Head, Page, SILENCE};
-pub(super) use search::{Database, Dialect, First, Found, IDLE, Need, clear, count_anything, idle};
+pub(super) use search::{
+    Database, Dialect, First, Found, IDLE, Need, clear, count_anything, idle, over,
+};
 pub(super) use steps::ADOPTED;
 
 /// So many operations share a transaction at most.

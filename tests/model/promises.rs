@@ -7,7 +7,7 @@ use std::time::Duration;
 use governor::clock::{Clock, FakeRelativeClock};
 use governor::{Quota, RateLimiter};
 use ojs_throttle::limit::{
-    EARLY, KeyState, Limits, Measure, Pace, Rate, Shut, Timestamp, Undo, Window, WindowKind,
+    EARLY, KeyState, Limits, Measure, Pace, Rate, Timestamp, Undo, Window, WindowKind,
 };
 use proptest::prelude::*;
 
@@ -163,7 +163,7 @@ proptest! {
             now = now.plus(*wait);
         }
         if let Some(time) = shut {
-            state.shut(Some(Shut::new(now, now.plus(time), None)));
+            state.shut(now.plus(time), now);
         }
         let before = state.clone();
         let Err(refusal) = state.ask(&asked, now) else { return Ok(()) };

@@ -1,11 +1,11 @@
-//! The worst cases that the manual states for windows with edges, for spacing by completion and for
-//! a key that is probed: each is reached, and never passed.
+//! The worst cases that the manual states for windows with edges and for spacing by completion: each is
+//! reached, and never passed.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
 use ojs_throttle::limit::{
-    EARLY, KeyState, Limits, Measure, Rate, Shut, Strategy as Refused, Throttle, Timestamp, Undo,
-    Unit, WindowKind, Zone,
+    EARLY, KeyState, Limits, Measure, Rate, Strategy as Refused, Throttle, Timestamp, Undo, Unit,
+    WindowKind, Zone,
 };
 use proptest::prelude::*;
 
@@ -194,37 +194,6 @@ fn spacing_by_completion_takes_the_running_time_off() {
             now = next;
         }
     }
-}
-
-#[test]
-fn a_shut_key_lets_one_probe_through_at_a_time() {
-    let (none, mut state) = (Limits::default(), KeyState::default());
-    state.shut(Some(Shut::new(
-        T,
-        T.plus(MINUTE),
-        NonZeroU64::new(10_000_000),
-    )));
-    let mut granted = Vec::new();
-    for second in 0..60 {
-        let now = T.plus(second * 1_000_000);
-        granted.extend((0..starts(&mut state, &none, now).min(9)).map(|_| second));
-    }
-    assert_eq!(granted, [10, 20, 30, 40, 50]);
-    let refusal = state.ask(&none, T.plus(55_000_000)).unwrap_err();
-    assert_eq!(
-        (refusal.strategy, refusal.at),
-        (Refused::Shut, Some(T.plus(MINUTE + EARLY)))
-    );
-    // A probe that did not leave is not spent.
-    let mut state = KeyState::default();
-    state.shut(Some(Shut::new(
-        T,
-        T.plus(MINUTE),
-        NonZeroU64::new(10_000_000),
-    )));
-    let undo = start(&mut state, &none, T.plus(10_000_000)).unwrap();
-    state.back(std::iter::once(&none), &undo);
-    assert_eq!(starts(&mut state, &none, T.plus(10_000_001)), 1);
 }
 
 proptest! {

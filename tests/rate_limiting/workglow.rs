@@ -206,33 +206,6 @@ async fn clear() {
     assert_eq!(rig.start_all().await, 1, "four of five slots were taken");
 }
 
-/// A probe each `default_pause` while the key is shut; the first that succeeds opens it.
-#[tokio::test(start_paused = true)]
-async fn probes_find_out_that_the_vendor_is_back() {
-    let feedback =
-        "concurrency = 5\nfeedback = { probe = true, default_pause = \"10s\", jitter = 0 }";
-    let rig = Rig::with(&policy(feedback)).await;
-    rig.enqueue(9).await;
-    let out = rig.client.fetch(Q, 2).await;
-    let error = |seconds: u64| json!({"code": "x", "message": "no", "retryable": false, "retry_after": seconds});
-    let nack = |job: String, error: Value| {
-        let body = json!({"job_id": job, "worker_id": "w", "error": error}).to_string();
-        let client = rig.client.clone();
-        async move { assert_eq!(client.post("/ojs/v1/workers/nack", body).await.status, 200) }
-    };
-    nack(id(&out[0]).to_owned(), error(100)).await;
-    rig.client.ack(id(&out[1])).await;
-    assert_eq!(rig.start_all().await, 0, "that one was out before");
-    let (first, waited) = rig.next().await;
-    assert!((9_400..=10_100).contains(&waited), "{waited} ms");
-    assert_eq!(rig.start_all().await, 0, "one");
-    nack(first, error(50)).await;
-    let (second, waited) = rig.next().await;
-    assert!((8_900..=10_100).contains(&waited), "{waited} ms");
-    rig.client.ack(&second).await;
-    assert_eq!(rig.start_all().await, 5, "open for all");
-}
-
 /// What is not understood is refused with the field, and changes nothing.
 #[tokio::test(start_paused = true)]
 async fn wrong_verbs_change_nothing() {

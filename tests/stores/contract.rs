@@ -260,7 +260,6 @@ pub async fn a_shut_key_opens_by_itself_and_queues_are_never_shut(rig: &Rig) {
         key: job.key.clone(),
         until,
         at_least: false,
-        probe: None,
     };
     assert!(store.set(shut(until)).await.unwrap());
     assert!(!store.set(shut(until)).await.unwrap(), "shut already");

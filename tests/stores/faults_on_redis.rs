@@ -384,7 +384,6 @@ async fn all_that_is_kept_expires() {
         key: limits[1].key.clone(),
         until: store.now().plus(60 * SECOND),
         at_least: false,
-        probe: None,
     };
     assert!(store.set(shut).await.unwrap());
     let step = ojs_throttle::store::Step::Add { by: 1, most: None };

@@ -8,7 +8,6 @@ fn shut(until: u64) -> Change {
         key: Key::new("k").unwrap(),
         until: Timestamp(until),
         at_least: false,
-        probe: None,
     }
 }
 

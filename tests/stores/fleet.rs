@@ -571,13 +571,6 @@ pub async fn what_was_set_by_hand_is_put_back(
         text: text.map(Into::into),
     };
     let now = a.now();
-    let shut_until = |name: &str, until| Change::Shut {
-        key: key(name),
-        until,
-        at_least: false,
-        probe: None,
-    };
-    let long = now.plus(1_800 * SECOND);
     let soon = Some(now.plus(4 * SECOND));
     for change in [
         set("paused", paused(None)),
@@ -586,11 +579,9 @@ pub async fn what_was_set_by_hand_is_put_back(
         set("soon", paused(soon)),
         set("gone", paused(None)),
         bounds(Some("{}")),
-        shut_until("shut", long),
     ] {
         assert!(a.set(change).await.unwrap());
     }
-    assert!(late.set(shut_until("late", long)).await.unwrap());
     micros.fetch_add(3 * SECOND, Ordering::AcqRel);
     late.due(1).await.unwrap();
     b.due(1).await.unwrap();
@@ -611,15 +602,8 @@ pub async fn what_was_set_by_hand_is_put_back(
         fresh.overrides().setting("bounds:mail").as_deref(),
         Some("{}")
     );
-    // While others may put it back, nothing can be deleted, but changed; nor are keys opened or shut by hand.
-    let unused = Change::Unused { key: key("shut") };
-    for gone in [
-        set("paused", None),
-        bounds(None),
-        shut_until("shut", Timestamp(0)),
-        shut_until("shut", now.plus(4 * SECOND)),
-        unused,
-    ] {
+    // While others may put it back, nothing can be deleted, but changed.
+    for gone in [set("paused", None), bounds(None)] {
         assert_eq!(b.set(gone).await, Err(StoreError::Settling));
     }
     let changed = Override {
@@ -635,12 +619,6 @@ pub async fn what_was_set_by_hand_is_put_back(
         found.and_then(|set| set.by.clone())
     };
     assert_eq!(by(a).as_deref(), Some("eve"), "a change is not undone");
-    let shut = async |name: &str| {
-        let none = Limits::default();
-        let usage = fresh.usage(Space::Job, &key(name), &none).await.unwrap();
-        usage.and_then(|usage| usage.shut_until)
-    };
-    assert_eq!(shut("shut").await, Some(long));
     // Then it is as ever, and who comes only now brings nothing back.
     micros.fetch_add(3_600_000, Ordering::AcqRel);
     for gone in [set("paused", None), set("gone", None), bounds(None)] {
@@ -653,7 +631,6 @@ pub async fn what_was_set_by_hand_is_put_back(
         assert_eq!(names(store), "ends");
         assert_eq!(store.overrides().setting("bounds:mail"), None);
     }
-    assert_eq!(shut("late").await, None);
     let times = [a, b, late, fresh].map(|store| store.standing().times_wiped);
     assert_eq!(times, [1, 1, 1, 0]);
 }

@@ -140,7 +140,7 @@ impl Both<'_> {
         let generation = Gen(self.claims[job].saturating_sub(self.dice.below(2)));
         let name: std::sync::Arc<str> = format!("job-{job}").into();
         let until = now(self.rig).plus(self.dice.below(100_000));
-        let change = match self.dice.below(7) {
+        let change = match self.dice.below(6) {
             0 => Change::Until {
                 job: name,
                 generation,
@@ -154,14 +154,9 @@ impl Both<'_> {
                 key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
                 until: Timestamp(until.0 - 10_000),
                 at_least: self.dice.one_in(2),
-                probe: NonZeroU64::new(self.dice.of(&[0, 20_000])),
             },
-            5 => Change::Unused {
+            4 => Change::Unused {
                 key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
-            },
-            4 => Change::Open {
-                key: limited(&format!("k{}", self.dice.below(KEYS)), None, None, None).key,
-                started: Timestamp(until.0 - 60_000),
             },
             3 => Change::Adopt {
                 claimed: self.claimed(job),

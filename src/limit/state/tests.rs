@@ -130,47 +130,24 @@ fn of_two_that_leave_no_room_the_last_to_let_go_is_named() {
 }
 
 #[test]
-fn whether_a_key_is_shut_and_was() {
-    let shut = |from: u64, until: u64| Shut::new(T.plus(from), T.plus(until), None);
+fn whether_a_key_is_shut_and_stays_so() {
     let mut key = KeyState::default();
-    assert!(key.stays(&shut(0, 0), false), "it is open");
-    assert!(!key.stays(&shut(0, 9), true));
-    key.shut(Some(shut(0, 9)));
-    assert!(key.stays(&shut(1, 9), false) && key.stays(&shut(1, 9), true));
-    assert!(key.stays(&shut(1, 5), true), "it is shut for longer");
-    assert!(!key.stays(&shut(1, 5), false) && !key.stays(&shut(1, 1), false));
-    assert!(!key.stays(&shut(1, 10), true));
-    assert!(!key.was_shut(T, T.plus(1)), "it was shut at that time");
-    assert!(key.was_shut(T.plus(1), T.plus(8)));
-    assert!(!key.was_shut(T.plus(1), T.plus(9)), "it is open by now");
-    assert!(!key.idle(T.plus(8)) && key.idle(T.plus(9)));
-    // What is over when it is said opens the key.
-    key.shut(Some(shut(5, 5)));
-    assert!(key.is_shut(T).is_none() && key.bytes() == KeyState::default().bytes());
-}
-
-#[test]
-fn a_probe_that_did_not_happen_is_still_due() {
-    let second = |n: u64| T.plus(n * SECOND);
-    let every = NonZeroU64::new(SECOND);
-    let mut key = KeyState::default();
-    key.shut(Some(Shut::new(T, second(10), every)));
-    let all = Limits::default();
-    let named = |key: &KeyState, now| {
-        let room = key.room(&all, now);
-        (room.starts, room.at.map(|at| at.since(T) - EARLY))
+    let stays = |key: &KeyState, until: u64, at_least: bool, now: u64| {
+        key.stays(T.plus(until), at_least, T.plus(now))
     };
-    assert_eq!(named(&key, T), (0, Some(SECOND)));
-    assert_eq!(named(&key, second(1)), (1, Some(10 * SECOND)));
-    let first = start(&mut key, &all, second(1));
-    let next = start(&mut key, &all, second(2));
-    key.back(std::iter::once(&all), &first);
-    assert!(key.ask(&all, second(2)).is_err(), "the next one was sent");
-    key.back(std::iter::once(&all), &next);
-    assert_eq!(key.ask(&all, second(2)), Ok(second(2)));
-    // A start of the reserve is such a probe, and none comes ahead of it.
-    let reserved = key.reserve(&all, 5, second(9), second(2));
-    assert_eq!(reserved.turns.len(), 1);
+    assert!(stays(&key, 0, false, 0), "it is open");
+    assert!(!stays(&key, 9, true, 0));
+    key.shut(T.plus(9), T);
+    assert!(stays(&key, 9, false, 1) && stays(&key, 9, true, 1));
+    assert!(stays(&key, 5, true, 1), "it is shut for longer");
+    assert!(!stays(&key, 5, false, 1) && !stays(&key, 1, false, 1));
+    assert!(!stays(&key, 10, true, 1));
+    assert!(!key.idle(T.plus(8)) && key.idle(T.plus(9)));
+    let (read, seen) = KeyState::unpack(&key.pack(T)).unwrap();
+    assert_eq!((read, seen), (key.clone(), T));
+    // What is over when it is said opens the key.
+    key.shut(T.plus(5), T.plus(5));
+    assert!(key.shut_until(T).is_none());
 }
 
 #[test]

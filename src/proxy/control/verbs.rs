@@ -89,7 +89,6 @@ async fn set_next_start(
         key: key.clone(),
         until: until.unwrap_or_default(),
         at_least: false,
-        probe: None,
     };
     sidecar.store.set(change).await?;
     let shown = until.map_or("null".into(), |until| quote(&rfc3339(until)).to_string());

@@ -1,6 +1,6 @@
 //! Dynamic limits (rate-limiting text, section 9): a nack that says that the service behind a job
 //! limits us shuts the keys of that job until then, for longer each time where there is backoff. A job
-//! that succeeds ends that, and opens a key that it was let through to probe.
+//! that succeeds ends that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -105,27 +105,13 @@ pub(super) async fn heed(proxy: &Proxy, row: &Row, nack: &[u8]) {
 }
 
 /// The backend has accepted the ACK of a job that was out under `row`.
-pub(super) async fn succeeded(proxy: &Proxy, row: &Row) {
-    let Some(started) = row.started else { return };
-    let sidecar = &proxy.sidecar;
-    let policies = Arc::clone(&sidecar.live().policies);
-    if sidecar.settle.refusals.is_empty() && !policies.probing() {
+pub(super) fn succeeded(proxy: &Proxy, row: &Row) {
+    let refusals = &proxy.sidecar.settle.refusals;
+    let Some(started) = row.started.filter(|_| !refusals.is_empty()) else {
         return;
-    }
-    let limited = &row.claimed.limited;
-    for key in job_keys(limited) {
-        sidecar.settle.refusals.succeeded(key, started);
-        if !policies.probes(limited, key) {
-            continue;
-        }
-        let open = Change::Open {
-            key: key.clone(),
-            started,
-        };
-        if let Ok(true) = sidecar.store.set(open).await {
-            tracing::info!(%key, "a probe came through: the key is open again");
-            sidecar.hold.wake(limited);
-        }
+    };
+    for key in job_keys(&row.claimed.limited) {
+        refusals.succeeded(key, started);
     }
 }
 
@@ -140,7 +126,6 @@ async fn shut(proxy: &Proxy, by: &Claimed, key: &Key, pause: Pause, policy: &str
         key: key.clone(),
         until: pause.until,
         at_least: true,
-        probe: pause.probe,
     };
     let seconds = pause.until.since(now) as f64 / 1e6;
     let set = sidecar.store.set(change).await;

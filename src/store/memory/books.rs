@@ -99,14 +99,16 @@ mod tests {
             key: key.clone(),
             until,
             at_least: false,
-            probe: None,
         };
         let set = |books: &mut Books, until, now| books.at(now).set(&shut(until));
         assert!(set(&mut books, Timestamp(2_000), Timestamp(1_000)));
         assert_eq!(books.at(Timestamp(2_000)).now, Timestamp(2_000));
         let now = books.at(Timestamp(1_500)).now;
         let state = books.state(Space::Job, &key).unwrap();
-        assert!(state.is_shut(now).is_none(), "open at the latest time seen");
+        assert!(
+            state.shut_until(now).is_none(),
+            "open at the latest time seen"
+        );
         assert!(
             !set(&mut books, Timestamp(1_900), Timestamp(1_600)),
             "in the past"

@@ -24,12 +24,11 @@ fn due() -> String {
     };
     let (out, held) = (mine("is_out", ""), mine("NOT is_out", "until = 0,"));
     let (others_out, lanes) = (DIALECT.overdue("is_out"), DIALECT.offered());
-    let over = DIALECT.over();
     format!(
         "WITH t AS (SELECT {now} AS now) SELECT {out} || {held},
          (SELECT min(until) FROM rows WHERE owner = $2 AND (is_out OR until > 0)),
          array(SELECT job {others_out} ORDER BY until, job LIMIT $3),
-         array(SELECT DISTINCT lane {lanes}), array({over}),
+         array(SELECT DISTINCT lane {lanes}),
          EXISTS (SELECT 1 FROM rows WHERE owner <> $2),
          (SELECT value FROM numbers WHERE name = '{ADOPTED}') FROM t"
     )

@@ -289,15 +289,14 @@ impl Session {
         };
         let (found, idle) = (found?, idle?);
         let first: Option<i64> = found.try_get(1)?;
-        let adopted: Option<i64> = found.try_get(6)?;
+        let adopted: Option<i64> = found.try_get(5)?;
         Ok(Found {
             jobs: found.try_get(0)?,
             others_out: found.try_get(2)?,
             lanes: found.try_get(3)?,
-            over: found.try_get(4)?,
-            strangers: found.try_get(5)?,
-            count: unsigned(adopted.unwrap_or(0)),
+            strangers: found.try_get(4)?,
             first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
+            count: unsigned(adopted.unwrap_or(0)),
             idle,
             ..Found::default()
         })

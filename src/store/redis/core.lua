@@ -77,8 +77,9 @@ local function key(name)
     k = { name = name, w = {} }
     k.active, k.seen, k.eu, k.en, k.last, shut, pos = unpack('<I4I7I7I2I7B', s)
     if shut == 1 then
-      k.shut = {}
-      k.shut.since, k.shut.till, k.shut.probe, k.shut.next, pos = unpack('<I7I7I7I7', s, pos)
+      -- Earlier versions write, and expect, three more numbers.
+      local _
+      _, k.shut, _, _, pos = unpack('<I7I7I7I7', s, pos)
     end
     n, pos = unpack('B', s, pos)
     for i = 1, n do
@@ -126,8 +127,8 @@ local function save(k)
   local n = 1
   if k.shut then
     n = n + 1
-    parts[n] = pack('<I7I7I7I7', k.shut.since, k.shut.till, k.shut.probe, min(k.shut.next, NEVER))
-    ends = max(ends, k.shut.till)
+    parts[n] = pack('<I7I7I7I7', 0, k.shut, 0, NEVER)
+    ends = max(ends, k.shut)
   end
   n = n + 1
   parts[n] = pack('B', #k.w)
@@ -464,10 +465,7 @@ local function ask(k, l)
       worst = { strategy = strategy, limit = limit, current = current, own = at, slot = slot }
     end
   end
-  if k.shut then
-    local at = min(k.shut.till, k.shut.next)
-    if at > now then refuse(SHUT, 0, 0, at + EARLY) end
-  end
+  if k.shut and k.shut > now then refuse(SHUT, 0, 0, k.shut + EARLY) end
   if l.slots >= 0 and k.active >= l.slots then refuse(CONCURRENCY, l.slots, k.active, nil) end
   for _, rate in ipairs(l.rates) do
     local w = window(k, rate)
@@ -521,7 +519,6 @@ local function take(k, limits, at)
       end
     end
   end
-  if k.shut and k.shut.probe > 0 then k.shut.next = at + k.shut.probe end
   k.active = k.active + 1
   undo[8], undo[9], undo[10] = k.eu, k.en, k.last
   undo[11], undo[12] = completion and 1 or 0, periods
@@ -543,7 +540,6 @@ local function undo_take(k, undo)
       end
     end
   end
-  if k.shut and k.shut.probe > 0 and at + k.shut.probe == k.shut.next then k.shut.next = at end
 end
 
 -- A slot ends, after a start that counted: the running time may count towards the next start's wait.

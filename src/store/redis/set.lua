@@ -45,11 +45,10 @@ local function too_soon()
   return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
--- What a key has used is forgotten, but not its slots: not while others may put back that it is shut.
+-- What a key has used is forgotten, but not its slots.
 local function unused()
-  if settling() then return too_soon() end
   local k = key(arg())
-  local used = k.active > 0 or (k.shut and k.shut.till > now) or less(now, 0, k.eu, k.en)
+  local used = k.active > 0 or (k.shut and k.shut > now) or less(now, 0, k.eu, k.en)
   for _, w in ipairs(k.w) do used = used or not window_idle(w) end
   k.eu, k.en, k.last, k.shut, k.w, k.changed = 0, 0, 0, nil, {}, true
   freed[#freed + 1] = k.name
@@ -176,33 +175,18 @@ local function clear()
   return done
 end
 
--- No starts of a key until a time but for probes; or as before, where it is shut for at least as long. By hand it
--- is shut or opened whatever was before: not while others may put that back.
+-- No starts of a key until a time; or as before, where it is shut for at least as long.
 local function shut()
-  local k, at, at_least, probe = key(arg()), num(), num() == 1, num()
-  if not at_least and settling() then return too_soon() end
-  local known = k.shut and k.shut.till > now and k.shut.till or -1
+  local k, at, at_least = key(arg()), num(), num() == 1
+  local known = k.shut and k.shut > now and k.shut or -1
   local wanted = at > now and at or -1
   if known == wanted or (at_least and known > wanted) then return false end
-  k.shut = nil
-  if wanted > 0 then
-    k.shut = { since = now, till = at, probe = probe, next = probe > 0 and now + probe or NEVER }
-  end
+  k.shut = wanted > 0 and wanted or nil
   k.changed = true
   return true
 end
 
--- A job of the key that started then has succeeded: if the key was shut before that, it opens.
-local function open()
-  local k, started = key(arg()), num()
-  if not k.shut or k.shut.till <= now or k.shut.since >= started then return false end
-  k.shut = nil
-  k.changed = true
-  freed[#freed + 1] = k.name
-  return true
-end
-
-local verbs = { till = till, doubt = doubt, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut, open = open,
+local verbs = { till = till, doubt = doubt, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut,
   unused = unused, paused = paused, put_back = put_back }
 
 local told, failed = { now }, nil

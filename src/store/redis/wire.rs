@@ -232,17 +232,11 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             key,
             until,
             at_least,
-            probe,
         } => to
             .arg("shut")
             .arg(record::name(Space::Job, key))
             .arg(time(until.0))
-            .arg(u8::from(*at_least))
-            .arg(probe.map_or(0, |every| time(every.get()))),
-        Change::Open { key, started } => to
-            .arg("open")
-            .arg(record::name(Space::Job, key))
-            .arg(time(started.0)),
+            .arg(u8::from(*at_least)),
         Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
         Change::Adopt { claimed, until } => {
             write_claim(to, "adopt", claimed, *until);

@@ -407,7 +407,6 @@ async fn a_shut_key_starts_nothing_that_was_reserved() {
         key: Key::new("k").unwrap(),
         until: Timestamp(T + SECOND),
         at_least: false,
-        probe: None,
     };
     assert!(store.set(shut).await.unwrap());
     let verdict = store

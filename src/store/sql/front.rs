@@ -175,7 +175,6 @@ impl SqlStore {
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
         let max = max.min(10_000);
         let data = remote::data(self).await?;
-        let asked = self.remote.alone.ask();
         let need = Need {
             first: Some(First::Due { max }),
             ..Need::to_write()
@@ -184,7 +183,6 @@ impl SqlStore {
             let rows = page.due(found, max);
             let (siblings, is_alone) = page.siblings(found);
             let around = Around {
-                asked,
                 siblings,
                 is_alone,
                 beat_at: page.now(),

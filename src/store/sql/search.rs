@@ -62,8 +62,6 @@ pub(in crate::store) struct Found {
     /// Ours that are due, or all that were asked for.
     pub(in crate::store) jobs: Vec<String>,
     pub(in crate::store) others_out: Vec<String>,
-    /// Offers of others of which nobody is left to make anything.
-    pub(in crate::store) over: Vec<String>,
     /// Where others have offered rows. These need no page: who asks for such a row is told what is true then.
     pub(in crate::store) lanes: Vec<String>,
     /// Whether others have rows.
@@ -119,7 +117,7 @@ impl Need {
 
     /// This operation is part of the transaction too.
     pub(super) fn add(&mut self, one: &Need, found: &Found) {
-        let rows = [&found.jobs, &found.others_out, &found.over];
+        let rows = [&found.jobs, &found.others_out];
         self.jobs.extend(rows.into_iter().flatten().cloned());
         self.jobs.extend(one.jobs.iter().cloned());
         self.names
@@ -159,7 +157,7 @@ impl Need {
                     self.number(ADOPTED);
                 }
             }
-            Change::Shut { key, .. } | Change::Open { key, .. } | Change::Unused { key } => {
+            Change::Shut { key, .. } | Change::Unused { key } => {
                 self.name(record::name(Space::Job, key));
             }
             Change::Paused { queue, .. } => self.number(&fleet::paused(queue)),
@@ -225,16 +223,15 @@ impl Dialect {
              AND live.seen + {greatest}({SILENCE}, {least}(lasts, {KEPT}) * 2 / 3 - {LATE}) > {now}"
         ))
     }
+}
 
-    /// Held rows of others of which nobody is left to make anything.
-    pub(in crate::store) fn over(&self) -> String {
-        let (me, now, greatest) = (self.me, self.now, self.greatest);
-        format!(
-            "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner
-             WHERE rows.owner <> {me} AND NOT is_out
-             AND {greatest}(until, coalesce(live.seen, 0)) < {now} - lasts - {LONG_OVER} LIMIT 64"
-        )
-    }
+/// Which held rows nobody is left to make anything of: their owners were not heard of for as long as their claims last,
+/// and longer. They have no slots. Placeholders are what says the larger of two, and the time.
+pub(in crate::store) fn over(greatest: &str, now: &str) -> String {
+    format!(
+        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner WHERE NOT is_out
+         AND {greatest}(until, coalesce(live.seen, 0)) < {now} - lasts - {LONG_OVER} LIMIT 64"
+    )
 }
 
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.

@@ -5,7 +5,7 @@ use super::super::fleet::kept_name;
 use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
 use super::flat::KeptRow;
-use super::page::{LONG_OVER, Page, SILENCE};
+use super::page::{Page, SILENCE};
 use super::search::Found;
 use crate::limit::Timestamp;
 
@@ -84,11 +84,6 @@ impl Page {
                 entry.row.until = now.plus(LEASE);
             }
         }
-        for job in &found.over {
-            if self.entry(job).is_some_and(|row| self.is_over(row)) {
-                self.step().end(job, None);
-            }
-        }
         rows
     }
 
@@ -106,17 +101,6 @@ impl Page {
                 entry.changed |= entry.value.idle(self.head.now);
             }
         }
-    }
-
-    /// Whether a held row of another is so old that the backend has its job back: its owner was not heard of for as
-    /// long as its claim lasts, and longer.
-    fn is_over(&self, entry: &KeptRow) -> bool {
-        let row = &entry.row;
-        let seen = self.others().find(|(owner, _)| **owner == *entry.owner);
-        let seen = seen.map_or(Timestamp(0), |(_, seen)| *seen);
-        let last = row.until.max(seen);
-        let over = last.plus(row.claimed.visibility).plus(LONG_OVER);
-        row.place == Place::Held && entry.owner != self.me && over < self.head.now
     }
 
     /// Of these rows those that others offer in this lane.

@@ -8,7 +8,7 @@ use rusqlite::{
 use super::super::fleet::SETTLING;
 use super::super::sql::{
     ADOPTED, Dialect, First, Flat, Found, Head, IDLE, Need, Page, SILENCE, clear, count_anything,
-    idle, limit, number, unsigned,
+    idle, limit, number, over, unsigned,
 };
 use super::super::{HOLDS_LAST, NUMBER_LASTS};
 use crate::limit::Timestamp;
@@ -246,13 +246,15 @@ fn live(connection: &Connection, me: &str, now: Timestamp) -> Result<(), Error> 
     put.execute(params![me, number(now.0)]).map(drop)
 }
 
-/// What nothing speaks of any more is forgotten: numbers, limits whose time is over, news that all have
+/// What nothing speaks of any more is forgotten: offers of the dead, numbers, limits whose time is over, news that all have
 /// read, and sidecars that are gone and have left no row.
 fn sweep(connection: &Connection, now: Timestamp) -> Result<(), Error> {
     let before = |past: u64| number(now.0.saturating_sub(past));
     let gone = "DELETE FROM live WHERE seen < ?1
         AND NOT EXISTS (SELECT 1 FROM rows WHERE rows.owner = live.owner)";
+    let over = format!("DELETE FROM rows WHERE job IN ({})", over("max", "?1"));
     for (statement, time) in [
+        (&*over, before(0)),
         ("DELETE FROM numbers WHERE ends <= ?1", before(0)),
         ("DELETE FROM overrides WHERE ends < ?1", before(DAY)),
         ("DELETE FROM news WHERE at < ?1", before(NEWS_LAST)),
@@ -374,7 +376,6 @@ fn due(connection: &Connection, me: &str, now: Timestamp, max: usize) -> Result<
         count: unsigned(adopted),
         jobs: all,
         others_out: names(connection, &others, params![me, time, max])?,
-        over: names(connection, &DIALECT.over(), params![me, time])?,
         lanes: names(connection, &lanes, params![me, time])?,
         strangers: strangers.query_row([me], |row| row.get(0))?,
         first: Timestamp(unsigned(first)),

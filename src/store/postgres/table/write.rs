@@ -3,7 +3,7 @@
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Statement};
 
-use super::super::super::sql::{Flat, Page, SILENCE, clear, number};
+use super::super::super::sql::{Flat, Page, SILENCE, clear, number, over};
 use super::super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
 use super::{Failed, Session, literal, news};
 
@@ -183,11 +183,13 @@ impl Session {
         let (ended, long_ended, silent) = (before(0), before(DAY), before(SILENCE));
         let unsaid = before(HOLDS_LAST);
         let (me, now) = (literal(&page.me), number(now.0));
+        let over = over("greatest", &now.to_string());
         let some = "FOR UPDATE SKIP LOCKED LIMIT 1000";
         self.client
             .batch_execute(&format!(
                 "INSERT INTO live VALUES ({me}, {now})
                  ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen;
+                 DELETE FROM rows WHERE job IN ({over} FOR UPDATE OF rows SKIP LOCKED);
                  DELETE FROM numbers WHERE name IN (
                      SELECT name FROM numbers WHERE ends <= {ended} {some});
                  DELETE FROM overrides WHERE name IN (
