@@ -6,7 +6,7 @@
 //! thousand jobs costs one question.
 //!
 //! A job that is being asked for is **picked**: out of its group, still known by its id, so that a
-//! cancel finds it. A [`Pick`] ends as started, refused, doomed or gone; dropped, the job waits again. One lock, held for
+//! cancel finds it. A [`Pick`] ends as started, refused or gone; dropped, the job waits again. One lock, held for
 //! arithmetic only.
 
 use std::sync::Arc;
@@ -35,7 +35,7 @@ mod view;
 
 pub use held::{Episode, Held, Proof, SHORT};
 pub use line::Standing;
-pub use pick::{Doomed, Pick, Refusal, Refused, Wakes};
+pub use pick::{Pick, Refusal, Refused, Wakes};
 pub use places::{Amount, Lookahead};
 pub use view::{Prospect, Tally};
 
@@ -211,17 +211,8 @@ impl Hold {
         let mut lanes: SmallVec<[Lane; 1]> = jobs.iter().map(Held::lane).collect();
         lanes.dedup();
         for held in jobs {
-            if !state.jobs.contains_key(&held.claimed.job) {
-                state.add(held);
-                continue;
-            }
-            let job = held.claimed.job.clone();
-            let doomed = state.is_doomed(&job);
-            state.leave(&job);
+            state.leave(&held.claimed.job);
             state.add(held);
-            if doomed {
-                state.doom_again(&job);
-            }
         }
         for lane in &lanes {
             if let Some(queue) = state.queues.get(lane) {
@@ -314,17 +305,6 @@ impl Hold {
                 }
             }
         }
-    }
-
-    /// How many jobs more of the lane may be claimed before it has its share of the hold, whose places are `most`.
-    pub fn lookahead(&self, lane: &Lane, most: Amount) -> Lookahead {
-        self.state().lookahead(lane, most)
-    }
-
-    /// Looks which lanes are idle: no worker has asked for their jobs for so long, none stands in line, and the backend
-    /// is not being asked.
-    pub fn look_for_idle(&self, idle: Duration, now: Instant) {
-        self.state().look_for_idle(idle, now);
     }
 
     /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may

@@ -75,11 +75,10 @@
 //! | scope | a set of credentials, as a number |
 //! | gate | what the name of a queue alone says of limits |
 //! | section | queues of a FETCH that are asked together |
-//! | in hand | picked from the hold, and being asked for |
+//! | in hand | picked from the hold, and being asked for or ended |
 //! | offered | out of its group, because siblings may take the job over |
 //! | named | told to the store by a `take`, which ends rows of earlier claims of its job |
 //! | adopted | seen to run while nobody knew its claim; whoever names the job ends that row |
-//! | doomed | to be ended instead of started |
 //! | turn, lead | a start that a fleet granted ahead; how far ahead |
 //! | episode | from a job's first refusal until it starts |
 //!

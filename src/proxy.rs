@@ -204,7 +204,7 @@ impl Sidecar {
         });
         let worker_id = settings.upstream.worker_id.as_deref().map(Arc::from);
         let sidecar = Arc::new(Sidecar {
-            scopes: Scopes::new(store.is_shared(), Arc::clone(&hold)),
+            scopes: Scopes::new(store.is_shared()),
             store,
             hold,
             events: Events::new(name, metrics.clone()),

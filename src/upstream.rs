@@ -266,7 +266,8 @@ impl Upstream {
         loop {
             let (mut link, fresh) = match idle.take() {
                 Some(link) => (link, false),
-                None => (self.connect_boxed().await?, true),
+                // Boxed: it is rare and large, and every request in progress would have room for it.
+                None => (Box::pin(self.connect()).await?, true),
             };
             if fresh {
                 since = Instant::now();
@@ -427,14 +428,6 @@ impl Upstream {
         if self.0.idle.lock().push(link) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
-    }
-
-    /// Boxes [`Upstream::connect`]: it is rare and large, and otherwise every request in progress would have room for
-    /// it.
-    fn connect_boxed(
-        &self,
-    ) -> Pin<Box<dyn Future<Output = Result<Box<HttpLink>, UpstreamError>> + Send + '_>> {
-        Box::pin(self.connect())
     }
 
     /// Opens a connection.

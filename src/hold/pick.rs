@@ -1,5 +1,5 @@
-//! Jobs that leave the hold, or are kept from it: picked to be started or given back, ended because a limit says
-//! `drop`, hidden while somebody settles them, or offered to siblings.
+//! Jobs that leave the hold, or are kept from it: picked to be started, dropped or given back, hidden while somebody
+//! settles them, or offered to siblings.
 
 use std::collections::HashSet;
 use std::mem;
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::offer::Offer;
 use super::places::Amount;
 use super::queue::{Group, Queue};
-use super::state::{Doom, HoldState, Whereabouts};
+use super::state::{HoldState, Whereabouts};
 use super::{Held, Hold, Lane};
 use crate::limit::Timestamp;
 use crate::store::{Claimed, Gen};
 
-/// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused, gone or
-/// doomed; dropped, it waits again where it stood. Once its claim was replaced or forgotten, its end changes nothing.
+/// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused or gone;
+/// dropped, it waits again where it stood. Once its claim was replaced or forgotten, its end changes nothing.
 #[derive(Debug)]
 pub struct Pick {
     hold: Arc<Hold>,
@@ -59,14 +59,6 @@ pub enum Refused {
     Paused,
 }
 
-/// A held job that is to be ended instead of started, by whoever has this: no worker gets it. Dropped before it is
-/// gone, it is due again ([`Hold::doomed`]).
-#[derive(Debug)]
-pub struct Doomed {
-    hold: Arc<Hold>,
-    held: Held,
-}
-
 impl Deref for Pick {
     type Target = Held;
 
@@ -83,14 +75,6 @@ impl DerefMut for Pick {
     #[expect(clippy::expect_used, reason = "as above")]
     fn deref_mut(&mut self) -> &mut Held {
         self.held.as_mut().expect("a pick that has not ended")
-    }
-}
-
-impl Deref for Doomed {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.held
     }
 }
 
@@ -112,45 +96,12 @@ impl Pick {
         self.hold
             .forget_claim(&self.claimed.job, self.claimed.generation);
     }
-
-    /// It is to be ended instead of started. `None`: its claim was replaced or forgotten meanwhile.
-    pub fn doom(self) -> Option<Doomed> {
-        let hold = Arc::clone(&self.hold);
-        let held = self.end()?;
-        {
-            let mut state = hold.state();
-            let known = state.jobs.get_mut(&held.claimed.job);
-            let known = known.filter(|known| known.in_hand(&held))?;
-            known.doom = Some(Doom::Ending);
-            known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
-        }
-        Some(Doomed { hold, held })
-    }
 }
 
 impl Drop for Pick {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.hold.put_back(*held, None);
-        }
-    }
-}
-
-impl Doomed {
-    /// Its claim is over, and the hold forgets it.
-    pub fn gone(self) {
-        self.hold
-            .forget_claim(&self.claimed.job, self.claimed.generation);
-    }
-}
-
-impl Drop for Doomed {
-    fn drop(&mut self) {
-        let (job, generation) = (&self.held.claimed.job, self.held.claimed.generation);
-        let mut state = self.hold.state();
-        let known = state.jobs.get_mut(job);
-        if let Some(known) = known.filter(|known| known.generation == generation) {
-            known.doom = Some(Doom::Due);
         }
     }
 }
@@ -241,44 +192,23 @@ impl Hold {
         self.picks(&mut state, jobs)
     }
 
-    /// The waiting job of a queue that was claimed first, over all scopes, is to be ended.
-    pub fn doom_oldest(self: &Arc<Hold>, queue_name: &str) -> Option<Doomed> {
+    /// Picks the waiting job of a queue that was claimed first, over all scopes.
+    pub fn pick_oldest(self: &Arc<Hold>, queue_name: &str) -> Option<Pick> {
         let mut state = self.state();
         let waiting = state.queues.of_queue(queue_name).flat_map(Queue::jobs);
         let oldest = waiting.min_by_key(|held| held.claimed.claimed_at)?;
         let job = oldest.claimed.job.clone();
-        self.doom_in(&mut state, &job)
+        self.pick_of(&mut state, &job)
     }
 
-    /// This job is to be ended, if it waits here.
-    pub fn doom_waiting(self: &Arc<Hold>, job: &str) -> Option<Doomed> {
-        self.doom_in(&mut self.state(), job)
+    /// Picks this job, if it waits here.
+    pub fn pick_job(self: &Arc<Hold>, job: &str) -> Option<Pick> {
+        self.pick_of(&mut self.state(), job)
     }
 
-    fn doom_in(self: &Arc<Hold>, state: &mut HoldState, job: &str) -> Option<Doomed> {
-        let (known, held) = state.take_out(job)?;
-        known.doom = Some(Doom::Ending);
-        known.whereabouts = Whereabouts::Hidden(Box::new(held.clone()));
-        let hold = Arc::clone(self);
-        Some(Doomed { hold, held })
-    }
-
-    /// The jobs whose end is due and that nobody is at.
-    pub fn doomed(self: &Arc<Hold>) -> Vec<Doomed> {
-        let mut state = self.state();
-        let due = state.jobs.values_mut().filter_map(|known| {
-            let Whereabouts::Hidden(held) = &known.whereabouts else {
-                return None;
-            };
-            (known.doom == Some(Doom::Due)).then(|| {
-                known.doom = Some(Doom::Ending);
-                Doomed {
-                    hold: Arc::clone(self),
-                    held: held.as_ref().clone(),
-                }
-            })
-        });
-        due.collect()
+    fn pick_of(self: &Arc<Hold>, state: &mut HoldState, job: &str) -> Option<Pick> {
+        let (_, held) = state.take_out(job)?;
+        self.picks(state, vec![held]).pop()
     }
 
     /// Keeps a held job from going out. `false`: it is not held here.
@@ -304,9 +234,6 @@ impl Hold {
             return;
         };
         known.hide = false;
-        if known.doom.is_some() || !matches!(known.whereabouts, Whereabouts::Hidden(_)) {
-            return;
-        }
         if let Whereabouts::Hidden(held) =
             mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
         {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::state::HoldState;
-use super::{Held, Lane};
+use super::{Held, Hold, Lane};
 
 /// A lane may hold so many times what is free.
 const TIMES_FREE: usize = 3;
@@ -70,25 +70,45 @@ impl Amount {
     }
 }
 
-impl HoldState {
-    /// How many jobs more of the lane may be claimed where the hold has `most` places. Claims under way count as held.
-    pub(super) fn lookahead(&mut self, lane: &Lane, most: Amount) -> Lookahead {
-        let queue = self.queues.get(lane);
+impl Hold {
+    /// How many jobs more of the lane may be claimed before it has its share of the hold, which has `most` places. Claims
+    /// under way count as held.
+    pub fn lookahead(&self, lane: &Lane, most: Amount) -> Lookahead {
+        let mut state = self.state();
+        let queue = state.queues.get(lane);
         let (held, asked) = queue.map_or((0, 0), |queue| (queue.known, queue.in_flight));
-        let idle = self.idle.at_most(most);
-        let more = self.share(most, idle, self.in_flight, held + asked);
+        let idle = state.idle.at_most(most);
+        let more = state.share(most, idle, state.in_flight, held + asked);
         if more > 0 {
             return Lookahead::Free(more);
         }
-        let is_crowded = self.idle.is_over(most) && self.share(most, self.idle, 0, held) > 0;
-        self.crowded |= is_crowded;
-        if is_crowded || self.share(most, idle, 0, held) > 0 || self.is_dropping() {
-            self.starved = true;
+        let is_crowded = state.idle.is_over(most) && state.share(most, state.idle, 0, held) > 0;
+        state.crowded |= is_crowded;
+        if is_crowded || state.share(most, idle, 0, held) > 0 || state.has_picks() {
+            state.starved = true;
             return Lookahead::Soon;
         }
         Lookahead::Full
     }
 
+    /// Looks which lanes are idle: no worker has asked for their jobs for so long, none stands in line, and the backend
+    /// is not being asked.
+    pub fn look_for_idle(&self, idle: Duration, now: Instant) {
+        let mut state = self.state();
+        let mut all = Amount::default();
+        for queue in state.queues.values_mut() {
+            let unasked = now.duration_since(queue.fetched_at) >= idle;
+            queue.idle = unasked && queue.in_flight == 0 && queue.line.is_empty();
+            if queue.idle {
+                all.jobs += queue.known;
+                all.bytes += queue.bytes;
+            }
+        }
+        state.idle = all;
+    }
+}
+
+impl HoldState {
     /// How many places more a lane may take that has `own` of them, when so many `come` for all lanes and these `idle`
     /// ones do not count: all that it has is then at most three times what is left.
     fn share(&self, most: Amount, idle: Amount, come: usize, own: usize) -> usize {
@@ -109,21 +129,6 @@ impl HoldState {
         };
         let held = self.jobs.len().saturating_sub(uncounted.jobs);
         most.jobs.saturating_sub(held).min(fit)
-    }
-
-    /// Looks which lanes are idle: no worker has asked for their jobs for so long, none stands in line, and the backend
-    /// is not being asked.
-    pub(super) fn look_for_idle(&mut self, idle: Duration, now: Instant) {
-        let mut all = Amount::default();
-        for queue in self.queues.values_mut() {
-            let unasked = now.duration_since(queue.fetched_at) >= idle;
-            queue.idle = unasked && queue.in_flight == 0 && queue.line.is_empty();
-            if queue.idle {
-                all.jobs += queue.known;
-                all.bytes += queue.bytes;
-            }
-        }
-        self.idle = all;
     }
 
     /// Takes jobs of idle lanes out, where there are more than the hold has places and a FETCH found none for that:

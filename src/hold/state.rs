@@ -18,10 +18,9 @@ use crate::store::Gen;
 pub(super) enum Whereabouts {
     /// In its group.
     Waiting,
-    /// Being asked for.
+    /// Picked, to be started, dropped or given back.
     InHand,
-    /// Out of its group, because a cancel, a delete or a settle that names it is under way, or it is to
-    /// be dropped.
+    /// Out of its group, because a cancel, a delete or a settle that names it is under way.
     Hidden(Box<Held>),
     /// Out of its group, because siblings may have it.
     Offered(Box<Offer>),
@@ -37,19 +36,8 @@ pub(super) struct Known {
     pub(super) whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.
     pub(super) hide: bool,
-    /// Whether it is to be ended instead of started, and how far that is.
-    pub(super) doom: Option<Doom>,
     /// Whether the store has heard of this claim.
     pub(super) named: bool,
-}
-
-/// How far the end of a job has come that is to be ended instead of started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Doom {
-    /// Nobody is at it.
-    Due,
-    /// The backend is being told.
-    Ending,
 }
 
 impl Known {
@@ -156,7 +144,6 @@ impl HoldState {
             bytes,
             whereabouts: Whereabouts::Waiting,
             hide: false,
-            doom: None,
             named: held.named,
         };
         self.jobs.insert(held.claimed.job.clone(), known);
@@ -254,23 +241,9 @@ impl HoldState {
         true
     }
 
-    /// Whether the job is to be ended.
-    pub(super) fn is_doomed(&self, job: &str) -> bool {
-        self.jobs.get(job).is_some_and(|known| known.doom.is_some())
-    }
-
-    /// Whether the backend is being told to end a job, which makes room in the hold soon.
-    pub(super) fn is_dropping(&self) -> bool {
-        let mut all = self.jobs.values();
-        all.any(|known| known.doom == Some(Doom::Ending))
-    }
-
-    /// The backend handed a job out again while it was being ended: what was decided stands.
-    pub(super) fn doom_again(&mut self, job: &str) {
-        if let Some((known, held)) = self.take_out(job) {
-            known.doom = Some(Doom::Due);
-            known.whereabouts = Whereabouts::Hidden(Box::new(held));
-        }
+    /// Whether a job is picked, which may make room in the hold soon.
+    pub(super) fn has_picks(&self) -> bool {
+        self.jobs.values().any(Known::is_picked)
     }
 
     pub(super) fn forget_claim(&mut self, job: &str, generation: Gen) -> bool {

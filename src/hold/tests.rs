@@ -721,41 +721,29 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_doomed_job_never_leaves_and_is_ended_by_one_at_a_time() {
+async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_claim() {
     let hold = hold();
     hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-    let mut picked = hold.pick(&lane(1), 2, MANY, NOW);
-    let (b, a) = (picked.pop().unwrap(), picked.pop().unwrap());
-    let doomed = a.doom().unwrap();
-    drop(b);
-    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
-    assert!(hold.doomed().is_empty(), "someone is at it");
-    assert_eq!(hold.lookahead(&lane(1), most(2, 1 << 20)), Lookahead::Soon);
+    let full = || hold.lookahead(&lane(1), most(2, 1 << 20));
+    assert_eq!(full(), Lookahead::Full);
+    let oldest = hold.pick_oldest(&lane(1).queue).unwrap();
+    let named = hold.pick_job("b").unwrap();
+    assert!(hold.pick_job("b").is_none(), "someone is at it");
+    assert_eq!(full(), Lookahead::Soon);
 
-    // It failed: the next to look gets it, once, also after a cancel that failed too.
-    drop(doomed);
-    assert!(hold.hide("a"));
-    hold.show("a");
+    // It failed, also after a cancel that failed too.
+    assert!(hold.hide("b"));
+    hold.show("b");
+    drop(named);
     assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
-    let earlier = hold.doomed();
-    assert_eq!(ids(&earlier), ["a"]);
-    assert!(hold.doomed().is_empty());
 
-    // The backend hands it out again: what was decided stands, for the new claim.
+    // The backend hands it out again.
     let mut again = job("a", 0, &["k"]);
     again.claimed.generation = Gen(2);
     hold.add(vec![again]);
-    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
-    let mut again = hold.doomed();
-    assert_eq!(ids(&again), ["a"]);
-    assert!(!hold.forget_claim("a", Gen(1)) && hold.has_claim("a", Gen(2)));
-    earlier.into_iter().for_each(Doomed::gone);
-    assert!(hold.has("a"), "the earlier claim ended");
-    assert!(
-        hold.doomed().is_empty(),
-        "that says nothing of the later one"
-    );
-    again.remove(0).gone();
+    oldest.gone();
+    assert!(hold.has_claim("a", Gen(2)), "the earlier claim ended");
+    hold.pick_job("a").unwrap().gone();
     assert!(!hold.has("a"));
 }
 

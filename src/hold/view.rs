@@ -1,7 +1,7 @@
 //! What is held, for those who only look.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,13 +164,6 @@ impl Hold {
             *counts.entry(lane.queue.clone()).or_default() += queue.known;
         }
         counts
-    }
-
-    /// Under which scopes jobs are held or in hand.
-    pub fn scopes(&self) -> HashSet<u64> {
-        let state = self.state();
-        let held = state.queues.iter().filter(|(_, queue)| queue.known > 0);
-        held.map(|(lane, _)| lane.scope).collect()
     }
 
     /// How many jobs of a queue are held, over all scopes, and how many are being asked of the backend.

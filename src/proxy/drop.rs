@@ -1,19 +1,23 @@
 //! Dropping (`on_limit = "drop"`): a job that a limit refused is ended in the backend under the claim
-//! that we hold. The decision stands: until the backend has the job as ended it stays held, out of
-//! every worker's reach, and is tried again at the next sweep.
+//! that we hold. The decision stands while that claim lasts: until the backend has the job as ended it stays in hand, out
+//! of every worker's reach, and is tried again and again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::calls::{self, Lookup};
 use super::{Proxy, REPLY_DEPTH, depth, tell};
-use crate::hold::{Doomed, Held};
+use crate::hold::{Held, Pick};
 use crate::json::Json;
 use crate::limit::{Limited, OnLimit};
 use crate::log::cut;
 use crate::metrics::Counted;
 use crate::upstream::Call;
+
+/// How long after an attempt that came to nothing the next one is made.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// How an attempt to end a job came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,34 +30,42 @@ pub(super) enum DropEnd {
     Open,
 }
 
-/// Ends doomed jobs, one after the other, while their FETCH goes on.
-pub(super) fn drop_soon(proxy: &Proxy, doomed: Vec<Doomed>) {
-    if doomed.is_empty() {
+/// Ends picked jobs, one after the other, while their FETCH goes on. Those that do not end are tried again, and wait
+/// again once their claims may be over, or where the sidecar drains.
+pub(super) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>) {
+    if picks.is_empty() {
         return;
     }
     let sidecar = &proxy.sidecar;
     let proxy = proxy.clone();
     // Tracked: a stop waits for it.
     let _task = sidecar.tasks.spawn(async move {
-        for held in doomed {
-            drop_one(&proxy, held).await;
+        let draining = &proxy.sidecar.tasks.draining;
+        loop {
+            let mut open = Vec::new();
+            for pick in picks {
+                open.extend(drop_one(&proxy, pick).await);
+            }
+            picks = open;
+            let again = draining.run_until_cancelled(tokio::time::sleep(AGAIN));
+            if picks.is_empty() || again.await.is_none() {
+                return;
+            }
         }
     });
 }
 
-async fn drop_one(proxy: &Proxy, held: Doomed) {
+/// One attempt; the job is returned if it is to be tried again.
+async fn drop_one(proxy: &Proxy, held: Pick) -> Option<Pick> {
     let sidecar = &proxy.sidecar;
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
-    let end = if Instant::now() < held.proof.deadline {
-        let nack = final_nack(&held);
-        end_claimed(proxy, held.claimed.scope, job, nack).await
-    } else {
+    if held.proof.deadline <= Instant::now() || !sidecar.hold.has_claim(job, generation) {
         // Perhaps not ours any more; the sweep will tell.
-        DropEnd::Open
-    };
+        return None;
+    }
+    let end = end_claimed(proxy, held.claimed.scope, job, final_nack(&held)).await;
     match end {
-        // It is due again.
-        DropEnd::Open => return,
+        DropEnd::Open => return Some(held),
         DropEnd::Lost => sidecar.metrics.count(Counted::HoldLost),
         DropEnd::Dropped => {
             if let Some(by) = acting(&held, usize::MAX, OnLimit::Drop) {
@@ -71,6 +83,7 @@ async fn drop_one(proxy: &Proxy, held: Doomed) {
     }
     sidecar.end(job, Some(generation)).await;
     held.gone();
+    None
 }
 
 /// A nack that allows no retry, and a cancel where the backend retries all the same.

@@ -141,7 +141,7 @@ async fn send_on(
         answer
     });
     let answer = to_the_end(&sidecar.tasks.left, work).await;
-    respond::answer_storing(&parts, answer)
+    respond::answer(&parts, answer, Fault::storing)
 }
 
 /// The body with every job's mirror in it, and the limits that its jobs name.

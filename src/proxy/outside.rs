@@ -48,7 +48,7 @@ pub(super) async fn show_queues(
     queue: Option<&str>,
 ) -> Response<Body> {
     let answer = queues(proxy, &parts, queue).await;
-    respond::answer(&parts, answer)
+    respond::answer(&parts, answer, Fault::backend)
 }
 
 /// The backend's reply with its counts put right.
@@ -190,7 +190,7 @@ where
 {
     let work = Box::pin(send(proxy.clone(), plain_call(proxy, parts, body)));
     let answer = to_the_end(&proxy.sidecar.tasks.left, work).await;
-    respond::answer(parts, answer)
+    respond::answer(parts, answer, Fault::backend)
 }
 
 async fn paused(
@@ -250,7 +250,7 @@ pub(super) async fn reset(proxy: &Proxy, parts: Box<Parts>, body: Bytes) -> Resp
     proxy.sidecar.clear().await;
     let answer = proxy.upstream.call(plain_call(proxy, &parts, body)).await;
     proxy.sidecar.clear().await;
-    respond::answer(&parts, answer)
+    respond::answer(&parts, answer, Fault::backend)
 }
 
 /// The request as it came, for a reply that is read whole.

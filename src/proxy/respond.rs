@@ -393,22 +393,15 @@ pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
     self::reply(reply)
 }
 
-/// What came of a call that stores no job, as it goes to the client.
-pub(super) fn answer(parts: &Parts, answer: Result<Reply, UpstreamError>) -> Response<Body> {
-    match answer {
-        Ok(reply) => theirs(reply),
-        Err(error) => refuse(parts, Fault::backend(&error)),
-    }
-}
-
-/// What came of a call that may have made the backend store a job, as it goes to the client.
-pub(super) fn answer_storing(
+/// What came of a call, as it goes to the client. `fault`: what it is told where the backend did not answer.
+pub(super) fn answer(
     parts: &Parts,
     answer: Result<Reply, UpstreamError>,
+    fault: BackendFault,
 ) -> Response<Body> {
     match answer {
         Ok(reply) => theirs(reply),
-        Err(error) => refuse(parts, Fault::storing(&error)),
+        Err(error) => refuse(parts, fault(&error)),
     }
 }
 

@@ -3,14 +3,12 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
-use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
 use super::Sidecar;
-use crate::hold::Hold;
 use crate::upstream::detached;
 
 /// The tenant header of the OJS multi-tenancy text.
@@ -18,8 +16,8 @@ pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
 const VERSION: HeaderName = HeaderName::from_static("ojs-version");
 
 /// More scopes than this are not remembered, and own calls for others go without credentials of theirs.
-/// First goes what the backend has not accepted, for anybody can make that up; then what holds no job; of
-/// each the one that was not used for longest. A sidecar sees a handful.
+/// First goes what the backend has not accepted, for anybody can make that up; of each the one that was not used for
+/// longest. Those of held jobs are used by each heartbeat. A sidecar sees a handful.
 const MAX: usize = 4096;
 
 /// The credentials of each scope seen.
@@ -27,7 +25,6 @@ const MAX: usize = 4096;
 pub(super) struct Scopes {
     /// `None`: all sidecars must come to the same, for they hand each other's held jobs out.
     hasher: Option<RandomState>,
-    hold: Arc<Hold>,
     known: Mutex<KnownScope>,
 }
 
@@ -79,12 +76,10 @@ impl fmt::Debug for Scopes {
 }
 
 impl Scopes {
-    /// No scopes yet; `is_shared` says whether other sidecars must find the same. Those of jobs in `hold`
-    /// are kept.
-    pub(super) fn new(is_shared: bool, hold: Arc<Hold>) -> Scopes {
+    /// No scopes yet; `is_shared` says whether other sidecars must find the same.
+    pub(super) fn new(is_shared: bool) -> Scopes {
         Scopes {
             hasher: (!is_shared).then(RandomState::new),
-            hold,
             known: Mutex::default(),
         }
     }
@@ -105,7 +100,7 @@ impl Scopes {
             None => BuildHasherDefault::<DefaultHasher>::default().hash_one(credentials),
         };
         let mut known = self.known.lock();
-        (scope, known.of(scope, headers, &self.hold).accepted)
+        (scope, known.of(scope, headers).accepted)
     }
 
     /// What a request of these headers may be told of.
@@ -151,7 +146,7 @@ impl Scopes {
     /// The backend gave jobs to a request of this scope with these headers, or took some of it, so what is made
     /// up does not push it out.
     pub(super) fn accept(&self, scope: u64, headers: &HeaderMap) {
-        self.known.lock().of(scope, headers, &self.hold).accepted = true;
+        self.known.lock().of(scope, headers).accepted = true;
     }
 
     /// The backend showed a job that runs, or that a sibling held, to this scope, which was seen a moment ago.
@@ -199,10 +194,10 @@ impl KnownScope {
     }
 
     /// The credentials of a scope, those in `headers`; they are known from now on.
-    fn of(&mut self, scope: u64, headers: &HeaderMap, hold: &Hold) -> &mut Credentials {
+    fn of(&mut self, scope: u64, headers: &HeaderMap) -> &mut Credentials {
         let used = self.next_use();
         if self.credentials.len() >= MAX && !self.credentials.contains_key(&scope) {
-            self.spare_one(hold);
+            self.spare_one();
         }
         let known = self.credentials.entry(scope);
         let credentials = known.or_insert_with(|| Credentials::read(headers));
@@ -210,16 +205,10 @@ impl KnownScope {
         credentials
     }
 
-    /// Forgets one. There is none to forget where all hold jobs, which the hold bounds.
-    fn spare_one(&mut self, hold: &Hold) {
-        let last = |one: &(&u64, &Credentials)| one.1.used;
-        let made_up = self.credentials.iter().filter(|(_, of)| !of.accepted);
-        let spared = made_up.min_by_key(last).or_else(|| {
-            let held = hold.scopes();
-            let free = self.credentials.iter();
-            free.filter(|(scope, _)| !held.contains(*scope))
-                .min_by_key(last)
-        });
+    /// Forgets one.
+    fn spare_one(&mut self) {
+        let last = |(_, of): &(&u64, &Credentials)| (of.accepted, of.used);
+        let spared = self.credentials.iter().min_by_key(last);
         if let Some(scope) = spared.map(|(scope, _)| *scope) {
             self.credentials.remove(&scope);
         }
@@ -270,8 +259,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::hold::Held;
-    use crate::store::Claim;
 
     fn headers(token: &str, tenant: Option<&str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -289,7 +276,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.clone());
         headers.insert(TENANT, value);
-        let scopes = Scopes::new(false, Arc::default());
+        let scopes = Scopes::new(false);
         let scope = scopes.of(&headers);
         drop(headers);
         assert!(head.is_unique());
@@ -390,32 +377,22 @@ mod tests {
         assert!(scopes.known.lock().credentials.capacity() < 100);
     }
 
-    /// A held job of a scope.
-    fn held(scope: u64) -> Held {
-        Held::of(Claim {
-            scope,
-            ..Claim::of("j")
-        })
-    }
-
     #[test]
-    fn of_many_accepted_those_stay_that_hold_jobs_and_those_in_use() {
-        let hold = Arc::<Hold>::default();
-        let scopes = Scopes::new(true, Arc::clone(&hold));
+    fn of_many_accepted_those_in_use_stay() {
+        let scopes = Scopes::new(true);
         let accepted = |token: &str| {
             let headers = headers(token, None);
             let scope = scopes.of(&headers);
             scopes.accept(scope, &headers);
             scope
         };
-        let (holds, own_calls, idle) = (accepted("holds"), accepted("own"), accepted("idle"));
-        hold.add(vec![held(holds)]);
+        let (own_calls, idle) = (accepted("own"), accepted("idle"));
         for n in 0..MAX + 9 {
             accepted(&n.to_string());
             scopes.credentials(own_calls);
         }
         let known = |scope| scopes.credentials(scope).authorization.is_some();
-        assert!(known(holds) && known(own_calls) && !known(idle));
+        assert!(known(own_calls) && !known(idle));
         assert_eq!(scopes.known.lock().credentials.len(), MAX);
     }
 }

@@ -224,7 +224,7 @@ impl Proxy {
             .upstream
             .call(outside::plain_call(self, parts, bytes))
             .await;
-        respond::answer(parts, answer)
+        respond::answer(parts, answer, Fault::backend)
     }
 
     /// Streams a request and its reply.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::control::{overrides, settings};
 use super::depth::{self, share};
 use super::siblings::{self, Offered};
-use super::{Proxy, Sidecar, calls, drop, fetch};
+use super::{Proxy, Sidecar, calls, fetch};
 use crate::store::{Change, LedgerExt, Place, Row};
 
 use adopt::Adoption;
@@ -63,7 +63,7 @@ const FORGET: Duration = Duration::from_secs(600);
 /// Does what must be done although nobody asks, until the sidecar is told to stop.
 pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
     tokio::join!(
-        // Rows that are due, jobs that are to be dropped, what is empty.
+        // Rows that are due, what is empty.
         sweep(proxy, stop.clone()),
         // Heartbeats for held jobs.
         keep::keep_held(proxy, stop.clone()),
@@ -100,7 +100,6 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
         siblings::offer_unwanted(&proxy.sidecar).await;
         siblings::look_after_offers(&proxy.sidecar).await;
         crowded::make_room(proxy, &mut crowd).await;
-        drop::drop_soon(proxy, proxy.sidecar.hold.doomed());
         look_at_due(proxy, &overdue, &stop).await;
         name_again(&proxy.sidecar, &mut others);
         fetch::name_claims(&proxy.sidecar);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::events::Value;
-use crate::hold::Doomed;
+use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::log::cut;
 use crate::pressure::{DropTurn, Dropped, Want};
@@ -74,14 +74,14 @@ async fn drop_one_of(proxy: &Proxy, turn: &DropTurn, queue: &str, scope: u64) ->
         let Some(id) = turn.take_oldest() else {
             break;
         };
-        if let Some(held) = proxy.sidecar.hold.doom_waiting(&id) {
+        if let Some(held) = proxy.sidecar.hold.pick_job(&id) {
             return Some(end_held(proxy, queue, held).await);
         }
         if let Some(gone) = cancel_available(proxy, queue, &id, scope).await {
             return Some(gone);
         }
     }
-    match proxy.sidecar.hold.doom_oldest(queue) {
+    match proxy.sidecar.hold.pick_oldest(queue) {
         Some(held) => Some(end_held(proxy, queue, held).await),
         None => drop_available(proxy, queue, scope).await,
     }
@@ -110,7 +110,7 @@ async fn cancel_available(proxy: &Proxy, queue: &str, id: &str, scope: u64) -> O
     })
 }
 
-async fn end_held(proxy: &Proxy, queue: &str, held: Doomed) -> Oldest {
+async fn end_held(proxy: &Proxy, queue: &str, held: Pick) -> Oldest {
     let sidecar = &proxy.sidecar;
     let (job, generation) = (&held.claimed.job, held.claimed.generation);
     let nack = final_nack(queue, job, &held.claimed.claim_id);
@@ -120,10 +120,12 @@ async fn end_held(proxy: &Proxy, queue: &str, held: Doomed) -> Oldest {
         kind: kind_of(&held.body),
         was: Dropped::Held,
     };
-    // What is not over is due again, and ended at the next sweep.
-    if end != DropEnd::Open {
-        sidecar.end(job, Some(generation)).await;
-        held.gone();
+    match end {
+        DropEnd::Open => drop::drop_soon(proxy, vec![held]),
+        DropEnd::Dropped | DropEnd::Lost => {
+            sidecar.end(job, Some(generation)).await;
+            held.gone();
+        }
     }
     oldest
 }

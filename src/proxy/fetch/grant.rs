@@ -12,7 +12,7 @@ use super::Fetch;
 use super::claim::name_claims;
 use super::handout::HandOut;
 use crate::boxed::boxed;
-use crate::hold::{self, Doomed, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
+use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
 use crate::limit::{OnLimit, Refusal, Strategy, Timestamp};
 use crate::proxy::drop::{self, acting};
 use crate::proxy::job::micros;
@@ -190,7 +190,7 @@ impl Proxy {
         at: Option<Timestamp>,
         action: OnLimit,
         asked: Wakes,
-    ) -> Option<Doomed> {
+    ) -> Option<Pick> {
         let sidecar = &self.sidecar;
         let all = pick.claimed.limited.clone();
         let limited = all.get(which)?;
@@ -206,7 +206,7 @@ impl Proxy {
         let by = acting(&pick, which, action).unwrap_or(limited);
         sidecar.metrics.refused(&by.policy, action);
         if action == OnLimit::Drop {
-            return pick.doom();
+            return Some(pick);
         }
         let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
         pick.refuse(hold::Refusal {
