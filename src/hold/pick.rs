@@ -234,6 +234,9 @@ impl Hold {
             return;
         };
         known.hide = false;
+        if !matches!(known.whereabouts, Whereabouts::Hidden(_)) {
+            return;
+        }
         if let Whereabouts::Hidden(held) =
             mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
         {

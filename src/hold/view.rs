@@ -109,24 +109,21 @@ impl Hold {
 
     /// Whether the job is held, in hand included.
     pub fn has(&self, job: &str) -> bool {
-        !self.is_empty() && self.state().jobs.contains_key(job)
+        self.of_known(job, |_| true)
     }
 
     /// Whether the job is being asked for.
     pub fn is_in_hand(&self, job: &str) -> bool {
-        let state = self.state();
-        let known = state.jobs.get(job);
-        known.is_some_and(Known::is_picked)
+        self.of_known(job, Known::is_picked)
     }
 
     /// Whether this claim of a job is held, in hand included.
     pub fn has_claim(&self, job: &str, generation: Gen) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let state = self.state();
-        let known = state.jobs.get(job);
-        known.is_some_and(|known| known.generation == generation)
+        self.of_known(job, |known| known.generation == generation)
+    }
+
+    fn of_known(&self, job: &str, is: impl FnOnce(&Known) -> bool) -> bool {
+        !self.is_empty() && self.state().jobs.get(job).is_some_and(is)
     }
 
     /// A job as it was claimed, unless it is in hand.

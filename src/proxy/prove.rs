@@ -161,12 +161,9 @@ pub(super) async fn still_active(
 
 /// The same of a job that was adopted under nobody's credentials: that there is none it may say to strangers only.
 pub(super) async fn shown_active(proxy: &Proxy, claimed: &Claimed) -> Option<bool> {
-    let attempt = claimed.attempt;
-    if claimed.scope != 0 {
-        return still_active(proxy, claimed.scope, &claimed.job, attempt).await;
-    }
-    match calls::look_up(proxy, 0, &claimed.job).await {
-        Lookup::Found(reply) => is_active(&reply, attempt),
+    match calls::look_up(proxy, claimed.scope, &claimed.job).await {
+        Lookup::Found(reply) => is_active(&reply, claimed.attempt),
+        Lookup::Gone if claimed.scope != 0 => Some(false),
         Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => None,
     }
 }

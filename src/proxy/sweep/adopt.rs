@@ -260,10 +260,7 @@ pub(super) fn adopt_again(proxy: &Proxy, stop: &CancellationToken) -> JoinHandle
     let (proxy, stop) = (proxy.clone(), stop.clone());
     // Tracked, and over when the sweep is.
     sidecar.tasks.spawn(async move {
-        tokio::select! {
-            () = adopt_newly_limited(&proxy) => {}
-            () = stop.cancelled() => {}
-        }
+        stop.run_until_cancelled(adopt_newly_limited(&proxy)).await;
     })
 }
 

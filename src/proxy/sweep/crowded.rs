@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::give_back::Back;
 use crate::hold::Pick;
+use crate::proxy::Proxy;
 use crate::proxy::load::Seldom;
-use crate::proxy::siblings::OFFER;
+use crate::proxy::siblings::{self, OFFER};
 use crate::proxy::sweep::give_back;
-use crate::proxy::{Proxy, Sidecar};
-use crate::store::{Claimed, LedgerExt};
+use crate::store::LedgerExt;
 
 /// How long picked jobs are given back in one go: nothing keeps their claims meanwhile.
 const ROUND: Duration = Duration::from_secs(1);
@@ -63,19 +63,19 @@ async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
     let ended = sidecar.store.end_all(&claims.collect::<Vec<_>>()).await;
     for pick in crowding {
         let claimed = pick.claimed.clone();
-        let harmless = sidecar.backend.requeue_harmless();
-        let is_ended = ended.as_ref().is_ok_and(|rows| {
-            let mut jobs = rows.iter().map(|row| &row.claimed.job);
-            jobs.any(|job| *job == claimed.job)
-        });
-        let withdrawn = match is_ended || sidecar.store.siblings() == 0 {
-            true => Withdrawn::Ended,
-            false => whose(sidecar, &claimed).await,
-        };
-        let back = match withdrawn {
-            Withdrawn::Elsewhere => continue,
-            Withdrawn::Ended if harmless => give_back::give_back(&proxy, pick).await,
-            Withdrawn::Ended | Withdrawn::Unsure => Back::Stays,
+        let is_ended = sidecar.store.siblings() == 0
+            || ended.as_ref().is_ok_and(|rows| {
+                let mut jobs = rows.iter().map(|row| &row.claimed.job);
+                jobs.any(|job| *job == claimed.job)
+            });
+        // It was offered, and a sibling has it, or had it until it ended.
+        if !is_ended && siblings::follow_offer(sidecar, &claimed).await {
+            continue;
+        }
+        // Where the store did not say, it may be ours still, or not.
+        let back = match is_ended && sidecar.backend.requeue_harmless() {
+            true => give_back::give_back(&proxy, pick).await,
+            false => Back::Stays,
         };
         if back == Back::Stays {
             if warned.now() {
@@ -94,27 +94,5 @@ async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
         if back == Back::InDoubt || begun.elapsed() >= ROUND {
             break;
         }
-    }
-}
-
-/// What became of the row of a job that is let go.
-enum Withdrawn {
-    /// No sibling takes it over from here on.
-    Ended,
-    /// A sibling had taken it over.
-    Elsewhere,
-    /// It may be ours still: the store did not say.
-    Unsure,
-}
-
-/// What became of an offer that could not be ended. One that a sibling has taken over is forgotten.
-async fn whose(sidecar: &Sidecar, claimed: &Claimed) -> Withdrawn {
-    match sidecar.store.row(&claimed.job).await {
-        // It was offered: a sibling has it, or had it until it ended.
-        Ok(row) if row.as_ref().is_none_or(|row| !row.ours) => {
-            sidecar.hold.forget(&claimed.job);
-            Withdrawn::Elsewhere
-        }
-        _ => Withdrawn::Unsure,
     }
 }

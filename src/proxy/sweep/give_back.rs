@@ -172,21 +172,22 @@ pub(super) async fn give_back(proxy: &Proxy, mut pick: Pick) -> Back {
             sidecar.keeper.given_back.fetch_add(1, Ordering::Relaxed);
             Back::Given
         }
-        // It may be done, or be done yet, and must not be with a worker then: no proof of a claim tells ours
-        // from a later one in the same attempt.
-        Ok(reply) if is_of_gateway(reply.status) => let_go(proxy, &pick).await,
-        Err(error) if error.in_doubt() => let_go(proxy, &pick).await,
         // Cancelled, lapsed, or never asked: if it is still ours it waits on, and the next heartbeat tells.
-        _ => {
+        Ok(reply) if !is_of_gateway(reply.status) => {
             pick.doubt();
             Back::Stays
         }
+        Err(error) if !error.in_doubt() => {
+            pick.doubt();
+            Back::Stays
+        }
+        // It may be done, or be done yet, and must not be with a worker then: no proof of a claim tells ours
+        // from a later one in the same attempt.
+        _ => {
+            sidecar.abandon(&pick.claimed).await;
+            Back::InDoubt
+        }
     }
-}
-
-async fn let_go(proxy: &Proxy, pick: &Pick) -> Back {
-    proxy.sidecar.abandon(&pick.claimed).await;
-    Back::InDoubt
 }
 
 /// Whether something between us and the backend says that it got no answer.

@@ -90,10 +90,8 @@ pub(super) async fn ask_about(
     let (proxy, stop) = (proxy.clone(), stop.clone());
     // Tracked, and over when the sweep is.
     let _task = sidecar.tasks.spawn(async move {
-        tokio::select! {
-            () = ask_round(&proxy, rows, &mut slots) => {}
-            () = stop.cancelled() => {}
-        }
+        let round = ask_round(&proxy, rows, &mut slots);
+        stop.run_until_cancelled(round).await;
     });
 }
 
