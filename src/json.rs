@@ -199,7 +199,7 @@ impl<'a> Json<'a> {
         let end = scan::short(text, inside).unwrap_or_else(|rest| scan::stop(text, rest) + 1);
         match end == self.end {
             true => Some(string::plain(self.inside())),
-            false => string::unescape(self.inside()),
+            false => string::unescape(self.inside()).map(Cow::Owned),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use http::{HeaderName, HeaderValue, Method};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// The media type of OJS bodies, exactly as backends send it.
 pub const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/openjobspec+json");
@@ -262,16 +263,15 @@ pub fn plain_path(raw: &str) -> Option<String> {
 
 /// A name as one segment of a path.
 pub fn encoded(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if is_unreserved(byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(name, RESERVED).to_string()
 }
+
+/// What stands escaped in a segment: all but the unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
@@ -293,17 +293,7 @@ fn escaped(text: &[u8]) -> Option<u8> {
 /// The text of a path's segment or a query's value; `None` if it is not UTF-8 once decoded. A `%`
 /// without two digits is itself.
 pub fn decoded(segment: &str) -> Option<Cow<'_, str>> {
-    if !segment.contains('%') {
-        return Some(Cow::Borrowed(segment));
-    }
-    let mut out = Vec::with_capacity(segment.len());
-    let mut rest = segment.as_bytes();
-    while let Some(first) = rest.first() {
-        let (byte, length) = escaped(rest).map_or((*first, 1), |byte| (byte, 3));
-        out.push(byte);
-        rest = rest.get(length..).unwrap_or_default();
-    }
-    String::from_utf8(out).ok().map(Cow::Owned)
+    percent_decode_str(segment).decode_utf8().ok()
 }
 
 /// The parameters of a query, percent-decoded, in order. Those without `=` are left out, and those that are
@@ -333,35 +323,23 @@ fn ambiguous(path: &str) -> Option<BadPath> {
             Some(byte) if *byte != b'.' && !segment.contains(['%', '\\']) => return None,
             Some(_) => {}
         }
-        let mut rest = segment.as_bytes();
-        let mut dots = 0;
-        let mut count = 0;
-        while let Some(first) = rest.first() {
-            let (byte, length) = escaped(rest).map_or((*first, 1), |byte| (byte, 3));
-            if matches!(byte, b'/' | b'\\' | 0) {
-                return Some(BadPath::Separator);
-            }
-            dots += usize::from(byte == b'.');
-            count += 1;
-            rest = rest.get(length..).unwrap_or_default();
+        let bytes: Cow<'_, [u8]> = percent_decode_str(segment).into();
+        if bytes.iter().any(is_separator) {
+            return Some(BadPath::Separator);
         }
-        (dots == count && count <= 2).then_some(BadPath::DotSegment)
+        matches!(&*bytes, b"." | b"..").then_some(BadPath::DotSegment)
     })
 }
 
 /// Whether some way of reading an ambiguous path could end under `/ojs/`: one of its names,
 /// however it is separated, is `ojs`.
 fn may_reach_ojs(path: &str) -> bool {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some(first) = rest.first() {
-        let (byte, length) = escaped(rest).map_or((*first, 1), |byte| (byte, 3));
-        bytes.push(byte);
-        rest = rest.get(length..).unwrap_or_default();
-    }
-    bytes
-        .split(|byte| matches!(byte, b'/' | b'\\' | 0))
-        .any(|name| name == b"ojs")
+    let bytes: Cow<'_, [u8]> = percent_decode_str(path).into();
+    bytes.split(is_separator).any(|name| name == b"ojs")
+}
+
+fn is_separator(byte: &u8) -> bool {
+    matches!(byte, b'/' | b'\\' | 0)
 }
 
 #[cfg(test)]

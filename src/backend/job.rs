@@ -265,13 +265,12 @@ fn is_queue(name: &str) -> bool {
 }
 
 fn is_uuid_v7(id: &str) -> bool {
-    id.len() == 36
-        && id.bytes().enumerate().all(|(at, b)| match at {
-            8 | 13 | 18 | 23 => b == b'-',
-            14 => b == b'7',
-            19 => matches!(b, b'8' | b'9' | b'a' | b'b'),
-            _ => b.is_ascii_digit() || (b'a'..=b'f').contains(&b),
-        })
+    let uuid = uuid::Uuid::try_parse(id);
+    uuid.is_ok_and(|uuid| {
+        uuid.get_version_num() == 7
+            && uuid.get_variant() == uuid::Variant::RFC4122
+            && uuid.to_string() == id
+    })
 }
 
 /// A job, as replies show it.

@@ -44,47 +44,40 @@ impl Settings {
     }
 }
 
+/// `1 queue`, `2 queues`.
+fn count(number: usize, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
+}
+
 /// Reads the file and reports on it, with colours for a terminal if asked.
 pub fn check(path: &Path, colour: bool) -> Checked {
-    match Settings::load_with(Some(path), &CommandLine::default()) {
-        Ok(settings) => {
-            let count = |number: usize, one: &str, more: &str| {
-                format!("{number} {}", if number == 1 { one } else { more })
-            };
-            let entries = settings.entries();
-            let mut ok = format!(
-                "ok: {}, {}",
-                count(entries.policies, "policy", "policies"),
-                count(entries.queues, "queue", "queues")
-            );
-            if entries.tenants > 0 {
-                ok += &format!(", {}", count(entries.tenants, "tenant", "tenants"));
-            }
-            let text = match settings.warnings.warnings() {
-                0 => ok,
-                number => {
-                    let warnings = settings.warnings.render(colour);
-                    format!(
-                        "{warnings}\n\n{ok}, {}",
-                        count(number, "warning", "warnings")
-                    )
-                }
-            };
-            Checked { text, status: 0 }
-        }
+    let settings = match Settings::load_with(Some(path), &CommandLine::default()) {
+        Ok(settings) => settings,
         Err(report) => {
-            let problems = if report.errors() == 1 {
-                "problem"
-            } else {
-                "problems"
+            let problems = count(report.errors(), "problem", "problems");
+            let (shown, path) = (report.render(colour), path.display());
+            return Checked {
+                text: format!("{shown}\n\n{problems} in {path}"),
+                status: 78,
             };
-            let text = format!(
-                "{}\n\n{} {problems} in {}",
-                report.render(colour),
-                report.errors(),
-                path.display()
-            );
-            Checked { text, status: 78 }
         }
+    };
+    let entries = settings.entries();
+    let mut text = format!(
+        "ok: {}, {}",
+        count(entries.policies, "policy", "policies"),
+        count(entries.queues, "queue", "queues")
+    );
+    if entries.tenants > 0 {
+        text += &format!(", {}", count(entries.tenants, "tenant", "tenants"));
     }
+    let number = settings.warnings.warnings();
+    if number > 0 {
+        let warnings = settings.warnings.render(colour);
+        text = format!(
+            "{warnings}\n\n{text}, {}",
+            count(number, "warning", "warnings")
+        );
+    }
+    Checked { text, status: 0 }
 }

@@ -1,6 +1,8 @@
 //! A subscriber's filter, read from the query of its request: `channel`, `types`, `queues`, `job_types` and `sources`
 //! (events text, 6.1 and 6.4). All of them must match. Other parameters are ignored.
 
+use std::borrow::Cow;
+
 use super::EncodedEvent;
 use crate::ojs;
 
@@ -44,6 +46,12 @@ pub struct BadFilter {
     pub why: String,
 }
 
+impl BadFilter {
+    fn of(field: &'static str) -> impl Fn(String) -> BadFilter {
+        move |why| BadFilter { field, why }
+    }
+}
+
 /// A name, or the beginning of names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct NamePattern {
@@ -72,7 +80,8 @@ impl Filter {
             let (name, raw) = pair.split_once('=').unwrap_or((pair, ""));
             let (field, list) = match name {
                 "channel" => {
-                    filter.channel = channel(&value("channel", raw)?)?;
+                    let channel = value(raw).and_then(|text| channel(&text));
+                    filter.channel = channel.map_err(BadFilter::of("channel"))?;
                     continue;
                 }
                 "types" => ("types", &mut filter.types),
@@ -83,11 +92,9 @@ impl Filter {
                 "sources" => ("sources", &mut filter.sources),
                 _ => continue,
             };
-            for name in value(field, raw)?
-                .split(',')
-                .filter(|name| !name.is_empty())
-            {
-                list.push(pattern(field, name)?);
+            let names = value(raw).map_err(BadFilter::of(field))?;
+            for name in names.split(',').filter(|name| !name.is_empty()) {
+                list.push(pattern(field, name).map_err(BadFilter::of(field))?);
                 if list.len() > NAMES {
                     let why = format!("has more than {NAMES} names; ask for less, or for all");
                     return Err(BadFilter { field, why });
@@ -133,25 +140,16 @@ impl std::fmt::Display for Channel {
 }
 
 /// The text of a value, its escapes undone.
-fn value(field: &'static str, raw: &str) -> Result<String, BadFilter> {
-    let bad = |why: &str| {
-        let why = why.to_owned();
-        Err(BadFilter { field, why })
-    };
-    let Some(text) = ojs::decoded(raw) else {
-        return bad("is not UTF-8");
-    };
-    if text.len() > NAMES * LONGEST {
-        return bad("is too long");
+fn value(raw: &str) -> Result<Cow<'_, str>, String> {
+    let text = ojs::decoded(raw).ok_or("is not UTF-8")?;
+    match text.len() > NAMES * LONGEST {
+        true => Err("is too long".to_owned()),
+        false => Ok(text),
     }
-    Ok(text.into_owned())
 }
 
-fn channel(text: &str) -> Result<Channel, BadFilter> {
-    let bad = |why: &str| {
-        let (field, why) = ("channel", why.to_owned());
-        Err(BadFilter { field, why })
-    };
+fn channel(text: &str) -> Result<Channel, String> {
+    let bad = |why: &str| Err(why.to_owned());
     if text.len() > LONGEST || text.chars().any(char::is_control) {
         return bad("is no name; write `job:ID`, `queue:NAME` or `all`");
     }
@@ -165,10 +163,9 @@ fn channel(text: &str) -> Result<Channel, BadFilter> {
 }
 
 /// One item of a list: printable characters, and a `*` only at the end.
-fn pattern(field: &'static str, text: &str) -> Result<NamePattern, BadFilter> {
-    let bad = |why: String| Err(BadFilter { field, why });
+fn pattern(field: &str, text: &str) -> Result<NamePattern, String> {
     if text.len() > LONGEST {
-        return bad(format!("has a name of more than {LONGEST} bytes"));
+        return Err(format!("has a name of more than {LONGEST} bytes"));
     }
     let (begins, open) = match text.strip_suffix('*') {
         Some(begins) => (begins, true),
@@ -185,7 +182,7 @@ fn pattern(field: &'static str, text: &str) -> Result<NamePattern, BadFilter> {
         } else {
             "email` or `mail.*"
         };
-        return bad(format!(
+        return Err(format!(
             "{text:?} is no name; write names such as `{example}`, separated by commas"
         ));
     }

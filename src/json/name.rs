@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-use super::string::unescaped;
+use super::string::unescape;
 
 /// Letters from the rare to the frequent, as they are in the names and texts of jobs.
 const RARE_FIRST: &[u8] = b"zqjxkwvbyghfp_muldcrsnotiae";
@@ -34,9 +34,8 @@ impl Name<'_> {
     /// The rare case, kept out of the loops over names.
     #[cold]
     fn unfolds_to(self, name: &str) -> bool {
-        let inside = String::from_utf8_lossy(self.inside);
-        let folded = unescaped(&inside).map(|character| character.map(fold));
-        folded.eq(name.chars().map(|character| Some(fold(character))))
+        let text = unescape(self.inside);
+        text.is_some_and(|text| text.chars().map(fold).eq(name.chars().map(fold)))
     }
 
     /// Whether it may have `part` in it, without regard to ASCII case; `false` is certain.
@@ -49,8 +48,7 @@ impl Name<'_> {
     /// Whether it is exactly `name`.
     pub fn is(self, name: &str) -> bool {
         if self.disguised {
-            let inside = String::from_utf8_lossy(self.inside);
-            return unescaped(&inside).eq(name.chars().map(Some));
+            return unescape(self.inside).is_some_and(|text| text == name);
         }
         self.inside == name.as_bytes()
     }
