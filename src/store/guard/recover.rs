@@ -8,11 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Clock, Gen, Guard, Notes, Row, StoreError};
+use crate::limit::Timestamp;
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
 /// How often it is said at most that the store was told of our rows again without being lost.
 const SAID: Duration = Duration::from_secs(10);
+/// After an outage the backend is asked so soon about jobs that are out, in microseconds.
+const SOON: u64 = 1_000_000;
 /// So many ends are told in one call.
 pub(super) const AT_ONCE: usize = 256;
 
@@ -31,9 +34,13 @@ impl Guard {
         }
         let mut told = Told::default();
         for round in 1.. {
-            let Some(news) = self.news(&mut told, round > ROUNDS) else {
+            let Some(mut news) = self.news(&mut told, round > ROUNDS) else {
                 break;
             };
+            if self.inner.siblings() > 0 {
+                let soon = self.inner.now().plus(SOON);
+                news.rows.iter_mut().for_each(|row| look_by(row, soon));
+            }
             self.inner.announce(&news.rows).await?;
             for (job, generation) in &news.undone {
                 self.back_there(job, *generation).await?;
@@ -108,6 +115,14 @@ impl Guard {
             }
         }
         Ok(())
+    }
+}
+
+/// A sibling may have settled the job while neither of us reached the store: the backend is asked at this time, and the
+/// slot ends if it does. The last digits of `until` count words of the worker, so they stay.
+fn look_by(row: &mut Row, soon: Timestamp) {
+    if row.until > soon {
+        row.until = Timestamp(soon.0 - soon.0 % 1_000 + row.until.0 % 1_000);
     }
 }
 

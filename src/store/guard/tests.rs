@@ -1113,3 +1113,22 @@ async fn a_row_is_put_back_as_it_was_changed_last() {
     let row = rig.faulty.row("a").await.unwrap().unwrap();
     assert_eq!((row.until, row.claimed.visibility), (later, minute));
 }
+
+/// A sibling may have settled the job while neither of us reached the store: the backend is asked about it soon.
+#[tokio::test(start_paused = true)]
+async fn what_was_put_back_beside_siblings_is_looked_at_soon() {
+    for siblings in [0, 1] {
+        let rig = rig(OnStoreError::Share);
+        rig.faulty.with_siblings(siblings);
+        assert!(starts(&rig.guard, "a").await.unwrap());
+        lose(&rig).await;
+        rig.faulty.standing(None);
+        // The sibling came back first, and told what it knew.
+        assert!(rig.faulty.end("a", None).await.unwrap().is_some());
+        rig.guard.due(9).await.unwrap();
+        assert!(rig.faulty.row("a").await.unwrap().is_some(), "put back");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let due = rig.guard.due(9).await.unwrap();
+        assert_eq!(due.len(), siblings, "alone it has ended all itself");
+    }
+}
