@@ -1,5 +1,5 @@
 # docker build -t ojs-throttle .
-# docker run --rm --stop-timeout 30 -p 8080:8080 -v "$PWD/throttle.toml:/etc/ojs-throttle.toml:ro" ojs-throttle
+# docker run --rm --stop-timeout 30 -p 8080:8080 -v "$PWD/conf:/etc/ojs-throttle:ro" ojs-throttle
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
@@ -14,4 +14,5 @@ USER 65532:65532
 EXPOSE 8080 9091
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/local/bin/ojs-throttle"]
-CMD ["run", "--config", "/etc/ojs-throttle.toml"]
+# The folder is what to mount: a file that is mounted by itself does not follow its changes.
+CMD ["run", "--config", "/etc/ojs-throttle/throttle.toml"]

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{BaseUrl, CommandLine, Listen};
-use crate::manual;
+use crate::{manual, ship};
 
 /// The variable that names the file of `run` and `doctor`.
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
@@ -44,7 +44,8 @@ A first throttle.toml:
   concurrency = 5
   rate = { limit = 100, period = \"1m\" }
 
-config.example.toml documents every field with its default.
+config.example.toml documents every field with its default: `ojs-throttle example config`.
+`ojs-throttle example` lists it, and ready-made files for Kubernetes, Prometheus and others.
 `ojs-throttle help WORD` says more about a command, or prints a chapter of the manual:";
 
 /// How many chapters stand on a line.
@@ -80,6 +81,23 @@ pub fn help(word: Option<&str>) -> Result<String, clap::Error> {
     })
 }
 
+/// What `example` prints: a ready-made file, or what there is.
+///
+/// # Errors
+/// There is no file of that name.
+pub fn example(name: Option<&str>) -> Result<String, clap::Error> {
+    let lines = ship::EXAMPLES.map(|file| format!("  {:<11} {}", file.name, file.about));
+    let list = format!("Ready-made files:\n{}", lines.join("\n"));
+    let Some(name) = name else {
+        return Ok(list);
+    };
+    let file = ship::EXAMPLES.into_iter().find(|file| file.name == name);
+    file.map(|file| file.text.to_owned()).ok_or_else(|| {
+        let said = format!("there is no example called {name:?}\n\n{list}");
+        Cli::command().error(ErrorKind::InvalidValue, said)
+    })
+}
+
 /// What to do.
 #[derive(Clone, PartialEq, Eq, Debug, Subcommand)]
 pub enum Command {
@@ -107,6 +125,11 @@ Exits with 0 when every limit was held and no job was lost or doubled, else with
 when there was nothing to judge. With --break that is always so."
     )]
     Demo(Demo),
+    /// Print a ready-made file: for Kubernetes, compose, systemd, Prometheus or Grafana
+    Example {
+        /// Which one; without it, what there is
+        name: Option<String>,
+    },
     /// Say more about a command, or print a chapter of the manual
     Help {
         /// A command or a chapter; without it, what there is

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`cli`] | the command line's arguments |
 //! | [`manual`] | the chapters of the manual, as the files have them |
+//! | [`ship`] | ready-made files, as the repository has them |
 //! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
 //! | [`doctor`] | checks the store and the backend before they are used |
 //! | [`demo`] | shows limits at work, judged from the records of workers and backend |
@@ -105,7 +106,7 @@
 //! doctor   -> client config duration net proxy::BackendFacts run store upstream
 //! client   -> upstream
 //! run      -> admin config metrics net proxy server store upstream
-//! cli      -> config manual
+//! cli      -> config manual ship
 //! admin    -> metrics proxy server
 //! server   -> net proxy::body proxy::load proxy::respond tick upstream
 //! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream
@@ -122,6 +123,7 @@
 //! limit    ->
 //! log      ->
 //! manual   ->
+//! ship     ->
 //! json     ->
 //! duration ->
 //! boxed    ->
@@ -176,6 +178,7 @@ pub mod pressure;
 pub mod proxy;
 pub mod run;
 pub mod server;
+pub mod ship;
 pub mod store;
 pub mod tick;
 pub mod upstream;

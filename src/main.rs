@@ -126,14 +126,15 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Doctor(args) => examine(&args),
         Command::Demo(args) => demo(&args),
-        Command::Help { word } => Ok(help(word.as_deref())),
+        Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
+        Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
     }
 }
 
-/// Prints more about a command, or a chapter of the manual.
-fn help(word: Option<&str>) -> ExitCode {
+/// Prints a text that was asked for, or that there is none.
+fn say(text: Result<String, clap::Error>) -> ExitCode {
     // Whoever reads (`head`) may have left: no error of ours.
-    match cli::help(word) {
+    match text {
         Ok(text) => {
             let _written = writeln!(std::io::stdout(), "{}", text.trim_end());
             ExitCode::SUCCESS

@@ -101,7 +101,9 @@ fn every_command_on_a_page_is_one() {
     let mut commands = 0;
     for (line, text) in blocks("sh") {
         for command in text.lines() {
-            let command = command.split(" #").next().unwrap_or(command).trim();
+            // Without a comment, and without where it goes.
+            let command = command.split(" #").next().unwrap_or(command);
+            let command = command.split(" > ").next().unwrap_or(command).trim();
             let Some(arguments) = command
                 .strip_prefix("ojs-throttle ")
                 .or_else(|| command.strip_prefix("cargo run --release -- "))

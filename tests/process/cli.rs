@@ -26,6 +26,8 @@ fn help_is_help() {
         (&["help"], 0, &["demo", "--help", "incidents"]),
         (&["help", "check"], 0, &["Usage: ojs-throttle check", "78"]),
         (&["help", "incidents"], 0, &["# Something is wrong"]),
+        (&["example"], 0, &["config", "kubernetes", "grafana"]),
+        (&["example", "alerts"], 0, &["OjsThrottleStoreDown"]),
         (&["--version"], 0, &["ojs-throttle "]),
     ] {
         let done = run(args);
@@ -45,6 +47,7 @@ fn what_was_not_understood_is_named() {
     for (args, word) in [
         (&["frobnicate"][..], "frobnicate"),
         (&["help", "frobnicate"], "neither a command nor a chapter"),
+        (&["example", "frobnicate"], "no example called"),
         (&["check"], "<PATH>"),
         (&["run", "--upstream", "ojs:80"], "http://"),
         (&["run", "--listen", "localhost"], "--listen"),
