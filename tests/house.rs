@@ -179,7 +179,7 @@ fn imports_are_read_in_all_their_forms() {
 }
 
 /// What `tests/run.sh --without` leaves out, and the words of a source that starts it.
-const SERVICES: [(&str, &[&str]); 3] = [
+const SERVICES: [(&str, &[&str]); 5] = [
     (
         "redis",
         &[
@@ -191,6 +191,8 @@ const SERVICES: [(&str, &[&str]); 3] = [
     ),
     ("postgres", &["PostgresServer", "shared_postgres", "initdb"]),
     ("faketime", &["libfaketime"]),
+    ("prometheus", &["PrometheusServer", "promtool"]),
+    ("systemd", &["systemd-analyze"]),
 ];
 
 /// A function, a type or a macro's use in a file of tests.

@@ -19,5 +19,6 @@ mod process;
 mod rate_limiting;
 mod scenarios;
 mod sdks;
+mod ship;
 mod stores;
 mod traffic;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres and
-# faketime, which the tests start for themselves, are fetched with apt where they are missing and that may
-# be done; else what needs them fails, unless it is left out by "--without redis,postgres,faketime". The
-# last line is "N passed, N failed".
+# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres, faketime,
+# prometheus and systemd-analyze, which the tests start for themselves, are fetched with apt where they are
+# missing and that may be done; else what needs them fails, unless it is left out by "--without" and a list,
+# "redis,postgres,faketime,prometheus,systemd". The last line is "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,8 +12,8 @@ while [ $# -gt 0 ]; do
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
                 case "$service" in
-                    redis | postgres | faketime) ;;
-                    *) echo "--without $service: only redis, postgres and faketime can be left out" >&2; exit 2 ;;
+                    redis | postgres | faketime | prometheus | systemd) ;;
+                    *) echo "--without $service: only redis, postgres, faketime, prometheus and systemd can be left out" >&2; exit 2 ;;
                 esac
                 without+="$service "
                 # Each test that starts one says so in its name, and no other does: tests/house.rs looks.
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without redis,postgres,faketime]" >&2
+            echo "usage: bash tests/run.sh [--without redis,postgres,faketime,prometheus,systemd]" >&2
             exit 2
             ;;
     esac
@@ -54,6 +54,9 @@ case "$without" in *" postgres "*) ;; *) compgen -G '/usr/lib/postgresql/*/bin/i
     command -v initdb >/dev/null || fetch postgresql ;; esac
 case "$without" in *" faketime "*) ;; *) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
     fetch faketime ;; esac
+case "$without" in *" prometheus "*) ;; *) command -v prometheus >/dev/null && command -v promtool >/dev/null ||
+    fetch prometheus ;; esac
+case "$without" in *" systemd "*) ;; *) command -v systemd-analyze >/dev/null || fetch systemd ;; esac
 
 [ -d ../shared/conformance/suites ] ||
     echo "# ../shared/conformance is missing: the tests of the official OJS cases will fail"
@@ -66,7 +69,7 @@ within=900
 # over real sockets mostly wait: there are more at once than processors. Beside them, behind in line, runs what only
 # computes.
 measuring=(calls_on_redis:: wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
-waiting=(demo:: framing:: process:: stores:: traffic::)
+waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
 computing=()
 for name in "${waiting[@]}" "${measuring[@]}"; do computing+=(--skip "$name"); done
 measured=()

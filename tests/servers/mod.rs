@@ -2,5 +2,6 @@
 
 pub mod port;
 pub mod postgres;
+pub mod prometheus;
 pub mod redis;
 pub mod redises;

@@ -1,0 +1,167 @@
+//! A sidecar under a load that shows every series that alerts and panels look at.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+
+use crate::process::http::{self, Conn};
+use crate::process::rig::{Backend, Ends, Sidecar, config, until};
+
+/// How many requests at once the sidecar takes. The load alone has fewer.
+const IN_FLIGHT: usize = 12;
+
+/// Limits that refuse, drop and hold, and bounds that refuse, drop and block.
+const RULES: &str = r#"
+[fetch]
+max_wait = "400ms"
+
+[[policy]]
+name = "slots"
+match = { queue = "slots" }
+concurrency = 3
+
+[[policy]]
+name = "rate"
+match = { queue = "rate" }
+key = "customer:{meta.customer}" # of such a queue more is held, and for longer
+rate = { limit = 5, period = "1s" }
+
+[[policy]]
+name = "lossy"
+match = { queue = "lossy" }
+rate = { limit = 2, period = "1s" }
+on_limit = "drop"
+
+[[queue]]
+name = "full"
+max_depth = 4
+
+[[queue]]
+name = "ring"
+max_depth = 4
+strategy = "drop_oldest"
+
+[[queue]]
+name = "gate"
+max_depth = 1
+strategy = "block"
+"#;
+
+/// A sidecar, and the backend behind it.
+pub struct Loaded {
+    pub sidecar: Sidecar,
+    _backend: Backend,
+}
+
+impl Loaded {
+    pub fn start() -> Loaded {
+        let backend = Backend::start(Lax::spec());
+        let server = format!("max_in_flight = {IN_FLIGHT}");
+        Loaded {
+            sidecar: Sidecar::run(&config(backend.addr, &server, RULES)),
+            _backend: backend,
+        }
+    }
+
+    /// Works in bursts as long as `look` takes.
+    pub fn during<T>(&self, look: impl FnOnce() -> T) -> T {
+        let (to, ended) = (self.sidecar.data, AtomicBool::new(false));
+        thread::scope(|scope| {
+            let _ends = Ends(&ended);
+            scope.spawn(|| again(&ended, || produce(to)));
+            scope.spawn(|| again(&ended, || fetch_and_run(to, &["slots", "rate", "lossy"])));
+            // Whose queue is empty, or has used up its limit: such a FETCH is kept open.
+            scope.spawn(|| again(&ended, || fetch_and_run(to, &["rate"])));
+            scope.spawn(|| again(&ended, || block(to)));
+            scope.spawn(|| again(&ended, || drain(to)));
+            look()
+        })
+    }
+
+    /// The page, once it has a series that begins with each of these.
+    pub fn page_with(&self, wanted: &[String]) -> String {
+        until("a page with every series", || {
+            self.crowd();
+            let page = self.sidecar.metrics();
+            let has = |begin: &String| page.lines().any(|line| line.starts_with(begin.as_str()));
+            wanted.iter().all(has).then_some(page)
+        })
+    }
+
+    /// More requests at once than the sidecar takes, from workers that wait for a job.
+    fn crowd(&self) {
+        thread::scope(|scope| {
+            for nth in 0..=IN_FLIGHT {
+                scope.spawn(move || {
+                    http::fetch(self.sidecar.data, "rate", 1, &format!("crowd-{nth}"))
+                });
+            }
+        });
+    }
+}
+
+fn again(ended: &AtomicBool, mut step: impl FnMut()) {
+    while !ended.load(Ordering::SeqCst) {
+        step();
+    }
+}
+
+/// What becomes of it does not matter: some is refused, and that is what it is for.
+fn send(to: SocketAddr, path: &str, body: &serde_json::Value) -> http::Reply {
+    http::ask(to, "POST", path, &body.to_string())
+}
+
+fn enqueue(to: SocketAddr, queue: &str) {
+    let (meta, options) = (json!({"customer": "acme"}), json!({"queue": queue}));
+    let job = json!({"type": "t", "args": [], "meta": meta, "options": options});
+    send(to, "/ojs/v1/jobs", &job);
+}
+
+/// Two seconds of much, and two of nothing.
+fn produce(to: SocketAddr) {
+    for _ in 0..10 {
+        for queue in ["slots", "rate", "rate", "lossy", "lossy", "full", "ring"] {
+            enqueue(to, queue);
+        }
+        thread::sleep(Duration::from_millis(150));
+    }
+    thread::sleep(Duration::from_secs(2));
+}
+
+/// Takes from some queues and runs what comes for a while.
+fn fetch_and_run(to: SocketAddr, queues: &[&str]) {
+    let body = json!({"queues": queues, "count": 5, "worker_id": "w"});
+    let reply = send(to, "/ojs/v1/workers/fetch", &body);
+    if reply.status != 200 {
+        return;
+    }
+    let jobs = reply.jobs();
+    thread::sleep(Duration::from_millis(200));
+    for job in jobs {
+        http::ack(to, &job, "w");
+    }
+}
+
+/// Makes room now and then.
+fn drain(to: SocketAddr) {
+    thread::sleep(Duration::from_secs(3));
+    fetch_and_run(to, &["full"]);
+}
+
+/// Waits in vain for room in a queue that nobody empties.
+fn block(to: SocketAddr) {
+    let job = json!({"type": "t", "args": [], "options": {"queue": "gate"}}).to_string();
+    let length = job.len();
+    let mut conn = Conn::open(to);
+    let request = format!(
+        "POST /ojs/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         OJS-Block-Timeout: 2\r\nContent-Length: {length}\r\n\r\n{job}"
+    );
+    conn.write(request.as_bytes()).unwrap();
+    let _refused = conn.reply().unwrap();
+    thread::sleep(Duration::from_secs(2));
+}
