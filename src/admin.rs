@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::proxy::body::Body;
 use crate::proxy::control::verbs;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{Sidecar, measure};
+use crate::proxy::{Proxy, measure};
 use crate::server;
 
 /// How long a page may take.
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 16;
 const METRICS: &str = "/metrics";
 
-/// The prefix of requests that change something.
+/// The prefix of requests that change something, and of `why`.
 const VERBS: &str = "/throttle/v1/";
 
 /// Whether the data port takes work.
@@ -63,17 +63,17 @@ impl Readiness {
 /// The pages.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    sidecar: Arc<Sidecar>,
+    proxy: Proxy,
     metrics: Metrics,
     readiness: Arc<Readiness>,
     places: Arc<Semaphore>,
 }
 
 impl Admin {
-    /// Pages about this sidecar.
-    pub fn new(sidecar: Arc<Sidecar>, metrics: Metrics, readiness: Arc<Readiness>) -> Admin {
+    /// Pages about the sidecar of this service, which asks the backend by its connections.
+    pub fn new(proxy: Proxy, metrics: Metrics, readiness: Arc<Readiness>) -> Admin {
         Admin {
-            sidecar,
+            proxy,
             metrics,
             readiness,
             places: Arc::new(Semaphore::new(AT_ONCE)),
@@ -87,12 +87,12 @@ impl Admin {
         Ok(match path {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => {
-                let answered = self.sidecar.store().has_answered();
+                let answered = self.proxy.sidecar().store().has_answered();
                 let (status, word) = self.readiness.page(answered);
                 text(status, word)
             }
             METRICS => {
-                measure::measure(&self.sidecar).await;
+                measure::measure(self.proxy.sidecar()).await;
                 let mut page = Response::new(Body::from(Bytes::from(self.metrics.render())));
                 let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
                 page.headers_mut().insert(CONTENT_TYPE, kind);
@@ -123,7 +123,7 @@ impl server::Service for Admin {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             async move {
                 Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
-                    true => Ok(verbs::verb(&admin.sidecar, request).await),
+                    true => Ok(verbs::verb(&admin.proxy, request).await),
                     false => admin.page(&method, uri.path()).await,
                 })
             }

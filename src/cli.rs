@@ -11,6 +11,10 @@ use crate::{manual, ship};
 
 /// The variable that names the file of `run` and `doctor`.
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
+/// The variable that says where the admin port is.
+pub const ADMIN: &str = "OJS_THROTTLE_ADMIN";
+/// The variable with the control token.
+pub const TOKEN: &str = "OJS_THROTTLE_TOKEN";
 
 /// Rate limits and backpressure for any Open Job Spec backend.
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
@@ -33,6 +37,7 @@ const NEXT: &str = "Examples:
   ojs-throttle check throttle.toml                      is this file right?
   ojs-throttle run --config throttle.toml               the real thing
   ojs-throttle doctor --config throttle.toml            what is wrong with the store or the backend?
+  ojs-throttle why --queue billing                      why does nothing start?
 
 A first throttle.toml:
   [server]
@@ -115,6 +120,12 @@ pub enum Command {
 and with 78 when the config cannot be used."
     )]
     Doctor(Doctor),
+    /// Say why a queue, a key or a job does not start: who has the slots, and when the next start can be
+    #[command(
+        after_help = "Only reads: it claims no job and changes nothing. Exits with 0 when there is an answer, with 1 when the
+sidecar refuses, with 2 when the question is not understood, and with 3 when no sidecar answers."
+    )]
+    Why(Why),
     /// Run the sidecar with a small OJS backend in the same process, to develop against
     #[command(after_help = "Nothing is stored: all jobs are gone when it ends.")]
     Dev(Dev),
@@ -200,6 +211,61 @@ impl Doctor {
             upstream: self.upstream.clone(),
             ..CommandLine::default()
         }
+    }
+}
+
+/// Where the admin port of a running sidecar is.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct AdminArgs {
+    /// The admin port [default: that of --config, else OJS_THROTTLE_ADMIN, else http://127.0.0.1:9091]
+    #[arg(long, value_name = "URL")]
+    pub admin: Option<String>,
+    /// The TOML file of the sidecar: its admin_listen and its control_token are used
+    #[arg(short, long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+}
+
+/// `why`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Why {
+    /// Why does this queue start nothing?
+    #[arg(long, value_name = "NAME")]
+    pub queue: Option<String>,
+    /// Why does this rate limit key start nothing?
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["queue", "job", "kind"])]
+    pub key: Option<String>,
+    /// Why does this job not start?
+    #[arg(long, value_name = "ID", conflicts_with_all = ["queue", "kind"])]
+    pub job: Option<String>,
+    /// What would limit a job of this type? Beside it --queue and --meta may stand
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// A member of such a job's meta
+    #[arg(long, value_name = "NAME=VALUE", requires = "kind")]
+    pub meta: Vec<String>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Where the sidecar is
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+impl Why {
+    /// The names and values that are asked about; a member of `meta` without `=` is empty.
+    pub fn question(&self) -> impl Iterator<Item = (String, &str)> {
+        let named = [
+            ("queue", &self.queue),
+            ("key", &self.key),
+            ("job", &self.job),
+            ("type", &self.kind),
+        ];
+        let named = named.into_iter();
+        let named = named.filter_map(|(name, value)| Some((name.to_owned(), value.as_deref()?)));
+        named.chain(self.meta.iter().map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (format!("meta.{name}"), value)
+        }))
     }
 }
 

@@ -12,9 +12,10 @@
 //! | [`run`] | wiring: the parts from the settings, other settings while it runs, and the drain at the end; no globals |
 //! | [`doctor`] | checks the store and the backend before they are used |
 //! | [`demo`] | shows limits at work, judged from the records of workers and backend |
-//! | [`client`] | a small JSON client, for the demo and the doctor |
+//! | [`ask`] | asks the admin port of a running sidecar, for commands such as `why` |
+//! | [`client`] | a small JSON client, for the demo, the doctor and [`ask`] |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
-//! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, and the verbs of `/throttle/v1` |
+//! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, and `/throttle/v1`: `why`, and verbs |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |
@@ -101,9 +102,10 @@
 //! `tests/house.rs` reads this table and the sources.
 //!
 //! ```text
-//! main     -> backend cli config demo doctor log net run store
+//! main     -> ask backend cli config demo doctor log net run store
 //! demo     -> backend client config net run store upstream
 //! doctor   -> client config duration net proxy::BackendFacts run store upstream
+//! ask      -> client limit net ojs upstream
 //! client   -> upstream
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config manual ship
@@ -156,6 +158,7 @@
 extern crate self as ojs_throttle;
 
 pub mod admin;
+pub mod ask;
 pub mod backend;
 pub mod boxed;
 pub mod cli;

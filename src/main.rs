@@ -26,8 +26,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use clap::Parser;
 use mimalloc::MiMalloc;
+use ojs_throttle::ask::{self, AdminPort};
 use ojs_throttle::backend::{Backend, Lax};
-use ojs_throttle::cli::{self, CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene};
+use ojs_throttle::cli::{
+    self, ADMIN, AdminArgs, CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN, Why,
+};
 use ojs_throttle::config::{self, CommandLine, LogFormat, Report, Settings, StoreUrl};
 use ojs_throttle::demo::{self, Enforcement, Options};
 use ojs_throttle::doctor;
@@ -125,6 +128,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(checked.status))
         }
         Command::Doctor(args) => examine(&args),
+        Command::Why(args) => Ok(why(&args)?),
         Command::Demo(args) => demo(&args),
         Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
         Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
@@ -144,6 +148,42 @@ fn say(text: Result<String, clap::Error>) -> ExitCode {
             ExitCode::from(WRONG_ARGUMENTS)
         }
     }
+}
+
+/// Asks a running sidecar why something does not start.
+fn why(args: &Why) -> anyhow::Result<ExitCode> {
+    let (url, token) = admin_port(&args.admin)?;
+    let runtime = runtime()?;
+    let answer = AdminPort::new(&url, token.as_deref()).and_then(|port| {
+        let path = ask::why_path(args.question());
+        runtime.block_on(async { port.get(&path).await })
+    });
+    runtime.shutdown_background();
+    let text = match answer {
+        Ok(answer) if args.json => format!("{answer}\n"),
+        Ok(answer) => ask::why_text(&answer),
+        Err(error) => {
+            tell(&format!("ojs-throttle: {error}"));
+            return Ok(ExitCode::from(error.exit_status()));
+        }
+    };
+    // Whoever reads (`head`) may have left: no error of ours.
+    let _written = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the admin port is, and the control token: what the arguments say, else the file, else the environment.
+fn admin_port(args: &AdminArgs) -> anyhow::Result<(String, Option<String>)> {
+    let said = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let (mut url, mut token) = (args.admin.clone(), said(TOKEN));
+    if let Some(path) = &args.config {
+        let settings = Settings::load_with(Some(path), &CommandLine::default())?;
+        let of_file = settings.server.control_token.as_ref();
+        token = token.or_else(|| of_file.map(|token| token.expose().to_owned()));
+        url = url.or_else(|| Some(ask::url_of(settings.server.admin_listen)));
+    }
+    let url = url.or_else(|| said(ADMIN));
+    Ok((url.unwrap_or_else(|| ask::DEFAULT.to_owned()), token))
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {

@@ -13,7 +13,7 @@
 //! | `control` | what people set and read over HTTP |
 //! | `outside`, `about`, `stream`, `tell`, `measure` | what readers are shown: jobs and queues, manifest and health, events, gauges |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
-//! | `waiting` | how many jobs wait for a limit, here and in the backend |
+//! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `calls`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
@@ -61,6 +61,7 @@ pub mod pass;
 mod paused;
 mod prove;
 pub mod respond;
+mod runs;
 mod scope;
 mod service;
 mod settle;
@@ -69,6 +70,7 @@ mod stream;
 pub(crate) mod sweep;
 mod tell;
 mod waiting;
+pub(crate) mod why;
 
 pub use backend::BackendFacts;
 pub use live::Live;

@@ -216,11 +216,7 @@ impl Running {
         let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
         let sweeping = CancellationToken::new();
         let metrics = self.metrics;
-        let pages = Admin::new(
-            Arc::clone(&self.sidecar),
-            metrics.clone(),
-            Arc::clone(&self.readiness),
-        );
+        let pages = Admin::new(proxy.clone(), metrics.clone(), Arc::clone(&self.readiness));
         let mut tasks = JoinSet::new();
         tasks.spawn(server::serve(
             self.admin,

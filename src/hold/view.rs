@@ -203,6 +203,37 @@ impl Hold {
             .sum()
     }
 
+    /// The limits of the jobs that wait in a queue, over all scopes, those of most jobs first.
+    pub fn limits_in(&self, queue: &str) -> Vec<Arc<[Limited]>> {
+        let state = self.state();
+        let groups = state.queues.of_queue(queue).flat_map(Queue::all_groups);
+        let mut busy: Vec<_> = groups.filter(|group| !group.jobs.is_empty()).collect();
+        busy.sort_by_key(|group| Reverse(group.jobs.len()));
+        busy.iter().map(|group| group.limits.clone()).collect()
+    }
+
+    /// How many held jobs of which `is` says so leave before this one, as far as priority and age say.
+    pub fn count_before(&self, job: &str, is: impl Fn(&Limited) -> bool) -> usize {
+        let state = self.state();
+        let Some(this) = state.find(job) else {
+            return 0;
+        };
+        let rank = |held: &Held| (Reverse(held.claimed.priority), held.place);
+        let all = state.queues.values().flat_map(Queue::all_groups);
+        let same = all.filter(|group| group.limits.iter().any(&is));
+        let jobs = same.flat_map(|group| &group.jobs);
+        jobs.filter(|held| rank(held) < rank(this)).count()
+    }
+
+    /// For each set of credentials: how many jobs of the queue are held, and how long ago a worker asked with them.
+    pub fn waiting_by_credentials(&self, queue: &str) -> Vec<(usize, Duration)> {
+        let state = self.state();
+        let lanes = state.queues.of_queue(queue);
+        lanes
+            .map(|lane| (lane.known, lane.fetched_at.elapsed()))
+            .collect()
+    }
+
     /// Whether and when a job of the lane could start by itself, and the policy that it waits for.
     pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<Arc<str>>) {
         let state = self.state();

@@ -23,6 +23,7 @@ use super::hiding::{self, Hidden};
 use super::outlive::to_the_end;
 use super::prove::{self, attempt_since};
 use super::respond::{self, Fault};
+use super::runs::RunTimes;
 use super::{Proxy, REPLY_DEPTH, Sidecar, depth, mirror, refuse, siblings};
 use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
@@ -40,6 +41,8 @@ use unheard::{Request, Unheard};
 pub(super) struct Settle {
     unheard: Unheard,
     refusals: Refusals,
+    /// How long the last jobs ran.
+    pub(super) runs: RunTimes,
     /// Held jobs that go out nowhere, because a call that may end them is under way.
     pub(super) hidden: Mutex<Hidden>,
 }
@@ -53,6 +56,7 @@ impl Settle {
     /// Forgets all requests.
     pub(super) fn clear(&self) {
         self.unheard.clear();
+        self.runs.clear();
     }
 }
 
@@ -305,6 +309,7 @@ async fn follow_answer(
     }
     let carried_out = answer.as_ref().is_ok_and(|reply| reply.status.is_success());
     if carried_out && let Some(row) = row {
+        sidecar.settle.runs.note(row, sidecar.store.now());
         match verb {
             Verb::Ack => {
                 sidecar.control.named.left(std::iter::once(settled.job));

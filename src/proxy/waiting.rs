@@ -215,7 +215,7 @@ async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
 }
 
 /// Which of a key's limits lets nothing start; of several, the one that lets go last.
-fn met(usage: &Usage, limits: &Limits, now: Timestamp) -> Option<MetLimit> {
+pub(super) fn met(usage: &Usage, limits: &Limits, now: Timestamp) -> Option<MetLimit> {
     let met = |strategy, limit, current| MetLimit {
         strategy,
         limit,

@@ -13,13 +13,13 @@ use crate::policy::{PolicySet, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, waiting};
-use crate::store::{LedgerExt, Row, RowsOf, StoreError};
+use crate::store::{KeyStates, LedgerExt, Room, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of other sidecars are looked at for one answer.
 const ROWS: usize = 2_048;
 
 /// What one answer goes by.
-pub(super) struct Look {
+pub(in crate::proxy) struct Look {
     policies: Arc<PolicySet>,
     /// What is out with workers of other sidecars.
     others: Vec<Row>,
@@ -31,10 +31,16 @@ pub(super) struct Look {
 
 impl Look {
     /// Asks the backend about the queues in which jobs may wait for these keys.
-    async fn refresh(&self, proxy: &Proxy, keys: &[Key]) {
+    pub(in crate::proxy) async fn refresh(&self, proxy: &Proxy, keys: &[Key]) {
         let queues = keys.iter();
         let queues = queues.flat_map(|key| waiting::queues_of(key, &self.policies, &self.pending));
         waiting::refresh(proxy, &queues.collect::<Vec<_>>(), self.scope).await;
+    }
+
+    /// The policy that names a key, where one is known.
+    pub(in crate::proxy) fn policy_of(&self, sidecar: &Sidecar, key: &Key) -> Arc<str> {
+        let named = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
+        (self.policies.named_by(key).or_else(named)).unwrap_or_default()
     }
 
     /// The limits of the rows of others.
@@ -77,27 +83,17 @@ fn known_keys(sidecar: &Sidecar, look: &Look) -> Vec<Key> {
     keys
 }
 
-/// While the store is lost: how many more slots this sidecar has for a key, of which the policy says what
-/// happens then.
-pub(super) async fn free_slots(
-    sidecar: &Sidecar,
-    space: Space,
-    key: &Key,
-    limits: &Limits,
-    policy: Arc<str>,
-) -> Option<u32> {
+/// While the store is lost: how many more slots this sidecar has for a key. The policy says what happens then.
+pub(super) async fn free_slots(sidecar: &Sidecar, limited: &Limited) -> Option<u32> {
     if !sidecar.store.is_lost() {
         return None;
     }
     let slots = Limited {
-        space,
-        key: key.clone(),
         limits: Limits {
-            concurrency: limits.concurrency,
+            concurrency: limited.limits.concurrency,
             ..Limits::default()
         },
-        on_limit: OnLimit::Wait,
-        policy,
+        ..limited.clone()
     };
     let room = sidecar.store.room(&[slots]).await;
     // Closed, there is none.
@@ -147,37 +143,64 @@ async fn state(sidecar: &Sidecar, key: &Key, look: &Look) -> Result<Option<Limit
         Some(set) => set.over(&numbers),
         None => numbers,
     };
-    let usage = sidecar.store.usage(Space::Job, key, &limits).await?;
+    let (usage, room) = used(sidecar, Space::Job, key, &limits).await?;
     let is_known = is_named || usage.is_some();
     if !is_known && set.is_none() {
         return Ok(None);
     }
-    let waiting = waiting::of_key(sidecar, key, &look.policies, &look.pending);
-    let policy = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
-    let policy = look.policies.named_by(key).or_else(policy);
-    let free = free_slots(
-        sidecar,
-        Space::Job,
-        key,
-        &limits,
-        policy.unwrap_or_default(),
-    );
-    let lost = free.await;
-    Ok(Some(LimitView {
-        lost,
-        what: "key",
-        name: key.as_str().to_owned(),
+    let limited = Limited {
+        space: Space::Job,
+        key: key.clone(),
         limits,
-        usage: usage.unwrap_or_default(),
-        waiting,
-        set,
-        // A store that is lost may know more.
-        hint: (!is_known && lost.is_none()).then_some(shape::ONLY_SET),
-        now: sidecar.store.now(),
-    }))
+        on_limit: OnLimit::Wait,
+        policy: look.policy_of(sidecar, key),
+    };
+    let used = (usage.unwrap_or_default(), room);
+    let mut view = view(sidecar, &limited, used, look).await;
+    // A store that is lost may know more.
+    view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
+    Ok(Some(view))
 }
 
-async fn look_at_keys(proxy: &Proxy, parts: &Parts) -> Result<Look, StoreError> {
+/// What is used of a key, `None` for nothing, and what may start under these limits.
+pub(in crate::proxy) async fn used(
+    sidecar: &Sidecar,
+    space: Space,
+    key: &Key,
+    limits: &Limits,
+) -> Result<(Option<Usage>, Room), StoreError> {
+    let KeyStates { states, now } = sidecar.store.states(&[(space, key)]).await?;
+    let state = states.into_iter().next().unwrap_or_default();
+    Ok((Usage::of(&state, limits, now), state.room(limits, now)))
+}
+
+/// A job key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
+pub(in crate::proxy) async fn view(
+    sidecar: &Sidecar,
+    limited: &Limited,
+    (usage, room): (Usage, Room),
+    look: &Look,
+) -> LimitView {
+    let key = &limited.key;
+    let now = sidecar.store.now();
+    LimitView {
+        lost: free_slots(sidecar, limited).await,
+        what: "key",
+        name: key.as_str().to_owned(),
+        limits: limited.limits.clone(),
+        usage,
+        room,
+        waiting: waiting::of_key(sidecar, key, &look.policies, &look.pending),
+        set: sidecar.store.overrides().get(Space::Job, key, now),
+        hint: None,
+        now,
+    }
+}
+
+pub(in crate::proxy) async fn look_at_keys(
+    proxy: &Proxy,
+    parts: &Parts,
+) -> Result<Look, StoreError> {
     let sidecar = &proxy.sidecar;
     let others = match sidecar.store.is_alone() {
         true => Vec::new(),
@@ -194,7 +217,7 @@ async fn look_at_keys(proxy: &Proxy, parts: &Parts) -> Result<Look, StoreError> 
 }
 
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
-pub(super) async fn key_state(
+pub(in crate::proxy) async fn key_state(
     proxy: &Proxy,
     parts: &Parts,
     key: &Key,
@@ -281,7 +304,7 @@ fn stands_for_queue(key: &str) -> bool {
 }
 
 /// 404 for a name that no key has, or none that is known.
-fn unknown_key(key: &str) -> Fault {
+pub(in crate::proxy) fn unknown_key(key: &str) -> Fault {
     const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit";
     if stands_for_queue(key) {
         let message = format!("{key:?} is no rate limit key: it stands for a queue as a whole");

@@ -45,14 +45,14 @@ impl Default for Book {
 /// The young ones become the old ones when they are many, and the old ones are forgotten: those that were
 /// not put for longest, without an order to keep.
 #[derive(Debug)]
-struct Ages<K, V> {
+pub(in crate::proxy) struct Ages<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     most: usize,
 }
 
 impl<K: Clone + Eq + Hash, V> Ages<K, V> {
-    fn new(most: usize) -> Ages<K, V> {
+    pub(in crate::proxy) fn new(most: usize) -> Ages<K, V> {
         Ages {
             young: HashMap::new(),
             old: HashMap::new(),
@@ -60,7 +60,7 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
         }
     }
 
-    fn put(&mut self, key: K, value: V) {
+    pub(in crate::proxy) fn put(&mut self, key: K, value: V) {
         self.age();
         self.old.remove(&key);
         self.young.insert(key, value);
@@ -84,8 +84,13 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
         }
     }
 
-    fn get(&self, key: &K) -> Option<&V> {
+    pub(in crate::proxy) fn get(&self, key: &K) -> Option<&V> {
         self.young.get(key).or_else(|| self.old.get(key))
+    }
+
+    /// Takes the value of a key out.
+    pub(in crate::proxy) fn take(&mut self, key: &K) -> Option<V> {
+        self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
     fn remove<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) {

@@ -118,13 +118,17 @@ pub(super) async fn set_limits(
 
 /// Where a request came in.
 #[derive(Clone, Copy)]
-pub(super) enum ListenerPort {
+pub(in crate::proxy) enum ListenerPort {
     Data,
     Admin,
 }
 
 /// Whether this request may change limits.
-pub(super) fn may_write(sidecar: &Sidecar, parts: &Parts, port: ListenerPort) -> Result<(), Fault> {
+pub(in crate::proxy) fn may_write(
+    sidecar: &Sidecar,
+    parts: &Parts,
+    port: ListenerPort,
+) -> Result<(), Fault> {
     let live = sidecar.live();
     let (on_loopback, message, otherwise) = match port {
         ListenerPort::Data => (
@@ -315,7 +319,7 @@ pub(super) async fn set_queue(
 
 /// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
 /// it has none.
-async fn queue_state(
+pub(in crate::proxy) async fn queue_state(
     proxy: &Proxy,
     parts: &Parts,
     queue: &str,
@@ -335,8 +339,7 @@ async fn queue_state(
         .as_ref()
         .is_some_and(|set| is_beyond(&set.limits, &limits));
     let key = policy::queue_key(queue);
-    let usage = sidecar.store.usage(Space::Queue, &key, &limits).await;
-    let usage = usage?;
+    let (usage, room) = limits::used(sidecar, Space::Queue, &key, &limits).await?;
     let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
     waiting::refresh(
         proxy,
@@ -345,13 +348,20 @@ async fn queue_state(
     )
     .await;
     let waiting = waiting::of_queue(sidecar, queue) + elsewhere;
-    let lost = limits::free_slots(sidecar, Space::Queue, &key, &limits, Arc::from("queue")).await;
+    let limited = Limited {
+        space: Space::Queue,
+        key,
+        limits,
+        on_limit: OnLimit::Wait,
+        policy: Arc::from("queue"),
+    };
     Ok(Some(LimitView {
-        lost,
+        lost: limits::free_slots(sidecar, &limited).await,
         what: "queue",
         name: queue.to_owned(),
-        limits,
+        limits: limited.limits,
         usage: usage.unwrap_or_default(),
+        room,
         waiting,
         set,
         hint: in_vain.then_some(FILE_IS_STRICTER),

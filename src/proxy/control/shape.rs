@@ -7,7 +7,8 @@ use crate::duration;
 use crate::json::quote;
 use crate::limit::{Limits, Measure, Rate, Throttle, Timestamp, WindowKind};
 use crate::policy::numbers;
-use crate::store::{Override, Usage};
+use crate::proxy::waiting::{MetLimit, met};
+use crate::store::{Override, Room, Usage};
 
 /// Beside a key that only an override names.
 pub(super) const ONLY_SET: &str = "no policy has this key as it stands, and this sidecar has seen no job with it: none claimed, \
@@ -18,32 +19,34 @@ pub(super) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter
     loosen it in the file";
 
 /// What is shown of a key or a queue.
-pub(super) struct LimitView {
+pub(in crate::proxy) struct LimitView {
     /// `key` or `queue`.
-    pub(super) what: &'static str,
+    pub(in crate::proxy) what: &'static str,
     /// Its name.
-    pub(super) name: String,
+    pub(in crate::proxy) name: String,
     /// The numbers that stand now.
-    pub(super) limits: Limits,
+    pub(in crate::proxy) limits: Limits,
     /// What is used of them.
-    pub(super) usage: Usage,
+    pub(in crate::proxy) usage: Usage,
+    /// What may start now.
+    pub(in crate::proxy) room: Room,
     /// Jobs that wait, as far as we know.
-    pub(super) waiting: u64,
+    pub(in crate::proxy) waiting: u64,
     /// What was set over HTTP.
-    pub(super) set: Option<Arc<Override>>,
+    pub(in crate::proxy) set: Option<Arc<Override>>,
     /// Why what was set may not do what was meant.
-    pub(super) hint: Option<&'static str>,
+    pub(in crate::proxy) hint: Option<&'static str>,
     /// Where the store is lost: how many jobs may have slots beside those that have. The usage is of this
     /// sidecar alone then.
-    pub(super) lost: Option<u32>,
+    pub(in crate::proxy) lost: Option<u32>,
     /// As of when.
-    pub(super) now: Timestamp,
+    pub(in crate::proxy) now: Timestamp,
 }
 
 impl LimitView {
-    /// Section 10.1; beside it flat `active`, `available`, `waiting`, `limit` and `period`, what was set as
-    /// `override`, and a `hint` where that may be in vain.
-    pub(super) fn to_json(&self) -> String {
+    /// Section 10.1; beside it `limited_by` and `next_start`, flat `active`, `available`, `waiting`, `limit` and
+    /// `period`, what was set as `override`, and a `hint` where that may be in vain.
+    pub(in crate::proxy) fn to_json(&self) -> String {
         let active = self.usage.active;
         let mut text = format!("{{\"{}\":{}", self.what, quote(&self.name));
         let available = self.available();
@@ -69,6 +72,11 @@ impl LimitView {
         if let Some(until) = self.usage.shut_until {
             text += &format!(r#","shut_until":"{}""#, rfc3339(until));
         }
+        let strategy = self.met().map(|met| quote(met.strategy.as_str()));
+        let next = self.next_start().map(|at| quote(&rfc3339(at)));
+        for (name, value) in [("limited_by", strategy), ("next_start", next)] {
+            text += &format!(r#","{name}":{}"#, value.as_deref().unwrap_or("null"));
+        }
         let waiting = self.waiting;
         text += &format!(r#","waiting_count":{waiting},"estimated":true,"active":{active}"#);
         if let Some(available) = available {
@@ -85,6 +93,20 @@ impl LimitView {
             text += r#","store":"lost""#;
         }
         text + "}"
+    }
+
+    /// Which limit lets nothing start now; of several, the one that lets go last.
+    pub(in crate::proxy) fn met(&self) -> Option<MetLimit> {
+        met(&self.usage, &self.limits, self.now)
+    }
+
+    /// When the next start can be; `None`: a slot must end first, and nobody knows when.
+    pub(in crate::proxy) fn next_start(&self) -> Option<Timestamp> {
+        match self.room {
+            Room { starts: 1.., .. } => Some(self.now),
+            Room { slot: true, .. } => None,
+            Room { at, .. } => at,
+        }
     }
 
     fn window(&self, nth: usize, rate: &Rate) -> String {

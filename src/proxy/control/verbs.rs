@@ -1,4 +1,4 @@
-//! `/throttle/v1/keys/{key}/…` of the admin port: what people do to a key by hand. Only methods that
+//! `/throttle/v1/…` of the admin port: what people do to a key by hand, and the question why. Only methods that
 //! no web page can send to another site, and only under a Host that is no page's: then being on loopback is
 //! enough to be allowed.
 
@@ -19,16 +19,23 @@ use crate::proxy::body::{self, Body};
 use crate::proxy::control::{limits, overrides};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::Fault;
-use crate::proxy::{Sidecar, ours, refuse};
+use crate::proxy::{Proxy, Sidecar, ours, refuse, why};
 use crate::store::{Change, LedgerExt};
 
 /// The longest body in bytes.
 const LONGEST: usize = 4096;
 
 /// Answers a request below `/throttle/v1/`.
-pub(crate) async fn verb(sidecar: &Arc<Sidecar>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn verb(proxy: &Proxy, request: Request<Incoming>) -> Response<Body> {
     let (parts, incoming) = request.into_parts();
-    match do_verb(sidecar, &parts, incoming).await {
+    let answer = match (parts.uri.path(), &parts.method) {
+        ("/throttle/v1/why", &Method::GET | &Method::HEAD) => {
+            Box::pin(why::why(proxy, &parts)).await
+        }
+        ("/throttle/v1/why", _) => Err(Fault::not_allowed("GET, HEAD", "why takes GET")),
+        _ => do_verb(&proxy.sidecar, &parts, incoming).await,
+    };
+    match answer {
         Ok(text) => {
             let mut response = Response::new(Body::from(Bytes::from(text)));
             ours(&parts.headers, response.headers_mut());
@@ -113,7 +120,7 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
 }
 
 fn unknown() -> Fault {
-    let message = "here are /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
+    let message = "here are /throttle/v1/why, /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
     Fault::new(StatusCode::NOT_FOUND, "not_found", message)
         .hinting("use one of these; KEY is a key of GET /ojs/v1/rate-limits")
 }

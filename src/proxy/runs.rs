@@ -1,0 +1,236 @@
+//! How long jobs ran, by key, and what that says of the next free slot.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::control::named::Ages;
+use crate::limit::{Key, Space, Timestamp, each_key};
+use crate::store::Row;
+
+/// So many run times are kept of a key.
+const KEPT: usize = 100;
+/// With fewer there is no forecast.
+const LEAST: usize = 20;
+/// Keys of which run times are kept; at most twice as many.
+const KEYS: usize = 1_000;
+/// How often the future is played through for one forecast.
+const TRIALS: usize = 400;
+/// More slots, and more jobs before the one that is asked about, are not played through.
+const MOST: usize = 2_000;
+
+/// The last run times of the jobs of each key that has slots.
+#[derive(Debug)]
+pub(super) struct RunTimes(Mutex<Ages<(Space, Key), VecDeque<Duration>>>);
+
+impl Default for RunTimes {
+    fn default() -> RunTimes {
+        RunTimes(Mutex::new(Ages::new(KEYS)))
+    }
+}
+
+impl RunTimes {
+    /// A worker says that the job of this row has ended.
+    pub(super) fn note(&self, row: &Row, now: Timestamp) {
+        let Some(started) = row.started else { return };
+        let ran = Duration::from_micros(now.since(started));
+        let mut known = self.0.lock();
+        for (_, one) in each_key(&row.claimed.limited) {
+            if one.limits.concurrency.is_none() {
+                continue;
+            }
+            let name = (one.space, one.key.clone());
+            let mut times = known.take(&name).unwrap_or_default();
+            if times.len() >= KEPT {
+                times.pop_front();
+            }
+            times.push_back(ran);
+            known.put(name, times);
+        }
+    }
+
+    /// The last run times of the jobs of a key, at most 100.
+    pub(super) fn of(&self, space: Space, key: &Key) -> Vec<Duration> {
+        let known = self.0.lock();
+        let times = known.get(&(space, key.clone()));
+        times.into_iter().flatten().copied().collect()
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        *self.0.lock() = Ages::new(KEYS);
+    }
+}
+
+/// What a key with slots looks like at one moment.
+#[derive(Debug)]
+pub(super) struct Slots<'a> {
+    /// The most jobs at once.
+    pub(super) limit: u32,
+    /// Slots that are taken.
+    pub(super) active: u32,
+    /// How long the running jobs have run, as far as that is known.
+    pub(super) ages: &'a [Duration],
+    /// How long the last jobs ran.
+    pub(super) runs: &'a [Duration],
+}
+
+/// When a slot is there for one more job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Forecast {
+    /// It is there by then in half of all cases.
+    pub(super) p50: Duration,
+    /// It is there by then in nine of ten cases.
+    pub(super) p90: Duration,
+}
+
+impl Slots<'_> {
+    /// From now until a slot is there for a job before which `ahead` others start. Each trial draws the rest of each
+    /// running job from the run times that are longer than its age, and plays the slots through.
+    ///
+    /// # Errors
+    /// The reason why nobody can say.
+    pub(super) fn forecast(&self, ahead: usize) -> Result<Forecast, String> {
+        if self.limit == 0 {
+            return Err("the key is paused: it has 0 slots".into());
+        }
+        if self.runs.len() < LEAST {
+            let known = self.runs.len();
+            return Err(format!(
+                "only {known} jobs of this key have ended here since the start, and a forecast needs {LEAST}"
+            ));
+        }
+        let (limit, active) = (self.limit as usize, self.active as usize);
+        if limit.max(active).saturating_add(ahead) > MOST {
+            return Err(format!(
+                "there are more than {MOST} slots and jobs before it"
+            ));
+        }
+        let mut dice = SmallRng::seed_from_u64(1);
+        let mut waits: Vec<Duration> = (0..TRIALS)
+            .map(|_| self.play(limit, active, ahead, &mut dice))
+            .collect();
+        waits.sort_unstable();
+        let at = |share: usize| waits.get(TRIALS * share / 100).copied().unwrap_or_default();
+        Ok(Forecast {
+            p50: at(50),
+            p90: at(90),
+        })
+    }
+
+    fn play(&self, limit: usize, active: usize, ahead: usize, dice: &mut impl Rng) -> Duration {
+        let running = (0..active).map(|nth| self.rest(self.ages.get(nth).copied(), dice));
+        let free = std::iter::repeat_n(Duration::ZERO, limit.saturating_sub(active));
+        let mut ends: BinaryHeap<Reverse<Duration>> = running.chain(free).map(Reverse).collect();
+        // After a limit was lowered the first ends free no slot.
+        for _ in limit..active {
+            ends.pop();
+        }
+        for _ in 0..ahead {
+            let Some(Reverse(end)) = ends.pop() else {
+                break;
+            };
+            let ran = self.runs.choose(dice).copied().unwrap_or_default();
+            ends.push(Reverse(end + ran));
+        }
+        ends.pop().map_or(Duration::ZERO, |Reverse(end)| end)
+    }
+
+    /// How much longer a job runs that has run for `age`.
+    fn rest(&self, age: Option<Duration>, dice: &mut impl Rng) -> Duration {
+        let age = age.unwrap_or_default();
+        let longer: Vec<&Duration> = self.runs.iter().filter(|run| **run > age).collect();
+        match longer.choose(dice) {
+            Some(run) => **run - age,
+            // It runs longer than any before: as if it had just begun.
+            None => self.runs.choose(dice).copied().unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run time with a mean of 10 s.
+    fn exponential(dice: &mut SmallRng) -> Duration {
+        Duration::from_secs_f64(-10.0 * dice.random_range(f64::EPSILON..1.0_f64).ln())
+    }
+
+    /// Slots with jobs of exponential run times; each forecast is compared with what then happens.
+    fn shares(seed: u64, limit: u32, ahead: usize) -> (f64, f64) {
+        const PREDICTIONS: usize = 1_000;
+        let mut dice = SmallRng::seed_from_u64(seed);
+        let (mut by_half, mut by_most) = (0, 0);
+        // The start and the run time of the job in each slot.
+        let mut now = Duration::ZERO;
+        let mut slots: Vec<(Duration, Duration)> =
+            (0..limit).map(|_| (now, exponential(&mut dice))).collect();
+        let mut runs: VecDeque<Duration> = (0..KEPT).map(|_| exponential(&mut dice)).collect();
+        for _ in 0..PREDICTIONS {
+            let ages: Vec<Duration> = slots.iter().map(|(began, _)| now - *began).collect();
+            let known: Vec<Duration> = runs.iter().copied().collect();
+            let key = Slots {
+                limit,
+                active: limit,
+                ages: &ages,
+                runs: &known,
+            };
+            let forecast = key.forecast(ahead).unwrap();
+            let asked = now;
+            // As many jobs as there are before it start first, and then the one that was asked about.
+            for _ in 0..=ahead {
+                let ends = slots.iter().enumerate();
+                let (first, end) = ends
+                    .map(|(nth, (began, ran))| (nth, *began + *ran))
+                    .min_by_key(|(_, end)| *end)
+                    .unwrap();
+                now = end;
+                runs.push_back(slots[first].1);
+                runs.pop_front();
+                slots[first] = (now, exponential(&mut dice));
+            }
+            by_half += usize::from(now - asked <= forecast.p50);
+            by_most += usize::from(now - asked <= forecast.p90);
+        }
+        let share = |count: usize| count as f64 / PREDICTIONS as f64;
+        (share(by_half), share(by_most))
+    }
+
+    #[test]
+    fn forecasts_come_true_as_often_as_they_say() {
+        for seed in 0..20 {
+            let (limit, ahead) = [(1, 0), (5, 0), (3, 4), (10, 20)][seed as usize % 4];
+            let (half, most) = shares(seed, limit, ahead);
+            let told = format!("seed {seed}, {limit} slots, {ahead} ahead: {half}, {most}");
+            assert!((0.4..=0.6).contains(&half), "{told}");
+            assert!((0.8..=0.97).contains(&most), "{told}");
+        }
+    }
+
+    #[test]
+    fn who_knows_too_little_says_so() {
+        let runs = [Duration::from_secs(1); 30];
+        let mut slots = Slots {
+            limit: 2,
+            active: 2,
+            ages: &[],
+            runs: &runs[..19],
+        };
+        assert!(slots.forecast(0).unwrap_err().contains("only 19 jobs"));
+        slots.runs = &runs;
+        assert_eq!(slots.forecast(0).unwrap().p90, Duration::from_secs(1));
+        slots.limit = 0;
+        assert!(slots.forecast(0).unwrap_err().contains("paused"));
+        slots.limit = 3;
+        assert_eq!(slots.forecast(0).unwrap().p90, Duration::ZERO);
+        slots.limit = 1;
+        assert_eq!(slots.forecast(2).unwrap().p50, Duration::from_secs(3));
+        assert!(slots.forecast(MOST).is_err());
+    }
+}
