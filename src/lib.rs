@@ -6,6 +6,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`program`] | what the binary does: arguments, log, runtimes, signals, exit status |
 //! | [`cli`] | the command line's arguments |
 //! | [`manual`] | the chapters of the manual, as the files have them |
 //! | [`ship`] | ready-made files, as the repository has them |
@@ -102,7 +103,8 @@
 //! `tests/house.rs` reads this table and the sources.
 //!
 //! ```text
-//! main     -> ask backend cli config demo doctor log net run store
+//! main     -> program
+//! program  -> ask backend cli config demo doctor log net run store
 //! demo     -> backend client config net run store upstream
 //! doctor   -> client config duration net proxy::BackendFacts run store upstream
 //! ask      -> client limit net ojs upstream
@@ -134,7 +136,7 @@
 //! ```
 //!
 //! Time: [`limit`] and [`policy`] get the time passed in. Everything above them is on tokio's clock, so that whole
-//! scenarios run paused. `main` reads the wall clock once, and limits never see it again; only ids and the log do. The
+//! scenarios run paused. [`program`] reads the wall clock once, and limits never see it again; only ids and the log do. The
 //! embedded [`backend`] has a wall clock of its own, to print times.
 //!
 //! Locks: they stay usable after a panic, so code that holds one must not panic between two steps that belong together.
@@ -178,6 +180,7 @@ pub mod net;
 pub mod ojs;
 pub mod policy;
 pub mod pressure;
+pub mod program;
 pub mod proxy;
 pub mod run;
 pub mod server;

@@ -1,0 +1,555 @@
+//! The program: arguments, log, runtimes, signals, exit status. Nothing else may end the process.
+//!
+//! It stands in the library, so that its async code is compiled once: the binary calls [`main`] and has nothing else.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::ask::{self, AdminPort};
+use crate::backend::{Backend, Lax};
+use crate::cli::{
+    self, ADMIN, AdminArgs, CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN, Why,
+};
+use crate::config::{self, CommandLine, LogFormat, Report, Settings, StoreUrl};
+use crate::demo::{self, Enforcement, Options};
+use crate::doctor;
+use crate::log::Lines;
+use crate::net::{Listener, Net};
+use crate::run::{Env, LogLevel, Running, Stop, Thread, open_store};
+use crate::store::Clock;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+use anyhow::Context;
+use clap::Parser;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt, registry, reload};
+
+/// The exit status for wrong arguments, the same as clap's.
+const WRONG_ARGUMENTS: u8 = 2;
+/// The exit status for a config that cannot be used (`EX_CONFIG`).
+const BAD_CONFIG: u8 = 78;
+
+/// The running log. The last lines are written before the process ends.
+static LINES: OnceLock<Lines> = OnceLock::new();
+/// How long a slow reader of the log may delay the end of the process, and a thread that panics.
+const LAST_LINES: Duration = Duration::from_secs(1);
+const PANIC_LINES: Duration = Duration::from_millis(100);
+
+/// How long the thread for blocking work stays, and how often the clock is checked.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const CLOCK_LOOK: Duration = Duration::from_secs(10);
+
+/// Does what the arguments say, and gives the exit status.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Whoever reads (`head`) may have left: no error of ours.
+            let _printed = error.print();
+            if error.use_stderr() && std::env::var_os(CONFIG).is_some_and(|path| path.is_empty()) {
+                tell(&format!(
+                    "{CONFIG} is set, and empty: unset it, or let it name a file"
+                ));
+            }
+            return match error.use_stderr() {
+                true => ExitCode::from(WRONG_ARGUMENTS),
+                false => ExitCode::SUCCESS,
+            };
+        }
+    };
+    let code = match act(cli.command) {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    };
+    flush(LAST_LINES);
+    code
+}
+
+/// Says why the program ends, and gives the exit status. A wrong config is shown with every problem of it.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    if let Some(report) = error.downcast_ref::<Report>() {
+        tell(&report.render(std::io::stderr().is_terminal()));
+        return ExitCode::from(BAD_CONFIG);
+    }
+    // If the log runs, the error goes to it, in its own format.
+    match tracing::dispatcher::has_been_set() {
+        true => tracing::error!("{error:#}"),
+        false => tell(&format!("ojs-throttle: {error:#}")),
+    }
+    ExitCode::FAILURE
+}
+
+/// Waits until the log is written, for at most `within`.
+fn flush(within: Duration) {
+    if let Some(lines) = LINES.get() {
+        lines.flush(within);
+    }
+}
+
+fn act(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run(&args),
+        Command::Dev(args) => dev(&args),
+        Command::Check { path } => {
+            let checked = config::check(&path, std::io::stdout().is_terminal());
+            // Whoever reads (`head`) may have left: no error of ours.
+            let _written = writeln!(std::io::stdout(), "{}", checked.text);
+            Ok(ExitCode::from(checked.status))
+        }
+        Command::Doctor(args) => examine(&args),
+        Command::Why(args) => Ok(why(&args)?),
+        Command::Demo(args) => demo(&args),
+        Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
+        Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
+    }
+}
+
+/// Prints a text that was asked for, or that there is none.
+fn say(text: Result<String, clap::Error>) -> ExitCode {
+    // Whoever reads (`head`) may have left: no error of ours.
+    match text {
+        Ok(text) => {
+            let _written = writeln!(std::io::stdout(), "{}", text.trim_end());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _printed = error.print();
+            ExitCode::from(WRONG_ARGUMENTS)
+        }
+    }
+}
+
+/// Asks a running sidecar why something does not start.
+fn why(args: &Why) -> anyhow::Result<ExitCode> {
+    let (url, token) = admin_port(&args.admin)?;
+    let runtime = runtime()?;
+    let answer = AdminPort::new(&url, token.as_deref()).and_then(|port| {
+        let path = ask::why_path(args.question());
+        runtime.block_on(async { port.get(&path).await })
+    });
+    runtime.shutdown_background();
+    let text = match answer {
+        Ok(answer) if args.json => format!("{answer}\n"),
+        Ok(answer) => ask::why_text(&answer),
+        Err(error) => {
+            tell(&format!("ojs-throttle: {error}"));
+            return Ok(ExitCode::from(error.exit_status()));
+        }
+    };
+    // Whoever reads (`head`) may have left: no error of ours.
+    let _written = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the admin port is, and the control token: what the arguments say, else the file, else the environment.
+fn admin_port(args: &AdminArgs) -> anyhow::Result<(String, Option<String>)> {
+    let said = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let (mut url, mut token) = (args.admin.clone(), said(TOKEN));
+    if let Some(path) = &args.config {
+        let settings = Settings::load_with(Some(path), &CommandLine::default())?;
+        let of_file = settings.server.control_token.as_ref();
+        token = token.or_else(|| of_file.map(|token| token.expose().to_owned()));
+        url = url.or_else(|| Some(ask::url_of(settings.server.admin_listen)));
+    }
+    let url = url.or_else(|| said(ADMIN));
+    Ok((url.unwrap_or_else(|| ask::DEFAULT.to_owned()), token))
+}
+
+fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let overrides = args.overrides();
+    let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let file = args.config.as_deref().map(|path| (path, overrides));
+    start(runtime()?, settings, file, None)
+}
+
+fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
+    let runtime = runtime()?;
+    let listen = args.backend_listen;
+    let listener = runtime
+        .block_on(Net::Tcp.bind(listen))
+        .with_context(|| format!("cannot listen on {listen} (--backend-listen)"))?;
+    let backend = format!("http://{}", listener.local_addr()?).parse();
+    let overrides = CommandLine {
+        listen: Some(args.listen),
+        admin_listen: args.admin_listen,
+        upstream: Some(backend.map_err(anyhow::Error::msg)?),
+        // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
+        drain_min: Some(Duration::ZERO),
+    };
+    let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let file = args.config.as_deref().map(|path| (path, overrides));
+    start(runtime, settings, file, Some(listener))
+}
+
+/// Runs the sidecar until it is told to end. It follows `file`, if there is one; a `backend` in memory serves on its
+/// listener as long.
+fn start(
+    runtime: Runtime,
+    settings: Settings,
+    file: Option<(&Path, CommandLine)>,
+    backend: Option<Listener>,
+) -> anyhow::Result<ExitCode> {
+    let level = start_log(&settings.server)?;
+    warn(&settings);
+    let file = file.and_then(|(path, overrides)| followed(path, overrides));
+    let served = runtime.block_on(async {
+        let stop = Stop::default();
+        let hangup = watch_signals(stop.clone(), file.as_ref())?;
+        let file = file.map(|file| (file, hangup, level));
+        let Some(listener) = backend else {
+            return serve(settings, file, Mode::Run, stop).await;
+        };
+        let (address, ended) = (listener.local_addr()?, CancellationToken::new());
+        let backend = Backend::new(Lax::spec(), seed()).serve(listener, ended.clone());
+        let serving = tokio::spawn(backend);
+        tracing::info!(%address, "backend in memory: its jobs are gone when this ends");
+        serve(settings, file, Mode::Dev, stop).await?;
+        ended.cancel();
+        // An open request must not keep the process: nothing is stored anyway.
+        let _open = tokio::time::timeout(Duration::from_secs(1), serving).await;
+        Ok(())
+    });
+    // A disk that does not answer must not keep the process.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load_with(args.config.as_deref(), &args.overrides())?;
+    let env = doctor::DoctorEnv {
+        net: Net::Tcp,
+        clock: Clock::new(unix_micros()),
+        seed: seed(),
+        probe: args.probe,
+    };
+    let runtime = runtime()?;
+    let report = runtime.block_on(async {
+        // The first process of a container gets no default handler for this signal.
+        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+        tokio::select! {
+            report = doctor::examine(&settings, env) => Ok(report),
+            _ = terminate.recv() => anyhow::bail!("told to end before everything was looked at"),
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("told to end before everything was looked at"),
+        }
+    });
+    // A look-up of a name that gets no answer must not keep the process.
+    runtime.shutdown_background();
+    let report = report?;
+    let text = match args.json {
+        true => report.json(),
+        false => report.text(),
+    };
+    // Whoever reads (`head`) may have left: no error of ours.
+    let _written = std::io::stdout().write_all(text.as_bytes());
+    Ok(match report.healthy() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
+    if args.scene == Scene::Backpressure && args.record.is_some() {
+        tell("ojs-throttle: `demo backpressure` draws no plot: leave out --record");
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
+    let options = Options {
+        limits: match args.broken {
+            true => Enforcement::Off,
+            false => Enforcement::On,
+        },
+        record: args.record.clone(),
+        traffic: Duration::from_secs(args.seconds.into()),
+    };
+    let env = Env {
+        net: Net::Tcp,
+        store: Store::from(Arc::new(MemoryStore::new(unix_micros()))),
+        seed: seed(),
+        reset: false,
+    };
+    let out = &mut std::io::stdout();
+    let held = match args.scene {
+        Scene::Limits => runtime()?.block_on(demo::run(&options, env, out))?,
+        Scene::Backpressure => runtime()?.block_on(demo::backpressure::run(
+            options.limits,
+            options.traffic,
+            env,
+            out,
+        ))?,
+    };
+    Ok(if held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// How the sidecar is run.
+enum Mode {
+    Run,
+    /// With a backend of its own, so `POST /ojs/v1/admin/reset` clears the sidecar too.
+    Dev,
+}
+
+/// Runs the sidecar on this thread and on as many more as the settings say. It follows `file`, if there is one: the
+/// `Notify` asks for a look at it, and the `LogLevel` changes the level of the log.
+async fn serve(
+    settings: Settings,
+    file: Option<(config::ConfigFile, Arc<Notify>, LogLevel)>,
+    mode: Mode,
+    stop: Stop,
+) -> anyhow::Result<()> {
+    let upstream = settings.upstream.url.to_string();
+    let entries = settings.entries();
+    let seed = seed();
+    if matches!(settings.store.url, StoreUrl::Memory | StoreUrl::Sqlite(_)) {
+        tokio::spawn(watch_clock());
+    }
+    let store = tokio::select! {
+        store = open_store(&settings.store, seed, unix_micros()) => store?,
+        () = stop.heard() => {
+            tracing::info!("stopped before the store answered");
+            return Ok(());
+        }
+    };
+    let env = Env {
+        net: Net::Tcp,
+        store,
+        seed,
+        reset: matches!(mode, Mode::Dev),
+    };
+    let mut running = tokio::select! {
+        running = Running::start(settings, env) => running?,
+        () = stop.heard() => {
+            tracing::info!("stopped before the ports were free");
+            return Ok(());
+        }
+    };
+    if let Some((file, ask, level)) = file {
+        running = running.following(file, ask, level);
+    }
+    let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
+    let threads = serve_threads(running.threads()?)?;
+    let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
+    tracing::info!(%data, %admin, upstream, policies, queues, tenants, "listening: point SDKs at http://{data}");
+    let served = running.serve(stop).await;
+    for thread in threads {
+        // A thread that panicked has logged it; the others are joined all the same.
+        drop(thread.join());
+    }
+    tracing::info!("stopped");
+    served
+}
+
+/// Serves the shares of the threads beyond this one.
+fn serve_threads(shares: Vec<Thread>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let spawned = shares.into_iter().enumerate().map(|(nth, share)| {
+        let name = format!("data-{}", nth + 2);
+        let run = move || {
+            let runtime = match runtime() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    tracing::error!(error = %format!("{error:#}"), "a thread cannot serve; the others go on");
+                    return;
+                }
+            };
+            if let Err(error) = runtime.block_on(share.serve()) {
+                tracing::error!(%error, "a thread cannot listen; the others go on");
+            }
+            // A look-up of the backend's name that gets no answer must not keep the process.
+            runtime.shutdown_background();
+        };
+        std::thread::Builder::new().name(name).spawn(run)
+    });
+    spawned.collect()
+}
+
+/// The config file to follow. A pipe is not followed, because its text comes only once.
+fn followed(path: &Path, overrides: CommandLine) -> Option<config::ConfigFile> {
+    if !path.is_file() {
+        tracing::info!("the config is not a file: it is not followed");
+        return None;
+    }
+    Some(config::ConfigFile {
+        path: path.to_owned(),
+        overrides,
+    })
+}
+
+/// Handles signals: the first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies the returned
+/// handle; if no file `is_followed` the log says that it changes nothing.
+fn watch_signals(stop: Stop, file: Option<&config::ConfigFile>) -> anyhow::Result<Arc<Notify>> {
+    let is_followed = file.is_some();
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    tokio::spawn(async move {
+        for (token, word) in [
+            (&stop.drain, "draining; a second signal ends at once"),
+            (&stop.now, "ending at once"),
+        ] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!("{word}");
+            token.cancel();
+        }
+    });
+    let ask = Arc::new(Notify::new());
+    let asked = Arc::clone(&ask);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            if !is_followed {
+                tracing::info!("SIGHUP changes nothing: there is no config file (--config)");
+            }
+            asked.notify_one();
+        }
+    });
+    Ok(ask)
+}
+
+/// Makes a runtime with one thread for blocking work (names, files), which starts now and stays. If no other thread
+/// can start later, such work waits for it; without it tokio would panic.
+fn runtime() -> anyhow::Result<Runtime> {
+    let possible = std::thread::Builder::new().spawn(|| ());
+    let possible = possible.context("there can be no thread (a limit of processes?)")?;
+    drop(possible.join());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(A_YEAR)
+        .build()?;
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
+}
+
+/// Logs when this host's clock is set. A store on this host goes by the clock as it was at the start.
+async fn watch_clock() {
+    let (begun, since) = (unix_micros(), Instant::now());
+    let mut said = 0;
+    loop {
+        tokio::time::sleep(CLOCK_LOOK).await;
+        let ours = u128::from(begun) + since.elapsed().as_micros();
+        let moved = i128::from(unix_micros()) - ours.cast_signed();
+        if moved.abs_diff(said) > 1_000_000 {
+            said = moved;
+            let seconds = moved / 1_000_000;
+            tracing::warn!(
+                seconds,
+                "this host's clock was set since the start: calendar windows, window_resets_at and expires_at go by \
+                 the clock as it was, until a restart"
+            );
+        }
+    }
+}
+
+/// Starts the log, and returns the handle that changes its level.
+///
+/// # Errors
+/// The thread that writes it cannot be started.
+fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
+    let lost = |lines| {
+        tracing::warn!(
+            lines,
+            "lines of the log were lost: whoever reads it was too slow"
+        )
+    };
+    let lines = Lines::start(std::io::stderr(), lost);
+    let lines = lines.context("there can be no thread to write the log (a limit of processes?)")?;
+    let (log, level) = log(settings, LINES.get_or_init(|| lines).clone());
+    log.init();
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => {
+                tracing::error!(thread = thread.name(), %backtrace, "{panic}");
+            }
+            _ => tracing::error!(thread = thread.name(), "{panic}"),
+        }
+        flush(PANIC_LINES);
+    }));
+    Ok(level)
+}
+
+/// Builds the log and the handle for its level. An event below the level costs one look at a number.
+fn log(
+    settings: &config::ServerSettings,
+    lines: Lines,
+) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
+    let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
+    let lines = fmt::layer()
+        .with_writer(lines)
+        // There is nowhere to report that the log cannot be written; trying would panic.
+        .log_internal_errors(false);
+    let lines = match settings.log {
+        LogFormat::Human => lines
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false)
+            .boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    (registry().with(filter).with(lines), level)
+}
+
+/// Logs the warnings about the config.
+fn warn(settings: &Settings) {
+    let warnings = &settings.warnings;
+    if warnings.warnings() > 0 {
+        tracing::warn!("the config has warnings\n{warnings}");
+    }
+}
+
+/// Prints to stderr. Nobody may be listening, which is no error.
+fn tell(text: &str) {
+    let _said = writeln!(std::io::stderr(), "{text}");
+}
+
+/// The wall clock, read once: from then on the store's clock runs by itself and never steps back.
+#[expect(clippy::disallowed_methods, reason = "this is the edge")]
+fn unix_micros() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(0)
+}
+
+fn seed() -> u64 {
+    rand::random()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event below the level never reaches the subscriber: checking the hint is its whole cost.
+    #[test]
+    fn the_log_s_level_is_a_hint_that_changes() {
+        for form in [LogFormat::Human, LogFormat::Json] {
+            let settings = config::ServerSettings {
+                log: form,
+                ..config::ServerSettings::default()
+            };
+            let lines = Lines::start(std::io::sink(), drop).unwrap();
+            let (log, level) = log(&settings, lines);
+            assert_eq!(log.max_level_hint(), Some(LevelFilter::INFO));
+            for next in [LevelFilter::DEBUG, LevelFilter::ERROR] {
+                level.reload(next).unwrap();
+                assert_eq!(log.max_level_hint(), Some(next));
+            }
+        }
+    }
+}
