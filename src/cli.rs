@@ -227,6 +227,7 @@ pub struct AdminArgs {
 
 /// `why`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
+#[command(group = clap::ArgGroup::new("question").args(["queue", "key", "job", "kind"]).multiple(true).required(true))]
 pub struct Why {
     /// Why does this queue start nothing?
     #[arg(long, value_name = "NAME")]

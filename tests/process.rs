@@ -33,6 +33,7 @@ mod stops;
 mod trace;
 mod trace_on_postgres;
 mod trace_on_redis;
+mod why;
 
 /// What most of these tests use.
 mod prelude {

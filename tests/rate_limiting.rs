@@ -25,6 +25,7 @@ mod surface;
 mod templates;
 mod upstream;
 mod waiting;
+mod why;
 mod workglow;
 
 /// What most of these tests use.

@@ -1,0 +1,83 @@
+//! `why`: what it prints, where it looks for the sidecar, and its exit status.
+
+use super::prelude::*;
+
+const LIMITS: &str =
+    "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n";
+
+fn why(more: &[&str], environment: &[(&str, &str)]) -> super::rig::Ran {
+    let mut command = program();
+    command.arg("why").args(more);
+    command
+        .env_remove("OJS_THROTTLE_ADMIN")
+        .env_remove("OJS_THROTTLE_TOKEN");
+    command.envs(environment.iter().copied());
+    ran(command)
+}
+
+#[test]
+fn it_says_who_has_the_slots() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", LIMITS));
+    let first = enqueue(sidecar.data, "billing", json!({}));
+    enqueue(sidecar.data, "billing", json!({}));
+    assert_eq!(
+        fetch(sidecar.data, "billing", 2, "w1").jobs(),
+        [first.clone()]
+    );
+    let admin = format!("http://{}", sidecar.admin);
+    let said = why(&["--queue", "billing", "--admin", &admin], &[]);
+    assert_eq!(said.status, Some(0), "{}", said.err);
+    for words in [
+        "why:   1 of 1 slots of key \"stripe\" are taken",
+        "key stripe (policy stripe): limited by concurrency",
+        &format!("job        {first} at worker w1 since "),
+    ] {
+        assert!(said.out.contains(words), "{words}: {}", said.out);
+    }
+    // The environment says where it is too, and a file says it better.
+    let there = [("OJS_THROTTLE_ADMIN", admin.as_str())];
+    let json = why(&["--key", "stripe", "--json"], &there);
+    let answer: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(answer["limits"][0]["slots"][0]["job"], first.as_str());
+    let text = format!(
+        "[server]\nupstream = \"http://h\"\nadmin_listen = \"{}\"\n",
+        sidecar.admin
+    );
+    let (_dir, path) = file(text);
+    let nowhere = [("OJS_THROTTLE_ADMIN", "http://127.0.0.1:1")];
+    let by_file = why(
+        &["--job", &first, "--config", path.to_str().unwrap()],
+        &nowhere,
+    );
+    assert!(
+        by_file
+            .out
+            .contains("the job runs: worker \"w1\" has it since"),
+        "{}",
+        by_file.out
+    );
+}
+
+#[test]
+fn its_exit_status_says_what_went_wrong() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", LIMITS));
+    let admin = format!("http://{}", sidecar.admin);
+    for (more, status, words) in [
+        (vec!["--key", "nobody", "--admin", &admin], 1, "nobody"),
+        (vec!["--admin", &admin], 2, "--queue"),
+        (vec!["--queue", "a", "--key", "b"], 2, "--key"),
+        (vec!["--queue", "a", "--admin", "nonsense"], 2, "nonsense"),
+        (
+            vec!["--queue", "a", "--admin", "http://127.0.0.1:1"],
+            3,
+            "no sidecar answers at",
+        ),
+    ] {
+        let said = why(&more, &[]);
+        assert_eq!(said.status, Some(status), "{more:?}: {}", said.err);
+        assert!(said.err.contains(words), "{more:?}: {}", said.err);
+        assert!(said.out.is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! `GET /throttle/v1/why` on the admin port: why nothing starts, who has the slots, and when the next start can be.
+
+use super::prelude::*;
+
+/// The eight causes for which jobs were seen not to start: what stages each, what is asked, and the words of the answer.
+const CONFIG: &str = "
+control_token = \"0123456789abcdef\"
+[[policy]]
+name = \"stripe\"
+match = { queue = \"billing\" }
+concurrency = 2
+rate = { limit = 100, period = \"1m\" }
+[[policy]]
+name = \"per-customer\"
+match = { type = \"sync.*\" }
+key = \"crm:{meta.tenant_id}\"
+rate = { limit = 1, period = \"20s\" }
+[[queue]]
+name = \"slow\"
+throttle = { limit = 1, period = \"20s\" }
+";
+
+async fn why(rig: &Rig, question: &str) -> Value {
+    let path = format!("/throttle/v1/why?{question}");
+    let reply = rig.admin.get(&path).await;
+    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+    reply.json()
+}
+
+fn says(answer: &Value, member: &str, words: &str) {
+    let text = answer[member].as_str().unwrap_or_default();
+    assert!(text.contains(words), "{member}: {words}: {answer}");
+}
+
+async fn queued(rig: &Rig, queue: &str, jobs: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    for _ in 0..jobs {
+        let job = json!({"type": "charge", "args": [], "options": {"queue": queue}});
+        all.push(rig.client.enqueue(job).await);
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_are_full_are_shown_with_who_has_them() {
+    let rig = Rig::with(CONFIG).await;
+    let jobs = queued(&rig, "billing", 3).await;
+    let out = rig.client.fetch("billing", 3).await;
+    assert_eq!(out.len(), 2);
+    for question in [
+        "queue=billing".to_owned(),
+        "key=stripe".to_owned(),
+        format!("job={}", jobs[2]),
+    ] {
+        let answer = why(&rig, &question).await;
+        says(&answer, "why", "2 of 2 slots of key \"stripe\" are taken");
+        assert_eq!(answer["limited_by"], "concurrency", "{question}");
+        assert_eq!(answer["limited_at"], "stripe");
+        let limit = &answer["limits"][0];
+        assert_eq!(limit["policy"], "stripe");
+        assert_eq!(limit["state"]["concurrency"]["active"], 2);
+        let slots = limit["slots"].as_array().unwrap();
+        let has = |job: &Value| {
+            slots
+                .iter()
+                .any(|slot| slot["job"] == *job && slot["worker"] == "w")
+        };
+        assert!(out.iter().all(|job| has(&job["id"])), "{answer}");
+        // Too few jobs have ended for a forecast.
+        assert!(answer["next_start"].is_null() && answer.get("next_start_p50").is_none());
+        says(&answer, "next_start_unknown", "needs 20");
+    }
+    let shown = rig.inspect("stripe").await;
+    assert_eq!(shown["limited_by"], "concurrency");
+    assert!(shown["next_start"].is_null());
+    let answer = why(&rig, &format!("job={}", jobs[0])).await;
+    says(
+        &answer,
+        "why",
+        "the job runs: worker \"w\" has it since 2026-02-13T12:00:00",
+    );
+    assert_eq!(answer["job"]["state"], "running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forecast_follows_the_last_run_times() {
+    let rig = Rig::with(CONFIG).await;
+    queued(&rig, "billing", 30).await;
+    for _ in 0..20 {
+        let job = rig.client.fetch("billing", 1).await;
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(rig.client.ack(id(&job[0])).await.status, 200);
+    }
+    assert_eq!(rig.client.fetch("billing", 2).await.len(), 2);
+    sleep(Duration::from_secs(1)).await;
+    let answer = why(&rig, "key=stripe").await;
+    let now = rig.after_noon();
+    for member in ["next_start_p50", "next_start_p90"] {
+        let at = answer[member].as_str().unwrap();
+        let seconds: f64 = at[17..23].parse().unwrap();
+        let minutes: f64 = at[14..16].parse().unwrap();
+        let after = minutes * 60.0 + seconds - now;
+        assert!((2.5..3.5).contains(&after), "{member}: {after}: {answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_over_http_names_who_and_why() {
+    let rig = Rig::with(CONFIG).await;
+    queued(&rig, "billing", 1).await;
+    let pause = json!({"concurrency": 0, "reason": "incident 7", "by": "ana"});
+    rig.client.set("/ojs/v1/rate-limits/stripe", pause).await;
+    assert!(rig.client.fetch("billing", 1).await.is_empty());
+    let answer = why(&rig, "queue=billing").await;
+    says(
+        &answer,
+        "why",
+        "key \"stripe\" is paused: its concurrency is 0 by \"ana\" because \"incident 7\"",
+    );
+    says(&answer, "do", "DELETE /ojs/v1/rate-limits/stripe");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shut_key_says_until_when() {
+    let rig = Rig::with(CONFIG).await;
+    let shut = json!({"next_start": "2026-02-13T12:01:00Z"});
+    rig.admin
+        .set("/throttle/v1/keys/stripe/next-start", shut)
+        .await;
+    let answer = why(&rig, "key=stripe").await;
+    assert_eq!(answer["limited_by"], "shut");
+    says(&answer, "why", "is shut until 2026-02-13T12:01:00");
+    says(&answer, "do", "DELETE /throttle/v1/keys/stripe/next-start");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_would_come_is_asked_about_by_type_and_meta() {
+    let rig = Rig::with(CONFIG).await;
+    let job = json!({"type": "sync.a", "args": [], "meta": {"tenant_id": "acme corp"}});
+    rig.client.enqueue(job.clone()).await;
+    let second = rig.client.enqueue(job).await;
+    assert_eq!(rig.client.fetch("default", 1).await.len(), 1);
+    assert!(rig.client.fetch("default", 1).await.is_empty());
+    let like = why(&rig, "type=sync.a&meta.tenant_id=acme%20corp").await;
+    let held = why(&rig, &format!("job={second}")).await;
+    assert_eq!(held["job"]["state"], "held");
+    assert_eq!(held["ahead"], 0);
+    for answer in [like, held] {
+        assert_eq!(answer["limited_by"], "rate");
+        assert_eq!(answer["limited_at"], "crm:acmex_20corp");
+        assert_eq!(answer["limits"][0]["policy"], "per-customer");
+    }
+    let queue = why(&rig, "queue=default").await;
+    assert_eq!(
+        queue["queue"]["keys_by_job"][0],
+        "per-customer: crm:{meta.tenant_id}"
+    );
+    assert_eq!(queue["queue"]["held_here"], 1);
+}
+
+/// Under a throttle alone each start of a first job comes when the answer says.
+#[tokio::test(start_paused = true)]
+async fn a_throttle_starts_when_it_is_said_to() {
+    let rig = Rig::with(CONFIG).await;
+    queued(&rig, "slow", 6).await;
+    assert_eq!(rig.client.fetch("slow", 1).await.len(), 1);
+    for _ in 0..5 {
+        let answer = why(&rig, "queue=slow").await;
+        assert_eq!(answer["limited_by"], "throttle");
+        let at = answer["next_start"].as_str().unwrap();
+        let said = at[14..16].parse::<f64>().unwrap() * 60.0 + at[17..23].parse::<f64>().unwrap();
+        while rig.client.fetch("slow", 1).await.is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let started = rig.after_noon();
+        assert!(
+            (started - said).abs() <= 0.05,
+            "said {said}, started {started}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_other_credentials_are_told_of() {
+    let rig = Rig::with(CONFIG).await;
+    let limited = json!({"key": "k", "concurrency": 1});
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": limited}});
+    for _ in 0..3 {
+        rig.client.enqueue(job.clone()).await;
+    }
+    let fetch = json!({"queues": ["q"], "count": 3, "worker_id": "w"}).to_string();
+    let other = [("authorization", "Bearer a")];
+    let reply = rig
+        .client
+        .send(Method::POST, "/ojs/v1/workers/fetch", &other, fetch)
+        .await;
+    assert_eq!(reply.json()["jobs"].as_array().unwrap().len(), 1);
+    sleep(Duration::from_secs(11)).await;
+    let answer = why(&rig, "queue=q").await;
+    let notes = answer["notes"].to_string();
+    assert!(
+        notes.contains("held for credentials with which no worker has asked"),
+        "{answer}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_changes_nothing_and_claims_nothing() {
+    let rig = Rig::with(CONFIG).await;
+    let jobs = queued(&rig, "billing", 1).await;
+    let before = rig.behind.backend.ledger().len();
+    for question in [
+        "queue=billing",
+        "key=stripe",
+        &format!("job={}", jobs[0]),
+        "type=charge&queue=billing",
+    ] {
+        let answer = why(&rig, question).await;
+        assert!(answer["limited_by"].is_null(), "{question}: {answer}");
+    }
+    assert_eq!(rig.behind.backend.ledger().len(), before);
+    let job = why(&rig, &format!("job={}", jobs[0])).await;
+    says(
+        &job,
+        "why",
+        "waits at the backend, or another sidecar holds it",
+    );
+    assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_understood_is_refused_with_a_hint() {
+    let rig = Rig::with(CONFIG).await;
+    for (path, status, words) in [
+        ("/throttle/v1/why", 400, "?queue=NAME"),
+        ("/throttle/v1/why?queue=a&key=b", 400, "one of"),
+        ("/throttle/v1/why?color=red", 400, "color"),
+        ("/throttle/v1/why?meta.a=b", 400, "goes with type"),
+        ("/throttle/v1/why?key=nobody", 404, "nobody"),
+        ("/throttle/v1/why?key=_queue:slow", 404, "queue as a whole"),
+        ("/throttle/v1/why?job=nobody", 404, "no job"),
+    ] {
+        let reply = rig.admin.get(path).await;
+        assert_eq!(reply.status, status, "{path}: {}", reply.text());
+        assert!(reply.text().contains(words), "{path}: {}", reply.text());
+    }
+    let posted = rig.admin.post("/throttle/v1/why?queue=a", "").await;
+    assert_eq!(posted.status, 405);
+    // A web page on this machine must not read it under a name of its own.
+    let strange = [("host", "evil.example")];
+    let page = rig
+        .admin
+        .send(Method::GET, "/throttle/v1/why?queue=a", &strange, "")
+        .await;
+    assert_eq!(page.status, 403);
+    let token = [
+        ("host", "evil.example"),
+        ("authorization", "Bearer 0123456789abcdef"),
+    ];
+    let known = rig
+        .admin
+        .send(Method::GET, "/throttle/v1/why?queue=a", &token, "")
+        .await;
+    assert_eq!(known.status, 200, "{}", known.text());
+}
