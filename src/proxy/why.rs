@@ -144,7 +144,7 @@ pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     overrides::may_write(&proxy.sidecar, parts, ListenerPort::Admin)?;
     let question = question(parts.uri.query().unwrap_or_default())?;
     let look = limits::look_at_keys(proxy, parts).await?;
-    let rows = match proxy.sidecar.store.rows(RowsOf::Others { max: ROWS }).await {
+    let rows = match proxy.sidecar.store.rows(RowsOf::Out { max: ROWS }).await {
         Ok(rows) => rows,
         // The answer of `usage` says what a store that is lost lets start.
         Err(_) if proxy.sidecar.store.is_lost() => Vec::new(),

@@ -355,7 +355,10 @@ impl Ledger for Guard {
             match which {
                 RowsOf::Job(job) => self.row_of(job, there).await,
                 // Of siblings nothing is known here.
-                _ => self.ask(there, async |_| Ok(Vec::new())).await,
+                _ => {
+                    self.ask(there, async |lost| lost.local.rows(which).await)
+                        .await
+                }
             }
         })
     }

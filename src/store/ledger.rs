@@ -214,8 +214,9 @@ pub enum RowsOf<'a> {
         /// At most so many.
         max: usize,
     },
-    /// Those of siblings that are out, in no order that matters: for inspection. Of siblings that are gone too.
-    Others {
+    /// Those that are out, ours and those of siblings, in no order that matters: for inspection. Of siblings that are
+    /// gone too.
+    Out {
         /// At most so many.
         max: usize,
     },

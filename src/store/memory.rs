@@ -155,7 +155,13 @@ impl Ledger for MemoryStore {
                 let entry = books.rows.get(job);
                 entry.map(|entry| entry.row.clone()).into_iter().collect()
             }
-            RowsOf::Offered { .. } | RowsOf::Others { .. } => Vec::new(),
+            RowsOf::Out { max } => {
+                let books = self.books();
+                let rows = books.rows.values().map(|entry| &entry.row);
+                let out = rows.filter(|row| row.place == Place::Out);
+                out.take(max).cloned().collect()
+            }
+            RowsOf::Offered { .. } => Vec::new(),
         })
     }
 

@@ -306,7 +306,7 @@ impl Ledger for RedisStore {
                     RowsOf::Offered { scope, queue, max } => {
                         to.arg("offered").arg(record::lane(scope, queue)).arg(max)
                     }
-                    RowsOf::Others { max } => to.arg("rows").arg(max),
+                    RowsOf::Out { max } => to.arg("rows").arg(max),
                 };
             };
             let told = self.run(&self.scripts.look, write).await?;

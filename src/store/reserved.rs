@@ -281,14 +281,22 @@ impl Ledger for ReservedStore {
     }
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
-        let here = match which {
-            RowsOf::Job(job) => self.state().row(job).cloned(),
-            _ => None,
+        let mut here: Vec<Row> = match which {
+            RowsOf::Job(job) => self.state().row(job).cloned().into_iter().collect(),
+            RowsOf::Out { max } => {
+                let state = self.state();
+                let out = state.out.values().take(max);
+                out.map(|out| out.row.clone()).collect()
+            }
+            RowsOf::Offered { .. } => Vec::new(),
         };
-        match here {
-            Some(row) => Answer::now(vec![row]),
-            None => self.inner.rows(which),
+        if matches!(which, RowsOf::Job(_)) && !here.is_empty() {
+            return Answer::now(here);
         }
+        Answer::later(async move {
+            here.extend(self.inner.rows(which).await?);
+            Ok(here)
+        })
     }
 
     fn count_rows<'a>(&'a self, which: CountOf<'a>) -> Answer<'a, u64> {

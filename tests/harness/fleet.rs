@@ -398,7 +398,7 @@ impl Ledger for Member {
                 rows.truncate(max);
                 rows
             }
-            RowsOf::Others { .. } => Vec::new(),
+            RowsOf::Out { .. } => Vec::new(),
         })
     }
 

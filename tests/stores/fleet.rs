@@ -329,40 +329,35 @@ pub async fn jobs_that_are_adopted_are_counted(rig: &Rig) {
     }
 }
 
-pub async fn rows_of_others_are_read_with_their_limits(rig: &Rig) {
+pub async fn rows_that_are_out_are_read_with_their_limits(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let keyed = |key| [limited(key, Some(1), Some((9, SECOND)), None)];
     for store in [&a, &b] {
         store.due(9).await.unwrap();
     }
-    assert!(started(&take(&*a, claimed("out", 1, &keyed("k"))).await));
+    assert!(started(&take(&*a, claimed("one", 1, &keyed("k"))).await));
     assert!(a.set(offer("held", 1, &keyed("k"))).await.unwrap());
-    assert!(started(&take(&*b, claimed("own", 1, &keyed("l"))).await));
-    let rows = b.rows(RowsOf::Others { max: 9 }).await.unwrap();
-    assert_eq!(names(&rows), ["out"]);
-    assert!(!rows[0].ours);
-    assert_eq!(*rows[0].claimed.limited, keyed("k"));
-    assert_eq!(
-        names(&a.rows(RowsOf::Others { max: 9 }).await.unwrap()),
-        ["own"]
-    );
-    assert_eq!(b.rows(RowsOf::Others { max: 1 }).await.unwrap().len(), 1);
-    assert_eq!(
-        rig.open("c")
-            .await
-            .rows(RowsOf::Others { max: 9 })
-            .await
-            .unwrap()
-            .len(),
-        2
-    );
+    assert!(started(&take(&*b, claimed("two", 1, &keyed("l"))).await));
+    let out = async |store: &Arc<dyn Ledger>, max: usize| {
+        let mut rows = store.rows(RowsOf::Out { max }).await.unwrap();
+        rows.sort_by(|one, other| one.claimed.job.cmp(&other.claimed.job));
+        rows
+    };
+    for (store, ours) in [(&a, "one"), (&b, "two")] {
+        let rows = out(store, 9).await;
+        assert_eq!(names(&rows), ["one", "two"]);
+        assert!(
+            rows.iter()
+                .all(|row| row.ours == (*row.claimed.job == *ours))
+        );
+        assert_eq!(*rows[0].claimed.limited, keyed("k"));
+    }
+    assert_eq!(out(&b, 1).await.len(), 1);
+    assert_eq!(out(&rig.open("c").await, 9).await.len(), 2);
     // Of one that is gone the slots count on.
     advance(rig, 41 * SECOND);
     b.due(9).await.unwrap();
-    assert_eq!(
-        names(&b.rows(RowsOf::Others { max: 9 }).await.unwrap()),
-        ["out"]
-    );
+    assert_eq!(names(&out(&b, 9).await), ["one", "two"]);
 }
 
 pub async fn overdue_slots_of_others_are_looked_after_by_one(rig: &Rig) {

@@ -188,7 +188,7 @@ macro_rules! fleet {
                 offered_jobs_crowd_out_nothing_else,
                 jobs_of_a_lane_are_found_behind_those_of_another,
                 jobs_that_others_hold_are_counted_by_queue,
-                rows_of_others_are_read_with_their_limits,
+                rows_that_are_out_are_read_with_their_limits,
                 what_is_held_is_believed_for_a_minute,
                 jobs_that_are_adopted_are_counted,
                 overdue_slots_of_others_are_looked_after_by_one,

@@ -204,7 +204,10 @@ pub(in crate::proxy) async fn look_at_keys(
     let sidecar = &proxy.sidecar;
     let others = match sidecar.store.is_alone() {
         true => Vec::new(),
-        false => sidecar.store.rows(RowsOf::Others { max: ROWS }).await?,
+        false => {
+            let out = sidecar.store.rows(RowsOf::Out { max: ROWS }).await?;
+            out.into_iter().filter(|row| !row.ours).collect()
+        }
     };
     let claimed = others.iter().map(|row| &*row.claimed.job);
     sidecar.control.named.left(claimed);

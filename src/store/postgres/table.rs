@@ -232,9 +232,9 @@ impl Session {
                 let with: [&(dyn ToSql + Sync); 4] = [&self.given(), &me, &lane, &limit(*max)];
                 found.jobs = self.jobs(&self.statements.offered, &with).await?;
             }
-            First::RowsOfOthers { max } => {
-                let text = "SELECT job FROM rows WHERE owner <> $1 AND is_out LIMIT $2";
-                found.jobs = self.jobs(text, &[&me, &limit(*max)]).await?;
+            First::RowsOut { max } => {
+                let text = "SELECT job FROM rows WHERE is_out LIMIT $1";
+                found.jobs = self.jobs(text, &[&limit(*max)]).await?;
             }
             First::CountOut => {
                 let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out";

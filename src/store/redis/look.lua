@@ -24,7 +24,7 @@ elseif verb == 'others' then
 elseif verb == 'rows' then
   local most = num()
   for _, other in ipairs(redis.call('ZRANGE', P .. 'live', 0, 999)) do
-    if other ~= owner and #told <= most then
+    if #told <= most then
       for _, job in ipairs(redis.call('ZRANGE', index(other, 'o'), 0, most - #told)) do
         local r = row(job)
         if r then told[#told + 1] = tell(r) end

@@ -379,8 +379,8 @@ impl Ledger for SqlStore {
                     Ok(page.offered(&found.jobs, &lane))
                 }))
             }
-            RowsOf::Others { max } => {
-                let need = Need::first(First::RowsOfOthers { max });
+            RowsOf::Out { max } => {
+                let need = Need::first(First::RowsOut { max });
                 Answer::later(self.ask(need, |page, found| Ok(page.rows_of(&found.jobs))))
             }
         }

@@ -41,8 +41,8 @@ pub(in crate::store) enum First {
     Idle,
     /// Offered rows of others in a lane.
     Offered { lane: String, max: usize },
-    /// Rows of others that are out.
-    RowsOfOthers { max: usize },
+    /// Rows that are out.
+    RowsOut { max: usize },
     /// How many rows we have that are out.
     CountOut,
     /// How many jobs of a queue others hold, as they said of late.

@@ -304,9 +304,9 @@ pub(super) fn find(
             let text = format!("SELECT job {offered} AND lane = ?3 ORDER BY until, job LIMIT ?4");
             found.jobs = names(connection, &text, params![me, time, lane, limit(*max)])?;
         }
-        First::RowsOfOthers { max } => {
-            let text = "SELECT job FROM rows WHERE owner <> ?1 AND is_out = 1 LIMIT ?2";
-            found.jobs = names(connection, text, params![me, limit(*max)])?;
+        First::RowsOut { max } => {
+            let text = "SELECT job FROM rows WHERE is_out = 1 LIMIT ?1";
+            found.jobs = names(connection, text, params![limit(*max)])?;
         }
         First::CountOut => {
             let text = "SELECT count(*) FROM rows WHERE owner = ?1 AND is_out = 1";
