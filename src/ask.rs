@@ -107,7 +107,7 @@ fn refusal(status: StatusCode, body: &Value) -> String {
     let error = &body["error"];
     let text = |name: &str| error[name].as_str();
     let said = text("message").map_or_else(|| status.to_string(), str::to_owned);
-    match text("hint").or_else(|| error["details"]["hint"].as_str()) {
+    match text("hint") {
         Some(hint) => format!("{said}: {hint}"),
         None => said,
     }
@@ -192,6 +192,15 @@ fn limit_text(limit: &Value, out: &mut String) {
     };
     let policy = limit["policy"].as_str().unwrap_or_default();
     let _ = writeln!(out, "\n{kind} {name} (policy {policy}): {binds}");
+    usage_text(state, out);
+    let _ = writeln!(out, "  waiting    {}", state["waiting_count"]);
+    for slot in limit["slots"].as_array().into_iter().flatten() {
+        slot_text(slot, out);
+    }
+}
+
+/// What is used of each limit of a key.
+fn usage_text(state: &Value, out: &mut String) {
     let slots = &state["concurrency"];
     if slots.is_object() {
         let _ = writeln!(
@@ -229,21 +238,22 @@ fn limit_text(limit: &Value, out: &mut String) {
     if let Some(until) = state["shut_until"].as_str() {
         let _ = writeln!(out, "  shut until {until}");
     }
-    let _ = writeln!(out, "  waiting    {}", state["waiting_count"]);
-    for slot in limit["slots"].as_array().into_iter().flatten() {
-        let text = |name: &str, none: &'static str| slot[name].as_str().unwrap_or(none).to_owned();
-        let sidecar = match slot["by_sibling"].as_bool() {
-            Some(true) => ", through another sidecar",
-            _ => "",
-        };
-        let _ = writeln!(
-            out,
-            "  job        {} at worker {} since {}{sidecar}",
-            text("job", ""),
-            text("worker", "unnamed"),
-            text("since", "before this sidecar started"),
-        );
-    }
+}
+
+/// Who has a slot.
+fn slot_text(slot: &Value, out: &mut String) {
+    let text = |name: &str, none: &'static str| slot[name].as_str().unwrap_or(none).to_owned();
+    let sidecar = match slot["by_sibling"].as_bool() {
+        Some(true) => ", through another sidecar",
+        _ => "",
+    };
+    let _ = writeln!(
+        out,
+        "  job        {} at worker {} since {}{sidecar}",
+        text("job", ""),
+        text("worker", "unnamed"),
+        text("since", "before this sidecar started"),
+    );
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
 use http::request::Parts;
 use serde::Serialize;
@@ -345,25 +346,7 @@ impl Asker<'_> {
 
     /// A job that is neither held here nor out: only the backend knows it.
     async fn of_backends(&self, id: &str) -> Result<Answer, Fault> {
-        let scope = self.sidecar().scopes.of(&self.parts.headers);
-        let found = match calls::look_up(self.proxy, scope, id).await {
-            Lookup::Found(body) => body,
-            Lookup::Gone => {
-                let message = format!("the backend knows no job {id:?}");
-                return Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message)
-                    .hinting("look at the id; a finished job may have been deleted"));
-            }
-            Lookup::Unknown | Lookup::Unanswered => {
-                let message = format!(
-                    "job {id:?} is neither held here nor out with a worker, and the backend does not say where it is"
-                );
-                return Err(
-                    Fault::new(StatusCode::BAD_GATEWAY, "upstream_error", message).hinting(
-                        "look at the backend; where it asks for credentials, set upstream.token",
-                    ),
-                );
-            }
-        };
+        let found = self.look_up(id).await?;
         let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
         let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
         let text =
@@ -371,50 +354,53 @@ impl Asker<'_> {
         let queue = text(queue).unwrap_or_else(|| "default".into());
         let state = text(state).unwrap_or_else(|| "unknown".into());
         let kind = text(kind).unwrap_or_default();
-        let live = self.sidecar().live();
         let view = JobView {
             queue: &queue,
             kind: &kind,
             meta,
             tenant: None,
         };
-        let limits = live.policies.limits(&view, &own(job, &queue));
+        let limits = (self.sidecar().live().policies).limits(&view, &own(job, &queue));
         let limits = limits.unwrap_or_default();
         let limits = overrides::limits_now(self.sidecar(), &queue, &limits);
         let applied = self.applied(&queue, limits.to_vec()).await?;
         let mut answer = Answer {
-            job: Some(JobFacts {
-                id: id.to_owned(),
-                state: state.clone(),
-                queue: Some(queue.clone()),
-                worker: None,
-                since: None,
-            }),
             queue: Some(self.queue_facts(&queue).await),
             ..Answer::default()
         };
         self.conclude(&mut answer, applied, None);
-        match state.as_str() {
-            "available" | "pending" => {
-                answer.why = format!(
-                    "the job waits at the backend, or another sidecar holds it; {}",
-                    answer.why
-                );
-            }
-            "active" => {
-                answer.why = "the backend says that the job is active, and it has no slot here: a worker got it around the sidecar, or another sidecar holds it".into();
-                answer.advice = "give all workers of a limited queue the sidecar's address".into();
-            }
-            _ => {
-                answer.why = format!("the backend says that the job is {state}");
-                answer.advice = "no limit keeps a job in this state".into();
-            }
-        }
-        let paused = answer.queue.as_ref().is_some_and(|facts| facts.paused);
-        if paused && state == "available" {
-            say_paused(&mut answer, &queue);
-        }
+        say_backends(&mut answer, &state, &queue);
+        answer.job = Some(JobFacts {
+            id: id.to_owned(),
+            state,
+            queue: Some(queue),
+            worker: None,
+            since: None,
+        });
         Ok(answer)
+    }
+
+    /// What the backend says of a job.
+    async fn look_up(&self, id: &str) -> Result<Bytes, Fault> {
+        let scope = self.sidecar().scopes.of(&self.parts.headers);
+        match calls::look_up(self.proxy, scope, id).await {
+            Lookup::Found(body) => Ok(body),
+            Lookup::Gone => {
+                let message = format!("the backend knows no job {id:?}");
+                Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+                    .hinting("look at the id; a finished job may have been deleted"))
+            }
+            Lookup::Unknown | Lookup::Unanswered => {
+                let message = format!(
+                    "job {id:?} is neither held here nor out with a worker, and the backend does not say where it is"
+                );
+                Err(
+                    Fault::new(StatusCode::BAD_GATEWAY, "upstream_error", message).hinting(
+                        "look at the backend; where it asks for credentials, set upstream.token",
+                    ),
+                )
+            }
+        }
     }
 
     /// These limits with their numbers of now, each key once, under the strictest of what applies to it.
@@ -562,6 +548,29 @@ impl Asker<'_> {
                 .or_else(|_| to_raw_value(&()))
                 .unwrap_or_default(),
             slots: slots.collect(),
+        }
+    }
+}
+
+/// Says where a job is of which only the backend knows.
+fn say_backends(answer: &mut Answer, state: &str, queue: &str) {
+    match state {
+        "available" if answer.queue.as_ref().is_some_and(|facts| facts.paused) => {
+            say_paused(answer, queue);
+        }
+        "available" | "pending" => {
+            answer.why = format!(
+                "the job waits at the backend, or another sidecar holds it; {}",
+                answer.why
+            );
+        }
+        "active" => {
+            answer.why = "the backend says that the job is active, and it has no slot here: a worker got it around the sidecar, or another sidecar holds it".into();
+            answer.advice = "give all workers of a limited queue the sidecar's address".into();
+        }
+        _ => {
+            answer.why = format!("the backend says that the job is {state}");
+            answer.advice = "no limit keeps a job in this state".into();
         }
     }
 }

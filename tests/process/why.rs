@@ -23,7 +23,7 @@ fn it_says_who_has_the_slots() {
     enqueue(sidecar.data, "billing", json!({}));
     assert_eq!(
         fetch(sidecar.data, "billing", 2, "w1").jobs(),
-        [first.clone()]
+        std::slice::from_ref(&first)
     );
     let admin = format!("http://{}", sidecar.admin);
     let said = why(&["--queue", "billing", "--admin", &admin], &[]);

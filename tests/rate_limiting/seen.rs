@@ -133,6 +133,8 @@ async fn inspection_has_the_shape_of_the_text_and_true_numbers() {
             "estimated",
             "key",
             "limit",
+            "limited_by",
+            "next_start",
             "period",
             "rate",
             "throttle",

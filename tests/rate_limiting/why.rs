@@ -123,7 +123,7 @@ async fn a_pause_over_http_names_who_and_why() {
 #[tokio::test(start_paused = true)]
 async fn a_shut_key_says_until_when() {
     let rig = Rig::with(CONFIG).await;
-    let shut = json!({"next_start": "2026-02-13T12:01:00Z"});
+    let shut = json!({"at": "2026-02-13T12:01:00Z"});
     rig.admin
         .set("/throttle/v1/keys/stripe/next-start", shut)
         .await;
