@@ -20,7 +20,7 @@ const LEAST: usize = 20;
 /// Keys of which run times are kept; at most twice as many.
 const KEYS: usize = 1_000;
 /// How often the future is played through for one forecast.
-const TRIALS: usize = 400;
+const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
 const MOST: usize = 2_000;
 
@@ -90,8 +90,8 @@ pub(super) struct Forecast {
 }
 
 impl Slots<'_> {
-    /// From now until a slot is there for a job before which `ahead` others start. Each trial draws the rest of each
-    /// running job from the run times that are longer than its age, and plays the slots through.
+    /// From now until a slot is there for a job before which `ahead` others start. The future is drawn many times from
+    /// the last run times.
     ///
     /// # Errors
     /// The reason why nobody can say.
@@ -111,9 +111,23 @@ impl Slots<'_> {
                 "there are more than {MOST} slots and jobs before it"
             ));
         }
+        let mut runs = self.runs.to_vec();
+        runs.sort_unstable();
+        // How long each running job runs on is drawn from the run times that are longer than its age. One that runs
+        // longer than any before goes on as if it had just begun.
+        let rests: Vec<(&[Duration], Duration)> = (0..active)
+            .map(|nth| {
+                let age = self.ages.get(nth).copied().unwrap_or_default();
+                let longer = runs.partition_point(|run| *run <= age);
+                match runs.get(longer..).filter(|longer| !longer.is_empty()) {
+                    Some(longer) => (longer, age),
+                    None => (runs.as_slice(), Duration::ZERO),
+                }
+            })
+            .collect();
         let mut dice = SmallRng::seed_from_u64(1);
         let mut waits: Vec<Duration> = (0..TRIALS)
-            .map(|_| self.play(limit, active, ahead, &mut dice))
+            .map(|_| play(limit, &rests, ahead, &runs, &mut dice))
             .collect();
         waits.sort_unstable();
         let at = |share: usize| waits.get(TRIALS * share / 100).copied().unwrap_or_default();
@@ -122,35 +136,33 @@ impl Slots<'_> {
             p90: at(90),
         })
     }
+}
 
-    fn play(&self, limit: usize, active: usize, ahead: usize, dice: &mut impl Rng) -> Duration {
-        let running = (0..active).map(|nth| self.rest(self.ages.get(nth).copied(), dice));
-        let free = std::iter::repeat_n(Duration::ZERO, limit.saturating_sub(active));
-        let mut ends: BinaryHeap<Reverse<Duration>> = running.chain(free).map(Reverse).collect();
-        // After a limit was lowered the first ends free no slot.
-        for _ in limit..active {
-            ends.pop();
-        }
-        for _ in 0..ahead {
-            let Some(Reverse(end)) = ends.pop() else {
-                break;
-            };
-            let ran = self.runs.choose(dice).copied().unwrap_or_default();
-            ends.push(Reverse(end + ran));
-        }
-        ends.pop().map_or(Duration::ZERO, |Reverse(end)| end)
+/// Draws one future: when a slot is there for the job that is asked about.
+fn play(
+    limit: usize,
+    rests: &[(&[Duration], Duration)],
+    ahead: usize,
+    runs: &[Duration],
+    dice: &mut impl Rng,
+) -> Duration {
+    let mut draw = |from: &[Duration]| from.choose(dice).copied().unwrap_or_default();
+    let running = rests
+        .iter()
+        .map(|(from, age)| draw(from).saturating_sub(*age));
+    let free = std::iter::repeat_n(Duration::ZERO, limit.saturating_sub(rests.len()));
+    let mut ends: BinaryHeap<Reverse<Duration>> = running.chain(free).map(Reverse).collect();
+    // After a limit was lowered the first ends free no slot.
+    for _ in limit..rests.len() {
+        ends.pop();
     }
-
-    /// How much longer a job runs that has run for `age`.
-    fn rest(&self, age: Option<Duration>, dice: &mut impl Rng) -> Duration {
-        let age = age.unwrap_or_default();
-        let longer: Vec<&Duration> = self.runs.iter().filter(|run| **run > age).collect();
-        match longer.choose(dice) {
-            Some(run) => **run - age,
-            // It runs longer than any before: as if it had just begun.
-            None => self.runs.choose(dice).copied().unwrap_or_default(),
-        }
+    for _ in 0..ahead {
+        let Some(Reverse(end)) = ends.pop() else {
+            break;
+        };
+        ends.push(Reverse(end + draw(runs)));
     }
+    ends.pop().map_or(Duration::ZERO, |Reverse(end)| end)
 }
 
 #[cfg(test)]
