@@ -7,7 +7,7 @@ RUN .ci/release
 
 # glibc, roots for TLS, no shell.
 FROM gcr.io/distroless/cc-debian12
-COPY --from=build /src/target/shipped/release/ojs-throttle /usr/local/bin/ojs-throttle
+COPY --from=build /src/target/shipped/dist/ojs-throttle /usr/local/bin/ojs-throttle
 COPY LICENSE /usr/share/doc/ojs-throttle/LICENSE
 USER 65532:65532
 # 8080: SDKs. 9091: metrics and health.

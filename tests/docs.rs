@@ -368,7 +368,7 @@ fn the_image_is_built_in_one_stage_and_runs_in_another_as_nobody() {
     // What it is built by builds that, from the versions that were tested.
     assert_eq!(said(build, "RUN"), [".ci/release"]);
     let release = read(".ci/release");
-    let (folder, _) = built.split_once("/release/").unwrap();
+    let (folder, _) = built.split_once("/dist/").unwrap();
     assert!(release.contains(&format!("--target-dir {folder}\n")));
     let commands = release.lines().filter(|line| !line.starts_with('#'));
     let mut calls = commands.filter(|line| line.contains("cargo build "));

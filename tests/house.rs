@@ -336,3 +336,23 @@ fn what_a_test_starts_is_seen_through_what_it_calls() {
         )
     );
 }
+
+/// What `cargo build --release` builds quickly, at a lower level, is raised again in what ships.
+#[test]
+fn what_ships_raises_each_crate_that_a_release_lowers() {
+    let manifest = fs::read_to_string(src().join("../Cargo.toml")).unwrap();
+    let levels = |profile: &str| -> BTreeMap<String, String> {
+        let head = format!("[profile.{profile}.package.");
+        let entries = manifest.split(&head).skip(1);
+        let entries = entries.map(|entry| entry.split_once("]\nopt-level = ").unwrap());
+        entries
+            .map(|(name, rest)| (name.to_owned(), rest.lines().next().unwrap().to_owned()))
+            .collect()
+    };
+    let (release, dist) = (levels("release"), levels("dist"));
+    let lowered = release.iter().filter(|(_, level)| *level != "\"s\"");
+    let lowered: Vec<&String> = lowered.map(|(name, _)| name).collect();
+    assert!(lowered.len() > 5, "{release:?}");
+    assert_eq!(lowered, dist.keys().collect::<Vec<_>>());
+    assert!(dist.values().all(|level| level == "2"), "{dist:?}");
+}
