@@ -108,12 +108,11 @@ pub fn example(name: Option<&str>) -> Result<String, clap::Error> {
 pub enum Command {
     /// Run the sidecar in front of a backend
     Run(RunArgs),
-    /// Check a config file and show everything that is wrong with it
-    #[command(after_help = "Exits with 0 when the file can be used, and with 78 when it cannot.")]
-    Check {
-        /// The TOML file
-        path: PathBuf,
-    },
+    /// Check config files: say what each means, or show everything that is wrong with it
+    #[command(
+        after_help = "Exits with 0 when every file can be used, and with 78 when one cannot."
+    )]
+    Check(Check),
     /// Say whether the store and the backend are as they must be, and what to do where they are not
     #[command(
         after_help = "Only reads, unless --probe is given. Exits with 0 when nothing failed, with 1 when something did,
@@ -146,6 +145,20 @@ when there was nothing to judge. With --break that is always so."
         /// A command or a chapter; without it, what there is
         word: Option<String>,
     },
+}
+
+/// `check`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Check {
+    /// The TOML files; - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "config")]
+    pub paths: Vec<PathBuf>,
+    /// One more, said as for `run`
+    #[arg(short, long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// One JSON object for each file, on a line of its own
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// An address to listen on, as in the file.

@@ -8,6 +8,7 @@ mod feedback;
 mod file;
 mod kinds;
 mod listen;
+mod meaning;
 mod patterns;
 mod policies;
 mod queues;
@@ -163,9 +164,12 @@ impl Settings {
 
 /// The whole of a file that may be a config file: a device or a log given by mistake is not read whole.
 fn read_text(path: &Path) -> std::io::Result<String> {
+    read_whole(std::fs::File::open(path)?)
+}
+
+fn read_whole(from: impl Read) -> std::io::Result<String> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path)?;
-    file.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
+    from.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST_FILE {
         return Err(std::io::Error::other("it is larger than 1 MiB"));
     }

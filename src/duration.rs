@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::fmt::friendly::SpanPrinter;
 use jiff::fmt::temporal::Pieces;
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
@@ -26,6 +27,12 @@ pub fn moment(text: &str) -> Option<u64> {
         (never && pieces.time().is_some()).then_some(jiff::Timestamp::MAX)
     })?;
     Some(u64::try_from(at.as_microsecond()).unwrap_or(0))
+}
+
+/// A duration for people to read: `1m`, `1h 30m`, `100ms`.
+pub fn short(micros: u64) -> String {
+    let micros = i64::try_from(micros).unwrap_or(i64::MAX);
+    SpanPrinter::new().duration_to_string(&SignedDuration::from_micros(micros))
 }
 
 /// Why a text is no duration; says what would be right.
@@ -119,6 +126,19 @@ pub fn plain(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_read_units() {
+        for (micros, text) in [
+            (60_000_000, "1m"),
+            (5_400_000_000, "1h 30m"),
+            (100_000, "100ms"),
+            (1_000_000, "1s"),
+            (250, "250us"),
+        ] {
+            assert_eq!(short(micros).replace('µ', "u"), text);
+        }
+    }
 
     #[test]
     fn moments_have_a_zone_and_never_is_one() {

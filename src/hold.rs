@@ -307,6 +307,42 @@ impl Hold {
         }
     }
 
+    /// How many jobs more of the lane may be claimed before it has its share of the hold, which has `most` places. Claims
+    /// under way count as held.
+    pub fn lookahead(&self, lane: &Lane, most: Amount) -> Lookahead {
+        let mut state = self.state();
+        let queue = state.queues.get(lane);
+        let (held, asked) = queue.map_or((0, 0), |queue| (queue.known, queue.in_flight));
+        let idle = state.idle.at_most(most);
+        let more = state.share(most, idle, state.in_flight, held + asked);
+        if more > 0 {
+            return Lookahead::Free(more);
+        }
+        let is_crowded = state.idle.is_over(most) && state.share(most, state.idle, 0, held) > 0;
+        state.crowded |= is_crowded;
+        if is_crowded || state.share(most, idle, 0, held) > 0 || state.has_picks() {
+            state.starved = true;
+            return Lookahead::Soon;
+        }
+        Lookahead::Full
+    }
+
+    /// Looks which lanes are idle: no worker has asked for their jobs for so long, none stands in line, and the backend
+    /// is not being asked.
+    pub fn look_for_idle(&self, idle: Duration, now: Instant) {
+        let mut state = self.state();
+        let mut all = Amount::default();
+        for queue in state.queues.values_mut() {
+            let unasked = now.duration_since(queue.fetched_at) >= idle;
+            queue.idle = unasked && queue.in_flight == 0 && queue.line.is_empty();
+            if queue.idle {
+                all.jobs += queue.known;
+                all.bytes += queue.bytes;
+            }
+        }
+        state.idle = all;
+    }
+
     /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
     /// ask again.
     pub fn wake(&self, freed: &[Limited]) {

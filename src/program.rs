@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::ask::{self, AdminPort};
 use crate::backend::{Backend, Lax};
 use crate::cli::{
-    self, ADMIN, AdminArgs, CONFIG, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN, Why,
+    self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN,
+    Why,
 };
 use crate::config::{self, CommandLine, LogFormat, Report, Settings, StoreUrl};
 use crate::demo::{self, Enforcement, Options};
@@ -104,18 +105,30 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run(&args),
         Command::Dev(args) => dev(&args),
-        Command::Check { path } => {
-            let checked = config::check(&path, std::io::stdout().is_terminal());
-            // Whoever reads (`head`) may have left: no error of ours.
-            let _written = writeln!(std::io::stdout(), "{}", checked.text);
-            Ok(ExitCode::from(checked.status))
-        }
+        Command::Check(args) => Ok(check(&args)),
         Command::Doctor(args) => examine(&args),
         Command::Why(args) => Ok(why(&args)?),
         Command::Demo(args) => demo(&args),
         Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
         Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
     }
+}
+
+/// Says what each file means, or what is wrong with it.
+fn check(args: &Check) -> ExitCode {
+    let colour = std::io::stdout().is_terminal();
+    let mut status = 0;
+    for path in args.paths.iter().chain(&args.config) {
+        let checked = config::check(path, colour);
+        status = status.max(checked.status);
+        let text = match args.json {
+            true => checked.json,
+            false => checked.text,
+        };
+        // Whoever reads (`head`) may have left: no error of ours.
+        let _written = writeln!(std::io::stdout(), "{text}");
+    }
+    ExitCode::from(status)
 }
 
 /// Prints a text that was asked for, or that there is none.

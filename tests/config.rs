@@ -361,7 +361,14 @@ fn a_token_is_read_from_a_regular_file_of_some_size() {
 fn check_says_what_is_in_a_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     let ok = config::check(&folder.join("valid/issue.toml"), false);
-    assert_eq!((ok.text.as_str(), ok.status), ("ok: 1 policy, 1 queue", 0));
+    let meaning = "stripe: jobs of queue billing of type payment.*: 5 at once, 100 in any 1m, at least 100ms apart, \
+                   a key for each stripe:{meta.tenant_id}\nqueue email: 20 at once";
+    assert!(ok.text.starts_with(meaning), "{}", ok.text);
+    assert!(ok.text.ends_with("\nok: 1 policy, 1 queue"), "{}", ok.text);
+    assert_eq!(ok.status, 0);
+    let json: serde_json::Value = serde_json::from_str(&ok.json).unwrap();
+    assert_eq!(json["ok"], true);
+    assert_eq!(json["meaning"][0], meaning.lines().next().unwrap());
     let warned = config::check(&folder.join("valid/warnings.toml"), false);
     assert!(
         warned.text.ends_with("ok: 3 policies, 1 queue, 5 warnings"),

@@ -3,6 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde_json::json;
+
+use super::file::unreadable;
+use super::meaning::meaning;
 use super::{CommandLine, Settings};
 
 /// What `check` prints, and how the process ends.
@@ -10,6 +14,8 @@ use super::{CommandLine, Settings};
 pub struct Checked {
     /// The text to print, without a last line break.
     pub text: String,
+    /// The same as one JSON object.
+    pub json: String,
     /// 0, or 78 (`EX_CONFIG`) when the file cannot be used.
     pub status: u8,
 }
@@ -49,21 +55,36 @@ fn count(number: usize, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
-/// Reads the file and reports on it, with colours for a terminal if asked.
+/// Reads the file (`-` is standard input) and says what it means, or everything that is wrong with it; with colours
+/// for a terminal if asked.
 pub fn check(path: &Path, colour: bool) -> Checked {
-    let settings = match Settings::load_with(Some(path), &CommandLine::default()) {
+    let file = path.display().to_string();
+    let settings = match path.as_os_str() == "-" {
+        true => super::read_whole(std::io::stdin())
+            .map_err(|error| unreadable("standard input", &error))
+            .and_then(|text| Settings::parse(&text, "standard input")),
+        false => Settings::load_with(Some(path), &CommandLine::default()),
+    };
+    let settings = match settings {
         Ok(settings) => settings,
         Err(report) => {
             let problems = count(report.errors(), "problem", "problems");
-            let (shown, path) = (report.render(colour), path.display());
             return Checked {
-                text: format!("{shown}\n\n{problems} in {path}"),
+                text: format!("{}\n\n{problems} in {file}", report.render(colour)),
+                json: json!({"file": file, "ok": false, "problems": report.problems()}).to_string(),
                 status: 78,
             };
         }
     };
     let entries = settings.entries();
-    let mut text = format!(
+    let meaning = meaning(&settings);
+    let json = json!({
+        "file": file, "ok": true, "meaning": meaning, "problems": settings.warnings.problems(),
+    });
+    let mut text = meaning
+        .iter()
+        .fold(String::new(), |all, line| all + line + "\n");
+    text += &format!(
         "ok: {}, {}",
         count(entries.policies, "policy", "policies"),
         count(entries.queues, "queue", "queues")
@@ -74,10 +95,12 @@ pub fn check(path: &Path, colour: bool) -> Checked {
     let number = settings.warnings.warnings();
     if number > 0 {
         let warnings = settings.warnings.render(colour);
-        text = format!(
-            "{warnings}\n\n{text}, {}",
-            count(number, "warning", "warnings")
-        );
+        let number = count(number, "warning", "warnings");
+        text = format!("{warnings}\n\n{text}, {number}");
     }
-    Checked { text, status: 0 }
+    Checked {
+        text,
+        json: json.to_string(),
+        status: 0,
+    }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use serde_json::{Value, json};
 
 /// The most problems that are shown: a file with more is no config file.
 const SHOWN: usize = 50;
@@ -74,6 +75,30 @@ impl Report {
             blocks.push(format!("and {} more", self.problems.len() - SHOWN));
         }
         blocks.join("\n\n")
+    }
+
+    /// The problems as JSON objects, those without a place without line and column; both count from 1.
+    pub fn problems(&self) -> Vec<Value> {
+        let shown = self.problems.iter();
+        let shown = shown.map(|problem| {
+            let span = problem.span.as_ref().map(|span| clamped(span, &self.text));
+            let before = span.and_then(|span| self.text.get(..span.start));
+            let place = before.map(|before| {
+                let line = before.rsplit('\n').next().unwrap_or_default();
+                (before.matches('\n').count() + 1, line.chars().count() + 1)
+            });
+            json!({
+                "severity": match problem.severity {
+                    ProblemSeverity::Error => "error",
+                    ProblemSeverity::Warning => "warning",
+                },
+                "line": place.map(|(line, _)| line),
+                "column": place.map(|(_, column)| column),
+                "message": problem.title,
+                "hint": problem.hint,
+            })
+        });
+        shown.collect()
     }
 
     fn block(&self, problem: &Problem, renderer: &Renderer) -> String {

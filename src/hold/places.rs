@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::state::HoldState;
-use super::{Held, Hold, Lane};
+use super::Held;
 
 /// A lane may hold so many times what is free.
 const TIMES_FREE: usize = 3;
@@ -43,7 +43,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    fn is_over(self, most: Amount) -> bool {
+    pub(super) fn is_over(self, most: Amount) -> bool {
         self.jobs > most.jobs || self.bytes > most.bytes
     }
 
@@ -62,56 +62,17 @@ impl Amount {
         }
     }
 
-    fn at_most(self, most: Amount) -> Amount {
+    pub(super) fn at_most(self, most: Amount) -> Amount {
         Amount {
             jobs: self.jobs.min(most.jobs),
             bytes: self.bytes.min(most.bytes),
         }
     }
 }
-
-impl Hold {
-    /// How many jobs more of the lane may be claimed before it has its share of the hold, which has `most` places. Claims
-    /// under way count as held.
-    pub fn lookahead(&self, lane: &Lane, most: Amount) -> Lookahead {
-        let mut state = self.state();
-        let queue = state.queues.get(lane);
-        let (held, asked) = queue.map_or((0, 0), |queue| (queue.known, queue.in_flight));
-        let idle = state.idle.at_most(most);
-        let more = state.share(most, idle, state.in_flight, held + asked);
-        if more > 0 {
-            return Lookahead::Free(more);
-        }
-        let is_crowded = state.idle.is_over(most) && state.share(most, state.idle, 0, held) > 0;
-        state.crowded |= is_crowded;
-        if is_crowded || state.share(most, idle, 0, held) > 0 || state.has_picks() {
-            state.starved = true;
-            return Lookahead::Soon;
-        }
-        Lookahead::Full
-    }
-
-    /// Looks which lanes are idle: no worker has asked for their jobs for so long, none stands in line, and the backend
-    /// is not being asked.
-    pub fn look_for_idle(&self, idle: Duration, now: Instant) {
-        let mut state = self.state();
-        let mut all = Amount::default();
-        for queue in state.queues.values_mut() {
-            let unasked = now.duration_since(queue.fetched_at) >= idle;
-            queue.idle = unasked && queue.in_flight == 0 && queue.line.is_empty();
-            if queue.idle {
-                all.jobs += queue.known;
-                all.bytes += queue.bytes;
-            }
-        }
-        state.idle = all;
-    }
-}
-
 impl HoldState {
     /// How many places more a lane may take that has `own` of them, when so many `come` for all lanes and these `idle`
     /// ones do not count: all that it has is then at most three times what is left.
-    fn share(&self, most: Amount, idle: Amount, come: usize, own: usize) -> usize {
+    pub(super) fn share(&self, most: Amount, idle: Amount, come: usize, own: usize) -> usize {
         let free = self.free(most, idle).saturating_sub(come);
         let share = (TIMES_FREE * free).saturating_sub(own) / (TIMES_FREE + 1);
         let gets_one = own < FEW && self.free(most.and_kept(), idle) > come;

@@ -29,6 +29,16 @@ impl Unit {
     /// All of them.
     pub const ALL: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
 
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
     /// Its ISO 8601 duration.
     pub fn iso(self) -> &'static str {
         match self {

@@ -69,10 +69,10 @@ impl RunTimes {
 
 /// What a key with slots looks like at one moment.
 #[derive(Debug)]
-pub(super) struct Slots<'a> {
+pub(super) struct KeySlots<'a> {
     /// The most jobs at once.
     pub(super) limit: u32,
-    /// Slots that are taken.
+    /// KeySlots that are taken.
     pub(super) active: u32,
     /// How long the running jobs have run, as far as that is known.
     pub(super) ages: &'a [Duration],
@@ -89,7 +89,7 @@ pub(super) struct Forecast {
     pub(super) p90: Duration,
 }
 
-impl Slots<'_> {
+impl KeySlots<'_> {
     /// From now until a slot is there for a job before which `ahead` others start. The future is drawn many times from
     /// the last run times.
     ///
@@ -174,7 +174,7 @@ mod tests {
         Duration::from_secs_f64(-10.0 * dice.random_range(f64::EPSILON..1.0_f64).ln())
     }
 
-    /// Slots with jobs of exponential run times; each forecast is compared with what then happens.
+    /// KeySlots with jobs of exponential run times; each forecast is compared with what then happens.
     fn shares(seed: u64, limit: u32, ahead: usize) -> (f64, f64) {
         const PREDICTIONS: usize = 1_000;
         let mut dice = SmallRng::seed_from_u64(seed);
@@ -187,7 +187,7 @@ mod tests {
         for _ in 0..PREDICTIONS {
             let ages: Vec<Duration> = slots.iter().map(|(began, _)| now - *began).collect();
             let known: Vec<Duration> = runs.iter().copied().collect();
-            let key = Slots {
+            let key = KeySlots {
                 limit,
                 active: limit,
                 ages: &ages,
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn who_knows_too_little_says_so() {
         let runs = [Duration::from_secs(1); 30];
-        let mut slots = Slots {
+        let mut slots = KeySlots {
             limit: 2,
             active: 2,
             ages: &[],

@@ -19,7 +19,7 @@ use super::control::overrides::{self, ListenerPort};
 use super::control::shape::{LimitView, rfc3339};
 use super::job::own;
 use super::respond::Fault;
-use super::runs::Slots;
+use super::runs::KeySlots;
 use super::{Proxy, REPLY_DEPTH, Sidecar, siblings};
 use crate::json::{Json, quote};
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
@@ -52,7 +52,7 @@ enum Question {
 
 /// The answer, as JSON has it.
 #[derive(Debug, Default, Serialize)]
-struct Answer {
+struct Explanation {
     /// Why nothing starts, or that it may.
     why: String,
     /// What to do about it.
@@ -224,7 +224,7 @@ impl Asker<'_> {
         &self.proxy.sidecar
     }
 
-    async fn of_key(&self, key: Key) -> Result<Answer, Fault> {
+    async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
         let view = limits::key_state(self.proxy, self.parts, &key).await?;
         let view = view.ok_or_else(|| limits::unknown_key(key.as_str()))?;
         let policy = self.look.policy_of(self.sidecar(), &key);
@@ -235,12 +235,12 @@ impl Asker<'_> {
             on_limit: OnLimit::Wait,
             policy,
         };
-        let mut answer = Answer::default();
+        let mut answer = Explanation::default();
         self.conclude(&mut answer, vec![Applied { limited, view }], None);
         Ok(answer)
     }
 
-    async fn of_queue(&self, queue: &str) -> Result<Answer, Fault> {
+    async fn of_queue(&self, queue: &str) -> Result<Explanation, Fault> {
         let sidecar = self.sidecar();
         let live = sidecar.live();
         let gate = live.policies.gate(queue);
@@ -253,9 +253,9 @@ impl Asker<'_> {
         });
         let all = all.iter().cloned().chain(of_held.flatten()).collect();
         let applied = self.applied(queue, all).await?;
-        let mut answer = Answer {
+        let mut answer = Explanation {
             queue: Some(self.queue_facts(queue).await),
-            ..Answer::default()
+            ..Explanation::default()
         };
         self.note_silent(queue, &mut answer);
         self.conclude(&mut answer, applied, None);
@@ -266,7 +266,7 @@ impl Asker<'_> {
         Ok(answer)
     }
 
-    async fn of_like(&self, queue: &str, kind: &str, meta: &str) -> Result<Answer, Fault> {
+    async fn of_like(&self, queue: &str, kind: &str, meta: &str) -> Result<Explanation, Fault> {
         let view = JobView {
             queue,
             kind,
@@ -277,20 +277,20 @@ impl Asker<'_> {
         let limits = limits.unwrap_or_default();
         let limits = overrides::limits_now(self.sidecar(), queue, &limits);
         let applied = self.applied(queue, limits.to_vec()).await?;
-        let mut answer = Answer {
+        let mut answer = Explanation {
             queue: Some(self.queue_facts(queue).await),
-            ..Answer::default()
+            ..Explanation::default()
         };
         self.conclude(&mut answer, applied, None);
         Ok(answer)
     }
 
-    async fn of_job(&self, id: &str) -> Result<Answer, Fault> {
+    async fn of_job(&self, id: &str) -> Result<Explanation, Fault> {
         let sidecar = self.sidecar();
         if let Some(claimed) = sidecar.hold.claimed(id) {
             let limits = overrides::limits_now(sidecar, &claimed.queue, &claimed.limited);
             let applied = self.applied(&claimed.queue, limits.to_vec()).await?;
-            let mut answer = Answer {
+            let mut answer = Explanation {
                 job: Some(JobFacts {
                     id: id.to_owned(),
                     state: "held".into(),
@@ -299,7 +299,7 @@ impl Asker<'_> {
                     since: Some(rfc3339(claimed.claimed_at)),
                 }),
                 queue: Some(self.queue_facts(&claimed.queue).await),
-                ..Answer::default()
+                ..Explanation::default()
             };
             self.note_silent(&claimed.queue, &mut answer);
             self.conclude(&mut answer, applied, Some(id));
@@ -316,7 +316,7 @@ impl Asker<'_> {
         self.of_backends(id).await
     }
 
-    async fn of_running(&self, id: &str, row: &Row) -> Result<Answer, Fault> {
+    async fn of_running(&self, id: &str, row: &Row) -> Result<Explanation, Fault> {
         let claimed = &row.claimed;
         let worker = claimed.worker.as_deref();
         let since = row.started.unwrap_or(claimed.claimed_at);
@@ -326,7 +326,7 @@ impl Asker<'_> {
         );
         let limits = overrides::limits_now(self.sidecar(), &claimed.queue, &claimed.limited);
         let applied = self.applied(&claimed.queue, limits.to_vec()).await?;
-        Ok(Answer {
+        Ok(Explanation {
             why: format!("the job runs: {by} has it since {}", rfc3339(since)),
             advice: format!(
                 "nothing; if the worker is dead, the job's slots are free after its visibility timeout ({})",
@@ -340,12 +340,12 @@ impl Asker<'_> {
                 since: Some(rfc3339(since)),
             }),
             limits: applied.iter().map(|one| self.facts(one)).collect(),
-            ..Answer::default()
+            ..Explanation::default()
         })
     }
 
     /// A job that is neither held here nor out: only the backend knows it.
-    async fn of_backends(&self, id: &str) -> Result<Answer, Fault> {
+    async fn of_backends(&self, id: &str) -> Result<Explanation, Fault> {
         let found = self.look_up(id).await?;
         let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
         let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
@@ -364,9 +364,9 @@ impl Asker<'_> {
         let limits = limits.unwrap_or_default();
         let limits = overrides::limits_now(self.sidecar(), &queue, &limits);
         let applied = self.applied(&queue, limits.to_vec()).await?;
-        let mut answer = Answer {
+        let mut answer = Explanation {
             queue: Some(self.queue_facts(&queue).await),
-            ..Answer::default()
+            ..Explanation::default()
         };
         self.conclude(&mut answer, applied, None);
         say_backends(&mut answer, &state, &queue);
@@ -460,7 +460,7 @@ impl Asker<'_> {
     }
 
     /// Jobs that were claimed with credentials with which nobody asks any more wait for such a worker.
-    fn note_silent(&self, queue: &str, answer: &mut Answer) {
+    fn note_silent(&self, queue: &str, answer: &mut Explanation) {
         for (jobs, fetched) in self.sidecar().hold.waiting_by_credentials(queue) {
             if fetched >= SILENT && jobs > 0 {
                 answer.notes.push(format!(
@@ -472,7 +472,7 @@ impl Asker<'_> {
     }
 
     /// Says which limit binds, and until when. `job` is the held job that is asked about.
-    fn conclude(&self, answer: &mut Answer, applied: Vec<Applied>, job: Option<&str>) {
+    fn conclude(&self, answer: &mut Explanation, applied: Vec<Applied>, job: Option<&str>) {
         let sidecar = self.sidecar();
         if self.proxy.upstream.is_away() {
             (answer.notes)
@@ -504,7 +504,7 @@ impl Asker<'_> {
         answer.limits = applied.iter().map(|one| self.facts(one)).collect();
     }
 
-    fn forecast(&self, one: &Applied, ahead: usize, answer: &mut Answer) {
+    fn forecast(&self, one: &Applied, ahead: usize, answer: &mut Explanation) {
         let Limited { space, key, .. } = &one.limited;
         let now = one.view.now;
         let ages: Vec<Duration> = self
@@ -512,7 +512,7 @@ impl Asker<'_> {
             .filter_map(|row| Some(Duration::from_micros(now.since(row.started?))))
             .collect();
         let runs = self.sidecar().settle.runs.of(*space, key);
-        let slots = Slots {
+        let slots = KeySlots {
             limit: one.view.limits.concurrency.unwrap_or(u32::MAX),
             active: one.view.usage.active,
             ages: &ages,
@@ -553,7 +553,7 @@ impl Asker<'_> {
 }
 
 /// Says where a job is of which only the backend knows.
-fn say_backends(answer: &mut Answer, state: &str, queue: &str) {
+fn say_backends(answer: &mut Explanation, state: &str, queue: &str) {
     match state {
         "available" if answer.queue.as_ref().is_some_and(|facts| facts.paused) => {
             say_paused(answer, queue);
@@ -575,13 +575,13 @@ fn say_backends(answer: &mut Answer, state: &str, queue: &str) {
     }
 }
 
-fn say_paused(answer: &mut Answer, queue: &str) {
+fn say_paused(answer: &mut Explanation, queue: &str) {
     answer.why = format!("queue {queue:?} is paused: none of its jobs starts");
     answer.advice = format!("resume it: POST /ojs/v1/queues/{queue}/resume");
     answer.next_start = None;
 }
 
-fn say_open(answer: &mut Answer, is_unlimited: bool) {
+fn say_open(answer: &mut Explanation, is_unlimited: bool) {
     let by_job = answer
         .queue
         .as_ref()
@@ -598,7 +598,7 @@ fn say_open(answer: &mut Answer, is_unlimited: bool) {
 }
 
 /// Says what the limit that binds has used up, and what helps.
-fn say_limited(answer: &mut Answer, one: &Applied, strategy: Strategy) {
+fn say_limited(answer: &mut Explanation, one: &Applied, strategy: Strategy) {
     let (limits, usage) = (&one.view.limits, &one.view.usage);
     let (name, path) = match one.limited.space {
         Space::Job => (

@@ -182,7 +182,7 @@ pub(super) struct Following {
 
 /// Why the file is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Why {
+enum Occasion {
     /// Something happened in its folder, or it is time to.
     Time,
     /// Somebody asks.
@@ -212,7 +212,7 @@ impl Following {
     /// Follows the file until `stop`.
     pub(super) async fn follow(mut self, stop: CancellationToken) {
         // At once: it may have changed since it was read for the start.
-        let mut why = Why::Time;
+        let mut why = Occasion::Time;
         loop {
             let metrics = self.metrics.clone();
             // A slow disk or thousands of policies must not stop the thread that serves.
@@ -230,19 +230,19 @@ impl Following {
             self = back;
             why = tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.ask.notified() => Why::Asked,
-                () = self.watch.change(EVERY) => Why::Time,
+                () = self.ask.notified() => Occasion::Asked,
+                () = self.watch.change(EVERY) => Occasion::Time,
             };
         }
     }
 
     /// Reads the file and puts it in force if it is another one.
-    fn look(&mut self, why: Why) {
+    fn look(&mut self, why: Occasion) {
         self.reload.running().let_go();
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);
-        if same && why != Why::Asked && !remind {
+        if same && why != Occasion::Asked && !remind {
             return;
         }
         let begun = Instant::now();
@@ -257,7 +257,7 @@ impl Following {
         let counts = match outcome {
             ReloadOutcome::Applied(_) => true,
             ReloadOutcome::Unchanged => !is_first,
-            _ => !same || why == Why::Asked,
+            _ => !same || why == Occasion::Asked,
         };
         let counted = counts.then(|| outcome.word());
         if !outcome.is_good() {
@@ -269,7 +269,7 @@ impl Following {
             let now = self.reload.0.sidecar.store().now();
             self.metrics.config_good_at(now.0);
         }
-        if why == Why::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
+        if why == Occasion::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
             let file = self.file.path.display();
             tracing::info!(%file, "the config file was looked at as asked: it is what runs");
         }

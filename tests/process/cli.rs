@@ -121,6 +121,42 @@ fn check_says_what_is_wrong_and_where() {
 }
 
 #[test]
+fn check_takes_several_files_and_prints_json() {
+    let good = "[server]\nupstream = \"http://127.0.0.1:1\"\n[[policy]]\nname = \"mail\"\nmatch = { type = \"mail.*\" }\n\
+                throttle = { limit = 10, period = \"1s\" }\n";
+    let (_dir, path) = file(good);
+    let (_other, wrong) = file("[server]\nupstream = 7\n");
+    let (path, wrong) = (path.to_str().unwrap(), wrong.to_str().unwrap());
+    let said = run(&["check", "--config", path]);
+    assert_eq!(said.status, Some(0));
+    let means =
+        "mail: jobs of type mail.*: at least 100ms apart, key \"mail\"\nok: 1 policy, 0 queues\n";
+    assert_eq!(said.out, means);
+    let both = run(&["check", "--json", path, wrong]);
+    assert_eq!(both.status, Some(78));
+    let lines: Vec<Value> = both
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (&lines[0]["ok"], &lines[1]["ok"]),
+        (&json!(true), &json!(false))
+    );
+    let problem = &lines[1]["problems"][0];
+    assert_eq!(
+        (&problem["line"], &problem["column"]),
+        (&json!(2), &json!(12))
+    );
+    let mut from_stdin = program();
+    from_stdin
+        .args(["check", "-"])
+        .stdin(std::fs::File::open(path).unwrap());
+    assert_eq!(ran(from_stdin).out, means);
+    assert_eq!(run(&["check"]).status, Some(2), "nothing to check");
+}
+
+#[test]
 fn run_with_a_wrong_file_says_all_of_it_and_does_not_start() {
     let (_dir, path) = file("[server]\nupstream = \"ftp://x\"\nlisten = \"8080\"\n[[policy]]\n");
     let path = path.to_str().unwrap();
