@@ -151,7 +151,7 @@ when there was nothing to judge. With --break that is always so."
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Check {
     /// The TOML files; - is standard input
-    #[arg(value_name = "FILE", required_unless_present = "config")]
+    #[arg(value_name = "PATH", required_unless_present = "config")]
     pub paths: Vec<PathBuf>,
     /// One more, said as for `run`
     #[arg(short, long, value_name = "PATH")]

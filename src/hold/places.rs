@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::state::HoldState;
 use super::Held;
+use super::state::HoldState;
 
 /// A lane may hold so many times what is free.
 const TIMES_FREE: usize = 3;
