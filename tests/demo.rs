@@ -143,6 +143,22 @@ async fn the_scene_of_backpressure_ends_with_a_verdict_at_what_ends_a_container(
     assert!(rest.contains("accepted is stored        yes"), "{rest}");
 }
 
+/// The picture of the README: a run of the demo. `UPDATE=1` records another one.
+#[tokio::test]
+async fn the_picture_of_the_readme_shows_limits_that_were_held() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = root.join("src/manual/demo.svg");
+    if std::env::var_os("UPDATE").is_some() {
+        let (output, text) = output(&["--record", file.to_str().unwrap()]).await;
+        assert!(output.status.success(), "{text}");
+    }
+    well_formed(&file, "HELD");
+    let svg = std::fs::read_to_string(file).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.len() < 100 << 10);
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    assert!(readme.contains("](src/manual/demo.svg)"));
+}
+
 /// Every element of the file is closed in order, and its text has `word`.
 fn well_formed(file: &Path, word: &str) {
     let svg = std::fs::read_to_string(file).unwrap();
@@ -160,6 +176,10 @@ fn well_formed(file: &Path, word: &str) {
         }
     }
     assert!(open.is_empty(), "{open:?}");
+    for side in [" width=\"", " height=\""] {
+        let size = svg.split_once(side).unwrap().1.split_once('"').unwrap().0;
+        assert!(size.parse::<u32>().unwrap() > 0, "{side}{size}");
+    }
     assert!(!svg.contains("NaN"));
 }
 
