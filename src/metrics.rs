@@ -1,5 +1,5 @@
-//! Every metric: its name, help, labels and buckets, each declared once. The recorder is a value of ours and not the
-//! process's global one, so that two sidecars in one process (tests) do not share counts.
+//! Every metric: its name, help and labels, declared once in [`SERIES`], and its buckets. The recorder is a value of
+//! ours and not the process's global one, so that two sidecars in one process (tests) do not share counts.
 //!
 //! Label values come from the config (policies) or from fixed words. Keys come from users, so only the first
 //! [`Metrics::new`]`(top_keys)` of them have series of their own; the rest share `_other`.
@@ -19,10 +19,9 @@ use metrics_exporter_prometheus::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-pub use names::Counted;
+pub use names::{Counted, Declared, SERIES};
 
 use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key};
-use names::DESCRIPTIONS;
 
 /// Buckets for waits in seconds: from the 5 ms of a waiting worker to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -590,27 +589,34 @@ fn part_of_page(name: &'static str, gauges: impl Iterator<Item = (Labels, f64)>)
 /// A recorder with the help texts of all series.
 fn described(builder: PrometheusBuilder) -> PrometheusRecorder {
     let recorder = builder.build_recorder();
-    for (name, help) in DESCRIPTIONS
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-    {
-        recorder.describe_counter(name.into(), None::<Unit>, help.into());
+    for series in SERIES {
+        recorder.describe_counter(series.name.into(), None::<Unit>, series.help.into());
     }
     recorder
 }
 
 const METADATA: Metadata<'static> = Metadata::new("ojs_throttle", Level::INFO, None);
 
+/// The key of one series, which is declared like this.
+fn key(kind: &str, name: &'static str, labels: Vec<Label>) -> Key {
+    let is_declared = |series: &Declared| {
+        let mut labels = labels.iter().map(Label::key);
+        (series.kind, series.name) == (kind, name) && labels.all(|l| series.labels.contains(&l))
+    };
+    debug_assert!(SERIES.iter().any(is_declared), "{kind} {name} {labels:?}");
+    Key::from_parts(name, labels)
+}
+
 fn counter(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Counter {
-    recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
+    recorder.register_counter(&key("counter", name, labels), &METADATA)
 }
 
 fn gauge(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Gauge {
-    recorder.register_gauge(&Key::from_parts(name, labels), &METADATA)
+    recorder.register_gauge(&key("gauge", name, labels), &METADATA)
 }
 
 fn histogram(recorder: &PrometheusRecorder, name: &'static str, labels: Vec<Label>) -> Histogram {
-    recorder.register_histogram(&Key::from_parts(name, labels), &METADATA)
+    recorder.register_histogram(&key("histogram", name, labels), &METADATA)
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     }
     // If the log runs, the error goes to it, in its own format.
     match tracing::dispatcher::has_been_set() {
-        true => tracing::error!("{error:#}"),
+        true => tracing::error!(id = %"start_failed", "{error:#}"),
         false => tell(&format!("ojs-throttle: {error:#}")),
     }
     ExitCode::FAILURE
@@ -375,12 +375,12 @@ fn serve_threads(shares: Vec<Thread>) -> std::io::Result<Vec<JoinHandle<()>>> {
             let runtime = match runtime() {
                 Ok(runtime) => runtime,
                 Err(error) => {
-                    tracing::error!(error = %format!("{error:#}"), "a thread cannot serve; the others go on");
+                    tracing::error!(id = %"thread_cannot_serve", error = %format!("{error:#}"), "a thread cannot serve; the others go on");
                     return;
                 }
             };
             if let Err(error) = runtime.block_on(share.serve()) {
-                tracing::error!(%error, "a thread cannot listen; the others go on");
+                tracing::error!(id = %"thread_cannot_listen", %error, "a thread cannot listen; the others go on");
             }
             // A look-up of the backend's name that gets no answer must not keep the process.
             runtime.shutdown_background();
@@ -461,6 +461,7 @@ async fn watch_clock() {
             said = moved;
             let seconds = moved / 1_000_000;
             tracing::warn!(
+                id = %"clock_set",
                 seconds,
                 "this host's clock was set since the start: calendar windows, window_resets_at and expires_at go by \
                  the clock as it was, until a restart"
@@ -476,6 +477,7 @@ async fn watch_clock() {
 fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
     let lost = |lines| {
         tracing::warn!(
+            id = %"log_lines_lost",
             lines,
             "lines of the log were lost: whoever reads it was too slow"
         )
@@ -489,9 +491,9 @@ fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
         let backtrace = Backtrace::capture();
         match backtrace.status() {
             BacktraceStatus::Captured => {
-                tracing::error!(thread = thread.name(), %backtrace, "{panic}");
+                tracing::error!(id = %"panic", thread = thread.name(), %backtrace, "{panic}");
             }
-            _ => tracing::error!(thread = thread.name(), "{panic}"),
+            _ => tracing::error!(id = %"panic", thread = thread.name(), "{panic}"),
         }
         flush(PANIC_LINES);
     }));
@@ -522,7 +524,7 @@ fn log(
 fn warn(settings: &Settings) {
     let warnings = &settings.warnings;
     if warnings.warnings() > 0 {
-        tracing::warn!("the config has warnings\n{warnings}");
+        tracing::warn!(id = %"config_warnings", "the config has warnings\n{warnings}");
     }
 }
 

@@ -298,6 +298,7 @@ async fn bind(
     let mut bound = net.bind(addr).await;
     if in_use(&bound) {
         tracing::warn!(
+            id = %"port_in_use",
             "{addr} ({setting}) is in use: waiting up to {patience:?} (server.drain_timeout) for a predecessor that \
              may still drain"
         );
@@ -329,7 +330,7 @@ async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
     loop {
         match tasks.join_next().await {
             Some(Err(error)) => {
-                tracing::error!(%error, "a bug: a part of the sidecar broke; draining");
+                tracing::error!(id = %"part_broke", %error, "a bug: a part of the sidecar broke; draining");
                 return anyhow::anyhow!("a bug: a part of the sidecar broke: {error}");
             }
             // The config is not followed any longer.
@@ -391,6 +392,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     if left > 0 {
         let fate = give_back::fate_of_held(sidecar);
         tracing::warn!(
+            id = %"held_jobs_left",
             given_back,
             left,
             "held jobs are left to their claims: {fate}"
@@ -401,6 +403,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     let out = sweep::out(sidecar).await;
     if out != Some(0) {
         tracing::warn!(
+            id = %"running_jobs_left",
             out,
             "limited jobs are still out with workers, which now cannot end them through here"
         );

@@ -107,12 +107,12 @@ pub async fn serve<S: Service>(
                     load.connections.store(connections.len(), Ordering::Relaxed);
                     if connections.len() >= limits.connections && full.now() {
                         let open = connections.len();
-                        tracing::warn!(open, "as many connections as server.max_connections allows: more wait until some close");
+                        tracing::warn!(id = %"connections_full", open, "as many connections as server.max_connections allows: more wait until some close");
                     }
                 }
                 Err(error) => {
                     if failing.now() {
-                        tracing::warn!(%error, "cannot accept connections; trying on");
+                        tracing::warn!(id = %"accept_failed", %error, "cannot accept connections; trying on");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -235,6 +235,7 @@ impl<S: Service> Listening<S> {
         if taken >= self.limits.in_flight {
             if self.overloaded.now() {
                 tracing::warn!(
+                    id = %"requests_full",
                     requests = taken,
                     "more requests at once than server.max_in_flight allows: answered 503 `overloaded`"
                 );

@@ -1,5 +1,10 @@
 //! What the README and the manual say is so: their settings load, their lists have what there is.
 
+mod generated;
+mod log;
+mod page;
+mod style;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -238,10 +243,15 @@ fn sources(folder: &Path) -> Vec<String> {
     texts.collect()
 }
 
+/// All sources of the program.
+fn program() -> Vec<String> {
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))
+}
+
 #[test]
 fn the_manual_has_the_headings_that_the_program_names() {
     let mut named = 0;
-    for text in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+    for text in program() {
         // As a string has it: `ojs-throttle help CHAPTER` names … under "…".
         for after in text.split("`ojs-throttle help ").skip(1) {
             let Some((chapter, after)) = after.split_once("` names under \\\"") else {

@@ -4,6 +4,8 @@
 # missing and that may be done; else what needs them fails, unless it is left out by "--without" and a list,
 # "redis,postgres,faketime,prometheus,systemd". The last line is "N passed, N failed".
 set -uo pipefail
+# With UPDATE=1 a test writes the page that it should judge.
+unset UPDATE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 without=" " skip=() left_out=()

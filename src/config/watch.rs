@@ -28,7 +28,7 @@ impl FolderWatch {
     pub fn new(file: &Path) -> FolderWatch {
         let events = Arc::<Notify>::default();
         let watcher = watcher(file, Arc::clone(&events)).inspect_err(|error| {
-            tracing::warn!(%error, "the config's folder cannot be watched; the file is read every 2 s");
+            tracing::warn!(id = %"config_unwatched", %error, "the config's folder cannot be watched; the file is read every 2 s");
         });
         FolderWatch {
             _watcher: watcher.ok(),

@@ -1,4 +1,4 @@
-//! The names of all series, and their help texts.
+//! The names of all series, with what they mean.
 
 /// Events that are counted, each by one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,57 +77,152 @@ impl Counted {
     }
 }
 
-/// Each series with its help, a line each.
-pub(super) const DESCRIPTIONS: &str = r#"
-ojs_rate_limit_active: Jobs of the key that are out with workers.
-ojs_rate_limit_waiting: Jobs that wait for the key's limits, held or in the backend's queues, as in waiting_count.
-ojs_rate_limit_exceeded_total: Jobs that could not start at once, by the limit that refused.
-ojs_rate_limit_wait_duration_seconds: How long limited jobs were held before they started.
-ojs_rate_limit_dropped_total: Jobs ended because a limit refused them (on_limit = "drop").
-ojs_throttle_downstream_rate_limited_total: Nacks that shut a key because the service behind it limits us.
-ojs_backpressure_rejected_total: Enqueues refused by a bound or rate of the queue, or by the bound of a tenant of theirs.
-ojs_backpressure_dropped_total: Jobs dropped to make room for others (strategy = "drop_oldest").
-ojs_backpressure_pressure: The part of the queue's nearest bound that is used, 0 to 1.
-ojs_throttle_blocked_enqueues: Enqueues that wait for room.
-ojs_throttle_starts_total: Jobs that went to workers under the policy.
-ojs_throttle_decisions_total: Questions asked of the policy's limits, by answer.
-ojs_throttle_overrides_active: Limits set over HTTP, of keys and queues.
-ojs_throttle_paused_keys: Keys and queues that a limit set over HTTP pauses (concurrency 0).
-ojs_throttle_limit: The number of a limit of the config, with an override where there is one key only.
-ojs_throttle_held_jobs: Claimed jobs that wait in this sidecar.
-ojs_throttle_held_bytes: Bytes of the claimed jobs that wait in this sidecar.
-ojs_throttle_hold_capacity: hold.max: jobs that may wait here, beside a quarter more for queues that find it full, and as many again of queues that no worker asks for.
-ojs_throttle_slots: Limited jobs that are out with workers.
-ojs_throttle_fetch_wait_seconds: How long FETCHes were kept open for a start.
-ojs_throttle_claimed_jobs_total: Jobs claimed from the backend for the hold.
-ojs_throttle_returned_jobs_total: Held jobs given back to the backend.
-ojs_throttle_hold_lost_total: Held jobs that were cancelled, settled or taken back by the backend, or that no worker asked for.
-ojs_throttle_slots_reclaimed_total: Slots that ended because their job had ended without a word.
-ojs_throttle_slots_adopted_total: Running jobs found after a restart and given their slots.
-ojs_throttle_hold_adopted_total: Held jobs of other sidecars that were taken over.
-ojs_throttle_store_up: Whether the store answers; at 0 limits go on as store.on_store_error says.
-ojs_throttle_store_wiped_total: How often the store came back empty, or older than it was.
-ojs_throttle_store_errors_total: Failures of calls to the store; those that were under way together count as one.
-ojs_throttle_siblings: Other sidecars that share the store and live.
-ojs_throttle_reserved_turns_total: Start times that the store granted ahead (sync = "reserved").
-ojs_throttle_reserved_turns_unused_total: Start times that the store granted ahead and that passed unused.
-ojs_throttle_upstream_nonsense_total: FETCH replies that could not be read and were passed on.
-ojs_throttle_settle_retries_total: ACKs and nacks sent again inside the sidecar.
-ojs_throttle_settle_replays_total: ACKs and nacks whose answer was lost on its way, that came again, were refused then, and had been carried out.
-ojs_throttle_repairs_total: Misunderstandings between SDKs and backends that were mended.
-ojs_throttle_handouts_undone_total: Starts taken back, and counted nowhere else: the job would have left too late, its queue was paused meanwhile, or the worker had hung up.
-ojs_throttle_job_policies_refused_total: Enqueues refused because their rate_limit is not valid.
-ojs_throttle_upstream_request_duration_seconds: Calls to the backend made by the sidecar itself.
-ojs_throttle_backend_up: 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
-ojs_throttle_responses_total: Requests answered by the sidecar itself with an error, by status and code.
-ojs_throttle_requests_in_flight: Requests without a reply; urgent ones are ACKs, nacks and heartbeats.
-ojs_throttle_connections: Open connections of clients, WebSockets among them.
-ojs_throttle_config_last_reload_successful: 1 if the last look at the config file left it in force, else 0.
-ojs_throttle_config_last_reload_success_timestamp_seconds: When the config file last came into force, in seconds since the Unix epoch.
-ojs_throttle_config_reloads_total: Looks at a config file that had changed, or that were asked for, by what came of them.
-ojs_throttle_config_file_matches: 1 if what runs is what the config file says, else 0.
-ojs_throttle_event_subscribers: Open event streams.
-ojs_throttle_events_sent_total: Events of the sidecar's own put into event streams.
-ojs_throttle_events_lost_total: Events that went past subscribers which did not keep up.
-ojs_throttle_build_info: 1, with the version as a label.
-"#;
+/// What is declared of a series.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared {
+    /// Its name, which ends with its unit.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// The labels that it may have.
+    pub labels: &'static [&'static str],
+    /// What it says, for `# HELP` and for the manual.
+    pub help: &'static str,
+}
+
+macro_rules! series {
+    ($( $(#[doc = $help:literal])* $kind:ident $name:literal [$($label:ident)*]; )*) => {
+        /// All series, in the order of the manual. The comment of each is its help.
+        pub const SERIES: &[Declared] = &[$(
+            Declared {
+                name: $name,
+                kind: stringify!($kind),
+                labels: &[$(stringify!($label)),*],
+                help: concat!($($help),*).trim_ascii(),
+            },
+        )*];
+    };
+}
+
+series! {
+    /// Jobs of the key that are out with workers now.
+    gauge "ojs_rate_limit_active" [key];
+    /// Jobs that wait for the key's limits, held here or in the backend's queues, as in waiting_count. The backlog is
+    /// as the backend said it last, while workers or readers ask.
+    gauge "ojs_rate_limit_waiting" [key];
+    /// Jobs that could not start at once, once for each wait. The strategy is the limit that refused: concurrency,
+    /// rate, throttle or shut.
+    counter "ojs_rate_limit_exceeded_total" [key strategy];
+    /// How long limited jobs were held before they started.
+    histogram "ojs_rate_limit_wait_duration_seconds" [key];
+    /// Jobs that were ended because a limit refused them (on_limit = "drop").
+    counter "ojs_rate_limit_dropped_total" [policy];
+    /// Nacks that shut a key, because the service behind it asked for a pause.
+    counter "ojs_throttle_downstream_rate_limited_total" [policy];
+    /// Enqueues that a bound or rate of the queue refused, or the bound of a tenant.
+    counter "ojs_backpressure_rejected_total" [queue];
+    /// Jobs that were dropped to make room for others (strategy = "drop_oldest").
+    counter "ojs_backpressure_dropped_total" [queue];
+    /// The part of the queue's nearest bound that is used, 0 to 1. It is absent once nothing is known of the queue: it
+    /// is empty, was not used for 10 to 20 minutes, and has no entry of its own. Of 10,000 queues those that were used
+    /// last are known.
+    gauge "ojs_backpressure_pressure" [queue];
+    /// Enqueues that wait for room.
+    gauge "ojs_throttle_blocked_enqueues" [];
+    /// Jobs that went to workers under the policy.
+    counter "ojs_throttle_starts_total" [policy];
+    /// Answers of the policy's limits, each time a job was to start. The verdict is allowed (it went to a worker),
+    /// limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room is not
+    /// asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
+    counter "ojs_throttle_decisions_total" [policy verdict];
+    /// Limits of keys and queues that were set over HTTP.
+    gauge "ojs_throttle_overrides_active" [];
+    /// Keys and queues that a limit set over HTTP pauses (concurrency 0).
+    gauge "ojs_throttle_paused_keys" [];
+    /// The number of a limit of the config, with an override where the policy has one key only. Rates have a period and
+    /// a window, throttles a period. A limit of [[queue]] has policy "queue" and its name or glob in queue.
+    gauge "ojs_throttle_limit" [policy strategy period window queue];
+    /// Claimed jobs that wait in this sidecar.
+    gauge "ojs_throttle_held_jobs" [];
+    /// Bytes of the claimed jobs that wait in this sidecar.
+    gauge "ojs_throttle_held_bytes" [];
+    /// Jobs that may wait in this sidecar (hold.max). Queues that find it full of others may hold a quarter more. As
+    /// many again may wait in queues that no worker asks for.
+    gauge "ojs_throttle_hold_capacity" [];
+    /// Limited jobs that are out with workers.
+    gauge "ojs_throttle_slots" [];
+    /// How long FETCHes were kept open for a start.
+    histogram "ojs_throttle_fetch_wait_seconds" [];
+    /// Jobs that were claimed from the backend to wait here.
+    counter "ojs_throttle_claimed_jobs_total" [];
+    /// Held jobs that were given back to the backend.
+    counter "ojs_throttle_returned_jobs_total" [];
+    /// Held jobs that were cancelled, settled or taken back by the backend, or that no worker asked for. Jobs that a
+    /// sibling took over do not count.
+    counter "ojs_throttle_hold_lost_total" [];
+    /// Slots that ended because their job had ended without a word. Its worker died, or it had ended through a sibling.
+    counter "ojs_throttle_slots_reclaimed_total" [];
+    /// Running jobs that were found and given their slots, after a restart, a reload or a first limit of their queue
+    /// over HTTP.
+    counter "ojs_throttle_slots_adopted_total" [];
+    /// Held jobs of other sidecars that were taken over.
+    counter "ojs_throttle_hold_adopted_total" [];
+    /// 1 while the store answers, else 0. At 0 limits go on as store.on_store_error says.
+    gauge "ojs_throttle_store_up" [];
+    /// How often the store came back empty, or older than it was.
+    counter "ojs_throttle_store_wiped_total" [];
+    /// Failures of calls to the store. Those that were under way together count as one. After two in a row the store is
+    /// lost, and is not asked until it is back.
+    counter "ojs_throttle_store_errors_total" [];
+    /// Other sidecars that share the store and live.
+    gauge "ojs_throttle_siblings" [];
+    /// Start times that the store granted ahead (sync = "reserved").
+    counter "ojs_throttle_reserved_turns_total" [];
+    /// Start times that the store granted ahead and that passed unused.
+    counter "ojs_throttle_reserved_turns_unused_total" [];
+    /// FETCH replies that could not be read and were passed on.
+    counter "ojs_throttle_upstream_nonsense_total" [];
+    /// ACKs and nacks that the sidecar sent again.
+    counter "ojs_throttle_settle_retries_total" [];
+    /// ACKs and nacks that a worker sent again and that had been carried out. The backend refused them, and the sidecar
+    /// answered with success.
+    counter "ojs_throttle_settle_replays_total" [];
+    /// Misunderstandings between SDKs and backends that were mended.
+    counter "ojs_throttle_repairs_total" [repair];
+    /// Starts that were taken back and count nowhere else. The job would have left too late, its queue was paused, or
+    /// the worker had hung up.
+    counter "ojs_throttle_handouts_undone_total" [];
+    /// Enqueues that were refused because their rate_limit is not valid.
+    counter "ojs_throttle_job_policies_refused_total" [];
+    /// Calls that the sidecar itself made to the backend. Code 0 means no answer, code _other a status outside 100 to
+    /// 599.
+    histogram "ojs_throttle_upstream_request_duration_seconds" [op code];
+    /// 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
+    /// While nobody else asks, the sidecar asks for the backend's /ojs/v1/health every 5 s.
+    gauge "ojs_throttle_backend_up" [];
+    /// Requests that the sidecar itself answered with an error.
+    counter "ojs_throttle_responses_total" [status code];
+    /// Requests without a reply, of all threads. The kind is urgent (ACKs, nacks and heartbeats) or ordinary. A thread
+    /// at server.max_in_flight answers 503.
+    gauge "ojs_throttle_requests_in_flight" [kind];
+    /// Open connections of clients, WebSockets among them, of all threads. A thread at server.max_connections lets more
+    /// wait unseen, and the log says so.
+    gauge "ojs_throttle_connections" [];
+    /// 1 if the last look at the config file left it in force, else 0.
+    gauge "ojs_throttle_config_last_reload_successful" [];
+    /// When the config file last came into force, in seconds since the Unix epoch.
+    gauge "ojs_throttle_config_last_reload_success_timestamp_seconds" [];
+    /// Looks at a config file that had changed, or that were asked for. The result is applied, unchanged, refused,
+    /// invalid or unreadable.
+    counter "ojs_throttle_config_reloads_total" [result];
+    /// 1 if what runs is what the config file says, else 0. It is absent without a file.
+    gauge "ojs_throttle_config_file_matches" [];
+    /// Open event streams.
+    gauge "ojs_throttle_event_subscribers" [];
+    /// Events of the sidecar's own that were put into event streams.
+    counter "ojs_throttle_events_sent_total" [];
+    /// Events that went past subscribers which did not keep up. They count when the subscriber reads on or is cut off.
+    counter "ojs_throttle_events_lost_total" [];
+    /// 1, with the version as a label.
+    gauge "ojs_throttle_build_info" [version];
+}

@@ -78,7 +78,7 @@ fn tell_edge(sidecar: &Sidecar, queue: &str, level: &Level) {
         match crossed.edge {
             _ if !crossed.loud => {}
             Edge::Warning => {
-                tracing::warn!(queue, depth, bound, unit, "the queue is near its bound");
+                tracing::warn!(id = %"near_bound", queue, depth, bound, unit, "the queue is near its bound");
             }
             Edge::Cleared => {
                 tracing::info!(queue, depth, bound, unit, "the queue has room again");
@@ -324,6 +324,7 @@ impl Unbounded {
         if !shown.is_empty() {
             let queue = format!("{}{more}", shown.join(", "));
             tracing::warn!(
+                id = %"no_bound",
                 queue,
                 "no bound: such a queue can grow until the backend fails"
             );
@@ -456,21 +457,26 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     match untold {
         Some(Untold::All) if first(&stats.warned) => match stats.refused.load(Ordering::Relaxed) {
             0 => tracing::warn!(
+                id = %"stats_missing",
                 queue,
                 "the backend has no statistics for us: the depth of bounded queues is what passes through here"
             ),
             status => tracing::warn!(
+                id = %"stats_refused",
                 queue,
                 status,
                 "the backend refuses us its statistics: the depth of bounded queues is what passes through \
                      here; set upstream.token to one that may read them"
             ),
         },
-        Some(Untold::States) if first(&stats.warned_of_states) => tracing::warn!(
-            queue,
-            "the backend's statistics leave out jobs that are scheduled or to be tried again: \
-             only those that passed through here count towards the bounds of queues"
-        ),
+        Some(Untold::States) if first(&stats.warned_of_states) => {
+            tracing::warn!(
+                id = %"stats_partial",
+                queue,
+                "the backend's statistics leave out jobs that are scheduled or to be tried again: \
+                 only those that passed through here count towards the bounds of queues"
+            )
+        }
         _ => {}
     }
     let _level = tell_level(sidecar, queue);

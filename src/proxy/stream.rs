@@ -274,7 +274,7 @@ pub(super) async fn backends_stream(
                     return out.freeze();
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "an event of the backend's is left out of its stream");
+                    tracing::warn!(id = %"event_left_out", %error, "an event of the backend's is left out of its stream");
                 }
             }
         }

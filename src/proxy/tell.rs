@@ -22,6 +22,7 @@ pub(super) fn unreadable(sidecar: &Sidecar, reply: &Reply) {
     if sidecar.fetching.unreadable.now() {
         let kind = reply.headers.get(http::header::CONTENT_TYPE);
         tracing::warn!(
+            id = %"fetch_unreadable",
             status = reply.status.as_u16(),
             content_type = kind.and_then(|kind| kind.to_str().ok()),
             bytes = reply.body.len(),

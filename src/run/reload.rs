@@ -222,6 +222,7 @@ impl Following {
             });
             let Ok(back) = look.await else {
                 tracing::error!(
+                    id = %"config_not_followed",
                     "a bug: the config file is not followed any more; restart to change it"
                 );
                 metrics.config_is_not_in_force(None);
@@ -294,7 +295,7 @@ impl Following {
                         self.log_from(level);
                     }
                     if warnings.warnings() > 0 {
-                        tracing::warn!("the config has warnings\n{warnings}");
+                        tracing::warn!(id = %"config_warnings", "the config has warnings\n{warnings}");
                     }
                 }
                 outcome
@@ -305,7 +306,7 @@ impl Following {
     /// Sets the level of the log.
     fn log_from(&self, level: tracing::Level) {
         if let Err(error) = self.level.reload(LevelFilter::from_level(level)) {
-            tracing::error!(%error, "a bug: the log's level is as it was; restart to change it");
+            tracing::error!(id = %"log_level_kept", %error, "a bug: the log's level is as it was; restart to change it");
         }
     }
 
@@ -322,7 +323,9 @@ impl Following {
                 tracing::info!(%file, "the config file is good again, and as it runs");
             }
             ReloadOutcome::Unchanged => {}
-            bad => tracing::error!(%file, "config not reloaded, the last good one runs on\n{bad}"),
+            bad => {
+                tracing::error!(id = %"config_refused", %file, "config not reloaded, the last good one runs on\n{bad}")
+            }
         }
         self.bad = (!outcome.is_good()).then(Instant::now);
     }

@@ -110,6 +110,7 @@ pub async fn open_store(
         Ok(()) => {}
         Err(error @ StoreError::Unusable(_)) => return Err(error).context("store.url"),
         Err(error) => tracing::warn!(
+            id = %"store_absent",
             %error,
             "the store is not there yet (store.url); until it is nothing that is limited starts, and /readyz is 503"
         ),

@@ -152,11 +152,13 @@ impl ServerClock {
         let ahead = seconds(micros);
         match u64::try_from(known) {
             Ok(known) if micros > known => tracing::warn!(
+                id = %"store_clock_set_back",
                 "the clock of the store's server was set back by {:.1} s: limits go on from where their time was, \
                  which is {ahead:.1} s ahead of that clock from now on",
                 seconds(micros - known)
             ),
             Err(_) if micros > 0 => tracing::warn!(
+                id = %"store_clock_behind",
                 "the clock of the store's server was set back earlier: the time of limits is {ahead:.1} s ahead of it"
             ),
             _ => {}

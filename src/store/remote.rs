@@ -155,6 +155,7 @@ fn tell_anew(knew: &[Written], put_back: u64, there: &Overrides, now: Timestamp)
     let missing: Vec<&str> = missing.map(|one| &*one.name).collect();
     if missing.is_empty() {
         tracing::error!(
+            id = %"store_emptied",
             set_over_http = knew.len(),
             put_back,
             "the store came back empty, or older than it was: its windows and spacing are empty, or as old as \
@@ -163,6 +164,7 @@ fn tell_anew(knew: &[Written], put_back: u64, there: &Overrides, now: Timestamp)
     } else {
         let names = missing.get(..MOST_NAMES).unwrap_or(&missing).join(" ");
         tracing::error!(
+            id = %"store_emptied_while_away",
             set_over_http = knew.len(),
             forgotten = missing.len(),
             names,

@@ -69,7 +69,7 @@ pub fn open(config: Config, clock: Clock) -> SqlStore {
         let thread = std::thread::Builder::new().name("sqlite".to_owned());
         if let Err(error) = thread.spawn(move || work(file, &jobs, &news)) {
             // Who asks is told that it was closed.
-            tracing::error!(%error, "no thread for the store");
+            tracing::error!(id = %"store_threadless", %error, "no thread for the store");
         }
         Post::Thread(post)
     })

@@ -58,7 +58,9 @@ impl Outage {
         }
         drop(last);
         match due {
-            true => tracing::warn!(%error, failures, "no answer from the backend"),
+            true => {
+                tracing::warn!(id = %"backend_down", %error, failures, "no answer from the backend")
+            }
             false => tracing::debug!(%error, "no answer from the backend"),
         }
     }

@@ -451,7 +451,7 @@ fn the_unit_agrees_with_the_program() {
 
 /// Whether a query names series and labels that there are, and its texts show labels that its result may have.
 fn assert_declared(place: &str, query: &str, shown: &[&str]) {
-    let declared = declared(&read("src/manual/metrics.md"));
+    let declared = declared();
     let named = named(query);
     assert!(!named.metrics.is_empty(), "{place}: {query}");
     let mut labels = BTreeSet::new();

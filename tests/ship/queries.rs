@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ojs_throttle::metrics::SERIES;
+
 /// What a query names.
 #[derive(Debug, Default)]
 pub struct Named {
@@ -46,24 +48,20 @@ pub fn named(query: &str) -> Named {
     named
 }
 
-/// The labels of each metric, from the chapter that tests/docs.rs holds against the program. Prometheus adds some.
-pub fn declared(chapter: &str) -> BTreeMap<String, BTreeSet<String>> {
+/// The labels of each metric, as the program declares them. Prometheus adds some.
+pub fn declared() -> BTreeMap<String, BTreeSet<String>> {
     let mut all = BTreeMap::new();
-    for section in chapter.split("\n## `").skip(1) {
-        let (name, text) = section.split_once('`').unwrap();
-        let labels = text.split("\nLabels: ").nth(1).map_or("", |rest| {
-            let (labels, _) = rest.split_once('.').unwrap();
-            labels
-        });
-        let labels = labels.split(", ").filter(|label| !label.is_empty());
-        let mut labels: BTreeSet<String> = labels.map(str::to_owned).collect();
-        labels.extend(["instance", "job", "namespace"].map(str::to_owned));
-        if name.ends_with("_seconds") && !name.ends_with("_timestamp_seconds") {
-            let mut buckets = labels.clone();
-            buckets.insert("le".to_owned());
-            all.insert(format!("{name}_bucket"), buckets);
+    for series in SERIES {
+        let labels = series
+            .labels
+            .iter()
+            .chain(&["instance", "job", "namespace"]);
+        let mut labels: BTreeSet<String> = labels.map(|&label| label.to_owned()).collect();
+        all.insert(series.name.to_owned(), labels.clone());
+        if series.kind == "histogram" {
+            labels.insert("le".to_owned());
+            all.insert(format!("{}_bucket", series.name), labels);
         }
-        all.insert(name.to_owned(), labels);
     }
     all
 }

@@ -309,6 +309,7 @@ pub(super) async fn set_queue(
         let looked = tokio::time::timeout(PATIENCE, looking).await;
         if !matches!(looked, Ok(Ok(Ok(_)))) {
             tracing::warn!(
+                id = %"active_unlisted",
                 queue,
                 "no list of active jobs from the backend yet; those of this queue that run already may not be counted"
             );

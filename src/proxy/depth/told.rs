@@ -48,6 +48,7 @@ impl Failing {
             StatsTold::Away(Away::Failing(status)) if self.told.now() => {
                 *failing = Some(Arc::from(queue));
                 tracing::warn!(
+                    id = %"depth_untold",
                     queue,
                     status,
                     "the backend does not tell how many jobs wait: enqueues into a bounded queue get 502 where it \

@@ -33,7 +33,7 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     let said = sidecar.admit.pressure.says(full, Instant::now());
     if said.loud {
         let (queue, why) = (&*full.queue, &*message(full));
-        tracing::warn!(queue, why, "an enqueue is refused");
+        tracing::warn!(id = %"enqueue_refused", queue, why, "an enqueue is refused");
     }
     if said.told && sidecar.events.heard() {
         tell_rejected(sidecar, full, jobs);

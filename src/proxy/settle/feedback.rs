@@ -133,7 +133,9 @@ async fn shut(proxy: &Proxy, by: &Claimed, key: &Key, pause: Pause, policy: &str
         tell::adjusted(sidecar, by, key, pause);
     }
     match (set, before) {
-        (Err(error), _) => tracing::warn!(%key, policy, %error, "a key could not be shut"),
+        (Err(error), _) => {
+            tracing::warn!(id = %"key_not_shut", %key, policy, %error, "a key could not be shut")
+        }
         (Ok(false), _) => {}
         (Ok(true), None) => {
             tracing::info!(%key, policy, seconds, reason = pause.reason, "the service behind this key limits us: no starts until then");

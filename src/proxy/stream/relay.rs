@@ -103,7 +103,7 @@ impl Relay {
                     None => continue,
                 },
                 Err(error) => {
-                    tracing::warn!(%error, "an event of the backend's is left out of its stream");
+                    tracing::warn!(id = %"event_left_out", %error, "an event of the backend's is left out of its stream");
                     continue;
                 }
                 Ok(None) => {}

@@ -197,6 +197,7 @@ pub(crate) async fn ensure_learnt(proxy: &Proxy) -> Result<(), UpstreamError> {
         if let Err(error) = &learnt {
             if count == 0 {
                 tracing::warn!(
+                    id = %"manifest_missing",
                     %error,
                     "the backend has not told what it is (GET /ojs/manifest): FETCHes of queues that limits can \
                      touch fail until it has"
@@ -240,12 +241,14 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
         }
         Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
             tracing::warn!(
+                id = %"active_refused",
                 status = status.as_u16(),
                 "the backend refuses us its list of active jobs: set upstream.token to one that may read it; those \
              that run already are learnt from heartbeats"
             )
         }
         Err(Unlisted(status)) => tracing::warn!(
+            id = %"active_missing",
             status = status.map(|status| status.as_u16()),
             "the backend has no list of active jobs for us; those that run already are learnt from heartbeats"
         ),

@@ -80,6 +80,7 @@ async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
         if back == Back::Stays {
             if warned.now() {
                 tracing::warn!(
+                    id = %"hold_crowded",
                     queue = &*claimed.queue,
                     held = sidecar.hold.len(),
                     "the hold is full of jobs that no worker asks for; the claims of some lapse, so that others \

@@ -57,6 +57,7 @@ impl Guard {
             match state.known {
                 true => lost.tell(error),
                 false => tracing::error!(
+                    id = %"store_never_answered",
                     %error,
                     "the store has not answered since the start: nothing that is limited starts before it does, \
                      whatever on_store_error says"

@@ -83,6 +83,7 @@ impl Lost {
             OnStoreError::Open => "everything starts, as if there were no limits",
         };
         tracing::error!(
+            id = %"store_lost",
             %error,
             on_store_error = self.mode.as_str(),
             policies_that_say_otherwise = declared.unwrap_or(0),

@@ -372,6 +372,7 @@ async fn watch(link: Weak<Link>, number: u64, master: ConnectionAddr) {
         };
         if link.is_deposed(&master).await {
             tracing::warn!(
+                id = %"store_moved",
                 store = link.place(),
                 from = %master,
                 "the sentinels name another master: it is used from now on"

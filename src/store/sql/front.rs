@@ -138,6 +138,7 @@ impl SqlStore {
             let taken = match self.take_at_once(&[ask], left).await {
                 Err(StoreError::Unfit(why)) => {
                     tracing::warn!(
+                        id = %"job_unstorable",
                         job = &*cut(&ask.job),
                         queue = &*cut(&ask.queue),
                         why,
