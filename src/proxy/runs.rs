@@ -24,46 +24,60 @@ const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
 const MOST: usize = 2_000;
 
-/// The last run times of the jobs of each key that has slots.
+/// The last run times of the jobs of each key that has slots, of both spaces.
 #[derive(Debug)]
-pub(super) struct RunTimes(Mutex<Ages<(Space, Key), VecDeque<Duration>>>);
+pub(super) struct RunTimes {
+    of_keys: RunsByKey,
+    of_queues: RunsByKey,
+}
+
+type RunsByKey = Mutex<Ages<Key, VecDeque<Duration>>>;
 
 impl Default for RunTimes {
     fn default() -> RunTimes {
-        RunTimes(Mutex::new(Ages::new(KEYS)))
+        RunTimes {
+            of_keys: Mutex::new(Ages::new(KEYS)),
+            of_queues: Mutex::new(Ages::new(KEYS)),
+        }
     }
 }
 
 impl RunTimes {
+    fn of_space(&self, space: Space) -> &RunsByKey {
+        match space {
+            Space::Job => &self.of_keys,
+            Space::Queue => &self.of_queues,
+        }
+    }
+
     /// A worker says that the job of this row has ended.
     pub(super) fn note(&self, row: &Row, now: Timestamp) {
         let Some(started) = row.started else { return };
         let ran = Duration::from_micros(now.since(started));
-        let mut known = self.0.lock();
-        for (_, one) in each_key(&row.claimed.limited) {
-            if one.limits.concurrency.is_none() {
+        let limited = each_key(&row.claimed.limited).map(|(_, one)| one);
+        for one in limited.filter(|one| one.limits.concurrency.is_some()) {
+            let mut known = self.of_space(one.space).lock();
+            let Some(times) = known.named(&one.key) else {
+                known.put(one.key.clone(), VecDeque::from([ran]));
                 continue;
-            }
-            let name = (one.space, one.key.clone());
-            let mut times = known.take(&name).unwrap_or_default();
+            };
             if times.len() >= KEPT {
                 times.pop_front();
             }
             times.push_back(ran);
-            known.put(name, times);
         }
     }
 
     /// The last run times of the jobs of a key, at most 100.
     pub(super) fn of(&self, space: Space, key: &Key) -> Vec<Duration> {
-        let known = self.0.lock();
-        let times = known.get(&(space, key.clone()));
-        times.into_iter().flatten().copied().collect()
+        let known = self.of_space(space).lock();
+        known.get(key).into_iter().flatten().copied().collect()
     }
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
-        *self.0.lock() = Ages::new(KEYS);
+        *self.of_keys.lock() = Ages::new(KEYS);
+        *self.of_queues.lock() = Ages::new(KEYS);
     }
 }
 

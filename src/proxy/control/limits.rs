@@ -222,12 +222,11 @@ pub(in crate::proxy) async fn look_at_keys(
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
 pub(in crate::proxy) async fn key_state(
     proxy: &Proxy,
-    parts: &Parts,
+    look: &Look,
     key: &Key,
-) -> Result<Option<LimitView>, Fault> {
-    let look = look_at_keys(proxy, parts).await?;
+) -> Result<Option<LimitView>, StoreError> {
     look.refresh(proxy, std::slice::from_ref(key)).await;
-    Ok(state(&proxy.sidecar, key, &look).await?)
+    state(&proxy.sidecar, key, look).await
 }
 
 /// Answers inspection of one key.
@@ -237,7 +236,10 @@ pub(super) async fn inspect(
     key: &str,
 ) -> Result<Response<Body>, Fault> {
     let state = match Key::new(key) {
-        Ok(key) => key_state(proxy, parts, &key).await?,
+        Ok(key) => {
+            let look = look_at_keys(proxy, parts).await?;
+            key_state(proxy, &look, &key).await?
+        }
         Err(_) => None,
     };
     let state = state.ok_or_else(|| unknown_key(key))?;

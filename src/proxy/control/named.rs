@@ -67,7 +67,7 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
     }
 
     /// The value of a key that is named now, if it is known.
-    fn named<'a>(&'a mut self, key: &'a K) -> Option<&'a mut V>
+    pub(in crate::proxy) fn named<'a>(&'a mut self, key: &'a K) -> Option<&'a mut V>
     where
         K: From<&'a K>,
     {
@@ -86,11 +86,6 @@ impl<K: Clone + Eq + Hash, V> Ages<K, V> {
 
     pub(in crate::proxy) fn get(&self, key: &K) -> Option<&V> {
         self.young.get(key).or_else(|| self.old.get(key))
-    }
-
-    /// Takes the value of a key out.
-    pub(in crate::proxy) fn take(&mut self, key: &K) -> Option<V> {
-        self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
     fn remove<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) {

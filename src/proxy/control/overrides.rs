@@ -235,7 +235,8 @@ pub(in crate::proxy) async fn rate_limit(
         let message = format!("no override is set for the rate limit key {key:?}");
         return Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message));
     }
-    let state = limits::key_state(proxy, parts, &name).await?;
+    let look = limits::look_at_keys(proxy, parts).await?;
+    let state = limits::key_state(proxy, &look, &name).await?;
     // Where there is none, only the override that was taken away had named it.
     let alone = || format!(r#"{{"key":{}}}"#, quote(key));
     let text = state.map_or_else(alone, |state| state.to_json());

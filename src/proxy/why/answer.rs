@@ -1,0 +1,153 @@
+//! What `why` says: a sentence for each case, and what to do.
+
+use serde_json::{Value, json};
+
+use super::Applied;
+use crate::limit::{Space, Strategy, Timestamp};
+use crate::proxy::control::shape::rfc3339;
+use crate::store::{Override, Row};
+
+/// So many jobs that have slots are shown of a limit.
+const SHOWN: usize = 100;
+
+/// Why nothing starts, and what to do about it.
+pub(super) type Sentences = (String, String);
+
+/// Where the job is that is asked about.
+pub(super) enum JobPlace {
+    Held,
+    /// With a worker, as these sentences say.
+    Out(Sentences),
+    /// Neither here nor out; the backend says this of it.
+    Backend(String),
+}
+
+/// Nothing that applies keeps a job from starting. `has_keys` says that single jobs may have limits.
+pub(super) fn say_open(applied: &[Applied], has_keys: bool) -> Sentences {
+    let why = match applied {
+        [] if has_keys => "no limit applies to all jobs of the queue; single jobs may have keys",
+        [] => "no limit applies",
+        _ => "every limit leaves room: the next job may start now",
+    };
+    let advice =
+        "if nothing starts: does a worker ask for this queue here, and has the backend jobs?";
+    (why.into(), advice.into())
+}
+
+/// What the limit that binds has used up, and what helps.
+pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> Sentences {
+    let (key, queue) = (limited.key.as_str(), &view.name);
+    let (name, path) = match limited.space {
+        Space::Job => (format!("key {key:?}"), format!("/ojs/v1/rate-limits/{key}")),
+        Space::Queue => (
+            format!("queue {queue:?}"),
+            format!("/ojs/v1/admin/queues/{queue}/rate-limit"),
+        ),
+    };
+    let until = view.next_start().map(rfc3339).unwrap_or_default();
+    let (taken, slots) = (view.usage.active, view.limits.concurrency.unwrap_or(0));
+    let raise = format!("raise the limit in the file, or for a while by PUT {path}");
+    let why = match by {
+        Strategy::Concurrency if slots == 0 => {
+            let said = view.set.as_deref().map(who_and_why).unwrap_or_default();
+            format!("{name} is paused: its concurrency is 0{said}")
+        }
+        Strategy::Concurrency => format!("{taken} of {slots} slots of {name} are taken"),
+        Strategy::Rate => {
+            format!("{name} has started as many jobs as its window allows, until {until}")
+        }
+        Strategy::Throttle => format!("{name} spaces its starts, and the next one is at {until}"),
+        Strategy::Shut => {
+            format!("{name} is shut until {until}: a nack said so, or somebody by hand")
+        }
+    };
+    let advice = match by {
+        Strategy::Concurrency if slots == 0 && view.set.is_none() => {
+            "give it slots in the file".into()
+        }
+        Strategy::Concurrency if slots == 0 => format!("DELETE {path} ends the pause"),
+        Strategy::Concurrency => format!(
+            "wait until one of the jobs below ends, or {raise}; the slot of a dead worker is free after its visibility timeout"
+        ),
+        Strategy::Rate | Strategy::Throttle => format!("wait, or {raise}"),
+        Strategy::Shut => {
+            format!("wait; DELETE /throttle/v1/keys/{key}/next-start on the admin port opens it")
+        }
+    };
+    (why, advice)
+}
+
+fn who_and_why(set: &Override) -> String {
+    let told = [("by", &set.by), ("because", &set.reason)].into_iter();
+    told.filter_map(|(word, text)| Some(format!(" {word} {:?}", text.as_ref()?)))
+        .collect()
+}
+
+/// A worker has the job.
+pub(super) fn say_out(row: &Row, since: Timestamp) -> Sentences {
+    let worker = row.claimed.worker.as_deref();
+    let by = worker.map(|worker| format!("worker {worker:?}"));
+    let by = by.unwrap_or_else(|| "a worker that did not say its name".into());
+    let (since, until) = (rfc3339(since), rfc3339(row.until));
+    (
+        format!("the job runs: {by} has it since {since}"),
+        format!(
+            "nothing; if the worker is dead, the job's slots are free after its visibility timeout ({until})"
+        ),
+    )
+}
+
+/// What is said in the end: where a job is, or that its queue is paused, counts for more than limits.
+pub(super) fn say_place(
+    place: Option<JobPlace>,
+    paused_queue: Option<&str>,
+    limits: Sentences,
+) -> Sentences {
+    let state = match place {
+        Some(JobPlace::Out(sentences)) => return sentences,
+        Some(JobPlace::Backend(state)) => state,
+        Some(JobPlace::Held) | None => "held".into(),
+    };
+    let (why, advice) = match (state.as_str(), paused_queue) {
+        ("held" | "available", Some(queue)) => (
+            format!("queue {queue:?} is paused: none of its jobs starts"),
+            &*format!("resume it: POST /ojs/v1/queues/{queue}/resume"),
+        ),
+        ("held", None) => return limits,
+        ("available" | "pending", _) => (
+            format!("the job waits at the backend, or another sidecar holds it; {}", limits.0),
+            &*limits.1,
+        ),
+        ("active", _) => (
+            "the backend says that the job is active, and it has no slot here: a worker got it around the sidecar, or another sidecar holds it".into(),
+            "give all workers of a limited queue the sidecar's address",
+        ),
+        _ => (
+            format!("the backend says that the job is {state}"),
+            "no limit keeps a job in this state",
+        ),
+    };
+    (why, advice.to_owned())
+}
+
+/// A limit as it is shown: its numbers as `GET /ojs/v1/rate-limits/KEY` shows them, and which of these rows, those
+/// of the jobs that have its slots.
+pub(super) fn limit_facts<'a>(
+    Applied { limited, view }: &Applied,
+    rows: impl Iterator<Item = &'a Row>,
+) -> Value {
+    let slots = rows.take(SHOWN).map(|row| {
+        json!({
+            "job": row.claimed.job,
+            "worker": row.claimed.worker,
+            "queue": row.claimed.queue,
+            "since": row.started.map(rfc3339),
+            "by_sibling": !row.ours,
+        })
+    });
+    json!({
+        "policy": limited.policy,
+        "state": serde_json::from_str::<Value>(&view.to_json()).unwrap_or_default(),
+        "slots": slots.collect::<Vec<_>>(),
+    })
+}
