@@ -1,5 +1,6 @@
 //! What the README and the manual say is so: their settings load, their lists have what there is.
 
+pub mod blocks;
 mod generated;
 mod log;
 mod page;
@@ -44,24 +45,11 @@ const MANUAL: &str = "src/manual";
 
 /// The blocks of all pages in one language, with the place where each begins.
 fn blocks(language: &str) -> Vec<(String, String)> {
-    let mut blocks = Vec::new();
-    for page in pages() {
-        let mut open: Option<(bool, usize, String)> = None;
-        for (number, line) in read(&page).lines().enumerate() {
-            match (&mut open, line.strip_prefix("```")) {
-                (None, Some(name)) => open = Some((name == language, number + 2, String::new())),
-                (Some(_), Some(_)) => {
-                    let (wanted, begin, text) = open.take().unwrap();
-                    blocks.extend(wanted.then(|| (format!("{page}:{begin}"), text)));
-                }
-                (Some((_, _, text)), None) => *text += &format!("{line}\n"),
-                (None, None) => {}
-            }
-        }
-        assert!(open.is_none(), "a block of {page} does not end");
-    }
-    assert!(!blocks.is_empty(), "no page has {language}");
-    blocks
+    let all = pages().into_iter().flat_map(|page| blocks::of(&page));
+    let wanted = all.filter(|block| block.language == language);
+    let found: Vec<_> = wanted.map(|block| (block.place, block.text)).collect();
+    assert!(!found.is_empty(), "no page has {language}");
+    found
 }
 
 /// What stands between backquotes in the headings of a chapter.
@@ -106,9 +94,10 @@ fn every_command_on_a_page_is_one() {
     let mut commands = 0;
     for (line, text) in blocks("sh") {
         for command in text.lines() {
-            // Without a comment, and without where it goes.
-            let command = command.split(" #").next().unwrap_or(command);
-            let command = command.split(" > ").next().unwrap_or(command).trim();
+            // Without a comment, and without where its output goes.
+            let ends = [" #", " > ", " | ", " &"].into_iter();
+            let command = ends.fold(command, |text, end| text.split(end).next().unwrap());
+            let command = command.trim();
             let Some(arguments) = command
                 .strip_prefix("ojs-throttle ")
                 .or_else(|| command.strip_prefix("cargo run --release -- "))

@@ -31,7 +31,9 @@ use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{LedgerExt, Place, Row, RowsOf, StoreError};
-use answer::{JobPlace, Sentences, limit_facts, say_limited, say_open, say_out, say_place};
+use answer::{
+    JobPlace, Sentences, limit_facts, say_away, say_limited, say_open, say_out, say_place,
+};
 use question::Question;
 
 /// So many rows of jobs that run are looked at.
@@ -341,6 +343,9 @@ impl Asker<'_> {
             .filter_map(|one| Some((one, one.view.met()?)));
         let binding = binding.max_by_key(|(one, _)| (one.view.room.slot, one.view.next_start()));
         let Some((one, met)) = binding else {
+            if self.proxy.upstream.is_away() {
+                return say_away();
+            }
             let now = (!applied.is_empty()).then(|| rfc3339(sidecar.store.now()));
             put(facts, "next_start", now);
             let has_keys = facts.pointer("/queue/keys_by_job/0").is_some();

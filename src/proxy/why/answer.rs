@@ -34,6 +34,13 @@ pub(super) fn say_open(applied: &[Applied], has_keys: bool) -> Sentences {
     (why.into(), advice.into())
 }
 
+/// No limit binds, but nothing can be fetched.
+pub(super) fn say_away() -> Sentences {
+    let why = "the backend does not answer: nothing can be fetched";
+    let advice = "bring it back; `ojs-throttle doctor` says what is wrong with it";
+    (why.into(), advice.into())
+}
+
 /// What the limit that binds has used up, and what helps.
 pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> Sentences {
     let (key, queue) = (limited.key.as_str(), &view.name);

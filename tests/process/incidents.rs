@@ -1,0 +1,283 @@
+//! Why jobs do not start: each cause is staged with real processes, the commands of the chapter `incidents` are run as
+//! they stand there, and what they print has the sentence that stands there for the cause.
+
+use super::prelude::*;
+use crate::docs::blocks;
+
+const CHAPTER: &str = "src/manual/incidents.md";
+const SYMPTOM: &str = "Jobs do not start";
+/// The chapter says this where no limit is the reason. It blames nothing, so it may stand beside a note.
+const ROOM: &str = "every limit leaves room";
+
+const SLOTS: &str = "
+[[policy]]
+name = \"stripe\"
+match = { queue = \"billing\" }
+concurrency = 2
+feedback = { codes = [\"RateLimitError\"], default_pause = \"1m\" }
+";
+const SLOTS_AND_RATE: &str = "
+[[policy]]
+name = \"stripe\"
+match = { queue = \"billing\" }
+concurrency = 2
+rate = { limit = 100, period = \"1m\" }
+";
+const TEMPLATE: &str = "
+[[policy]]
+name = \"per-customer\"
+match = { type = \"sync.*\" }
+key = \"crm:{meta.tenant_id}\"
+rate = { limit = 1, period = \"20s\" }
+";
+const SPACED: &str = "
+[[queue]]
+name = \"slow\"
+throttle = { limit = 1, period = \"20s\" }
+";
+
+/// One cause.
+struct Cause {
+    name: &'static str,
+    config: &'static str,
+    /// What stages it, and the job that waits then.
+    stage: fn(&mut Backend, &Sidecar) -> String,
+    /// Names of the chapter, and what they are called here.
+    names: &'static [(&'static str, &'static str)],
+    /// A part of the sentence that the chapter prints for it.
+    sentence: &'static str,
+}
+
+const CAUSES: [Cause; 10] = [
+    Cause {
+        name: "all slots are taken",
+        config: SLOTS,
+        stage: |_, sidecar| two_run_and_one_waits(sidecar),
+        names: &[],
+        sentence: "are taken",
+    },
+    Cause {
+        name: "an override pauses the key",
+        config: SLOTS,
+        stage: |_, sidecar| {
+            let pause = json!({"concurrency": 0, "reason": "incident 7", "by": "ana"});
+            let path = "/ojs/v1/rate-limits/stripe";
+            let set = ask(sidecar.data, "PUT", path, &pause.to_string());
+            assert_eq!(set.status, 200, "{set:?}");
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [""; 0]);
+            job
+        },
+        names: &[],
+        sentence: "its concurrency is 0",
+    },
+    Cause {
+        name: "a nack shuts the key",
+        config: SLOTS,
+        stage: |_, sidecar| {
+            let first = enqueue(sidecar.data, "billing", json!({}));
+            let waits = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [&*first]);
+            let error = json!({"code": "RateLimitError", "message": "429", "retryable": true});
+            let nack = json!({"job_id": first, "worker_id": "w", "error": error});
+            let nacked = ask(
+                sidecar.data,
+                "POST",
+                "/ojs/v1/workers/nack",
+                &nack.to_string(),
+            );
+            assert_eq!(nacked.status, 200, "{nacked:?}");
+            waits
+        },
+        names: &[],
+        sentence: "is shut until",
+    },
+    Cause {
+        name: "the backend is down",
+        config: SLOTS,
+        stage: |backend, sidecar| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            backend.go();
+            wait("an outage", || {
+                get(sidecar.data, "/ojs/v1/queues");
+                sidecar.metric("ojs_throttle_backend_up") == 0.0
+            });
+            job
+        },
+        names: &[],
+        sentence: "the backend does not answer",
+    },
+    Cause {
+        name: "a policy whose key has a field of the job",
+        config: TEMPLATE,
+        stage: |_, sidecar| {
+            let job = json!({"type": "sync.contacts", "args": [], "meta": {"tenant_id": "acme"}});
+            let enqueue = || {
+                let reply = ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string()).json();
+                reply["job"]["id"].as_str().unwrap().to_owned()
+            };
+            let first = enqueue();
+            let waits = enqueue();
+            assert_eq!(started(sidecar, "default", 2), [&*first]);
+            waits
+        },
+        names: &[("billing", "default"), ("stripe", "crm:acme")],
+        sentence: "as many jobs as its window allows",
+    },
+    Cause {
+        name: "a throttle of the whole queue",
+        config: SPACED,
+        stage: |_, sidecar| {
+            let first = enqueue(sidecar.data, "slow", json!({}));
+            let waits = enqueue(sidecar.data, "slow", json!({}));
+            assert_eq!(started(sidecar, "slow", 2), [&*first]);
+            waits
+        },
+        names: &[("billing", "slow")],
+        sentence: "spaces its starts",
+    },
+    Cause {
+        name: "slots are taken, and the rate has room",
+        config: SLOTS_AND_RATE,
+        stage: |_, sidecar| two_run_and_one_waits(sidecar),
+        names: &[],
+        sentence: "are taken",
+    },
+    Cause {
+        name: "the jobs are held for other credentials",
+        config: "",
+        stage: |_, sidecar| {
+            let limited = json!({"rate_limit": {"key": "k", "concurrency": 1}});
+            let jobs: Vec<String> = (0..3)
+                .map(|_| enqueue(sidecar.data, "mail", limited.clone()))
+                .collect();
+            let fetch = json!({"queues": ["mail"], "count": 3, "worker_id": "w"});
+            let as_another = |verb: &str, body: Value| {
+                let body = body.to_string();
+                let head = format!(
+                    "POST /ojs/v1/workers/{verb} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
+                let mut conn = Conn::open(sidecar.data);
+                conn.write((head + &body).as_bytes()).unwrap();
+                conn.reply().unwrap()
+            };
+            assert_eq!(as_another("fetch", fetch).jobs(), [&*jobs[0]]);
+            let ack = json!({"job_id": jobs[0], "worker_id": "w", "result": {}});
+            assert_eq!(as_another("ack", ack).status, 200);
+            assert_eq!(started(sidecar, "mail", 1), [""; 0]);
+            // It is told once they have not asked for 10 s.
+            wait("the silence", || {
+                get(sidecar.admin, "/throttle/v1/why?queue=mail")
+                    .body
+                    .contains("are held for")
+            });
+            jobs[1].clone()
+        },
+        names: &[("billing", "mail"), ("stripe", "k")],
+        sentence: "are held for credentials",
+    },
+    Cause {
+        name: "the queue is paused",
+        config: SLOTS,
+        stage: |_, sidecar| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            let paused = ask(sidecar.data, "POST", "/ojs/v1/queues/billing/pause", "");
+            assert_eq!(paused.status, 200, "{paused:?}");
+            job
+        },
+        names: &[],
+        sentence: "queue \"billing\" is paused",
+    },
+    Cause {
+        name: "nobody asks",
+        config: SLOTS,
+        stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
+        names: &[],
+        sentence: ROOM,
+    },
+];
+
+fn started(sidecar: &Sidecar, queue: &str, count: usize) -> Vec<String> {
+    fetch(sidecar.data, queue, count, "w").jobs()
+}
+
+fn two_run_and_one_waits(sidecar: &Sidecar) -> String {
+    let jobs: Vec<String> = (0..3)
+        .map(|_| enqueue(sidecar.data, "billing", json!({})))
+        .collect();
+    assert_eq!(started(sidecar, "billing", 5), jobs[..2]);
+    jobs[2].clone()
+}
+
+/// What the chapter has under the symptom: the commands, and the sentences that their output may have.
+fn of_the_chapter() -> (Vec<String>, Vec<String>) {
+    let blocks = blocks::of(CHAPTER).into_iter();
+    let mut commands = blocks.filter(|block| block.heading == SYMPTOM && block.language == "sh");
+    let block = commands.next().expect("the chapter has commands");
+    assert!(commands.next().is_none(), "which commands?");
+    let text = ojs_throttle::manual::chapter("incidents").unwrap().text;
+    let section = text
+        .split("\n## ")
+        .find(|section| section.starts_with(SYMPTOM))
+        .unwrap();
+    let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
+    let sentences = headings.map(|heading| heading.split('`').nth(1).unwrap());
+    // A time is different each time.
+    let sentences = sentences.map(|sentence| sentence.split(" TIME").next().unwrap().to_owned());
+    (
+        block.text.lines().map(str::to_owned).collect(),
+        sentences.collect(),
+    )
+}
+
+/// Stages a cause and asks as the chapter does.
+fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
+    let mut backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", cause.config));
+    let job = (cause.stage)(&mut backend, &sidecar);
+    let named = |text: &str| {
+        let names = cause.names.iter();
+        names.fold(text.to_owned(), |text, (page, own)| text.replace(page, own))
+    };
+    let expected = sentences
+        .iter()
+        .find(|sentence| sentence.contains(cause.sentence));
+    let expected = expected.expect("the chapter has a heading for it");
+    for (nth, written) in commands.iter().enumerate() {
+        let command = named(written).replace("0190a1b2-0000-7000-8000-000000000001", &job);
+        let words = command.strip_prefix("ojs-throttle ").expect("a command");
+        let mut run = program();
+        run.args(words.split(' '));
+        run.env("OJS_THROTTLE_ADMIN", format!("http://{}", sidecar.admin));
+        let said = ran(run);
+        let told: Vec<&String> = sentences
+            .iter()
+            .filter(|sentence| said.out.contains(&named(sentence)))
+            .collect();
+        let what = format!("{}: {command}: {}{}", cause.name, said.out, said.err);
+        // Who sees that jobs do not start knows the queue; what else is asked must not blame something else.
+        assert!(nth > 0 || told.contains(&expected), "{what}");
+        assert!(
+            told.iter()
+                .all(|told| *told == expected || told.starts_with(ROOM)),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn each_cause_is_found_by_the_commands_of_the_chapter() {
+    let (commands, sentences) = of_the_chapter();
+    for sentence in &sentences {
+        let mut causes = CAUSES.iter();
+        let has_cause = causes.any(|cause| sentence.contains(cause.sentence));
+        assert!(has_cause, "nobody has seen {sentence:?}");
+    }
+    std::thread::scope(|scope| {
+        for cause in &CAUSES {
+            let (commands, sentences) = (&commands, &sentences);
+            scope.spawn(move || look(cause, commands, sentences));
+        }
+    });
+}
