@@ -148,7 +148,7 @@ async fn the_scene_of_backpressure_ends_with_a_verdict_at_what_ends_a_container(
 async fn the_picture_of_the_readme_shows_limits_that_were_held() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("src/manual/demo.svg");
-    if std::env::var_os("UPDATE").is_some() {
+    if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
         let (output, text) = output(&["--record", file.to_str().unwrap()]).await;
         assert!(output.status.success(), "{text}");
     }

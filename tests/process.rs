@@ -32,6 +32,7 @@ mod rude;
 mod sqlite_doctor;
 mod sqlite_fleet;
 mod stops;
+mod terminal;
 mod trace;
 mod trace_on_postgres;
 mod trace_on_redis;

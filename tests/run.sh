@@ -76,7 +76,7 @@ within=900
 # What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself: it goes
 # first, two tests at once. Tests over real sockets mostly wait: there are more at once than processors. Beside them,
 # behind in line, runs what only computes.
-measuring=(calls_on_redis:: process::doctor:: wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
+measuring=(calls_on_redis:: process::doctor:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
 waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
 computing=()
 for name in "${waiting[@]}" "${measuring[@]}"; do computing+=(--skip "$name"); done

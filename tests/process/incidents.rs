@@ -2,12 +2,16 @@
 //! they stand there, and what they print has the sentence that stands there for the cause.
 
 use super::prelude::*;
+use super::terminal::Terminal;
 use crate::docs::blocks;
 
 const CHAPTER: &str = "src/manual/incidents.md";
 const SYMPTOM: &str = "Jobs do not start";
 /// The chapter says this where no limit is the reason. It blames nothing, so it may stand beside a note.
 const ROOM: &str = "every limit leaves room";
+
+/// The id that the commands of the chapter name.
+const JOB: &str = "0190a1b2-0000-7000-8000-000000000001";
 
 const SLOTS: &str = "
 [[policy]]
@@ -245,7 +249,7 @@ fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
         .find(|sentence| sentence.contains(cause.sentence));
     let expected = expected.expect("the chapter has a heading for it");
     for (nth, written) in commands.iter().enumerate() {
-        let command = named(written).replace("0190a1b2-0000-7000-8000-000000000001", &job);
+        let command = named(written).replace(JOB, &job);
         let words = command.strip_prefix("ojs-throttle ").expect("a command");
         let mut run = program();
         run.args(words.split(' '));
@@ -280,4 +284,35 @@ fn each_cause_is_found_by_the_commands_of_the_chapter() {
             scope.spawn(move || look(cause, commands, sentences));
         }
     });
+}
+
+/// Each request of the chapter is one that the sidecar answers.
+#[test]
+fn each_request_of_the_chapter_is_carried_out_on_tools() {
+    let backend = Backend::start(Lax::spec());
+    let tenants = "[[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 100 }\n";
+    let sidecar = Sidecar::run(&config(backend.addr, "", &(SLOTS.to_owned() + tenants)));
+    let job = two_run_and_one_waits(&sidecar);
+    for (path, body) in [
+        ("queues/billing/rate-limit", json!({"concurrency": 1})),
+        ("tenants/acme", json!({"limits": {"max_queue_depth": 10}})),
+    ] {
+        let path = format!("/ojs/v1/admin/{path}");
+        let set = ask(sidecar.data, "PUT", &path, &body.to_string());
+        assert_eq!(set.status, 200, "{set:?}");
+    }
+    let ports = [sidecar.data, backend.addr, sidecar.admin].map(|at| at.port());
+    let mut terminal = Terminal::open(ports);
+    let blocks = blocks::of(CHAPTER).into_iter();
+    let mut requests = 0;
+    for block in blocks.filter(|block| block.language == "sh") {
+        let text = block.text.replace("\\\n", "");
+        let commands = text.lines().filter(|line| line.starts_with("curl "));
+        for command in commands {
+            let command = command.replace(JOB, &job);
+            terminal.run(&block.place, &command, "…");
+            requests += 1;
+        }
+    }
+    assert!(requests >= 6, "{requests}");
 }

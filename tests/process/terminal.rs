@@ -1,0 +1,208 @@
+//! A terminal in which what a page says is typed.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin};
+
+use super::prelude::*;
+use super::rig::LONG;
+
+/// The ports of the pages. Each run has others, so that tests run side by side.
+const PORTS: [&str; 3] = ["8080", "9090", "9091"];
+/// What is run otherwise than it is written: where the program comes from, where `dev` listens if nobody says, and that
+/// a refused request fails.
+const WRITTEN: [(&str, &str); 3] = [
+    ("cargo run --release -- ", "ojs-throttle "),
+    ("curl -s", "curl --fail-with-body -s"),
+    (
+        "ojs-throttle dev ",
+        "ojs-throttle dev --listen 127.0.0.1:8080 --admin-listen 127.0.0.1:9091 --backend-listen 127.0.0.1:9090 ",
+    ),
+];
+/// In what is shown: something that is left out. On a line of its own: any lines.
+const LEFT_OUT: &str = "…";
+/// What the terminal says when a block is done.
+const DONE: &str = "=== the block is done ===";
+/// What it says before a command that failed.
+const FAILED: &str = "=== failed: ";
+
+/// A shell in an empty folder. What it starts ends with it.
+pub struct Terminal {
+    shell: Child,
+    keys: ChildStdin,
+    lines: Arc<Mutex<Vec<String>>>,
+    ports: Vec<(&'static str, String)>,
+    folder: tempfile::TempDir,
+    /// The program, and the block that runs.
+    bin: tempfile::TempDir,
+}
+
+impl Terminal {
+    /// `own` are the ports that stand for those of the pages.
+    pub fn open(own: [u16; 3]) -> Terminal {
+        for tool in ["bash", "curl", "jq", "python3", "node"] {
+            let found = Command::new(tool).arg("--version").output();
+            let is_there = found.is_ok_and(|run| run.status.success());
+            assert!(
+                is_there,
+                "{tool} is missing: install it, or tests/run.sh --without tools"
+            );
+        }
+        let (folder, bin) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let built = program().get_program().to_owned();
+        std::os::unix::fs::symlink(built, bin.path().join("ojs-throttle")).unwrap();
+        let ports = PORTS.into_iter().zip(own.map(|port| port.to_string()));
+        let ports: Vec<_> = ports.collect();
+        let path = std::env::var("PATH").unwrap();
+        let mut shell = Command::new("bash")
+            .current_dir(&folder)
+            .env("PATH", format!("{}:{path}", bin.path().display()))
+            .env(
+                "OJS_THROTTLE_ADMIN",
+                format!("http://127.0.0.1:{}", ports[2].1),
+            )
+            .env_remove("OJS_THROTTLE_CONFIG")
+            .env_remove("OJS_THROTTLE_TOKEN")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut keys = shell.stdin.take().unwrap();
+        let begin = "exec 2>&1; set -o pipefail; trap 'echo \"FAILED$BASH_COMMAND\"' ERR";
+        writeln!(keys, "{}", begin.replace("FAILED", FAILED)).unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let (noted, out) = (Arc::clone(&lines), shell.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                noted.lock().unwrap().push(line);
+            }
+        });
+        Terminal {
+            shell,
+            keys,
+            lines,
+            ports,
+            folder,
+            bin,
+        }
+    }
+
+    /// What a page has, with the ports of this run.
+    fn with_own_ports(&self, text: &str) -> String {
+        let ports = self.ports.iter();
+        ports.fold(text.to_owned(), |text, (page, own)| text.replace(page, own))
+    }
+
+    /// Writes a file into the folder.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.folder.path().join(name);
+        std::fs::write(&file, self.with_own_ports(text)).unwrap();
+        file
+    }
+
+    /// Runs commands. Their output must be what is shown; log lines are shown or not. No command may fail.
+    pub fn run(&mut self, place: &str, commands: &str, shown: &str) {
+        let begun = self.lines.lock().unwrap().len();
+        let text = WRITTEN
+            .iter()
+            .fold(commands.to_owned(), |text, (page, own)| {
+                text.replace(page, own)
+            });
+        let file = self.bin.path().join("block");
+        std::fs::write(&file, self.with_own_ports(&text)).unwrap();
+        writeln!(
+            self.keys,
+            ". {} </dev/null; echo; echo '{DONE}'",
+            file.display()
+        )
+        .unwrap();
+        until(place, || {
+            let lines = self.lines.lock().unwrap();
+            lines[begun..].iter().any(|line| line == DONE).then_some(())
+        });
+        let shown = masked(self.with_own_ports(shown).lines());
+        let has_log = shown.iter().any(|line| is_log(line));
+        // What runs on behind the block may say the last of it a moment later.
+        let deadline = Instant::now() + LONG;
+        loop {
+            let lines = self.lines.lock().unwrap()[begun..].to_vec();
+            let mut said = masked(lines.iter().map(String::as_str));
+            said.retain(|line| line != DONE && (has_log || !is_log(line)));
+            let has_failed = said.iter().any(|line| line.contains(FAILED));
+            if is_shown(&said, &shown) && !has_failed {
+                break;
+            }
+            assert!(
+                has_log && !has_failed && Instant::now() < deadline,
+                "{place}: the page shows\n{}\nbut it is\n{}",
+                shown.join("\n"),
+                said.join("\n")
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // The shell leads a group, in which is all that it started.
+        let group = format!("-{}", self.shell.id());
+        drop(
+            Command::new("kill")
+                .args(["-s", "KILL", "--", &group])
+                .status(),
+        );
+        drop(self.shell.wait());
+    }
+}
+
+/// The lines without what is different each time, and without empty ones.
+fn masked<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let word = |word: &str| {
+        let bare = word.trim_end_matches([' ', '"', ',']);
+        let bytes = bare.as_bytes();
+        let is_time = bytes.len() >= 20 && bytes[10] == b'T' && bytes.ends_with(b"Z");
+        let is_id = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|&at| bytes[at] == b'-');
+        match (is_time, is_id) {
+            (true, _) => word.replace(bare, "TIME"),
+            (_, true) => word.replace(bare, "ID"),
+            _ => word.to_owned(),
+        }
+    };
+    lines
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| {
+            line.split_inclusive([' ', '"', ','])
+                .map(word)
+                .collect::<String>()
+        })
+        .map(|line| {
+            line.strip_prefix("TIME ")
+                .map_or(line.clone(), |log| log.trim_start().into())
+        })
+        .collect()
+}
+
+fn is_log(line: &str) -> bool {
+    ["INFO ", "WARN ", "ERROR "]
+        .iter()
+        .any(|level| line.starts_with(level))
+}
+
+/// Whether a page that shows `shown` tells what was said, but for what it leaves out.
+fn is_shown(said: &[String], shown: &[String]) -> bool {
+    let Some((line, others)) = shown.split_first() else {
+        return said.is_empty();
+    };
+    if line == LEFT_OUT {
+        return (0..=said.len()).any(|skipped| is_shown(&said[skipped..], others));
+    }
+    let is_line = |said: &String| match line.split_once(LEFT_OUT) {
+        None => said == line,
+        Some((begin, end)) => {
+            said.len() >= begin.len() + end.len() && said.starts_with(begin) && said.ends_with(end)
+        }
+    };
+    said.split_first()
+        .is_some_and(|(first, rest)| is_line(first) && is_shown(rest, others))
+}
