@@ -1,6 +1,6 @@
 //! The step engine of the stores that are written in Rust: each operation as one step over rows and keys.
 //!
-//! Memory keeps its rows in a slab, a SQL store brings the few that a transaction is about. Both hand them to
+//! Memory has all its rows in a map, a SQL store brings the few that a transaction is about. Both hand them to
 //! [`Engine`] as [`Tables`], so a start, an end and an undo are decided in one place.
 
 use std::sync::Arc;
@@ -15,22 +15,29 @@ use crate::limit::{
 
 /// A row as a store keeps it.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<K> {
+pub(super) struct Entry {
     /// What every sidecar is told of it.
     pub(super) row: Row,
     /// The sidecar whose row it is.
     pub(super) owner: Arc<str>,
     /// Empty unless the job is out.
-    pub(super) slots: Slots<K>,
+    pub(super) slots: Slots,
 }
 
-impl<K> Entry<K> {
+impl Entry {
     /// Whether the row ends because the backend gave the job out again. It stays if its start was granted after
     /// that: the worker has the job already, and with it the slot.
     fn gives_way_to(&self, ask: &Claimed) -> bool {
         let mut undo = self.slots.iter().filter_map(|slot| slot.undo.as_ref());
         let is_later = undo.any(|undo| undo.granted() > ask.claimed_at);
         self.row.claimed.generation < ask.generation && !is_later
+    }
+
+    /// Its slots, each with the first of the job's limits that names the key.
+    pub(super) fn taken(&self) -> impl Iterator<Item = (&Limited, &Slot)> {
+        let limited = &self.row.claimed.limited;
+        let slots = self.slots.iter();
+        slots.filter_map(|slot| Some((limited.get(slot.first)?, slot)))
     }
 
     fn is_out_under(&self, claim: Gen) -> bool {
@@ -46,12 +53,11 @@ impl<K> Entry<K> {
 }
 
 /// The slots of one start, one for each key. Most jobs are limited by one key.
-pub(super) type Slots<K> = SmallVec<[Slot<K>; 1]>;
+pub(super) type Slots = SmallVec<[Slot; 1]>;
 
 /// One key's part of a start: enough to end it or to undo it.
 #[derive(Clone, Debug)]
-pub(super) struct Slot<K> {
-    pub(super) key: K,
+pub(super) struct Slot {
     /// Which of the job's limits is the first that names the key.
     pub(super) first: usize,
     /// `None`: the start was not counted.
@@ -60,29 +66,24 @@ pub(super) struct Slot<K> {
 
 /// Rows by job and states by key, as one step finds them.
 pub(super) trait Tables {
-    /// Names a key as long as a row has a slot of it.
-    type KeyId: Clone;
-
     /// The sidecar that asks.
     fn me(&self) -> &Arc<str>;
 
     /// The row of a job.
-    fn entry(&self, job: &str) -> Option<&Entry<Self::KeyId>>;
+    fn entry(&self, job: &str) -> Option<&Entry>;
     /// The row, which its caller changes.
-    fn entry_mut(&mut self, job: &str) -> Option<&mut Entry<Self::KeyId>>;
+    fn entry_mut(&mut self, job: &str) -> Option<&mut Entry>;
     /// Keeps the row of a job that has none.
-    fn insert(&mut self, entry: Entry<Self::KeyId>);
-    fn remove(&mut self, job: &str) -> Option<Entry<Self::KeyId>>;
+    fn insert(&mut self, entry: Entry);
+    fn remove(&mut self, job: &str) -> Option<Entry>;
 
     /// A key's state; `None`: nothing of it is used.
     fn state(&self, space: Space, key: &Key) -> Option<&KeyState>;
-    /// Names a key, and keeps an unused state for it if it has none.
-    fn key(&mut self, space: Space, key: &Key) -> Self::KeyId;
-    /// The state, which its caller changes.
-    fn state_mut(&mut self, key: &Self::KeyId) -> Option<&mut KeyState>;
+    /// The state, which its caller changes; an unused one if there is none.
+    fn state_mut(&mut self, space: Space, key: &Key) -> &mut KeyState;
 
     /// More may start under this key than before, so its waiters are told.
-    fn freed(&mut self, key: &Self::KeyId);
+    fn freed(&mut self, space: Space, key: &Key);
     /// The row changed, so its owner is told if that is another sidecar.
     fn changed(&mut self, owner: &Arc<str>, job: &str);
     /// The held job is offered to siblings, so they are told.
@@ -158,10 +159,7 @@ impl<T: Tables> Engine<'_, T> {
         ahead: u64,
         unused: &[Timestamp],
     ) -> Reserved {
-        let key = self.tables.key(limited.space, &limited.key);
-        let Some(state) = self.tables.state_mut(&key) else {
-            return Reserved::default();
-        };
+        let state = self.tables.state_mut(limited.space, &limited.key);
         state.release(&limited.limits, unused);
         state.reserve(&limited.limits, want, self.now.plus(ahead), self.now)
     }
@@ -169,14 +167,12 @@ impl<T: Tables> Engine<'_, T> {
     /// A job that is out is only held again, and its start is not counted. Says whether it was out under this claim.
     pub(super) fn back(&mut self, job: &str, claim: Gen) -> bool {
         let known = self.tables.entry(job);
-        if !known.is_some_and(|entry| entry.is_out_under(claim)) {
-            return false;
+        let is_out = known.is_some_and(|entry| entry.is_out_under(claim));
+        let removed = is_out.then(|| self.tables.remove(job)).flatten();
+        if let Some(entry) = &removed {
+            self.each_slot(entry, KeyState::back);
         }
-        let Some(entry) = self.tables.remove(job) else {
-            return false;
-        };
-        self.each_slot(&entry.row.claimed.limited, &entry.slots, KeyState::back);
-        true
+        removed.is_some()
     }
 
     /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
@@ -228,10 +224,7 @@ impl<T: Tables> Engine<'_, T> {
         if known.stays(until, at_least, self.now) {
             return false;
         }
-        let key = self.tables.key(Space::Job, key);
-        if let Some(state) = self.tables.state_mut(&key) {
-            state.shut(until, self.now);
-        }
+        self.tables.state_mut(Space::Job, key).shut(until, self.now);
         true
     }
 
@@ -241,11 +234,8 @@ impl<T: Tables> Engine<'_, T> {
             return false;
         };
         let used = !known.idle(self.now);
-        let key = self.tables.key(Space::Job, key);
-        if let Some(state) = self.tables.state_mut(&key) {
-            state.clear();
-        }
-        self.tables.freed(&key);
+        self.tables.state_mut(Space::Job, key).clear();
+        self.tables.freed(Space::Job, key);
         used
     }
 
@@ -299,17 +289,13 @@ impl<T: Tables> Engine<'_, T> {
 
     // The parts of a step.
 
-    fn insert(&mut self, row: Row, slots: Slots<T::KeyId>) {
+    fn insert(&mut self, row: Row, slots: Slots) {
         let owner = self.tables.me().clone();
         self.tables.insert(Entry { row, owner, slots });
     }
 
     /// The row, to be changed, if it is there and `is` the one.
-    fn entry_if(
-        &mut self,
-        job: &str,
-        is: impl FnOnce(&Entry<T::KeyId>) -> bool,
-    ) -> Option<&mut Entry<T::KeyId>> {
+    fn entry_if(&mut self, job: &str, is: impl FnOnce(&Entry) -> bool) -> Option<&mut Entry> {
         self.tables.entry(job).filter(|entry| is(entry))?;
         self.tables.entry_mut(job)
     }
@@ -322,13 +308,11 @@ impl<T: Tables> Engine<'_, T> {
     }
 
     /// Removes a row with its slots.
-    fn remove(&mut self, job: &str) -> Option<Entry<T::KeyId>> {
+    fn remove(&mut self, job: &str) -> Option<Entry> {
         let (entry, now) = (self.tables.remove(job)?, self.now);
-        self.each_slot(
-            &entry.row.claimed.limited,
-            &entry.slots,
-            |state, limits, undo| state.completed(limits, undo, now),
-        );
+        self.each_slot(&entry, |state, limits, undo| {
+            state.completed(limits, undo, now);
+        });
         Some(entry)
     }
 
@@ -337,39 +321,35 @@ impl<T: Tables> Engine<'_, T> {
         &mut self,
         limited: &'l [Limited],
         mut step: impl FnMut(&mut KeyState, SameKey<'l>) -> Option<Undo>,
-    ) -> Slots<T::KeyId> {
+    ) -> Slots {
         let mut slots = Slots::with_capacity(limited.len());
         for (first, one) in each_key(limited) {
-            let key = self.tables.key(one.space, &one.key);
-            if let Some(state) = self.tables.state_mut(&key) {
-                let undo = step(state, same(limited, one));
-                slots.push(Slot { key, first, undo });
-            }
+            let state = self.tables.state_mut(one.space, &one.key);
+            let undo = step(state, same(limited, one));
+            slots.push(Slot { first, undo });
         }
         slots
     }
 
-    /// Ends slots that were taken with these limits. A start that was counted ends as `counted` says.
-    fn each_slot<'l>(
+    /// Ends the slots of a row. A start that was counted ends as `counted` says.
+    fn each_slot<'e>(
         &mut self,
-        limited: &'l [Limited],
-        slots: &[Slot<T::KeyId>],
-        counted: impl Fn(&mut KeyState, SameKey<'l>, &Undo),
+        entry: &'e Entry,
+        counted: impl Fn(&mut KeyState, SameKey<'e>, &Undo),
     ) {
-        for slot in slots {
-            if let Some(state) = self.tables.state_mut(&slot.key) {
-                match (&slot.undo, limited.get(slot.first)) {
-                    (Some(undo), Some(one)) => counted(state, same(limited, one), undo),
-                    _ => state.end(),
-                }
+        for (one, slot) in entry.taken() {
+            let state = self.tables.state_mut(one.space, &one.key);
+            match &slot.undo {
+                Some(undo) => counted(state, same(&entry.row.claimed.limited, one), undo),
+                None => state.end(),
             }
-            self.tables.freed(&slot.key);
+            self.tables.freed(one.space, &one.key);
         }
     }
 }
 
 /// The row, as a sidecar is told of it.
-pub(super) fn row_for<K>(entry: Entry<K>, me: &str) -> Row {
+pub(super) fn row_for(entry: Entry, me: &str) -> Row {
     Row {
         ours: *entry.owner == *me,
         ..entry.row

@@ -5,7 +5,6 @@
 
 mod books;
 mod keys;
-mod slab;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,7 +45,7 @@ impl MemoryStore {
     pub fn on(clock: Clock) -> MemoryStore {
         MemoryStore {
             clock,
-            books: Mutex::new(Books::new(Keys::new(), Timestamp(0))),
+            books: Mutex::new(Books::new(Keys::default(), Timestamp(0))),
             overrides: Overrides::default(),
             numbers: Mutex::default(),
         }
@@ -127,7 +126,7 @@ impl Ledger for MemoryStore {
                 Change::Clear => {
                     self.overrides.clear();
                     self.numbers.lock().clear();
-                    let empty = Books::new(Keys::new(), books.seen);
+                    let empty = Books::new(Keys::default(), books.seen);
                     let known = std::mem::replace(&mut *books, empty);
                     known.keys.len() + known.rows.len() > 0
                 }
@@ -169,7 +168,7 @@ impl Ledger for MemoryStore {
         Answer::now(match which {
             CountOf::Out => {
                 let books = self.books();
-                let is_out = |entry: &&Entry<_>| entry.row.place == Place::Out;
+                let is_out = |entry: &&Entry| entry.row.place == Place::Out;
                 books.rows.values().filter(is_out).count() as u64
             }
             CountOf::HeldByOthers(_) => 0,

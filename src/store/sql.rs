@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::StoreError;
 use crate::limit::Timestamp;
 
-pub(super) use flat::{Flat, limit, number, unsigned};
+pub(super) use flat::{Flat, keys_of, limit, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub(super) use page::{Head, Page, SILENCE};

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::keys::Keys;
-use super::slab::Id;
 use crate::limit::{Key, KeyState, Space, Timestamp};
 use crate::store::Claimed;
-use crate::store::engine::{self, Engine, Tables};
+use crate::store::engine::{Engine, Entry, Tables};
 
 /// All that the memory store keeps.
 #[derive(Debug)]
@@ -20,8 +19,6 @@ pub(super) struct Books {
     /// The one sidecar whose books these are.
     me: Arc<str>,
 }
-
-type Entry = engine::Entry<Id>;
 
 impl Books {
     /// Nothing but these keys.
@@ -43,8 +40,6 @@ impl Books {
 }
 
 impl Tables for Books {
-    type KeyId = Id;
-
     fn me(&self) -> &Arc<str> {
         &self.me
     }
@@ -69,17 +64,13 @@ impl Tables for Books {
         self.keys.get(space, key)
     }
 
-    fn key(&mut self, space: Space, key: &Key) -> Id {
-        self.keys.id(space, key)
-    }
-
-    fn state_mut(&mut self, key: &Id) -> Option<&mut KeyState> {
-        self.keys.get_mut(*key)
+    fn state_mut(&mut self, space: Space, key: &Key) -> &mut KeyState {
+        self.keys.get_mut(space, key)
     }
 
     // One sidecar has all rows, and learns from the answers what it changed.
 
-    fn freed(&mut self, _key: &Id) {}
+    fn freed(&mut self, _space: Space, _key: &Key) {}
 
     fn changed(&mut self, _owner: &Arc<str>, _job: &str) {}
 
@@ -93,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_stands_still() {
-        let mut books = Books::new(Keys::new(), Timestamp(0));
+        let mut books = Books::new(Keys::default(), Timestamp(0));
         let key = Key::new("k").unwrap();
         let shut = |until| Change::Shut {
             key: key.clone(),

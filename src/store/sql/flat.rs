@@ -4,9 +4,6 @@ use super::super::engine::{Entry, Slot, Slots};
 use super::super::{Gen, Place, Row, record};
 use crate::limit::{Limited, Timestamp, Undo};
 
-/// A row; its slots name their keys as [`record::name`] does.
-pub(in crate::store) type KeptRow = Entry<String>;
-
 /// The columns.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct Flat {
@@ -43,7 +40,7 @@ pub(in crate::store) fn unsigned(value: i64) -> u64 {
 }
 
 impl Flat {
-    pub(in crate::store) fn of(kept: &KeptRow) -> Flat {
+    pub(in crate::store) fn of(kept: &Entry) -> Flat {
         let row = &kept.row;
         let claimed = &row.claimed;
         Flat {
@@ -56,13 +53,13 @@ impl Flat {
             lane: record::lane(claimed.scope, &claimed.queue),
             claim: record::claim(claimed),
             limits: record::limits(&claimed.limited),
-            taken: pack(&kept.slots),
+            taken: pack(kept),
             started: row.started.map(|at| number(at.0)),
         }
     }
 
     /// The row; `None`: somebody else wrote it.
-    pub(in crate::store) fn kept(self) -> Option<KeptRow> {
+    pub(in crate::store) fn kept(self) -> Option<Entry> {
         let texts = (&*self.claim, &*self.limits);
         let claim = Gen(unsigned(self.claim_number));
         let claimed = record::claimed(&self.job, claim, unsigned(self.lasts), texts)?;
@@ -71,7 +68,7 @@ impl Flat {
             true => Place::Out,
             false => Place::Held,
         };
-        Some(KeptRow {
+        Some(Entry {
             row: Row {
                 started: self.started.map(|at| Timestamp(unsigned(at))),
                 ..Row::of(claimed, place, Timestamp(unsigned(self.until)))
@@ -82,8 +79,14 @@ impl Flat {
     }
 }
 
+/// The names of the keys that a row has slots of.
+pub(in crate::store) fn keys_of(kept: &Entry) -> impl Iterator<Item = String> {
+    let taken = kept.taken();
+    taken.map(|(one, _)| record::name(one.space, &one.key))
+}
+
 /// Each key's name, and how to undo its part of the start, both behind their lengths.
-fn pack(slots: &[Slot<String>]) -> Vec<u8> {
+fn pack(kept: &Entry) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut put = |part: &[u8]| {
         // Names are at most a few hundred bytes long.
@@ -91,35 +94,31 @@ fn pack(slots: &[Slot<String>]) -> Vec<u8> {
         bytes.extend(length.to_le_bytes());
         bytes.extend(part.iter().take(usize::from(length)));
     };
-    for slot in slots {
-        put(slot.key.as_bytes());
+    for (one, slot) in kept.taken() {
+        put(record::name(one.space, &one.key).as_bytes());
         put(&slot.undo.as_ref().map(Undo::pack).unwrap_or_default());
     }
     bytes
 }
 
-fn unpack(mut bytes: &[u8], limited: &[Limited]) -> Option<Slots<String>> {
-    let mut part = || {
-        let (length, rest) = bytes.split_first_chunk::<2>()?;
-        let (part, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
-        bytes = rest;
-        Some((part, bytes.is_empty()))
-    };
+fn unpack(mut bytes: &[u8], limited: &[Limited]) -> Option<Slots> {
     let mut slots = Slots::new();
-    while let Some((name, _)) = part() {
-        let (undo, last) = part()?;
-        let undo = match undo {
-            [] => None,
-            packed => Some(Undo::unpack(packed)?),
+    while !bytes.is_empty() {
+        let mut part = || {
+            let (length, rest) = bytes.split_first_chunk::<2>()?;
+            let (part, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+            bytes = rest;
+            Some(part)
         };
-        let key = String::from_utf8(name.to_vec()).ok()?;
-        let names_it = |one: &Limited| record::name(one.space, &one.key) == key;
-        // A slot whose limits are not the job's any more ends, and is undone, without them.
-        let first = limited.iter().position(names_it).unwrap_or(usize::MAX);
-        slots.push(Slot { key, first, undo });
-        if last {
-            break;
-        }
+        let (name, undo) = (part()?, part()?);
+        let names_it = |one: &Limited| record::name(one.space, &one.key).as_bytes() == name;
+        slots.push(Slot {
+            first: limited.iter().position(names_it)?,
+            undo: match undo {
+                [] => None,
+                packed => Some(Undo::unpack(packed)?),
+            },
+        });
     }
     Some(slots)
 }

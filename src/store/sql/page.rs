@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::engine::{Engine, Tables};
+use super::super::engine::{Engine, Entry, Tables};
 use super::super::record::{self, Written};
 use super::super::{Claimed, Number};
-use super::flat::{Flat, KeptRow, unsigned};
+use super::flat::{Flat, keys_of, unsigned};
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
@@ -27,7 +27,7 @@ pub(in crate::store) struct Page {
     /// The sidecar that asks.
     pub(in crate::store) me: Arc<str>,
     pub(super) head: Head,
-    pub(super) rows: BTreeMap<String, Loaded<Option<KeptRow>>>,
+    pub(super) rows: BTreeMap<String, Loaded<Option<Entry>>>,
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
     pub(super) numbers: BTreeMap<String, Loaded<Number>>,
     /// The names of limits and settings that are there, of those that it is about.
@@ -127,8 +127,7 @@ impl Page {
     /// The keys that the rows have slots of.
     pub(in crate::store) fn names(&self) -> Vec<String> {
         let rows = self.rows.values().filter_map(|entry| entry.value.as_ref());
-        let slots = rows.flat_map(|row| &row.slots);
-        slots.map(|slot| slot.key.clone()).collect()
+        rows.flat_map(keys_of).collect()
     }
 
     /// The time to write with a key: when it was last looked at.
@@ -137,7 +136,7 @@ impl Page {
     }
 
     /// Rows to write and rows to take away.
-    pub(in crate::store) fn rows(&self) -> impl Iterator<Item = (&str, Option<&KeptRow>)> {
+    pub(in crate::store) fn rows(&self) -> impl Iterator<Item = (&str, Option<&Entry>)> {
         let changed = self
             .rows
             .iter()
@@ -224,30 +223,28 @@ impl Page {
 }
 
 impl Tables for Page {
-    type KeyId = String;
-
     fn me(&self) -> &Arc<str> {
         &self.me
     }
 
-    fn entry(&self, job: &str) -> Option<&KeptRow> {
+    fn entry(&self, job: &str) -> Option<&Entry> {
         self.rows.get(job)?.value.as_ref()
     }
 
-    fn entry_mut(&mut self, job: &str) -> Option<&mut KeptRow> {
+    fn entry_mut(&mut self, job: &str) -> Option<&mut Entry> {
         let entry = self.rows.get_mut(job)?;
         entry.changed = true;
         entry.value.as_mut()
     }
 
-    fn insert(&mut self, row: KeptRow) {
+    fn insert(&mut self, row: Entry) {
         let job = row.row.claimed.job.to_string();
         let entry = self.rows.entry(job).or_default();
         entry.changed = true;
         entry.value = Some(row);
     }
 
-    fn remove(&mut self, job: &str) -> Option<KeptRow> {
+    fn remove(&mut self, job: &str) -> Option<Entry> {
         let entry = self.rows.get_mut(job)?;
         entry.changed = true;
         entry.value.take()
@@ -258,18 +255,14 @@ impl Tables for Page {
         entry.map(|entry| &entry.value)
     }
 
-    fn key(&mut self, space: Space, key: &Key) -> String {
-        record::name(space, key)
-    }
-
-    fn state_mut(&mut self, name: &String) -> Option<&mut KeyState> {
-        let entry = self.keys.entry(name.clone()).or_default();
+    fn state_mut(&mut self, space: Space, key: &Key) -> &mut KeyState {
+        let entry = self.keys.entry(record::name(space, key)).or_default();
         entry.changed = true;
-        Some(&mut entry.value)
+        &mut entry.value
     }
 
-    fn freed(&mut self, name: &String) {
-        self.freed.push(name.clone());
+    fn freed(&mut self, space: Space, key: &Key) {
+        self.freed.push(record::name(space, key));
     }
 
     fn changed(&mut self, owner: &Arc<str>, job: &str) {

@@ -1,10 +1,9 @@
 //! The steps that only stores with siblings need: who is looked after by whom, and what all share.
 
-use super::super::engine::{Tables, row_for};
+use super::super::engine::{Entry, Tables, row_for};
 use super::super::fleet::kept_name;
 use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
-use super::flat::KeptRow;
 use super::page::{Page, SILENCE};
 use super::search::Found;
 use crate::limit::Timestamp;
@@ -28,7 +27,7 @@ impl Page {
         self.entry(job).map(|row| self.row_for_me(row))
     }
 
-    fn row_for_me(&self, row: &KeptRow) -> Row {
+    fn row_for_me(&self, row: &Entry) -> Row {
         row_for(row.clone(), &self.me)
     }
 

@@ -3,7 +3,7 @@
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Statement};
 
-use super::super::super::sql::{Flat, Page, SILENCE, clear, number, over};
+use super::super::super::sql::{Flat, Page, SILENCE, clear, keys_of, number, over};
 use super::super::super::{HOLDS_LAST, NUMBER_LASTS, Number};
 use super::{Failed, Session, literal, news};
 
@@ -69,8 +69,7 @@ impl Session {
                 gone.push(job);
                 continue;
             };
-            let keys: Vec<&str> = row.slots.iter().map(|slot| &*slot.key).collect();
-            names.push(keys.join("\n"));
+            names.push(keys_of(row).collect::<Vec<_>>().join("\n"));
             rows.push(Flat::of(row));
         }
         let with: [&(dyn ToSql + Sync); 12] = [
