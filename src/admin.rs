@@ -100,7 +100,7 @@ impl Admin {
             }
             _ => {
                 let message = "there is no such page on the admin port";
-                return Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+                return Err(Fault::new("not_found", message)
                     .hinting("here are /livez, /readyz, /metrics and /throttle/v1"));
             }
         })
@@ -146,7 +146,7 @@ impl server::Service for Admin {
 /// The 503 when too many pages ask the store, or it is slow.
 fn late() -> Fault {
     let message = "the admin port is too busy for this page";
-    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    Fault::new("overloaded", message)
         .hinting("ask less often; if one alone is refused, look at the store")
         .later(Duration::from_secs(1))
 }

@@ -21,9 +21,11 @@ use crate::metrics::Metrics;
 
 pub mod filter;
 pub mod frames;
+mod kinds;
 
 pub use filter::{BadFilter, Channel, Filter};
 pub use frames::{Frames, TooLong};
+pub use kinds::{Declared, KINDS};
 
 /// How many events a subscriber may be behind before it loses the oldest.
 pub const KEPT: usize = 1024;
@@ -33,7 +35,7 @@ pub const SUBSCRIBERS: usize = 1024;
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 pub struct NewEvent<'a> {
-    /// Its type, for example `rate_limit.exceeded`.
+    /// Its type, one of [`KINDS`].
     pub kind: &'static str,
     /// The subject: the id of a job, a key, or a queue.
     pub subject: &'a str,
@@ -155,6 +157,8 @@ impl Events {
     /// The envelope (events text, 2.2). Beside it stand the members that readers of streams look for at the top:
     /// `event`, `queue`, `job_id`.
     fn envelope(&self, id: &str, at: Timestamp, event: &NewEvent<'_>) -> String {
+        let members = event.data.iter().map(|(name, _)| *name);
+        debug_assert!(kinds::is_declared(event.kind, members), "{event:?}");
         let mut text = format!(
             r#"{{"specversion":"1.0","id":"{id}","type":"{}","source":{},"time":"{}","subject":{},"data":{{"#,
             event.kind,

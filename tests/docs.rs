@@ -4,6 +4,7 @@ pub mod blocks;
 mod generated;
 mod log;
 mod page;
+mod settings;
 mod style;
 
 use std::collections::BTreeSet;
@@ -11,14 +12,11 @@ use std::fs;
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
-use http::StatusCode;
-use http_body_util::BodyExt;
 use ojs_throttle::cli::Cli;
 use ojs_throttle::config::{self, Diff, Settings};
 use ojs_throttle::json::Json;
 use ojs_throttle::manual;
 use ojs_throttle::policy;
-use ojs_throttle::proxy::respond::Fault;
 
 fn read(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -201,24 +199,6 @@ fn the_manual_says_which_commands_read_the_variable() {
         names.join("` and `")
     );
     assert!(read("src/manual/operate.md").contains(&told), "{told}");
-}
-
-#[tokio::test]
-async fn every_error_of_the_manual_says_what_to_do() {
-    let hint = async |code: &str| {
-        let code: &'static str = code.to_owned().leak();
-        let fault = Fault::new(StatusCode::BAD_REQUEST, code, "");
-        let body = fault.reply(None).into_body().collect().await.unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&body.to_bytes()).unwrap();
-        json["error"]["hint"].as_str().unwrap().to_owned()
-    };
-    let unknown = hint("what_nobody_says").await;
-    let codes = in_headings("errors");
-    assert!(codes.len() > 15, "{codes:?}");
-    for code in codes {
-        let hint = hint(&code).await;
-        assert!(!hint.is_empty() && hint != unknown, "{code}: {hint}");
-    }
 }
 
 /// The sources of the program, folder by folder.

@@ -10,6 +10,10 @@ fn events() -> (Events, Metrics) {
 }
 
 fn event<'a>(kind: &'static str, queue: &'a str, job: &'a str) -> NewEvent<'a> {
+    let data: &[_] = match kind {
+        "rate_limit.exceeded" => &[("key", Value::Text("k\"")), ("limit", Value::Number(5))],
+        _ => &[],
+    };
     NewEvent {
         kind,
         subject: job,
@@ -17,7 +21,7 @@ fn event<'a>(kind: &'static str, queue: &'a str, job: &'a str) -> NewEvent<'a> {
         job: Some(job),
         job_type: Some("mail.send"),
         scope: None,
-        data: &[("key", Value::Text("k\"")), ("limit", Value::Number(5))],
+        data,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Replies of our own: the one place that turns what went wrong into status, envelope and headers.
 
+mod codes;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -10,6 +12,9 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
+
+use codes::declared;
+pub use codes::{CODES, Code};
 
 use super::body::{Body, ReadError};
 use super::{mirror, ours, refuse};
@@ -29,8 +34,8 @@ pub struct Fault {
     pub message: String,
     /// Whether the same request may succeed later. SDKs repeat a POST on it.
     pub retryable: bool,
-    /// What to do about it, where more is known than of all with this code.
-    pub hint: Option<&'static str>,
+    /// What to do about it.
+    pub hint: &'static str,
     /// When to come back; said in whole seconds from 1 to 30.
     pub retry_after: Option<Duration>,
     /// Facts for programs.
@@ -76,14 +81,15 @@ struct Inner<'a> {
 pub type BackendFault = fn(&UpstreamError) -> Fault;
 
 impl Fault {
-    /// A fault of this status; not retryable, nothing else said.
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Fault {
+    /// A fault with a declared code; not retryable, nothing else said.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Fault {
+        let of = declared(code);
         Fault {
-            status,
+            status: of.map_or(StatusCode::INTERNAL_SERVER_ERROR, |of| of.status),
             code,
             message: message.into(),
             retryable: false,
-            hint: None,
+            hint: of.map_or("see what the message says", |of| of.hint),
             retry_after: None,
             details: Map::new(),
             more: None,
@@ -101,7 +107,7 @@ impl Fault {
 
     /// 400.
     pub fn bad_request(message: impl Into<String>) -> Fault {
-        Fault::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+        Fault::new("invalid_request", message)
     }
 
     /// 400: deeper than is read.
@@ -113,11 +119,7 @@ impl Fault {
 
     /// 405; `allow` are the methods that may be used, as the header names them.
     pub fn not_allowed(allow: &'static str, message: impl Into<String>) -> Fault {
-        let mut fault = Fault::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            message,
-        );
+        let mut fault = Fault::new("method_not_allowed", message);
         fault.more = Some(Box::new(More {
             headers: vec![(header::ALLOW, HeaderValue::from_static(allow))],
             ..More::default()
@@ -128,20 +130,19 @@ impl Fault {
     /// 500: something of ours broke.
     pub fn internal() -> Fault {
         let message = "ojs-throttle failed on this request; its log says how";
-        Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+        Fault::new("internal_error", message)
     }
 
     /// 500 in place of 502 to 504: the job may be stored, and SDKs replay a POST on those.
     pub fn in_doubt(cause: &UpstreamError) -> Fault {
         let message = format!("the job may or may not be stored: {cause}");
-        Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "in_doubt", message)
+        Fault::new("in_doubt", message)
     }
 
     /// 503: more requests at once than may be.
     pub fn overloaded() -> Fault {
         let message = "ojs-throttle has too many requests in progress";
-        Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
-            .later(Duration::from_secs(1))
+        Fault::new("overloaded", message).later(Duration::from_secs(1))
     }
 
     /// The backend did not answer a request that may have made it store a job.
@@ -154,16 +155,14 @@ impl Fault {
 
     /// The backend did not answer a request that stores no job.
     pub fn backend(error: &UpstreamError) -> Fault {
-        let (status, code) = match error {
-            UpstreamError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "backend_unreachable"),
-            UpstreamError::Lost(_) | UpstreamError::TooLarge(_) => {
-                (StatusCode::BAD_GATEWAY, "backend_reply_lost")
-            }
-            UpstreamError::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, "backend_timeout"),
+        let code = match error {
+            UpstreamError::Unreachable(_) => "backend_unreachable",
+            UpstreamError::Lost(_) | UpstreamError::TooLarge(_) => "backend_reply_lost",
+            UpstreamError::Timeout(_) => "backend_timeout",
         };
-        let mut fault = Fault::new(status, code, error.to_string());
+        let mut fault = Fault::new(code, error.to_string());
         if matches!(error, UpstreamError::TooLarge(_)) {
-            fault.hint = Some("ask for less at once");
+            fault.hint = "ask for less at once";
         }
         fault.later(Duration::from_secs(1))
     }
@@ -193,7 +192,7 @@ impl Fault {
 
     /// Says what to do about it.
     pub fn hinting(mut self, hint: &'static str) -> Fault {
-        self.hint = Some(hint);
+        self.hint = hint;
         self
     }
 
@@ -205,7 +204,7 @@ impl Fault {
 
     /// 408.
     fn slow(message: String) -> Fault {
-        Fault::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).closing()
+        Fault::new("request_timeout", message).closing()
     }
 
     /// 400: a body that did not come whole.
@@ -236,7 +235,7 @@ impl Fault {
                     .as_ref()
                     .and_then(|id| id.to_str().ok())
                     .unwrap_or_default(),
-                hint: self.hint.unwrap_or_else(|| advice(self.code)),
+                hint: self.hint,
                 members: self.more.as_ref().map(|more| &more.members),
                 details: &details,
             },
@@ -299,53 +298,10 @@ impl From<ReadError> for Fault {
     fn from(error: ReadError) -> Fault {
         let message = error.to_string();
         match error {
-            ReadError::TooLarge(_) => {
-                Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message).closing()
-            }
+            ReadError::TooLarge(_) => Fault::new("payload_too_large", message).closing(),
             ReadError::Slow(_) => Fault::slow(message),
             ReadError::Broken(_) => Fault::broken(message),
         }
-    }
-}
-
-/// What to do about a fault with this code.
-fn advice(code: &str) -> &'static str {
-    match code {
-        "invalid_request" => "mend what the message names: as it is, it is refused again",
-        "forbidden" => {
-            "send the control token: Authorization: Bearer and the text of server.control_token"
-        }
-        "not_found" => "look at the path; GET /ojs/v1/rate-limits lists the keys there are",
-        "method_not_allowed" => "use a method that the Allow header names",
-        "request_timeout" => "send the whole body without a pause, over a new connection",
-        "conflict" => "take away what the message names, then send it again",
-        "payload_too_large" => "send less at once, or raise server.max_body",
-        "unsupported_media_type" => "send the body as it is",
-        "expectation_failed" => "leave the Expect header out",
-        "QUEUE_FULL" | "TENANT_LIMIT_EXCEEDED" => {
-            "come back after Retry-After; more workers or a larger bound let more in"
-        }
-        "rate_limited" => "come back after Retry-After, or raise enqueue_rate",
-        "internal_error" => "look for the error in the log of ojs-throttle",
-        "in_doubt" => "look whether the job exists before sending it again",
-        "not_implemented" => {
-            "send a Content-Length, or Transfer-Encoding: chunked and nothing else"
-        }
-        "backend_unreachable" => {
-            "look whether the backend runs where server.upstream says; ojs-throttle doctor tells more"
-        }
-        "backend_reply_lost" => "look in the backend's log why it broke its reply off",
-        "backend_stats_failed" => {
-            "look in the backend's log why GET /ojs/v1/queues/NAME/stats fails"
-        }
-        "backend_timeout" => {
-            "look why the backend is slow; server.upstream_timeout is how long it may take"
-        }
-        "overloaded" => "come back after Retry-After; if it lasts, raise server.max_in_flight",
-        "store_unavailable" => {
-            "look whether the store of store.url answers; ojs-throttle doctor tells more"
-        }
-        _ => "see what the message says",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Response, Uri, header};
 use hyper::body::Incoming;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -276,12 +276,7 @@ fn is_packed(headers: &HeaderMap) -> bool {
 
 fn packed() -> Fault {
     let message = "Content-Encoding is not supported on this route: its body must be read";
-    Fault::new(
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "unsupported_media_type",
-        message,
-    )
-    .closing()
+    Fault::new("unsupported_media_type", message).closing()
 }
 
 #[cfg(test)]

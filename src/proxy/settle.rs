@@ -531,8 +531,8 @@ fn is_refused(answer: &Result<Reply, UpstreamError>) -> bool {
 /// 409, as backends that bind claims to workers say it.
 fn with_another() -> Fault {
     let message = "another worker has this job now";
-    let mut fault = Fault::new(StatusCode::CONFLICT, "conflict", message);
-    fault.hint = Some("let the job go: its run here was over before this came");
+    let mut fault = Fault::new("conflict", message);
+    fault.hint = "let the job go: its run here was over before this came";
     fault
 }
 

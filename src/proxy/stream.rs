@@ -88,7 +88,7 @@ pub(super) async fn event_stream(proxy: &Proxy, parts: Box<Parts>) -> Response<B
 /// 503: no more streams than this.
 fn full() -> Fault {
     let message = "ojs-throttle has too many event streams open";
-    Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    Fault::new("overloaded", message)
         .hinting("close streams that nobody reads, or come back after Retry-After")
         .later(Duration::from_secs(5))
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http::request::Parts;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -230,16 +229,14 @@ impl Asker<'_> {
     /// What the backend says of a job.
     async fn look_up(&self, id: &str) -> Result<Bytes, Fault> {
         let scope = self.sidecar().scopes.of(&self.parts.headers);
-        let (status, code, message, hint) = match calls::look_up(self.proxy, scope, id).await {
+        let (code, message, hint) = match calls::look_up(self.proxy, scope, id).await {
             Lookup::Found(body) => return Ok(body),
             Lookup::Gone => (
-                StatusCode::NOT_FOUND,
                 "not_found",
                 format!("the backend knows no job {id:?}"),
                 "look at the id; a finished job may have been deleted",
             ),
             Lookup::Unknown | Lookup::Unanswered => (
-                StatusCode::BAD_GATEWAY,
                 "upstream_error",
                 format!(
                     "job {id:?} is neither held here nor out with a worker, and the backend does not say where it is"
@@ -247,7 +244,7 @@ impl Asker<'_> {
                 "look at the backend; where it asks for credentials, set upstream.token",
             ),
         };
-        Err(Fault::new(status, code, message).hinting(hint))
+        Err(Fault::new(code, message).hinting(hint))
     }
 
     /// With these sets of limits, overrides laid over them: each key once, under the strictest of what applies to it.

@@ -3,7 +3,7 @@
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Method, StatusCode, Version};
+use http::{Method, Version};
 
 use crate::proxy::respond::Fault;
 use crate::upstream::named_by_connection;
@@ -90,7 +90,7 @@ fn transfer_encoding(headers: &HeaderMap) -> Result<(), Fault> {
         return Ok(());
     }
     let message = "Transfer-Encoding may be one `chunked` only";
-    Err(Fault::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).closing())
+    Err(Fault::new("not_implemented", message).closing())
 }
 
 fn expect(expectation: &HeaderValue, version: Version) -> Result<(), Fault> {
@@ -98,12 +98,7 @@ fn expect(expectation: &HeaderValue, version: Version) -> Result<(), Fault> {
         return Ok(());
     }
     let message = "the only expectation known here is 100-continue";
-    Err(Fault::new(
-        StatusCode::EXPECTATION_FAILED,
-        "expectation_failed",
-        message,
-    )
-    .closing())
+    Err(Fault::new("expectation_failed", message).closing())
 }
 
 /// Refuses gRPC, and gRPC-Web over HTTP/1.1: it would take jobs past their limits.
@@ -115,8 +110,7 @@ fn media_type(value: &HeaderValue) -> Result<(), Fault> {
         return Ok(());
     }
     let message = "gRPC does not pass through ojs-throttle";
-    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    Err(Fault::new(status, "unsupported_media_type", message)
+    Err(Fault::new("unsupported_media_type", message)
         .hinting("speak OJS over HTTP with JSON: limits are not enforced on gRPC")
         .closing())
 }

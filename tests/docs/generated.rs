@@ -1,6 +1,8 @@
 //! Chapters that are made of what the program declares. `UPDATE=1` writes them.
 
-use ojs_throttle::metrics;
+use http_body_util::BodyExt;
+use ojs_throttle::proxy::respond::{CODES, Fault};
+use ojs_throttle::{events, metrics};
 
 use super::page::{entries_must_be, entry};
 
@@ -37,7 +39,33 @@ fn the_manual_has_every_metric_as_it_is_declared() {
         let told = format!("{kind}{of}{by}. {}", series.help);
         text += &entry(&format!("## `{}`", series.name), &told);
     }
-    entries_must_be("metrics", &format!("{}\n", text.trim_end()));
+    entries_must_be("metrics", &text);
+}
+
+#[tokio::test]
+async fn the_manual_has_every_error_as_it_is_answered() {
+    let mut text = String::new();
+    for code in CODES {
+        let reply = Fault::new(code.word, "").reply(None);
+        assert_eq!(reply.status(), code.status);
+        let body = reply.into_body().collect().await.unwrap().to_bytes();
+        let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let hint = json["error"]["hint"].as_str().unwrap();
+        assert!(!hint.is_empty(), "{code:?}");
+        let heading = format!("## {} `{}`", code.status.as_u16(), code.word);
+        text += &entry(&heading, &format!("{}\n\nHint: {hint}.", code.means));
+    }
+    entries_must_be("errors", &text);
+}
+
+#[test]
+fn the_manual_has_every_event_as_it_is_declared() {
+    let mut text = String::new();
+    for event in events::KINDS {
+        let told = format!("{} Data: {}.", event.when, list(event.data));
+        text += &entry(&format!("## `{}`", event.kind), &told);
+    }
+    entries_must_be("event-stream", &text);
 }
 
 /// Who only tests must never write: a page that differs is a failure there.

@@ -38,7 +38,10 @@ pub fn must_be(chapter: &str, text: &str) {
 pub fn entries_must_be(chapter: &str, text: &str) {
     let now = read(chapter);
     let (by_hand, _) = now.split_once("\n## ").unwrap_or((&now, ""));
-    must_be(chapter, &format!("{}\n\n{text}", by_hand.trim_end()));
+    must_be(
+        chapter,
+        &format!("{}\n\n{}\n", by_hand.trim_end(), text.trim_end()),
+    );
 }
 
 /// A paragraph, or the text of an item, in lines that are not too long; all but the first begin with `indent`.
@@ -60,7 +63,34 @@ pub fn wrapped(text: &str, indent: &str) -> String {
     out
 }
 
+/// Markdown with paragraphs and lists, in lines that are not too long.
+pub fn prose(text: &str) -> String {
+    let mut blocks: Vec<String> = Vec::new();
+    let mut goes_on = false;
+    for line in text.lines().map(str::trim) {
+        let is_item = line.starts_with("- ");
+        match blocks.last_mut() {
+            Some(block) if goes_on && !is_item && !line.is_empty() => *block += &format!(" {line}"),
+            _ if line.is_empty() => {}
+            _ => blocks.push(line.to_owned()),
+        }
+        goes_on = !line.is_empty();
+    }
+    let mut out = String::new();
+    for (nth, block) in blocks.iter().enumerate() {
+        let is_item = |block: &String| block.starts_with("- ");
+        let follows = nth > 0 && is_item(block) && is_item(&blocks[nth - 1]);
+        out += match (nth, follows) {
+            (0, _) => "",
+            (_, true) => "\n",
+            (_, false) => "\n\n",
+        };
+        out += &wrapped(block, if is_item(block) { "  " } else { "" });
+    }
+    out
+}
+
 /// An entry: a heading and what stands below it.
 pub fn entry(heading: &str, text: &str) -> String {
-    format!("{heading}\n\n{}\n\n", wrapped(text, ""))
+    format!("{heading}\n\n{}\n\n", prose(text))
 }

@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 
-use http::StatusCode;
 use http::header::{HOST, HeaderMap};
 use http::uri::Authority;
 
@@ -24,7 +23,7 @@ pub(super) fn is_no_pages(headers: &HeaderMap) -> bool {
 /// The refusal of another Host.
 pub(super) fn refused() -> Fault {
     let message = "without the control token this takes an IP address or localhost as Host, as no web page sends it";
-    Fault::new(StatusCode::FORBIDDEN, "forbidden", message)
+    Fault::new("forbidden", message)
         .hinting("ask 127.0.0.1, or set server.control_token and send it as Authorization: Bearer")
 }
 

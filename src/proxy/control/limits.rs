@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::{Method, Response};
 
 use super::named::Waiting;
 use super::shape::{self, LimitView};
@@ -313,12 +313,12 @@ pub(in crate::proxy) fn unknown_key(key: &str) -> Fault {
     const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit";
     if stands_for_queue(key) {
         let message = format!("{key:?} is no rate limit key: it stands for a queue as a whole");
-        return Fault::new(StatusCode::NOT_FOUND, "not_found", message).hinting(OF_QUEUES);
+        return Fault::new("not_found", message).hinting(OF_QUEUES);
     }
     let message = format!(
         "no job that was claimed here, or enqueued here with limits of its own, has named the rate limit key {key:?} yet, no policy has it as it stands, no override is set for it, and nothing of it is used"
     );
-    Fault::new(StatusCode::NOT_FOUND, "not_found", message).hinting(match key {
+    Fault::new("not_found", message).hinting(match key {
         "queue" => OF_QUEUES,
         _ => {
             "a policy's key is known once a worker has claimed a job with it, one that jobs bring once such a job is enqueued"
@@ -333,11 +333,6 @@ pub(in crate::proxy) fn not_allowed(allow: &'static str) -> Fault {
 
 impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Fault {
-        Fault::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "store_unavailable",
-            error.to_string(),
-        )
-        .later(Duration::from_secs(1))
+        Fault::new("store_unavailable", error.to_string()).later(Duration::from_secs(1))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response, StatusCode, header};
+use http::{Method, Response, header};
 
 use super::host;
 use super::limits::{self, not_allowed, reads};
@@ -110,7 +110,7 @@ pub(super) async fn set_limits(
         changed(sidecar, space, key);
     } else if told.is_some() {
         let message = format!("limits are set for {MAX_OVERRIDES} keys already");
-        return Err(Fault::new(StatusCode::CONFLICT, "conflict", message)
+        return Err(Fault::new("conflict", message)
             .hinting("take some away with DELETE, or give them an expires_at"));
     }
     Ok(done)
@@ -152,7 +152,7 @@ pub(in crate::proxy) fn may_write(
         Some(_) => "send Authorization: Bearer and the text of server.control_token",
         None => otherwise,
     };
-    Err(Fault::new(StatusCode::FORBIDDEN, "forbidden", message).hinting(hint))
+    Err(Fault::new("forbidden", message).hinting(hint))
 }
 
 /// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
@@ -233,7 +233,7 @@ pub(in crate::proxy) async fn rate_limit(
     let work = Box::pin(async move { set_limits(&own, Space::Job, of, set).await });
     if !to_the_end(&sidecar.tasks.left, work).await? {
         let message = format!("no override is set for the rate limit key {key:?}");
-        return Err(Fault::new(StatusCode::NOT_FOUND, "not_found", message));
+        return Err(Fault::new("not_found", message));
     }
     let look = limits::look_at_keys(proxy, parts).await?;
     let state = limits::key_state(proxy, &look, &name).await?;
@@ -396,7 +396,7 @@ pub(super) fn one_queue(queue: &str) -> Result<(), Fault> {
 
 fn no_queue_limit(queue: &str) -> Fault {
     let message = format!("the queue {queue:?} has no limits of its own that were set over HTTP");
-    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+    Fault::new("not_found", message)
         .hinting("limits of a [[queue]] are changed in the file; those of HTTP are set with PUT")
 }
 

@@ -103,7 +103,7 @@ fn read_config(
             "{queue:?} has limits that end by themselves, and one entry cannot hold both: \
              DELETE its rate-limit first, or wait"
         );
-        return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
+        return Err(Fault::new("conflict", message));
     }
     Ok(Some(wanted))
 }

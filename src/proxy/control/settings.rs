@@ -4,8 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::StatusCode;
-
 use crate::pressure::Given;
 use crate::proxy::respond::Fault;
 use crate::proxy::{Sidecar, depth};
@@ -49,17 +47,13 @@ pub(super) async fn put_setting(
 ) -> Result<bool, Fault> {
     if text.is_some() && name.len() > LONGEST_NAME {
         let message = format!("bounds are set under a name of at most {LONGEST_NAME} bytes");
-        return Err(Fault::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_request",
-            message,
-        ));
+        return Err(Fault::new("invalid_request", message));
     }
     let key: Arc<str> = Arc::from([of, name].concat());
     let all = sidecar.store.overrides();
     if text.is_some() && all.settings_len() >= MAX_SETTINGS && all.setting(&key).is_none() {
         let message = format!("{MAX_SETTINGS} queues and tenants are bounded over HTTP already");
-        return Err(Fault::new(StatusCode::CONFLICT, "conflict", message));
+        return Err(Fault::new("conflict", message));
     }
     let change = Change::Setting {
         name: Arc::clone(&key),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 
 use super::overrides::{ListenerPort, field, json};
@@ -121,6 +121,6 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
 
 fn unknown() -> Fault {
     let message = "here are /throttle/v1/why, /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
-    Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+    Fault::new("not_found", message)
         .hinting("use one of these; KEY is a key of GET /ojs/v1/rate-limits")
 }

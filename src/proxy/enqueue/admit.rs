@@ -353,8 +353,7 @@ fn unasked(away: Away) -> Fault {
                 "nothing was stored: the backend answers {status} when it is asked how many jobs wait, and the \
                  queue has a bound"
             );
-            Fault::new(StatusCode::BAD_GATEWAY, "backend_stats_failed", message)
-                .later(Duration::from_secs(1))
+            Fault::new("backend_stats_failed", message).later(Duration::from_secs(1))
         }
     }
 }

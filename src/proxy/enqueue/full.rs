@@ -4,7 +4,7 @@
 use crate::store::LedgerExt;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::sent::SentJob;
@@ -40,7 +40,7 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     }
     let (used, bound) = (full.depth, full.bound);
     let code = code_of(full.met);
-    let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, code, message(full))
+    let mut fault = Fault::new(code, message(full))
         .later(Duration::from_secs(retry_after(sidecar, full)))
         .with("queue", &*full.queue)
         .with("depth", used)
@@ -49,7 +49,7 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     fault.retryable = full.may_ever_fit();
     if !full.may_ever_fit() {
         fault.hint =
-            Some("send fewer or smaller jobs at once, or raise the bound: it never fits as it is");
+            "send fewer or smaller jobs at once, or raise the bound: it never fits as it is";
     }
     if let Some(unit) = full.unit().as_str() {
         fault = fault.with("unit", unit);

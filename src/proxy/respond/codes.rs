@@ -1,0 +1,95 @@
+//! The codes of our own errors, each declared once: replies and the manual are made from that.
+
+use http::StatusCode;
+
+/// What is declared of a code.
+#[derive(Clone, Copy, Debug)]
+pub struct Code {
+    /// The word for programs.
+    pub word: &'static str,
+    /// The status of each reply with it.
+    pub status: StatusCode,
+    /// What to do about it, where no more is known.
+    pub hint: &'static str,
+    /// What it means, as Markdown.
+    pub means: &'static str,
+}
+
+macro_rules! codes {
+    ($( $(#[doc = $means:literal])* $status:ident $word:literal: $hint:literal; )*) => {
+        /// All codes, in the order of their statuses.
+        pub const CODES: &[Code] = &[$(
+            Code { word: $word, status: StatusCode::$status, hint: $hint, means: concat!($($means, "\n"),*) },
+        )*];
+    };
+}
+
+codes! {
+    /// The request is not valid. `details.field` names the field. Cases:
+    ///
+    /// - a wrong limit, override or page; a queue's or tenant's name over 1,000 bytes;
+    /// - a policy's key is missing (`key_missing = "reject"`); an ambiguous path or head;
+    /// - a FETCH for more than 1,000 queues, or one that cannot be read, where there are limits;
+    /// - `options`, `queue`, `jobs` or `queues` several times, in whatever spelling;
+    /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
+    BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
+    /// Changing limits or keys without the right to. The chapter `security` says who may.
+    FORBIDDEN "forbidden": "send the control token: Authorization: Bearer and the text of server.control_token";
+    /// A key that nothing has named and that uses nothing; `_queue:NAME`; a DELETE of what is not set; a path or a job
+    /// that there is not.
+    NOT_FOUND "not_found": "look at the path; GET /ojs/v1/rate-limits lists the keys there are";
+    /// A method that the path does not have (`Allow` lists them); CONNECT, TRACE.
+    METHOD_NOT_ALLOWED "method_not_allowed": "use a method that the Allow header names";
+    /// The body took longer than `server.body_timeout`, on routes that are read.
+    REQUEST_TIMEOUT "request_timeout": "send the whole body without a pause, over a new connection";
+    /// Limits are set for 100,000 keys, or bounds for 20,000 queues and tenants. Or a queue's config sets limits beside
+    /// some that expire.
+    CONFLICT "conflict": "take away what the message names, then send it again";
+    /// The body is larger than `server.max_body`, on routes that are read.
+    PAYLOAD_TOO_LARGE "payload_too_large": "send less at once, or raise server.max_body";
+    /// The body is compressed, on routes that are read. On any route: gRPC.
+    UNSUPPORTED_MEDIA_TYPE "unsupported_media_type": "send the body as it is";
+    /// `Expect` other than 100-continue.
+    EXPECTATION_FAILED "expectation_failed": "leave the Expect header out";
+    /// An enqueue met a bound of its queue. The chapter `producers` shows the answer.
+    TOO_MANY_REQUESTS "QUEUE_FULL": "come back after Retry-After; more workers or a larger bound let more in";
+    /// An enqueue met the bound of a tenant.
+    TOO_MANY_REQUESTS "TENANT_LIMIT_EXCEEDED":
+        "come back after Retry-After; more workers or a larger bound let more in";
+    /// An enqueue met the `enqueue_rate` of its queue.
+    TOO_MANY_REQUESTS "rate_limited": "come back after Retry-After, or raise enqueue_rate";
+    /// A bug. The log has it.
+    INTERNAL_SERVER_ERROR "internal_error": "look for the error in the log of ojs-throttle";
+    /// An enqueue was sent and the reply was lost.
+    INTERNAL_SERVER_ERROR "in_doubt": "look whether the job exists before sending it again";
+    /// `Transfer-Encoding` other than chunked.
+    NOT_IMPLEMENTED "not_implemented": "send a Content-Length, or Transfer-Encoding: chunked and nothing else";
+    /// No connection to the backend.
+    BAD_GATEWAY "backend_unreachable":
+        "look whether the backend runs where server.upstream says; ojs-throttle doctor tells more";
+    /// The backend's reply broke off. Or it must be read and is over 256 MiB, or more: see `server.max_body`.
+    BAD_GATEWAY "backend_reply_lost": "look in the backend's log why it broke its reply off";
+    /// The backend does not tell the depth of a queue that may be full (5xx, 429 or 408).
+    BAD_GATEWAY "backend_stats_failed": "look in the backend's log why GET /ojs/v1/queues/NAME/stats fails";
+    /// The backend does not say where a job is that `why` asks about.
+    BAD_GATEWAY "upstream_error": "look at the backend; where it asks for credentials, set upstream.token";
+    /// More than `server.max_in_flight` requests in a thread. Requests that are still worked on after their clients hung
+    /// up count. ACKs, nacks and heartbeats have as many places of their own.
+    SERVICE_UNAVAILABLE "overloaded": "come back after Retry-After; if it lasts, raise server.max_in_flight";
+    /// While the store is lost, usage cannot be read, and limits, bounds and keys cannot be set or deleted. In the 2 s
+    /// after it came back empty, they cannot be deleted, and keys cannot be shut or opened by hand. What nobody waits
+    /// for any more is not set later. If only the store's answer was lost, the change is made: GET tells.
+    SERVICE_UNAVAILABLE "store_unavailable":
+        "look whether the store of store.url answers; ojs-throttle doctor tells more";
+    /// The backend sent nothing within `server.upstream_timeout`. It is 2 s, doubling, for a FETCH that waits for the
+    /// first manifest.
+    GATEWAY_TIMEOUT "backend_timeout":
+        "look why the backend is slow; server.upstream_timeout is how long it may take";
+}
+
+/// What is declared of the code. It must be; were it not, the fault would be ours.
+pub(super) fn declared(word: &str) -> Option<&'static Code> {
+    let code = CODES.iter().find(|code| code.word == word);
+    debug_assert!(code.is_some(), "{word} is not declared");
+    code
+}
