@@ -206,7 +206,7 @@ pub fn next(limits: Enforcement) -> &'static str {
     } else {
         "Next:  ojs-throttle demo --break   the same jobs and workers, limits off
        ojs-throttle dev            a sidecar and a backend to point your SDK at
-       README.md                   in front of your own backend"
+       ojs-throttle help start     a first limit of your own, and a worker"
     }
 }
 
