@@ -7,8 +7,12 @@ use crate::docs::blocks;
 
 const CHAPTER: &str = "src/manual/incidents.md";
 const SYMPTOM: &str = "Jobs do not start";
-/// The chapter says this where no limit is the reason. It blames nothing, so it may stand beside a note.
-const ROOM: &str = "every limit leaves room";
+/// What blames nothing may stand beside what does.
+const BLAMELESS: [&str; 3] = [
+    "every limit leaves room",
+    "no limit applies",
+    "the job waits at the backend",
+];
 
 /// The id that the commands of the chapter name.
 const JOB: &str = "0190a1b2-0000-7000-8000-000000000001";
@@ -50,15 +54,25 @@ struct Cause {
     names: &'static [(&'static str, &'static str)],
     /// A part of the sentence that the chapter prints for it.
     sentence: &'static str,
+    /// What has to be asked about for it.
+    asked: Asked,
 }
 
-const CAUSES: [Cause; 10] = [
+/// Who sees that jobs do not start knows their queue, and may look at one of them.
+#[derive(Clone, Copy, PartialEq)]
+enum Asked {
+    Queue,
+    Job,
+}
+
+const CAUSES: [Cause; 14] = [
     Cause {
         name: "all slots are taken",
         config: SLOTS,
         stage: |_, sidecar| two_run_and_one_waits(sidecar),
         names: &[],
         sentence: "are taken",
+        asked: Asked::Queue,
     },
     Cause {
         name: "an override pauses the key",
@@ -74,6 +88,7 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[],
         sentence: "its concurrency is 0",
+        asked: Asked::Queue,
     },
     Cause {
         name: "a nack shuts the key",
@@ -95,6 +110,7 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[],
         sentence: "is shut until",
+        asked: Asked::Queue,
     },
     Cause {
         name: "the backend is down",
@@ -110,6 +126,7 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[],
         sentence: "the backend does not answer",
+        asked: Asked::Queue,
     },
     Cause {
         name: "a policy whose key has a field of the job",
@@ -127,6 +144,7 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[("billing", "default"), ("stripe", "crm:acme")],
         sentence: "as many jobs as its window allows",
+        asked: Asked::Queue,
     },
     Cause {
         name: "a throttle of the whole queue",
@@ -139,6 +157,7 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[("billing", "slow")],
         sentence: "spaces its starts",
+        asked: Asked::Queue,
     },
     Cause {
         name: "slots are taken, and the rate has room",
@@ -146,6 +165,7 @@ const CAUSES: [Cause; 10] = [
         stage: |_, sidecar| two_run_and_one_waits(sidecar),
         names: &[],
         sentence: "are taken",
+        asked: Asked::Queue,
     },
     Cause {
         name: "the jobs are held for other credentials",
@@ -180,6 +200,7 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[("billing", "mail"), ("stripe", "k")],
         sentence: "are held for credentials",
+        asked: Asked::Queue,
     },
     Cause {
         name: "the queue is paused",
@@ -192,13 +213,55 @@ const CAUSES: [Cause; 10] = [
         },
         names: &[],
         sentence: "queue \"billing\" is paused",
+        asked: Asked::Queue,
     },
     Cause {
         name: "nobody asks",
         config: SLOTS,
         stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
         names: &[],
-        sentence: ROOM,
+        sentence: "every limit leaves room",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "no policy matches",
+        config: "",
+        stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
+        names: &[],
+        sentence: "no limit applies",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the job has not been fetched",
+        config: SLOTS,
+        stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
+        names: &[],
+        sentence: "the job waits at the backend",
+        asked: Asked::Job,
+    },
+    Cause {
+        name: "the job runs",
+        config: SLOTS,
+        stage: |_, sidecar| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [&*job]);
+            job
+        },
+        names: &[],
+        sentence: "the job runs",
+        asked: Asked::Job,
+    },
+    Cause {
+        name: "a worker went around the sidecar",
+        config: SLOTS,
+        stage: |backend, sidecar| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(fetch(backend.addr, "billing", 1, "w").jobs(), [&*job]);
+            job
+        },
+        names: &[],
+        sentence: "it has no slot here",
+        asked: Asked::Job,
     },
 ];
 
@@ -226,7 +289,7 @@ fn of_the_chapter() -> (Vec<String>, Vec<String>) {
         .find(|section| section.starts_with(SYMPTOM))
         .unwrap();
     let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
-    let sentences = headings.map(|heading| heading.split('`').nth(1).unwrap());
+    let sentences = headings.filter_map(|heading| heading.split('`').nth(1));
     // A time is different each time.
     let sentences = sentences.map(|sentence| sentence.split(" TIME").next().unwrap().to_owned());
     (
@@ -248,7 +311,12 @@ fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
         .iter()
         .find(|sentence| sentence.contains(cause.sentence));
     let expected = expected.expect("the chapter has a heading for it");
-    for (nth, written) in commands.iter().enumerate() {
+    let option = match cause.asked {
+        Asked::Queue => "--queue",
+        Asked::Job => "--job",
+    };
+    let mut was_asked = false;
+    for written in commands {
         let command = named(written).replace(JOB, &job);
         let words = command.strip_prefix("ojs-throttle ").expect("a command");
         let mut run = program();
@@ -260,14 +328,15 @@ fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
             .filter(|sentence| said.out.contains(&named(sentence)))
             .collect();
         let what = format!("{}: {command}: {}{}", cause.name, said.out, said.err);
-        // Who sees that jobs do not start knows the queue; what else is asked must not blame something else.
-        assert!(nth > 0 || told.contains(&expected), "{what}");
-        assert!(
-            told.iter()
-                .all(|told| *told == expected || told.starts_with(ROOM)),
-            "{what}"
-        );
+        let is_it = written.contains(option);
+        was_asked |= is_it;
+        assert!(!is_it || told.contains(&expected), "{what}");
+        // What else is asked must not blame something else.
+        let is_blameless = |told: &str| BLAMELESS.iter().any(|begin| told.starts_with(begin));
+        let mut others = told.iter().filter(|told| **told != expected);
+        assert!(others.all(|told| is_blameless(told)), "{what}");
     }
+    assert!(was_asked, "the chapter has no command with {option}");
 }
 
 #[test]
