@@ -4,6 +4,7 @@ pub mod blocks;
 mod generated;
 mod log;
 mod page;
+mod replies;
 mod settings;
 mod style;
 
