@@ -211,7 +211,6 @@ impl Hold {
         let mut lanes: SmallVec<[Lane; 1]> = jobs.iter().map(Held::lane).collect();
         lanes.dedup();
         for held in jobs {
-            state.leave(&held.claimed.job);
             state.add(held);
         }
         for lane in &lanes {
@@ -277,7 +276,7 @@ impl Hold {
             return;
         };
         let held = match &mut known.whereabouts {
-            Whereabouts::Hidden(held) => Some(&mut **held),
+            Whereabouts::Hidden(held) => Some(held),
             Whereabouts::Offered(offer) => Some(&mut offer.held),
             _ => {
                 (queues.get_mut(&known.lane)).and_then(|queue| queue.find_mut(known.priority, job))

@@ -1,5 +1,6 @@
 //! A held job, and what the backend said of its claim.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,27 @@ use crate::store::Claimed;
 /// A claim that was granted for less than this may be over before it has been looked at once or twice.
 pub const SHORT: Duration = Duration::from_millis(1_500);
 
-/// A claimed job that waits.
+/// A claimed job that waits. Boxed, because it is moved about: into its group, into a pick, into an answer.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct Held(Box<HeldJob>);
+
+impl Deref for Held {
+    type Target = HeldJob;
+
+    fn deref(&self) -> &HeldJob {
+        &self.0
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut HeldJob {
+        &mut self.0
+    }
+}
+
+/// What is known of a claimed job that waits.
+#[derive(Clone, Debug)]
+pub struct HeldJob {
     /// What the store is asked about.
     pub claimed: Claimed,
     /// What the file and the job itself say of its limits: jobs of which that is the same wait in one group. With
@@ -95,7 +114,7 @@ impl Proof {
 impl Held {
     /// A job that was just claimed under these limits, as this edition of the policies has them.
     pub fn new(claimed: Claimed, edition: u64, body: Bytes, proof: Proof, since: Instant) -> Held {
-        Held {
+        Held(Box::new(HeldJob {
             written: claimed.limited.clone(),
             edition,
             own: Box::default(),
@@ -108,7 +127,7 @@ impl Held {
             named: false,
             place: 0,
             claimed,
-        }
+        }))
     }
 
     /// Whether it is ours still is not known: the next sweep asks, and it is proven before it goes out.

@@ -23,8 +23,8 @@ use crate::store::{Claimed, Gen};
 #[derive(Debug)]
 pub struct Pick {
     hold: Arc<Hold>,
-    /// There until it ends, and boxed because picks are moved about.
-    held: Option<Box<Held>>,
+    /// There until it ends.
+    held: Option<Held>,
 }
 
 /// A refusal of a picked job: it holds for its whole group.
@@ -81,13 +81,13 @@ impl DerefMut for Pick {
 impl Pick {
     /// Ends it, whatever that means for its job.
     fn end(mut self) -> Option<Held> {
-        self.held.take().map(|held| *held)
+        self.held.take()
     }
 
     /// A limit refused it, or nobody could say: it waits again.
     pub fn refuse(mut self, refusal: Refusal) {
         if let Some(held) = self.held.take() {
-            self.hold.put_back(*held, Some(refusal));
+            self.hold.put_back(held, Some(refusal));
         }
     }
 
@@ -101,7 +101,7 @@ impl Pick {
 impl Drop for Pick {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            self.hold.put_back(*held, None);
+            self.hold.put_back(held, None);
         }
     }
 }
@@ -111,7 +111,7 @@ impl Hold {
         state.take_in_hand(&jobs);
         let picks = jobs.into_iter().map(|held| Pick {
             hold: Arc::clone(self),
-            held: Some(Box::new(held)),
+            held: Some(held),
         });
         picks.collect()
     }
@@ -132,6 +132,7 @@ impl Hold {
         for groups in queue.groups.values_mut() {
             let mut turns: Vec<&mut Group> = groups
                 .iter_mut()
+                .map(Box::as_mut)
                 .filter(|group| group.may_ask(now))
                 .collect();
             for _ in 0..want {
@@ -222,7 +223,7 @@ impl Hold {
         };
         known.hide = true;
         if let Some((known, held)) = state.take_out(job) {
-            known.whereabouts = Whereabouts::Hidden(Box::new(held));
+            known.whereabouts = Whereabouts::Hidden(held);
         }
         true
     }
@@ -240,7 +241,7 @@ impl Hold {
         if let Whereabouts::Hidden(held) =
             mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
         {
-            state.place(*held);
+            state.place(held);
         }
     }
 
@@ -287,7 +288,7 @@ impl Hold {
             held.named = false;
             state.unnamed += usize::from(mem::replace(&mut known.named, false));
             if known.hide {
-                known.whereabouts = Whereabouts::Hidden(Box::new(held));
+                known.whereabouts = Whereabouts::Hidden(held);
                 continue;
             }
             let lane = held.lane();

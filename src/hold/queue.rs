@@ -35,8 +35,8 @@ pub(super) struct Group {
 
 impl Group {
     /// A group of one, which may be asked at once.
-    pub(super) fn of(held: Held, woken: Wakes) -> Group {
-        Group {
+    pub(super) fn of(held: Held, woken: Wakes) -> Box<Group> {
+        Box::new(Group {
             limits: held.written.clone(),
             edition: held.edition,
             jobs: VecDeque::from([held]),
@@ -45,7 +45,7 @@ impl Group {
             woken,
             refused_by: None,
             rescheduled: None,
-        }
+        })
     }
 
     /// It may be asked again.
@@ -105,8 +105,9 @@ impl Group {
 pub(super) struct Queue {
     /// The key of the queue's own limits.
     pub(super) key: Key,
-    /// By priority, highest first; the groups of one priority in the order of their turns.
-    pub(super) groups: BTreeMap<Reverse<i32>, VecDeque<Group>>,
+    /// By priority, highest first; the groups of one priority in the order of their turns. Boxed, because a turn moves
+    /// those behind it.
+    pub(super) groups: BTreeMap<Reverse<i32>, VecDeque<Box<Group>>>,
     pub(super) line: Line,
     /// What the queue's name says, as of the last FETCH.
     pub(super) gate: Gate,
@@ -153,11 +154,11 @@ impl Queue {
 
     /// All groups, highest priority first.
     pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.values().flatten()
+        self.groups.values().flatten().map(Box::as_ref)
     }
 
     pub(super) fn all_groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.groups.values_mut().flatten()
+        self.groups.values_mut().flatten().map(Box::as_mut)
     }
 
     /// The waiting jobs, highest priority first.
@@ -188,7 +189,8 @@ impl Queue {
         limits: &[Limited],
     ) -> Option<&mut Group> {
         let groups = self.groups.get_mut(&Reverse(priority))?;
-        groups.get_mut(position(groups, edition, limits)?)
+        let at = position(groups, edition, limits)?;
+        groups.get_mut(at).map(Box::as_mut)
     }
 
     /// Moves a group to the end of the turns; an empty one goes.
@@ -235,10 +237,10 @@ impl Queue {
 }
 
 /// Where among groups that of jobs under these limits stands.
-fn position(groups: &VecDeque<Group>, edition: u64, limits: &[Limited]) -> Option<usize> {
+fn position(groups: &VecDeque<Box<Group>>, edition: u64, limits: &[Limited]) -> Option<usize> {
     let find = |is: fn(&[Limited], &[Limited]) -> bool| {
         let of_edition = |group: &Group| group.edition == edition && is(&group.limits, limits);
-        groups.iter().position(of_edition)
+        groups.iter().map(Box::as_ref).position(of_edition)
     };
     // Mostly they are the very same, for the limits of a job are found in a cache. Only where none is are all compared.
     find(|one, other| std::ptr::eq(one, other)).or_else(|| find(|one, other| one == other))
@@ -246,11 +248,11 @@ fn position(groups: &VecDeque<Group>, edition: u64, limits: &[Limited]) -> Optio
 
 /// The same jobs in groups by the limits of now. A job without new limits is left with those it has.
 pub(super) fn regrouped(
-    old: VecDeque<Group>,
+    old: VecDeque<Box<Group>>,
     edition: u64,
     limits: &mut HashMap<Arc<str>, Relimited>,
     woken: Wakes,
-) -> VecDeque<Group> {
+) -> VecDeque<Box<Group>> {
     let mut groups = VecDeque::new();
     let mut jobs: Vec<Held> = Vec::new();
     for group in old {
@@ -262,8 +264,12 @@ pub(super) fn regrouped(
     }
     jobs.sort_by_key(|held| held.place);
     let index = |(at, group): (usize, &Group)| ((group.edition, group.limits.clone()), at);
-    let mut places: HashMap<(u64, Arc<[Limited]>), usize> =
-        groups.iter().enumerate().map(index).collect();
+    let mut places: HashMap<(u64, Arc<[Limited]>), usize> = groups
+        .iter()
+        .map(Box::as_ref)
+        .enumerate()
+        .map(index)
+        .collect();
     for mut held in jobs {
         let new = limits.remove(&held.claimed.job);
         if let Some(new) = new.filter(|new| new.generation == held.claimed.generation) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
 
 use super::lanes::Lanes;
 use super::offer::Offer;
@@ -21,7 +22,7 @@ pub(super) enum Whereabouts {
     /// Picked, to be started, dropped or given back.
     InHand,
     /// Out of its group, because a cancel, a delete or a settle that names it is under way.
-    Hidden(Box<Held>),
+    Hidden(Held),
     /// Out of its group, because siblings may have it.
     Offered(Box<Offer>),
 }
@@ -121,21 +122,11 @@ impl HoldState {
         self.enter(held);
     }
 
-    /// A job becomes known, and waits in its place.
+    /// A job becomes known, and waits in its place. An earlier claim of it is not known any more.
     pub(super) fn enter(&mut self, mut held: Held) {
         // It may be a part of a reply, all of which would stay as long as it waits.
         held.body = Bytes::copy_from_slice(&held.body);
         let (lane, bytes, wakes) = (held.lane(), held.body.len(), self.wakes());
-        self.bytes += bytes;
-        self.unnamed += usize::from(!held.named);
-        let queue = self.queues.open(&lane, held.since);
-        let was_busy = queue.is_busy();
-        queue.known += 1;
-        queue.bytes += bytes;
-        if queue.idle {
-            self.idle.jobs += 1;
-            self.idle.bytes += bytes;
-        }
         let known = Known {
             generation: held.claimed.generation,
             lane: lane.clone(),
@@ -146,8 +137,20 @@ impl HoldState {
             hide: false,
             named: held.named,
         };
-        self.jobs.insert(held.claimed.job.clone(), known);
+        if let Some(earlier) = self.jobs.insert(held.claimed.job.clone(), known) {
+            self.left(&held.claimed.job, earlier);
+        }
         self.glance.known.store(self.jobs.len(), Ordering::Release);
+        self.bytes += bytes;
+        self.unnamed += usize::from(!held.named);
+        let queue = self.queues.open(&lane, held.since);
+        let was_busy = queue.is_busy();
+        queue.known += 1;
+        queue.bytes += bytes;
+        if queue.idle {
+            self.idle.jobs += 1;
+            self.idle.bytes += bytes;
+        }
         queue.saw(held.claimed.priority);
         queue.place(held, wakes);
         if !was_busy {
@@ -161,7 +164,7 @@ impl HoldState {
             .jobs
             .values()
             .filter_map(|known| match &known.whereabouts {
-                Whereabouts::Hidden(held) => Some(&**held),
+                Whereabouts::Hidden(held) => Some(held),
                 Whereabouts::Offered(offer) => Some(&offer.held),
                 _ => None,
             });
@@ -197,13 +200,16 @@ impl HoldState {
 
     /// A picked job goes out. `false`: it may not, because it was hidden, replaced or forgotten meanwhile.
     pub(super) fn start(&mut self, held: &Held) -> bool {
-        let known = self.jobs.get(&held.claimed.job);
-        if !known.is_some_and(|known| !known.hide && known.in_hand(held)) {
+        let job = &*held.claimed.job;
+        let EntryRef::Occupied(known) = self.jobs.entry_ref(job) else {
+            return false;
+        };
+        if known.get().hide || !known.get().in_hand(held) {
             return false;
         }
-        if let Some(lane) = self.leave(&held.claimed.job)
-            && let Some(queue) = self.queues.get_mut(&lane)
-        {
+        let known = known.remove();
+        let lane = self.left(job, known);
+        if let Some(queue) = self.queues.get_mut(&lane) {
             queue.turn_over(held.claimed.priority, held.edition, &held.written);
         }
         true
@@ -224,7 +230,7 @@ impl HoldState {
             self.unnamed -= 1;
         }
         if known.hide {
-            known.whereabouts = Whereabouts::Hidden(Box::new(held));
+            known.whereabouts = Whereabouts::Hidden(held);
             return false;
         }
         known.whereabouts = Whereabouts::Waiting;
@@ -254,6 +260,11 @@ impl HoldState {
     /// A job is not known any more; says where it was.
     pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
         let known = self.jobs.remove(job)?;
+        Some(self.left(job, known))
+    }
+
+    /// What was known of a job is known no longer; says where it was.
+    fn left(&mut self, job: &str, known: Known) -> Lane {
         if matches!(known.whereabouts, Whereabouts::Offered(_)) {
             self.count_offers(-1);
         }
@@ -274,6 +285,6 @@ impl HoldState {
             }
         }
         self.feed();
-        Some(known.lane)
+        known.lane
     }
 }

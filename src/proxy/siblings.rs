@@ -192,7 +192,7 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
         Again::Unheard => return false,
     };
     match own(sidecar, &claimed).await {
-        Ok(Some(claim)) => hold_taken_over(sidecar, *held, &claimed, claim),
+        Ok(Some(claim)) => hold_taken_over(sidecar, held, &claimed, claim),
         Ok(None) => {}
         // It may be ours. It goes nowhere until the store says so.
         Err(_) => {
@@ -202,7 +202,7 @@ async fn take_over_row(proxy: &Proxy, row: Row) -> bool {
                     tokio::time::sleep(PAUSES.1).await;
                     match own(&sidecar, &claimed).await {
                         Ok(Some(claim)) => {
-                            return hold_taken_over(&sidecar, *held, &claimed, claim);
+                            return hold_taken_over(&sidecar, held, &claimed, claim);
                         }
                         Ok(None) => return,
                         Err(_) => {}
@@ -261,7 +261,7 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
     let active = state.is_some_and(|state| state == "active");
     let same = attempt_since(claimed.attempt, job).is_none_or(cmp::Ordering::is_eq);
     match held.filter(|_| active && same) {
-        Some(held) => Again::Ours(Box::new(held)),
+        Some(held) => Again::Ours(held),
         None => Again::Over,
     }
 }
@@ -269,7 +269,7 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
 /// What the backend has of a job that a sibling holds.
 enum Again {
     /// It is active in that attempt still.
-    Ours(Box<Held>),
+    Ours(Held),
     /// It is not.
     Over,
     /// It says something else.

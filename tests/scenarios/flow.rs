@@ -163,6 +163,71 @@ pub async fn slow_backend(ctx: Ctx) -> Judge {
     judge.all_well()
 }
 
+/// One worker that takes one job at a time uses a throttle that allows three starts in the time that the backend takes
+/// to give one out: claims are made beside what is held.
+pub async fn one_at_a_time_from_afar(ctx: Ctx) -> Judge {
+    const LIMIT: u32 = 50;
+    let limits = format!("{GATED}throttle = {{ limit = {LIMIT}, period = '1s' }}");
+    let w = ctx.limits(&limits).start().await;
+    let far = Fault::Slow(Duration::from_millis(60));
+    w.backend.often(Op::Fetch, 1.0, far);
+    w.enqueue_all(LIMIT as usize * 6, |_| job()).await;
+    let hands = w.hands("one");
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        let out = hands.get("mail", 1).await;
+        hands.ack_all(&out).await;
+    }
+    w.worker(Worker::js(10).queues(&["mail"]));
+    let mut judge = w.judge_when_done(30).await;
+    judge.spacing("k", Duration::from_secs(1) / LIMIT, 1);
+    judge.utilisation("k", f64::from(LIMIT), 1, 5, 0.9);
+    judge.all_well()
+}
+
+/// Jobs of 10 ms fill one slot under workers that poll every second: one of them waits whenever it is freed.
+pub async fn short_jobs_fill_a_slot(ctx: Ctx) -> Judge {
+    let key = if ctx.even() { KEYED } else { GATED };
+    let w = ctx.limits(&format!("{key}concurrency = 1")).start().await;
+    w.enqueue_all(500, |_| job()).await;
+    w.workers(5, Worker::python(1).queues(&["mail"]).runs(10..11));
+    let mut judge = w.judge_when_done(60).await;
+    judge.concurrency("k", 1);
+    judge.utilisation("k", 100.0, 1, 4, 0.9);
+    judge.all_well()
+}
+
+/// A tenant whose key is free starts within 2 s, although jobs of 300 others that may not start stand before it.
+pub async fn free_tenant_behind_shut_ones(ctx: Ctx) -> Judge {
+    const OTHERS: usize = 300;
+    let limits = format!("{KEYED}rate = {{ limit = 1, period = '10s' }}");
+    let w = ctx.limits(&limits).start().await;
+    let of = |nth: usize| {
+        let tenant = format!("t{nth}");
+        let job = Job::new("a.b").queue("mail");
+        job.meta("tenant", json!(tenant)).label(&tenant)
+    };
+    w.enqueue_all(2 * OTHERS, |nth| of(nth % OTHERS)).await;
+    w.worker(Worker::js(100).queues(&["mail"]).runs(1..20));
+    w.pass(6_000).await;
+    let free = w.enqueue(of(OTHERS)).await;
+    let mut judge = w.judge_when_done(60).await;
+    let records = &judge.records;
+    let came = records.produced.iter().find(|job| job.id == free);
+    let came = came.expect("it was enqueued").answered;
+    let started = records.deliveries.iter().find(|of| of.job == free);
+    let took = started.map(|of| of.at.saturating_duration_since(came));
+    judge.soon_took(
+        "the free tenant waited",
+        took.unwrap_or(Duration::MAX),
+        2_000,
+    );
+    for nth in 0..=OTHERS {
+        judge.rate(&format!("t{nth}"), 1, Duration::from_secs(10));
+    }
+    judge.all_well()
+}
+
 /// A slot that is freed while a worker waits is filled within 20 ms.
 pub async fn freed_slot_is_filled(ctx: Ctx) -> Judge {
     let limits = format!("{}concurrency = 1", if ctx.even() { KEYED } else { GATED });
