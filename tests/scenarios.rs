@@ -209,7 +209,7 @@ crate::scenarios! {
     flow::far_backend: 9 limit;
     flow::slow_backend: 4 limit;
     flow::one_at_a_time_from_afar: 2 limit;
-    flow::short_jobs_fill_a_slot: 4 limit;
+    flow::short_jobs_fill_a_slot: 2 limit;
     flow::free_tenant_behind_shut_ones: 2 limit;
     flow::freed_slot_is_filled: 10 limit real;
     flow::free_comes_while_waiting: 4;

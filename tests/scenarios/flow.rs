@@ -189,11 +189,11 @@ pub async fn one_at_a_time_from_afar(ctx: Ctx) -> Judge {
 pub async fn short_jobs_fill_a_slot(ctx: Ctx) -> Judge {
     let key = if ctx.even() { KEYED } else { GATED };
     let w = ctx.limits(&format!("{key}concurrency = 1")).start().await;
-    w.enqueue_all(500, |_| job()).await;
+    w.enqueue_all(400, |_| job()).await;
     w.workers(5, Worker::python(1).queues(&["mail"]).runs(10..11));
     let mut judge = w.judge_when_done(60).await;
     judge.concurrency("k", 1);
-    judge.utilisation("k", 100.0, 1, 4, 0.9);
+    judge.utilisation("k", 100.0, 1, 3, 0.9);
     judge.all_well()
 }
 
