@@ -126,7 +126,9 @@ sidecar refuses, with 2 when the question is not understood, and with 3 when no 
     )]
     Why(Why),
     /// Run the sidecar with a small OJS backend in the same process, to develop against
-    #[command(after_help = "Nothing is stored: all jobs are gone when it ends.")]
+    #[command(
+        after_help = "Nothing is stored: all jobs are gone when it ends. Exits as `run` does."
+    )]
     Dev(Dev),
     /// Show limits at work: real workers, a real backend, a verdict
     #[command(
@@ -170,7 +172,9 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 #[command(
     after_help = "What is given here wins over the file. Without a file, --upstream is required.
-The file is checked as a whole before anything starts; a wrong one ends with exit status 78."
+The file is checked as a whole before anything starts.
+Exits with 0 after a stop in order, after drain_timeout, and at a second signal. Exits with 1 when it
+cannot start or a part of it breaks, and with 78 when the config cannot be used."
 )]
 pub struct RunArgs {
     /// The TOML file

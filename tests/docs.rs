@@ -3,7 +3,7 @@
 pub mod blocks;
 mod generated;
 mod log;
-mod page;
+pub mod page;
 mod replies;
 mod settings;
 mod style;
@@ -16,8 +16,7 @@ use clap::{CommandFactory, Parser};
 use ojs_throttle::cli::Cli;
 use ojs_throttle::config::{self, Diff, Settings};
 use ojs_throttle::json::Json;
-use ojs_throttle::manual;
-use ojs_throttle::policy;
+use ojs_throttle::{events, manual, metrics, policy, ship};
 
 fn read(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -234,6 +233,109 @@ fn the_manual_has_the_headings_that_the_program_names() {
         }
     }
     assert!(named > 0, "no text names a heading");
+}
+
+/// Each text of the program and about it: sources, pages, and files that are ready to use.
+fn texts() -> impl Iterator<Item = String> {
+    let beside = ["README.md", "config.example.toml"].map(read);
+    program().into_iter().chain(beside)
+}
+
+#[test]
+fn every_command_and_chapter_that_is_named_exists() {
+    let commands: BTreeSet<String> = Cli::command()
+        .get_subcommands()
+        .map(|of| of.get_name().to_owned())
+        .collect();
+    let chapters: BTreeSet<String> = manual::CHAPTERS
+        .iter()
+        .map(|chapter| chapter.name.to_owned())
+        .collect();
+    let examples: BTreeSet<String> = ship::EXAMPLES
+        .iter()
+        .map(|file| file.name.to_owned())
+        .collect();
+    let mut named = 0;
+    for text in texts() {
+        for said in text.split("`ojs-throttle ").skip(1) {
+            let mut words = said.split('`').next().unwrap().split_whitespace();
+            let command = words.next().unwrap_or_default();
+            // A word in capitals stands for any.
+            let what = words
+                .next()
+                .filter(|what| what.starts_with(|c: char| c.is_ascii_lowercase()));
+            named += 1;
+            assert!(commands.contains(command), "`ojs-throttle {command}`");
+            let exists = match (command, what) {
+                ("help", Some(what)) => commands.contains(what) || chapters.contains(what),
+                ("example", Some(what)) => examples.contains(what),
+                _ => true,
+            };
+            assert!(exists, "`ojs-throttle {command} {what:?}`");
+        }
+        for said in text.split("hapter `").skip(1) {
+            let chapter = said.split('`').next().unwrap();
+            named += 1;
+            assert!(chapters.contains(chapter), "chapter `{chapter}`");
+        }
+    }
+    assert!(named > 40, "only {named} names were found");
+}
+
+#[test]
+fn every_metric_that_is_named_exists() {
+    let mut named = 0;
+    for text in texts() {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let begins = ["ojs_throttle_", "ojs_rate_limit_", "ojs_backpressure_"];
+        for word in words.filter(|word| begins.iter().any(|begin| word.starts_with(begin))) {
+            let parts = ["", "_bucket", "_count", "_sum"]
+                .iter()
+                .filter_map(|end| word.strip_suffix(end));
+            let mut names =
+                parts.flat_map(|name| metrics::SERIES.iter().map(move |of| of.name == name));
+            named += 1;
+            assert!(names.any(|is_it| is_it), "{word}");
+        }
+    }
+    assert!(named > 150, "only {named} names were found");
+}
+
+#[test]
+fn every_setting_that_a_page_names_exists() {
+    let known: BTreeSet<String> = config::known_fields(&read("config.example.toml"))
+        .into_iter()
+        .collect();
+    let tables = [
+        "server",
+        "upstream",
+        "store",
+        "fetch",
+        "hold",
+        "settle",
+        "repairs",
+        "metrics",
+        "job_policies",
+    ];
+    let mut named = 0;
+    for page in pages() {
+        for word in read(&page).split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.')
+        {
+            let word = word.trim_end_matches('.');
+            let is_setting = word
+                .split_once('.')
+                .is_some_and(|(table, _)| tables.contains(&table));
+            // The name of a file is none, nor is an event.
+            let is_other = word.ends_with(".rs")
+                || word.ends_with(".md")
+                || events::KINDS.iter().any(|event| event.kind == word);
+            if is_setting && !is_other {
+                named += 1;
+                assert!(known.contains(word), "{page}: {word}");
+            }
+        }
+    }
+    assert!(named > 20, "only {named} names were found");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod recorded;
 mod rust;
 mod sdk;
 mod stage;
+mod told;
 mod worker;
 
 /// What most of these tests use.

@@ -1,10 +1,13 @@
 //! Chapters that are made of what the program declares. `UPDATE=1` writes them.
 
+use clap::CommandFactory;
 use http_body_util::BodyExt;
+use ojs_throttle::cli::Cli;
 use ojs_throttle::proxy::respond::{CODES, Fault};
 use ojs_throttle::{events, metrics};
 
-use super::page::{entries_must_be, entry};
+use super::page::{entries_must_be, entry, prose, section_must_be};
+use super::settings::tables;
 
 fn quote(name: &str) -> String {
     format!("`{name}`")
@@ -67,6 +70,42 @@ fn the_manual_has_every_event_as_it_is_declared() {
     }
     entries_must_be("event-stream", &text);
 }
+
+#[test]
+fn the_manual_has_the_exit_codes_that_the_commands_tell() {
+    let mut text =
+        prose("As the help of each command says. Wrong arguments end any command with 2.");
+    text += "\n\n";
+    for command in Cli::command().get_subcommands() {
+        let help = command.get_after_help().map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        if let Some(at) = help.find("Exits ") {
+            let told = format!(
+                "- `{}`: {}",
+                command.get_name(),
+                help[at..].replace('\n', " ")
+            );
+            text += &format!("{}\n", prose(&told));
+        }
+    }
+    assert_eq!(text.matches("\n- ").count(), 6);
+    section_must_be("operate", "## Exit codes", &text);
+}
+
+#[test]
+fn the_manual_has_every_repair_of_the_example() {
+    let example = super::read("config.example.toml");
+    let tables = tables(&example);
+    let repairs = tables
+        .iter()
+        .find(|table| table.name() == "repairs")
+        .unwrap();
+    let text = format!("{}\n\n{}", prose(REPAIRS), repairs.entries());
+    section_must_be("workers", "## SDK repairs", &text);
+}
+
+const REPAIRS: &str = "The sidecar mends what SDKs and backends get wrong with each other. These settings of \
+    `[repairs]` switch that off. `ojs_throttle_repairs_total` counts each but `job_and_jobs`.";
 
 /// Who only tests must never write: a page that differs is a failure there.
 #[test]

@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// The longest line of a page, in columns.
 pub const COLUMNS: usize = 100;
+
+/// Two tests may write parts of one chapter.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn file(chapter: &str) -> PathBuf {
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/manual");
@@ -30,17 +34,37 @@ pub fn must_be(chapter: &str, text: &str) {
     let differs = now.lines().zip(text.lines()).find(|(a, b)| a != b);
     panic!(
         "chapter {chapter} is not what the sources say: {differs:?}\n\
-         UPDATE=1 cargo test --test it docs:: writes it anew"
+         UPDATE=1 cargo test --test it -- docs:: told:: writes it anew"
     );
 }
 
 /// All of the chapter from its first heading of the second level on must be `text`.
 pub fn entries_must_be(chapter: &str, text: &str) {
+    let _alone = ALONE.lock();
     let now = read(chapter);
     let (by_hand, _) = now.split_once("\n## ").unwrap_or((&now, ""));
     must_be(
         chapter,
         &format!("{}\n\n{}\n", by_hand.trim_end(), text.trim_end()),
+    );
+}
+
+/// What stands under `heading`, up to the next heading of its level or above, must be `text`.
+pub fn section_must_be(chapter: &str, heading: &str, text: &str) {
+    let _alone = ALONE.lock();
+    let now = read(chapter);
+    let begin = now.find(&format!("\n{heading}\n"));
+    let begin = begin.unwrap_or_else(|| panic!("{chapter} has no {heading}")) + 1;
+    let within = begin + heading.len() + 1;
+    let level = heading.split(' ').next().unwrap();
+    let ends = (1..=level.len()).filter_map(|n| now[within..].find(&format!("\n{} ", &level[..n])));
+    let end = ends.min().map_or(now.len(), |end| within + end + 1);
+    let after = &now[end..];
+    let gap = if after.is_empty() { "" } else { "\n" };
+    let begin = &now[..within];
+    must_be(
+        chapter,
+        &format!("{begin}\n{}\n{gap}{after}", text.trim_end()),
     );
 }
 
@@ -93,4 +117,13 @@ pub fn prose(text: &str) -> String {
 /// An entry: a heading and what stands below it.
 pub fn entry(heading: &str, text: &str) -> String {
     format!("{heading}\n\n{}\n\n", prose(text))
+}
+
+/// A table.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
+    let rule = vec!["---".to_owned(); head.len()];
+    let rows = [head, rule].into_iter().chain(rows.iter().cloned());
+    rows.map(|row| format!("| {} |\n", row.join(" | ")))
+        .collect()
 }

@@ -2,6 +2,16 @@
 
 use ojs_throttle::backend::{Duplicate, Extended, Lax, Liveness, Requeue};
 
+/// The real kinds: each with how it came to be known.
+pub fn real() -> [(Lax, &'static str); REAL - 1] {
+    [
+        (Lax::redis(), "recorded, February 2026"),
+        (Lax::postgres(), "recorded, February 2026"),
+        (Lax::lite(), "its source, April 2026"),
+        (Lax::amqp(), "its source, April 2026"),
+    ]
+}
+
 /// How many there are, and how many of them are of the real kinds.
 const BACKENDS: usize = 39;
 const REAL: usize = 5;

@@ -1,10 +1,11 @@
-//! The Go SDK of February 2026.
+//! The Go SDK.
 
 use super::prelude::*;
 use super::sdk;
 
 pub const GO: Sdk = Sdk {
     name: "go",
+    version: "February 2026",
     head,
     enqueue,
     batch: |jobs| sdk::jobs(jobs, enqueue),

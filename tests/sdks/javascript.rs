@@ -1,10 +1,11 @@
-//! The JavaScript SDK, 0.4.0.
+//! The JavaScript SDK.
 
 use super::prelude::*;
 use super::sdk;
 
 pub const JAVASCRIPT: Sdk = Sdk {
     name: "javascript",
+    version: "0.4.0 of April 2026",
     head,
     enqueue,
     batch: |jobs| {

@@ -1,10 +1,11 @@
-//! The Python SDK of April 2026.
+//! The Python SDK.
 
 use super::prelude::*;
 use super::sdk;
 
 pub const PYTHON: Sdk = Sdk {
     name: "python",
+    version: "April 2026",
     head,
     enqueue,
     batch: |jobs| sdk::jobs(jobs, enqueue),

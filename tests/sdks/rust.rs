@@ -1,10 +1,11 @@
-//! The Rust SDK, 0.4.0.
+//! The Rust SDK.
 
 use super::prelude::*;
 use super::sdk;
 
 pub const RUST: Sdk = Sdk {
     name: "rust",
+    version: "0.4.0 of April 2026",
     head,
     enqueue,
     batch: |jobs| sdk::jobs(jobs, enqueue),

@@ -7,6 +7,8 @@ use super::prelude::*;
 /// An official SDK of OJS, as it was observed.
 pub struct Sdk {
     pub name: &'static str,
+    /// Which one was observed.
+    pub version: &'static str,
     /// Headers of a request in their order and case.
     pub head: fn(&Call) -> Vec<(&'static str, String)>,
     pub enqueue: fn(&NewJob) -> String,

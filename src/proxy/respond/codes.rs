@@ -66,7 +66,7 @@ codes! {
     NOT_IMPLEMENTED "not_implemented": "send a Content-Length, or Transfer-Encoding: chunked and nothing else";
     /// No connection to the backend.
     BAD_GATEWAY "backend_unreachable":
-        "look whether the backend runs where server.upstream says; ojs-throttle doctor tells more";
+        "look whether the backend runs where server.upstream says; `ojs-throttle doctor` tells more";
     /// The backend's reply broke off. Or it must be read and is over 256 MiB, or more: see `server.max_body`.
     BAD_GATEWAY "backend_reply_lost": "look in the backend's log why it broke its reply off";
     /// The backend does not tell the depth of a queue that may be full (5xx, 429 or 408).
@@ -80,7 +80,7 @@ codes! {
     /// after it came back empty, they cannot be deleted, and keys cannot be shut or opened by hand. What nobody waits
     /// for any more is not set later. If only the store's answer was lost, the change is made: GET tells.
     SERVICE_UNAVAILABLE "store_unavailable":
-        "look whether the store of store.url answers; ojs-throttle doctor tells more";
+        "look whether the store of store.url answers; `ojs-throttle doctor` tells more";
     /// The backend sent nothing within `server.upstream_timeout`. It is 2 s, doubling, for a FETCH that waits for the
     /// first manifest.
     GATEWAY_TIMEOUT "backend_timeout":
