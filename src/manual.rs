@@ -1,4 +1,7 @@
 //! The manual: the chapters of `src/manual`, in the program as they are in the files.
+//!
+//! Tests make what can be made of the sources: settings, metrics, errors, events, lines of the log, replies, tables. They
+//! fail on a difference, and `UPDATE=1 cargo test --test it -- docs:: told::` writes it anew.
 
 /// One chapter.
 #[derive(Clone, Copy, Debug)]
