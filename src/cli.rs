@@ -155,8 +155,8 @@ pub struct Check {
     /// The TOML files; - is standard input
     #[arg(value_name = "PATH", required_unless_present = "config")]
     pub paths: Vec<PathBuf>,
-    /// One more, said as for `run`
-    #[arg(short, long, value_name = "PATH")]
+    /// One more, said as for `run`; the variable counts where no PATH is given
+    #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
     /// One JSON object for each file, on a line of its own
     #[arg(long)]

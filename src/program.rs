@@ -118,7 +118,12 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
 fn check(args: &Check) -> ExitCode {
     let colour = std::io::stdout().is_terminal();
     let mut status = 0;
-    for path in args.paths.iter().chain(&args.config) {
+    let variable = std::env::var_os(CONFIG);
+    let is_asked = |path: &std::path::PathBuf| {
+        args.paths.is_empty() || variable.as_deref() != Some(path.as_os_str())
+    };
+    let config = args.config.iter().filter(|path| is_asked(path));
+    for path in args.paths.iter().chain(config) {
         let checked = config::check(path, colour);
         status = status.max(checked.status);
         let text = match args.json {
@@ -326,12 +331,19 @@ async fn serve(
     stop: Stop,
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
+    let namespace = settings.store.namespace.clone();
+    let store = match settings.store.url {
+        StoreUrl::Memory => "memory",
+        StoreUrl::Redis(_) => "redis",
+        StoreUrl::Postgres(_) => "postgres",
+        StoreUrl::Sqlite(_) => "sqlite",
+    };
     let entries = settings.entries();
     let seed = seed();
     if matches!(settings.store.url, StoreUrl::Memory | StoreUrl::Sqlite(_)) {
         tokio::spawn(watch_clock());
     }
-    let store = tokio::select! {
+    let opened = tokio::select! {
         store = open_store(&settings.store, seed, unix_micros()) => store?,
         () = stop.heard() => {
             tracing::info!("stopped before the store answered");
@@ -340,7 +352,7 @@ async fn serve(
     };
     let env = Env {
         net: Net::Tcp,
-        store,
+        store: opened,
         seed,
         reset: matches!(mode, Mode::Dev),
     };
@@ -357,7 +369,7 @@ async fn serve(
     let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
     let threads = serve_threads(running.threads()?)?;
     let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
-    tracing::info!(%data, %admin, upstream, policies, queues, tenants, "listening: point SDKs at http://{data}");
+    tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at http://{data}");
     let served = running.serve(stop).await;
     for thread in threads {
         // A thread that panicked has logged it; the others are joined all the same.

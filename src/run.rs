@@ -295,12 +295,13 @@ async fn bind(
         let failed = bound.as_ref().err();
         failed.is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
+    let option = setting.replace("server.", "--").replace('_', "-");
     let mut bound = net.bind(addr).await;
     if in_use(&bound) {
         tracing::warn!(
             id = %"port_in_use",
             "{addr} ({setting}) is in use: waiting up to {patience:?} (server.drain_timeout) for a predecessor that \
-             may still drain"
+             may still drain; {option} takes another port"
         );
         let deadline = Instant::now() + patience;
         while in_use(&bound) && Instant::now() < deadline {
@@ -309,7 +310,9 @@ async fn bind(
         }
     }
     let still = match in_use(&bound) {
-        true => format!(": another process had the port for {patience:?} (server.drain_timeout)"),
+        true => format!(
+            ": another process had the port for {patience:?} (server.drain_timeout); {option} takes another"
+        ),
         false => String::new(),
     };
     bound.with_context(|| format!("cannot listen on {addr} ({setting}){still}"))

@@ -371,7 +371,7 @@ fn check_says_what_is_in_a_file() {
     assert_eq!(json["meaning"][0], meaning.lines().next().unwrap());
     let warned = config::check(&folder.join("valid/warnings.toml"), false);
     assert!(
-        warned.text.ends_with("ok: 3 policies, 1 queue, 5 warnings"),
+        warned.text.ends_with("ok: 3 policies, 1 queue, 7 warnings"),
         "{}",
         warned.text
     );
@@ -390,6 +390,59 @@ fn check_says_what_is_in_a_file() {
         "{}",
         missing.text
     );
+}
+
+/// What `check` says of a file with this below `[server]`.
+fn checked(text: &str) -> config::Checked {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(
+        file.path(),
+        format!("[server]\nupstream = 'http://ojs'\n{text}"),
+    )
+    .unwrap();
+    config::check(file.path(), false)
+}
+
+#[test]
+fn a_policy_that_limits_all_jobs_is_warned_of() {
+    let policy = |more: &str| format!("[[policy]]\nname = 'a'\n{more}\nconcurrency = 5\n");
+    for more in ["", "match = {}"] {
+        let said = checked(&policy(more));
+        let told = "policy \"a\" has no `match`: it limits every job of every queue";
+        assert!(said.text.contains(told), "{}", said.text);
+        assert!(said.text.ends_with("ok: 1 policy, 0 queues, 1 warning"));
+        assert_eq!(said.status, 0);
+        let json: serde_json::Value = serde_json::from_str(&said.json).unwrap();
+        assert_eq!(json["problems"][0]["severity"], "warning");
+    }
+    let said = checked(&policy("match = { queue = '*' }"));
+    assert!(!said.text.contains("warning"), "{}", said.text);
+}
+
+/// Who has one policy only may write it as one table.
+#[test]
+fn a_policy_may_be_one_table() {
+    let said = checked("[policy]\nname = 'a'\nmatch = { queue = 'q' }\nconcurrency = 5\n");
+    assert_eq!(
+        said.text,
+        "a: jobs of queue q: 5 at once, key \"a\"\nok: 1 policy, 0 queues"
+    );
+}
+
+#[test]
+fn a_port_for_others_without_a_token_is_warned_of() {
+    for name in ["listen", "admin_listen"] {
+        for (address, token, warned) in [
+            ("0.0.0.0:1", "", true),
+            ("0.0.0.0:1", "control_token = '0123456789abcdef'", false),
+            ("127.0.0.1:1", "", false),
+            ("[::1]:1", "", false),
+        ] {
+            let said = checked(&format!("{name} = '{address}'\n{token}\n"));
+            let told = format!("`server.{name}` is not on loopback, and there is no");
+            assert_eq!(said.text.contains(&told), warned, "{}", said.text);
+        }
+    }
 }
 
 #[test]

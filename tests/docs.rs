@@ -194,10 +194,10 @@ fn the_manual_says_which_commands_read_the_variable() {
     };
     let names = command.get_subcommands().filter(reads);
     let names: Vec<&str> = names.map(clap::Command::get_name).collect();
-    let told = format!(
-        "`OJS_THROTTLE_CONFIG` names the file of `{}` like `--config`",
-        names.join("` and `")
-    );
+    let (last, others) = names.split_last().unwrap();
+    let others = others.join("`, `");
+    let told =
+        format!("`OJS_THROTTLE_CONFIG` names the file of `{others}` and `{last}` like `--config`");
     assert!(read("src/manual/operate.md").contains(&told), "{told}");
 }
 

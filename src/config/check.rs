@@ -8,6 +8,7 @@ use serde_json::json;
 use super::file::unreadable;
 use super::meaning::meaning;
 use super::{CommandLine, Settings};
+use crate::policy::Match;
 
 /// What `check` prints, and how the process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,8 +79,14 @@ pub fn check(path: &Path, colour: bool) -> Checked {
     };
     let entries = settings.entries();
     let meaning = meaning(&settings);
+    let mut warnings = settings.warnings.clone();
+    for policy in settings.policies.policies() {
+        if policy.matching == Match::default() {
+            warnings.warn_of_all_jobs(&policy.name);
+        }
+    }
     let json = json!({
-        "file": file, "ok": true, "meaning": meaning, "problems": settings.warnings.problems(),
+        "file": file, "ok": true, "meaning": meaning, "problems": warnings.problems(),
     });
     let mut text = meaning
         .iter()
@@ -92,9 +99,9 @@ pub fn check(path: &Path, colour: bool) -> Checked {
     if entries.tenants > 0 {
         text += &format!(", {}", count(entries.tenants, "tenant", "tenants"));
     }
-    let number = settings.warnings.warnings();
+    let number = warnings.warnings();
     if number > 0 {
-        let warnings = settings.warnings.render(colour);
+        let warnings = warnings.render(colour);
         let number = count(number, "warning", "warnings");
         text = format!("{warnings}\n\n{text}, {number}");
     }

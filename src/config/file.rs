@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::DeTable;
@@ -43,9 +44,9 @@ fn syntax(text: &str, errors: &[toml::de::Error], problems: &mut Vec<Problem>) {
         let span = error.span().unwrap_or_default();
         broken.entry(line(span.start)).or_insert_with(|| Problem {
             severity: ProblemSeverity::Error,
-            span: Some(span),
             title: "not valid TOML".into(),
-            hint: error.message().trim().replace('\n', ", "),
+            hint: meant(text, &span).unwrap_or_else(|| error.message().trim().replace('\n', ", ")),
+            span: Some(span),
         });
     }
     problems.retain(|problem| {
@@ -53,15 +54,45 @@ fn syntax(text: &str, errors: &[toml::de::Error], problems: &mut Vec<Problem>) {
         let lines = line(span.start)..=line(span.end);
         broken.range(lines).next().is_none()
     });
-    // One bracket too few makes nonsense of all that follows.
-    let open = broken
-        .values()
-        .position(|problem| problem.hint.starts_with(OPEN));
+    // One bracket too few makes nonsense of all that follows. So does a header that is there twice, and YAML.
+    let hints = [OPEN, TWICE, YAML];
+    let is_last = |problem: &Problem| hints.iter().any(|hint| problem.hint.starts_with(hint));
+    let open = broken.values().position(is_last);
     problems.extend(
         broken
             .into_values()
             .take(open.map_or(usize::MAX, |nth| nth + 1)),
     );
+}
+
+/// How the hint begins for a table whose header is there twice.
+const TWICE: &str = "this table is there already";
+const YAML: &str = "this looks like YAML; TOML has a line [server] and below it upstream = \"…\"";
+
+/// What the line of an error must have been meant as, if that can be told.
+fn meant(text: &str, error: &Range<usize>) -> Option<String> {
+    let (above, rest) = text.split_at_checked(error.start)?;
+    let begin = above.rsplit('\n').next().unwrap_or_default();
+    let line = format!("{begin}{}", rest.lines().next().unwrap_or_default());
+    let name = text
+        .get(error.clone())
+        .filter(|_| begin.trim_start() == "[");
+    if let Some(name) = name {
+        let header = format!("{name}]");
+        let is_first = |line: &str| line.trim_start_matches([' ', '[']).starts_with(&header);
+        let first = above.lines().position(is_first)? + 1;
+        let many = ["policy", "queue", "tenant"].contains(&name);
+        return Some(match many {
+            true => format!("{TWICE}: write [[{name}]], here and in line {first}"),
+            false => format!("{TWICE}, in line {first}: put its fields there"),
+        });
+    }
+    if line.contains(['“', '”', '„', '‘', '’']) {
+        return Some("write straight quotes: \"…\"".into());
+    }
+    let (name, _) = line.split_once(':')?;
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b" -_".contains(&byte);
+    name.bytes().all(is_word).then(|| YAML.to_owned())
 }
 
 /// The report on a file that cannot be read at all.
@@ -152,12 +183,29 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
 fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
     let server = &settings.server;
     let listen = file.span_of("listen");
-    if !server.listen.ip().to_canonical().is_loopback() && server.control_token.is_none() {
-        file.warn(
-            &listen,
-            "`server.listen` is not on loopback, and there is no `server.control_token`",
-            "nobody can pause a key or change limits over HTTP, not from this machine either: set one",
-        );
+    for (name, address, effect) in [
+        (
+            "listen",
+            server.listen,
+            "nobody can pause a key or change limits over HTTP",
+        ),
+        (
+            "admin_listen",
+            server.admin_listen,
+            "`why` is refused, and nobody can shut a key by hand",
+        ),
+    ] {
+        if !address.ip().to_canonical().is_loopback() && server.control_token.is_none() {
+            file.warn(
+                &file.span_of(name),
+                format!(
+                    "`server.{name}` is not on loopback, and there is no `server.control_token`"
+                ),
+                format!("{effect}, not from this machine either: set one"),
+            );
+            // One token is enough for both.
+            break;
+        }
     }
     if server.listen == server.admin_listen && server.listen.port() != 0 {
         let span = match file.get("admin_listen") {

@@ -92,6 +92,7 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
     let reserved = is_reserved(&mut table, limits.as_ref(), on_limit);
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
+    let limits = limits.filter(|limits| *limits != Limits::default() || !table.has_unknown());
     let policy = name.as_ref().filter(|_| valid).and_then(|name| {
         Some(Policy {
             name: Arc::from(name.text.as_str()),

@@ -96,7 +96,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
         let (Some(limits), Some(bounds)) = (limits, bounds) else {
             continue;
         };
-        if !names_one {
+        if !names_one && !table.has_unknown() {
             report_no_bound(root, &found.span, &limits, &bounds);
         }
         for name in names {

@@ -172,6 +172,15 @@ impl<'r> TomlTable<'r> {
         path_of(&self.path, name)
     }
 
+    /// Whether it has a field that nobody knows. Asked when all known ones were asked for: what such a field says may
+    /// be what seems missing.
+    pub(super) fn has_unknown(&self) -> bool {
+        let known = self.reading.known.borrow();
+        let known = known.get(&self.path);
+        let mut names = self.entries.into_iter().flat_map(DeTable::keys);
+        names.any(|name| known.is_none_or(|known| !known.contains(&**name.get_ref())))
+    }
+
     /// The place of a field; the header of the table if the field is not there.
     pub(super) fn span_of(&self, name: &str) -> Range<usize> {
         let found = self.entries.and_then(|entries| entries.get(name));

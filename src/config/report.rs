@@ -47,6 +47,16 @@ impl Report {
         }
     }
 
+    /// Adds that a policy limits more than may be meant.
+    pub(super) fn warn_of_all_jobs(&mut self, policy: &str) {
+        self.problems.push(Problem {
+            severity: ProblemSeverity::Warning,
+            span: None,
+            title: format!("policy {policy:?} has no `match`: it limits every job of every queue"),
+            hint: "add match = { queue = \"NAME\" }, or { queue = \"*\" } if all are meant".into(),
+        });
+    }
+
     /// How many problems forbid a start.
     pub fn errors(&self) -> usize {
         self.problems.len() - self.warnings()

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 
-use super::JobView;
+use super::{JobView, nearest};
 use crate::json::{Json, Kind};
 use crate::limit::Key;
 
@@ -55,7 +55,7 @@ pub enum BadTemplate {
     #[error("`{{` and `}}` must come in pairs, as in \"stripe:{{meta.tenant_id}}\"")]
     Brace,
     /// Not one of the attributes.
-    #[error("{{{0}}} is not known; there are {{queue}}, {{type}}, {{tenant}} and {{meta.NAME}}")]
+    #[error("{{{0}}} is not known; {advice}", advice = meant(.0))]
     Attribute(String),
     /// Outside the key pattern.
     #[error(
@@ -68,6 +68,15 @@ pub enum BadTemplate {
     /// No room for any value.
     #[error("a key has at most 256 bytes, this one has {0} before any value")]
     Long(usize),
+}
+
+/// Which attribute an unknown name may stand for.
+fn meant(name: &str) -> String {
+    let known = ["queue", "type", "tenant"];
+    match nearest(name.trim_end_matches("_id"), known.into_iter()) {
+        Some(near) => format!("did you mean {{{near}}}?"),
+        None => "there are {queue}, {type}, {tenant} and {meta.NAME}".into(),
+    }
 }
 
 /// What came of filling a template in.

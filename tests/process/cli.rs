@@ -154,6 +154,17 @@ fn check_takes_several_files_and_prints_json() {
         .stdin(std::fs::File::open(path).unwrap());
     assert_eq!(ran(from_stdin).out, means);
     assert_eq!(run(&["check"]).status, Some(2), "nothing to check");
+    // The variable stands for a file that is not said, and for no more.
+    let by_variable = |args: &[&str]| {
+        let mut command = program();
+        command.arg("check").args(args);
+        command.env("OJS_THROTTLE_CONFIG", wrong);
+        ran(command).status
+    };
+    assert_eq!(by_variable(&[]), Some(78));
+    assert_eq!(by_variable(&[path]), Some(0));
+    assert_eq!(by_variable(&["--config", path]), Some(0));
+    assert_eq!(by_variable(&[path, wrong]), Some(78));
 }
 
 #[test]
@@ -233,6 +244,7 @@ fn a_port_in_use_is_named_with_its_setting() {
             &addr,
             "in use",
             "another process had the port for 300ms",
+            &format!("{option} takes another: "),
         ] {
             assert!(done.err.contains(word), "{word}: {}", done.err);
         }

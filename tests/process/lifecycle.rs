@@ -357,3 +357,14 @@ fn threads_share_the_port_and_the_limits() {
     }
     assert!(sidecar.ended().success());
 }
+
+#[test]
+fn the_first_line_names_the_store() {
+    let backend = Backend::start(Lax::spec());
+    let store = "[store]\nnamespace = \"staging\"\n";
+    let sidecar = Sidecar::run(&config(backend.addr, "", store));
+    let log = sidecar.log();
+    let line = log.lines().find(|line| line.contains("point SDKs at"));
+    let told = "store=\"memory\" namespace=\"staging\"";
+    assert!(line.is_some_and(|line| line.contains(told)), "{log}");
+}
