@@ -76,7 +76,7 @@ struct AllSeries {
 }
 
 /// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 9] = [
+const GAUGES_FROM_THE_START: [&str; 10] = [
     "ojs_throttle_overrides_active",
     "ojs_throttle_paused_keys",
     "ojs_throttle_held_jobs",
@@ -84,6 +84,7 @@ const GAUGES_FROM_THE_START: [&str; 9] = [
     "ojs_throttle_hold_capacity",
     "ojs_throttle_store_up",
     "ojs_throttle_siblings",
+    "ojs_throttle_unshared_sidecars",
     "ojs_throttle_slots",
     "ojs_throttle_event_subscribers",
 ];
@@ -454,6 +455,11 @@ impl Metrics {
             .absolute(store.times_wiped);
         self.counter("ojs_throttle_store_errors_total")
             .absolute(store.times_failed);
+    }
+
+    /// Sets how many other sidecars limit the same jobs with a store of their own.
+    pub fn unshared(&self, sidecars: usize) {
+        self.set("ojs_throttle_unshared_sidecars", sidecars);
     }
 
     /// Sets how many start times the store has granted ahead, and how many of them nobody used.

@@ -23,6 +23,7 @@ mod spellings;
 mod strangers;
 mod surface;
 mod templates;
+mod unshared;
 mod upstream;
 mod waiting;
 mod why;

@@ -1,5 +1,6 @@
 //! Checks the backend: does it answer, what does it say it is, and what does a sidecar conclude from that?
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::probe::{Probe, Probed};
 use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::client::JsonClient;
-use crate::config::{self, Settings};
+use crate::config::{self, Settings, StoreUrl};
 use crate::proxy::BackendFacts;
 use crate::run;
 use crate::upstream::{Target, Upstream};
@@ -46,6 +47,7 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
     if !manifest(&backend, &settings.upstream, &known, report).await {
         return;
     }
+    sidecars(&backend, settings, report).await;
     if !env.probe {
         for belief in beliefs(&settings.upstream, &known) {
             belief.tell(report);
@@ -75,6 +77,28 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
     if left > 0 {
         let todo = format!("delete the jobs of the queue {} by hand", probe.queue());
         report.but(Severity::Warn, todo);
+    }
+}
+
+/// Reports sidecars that start jobs side by side while the store is the memory of each.
+async fn sidecars(backend: &JsonClient, settings: &Settings, report: &mut Diagnosis) {
+    let list = "/ojs/v1/admin/jobs?state=active&page=1&per_page=100";
+    let Ok((_, body)) = backend.exchange(Method::GET, list, None).await else {
+        return;
+    };
+    let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let jobs = list.get("items").and_then(Value::as_array);
+    let workers = (jobs.into_iter().flatten()).filter_map(|job| job.get("worker_id")?.as_str());
+    let names: BTreeSet<&str> = workers
+        .filter(|name| name.starts_with("ojs-throttle-"))
+        .collect();
+    if names.len() > 1 && settings.store.url == StoreUrl::Memory {
+        let says = format!("store.url is memory:, and jobs run of {names:?}");
+        report.add(PART, "sidecars", Evidence::Measured, says);
+        report.but(
+            Severity::Warn,
+            "each starts as much as a limit allows: give all one store.url",
+        );
     }
 }
 

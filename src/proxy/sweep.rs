@@ -10,6 +10,7 @@ pub(crate) mod give_back;
 pub(super) mod keep;
 mod overdue;
 mod pauses;
+mod unshared;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -73,6 +74,8 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         stop.run_until_cancelled(pauses::ask_about_paused(proxy)),
         // Whether a backend that was away is back.
         stop.run_until_cancelled(watch_backend(proxy)),
+        // Whether sidecars with other stores limit the same jobs.
+        stop.run_until_cancelled(unshared::look_for_unshared(proxy)),
         // Places in bounded queues, which the fleet shares.
         share::share_depths(proxy, stop.clone()),
         // What siblings tell.

@@ -153,6 +153,37 @@ fn without_probe_nothing_is_written() {
 }
 
 #[test]
+fn sidecars_that_share_no_store_are_named() {
+    let backend = Backend::start(Lax::spec());
+    let limits = "[[policy]]\nname = \"a\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+    let text = config(backend.addr, "", limits);
+    let sidecars = [Sidecar::run(&text), Sidecar::run(&text)];
+    let named = |report: &Value| {
+        let mut all = report["findings"].as_array().unwrap().iter();
+        all.find(|one| one["what"] == "sidecars").cloned()
+    };
+    for (sidecar, warned) in sidecars.iter().zip([false, true]) {
+        enqueue(sidecar.data, "q", json!({}));
+        assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
+        let (report, status) = doctor(&text, &[]);
+        assert_eq!(
+            (named(&report).is_some(), status),
+            (warned, Some(0)),
+            "{report}"
+        );
+    }
+    let one = named(&doctor(&text, &[]).0).unwrap();
+    let says = one["says"].as_str().unwrap();
+    for sidecar in &sidecars {
+        let name = format!("-{}\"", sidecar.data.port());
+        assert!(says.contains(&name), "{name}: {one}");
+    }
+    assert!(one["do"].as_str().unwrap().contains("store.url"), "{one}");
+    let shared = format!("{text}[store]\nurl = \"sqlite:/nowhere/at/all.db\"\n");
+    assert_eq!(named(&doctor(&shared, &[]).0), None);
+}
+
+#[test]
 fn what_is_no_backend_is_said_so_in_words() {
     let backend = Backend::absent(Lax::spec());
     let (dir, path) = file(config(backend.addr, "", ""));

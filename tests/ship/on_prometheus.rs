@@ -31,7 +31,7 @@ struct Case {
 const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="overloaded""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
@@ -87,6 +87,18 @@ const CASES: [Case; 14] = [
                 ("ojs_throttle_siblings", "a", "0x5 stale"),
                 ("ojs_throttle_siblings", "b", "_x4 0x30"),
             ],
+        ],
+    },
+    // They are in no job of Prometheus together, and one sees that another limits the same jobs.
+    Case {
+        alert: "OjsThrottleLimitsMultiplied",
+        at: "11m",
+        value: "2",
+        labels: &["job"],
+        fires: &[("ojs_throttle_unshared_sidecars", "a", "1x30")],
+        quiet: &[
+            &[("ojs_throttle_unshared_sidecars", "a", "0x30")],
+            &[("ojs_throttle_unshared_sidecars", "a", "1x6 0x24")],
         ],
     },
     Case {
@@ -399,7 +411,7 @@ fn every_panel_shows_what_a_real_sidecar_does_to_a_real_prometheus() {
     // Every rule is evaluated without an error.
     let rules = server.api("rules", &[]);
     let rules = rules["groups"][0]["rules"].as_array().unwrap();
-    assert_eq!(rules.len(), CASES.len());
+    assert_eq!(rules.len(), alerts().len());
     for rule in rules {
         assert_eq!(rule["health"], "ok", "{rule}");
     }

@@ -302,6 +302,17 @@ pub(in crate::proxy) async fn adopt_running(proxy: &Proxy) -> Result<usize, Unli
 }
 
 async fn adopt_listed(proxy: &Proxy, adopted: &mut Vec<Claimed>) -> Result<(), Unlisted> {
+    let mut found = Vec::new();
+    let listed = list_running(proxy, &mut found).await;
+    for claimed in found {
+        adopted.extend(adopt(proxy, claimed).await.flatten());
+    }
+    listed
+}
+
+/// Reads the backend's list of active jobs. Those that are limited here and not held come to `found`, also where the
+/// list breaks off.
+pub(super) async fn list_running(proxy: &Proxy, found: &mut Vec<Claimed>) -> Result<(), Unlisted> {
     for page in 1..=PAGES {
         let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
         let mut call = calls::get(proxy, 0, target);
@@ -318,7 +329,7 @@ async fn adopt_listed(proxy: &Proxy, adopted: &mut Vec<Claimed>) -> Result<(), U
         let mut count = 0;
         for job in jobs.items() {
             count += 1;
-            adopted.extend(adopt(proxy, 0, job).await.flatten());
+            found.extend(running(&proxy.sidecar, 0, job));
         }
         if count < PAGE {
             break;
@@ -394,8 +405,9 @@ async fn looked_up(proxy: &Proxy, scope: u64, id: &str) -> Option<()> {
         Lookup::Found(reply) => reply,
         Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => return None,
     };
-    if let Some(job) = job_in(&reply) {
-        let adopted = adopt(proxy, scope, job).await?;
+    let running = job_in(&reply).and_then(|job| running(&proxy.sidecar, scope, job));
+    if let Some(claimed) = running {
+        let adopted = adopt(proxy, claimed).await?;
         look_again(proxy, adopted.into_iter().collect());
     }
     Some(())
@@ -403,11 +415,8 @@ async fn looked_up(proxy: &Proxy, scope: u64, id: &str) -> Option<()> {
 
 /// Takes the slots of one running job, above its limits if need be. Says what was adopted, if anything; `None`: the
 /// store did not say.
-async fn adopt(proxy: &Proxy, scope: u64, job: Json<'_>) -> Option<Option<Claimed>> {
+async fn adopt(proxy: &Proxy, claimed: Claimed) -> Option<Option<Claimed>> {
     let sidecar = &proxy.sidecar;
-    let Some(claimed) = running(sidecar, scope, job) else {
-        return Some(None);
-    };
     let (id, limited) = (claimed.job.clone(), claimed.limited.clone());
     let row = sidecar.store.row(&id).await.ok()?;
     let is_held = sidecar.hold.has(&id);
@@ -422,7 +431,7 @@ async fn adopt(proxy: &Proxy, scope: u64, job: Json<'_>) -> Option<Option<Claime
     if !sidecar.store.set(adopt).await.ok()? {
         return Some(None);
     }
-    sidecar.scopes.accept_known(scope);
+    sidecar.scopes.accept_known(claimed.scope);
     named::noted(sidecar, std::iter::once(&claimed));
     sidecar.metrics.adopted(&limited);
     sidecar.metrics.count(Counted::SlotAdopted);

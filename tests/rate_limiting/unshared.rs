@@ -1,0 +1,150 @@
+//! Sidecars with stores of their own before one backend: each gives out the whole limit, and says so.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ojs_throttle::store::Store;
+use ojs_throttle::store::guard::{Guard, OnStoreError};
+
+use super::prelude::*;
+use crate::harness::lines::Lines;
+use crate::sidecar::Start;
+use crate::sidecar::pair::Served;
+
+const ONE: &str = "[[policy]]\nname = \"a\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
+const GAUGE: &str = "ojs_throttle_unshared_sidecars ";
+
+struct Fleet {
+    net: Net,
+    behind: Served,
+    lines: Lines,
+}
+
+impl Fleet {
+    async fn new() -> (Fleet, impl Drop) {
+        let (lines, guard) = Lines::listen();
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, Lax::spec(), 7).await;
+        (Fleet { net, behind, lines }, guard)
+    }
+
+    async fn sidecar(&self, seed: u64, store: impl Into<Store>) -> Sidecar {
+        let start = Start::before(&self.net, &self.behind.base(), ONE);
+        start.seed(seed).store(store).start().await
+    }
+
+    fn warned(&self) -> usize {
+        self.lines.with("id=unshared_sidecars").len()
+    }
+}
+
+/// A memory store on the clock that the backend has.
+fn memory() -> Arc<MemoryStore> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Arc::new(MemoryStore::new(now.as_micros() as u64))
+}
+
+/// So many seconds in which workers hold on to these jobs.
+async fn seconds(seconds: u64, running: &[(&Client, &str)]) {
+    for _ in 0..seconds / 10 {
+        for (client, job) in running {
+            let beat =
+                json!({"worker_id": "w", "active_jobs": [job], "visibility_timeout_ms": 30_000});
+            let reply = client
+                .post("/ojs/v1/workers/heartbeat", beat.to_string())
+                .await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+        sleep(Duration::from_secs(10)).await;
+    }
+}
+
+async fn gauge(sidecar: &Sidecar) -> String {
+    let page = sidecar.admin().get("/metrics").await.text();
+    let line = page.lines().find_map(|line| line.strip_prefix(GAUGE));
+    line.unwrap().to_owned()
+}
+
+async fn enqueue(client: &Client, jobs: usize) {
+    for _ in 0..jobs {
+        let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+        client.enqueue(job).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_with_memory_stores_warn_of_each_other() {
+    let (fleet, _logged) = Fleet::new().await;
+    let (a, b) = (
+        fleet.sidecar(1, memory()).await,
+        fleet.sidecar(2, memory()).await,
+    );
+    let (at_a, at_b) = (a.client(), b.client());
+    sleep(Duration::from_secs(1)).await;
+    enqueue(&at_a, 2).await;
+    let of_a = at_a.fetch("q", 1).await;
+    let of_a = (&at_a, id(&of_a[0]));
+    seconds(40, &[of_a]).await;
+    let of_b = at_b.fetch("q", 1).await;
+    let running = [of_a, (&at_b, id(&of_b[0]))];
+    seconds(10, &running).await;
+    assert_eq!((gauge(&b).await, fleet.warned()), ("0".into(), 0));
+    seconds(20, &running).await;
+    // What b has may still end with it, as in an update.
+    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "1".into()));
+    assert_eq!(fleet.warned(), 1);
+    let named = fleet.lines.with("ojs-throttle-0000000000000001");
+    assert_eq!(named.len(), 1, "b names a");
+    seconds(570, &running).await;
+    assert_eq!(fleet.warned(), 1, "once in 10 minutes");
+    seconds(40, &running).await;
+    assert_eq!((gauge(&a).await, gauge(&b).await), ("1".into(), "1".into()));
+    assert_eq!(fleet.warned(), 3);
+    // Once only one of them has jobs, it is over.
+    at_b.ack(id(&of_b[0])).await;
+    seconds(600, &running[..1]).await;
+    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "1".into()));
+}
+
+/// It finds what its predecessor left: a job that runs on, and jobs that were held and are nobody's. Under another
+/// name, too.
+#[tokio::test(start_paused = true)]
+async fn one_that_was_killed_and_restarted_warns_of_nothing() {
+    for seed in [1, 2] {
+        let (fleet, _logged) = Fleet::new().await;
+        let killed = fleet.sidecar(1, memory()).await;
+        let client = killed.client();
+        enqueue(&client, 3).await;
+        let out = client.fetch("q", 3).await;
+        assert_eq!(out.len(), 1);
+        sleep(Duration::from_secs(1)).await;
+        killed.task.abort();
+        let again = fleet.sidecar(seed, memory()).await;
+        let client = again.client();
+        assert!(client.fetch("q", 1).await.is_empty(), "its slot is known");
+        seconds(700, &[(&client, id(&out[0]))]).await;
+        assert_eq!(
+            (gauge(&again).await, fleet.warned()),
+            ("0".into(), 0),
+            "{seed}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_that_share_a_store_warn_of_nothing() {
+    let (fleet, _logged) = Fleet::new().await;
+    let shared = memory();
+    let store = || Store::shared(Arc::new(Guard::new(shared.clone(), OnStoreError::Share)));
+    let (a, b) = (
+        fleet.sidecar(1, store()).await,
+        fleet.sidecar(2, store()).await,
+    );
+    let (at_a, at_b) = (a.client(), b.client());
+    sleep(Duration::from_secs(1)).await;
+    enqueue(&at_a, 2).await;
+    let of_a = at_a.fetch("q", 1).await;
+    assert!(at_b.fetch("q", 1).await.is_empty());
+    seconds(700, &[(&at_a, id(&of_a[0]))]).await;
+    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "0".into()));
+    assert_eq!(fleet.warned(), 0);
+}
