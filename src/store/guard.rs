@@ -223,7 +223,10 @@ impl Guard {
         };
         if suspect {
             let back = self.recover().await;
-            if let (Err(_), Some(lost)) = (&back, lost) {
+            if let (Err(error), Some(lost)) = (&back, lost) {
+                if self.state().is_told(error) {
+                    tracing::error!(id = %"store_still_lost", %error, "the store is still lost");
+                }
                 return lost.local.due(max).await;
             }
             self.note(&back, failed);

@@ -68,6 +68,26 @@ async fn waiting() {
     assert_eq!(declared, ("gauge".into(), vec![vec!["key".to_owned()]]));
 }
 
+/// Jobs of a queue that is out of room wait in the backend, and count all the same.
+#[tokio::test(start_paused = true)]
+async fn waiting_in_a_queue_out_of_room() {
+    let rig = Rig::with(
+        "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
+         [[queue]]\nname = \"slow\"\nthrottle = { limit = 1, period = \"20s\" }\n",
+    )
+    .await;
+    for queue in ["billing", "slow"] {
+        let job = json!({"type": "t", "args": [], "options": {"queue": queue}}).to_string();
+        rig.enqueue(&job, 3).await;
+        assert_eq!(rig.client.fetch(queue, 3).await.len(), 1);
+        assert!(rig.client.fetch(queue, 3).await.is_empty());
+    }
+    for key in ["stripe", "_queue:slow"] {
+        let series = format!("ojs_rate_limit_waiting{{key=\"{key}\"}}");
+        assert_eq!(rig.metric(&series).await, Some(2.0), "{key}");
+    }
+}
+
 /// `ojs.rate_limit.exceeded_total`, counter, `key` and `strategy`: "Total times rate limit was hit."
 #[tokio::test(start_paused = true)]
 async fn exceeded_total() {

@@ -236,3 +236,37 @@ async fn errors_are_labelled_as_everything_else_is() {
         pair.stop().await;
     }
 }
+
+/// The header names a policy; who looks for it as a key is told which keys it makes.
+#[tokio::test(start_paused = true)]
+async fn the_name_of_a_policy_leads_to_its_keys() {
+    let config = "[[policy]]\nname = \"per-customer\"\nmatch = { queue = \"q\" }\n\
+                  key = \"crm:{meta.tenant_id}\"\nconcurrency = 5\n\
+                  [[policy]]\nname = \"stripe\"\nmatch = { queue = \"r\" }\nkey = \"stripe-api\"\nconcurrency = 5\n";
+    let rig = Rig::with(config).await;
+    for (name, message, hint) in [
+        (
+            "per-customer",
+            "the policy's key is \"crm:{meta.tenant_id}\"",
+            "GET /ojs/v1/rate-limits lists those in use",
+        ),
+        (
+            "stripe",
+            "the policy's key is \"stripe-api\"",
+            "name the policy's key",
+        ),
+        ("nobody", "has named the rate limit key", "claimed a job"),
+    ] {
+        let replies = [
+            rig.client.get(&format!("/ojs/v1/rate-limits/{name}")).await,
+            rig.admin.get(&format!("/throttle/v1/why?key={name}")).await,
+        ];
+        for reply in replies {
+            assert_eq!(reply.status, 404, "{}", reply.text());
+            let error = &reply.json()["error"];
+            for (member, words) in [("message", message), ("hint", hint)] {
+                assert!(error[member].as_str().unwrap().contains(words), "{error}");
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@ use http::{Method, Response};
 use super::named::Waiting;
 use super::shape::{self, LimitView};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
-use crate::policy::{PolicySet, strictest};
+use crate::policy::{PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, waiting};
@@ -41,6 +41,15 @@ impl Look {
     pub(in crate::proxy) fn policy_of(&self, sidecar: &Sidecar, key: &Key) -> Arc<str> {
         let named = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
         (self.policies.named_by(key).or_else(named)).unwrap_or_default()
+    }
+
+    /// 404 for a key that nothing has named.
+    pub(in crate::proxy) fn lacks(&self, key: &Key) -> Fault {
+        let Some(template) = self.policies.misnamed(key) else {
+            return unknown_key(key.as_str());
+        };
+        let (message, hint) = policy_and_no_key(key, template);
+        Fault::new("not_found", message).hinting(hint)
     }
 
     /// The limits of the rows of others.
@@ -119,17 +128,23 @@ pub(super) async fn may_bind(sidecar: &Sidecar, key: &Key) -> Result<(), Fault> 
     if (sidecar.store.usage(Space::Job, key, &any).await?).is_some() {
         return Ok(());
     }
+    let (message, hint) = policy_and_no_key(key, template);
+    Err(Fault::field("key", &message).hinting(hint))
+}
+
+/// What is said of a key that is a policy's name, and what to do.
+fn policy_and_no_key(key: &Key, template: &Template) -> (String, &'static str) {
+    let (key, template_text) = (key.as_str(), template.as_str());
     let message = format!(
-        "{:?} is the name of a policy and no key: the policy's key is {:?}",
-        key.as_str(),
-        template.as_str()
+        "{key:?} is the name of a policy and no key: the policy's key is {template_text:?}"
     );
-    Err(Fault::field("key", &message).hinting(match template.constant() {
+    let hint = match template.constant() {
         Some(_) => "name the policy's key",
         None => {
             "name one of the keys that it makes (GET /ojs/v1/rate-limits lists those in use); all of them are paused by concurrency = 0 of the policy in the file"
         }
-    }))
+    };
+    (message, hint)
 }
 
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
@@ -235,14 +250,10 @@ pub(super) async fn inspect(
     parts: &Parts,
     key: &str,
 ) -> Result<Response<Body>, Fault> {
-    let state = match Key::new(key) {
-        Ok(key) => {
-            let look = look_at_keys(proxy, parts).await?;
-            key_state(proxy, &look, &key).await?
-        }
-        Err(_) => None,
-    };
-    let state = state.ok_or_else(|| unknown_key(key))?;
+    let key = Key::new(key).map_err(|_| unknown_key(key))?;
+    let look = look_at_keys(proxy, parts).await?;
+    let state = key_state(proxy, &look, &key).await?;
+    let state = state.ok_or_else(|| look.lacks(&key))?;
     Ok(respond::json(parts, state.to_json()))
 }
 

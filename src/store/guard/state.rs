@@ -14,6 +14,10 @@ use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
 
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
+/// How often the log has the reason of a lasting loss.
+const AGAIN: Duration = Duration::from_secs(60);
+/// So many different reasons are told in that time.
+const MOST_REASONS: usize = 8;
 
 /// How calls to the store have failed.
 #[derive(Default, Debug)]
@@ -43,6 +47,8 @@ pub(super) struct Notes {
     /// It has answered before.
     pub(super) known: bool,
     pub(super) lost: Option<Arc<Lost>>,
+    /// When the log had which reason for which the store does not answer.
+    reasons: HashMap<String, Instant>,
     /// What answered when it was lost before: what was used of our part is used.
     pub(super) before: Option<MemoryStore>,
     /// When it was last told of our rows again after it was away, or was found to have forgotten.
@@ -56,6 +62,16 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    /// Whether the log is to have the reason: a new one at once, and each once a minute.
+    pub(super) fn is_told(&mut self, error: &StoreError) -> bool {
+        self.reasons.retain(|_, told| told.elapsed() < AGAIN);
+        let reason = error.to_string();
+        let is_told = self.reasons.len() < MOST_REASONS && !self.reasons.contains_key(&reason);
+        self.reasons
+            .extend(is_told.then(|| (reason, Instant::now())));
+        is_told
+    }
+
     /// The store is to hear of this end. Beyond a limit it finds out when the row is overdue.
     pub(super) fn is_untold(&mut self, job: &Arc<str>, claim: Gen) {
         if self.untold.len() < MOST_ENDED {

@@ -1132,3 +1132,68 @@ async fn what_was_put_back_beside_siblings_is_looked_at_soon() {
         assert_eq!(due.len(), siblings, "alone it has ended all itself");
     }
 }
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What keeps a store away may change while it is: a server that was stopped comes back and refuses the user.
+#[tokio::test(start_paused = true)]
+async fn another_reason_of_a_loss_is_logged_and_each_once_a_minute() {
+    let lines = Lines::default();
+    let to = lines.clone();
+    let log = tracing_subscriber::fmt().with_ansi(false);
+    let log = log.with_writer(move || to.clone()).finish();
+    let _logged = tracing::subscriber::set_default(log);
+    let told = || {
+        let text = String::from_utf8(std::mem::take(&mut *lines.0.lock())).unwrap();
+        let reason = |line: &str| {
+            let is_there = |reason: &&str| line.contains(&format!(": {reason}"));
+            ["refused", "WRONGPASS"].into_iter().find(is_there)
+        };
+        text.lines().filter_map(reason).collect::<Vec<_>>()
+    };
+    let rig = rig(OnStoreError::Share);
+    let fails = |reason: &str| {
+        let error = StoreError::Unavailable(reason.to_owned());
+        rig.faulty.standing(Some(Fault {
+            before: Some(error),
+            ..Fault::NONE
+        }));
+    };
+    let seconds = async |seconds: u32| {
+        for _ in 0..2 * seconds {
+            let _here = rig.guard.due(10).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    fails("refused");
+    seconds(10).await;
+    assert_eq!(told(), ["refused"]);
+    fails("WRONGPASS");
+    seconds(10).await;
+    assert_eq!(told(), ["WRONGPASS"]);
+    // Where two take turns, neither fills the log.
+    for _ in 0..10 {
+        fails("refused");
+        seconds(1).await;
+        fails("WRONGPASS");
+        seconds(1).await;
+    }
+    assert_eq!(told().len(), 0);
+    seconds(60).await;
+    assert_eq!(told(), ["WRONGPASS"]);
+    rig.faulty.standing(None);
+    seconds(5).await;
+    assert!(!rig.guard.is_lost());
+}
