@@ -150,6 +150,8 @@ fn queues_without_bounds_are_warned_of() {
     assert_eq!(said.len(), 2, "{said:#?}");
     assert!(said[0].contains("queue=\"old\""), "{said:#?}");
     assert!(said[1].contains("new"), "{said:#?}");
+    let has_id = |line: &String| line.contains(" id=no_bound ");
+    assert!(said.iter().all(has_id), "{said:#?}");
 }
 
 /// Whoever comes to an incident sees in the log what was set, until when, by whom and why.
@@ -315,10 +317,8 @@ fn warnings_and_the_last_error_are_objects_too() {
         .iter()
         .filter(|line| line["level"] == "WARN")
         .any(|line| {
-            line["fields"]["message"]
-                .as_str()
-                .unwrap()
-                .contains("share a key")
+            let (fields, told) = (&line["fields"], line["fields"]["message"].as_str());
+            told.unwrap().contains("share a key") && fields["id"] == "config_warnings"
         });
     assert!(warned, "{}", sidecar.log());
     sidecar.signal("TERM");
