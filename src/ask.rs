@@ -229,11 +229,9 @@ fn limit_text(limit: &Value, out: &mut String) {
         let since = slot["since"]
             .as_str()
             .unwrap_or("before this sidecar started");
-        let sibling = slot["by_sibling"].as_bool().unwrap_or_default();
-        let through = if sibling {
-            ", through another sidecar"
-        } else {
-            ""
+        let through = match slot["by_sibling"].as_bool() {
+            Some(true) => ", through another sidecar",
+            _ => "",
         };
         let _ = writeln!(
             out,

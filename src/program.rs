@@ -5,7 +5,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -119,10 +119,9 @@ fn check(args: &Check) -> ExitCode {
     let colour = std::io::stdout().is_terminal();
     let mut status = 0;
     let variable = std::env::var_os(CONFIG);
-    let is_asked = |path: &std::path::PathBuf| {
-        args.paths.is_empty() || variable.as_deref() != Some(path.as_os_str())
-    };
-    let config = args.config.iter().filter(|path| is_asked(path));
+    let is_said = |path: &&PathBuf| variable.as_deref() != Some(path.as_os_str());
+    let config = args.config.iter();
+    let config = config.filter(|path| args.paths.is_empty() || is_said(path));
     for path in args.paths.iter().chain(config) {
         let checked = config::check(path, colour);
         status = status.max(checked.status);

@@ -183,29 +183,25 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
 fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
     let server = &settings.server;
     let listen = file.span_of("listen");
-    for (name, address, effect) in [
-        (
-            "listen",
-            server.listen,
-            "nobody can pause a key or change limits over HTTP",
-        ),
-        (
-            "admin_listen",
-            server.admin_listen,
-            "`why` is refused, and nobody can shut a key by hand",
-        ),
-    ] {
-        if !address.ip().to_canonical().is_loopback() && server.control_token.is_none() {
-            file.warn(
-                &file.span_of(name),
-                format!(
-                    "`server.{name}` is not on loopback, and there is no `server.control_token`"
-                ),
-                format!("{effect}, not from this machine either: set one"),
-            );
-            // One token is enough for both.
-            break;
-        }
+    let ports = [
+        ("listen", server.listen),
+        ("admin_listen", server.admin_listen),
+    ];
+    let is_open = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+    let open = ports.into_iter().find(|(_, address)| is_open(*address));
+    // One token is enough for both.
+    if let (Some((name, _)), None) = (open, &server.control_token) {
+        let title = "is not on loopback, and there is no `server.control_token`";
+        let effect = match name {
+            "listen" => "nobody can pause a key or change limits over HTTP",
+            _ => "`why` is refused, and nobody can shut a key by hand",
+        };
+        let hint = format!("{effect}, not from this machine either: set one");
+        file.warn(
+            &file.span_of(name),
+            format!("`server.{name}` {title}"),
+            hint,
+        );
     }
     if server.listen == server.admin_listen && server.listen.port() != 0 {
         let span = match file.get("admin_listen") {

@@ -89,16 +89,13 @@ async fn sidecars(backend: &JsonClient, settings: &Settings, report: &mut Diagno
     let list: Value = serde_json::from_slice(&body).unwrap_or_default();
     let jobs = list.get("items").and_then(Value::as_array);
     let workers = (jobs.into_iter().flatten()).filter_map(|job| job.get("worker_id")?.as_str());
-    let names: BTreeSet<&str> = workers
-        .filter(|name| name.starts_with("ojs-throttle-"))
-        .collect();
+    let is_sidecar = |name: &&str| name.starts_with("ojs-throttle-");
+    let names: BTreeSet<&str> = workers.filter(is_sidecar).collect();
     if names.len() > 1 && settings.store.url == StoreUrl::Memory {
         let says = format!("store.url is memory:, and jobs run of {names:?}");
         report.add(PART, "sidecars", Evidence::Measured, says);
-        report.but(
-            Severity::Warn,
-            "each starts as much as a limit allows: give all one store.url",
-        );
+        let todo = "each starts as much as a limit allows: give all one store.url";
+        report.but(Severity::Warn, todo);
     }
 }
 

@@ -74,13 +74,6 @@ struct Asker<'a> {
     rows: Vec<Row>,
 }
 
-/// What a question is about, whichever of the four it is.
-struct Subject {
-    queue: Option<String>,
-    job: Option<(JobPlace, Value)>,
-    applied: Vec<Applied>,
-}
-
 /// One limit that applies, with its numbers of now.
 struct Applied {
     limited: Limited,
@@ -103,58 +96,24 @@ impl Asker<'_> {
     }
 
     async fn answer(&self, question: Question) -> Result<Explanation, Fault> {
-        let Subject {
-            queue,
-            job,
-            applied,
-        } = match question {
-            Question::Key(key) => self.key(key).await?,
+        match question {
+            Question::Key(key) => self.of_key(key).await,
             Question::Queue(queue) => {
                 let of_all = self.sidecar().live().policies.gate(&queue).limited.clone();
                 let held = self.sidecar().hold.limits_in(&queue);
                 let all = iter::once(of_all).chain(held.into_iter().take(KEYS));
-                self.subject(queue, None, all).await?
+                self.of_queue(&queue, None, all).await
             }
-            Question::Job(id) => self.job(&id).await?,
+            Question::Job(id) => self.of_job(&id).await,
             Question::Like { queue, kind, meta } => {
                 let meta = Json::parse(meta.as_bytes(), REPLY_DEPTH).ok();
                 let limits = self.limits_by_policy(&queue, &kind, meta, &[]);
-                self.subject(queue, None, limits).await?
+                self.of_queue(&queue, None, limits).await
             }
-        };
-        let (place, job) = job.unzip();
-        let limits = applied
-            .iter()
-            .map(|one| limit_facts(one, self.rows_of(&one.limited)));
-        let mut facts = json!({
-            "limited_by": null,
-            "limited_at": null,
-            "next_start": null,
-            "limits": limits.collect::<Vec<_>>(),
-            "notes": self.notes(queue.as_deref()),
-        });
-        if let Some(queue) = &queue {
-            put(&mut facts, "queue", self.queue_facts(queue).await);
         }
-        let is_paused = facts.pointer("/queue/paused") == Some(&Value::Bool(true));
-        let paused = queue.as_deref().filter(|_| is_paused);
-        let held = job
-            .as_ref()
-            .filter(|_| matches!(place, Some(JobPlace::Held)));
-        let held = held.and_then(|job| job.get("id")?.as_str());
-        let limits = match place {
-            Some(JobPlace::Out(_)) => Sentences::default(),
-            _ => self.conclude(&applied, held, &mut facts),
-        };
-        if paused.is_some() {
-            put(&mut facts, "next_start", Value::Null);
-        }
-        put(&mut facts, "job", job);
-        let (why, advice) = say_place(place, paused, limits);
-        Ok(Explanation { why, advice, facts })
     }
 
-    async fn key(&self, key: Key) -> Result<Subject, Fault> {
+    async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
         let view = limits::key_state(self.proxy, &self.look, &key).await?;
         let view = view.ok_or_else(|| self.look.lacks(&key))?;
         let limited = Limited {
@@ -164,14 +123,10 @@ impl Asker<'_> {
             policy: self.look.policy_of(self.sidecar(), &key),
             key,
         };
-        Ok(Subject {
-            queue: None,
-            job: None,
-            applied: vec![Applied { limited, view }],
-        })
+        Ok(self.explain(None, None, &[Applied { limited, view }]).await)
     }
 
-    async fn job(&self, id: &str) -> Result<Subject, Fault> {
+    async fn of_job(&self, id: &str) -> Result<Explanation, Fault> {
         let sidecar = self.sidecar();
         let (place, claimed, since) = if let Some(claimed) = sidecar.hold.claimed(id) {
             let since = claimed.claimed_at;
@@ -191,13 +146,13 @@ impl Asker<'_> {
             "worker": claimed.worker,
             "since": rfc3339(since),
         });
-        let limits = claimed.limited.clone();
-        let queue = claimed.queue.to_string();
-        self.subject(queue, Some((place, facts)), [limits]).await
+        let limits = [claimed.limited.clone()];
+        self.of_queue(&claimed.queue, Some((place, facts)), limits)
+            .await
     }
 
     /// A job that is neither held here nor out: only the backend knows it.
-    async fn job_at_backend(&self, id: &str) -> Result<Subject, Fault> {
+    async fn job_at_backend(&self, id: &str) -> Result<Explanation, Fault> {
         let found = self.look_up(id).await?;
         let job = calls::job_in(&found).ok_or_else(Fault::internal)?;
         let [queue, kind, state, meta] = job.pick(["queue", "type", "state", "meta"]);
@@ -209,7 +164,7 @@ impl Asker<'_> {
         let limits = self.limits_by_policy(&queue, &text(kind, ""), meta, &own(job, &queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
         let job = Some((JobPlace::Backend(state), facts));
-        self.subject(queue, job, limits).await
+        self.of_queue(&queue, job, limits).await
     }
 
     fn limits_by_policy(
@@ -250,13 +205,13 @@ impl Asker<'_> {
     }
 
     /// With these sets of limits, overrides laid over them: each key once, under the strictest of what applies to it.
-    async fn subject(
+    async fn of_queue(
         &self,
-        queue: String,
+        queue: &str,
         job: Option<(JobPlace, Value)>,
         sets: impl IntoIterator<Item = Arc<[Limited]>>,
-    ) -> Result<Subject, Fault> {
-        let now = |set| overrides::limits_now(self.sidecar(), &queue, &set).to_vec();
+    ) -> Result<Explanation, Fault> {
+        let now = |set| overrides::limits_now(self.sidecar(), queue, &set).to_vec();
         let all: Vec<Limited> = sets.into_iter().flat_map(now).collect();
         let keys = all.iter().filter(|one| one.space == Space::Job);
         let keys: Vec<Key> = keys.map(|one| one.key.clone()).collect();
@@ -276,15 +231,44 @@ impl Asker<'_> {
                     let used = (used.0.unwrap_or_default(), used.1);
                     Some(limits::view(sidecar, &limited, used, &self.look).await)
                 }
-                Space::Queue => overrides::queue_state(self.proxy, self.parts, &queue).await?,
+                Space::Queue => overrides::queue_state(self.proxy, self.parts, queue).await?,
             };
             applied.extend(view.map(|view| Applied { limited, view }));
         }
-        Ok(Subject {
-            queue: Some(queue),
-            job,
-            applied,
-        })
+        Ok(self.explain(Some(queue), job, &applied).await)
+    }
+
+    /// Puts together what is said of the limits that apply, of the queue and of the job.
+    async fn explain(
+        &self,
+        queue: Option<&str>,
+        job: Option<(JobPlace, Value)>,
+        applied: &[Applied],
+    ) -> Explanation {
+        let (place, job) = job.unzip();
+        let limits = applied.iter();
+        let limits = limits.map(|one| limit_facts(one, self.rows_of(&one.limited)));
+        let mut facts = json!({
+            "limited_by": null,
+            "limited_at": null,
+            "next_start": null,
+            "job": job,
+            "limits": limits.collect::<Vec<_>>(),
+            "notes": self.notes(queue),
+        });
+        if let Some(queue) = queue {
+            put(&mut facts, "queue", self.queue_facts(queue).await);
+        }
+        let said = match place {
+            Some(JobPlace::Out(_)) => Sentences::default(),
+            _ => self.conclude(applied, &mut facts),
+        };
+        let is_paused = facts.pointer("/queue/paused") == Some(&Value::Bool(true));
+        if is_paused {
+            put(&mut facts, "next_start", Value::Null);
+        }
+        let (why, advice) = say_place(place, queue.filter(|_| is_paused), said);
+        Explanation { why, advice, facts }
     }
 
     async fn queue_facts(&self, name: &str) -> Value {
@@ -330,12 +314,11 @@ impl Asker<'_> {
         notes
     }
 
-    /// Finds which limit binds, and until when. `held` is the held job that is asked about.
-    fn conclude(&self, applied: &[Applied], held: Option<&str>, facts: &mut Value) -> Sentences {
+    /// Finds which limit binds, and until when.
+    fn conclude(&self, applied: &[Applied], facts: &mut Value) -> Sentences {
         let sidecar = self.sidecar();
-        let binding = applied
-            .iter()
-            .filter_map(|one| Some((one, one.view.met()?)));
+        let limits = applied.iter();
+        let binding = limits.filter_map(|one| Some((one, one.view.met()?)));
         let binding = binding.max_by_key(|(one, _)| (one.view.room.slot, one.view.next_start()));
         let Some((one, met)) = binding else {
             if self.proxy.upstream.is_away() {
@@ -347,6 +330,8 @@ impl Asker<'_> {
             return say_open(applied, has_keys);
         };
         let is_same = |other: &Limited| other.shares_key(&one.limited);
+        let job = facts.pointer("/job/id").and_then(Value::as_str);
+        let held = job.filter(|job| sidecar.hold.has(job));
         let ahead = held.map(|job| sidecar.hold.count_before(job, is_same));
         put(facts, "ahead", ahead);
         put(facts, "limited_by", met.strategy.as_str());
