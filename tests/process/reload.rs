@@ -231,7 +231,7 @@ fn bad_then_good() {
     let f = Following::start();
     f.replace(f.text("[[policy]]\nname = \"k\"\nconcurency = 9\n"));
     let log = f.refused("invalid");
-    assert!(log.contains("throttle.toml:8"), "the line: {log}");
+    assert!(log.contains("throttle.toml:9"), "the line: {log}");
     assert!(log.contains("concurrency"), "the suggestion: {log}");
     f.replace("[server\n");
     wait("the next", || f.results("invalid") == 2.0);
