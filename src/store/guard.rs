@@ -224,7 +224,7 @@ impl Guard {
         if suspect {
             let back = self.recover().await;
             if let (Err(error), Some(lost)) = (&back, lost) {
-                if self.state().is_told(error) {
+                if self.state().note_reason(error) {
                     tracing::error!(id = %"store_still_lost", %error, "the store is still lost");
                 }
                 return lost.local.due(max).await;

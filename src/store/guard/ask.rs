@@ -63,7 +63,7 @@ impl Guard {
                      whatever on_store_error says"
                 ),
             }
-            state.is_told(error);
+            state.note_reason(error);
             self.alone.store(Some(Arc::new(lost.clock.clone())));
             state.lost = Some(Arc::new(lost));
             self.turned.notify_one();

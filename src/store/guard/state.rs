@@ -62,14 +62,15 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Whether the log is to have the reason: a new one at once, and each once a minute.
-    pub(super) fn is_told(&mut self, error: &StoreError) -> bool {
+    /// The store does not answer for this reason. Returns whether the log is to have it: a new one at once, and each
+    /// once a minute.
+    pub(super) fn note_reason(&mut self, error: &StoreError) -> bool {
         self.reasons.retain(|_, told| told.elapsed() < AGAIN);
         let reason = error.to_string();
-        let is_told = self.reasons.len() < MOST_REASONS && !self.reasons.contains_key(&reason);
-        self.reasons
-            .extend(is_told.then(|| (reason, Instant::now())));
-        is_told
+        let is_due = self.reasons.len() < MOST_REASONS && !self.reasons.contains_key(&reason);
+        let told = is_due.then(|| (reason, Instant::now()));
+        self.reasons.extend(told);
+        is_due
     }
 
     /// The store is to hear of this end. Beyond a limit it finds out when the row is overdue.
