@@ -1,17 +1,20 @@
-//! What the stores on SQL databases have in common: everything but the SQL.
+//! What the stores on SQL databases have in common: all but how a transaction begins and ends.
 //!
 //! An operation names the rows and keys that it is about. The database brings them, locked; the step is
 //! taken on them here, by the very core that the memory store runs; what changed is written, and all of
 //! it is one transaction. Operations that wait at the same time share one, so that under load the price of
 //! a commit is paid once for many.
 //!
-//! [`SqlStore`] is the store as the sidecar sees it, [`serve`] the work, [`Database`] what a database has to do.
+//! [`SqlStore`] is the store as the sidecar sees it, [`serve`] the work, [`Database`] what a database has to do. Its
+//! tables and what is asked of them are in `sql/statements.rs`.
 
-mod flat;
 mod front;
 mod page;
+mod row;
 mod search;
+mod statements;
 mod steps;
+mod value;
 
 use std::sync::Arc;
 
@@ -20,14 +23,12 @@ use tokio::sync::oneshot;
 use super::StoreError;
 use crate::limit::Timestamp;
 
-pub(super) use flat::{Flat, keys_of, limit, number, unsigned};
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub(super) use page::{Head, Page, SILENCE};
-pub(super) use search::{
-    Database, Dialect, First, Found, IDLE, Need, clear, count_anything, idle, over,
-};
-pub(super) use steps::ADOPTED;
+pub(super) use search::{Database, First, Found, Need};
+pub(super) use statements::{Dialect, Statement, clear};
+pub(super) use value::{Rows, Value, number, unsigned};
 
 /// So many operations share a transaction at most.
 pub(super) const MOST: usize = 64;

@@ -217,6 +217,11 @@ impl File {
         said
     }
 
+    fn is_strange(&self) -> StoreError {
+        let place = self.path.display();
+        StoreError::Unavailable(format!("{place}: a row of it is not understood"))
+    }
+
     fn looked_just_now(&self) -> bool {
         let since = Duration::from_micros(self.now().since(self.looked));
         self.heard.is_some() && since < LOOK
@@ -278,10 +283,10 @@ impl Database for File {
         let found = self.with(|connection| match first {
             First::Join { knew } => {
                 let epoch = table::join(connection, &me, &namespace, knew.as_deref(), now)?;
-                Ok(Found {
+                Ok(Some(Found {
                     epoch,
                     ..Found::default()
-                })
+                }))
             }
             other => table::find(connection, other, &me, now, &mut after),
         });
@@ -289,7 +294,7 @@ impl Database for File {
         if let (First::Join { .. }, Some(open)) = (first, &mut self.open) {
             open.head = None;
         }
-        found
+        found?.ok_or_else(|| self.is_strange())
     }
 
     async fn begin(&mut self, need: &Need) -> Result<Page, StoreError> {
@@ -304,17 +309,12 @@ impl Database for File {
             let head = open.head(now)?;
             table::page(&open.connection, need, Page::new(me, head))
         })?;
-        page.ok_or_else(|| {
-            let place = self.path.display();
-            StoreError::Unavailable(format!("{place}: a row of it is not understood"))
-        })
+        page.ok_or_else(|| self.is_strange())
     }
 
     async fn commit(&mut self, page: &Page) -> Result<(), StoreError> {
         self.within(|open| {
-            if page.is_changed() {
-                table::write(&open.connection, page)?;
-            }
+            table::write(&open.connection, page)?;
             if page.beats || page.is_new_edition() {
                 open.head = None;
             }

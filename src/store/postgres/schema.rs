@@ -2,6 +2,7 @@
 
 use tokio_postgres::Client;
 
+use super::statements::dialect;
 use super::table::Failed;
 
 /// Which tables there are.
@@ -10,30 +11,12 @@ pub(super) const VERSION: i32 = 1;
 /// Locks that no other program is likely to use: rows, then numbers, then keys, then the tables.
 pub(super) const LOCKS: i32 = 0x6f6a_7300;
 
-/// The tables of a new schema. Nothing is kept in `hidden` and `touched` of `rows` any more: schemas of earlier versions
-/// have them, and those versions expect them.
+/// The tables beside those of all databases.
 const TABLES: &str = "
 CREATE TABLE meta (
     id integer PRIMARY KEY, version integer NOT NULL, epoch text NOT NULL, timeline text NOT NULL,
     opens bigint NOT NULL, edition bigint NOT NULL);
-CREATE TABLE live (owner text PRIMARY KEY, seen bigint NOT NULL) WITH (fillfactor = 20);
-CREATE TABLE rows (
-    job text PRIMARY KEY, claim_number bigint NOT NULL, is_out boolean NOT NULL, until bigint NOT NULL,
-    owner text NOT NULL, hidden boolean NOT NULL, lasts bigint NOT NULL, lane text NOT NULL,
-    claim text NOT NULL, limits text NOT NULL, taken bytea NOT NULL, names text NOT NULL,
-    started bigint, touched bigint NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE keys (name text PRIMARY KEY, state bytea NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE numbers (
-    name text PRIMARY KEY, value bigint NOT NULL, version bigint NOT NULL, put_at bigint NOT NULL,
-    ends bigint NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE overrides (name text PRIMARY KEY, text text NOT NULL, ends bigint);
 ";
-
-/// How many jobs of a queue each sidecar holds.
-const HOLDS: &str = "
-CREATE TABLE IF NOT EXISTS holds (
-    queue text NOT NULL, owner text NOT NULL, jobs bigint NOT NULL, at bigint NOT NULL,
-    PRIMARY KEY (queue, owner)) WITH (fillfactor = 50)";
 
 /// A name as an identifier.
 pub(super) fn quoted(name: &str) -> String {
@@ -92,7 +75,13 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Fail
         let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
         client.batch_execute(&create).await?;
     }
-    client.batch_execute(HOLDS).await?;
+    // What is changed all the time has room beside it.
+    let room = |name: &str| match name {
+        "overrides" => "",
+        "live" => "WITH (fillfactor = 20)",
+        _ => "WITH (fillfactor = 50)",
+    };
+    client.batch_execute(&dialect().create(room)).await?;
     client.batch_execute("COMMIT").await?;
     Ok(())
 }

@@ -3,19 +3,20 @@
 mod write;
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Statement, ToStatement};
+use bytes::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+use tokio_postgres::{Client, Error, Row, Statement as Prepared};
 
 use super::super::Clock;
 use super::super::fleet::SETTLING;
-use super::super::sql::{
-    First, Flat, Found, Head, IDLE, Need, Page, count_anything, idle, limit, number, unsigned,
-};
+use super::super::sql::{First, Found, Head, Need, Page, Rows, Statement, Value, number, unsigned};
 use super::clock;
-use super::schema::{self, LOCKS, VERSION};
+use super::schema::{self, VERSION};
 use super::statements::Statements;
 use crate::limit::Timestamp;
 
@@ -25,9 +26,6 @@ const OLDEST: i32 = 120_000;
 /// of each one that was cut off silently for two hours.
 pub(super) const ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
     SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
-/// More than this a notification cannot carry.
-const LONGEST_NEWS: usize = 7_900;
-
 /// How a step failed.
 pub(super) enum Failed {
     Postgres(Error),
@@ -47,8 +45,6 @@ impl From<Error> for Failed {
 pub(super) struct Session {
     client: Client,
     given: Option<Clock>,
-    /// The schema, which is the channel too.
-    namespace: String,
     /// Which of the server's histories this is: another one begins when a standby takes over.
     timeline: String,
     begun: bool,
@@ -96,11 +92,10 @@ impl Session {
         schema::prepare(&client, namespace).await?;
         let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
         let timeline: String = client.query_one(timeline, &[]).await?.try_get(0)?;
-        let statements = Statements::new(&client).await?;
+        let statements = Statements::new(&client, namespace).await?;
         Ok(Session {
             client,
             given,
-            namespace: namespace.to_owned(),
             timeline,
             begun: false,
             statements,
@@ -145,36 +140,48 @@ impl Session {
         self.client.query(keep, &[&given]).await.map(drop)
     }
 
-    /// Rows of a statement; `None`: there is nothing to ask for.
+    /// Runs a statement; `None`: there is nothing to ask for.
     async fn ask(
         &self,
-        statement: Option<&Statement>,
-        with: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<tokio_postgres::Row>, Error> {
-        match statement {
-            Some(statement) => self.client.query(statement, with).await,
-            None => Ok(Vec::new()),
-        }
+        asked: Option<&Prepared>,
+        with: Vec<impl ToSql + Sync>,
+    ) -> Result<Rows, Error> {
+        let Some(asked) = asked else {
+            return Ok(Rows::new());
+        };
+        let with: Vec<&(dyn ToSql + Sync)> = with.iter().map(|one| one as _).collect();
+        let rows = self.client.query(asked, &with).await?;
+        let columns = |row: &Row| (0..row.len()).map(|nth| row.try_get(nth)).collect();
+        rows.iter().map(columns).collect()
+    }
+
+    /// Tells all these rows, if there are any.
+    pub(super) async fn tell(&self, told: Statement, rows: &[Vec<Value>]) -> Result<Rows, Error> {
+        let width = rows.first().map_or(0, Vec::len);
+        let column = |nth| rows.iter().filter_map(|row| row.get(nth)).collect();
+        let columns: Vec<Vec<&Value>> = (0..width).map(column).collect();
+        let told = self.statements.of(told);
+        self.ask((width > 0).then_some(told), columns).await
     }
 
     /// Everything is sent at once, in this order; the time is read when all is locked.
     pub(super) async fn begin(&mut self, need: &Need, me: Arc<str>) -> Result<Page, Failed> {
-        let list = |of: &BTreeSet<String>| of.iter().cloned().collect::<Vec<_>>();
-        let (jobs, names, numbers) = (list(&need.jobs), list(&need.names), list(&need.numbers));
-        let overrides = list(&need.overrides);
+        let list = |of: &BTreeSet<String>| of.iter().map(|one| Value::from(&**one)).collect();
+        let all = [&need.jobs, &need.names, &need.numbers, &need.overrides];
+        let [jobs, names, numbers, overrides]: [Vec<Value>; 4] = all.map(list);
         let (any_row, any_number) = (!jobs.is_empty(), !numbers.is_empty());
         let any_key = any_row || !names.is_empty();
         let (these, writes) = (&self.statements, need.writes);
-        let space = format!("{}:", self.namespace);
-        let (begun, locked, rows, keys_locked, keys, found, overrides, head) = tokio::join! {
+        let of = |is_any: bool, table| is_any.then(|| these.of(table));
+        let (begun, locked, rows, keys_locked, keys, numbers, overrides, head) = tokio::join! {
             biased;
             async { if writes { self.client.batch_execute("BEGIN").await } else { Ok(()) } },
-            async { self.ask((writes && (any_row || any_number)).then_some(&these.lock), &[&LOCKS, &space, &jobs, &numbers]).await },
-            async { self.ask(any_row.then_some(&these.rows), &[&jobs]).await },
-            async { self.ask((writes && any_key).then_some(&these.lock_keys), &[&LOCKS, &space, &names, &jobs]).await },
-            async { self.ask(any_key.then_some(&these.keys), &[&names, &jobs]).await },
-            async { self.ask(any_number.then_some(&these.numbers), &[&numbers]).await },
-            async { self.ask((!overrides.is_empty()).then_some(&these.overrides), &[&overrides]).await },
+            self.ask((writes && (any_row || any_number)).then_some(&these.lock), vec![&jobs, &numbers]),
+            self.ask(of(any_row, Statement::Rows), vec![&jobs]),
+            self.ask((writes && any_key).then_some(&these.lock_keys), vec![&names, &jobs]),
+            self.ask(of(any_key, Statement::Keys), vec![&names, &jobs]),
+            self.ask(of(any_number, Statement::Numbers), vec![&numbers]),
+            self.ask(of(!overrides.is_empty(), Statement::Overrides), vec![&overrides]),
             self.head(),
         };
         // The first that failed says why; after it all do.
@@ -182,39 +189,18 @@ impl Session {
         locked?;
         let rows = rows?;
         keys_locked?;
-        let (keys, found, overrides, head) = (keys?, found?, overrides?, head?);
-        let now = head.now;
-        let mut page = Page::new(me, head);
-        for row in rows {
-            page.has_row(flat(&row)?).ok_or_else(strange)?;
-        }
-        for row in keys {
-            let kept = page.has_key(row.try_get(0)?, row.try_get(1)?);
-            kept.ok_or_else(strange)?;
-        }
-        for row in found {
-            if row.try_get::<_, i64>(4)? > number(now.0) {
-                let parts = [row.try_get(1)?, row.try_get(2)?, row.try_get(3)?];
-                page.has_number(row.try_get(0)?, parts);
-            }
-        }
-        for row in overrides {
-            page.overrides.insert(row.try_get(0)?);
+        let found = [
+            (Statement::Rows, rows),
+            (Statement::Keys, keys?),
+            (Statement::Numbers, numbers?),
+            (Statement::Overrides, overrides?),
+        ];
+        let mut page = Page::new(me, head?);
+        for (asked, rows) in found {
+            page.read(asked, rows).ok_or_else(strange)?;
         }
         self.begun = writes;
         Ok(page)
-    }
-
-    /// Of the next keys after this one, which is moved on, those with nothing used.
-    async fn idle(&self, after: &mut String) -> Result<Vec<String>, Failed> {
-        let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &*after, &limit(IDLE)];
-        let keys = self.client.query(&self.statements.walk, &with).await?;
-        let now = keys.first().map_or(Ok(0), |row| row.try_get(2))?;
-        let keys = keys
-            .iter()
-            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-        let keys = keys.collect::<Result<_, Error>>()?;
-        Ok(idle(keys, after, Timestamp(unsigned(now))))
     }
 
     /// What has to be known before a transaction begins.
@@ -225,81 +211,20 @@ impl Session {
         after: &mut String,
     ) -> Result<Found, Failed> {
         let mut found = Found::default();
-        match first {
-            First::Due { max } => return self.due(me, *max, after).await,
-            First::Idle => found.idle = self.idle(after).await?,
-            First::Offered { lane, max } => {
-                let with: [&(dyn ToSql + Sync); 4] = [&self.given(), &me, &lane, &limit(*max)];
-                found.jobs = self.jobs(&self.statements.offered, &with).await?;
-            }
-            First::RowsOut { max } => {
-                let text = "SELECT job FROM rows WHERE is_out LIMIT $1";
-                found.jobs = self.jobs(text, &[&limit(*max)]).await?;
-            }
-            First::CountOut => {
-                let text = "SELECT count(*) FROM rows WHERE owner = $1 AND is_out";
-                found.count = self.count(text, &[&me]).await?;
-            }
-            First::HeldByOthers(queue) => {
-                let with: [&(dyn ToSql + Sync); 3] = [&self.given(), &me, &queue];
-                found.count = self.count(&self.statements.held, &with).await?;
-            }
-            First::Anything => {
-                found.count = self.count(&count_anything(), &[]).await?;
-            }
-            First::Overrides => {
-                // One look at both: an edition is never read with older texts.
-                let text = "SELECT edition, name, text FROM meta LEFT JOIN overrides ON true";
-                for row in self.client.query(text, &[]).await? {
-                    found.overrides.0 = row.try_get(0)?;
-                    if let Some(name) = row.try_get(1)? {
-                        found.overrides.1.push((name, row.try_get(2)?));
-                    }
-                }
-            }
-            First::Join { knew } => found.epoch = self.join(me, knew.as_deref()).await?,
+        if let First::Join { knew } = first {
+            found.epoch = self.join(me, knew.as_deref()).await?;
+        }
+        let time = self.given().map_or(Value::Nothing, Value::Number);
+        let asks = first.asks(me, &time, after);
+        let asked = |one: &Statement| Some(self.statements.of(*one));
+        let told = asks
+            .iter()
+            .map(|(one, with)| self.ask(asked(one), with.iter().collect()));
+        let told = all_at_once(told).await;
+        for ((asked, _), rows) in asks.iter().zip(told) {
+            found.read(*asked, rows?, after).ok_or_else(strange)?;
         }
         Ok(found)
-    }
-
-    async fn jobs(
-        &self,
-        text: &(impl ToStatement + ?Sized),
-        with: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<String>, Error> {
-        let found = self.client.query(text, with).await?;
-        found.iter().map(|row| row.try_get(0)).collect()
-    }
-
-    async fn count(
-        &self,
-        text: &(impl ToStatement + ?Sized),
-        with: &[&(dyn ToSql + Sync)],
-    ) -> Result<u64, Error> {
-        let count: i64 = self.client.query_one(text, with).await?.try_get(0)?;
-        Ok(unsigned(count))
-    }
-
-    async fn due(&self, me: &str, max: usize, after: &mut String) -> Result<Found, Failed> {
-        let (given, max) = (self.given(), limit(max));
-        let (found, idle) = tokio::join! {
-            biased;
-            async { self.client.query_one(&self.statements.due, &[&given, &me, &max]).await },
-            self.idle(after),
-        };
-        let (found, idle) = (found?, idle?);
-        let first: Option<i64> = found.try_get(1)?;
-        let adopted: Option<i64> = found.try_get(5)?;
-        Ok(Found {
-            jobs: found.try_get(0)?,
-            others_out: found.try_get(2)?,
-            lanes: found.try_get(3)?,
-            strangers: found.try_get(4)?,
-            first: first.map_or(Timestamp::NEVER, |at| Timestamp(unsigned(at))),
-            count: unsigned(adopted.unwrap_or(0)),
-            idle,
-            ..Found::default()
-        })
     }
 
     /// The caller is counted among the living, of data that begin if there are none. Which data these are is read on
@@ -320,23 +245,20 @@ impl Session {
         let begin = format!(
             "INSERT INTO meta VALUES (1, {VERSION}, '{fresh}', '{timeline}', 0, 0) ON CONFLICT DO NOTHING;
              UPDATE meta SET timeline = '{timeline}', opens = {settled} WHERE timeline <> '{timeline}';
-             {lost}
-             INSERT INTO live VALUES ({}, {})
-             ON CONFLICT (owner) DO UPDATE SET seen = excluded.seen",
-            literal(me),
-            now.0,
+             {lost}"
         );
-        let joined = vec![news(me, "joined")];
-        let say = &self.statements.say;
-        let with: [&(dyn ToSql + Sync); 2] = [&self.namespace, &joined];
-        let (kept, begun, said) = tokio::join! {
+        let alive = [vec![me.into(), now.0.into()]];
+        let joined = [vec![me.into(), "joined".into(), now.0.into()]];
+        let (kept, begun, lives, said) = tokio::join! {
             biased;
             self.keep_time(),
             self.client.batch_execute(&begin),
-            self.client.query(say, &with),
+            self.tell(Statement::PutLive, &alive),
+            self.tell(Statement::Say, &joined),
         };
         kept?;
         begun?;
+        lives?;
         said?;
         Ok(self.head().await?.epoch)
     }
@@ -347,30 +269,58 @@ fn strange() -> Failed {
 }
 
 /// A text as it stands in a statement.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-fn news(me: &str, text: &str) -> String {
-    let said = [me, text].join("\n");
-    match said.len() > LONGEST_NEWS {
-        true => format!("{me}\nall"),
-        false => said,
-    }
+/// What these give that are begun at once, in their order.
+pub(super) async fn all_at_once<F: Future>(each: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut each: Vec<_> = each.map(|one| (Box::pin(one), None)).collect();
+    poll_fn(|context| {
+        for (one, done) in each.iter_mut().filter(|(_, done)| done.is_none()) {
+            if let Poll::Ready(value) = one.as_mut().poll(context) {
+                *done = Some(value);
+            }
+        }
+        match each.iter().all(|(_, done)| done.is_some()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    each.into_iter().filter_map(|(_, done)| done).collect()
 }
 
-fn flat(row: &tokio_postgres::Row) -> Result<Flat, Error> {
-    Ok(Flat {
-        job: row.try_get(0)?,
-        claim_number: row.try_get(1)?,
-        is_out: row.try_get(2)?,
-        until: row.try_get(3)?,
-        owner: row.try_get(4)?,
-        lasts: row.try_get(5)?,
-        lane: row.try_get(6)?,
-        claim: row.try_get(7)?,
-        limits: row.try_get(8)?,
-        taken: row.try_get(9)?,
-        started: row.try_get(10)?,
-    })
+type Refused = Box<dyn std::error::Error + Sync + Send>;
+
+impl ToSql for Value {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Refused> {
+        match self {
+            Value::Nothing => Ok(IsNull::Yes),
+            Value::Number(number) if *kind == Type::BOOL => (*number != 0).to_sql(kind, out),
+            Value::Number(number) => number.to_sql(kind, out),
+            Value::Text(text) => text.to_sql(kind, out),
+            Value::Bytes(bytes) => bytes.to_sql(kind, out),
+        }
+    }
+
+    accepts!(BOOL, INT8, TEXT, BYTEA);
+    to_sql_checked!();
+}
+
+impl<'r> FromSql<'r> for Value {
+    fn from_sql(kind: &Type, raw: &'r [u8]) -> Result<Value, Refused> {
+        Ok(match *kind {
+            Type::BOOL => Value::Number(bool::from_sql(kind, raw)?.into()),
+            Type::INT8 => Value::Number(i64::from_sql(kind, raw)?),
+            Type::BYTEA => Value::Bytes(Vec::from_sql(kind, raw)?),
+            _ => Value::Text(String::from_sql(kind, raw)?),
+        })
+    }
+
+    fn from_sql_null(_: &Type) -> Result<Value, Refused> {
+        Ok(Value::Nothing)
+    }
+
+    accepts!(BOOL, INT8, TEXT, BYTEA, VOID);
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::super::engine::{Engine, Entry, Tables};
 use super::super::record::{self, Written};
-use super::super::{Claimed, Number};
-use super::flat::{Flat, keys_of, unsigned};
+use super::super::{Claimed, NUMBER_LASTS, Number};
+use super::row::{self, keys_of};
+use super::statements::{Dialect, Statement};
+use super::value::{Rows, Value, unsigned};
 use crate::limit::{Key, KeyState, Space, Timestamp};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
@@ -31,16 +33,16 @@ pub(in crate::store) struct Page {
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
     pub(super) numbers: BTreeMap<String, Loaded<Number>>,
     /// The names of limits and settings that are there, of those that it is about.
-    pub(in crate::store) overrides: BTreeSet<String>,
+    pub(super) overrides: BTreeSet<String>,
     /// What stands under these names from now on.
-    pub(in crate::store) overridden: BTreeMap<String, Option<Written>>,
+    pub(super) overridden: BTreeMap<String, Option<Written>>,
     /// Everything else goes before the rest is written.
     pub(in crate::store) is_cleared: bool,
     pub(super) freed: Vec<String>,
     /// How many jobs of these queues the sidecar holds.
-    pub(in crate::store) holds: Vec<(String, u64)>,
+    pub(super) holds: Vec<(String, u64)>,
     /// What the others are to hear.
-    pub(in crate::store) news: Vec<String>,
+    pub(super) news: Vec<String>,
     /// Whether the sidecar is to be written down as living.
     pub(in crate::store) beats: bool,
 }
@@ -97,31 +99,94 @@ impl Page {
         }
     }
 
-    /// A row as the database has it; `None`: somebody else wrote it.
-    pub(in crate::store) fn has_row(&mut self, flat: Flat) -> Option<()> {
-        let job = flat.job.clone();
-        self.rows.insert(job, Loaded::of(Some(flat.kept()?)));
+    /// Takes in rows of a table as the database has them; `None`: somebody else wrote one.
+    pub(in crate::store) fn read(&mut self, asked: Statement, rows: Rows) -> Option<()> {
+        for columns in rows {
+            match asked {
+                Statement::Rows => {
+                    let entry = row::read(columns)?;
+                    let job = entry.row.claimed.job.to_string();
+                    self.rows.insert(job, Loaded::of(Some(entry)));
+                }
+                Statement::Keys => {
+                    let [name, state] = columns.try_into().ok()?;
+                    let (state, seen) = KeyState::unpack(&state.bytes()?)?;
+                    self.head.now = self.head.now.max(seen);
+                    self.keys.insert(name.text()?, Loaded::of(state));
+                }
+                Statement::Numbers => self.has_number(columns)?,
+                _ => {
+                    let [name] = columns.try_into().ok()?;
+                    self.overrides.insert(name.text()?);
+                }
+            }
+        }
         Some(())
     }
 
-    /// A key as the database has it; `None`: somebody else wrote it.
-    pub(in crate::store) fn has_key(&mut self, name: String, state: &[u8]) -> Option<()> {
-        let (state, seen) = KeyState::unpack(state)?;
-        self.head.now = self.head.now.max(seen);
-        self.keys.insert(name, Loaded::of(state));
+    /// A shared number as the database has it, unless its time is over.
+    fn has_number(&mut self, columns: Vec<Value>) -> Option<()> {
+        let [name, value, version, put_at, ends] = columns.try_into().ok()?;
+        if unsigned(ends.number()?) > self.head.now.0 {
+            let number = Number {
+                value: value.number()?,
+                version: unsigned(version.number()?),
+                put_at: Timestamp(unsigned(put_at.number()?)),
+                done: true,
+            };
+            self.numbers.insert(name.text()?, Loaded::of(number));
+        }
         Some(())
     }
 
-    /// A shared number as the database has it: its value, its version, and when it was put.
-    pub(in crate::store) fn has_number(&mut self, name: String, parts: [i64; 3]) {
-        let [value, version, put_at] = parts;
-        let number = Number {
-            value,
-            version: unsigned(version),
-            put_at: Timestamp(unsigned(put_at)),
-            done: true,
-        };
-        self.numbers.insert(name, Loaded::of(number));
+    /// What has to be written, in this order: statements, each with the rows that it is told.
+    pub(in crate::store) fn writes(&self, dialect: &Dialect) -> Vec<(Statement, Rows)> {
+        let now = self.head.now;
+        let (rows, gone_rows) = put_and_drop(self.rows(), |_, entry| {
+            let mut columns = row::columns(entry);
+            if dialect.has_lists {
+                let keys: Vec<String> = keys_of(entry).collect();
+                columns.push(Value::Text(keys.join("\n")));
+            }
+            columns
+        });
+        let (keys, gone_keys) = put_and_drop(self.keys(), |name, state| {
+            vec![name.into(), Value::Bytes(state.pack(now))]
+        });
+        let overridden = self.overridden.iter();
+        let overridden = overridden.map(|(name, written)| (&**name, written.as_ref()));
+        let (overrides, gone_overrides) = put_and_drop(overridden, |name, written| {
+            let ends = written.ends.map_or(Value::Nothing, |at| at.0.into());
+            vec![name.into(), Value::from(&*written.text), ends]
+        });
+        let numbers = self.numbers().map(|(name, one)| {
+            vec![
+                name.into(),
+                Value::Number(one.value),
+                one.version.into(),
+                one.put_at.0.into(),
+                now.plus(NUMBER_LASTS).0.into(),
+            ]
+        });
+        let holds = self.holds.iter().map(|(queue, jobs)| {
+            let (queue, me) = (Value::from(&**queue), Value::from(&*self.me));
+            vec![queue, me, (*jobs).into(), now.0.into()]
+        });
+        let news = self.news.iter().map(|text| {
+            let (me, text) = (Value::from(&*self.me), Value::from(&**text));
+            vec![me, text, now.0.into()]
+        });
+        vec![
+            (Statement::PutRows, rows),
+            (Statement::DropRows, gone_rows),
+            (Statement::PutKeys, keys),
+            (Statement::DropKeys, gone_keys),
+            (Statement::PutNumbers, numbers.collect()),
+            (Statement::PutHolds, holds.collect()),
+            (Statement::PutOverrides, overrides),
+            (Statement::DropOverrides, gone_overrides),
+            (Statement::Say, news.collect()),
+        ]
     }
 
     /// The keys that the rows have slots of.
@@ -136,7 +201,7 @@ impl Page {
     }
 
     /// Rows to write and rows to take away.
-    pub(in crate::store) fn rows(&self) -> impl Iterator<Item = (&str, Option<&Entry>)> {
+    fn rows(&self) -> impl Iterator<Item = (&str, Option<&Entry>)> {
         let changed = self
             .rows
             .iter()
@@ -145,7 +210,7 @@ impl Page {
     }
 
     /// Keys to write and keys to take away.
-    pub(in crate::store) fn keys(&self) -> impl Iterator<Item = (&str, Option<&KeyState>)> {
+    fn keys(&self) -> impl Iterator<Item = (&str, Option<&KeyState>)> {
         let state = |entry: &Loaded<KeyState>| !entry.value.idle(self.head.now);
         let changed = self
             .keys
@@ -156,7 +221,7 @@ impl Page {
     }
 
     /// Numbers to write.
-    pub(in crate::store) fn numbers(&self) -> impl Iterator<Item = (&str, &Number)> {
+    fn numbers(&self) -> impl Iterator<Item = (&str, &Number)> {
         let changed = self.numbers.iter().filter(|(_, entry)| entry.changed);
         changed.map(|(name, entry)| (name.as_str(), &entry.value))
     }
@@ -164,16 +229,6 @@ impl Page {
     /// Whether these are another edition of limits and settings.
     pub(in crate::store) fn is_new_edition(&self) -> bool {
         self.is_cleared || !self.overridden.is_empty()
-    }
-
-    /// Whether there is anything to write.
-    pub(in crate::store) fn is_changed(&self) -> bool {
-        self.beats
-            || self.is_new_edition()
-            || self.rows().next().is_some()
-            || self.keys().next().is_some()
-            || self.numbers().next().is_some()
-            || !(self.holds.is_empty() && self.news.is_empty())
     }
 
     /// What was freed is said in one line of news.
@@ -220,6 +275,21 @@ impl Page {
         let now = self.head.now;
         Engine { tables: self, now }
     }
+}
+
+/// Rows to write, and the names of those to take away.
+fn put_and_drop<'p, T>(
+    changed: impl Iterator<Item = (&'p str, Option<T>)>,
+    columns: impl Fn(&'p str, T) -> Vec<Value>,
+) -> (Rows, Rows) {
+    let (mut put, mut gone) = (Rows::new(), Rows::new());
+    for (name, now) in changed {
+        match now {
+            Some(now) => put.push(columns(name, now)),
+            None => gone.push(vec![name.into()]),
+        }
+    }
+    (put, gone)
 }
 
 impl Tables for Page {

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use super::super::record;
 use super::super::{Change, Claimed, Gen, StoreError, fleet};
-use super::page::{KEPT, LATE, LONG_OVER, PATIENCE, Page, SILENCE};
+use super::page::Page;
+use super::statements::{MINE, OTHERS_OUT, Statement};
 use super::steps::ADOPTED;
+use super::value::{Rows, Value, unsigned};
 use crate::limit::{KeyState, Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
 /// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
-pub(in crate::store) const IDLE: usize = 500;
+const IDLE: usize = 500;
 
 /// What is locked by whoever changes limits or settings made over HTTP: a number of this name, which there is not.
 const OVERRIDES: &str = "overrides";
@@ -78,7 +80,93 @@ pub(in crate::store) struct Found {
     pub(in crate::store) epoch: String,
 }
 
+impl First {
+    /// What is asked, in this order; `time` is what the database reckons with, and `after` where its search for keys with
+    /// nothing used is.
+    pub(in crate::store) fn asks(
+        &self,
+        me: &str,
+        time: &Value,
+        after: &str,
+    ) -> Vec<(Statement, Vec<Value>)> {
+        let (me, time, most) = (
+            || Value::from(me),
+            || time.clone(),
+            |n: usize| Value::from(n as u64),
+        );
+        let walk = || (Statement::Walk, vec![time(), after.into(), most(IDLE)]);
+        match self {
+            First::Due { max } => vec![
+                (Statement::Due, vec![time(), me(), most(*max)]),
+                (Statement::Around, vec![me()]),
+                walk(),
+            ],
+            First::Idle => vec![walk()],
+            First::Offered { lane, max } => {
+                let with = vec![time(), me(), Value::from(&**lane), most(*max)];
+                vec![(Statement::Offered, with)]
+            }
+            First::RowsOut { max } => vec![(Statement::RowsOut, vec![most(*max)])],
+            First::CountOut => vec![(Statement::CountOut, vec![me()])],
+            First::HeldByOthers(queue) => {
+                let with = vec![time(), me(), Value::from(&**queue)];
+                vec![(Statement::HeldByOthers, with)]
+            }
+            First::Anything => vec![(Statement::Anything, Vec::new())],
+            First::Overrides => vec![(Statement::Settings, Vec::new())],
+            First::Join { .. } => Vec::new(),
+        }
+    }
+}
+
 impl Found {
+    /// Takes in what one of [`First::asks`] has told; `None`: somebody else wrote it. The search for keys with nothing
+    /// used is moved on.
+    pub(in crate::store) fn read(
+        &mut self,
+        asked: Statement,
+        rows: Rows,
+        after: &mut String,
+    ) -> Option<()> {
+        let mut keys = Vec::new();
+        for row in rows {
+            let mut row = row.into_iter();
+            let mut next = || row.next();
+            match asked {
+                Statement::Due => {
+                    let found = match next()?.number()? {
+                        MINE => &mut self.jobs,
+                        OTHERS_OUT => &mut self.others_out,
+                        _ => &mut self.lanes,
+                    };
+                    found.push(next()?.text()?);
+                }
+                Statement::Around => {
+                    self.first = Timestamp(unsigned(next()?.number()?));
+                    self.strangers = next()?.number()? != 0;
+                    self.count = unsigned(next()?.number()?);
+                }
+                Statement::Walk => {
+                    let (name, state) = (next()?.text()?, next()?.bytes()?);
+                    keys.push((name, state, Timestamp(unsigned(next()?.number()?))));
+                }
+                Statement::Offered | Statement::RowsOut => self.jobs.push(next()?.text()?),
+                Statement::Settings => {
+                    self.overrides.0 = next()?.number()?;
+                    // Where there is none, there is an edition all the same.
+                    if let (Some(name), Some(text)) = (next()?.text(), next()?.text()) {
+                        self.overrides.1.push((name, text));
+                    }
+                }
+                _ => self.count = unsigned(next()?.number()?),
+            }
+        }
+        if asked == Statement::Walk {
+            self.idle = idle(keys, after);
+        }
+        Some(())
+    }
+
     /// Whether most of the keys that were looked at have nothing used: then it is so with the next ones too.
     pub(super) fn is_mostly_idle(&self) -> bool {
         self.idle.len() > IDLE / 2
@@ -87,16 +175,17 @@ impl Found {
 
 /// Of keys that lie behind `after`, those with nothing used. `after` is moved on to the last of them; where no more
 /// follow, to before the first.
-pub(in crate::store) fn idle(
-    keys: Vec<(String, Vec<u8>)>,
-    after: &mut String,
-    now: Timestamp,
-) -> Vec<String> {
+fn idle(keys: Vec<(String, Vec<u8>, Timestamp)>, after: &mut String) -> Vec<String> {
     let last = keys.last().filter(|_| keys.len() == IDLE);
-    *after = last.map(|(name, _)| name.clone()).unwrap_or_default();
-    let is_idle = |state: &[u8]| KeyState::unpack(state).is_some_and(|(state, _)| state.idle(now));
-    let idle = keys.into_iter().filter(|(_, state)| is_idle(state));
-    idle.map(|(name, _)| name).collect()
+    *after = last.map(|(name, ..)| name.clone()).unwrap_or_default();
+    let is_idle = |state: &[u8], now| {
+        let state = KeyState::unpack(state);
+        state.is_some_and(|(state, _)| state.idle(now))
+    };
+    let idle = keys
+        .into_iter()
+        .filter(|(_, state, now)| is_idle(state, *now));
+    idle.map(|(name, ..)| name).collect()
 }
 
 impl Need {
@@ -178,60 +267,6 @@ impl Need {
         self.names
             .extend(limited.map(|one| record::name(one.space, &one.key)));
     }
-}
-
-/// All that [`Change::Clear`] empties.
-const TABLES: [&str; 5] = ["rows", "keys", "numbers", "overrides", "holds"];
-
-/// What empties them, in any database.
-pub(in crate::store) fn clear() -> String {
-    TABLES.map(|table| format!("DELETE FROM {table};")).concat()
-}
-
-/// How much is in them.
-pub(in crate::store) fn count_anything() -> String {
-    let each = TABLES.map(|table| format!("(SELECT count(*) FROM {table})"));
-    format!("SELECT {}", each.join(" + "))
-}
-
-/// How a database says it.
-pub(in crate::store) struct Dialect {
-    /// The caller's name, and the time.
-    pub(in crate::store) me: &'static str,
-    pub(in crate::store) now: &'static str,
-    pub(in crate::store) greatest: &'static str,
-    pub(in crate::store) least: &'static str,
-}
-
-impl Dialect {
-    /// Rows of others that are overdue: the owner lives and is late, or is gone.
-    pub(in crate::store) fn overdue(&self, which: &str) -> String {
-        let Dialect { me, now, .. } = self;
-        format!(
-            "FROM rows LEFT JOIN live ON live.owner = rows.owner
-             WHERE rows.owner <> {me} AND {which} AND until <=
-                 CASE WHEN live.seen + {SILENCE} > {now} THEN {now} - {PATIENCE} ELSE {now} END"
-        )
-    }
-
-    /// Of these the held ones that their owners offered. The claim is sure to be the owner's still, which lives, or
-    /// was alive so lately.
-    pub(in crate::store) fn offered(&self) -> String {
-        let (now, greatest, least) = (self.now, self.greatest, self.least);
-        self.overdue(&format!(
-            "NOT is_out AND until = 0
-             AND live.seen + {greatest}({SILENCE}, {least}(lasts, {KEPT}) * 2 / 3 - {LATE}) > {now}"
-        ))
-    }
-}
-
-/// Which held rows nobody is left to make anything of: their owners were not heard of for as long as their claims last,
-/// and longer. They have no slots. Placeholders are what says the larger of two, and the time.
-pub(in crate::store) fn over(greatest: &str, now: &str) -> String {
-    format!(
-        "SELECT job FROM rows LEFT JOIN live ON live.owner = rows.owner WHERE NOT is_out
-         AND {greatest}(until, coalesce(live.seen, 0)) < {now} - lasts - {LONG_OVER} LIMIT 64"
-    )
 }
 
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior};
 
 use super::super::StoreError;
+use super::table::DIALECT;
 
 /// What says that a file is of this program: "ojst".
 const APPLICATION: i64 = 0x6f6a_7374;
@@ -20,34 +21,15 @@ const CHECKPOINT: i64 = 4_000;
 const TRIES: i32 = 20_000;
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// The tables of a new file. Nothing is kept in `hidden` and `touched` of `rows` any more: files of earlier versions have
-/// them, and those versions expect them.
+/// The tables beside those of all databases.
 const TABLES: &str = "
 CREATE TABLE meta (
     id INTEGER PRIMARY KEY CHECK (id = 1), namespace TEXT NOT NULL, epoch TEXT NOT NULL,
     opens INTEGER NOT NULL, edition INTEGER NOT NULL);
-CREATE TABLE live (owner TEXT PRIMARY KEY, seen INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE rows (
-    job TEXT PRIMARY KEY, claim_number INTEGER NOT NULL, is_out INTEGER NOT NULL, until INTEGER NOT NULL,
-    owner TEXT NOT NULL, hidden INTEGER NOT NULL, lasts INTEGER NOT NULL, lane TEXT NOT NULL,
-    claim TEXT NOT NULL, limits TEXT NOT NULL, taken BLOB NOT NULL, started INTEGER,
-    touched INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX rows_until ON rows (owner, is_out, until);
-CREATE TABLE keys (name TEXT PRIMARY KEY, state BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE numbers (
-    name TEXT PRIMARY KEY, value INTEGER NOT NULL, version INTEGER NOT NULL, put_at INTEGER NOT NULL,
-    ends INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE overrides (name TEXT PRIMARY KEY, text TEXT NOT NULL, ends INTEGER) WITHOUT ROWID;
 CREATE TABLE news (
     id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, text TEXT NOT NULL, at INTEGER NOT NULL);
 ";
-
-/// How many jobs of a queue each sidecar holds. Files of earlier versions get it too; those versions do not mind.
-const HOLDS: &str = "
-CREATE TABLE IF NOT EXISTS holds (
-    queue TEXT NOT NULL, owner TEXT NOT NULL, jobs INTEGER NOT NULL, at INTEGER NOT NULL,
-    PRIMARY KEY (queue, owner)) WITHOUT ROWID;
-";
+const INDEX: &str = "CREATE INDEX IF NOT EXISTS rows_until ON rows (owner, is_out, until);";
 
 /// Why a file cannot be opened.
 pub(super) enum Refused {
@@ -93,7 +75,8 @@ pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, Refused> 
         transaction.pragma_update(None, "user_version", VERSION)?;
         super::table::begin(&transaction, namespace)?;
     }
-    transaction.execute_batch(HOLDS)?;
+    let tables = DIALECT.create(|_| "WITHOUT ROWID");
+    transaction.execute_batch(&(tables + INDEX))?;
     transaction.commit()?;
     ours(&connection)?;
     of(&connection, namespace)?;

@@ -1,0 +1,62 @@
+//! What rows of tables are made of, whichever database has them.
+
+/// A column of a row, or an argument of a statement. A flag is 0 or 1.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::store) enum Value {
+    Nothing,
+    Number(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// Rows, each as its columns.
+pub(in crate::store) type Rows = Vec<Vec<Value>>;
+
+impl Value {
+    pub(super) fn number(&self) -> Option<i64> {
+        match self {
+            Value::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(self) -> Option<String> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bytes(self) -> Option<Vec<u8>> {
+        match self {
+            Value::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Value {
+        Value::Number(number(value))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+}
+
+/// A time or a length as databases have it: their numbers have a sign.
+pub(in crate::store) fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A time or a length that was written as a [`number`].
+pub(in crate::store) fn unsigned(value: i64) -> u64 {
+    match u64::try_from(value) {
+        Ok(value) if value < i64::MAX.unsigned_abs() => value,
+        Ok(_) => u64::MAX,
+        Err(_) => 0,
+    }
+}
