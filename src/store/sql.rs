@@ -90,46 +90,18 @@ where
     }
 }
 
-/// Does these operations, in their order.
+/// Does these operations in one transaction, in their order, and answers them.
 pub(super) async fn serve<D: Database>(database: &mut D, mut jobs: Vec<Job>) {
     jobs.retain(|job| !job.work.is_stale());
-    let Err((jobs, error)) = serve_at_once(database, jobs).await else {
-        return;
-    };
-    // One of them is what it cannot keep, and it does not say which: each has a transaction of its own.
-    let apart = matches!(error, StoreError::Unfit(_)) && jobs.len() > 1;
-    for job in jobs {
-        if !apart {
-            job.work.end(Err(error.clone()));
-        } else if !job.work.is_stale()
-            && let Err((alone, error)) = serve_at_once(database, vec![job]).await
-        {
-            let error = || Err(error.clone());
-            alone.into_iter().for_each(|job| job.work.end(error()));
-        }
-    }
-}
-
-/// Does them in one transaction and answers them.
-///
-/// # Errors
-/// Nothing was done. Those that are waited for still, and why.
-async fn serve_at_once<D: Database>(
-    database: &mut D,
-    mut jobs: Vec<Job>,
-) -> Result<(), (Vec<Job>, StoreError)> {
     if jobs.is_empty() {
-        return Ok(());
+        return;
     }
-    match transact(database, &mut jobs).await {
-        Ok(now) => {
-            jobs.into_iter().for_each(|job| job.work.end(Ok(now)));
-            Ok(())
-        }
-        Err(error) => {
-            database.abandon().await;
-            Err((jobs, error))
-        }
+    let done = transact(database, &mut jobs).await;
+    if done.is_err() {
+        database.abandon().await;
+    }
+    for job in jobs {
+        job.work.end(done.clone());
     }
 }
 

@@ -198,7 +198,7 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
         store.number("sevens", step),
         store.row("other"),
     );
-    assert!(matches!(lane, Err(StoreError::Unfit(_))), "{lane:?}");
+    assert!(lane.unwrap().is_empty(), "no such lane can be");
     assert_eq!((lost, one, other), (Ok(false), Ok(true), Ok(true)));
     assert_eq!(number.unwrap().value, 7, "once");
     assert!(row.is_ok());

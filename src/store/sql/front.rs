@@ -25,6 +25,9 @@ use crate::log::cut;
 /// So often in a row keys that nobody uses are looked for, while most of those that were looked at are such.
 const ROUNDS: usize = 8;
 
+/// The longest name in bytes for which an index of Postgres has room.
+const LONGEST_NAME: usize = 2_600;
+
 /// Where operations go.
 pub(in crate::store) enum Post {
     /// To a thread.
@@ -75,10 +78,24 @@ impl SqlStore {
         self.announce(&[]).await
     }
 
-    /// Whether there can be a row of a job that a client has named: Postgres has no NUL, and whatever waits for the
-    /// same transaction would be done anew.
-    fn may_have_row(&self, job: &str) -> bool {
-        matches!(self.post, Post::Thread(_)) || !job.contains('\0')
+    /// Whether the database can keep a name that a client has given: Postgres has no NUL, and an index has no room for
+    /// long ones.
+    fn keeps(&self, name: &str) -> bool {
+        let is_kept = name.len() <= LONGEST_NAME && !name.contains('\0');
+        is_kept || matches!(self.post, Post::Thread(_))
+    }
+
+    fn keeps_claim(&self, claimed: &Claimed) -> bool {
+        self.keeps(&claimed.job) && self.keeps(&claimed.queue)
+    }
+
+    fn keeps_change(&self, change: &Change) -> bool {
+        match change {
+            Change::Offer { claimed } | Change::Adopt { claimed, .. } => self.keeps_claim(claimed),
+            Change::Until { job, .. } | Change::Own { job, .. } => self.keeps(job),
+            Change::Setting { name, .. } => self.keeps(name),
+            _ => true,
+        }
     }
 
     /// Takes a step in a transaction that is about what it needs. The first one joins.
@@ -120,57 +137,43 @@ impl SqlStore {
         Ok(told)
     }
 
-    async fn take_all(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
+    /// What the database cannot keep is lost to us, and the others are not.
+    async fn take_kept(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         let now = self.remote.clock.now();
-        for ask in asks {
-            self.remote.due_at(now.plus(ask.visibility));
-        }
-        match self.take_at_once(asks, want).await {
-            Err(StoreError::Unfit(_)) => Box::pin(self.take_each(asks, want)).await,
-            told => told,
-        }
-    }
-
-    /// One by one, because the store cannot keep one of them: that is lost to us, and the others are not.
-    async fn take_each(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
-        let (mut all, mut left) = (Taken::default(), want);
-        for ask in asks {
-            let taken = match self.take_at_once(&[ask], left).await {
-                Err(StoreError::Unfit(why)) => {
-                    tracing::warn!(
-                        id = %"job_unstorable",
-                        job = &*cut(&ask.job),
-                        queue = &*cut(&ask.queue),
-                        why,
-                        "a limited job is left to the end of its claim, because the store cannot keep it: use \
-                         shorter ids and names, without NUL"
-                    );
-                    all.verdicts.push(Verdict::Lost);
-                    continue;
-                }
-                taken => taken?,
-            };
-            left = left.saturating_sub(taken.started());
-            all.extend(taken);
-        }
-        Ok(all)
-    }
-
-    async fn take_at_once(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
-        let asks: Vec<Claimed> = asks.iter().map(|ask| (*ask).clone()).collect();
+        let mut kept = Vec::with_capacity(asks.len());
         let mut need = Need::to_write();
-        for ask in &asks {
+        for ask in asks {
+            if !self.keeps_claim(ask) {
+                tracing::warn!(
+                    job = &*cut(&ask.job),
+                    queue = &*cut(&ask.queue),
+                    "a limited job is left to the end of its claim, because the store cannot keep it: use shorter \
+                     ids and names, without NUL"
+                );
+                continue;
+            }
+            self.remote.due_at(now.plus(ask.visibility));
             match want {
                 // Which starts nothing is about rows alone.
                 0 => need.job(&ask.job),
                 _ => need.claimed(ask),
             }
+            kept.push((*ask).clone());
         }
-        self.ask(need, move |page, _| {
+        let take = move |page: &mut Page, _: &Found| {
             page.is_settled(want)?;
-            Ok(page.step().take(asks.iter(), want))
+            Ok(page.step().take(kept.iter(), want))
+        };
+        let taken = self.ask(need, take).await?;
+        let mut told = taken.verdicts.into_iter();
+        let verdict = |ask: &&Claimed| match self.keeps_claim(ask) {
+            true => told.next().unwrap_or(Verdict::Lost),
+            false => Verdict::Lost,
+        };
+        Ok(Taken {
+            verdicts: asks.iter().map(verdict).collect(),
+            ended: taken.ended,
         })
-        .await
     }
 
     async fn overdue(&self, max: usize) -> Result<Vec<Row>, StoreError> {
@@ -201,18 +204,6 @@ impl SqlStore {
         }
         remote::looked(self, data, around).await?;
         Ok(rows)
-    }
-
-    async fn change_at_once(
-        &self,
-        data: Data,
-        changes: &[Change],
-    ) -> Result<Vec<bool>, StoreError> {
-        let mut need = Need::to_write();
-        changes.iter().for_each(|change| need.change(change));
-        let all = changes.to_vec();
-        let step = move |page: &mut Page, found: &Found| page.set_all(&all, found);
-        self.ask_of(Some(data), need, step).await
     }
 
     /// Forgets keys that nobody uses as fast as new ones come, some in each transaction. Says whether there
@@ -255,19 +246,19 @@ impl Elsewhere for SqlStore {
     }
 
     async fn change(&self, data: Data, changes: &[Change]) -> Result<Vec<bool>, StoreError> {
-        let told = self.change_at_once(data.clone(), changes).await;
-        if changes.len() == 1 || !matches!(told, Err(StoreError::Unfit(_))) {
-            return told;
+        let kept = changes.iter().filter(|change| self.keeps_change(change));
+        let kept: Vec<Change> = kept.cloned().collect();
+        if kept.is_empty() {
+            return Err(StoreError::Unfit(
+                "a name has a NUL or is too long".to_owned(),
+            ));
         }
-        // The store cannot keep the row of one of them, and does not say which: that has none.
-        let mut done = Vec::with_capacity(changes.len());
-        for change in changes.chunks(1) {
-            match self.change_at_once(data.clone(), change).await {
-                Err(StoreError::Unfit(_)) => done.push(false),
-                one => done.extend(one?),
-            }
-        }
-        Ok(done)
+        let mut need = Need::to_write();
+        kept.iter().for_each(|change| need.change(change));
+        let step = move |page: &mut Page, found: &Found| page.set_all(&kept, found);
+        let mut done = self.ask_of(Some(data), need, step).await?.into_iter();
+        let is_done = |change| self.keeps_change(change) && done.next().unwrap_or(false);
+        Ok(changes.iter().map(is_done).collect())
     }
 
     async fn put_back(&self, data: Data, known: &[Written]) -> Result<Option<u64>, StoreError> {
@@ -299,11 +290,11 @@ impl Ledger for SqlStore {
         if asks.is_empty() {
             return Answer::now(Taken::default());
         }
-        Answer::later(self.take_all(asks, want))
+        Answer::later(self.take_kept(asks, want))
     }
 
     fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
-        if !self.may_have_row(job) {
+        if !self.keeps(job) {
             return Answer::now(false);
         }
         let mut need = Need::to_write();
@@ -314,7 +305,7 @@ impl Ledger for SqlStore {
 
     fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
-            let jobs = jobs.iter().filter(|(job, _)| self.may_have_row(job));
+            let jobs = jobs.iter().filter(|(job, _)| self.keeps(job));
             let jobs: Vec<_> = jobs.cloned().collect();
             let mut ended = Vec::new();
             for some in jobs.chunks(remote::AT_ONCE) {
@@ -340,7 +331,7 @@ impl Ledger for SqlStore {
 
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         let may_be = |change: &Change| match change {
-            Change::Doubt { job } => self.may_have_row(job),
+            Change::Doubt { job } => self.keeps(job),
             _ => true,
         };
         let changes: Vec<_> = changes.into_iter().filter(may_be).collect();
@@ -362,7 +353,7 @@ impl Ledger for SqlStore {
 
     fn rows<'a>(&'a self, which: RowsOf<'a>) -> Answer<'a, Vec<Row>> {
         match which {
-            RowsOf::Job(job) if !self.may_have_row(job) => Answer::now(Vec::new()),
+            RowsOf::Job(job) if !self.keeps(job) => Answer::now(Vec::new()),
             RowsOf::Job(job) => {
                 let (mut need, job) = (Need::default(), job.to_owned());
                 need.job(&job);
@@ -370,6 +361,7 @@ impl Ledger for SqlStore {
                     move |page: &mut Page, _: &Found| Ok(page.row(&job).into_iter().collect());
                 Answer::later(self.ask(need, row))
             }
+            RowsOf::Offered { queue, .. } if !self.keeps(queue) => Answer::now(Vec::new()),
             RowsOf::Offered { scope, queue, max } => {
                 let lane = record::lane(scope, queue);
                 let need = Need::first(First::Offered {
