@@ -304,7 +304,7 @@ impl Pressure {
                     }
                     looks.push(Arc::clone(&want.queue));
                 }
-                QueueAnswer::Places => shared.push(Arc::clone(&want.queue)),
+                QueueAnswer::Places => shared.push((Arc::clone(&want.queue), want.jobs)),
                 QueueAnswer::Drop => stuck = Some(Arc::clone(&want.queue)),
                 QueueAnswer::Full(found) => {
                     if full.as_ref().is_none_or(|full| found.rank() > full.rank()) {

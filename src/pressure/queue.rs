@@ -152,7 +152,6 @@ impl BoundedQueue {
         if let Some(bound) = self.bounds.max_depth.filter(|_| want.gone == 0) {
             let room = bound.saturating_sub(self.depth(held));
             if self.share.needs(want.jobs, room, bound) {
-                self.share.want(want.jobs);
                 return QueueAnswer::Places;
             }
         }

@@ -26,10 +26,8 @@ pub(super) struct Share {
     untold: i64,
     /// Places that are in the number already, and that no enqueue uses yet.
     granted: u64,
-    /// Jobs that wait for places.
-    wanted: u64,
-    /// Whether a call for places is on its way.
-    asking: bool,
+    /// Jobs for which the store was not asked yet; `None`: nobody waits for its answer.
+    wanted: Option<u64>,
 }
 
 /// Places that are wanted of the number of a queue.
@@ -62,20 +60,15 @@ impl Share {
         self.number.is_some()
     }
 
-    /// Whether a call for places is on its way.
+    /// Whether somebody waits for places.
     pub(super) fn is_asking(&self) -> bool {
-        self.asking
+        self.wanted.is_some()
     }
 
     /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`.
     pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
         let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
         self.is_on() && is_near && self.granted < jobs
-    }
-
-    /// So many jobs wait for places.
-    pub(super) fn want(&mut self, jobs: u64) {
-        self.wanted += jobs;
     }
 
     /// An enqueue is admitted.
@@ -109,23 +102,18 @@ impl Share {
         *self = Share {
             number,
             wanted: self.wanted,
-            asking: self.asking,
             ..Share::default()
         };
-    }
-
-    /// Who waits for places waits no longer.
-    fn stop_asking(&mut self) {
-        (self.wanted, self.asking) = (0, false);
     }
 }
 
 impl Pressure {
-    /// Has the store asked for places of these queues, if that is not on its way; each wait ends with its answer.
+    /// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
+    /// answer.
     pub(super) fn want_places(
         &self,
         state: &mut PressureState,
-        queues: Vec<Arc<str>>,
+        queues: Vec<(Arc<str>, u64)>,
     ) -> Vec<Looking> {
         let PressureState {
             queues: known,
@@ -133,12 +121,13 @@ impl Pressure {
             news,
             ..
         } = state;
-        let waiting = queues.into_iter().filter_map(|name| {
+        let waiting = queues.into_iter().filter_map(|(name, jobs)| {
             let queue = known.get_mut(&name)?;
-            if !std::mem::replace(&mut queue.share.asking, true) {
+            if !queue.share.is_asking() {
                 wanted.push(Arc::clone(&name));
                 news.notify_one();
             }
+            *queue.share.wanted.get_or_insert(0) += jobs;
             Some(Looking {
                 done: Arc::clone(&queue.looks.done).notified_owned(),
                 begin: false,
@@ -182,13 +171,13 @@ impl Pressure {
         let names = std::mem::take(&mut state.wanted);
         let wanted = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
-            let jobs = std::mem::take(&mut queue.share.wanted);
             let Some(bound) = queue.bounds.max_depth.filter(|_| queue.share.is_on()) else {
                 // Nobody has to wait for the store any more.
-                queue.share.stop_asking();
+                queue.share.wanted = None;
                 queue.looks.done.notify_waiters();
                 return None;
             };
+            let jobs = queue.share.wanted.replace(0)?;
             Some((name, WantedPlaces { jobs, bound }))
         });
         wanted.collect()
@@ -201,7 +190,7 @@ impl Pressure {
         let Some(queue) = state.queues.get_mut(name) else {
             return;
         };
-        queue.share.stop_asking();
+        queue.share.wanted = None;
         match granted {
             Some(granted) if queue.share.is_on() => {
                 queue.share.number = Some(granted.number);
