@@ -296,13 +296,6 @@ pub fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(segment).decode_utf8().ok()
 }
 
-/// The parameters of a query, percent-decoded, in order. Those without `=` are left out, and those that are
-/// not UTF-8.
-pub fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.filter_map(|(name, value)| decoded(name).zip(decoded(value)))
-}
-
 /// Why a path can be read in two ways, if it can.
 fn ambiguous(path: &str) -> Option<BadPath> {
     let path = path.strip_prefix('/').unwrap_or(path);
