@@ -397,5 +397,9 @@ mod tests {
         ] {
             assert!(help.contains(word), "{word}");
         }
+        let Command::Demo(demo) = Cli::parse_from(["ojs-throttle", "demo"]).command else {
+            panic!("no demo");
+        };
+        assert!(help.contains(&format!("in {} seconds", demo.seconds)));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::num::{NonZeroU32, NonZeroU64};
 
 use http::Request;
 use rand::rngs::SmallRng;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::hold::Held;
-use crate::limit::Limits;
+use crate::limit::{Limits, Measure, Throttle};
 use crate::store::memory::MemoryStore;
 use crate::store::{Claim, Claimed, Verdict};
 
@@ -29,24 +30,16 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn of(seed: u64, slots: u32) -> Fleet {
-        let mut fleet = Fleet {
+    fn of(seed: u64, limits: Limits) -> Fleet {
+        Fleet {
             proxy: Proxy::on(Arc::new(MemoryStore::new(BEGIN)).into()),
             dice: SmallRng::seed_from_u64(seed),
-            limits: Limits {
-                concurrency: Some(slots),
-                ..Limits::default()
-            },
+            limits,
             ends: BinaryHeap::new(),
             waiting: VecDeque::new(),
             jobs: 0,
             began: Instant::now(),
-        };
-        for _ in 0..slots {
-            fleet.claim();
-            fleet.start().await;
         }
-        fleet
     }
 
     /// One more job waits. Returns its id.
@@ -70,15 +63,19 @@ impl Fleet {
         claimed.job.to_string()
     }
 
-    /// The job that has waited for longest takes a slot.
-    async fn start(&mut self) {
+    /// Whether the job that has waited for longest starts.
+    async fn starts(&mut self) -> bool {
+        let job = &self.waiting[0];
+        let taken = self.proxy.sidecar.store.take(&[job], 1).await.unwrap();
+        if !matches!(taken.verdicts[0], Verdict::Started { .. }) {
+            return false;
+        }
         let job = self.waiting.pop_front().unwrap();
         self.proxy.sidecar.hold.forget(&job.job).unwrap();
-        let taken = self.proxy.sidecar.store.take(&[&job], 1).await.unwrap();
-        assert!(matches!(taken.verdicts[0], Verdict::Started { .. }));
         let ran = -10.0 * self.dice.random_range(f64::EPSILON..1.0_f64).ln();
         let end = self.began.elapsed() + Duration::from_secs_f64(ran);
         self.ends.push(Reverse((end, job.job.to_string())));
+        true
     }
 
     /// The next job that ends does so, as its ACK would have it.
@@ -90,13 +87,13 @@ impl Fleet {
         sidecar.settle.runs.note(&row, sidecar.store.now());
     }
 
-    /// What `why` says of when the job starts, in half of all cases and in nine of ten.
-    async fn forecast(&self, job: &str) -> [Duration; 2] {
+    /// What `why` says of when the job starts, by the names of the members.
+    async fn said<const N: usize>(&self, job: &str, names: [&str; N]) -> [Duration; N] {
         let asked = Request::get(format!("/throttle/v1/why?job={job}"));
         let asked = asked.header("host", "127.0.0.1").body(()).unwrap();
         let answer = why(&self.proxy, &asked.into_parts().0).await.unwrap();
         let answer: Value = serde_json::from_str(&answer).unwrap();
-        ["next_start_p50", "next_start_p90"].map(|name| {
+        names.map(|name| {
             let at = answer[name].as_str().unwrap_or_else(|| panic!("{answer}"));
             let micros = crate::duration::moment(at).unwrap();
             Duration::from_micros(micros - BEGIN)
@@ -106,7 +103,15 @@ impl Fleet {
 
 /// How many of 1,000 jobs before which `ahead` others wait start by the first time that is said, and by the second.
 async fn shares(seed: u64, slots: u32, ahead: usize) -> [usize; 2] {
-    let mut fleet = Fleet::of(seed, slots).await;
+    let limits = Limits {
+        concurrency: Some(slots),
+        ..Limits::default()
+    };
+    let mut fleet = Fleet::of(seed, limits);
+    for _ in 0..slots {
+        fleet.claim();
+        assert!(fleet.starts().await);
+    }
     let mut shares = [0, 0];
     let mut asked = VecDeque::new();
     // 100 run times are known before it is asked.
@@ -114,7 +119,7 @@ async fn shares(seed: u64, slots: u32, ahead: usize) -> [usize; 2] {
         while fleet.waiting.len() <= ahead {
             let job = fleet.claim();
             let said = match started {
-                100.. => Some(fleet.forecast(&job).await),
+                100.. => Some(fleet.said(&job, ["next_start_p50", "next_start_p90"]).await),
                 _ => None,
             };
             asked.push_back(said);
@@ -126,7 +131,7 @@ async fn shares(seed: u64, slots: u32, ahead: usize) -> [usize; 2] {
                 *share += usize::from(now <= said);
             }
         }
-        fleet.start().await;
+        assert!(fleet.starts().await);
     }
     shares
 }
@@ -139,5 +144,38 @@ async fn forecasts_come_true_as_often_as_they_say() {
         let told = format!("seed {seed}, {slots} slots, {ahead} ahead: {half}, {most}");
         assert!((400..=600).contains(&half), "{told}");
         assert!((800..=970).contains(&most), "{told}");
+    }
+}
+
+/// Under a throttle alone the first job that waits starts when it is said to: not 50 ms earlier, and not later.
+#[tokio::test(start_paused = true)]
+async fn starts_under_a_throttle_are_when_they_are_said_to_be() {
+    for seed in 0..20 {
+        let mut dice = SmallRng::seed_from_u64(seed);
+        let throttle = Throttle {
+            limit: NonZeroU32::new(dice.random_range(1..20)).unwrap(),
+            period: NonZeroU64::new(dice.random_range(1_000_000..60_000_000)).unwrap(),
+            burst: NonZeroU32::MIN,
+            measure: Measure::Start,
+        };
+        let limits = Limits {
+            throttle: Some(throttle),
+            ..Limits::default()
+        };
+        let mut fleet = Fleet::of(seed, limits);
+        for _ in 0..50 {
+            // Workers may be late.
+            advance(Duration::from_millis(dice.random_range(0..200))).await;
+            let job = fleet.claim();
+            let [said] = fleet.said(&job, ["next_start"]).await;
+            let now = fleet.began.elapsed();
+            let early = said.checked_sub(Duration::from_millis(50));
+            if let Some(early) = early.and_then(|early| early.checked_sub(now)) {
+                advance(early).await;
+                assert!(!fleet.starts().await, "seed {seed}: 50 ms before {said:?}");
+            }
+            advance(said.saturating_sub(fleet.began.elapsed())).await;
+            assert!(fleet.starts().await, "seed {seed}: at {said:?}");
+        }
     }
 }
