@@ -311,7 +311,15 @@ impl Limited {
     pub fn shares_key(&self, other: &Limited) -> bool {
         self.space == other.space && self.key == other.key
     }
+
+    /// By what it is named.
+    pub fn names(&self) -> PolicyAndKey {
+        (self.policy.clone(), self.space, self.key.clone())
+    }
 }
+
+/// The policy of a limit, and its key.
+pub type PolicyAndKey = (Arc<str>, Space, Key);
 
 /// The first limit of each different key, with its place: however many policies name a key, a job takes one
 /// slot of it.

@@ -119,9 +119,8 @@ fn check(args: &Check) -> ExitCode {
     let colour = std::io::stdout().is_terminal();
     let mut status = 0;
     let variable = std::env::var_os(CONFIG);
-    let is_said = |path: &&PathBuf| variable.as_deref() != Some(path.as_os_str());
-    let config = args.config.iter();
-    let config = config.filter(|path| args.paths.is_empty() || is_said(path));
+    let is_own = |path: &&PathBuf| variable.as_deref() != Some(path.as_os_str());
+    let config = (args.config.iter()).filter(|path| args.paths.is_empty() || is_own(path));
     for path in args.paths.iter().chain(config) {
         let checked = config::check(path, colour);
         status = status.max(checked.status);

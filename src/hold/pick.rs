@@ -15,7 +15,7 @@ use super::places::Amount;
 use super::queue::{Group, Queue};
 use super::state::{HoldState, Whereabouts};
 use super::{Held, Hold, Lane};
-use crate::limit::Timestamp;
+use crate::limit::{PolicyAndKey, Timestamp};
 use crate::store::{Claimed, Gen};
 
 /// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused or gone;
@@ -37,8 +37,8 @@ pub struct Refusal {
     /// How often the hold had been woken when the question was asked. An end of a slot since then may have
     /// come too late for the answer, and too early for whoever waits for it.
     pub asked: Wakes,
-    /// The policy that refused.
-    pub policy: Arc<str>,
+    /// The limit that refused, if one did.
+    pub by: Option<PolicyAndKey>,
     /// The time of the refusal, if the group's jobs are to be seen as scheduled until they may start
     /// (`on_limit = "reschedule"`).
     pub rescheduled: Option<Timestamp>,

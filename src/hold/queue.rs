@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::{Held, Refusal, Refused, Relimited, Wakes};
-use crate::limit::{EARLY, Key, Limited, Timestamp};
+use crate::limit::{EARLY, Key, Limited, PolicyAndKey, Timestamp};
 use crate::policy::{self, Gate};
 
 /// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
@@ -27,8 +27,8 @@ pub(super) struct Group {
     pub(super) refused_at: Timestamp,
     /// When it was last let be asked again, or made.
     pub(super) woken: Wakes,
-    /// The policy that refused last.
-    pub(super) refused_by: Option<Arc<str>>,
+    /// The limit that refused last.
+    pub(super) refused_by: Option<PolicyAndKey>,
     /// When it was refused last, if its jobs are to be seen as scheduled until they may start.
     pub(super) rescheduled: Option<Timestamp>,
 }
@@ -56,7 +56,7 @@ impl Group {
 
     /// One of its jobs was refused, and so would the others be.
     pub(super) fn refuse(&mut self, refusal: Refusal) {
-        self.refused_by = Some(refusal.policy);
+        self.refused_by = refusal.by;
         self.rescheduled = refusal.rescheduled;
         // What refused it may be over since, and who told has gone by.
         if self.woken <= refusal.asked {

@@ -68,7 +68,7 @@ fn refusal(refused: Refused, policy: Arc<str>) -> Refusal {
         refused,
         at: NOW,
         asked: Wakes(u64::MAX),
-        policy,
+        by: Some((policy, Space::Job, Key::new("k").unwrap())),
         rescheduled: None,
     }
 }
@@ -168,7 +168,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let early = hold.pick(&lane(1), 1, MANY, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     drop(early);
-    assert_eq!(hold.prospect(&lane(1)).1.as_deref(), Some("a"));
+    assert_eq!(&*hold.prospect(&lane(1)).1.unwrap().0, "a");
     hold.wake(&limits(&["a"]));
     assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
 }

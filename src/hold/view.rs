@@ -11,7 +11,7 @@ use super::offer::Offer;
 use super::queue::Queue;
 use super::state::Known;
 use super::{Held, Hold, Lane, Proof, Refused};
-use crate::limit::{Limited, Limits, Timestamp};
+use crate::limit::{Limited, Limits, PolicyAndKey, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 
@@ -234,22 +234,22 @@ impl Hold {
             .collect()
     }
 
-    /// Whether and when a job of the lane could start by itself, and the policy that it waits for.
-    pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<Arc<str>>) {
+    /// Whether and when a job of the lane could start by itself, and the limit that it waits for.
+    pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<PolicyAndKey>) {
         let state = self.state();
         let Some(queue) = state.queues.get(lane) else {
             return (Prospect::default(), None);
         };
         let groups = queue.all_groups().filter(|group| !group.jobs.is_empty());
-        groups.fold((Prospect::default(), None), |(prospect, policy), group| {
+        groups.fold((Prospect::default(), None), |(prospect, by), group| {
             let with = prospect.or(match group.refused {
                 None => Prospect::at(Timestamp(0)),
                 Some(Refused::Until(at)) => Prospect::at(at),
                 Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
                 Some(Refused::Paused) => Prospect::default(),
             });
-            if with == prospect && policy.is_some() {
-                (prospect, policy)
+            if with == prospect && by.is_some() {
+                (prospect, by)
             } else {
                 (with, group.refused_by.clone())
             }

@@ -387,7 +387,7 @@ impl Fetch {
             .filter(|section| section.gate.is_some())
         {
             for lane in &section.lanes {
-                let (held, policy) = match sidecar.fetching.paused.has(&lane.queue) {
+                let (held, by) = match sidecar.fetching.paused.has(&lane.queue) {
                     true => Default::default(),
                     false => sidecar.hold.prospect(lane),
                 };
@@ -397,8 +397,8 @@ impl Fetch {
                     || sidecar.hold.holds(lane)
                     || (!is_full && sidecar.hold.holds_of(&lane.queue));
                 let closed = section.closed.as_ref();
-                let of_queue = closed.and_then(|cap| cap.policy.clone());
-                hint.policy = hint.policy.or(policy).or(of_queue);
+                let of_queue = closed.and_then(|cap| cap.by.clone());
+                hint.by = hint.by.or(by).or(of_queue);
                 let opens = closed.and_then(|cap| cap.opens);
                 next = held.at.into_iter().chain(opens).chain(next).min();
             }

@@ -174,6 +174,11 @@ fn told(reply: &Reply) -> (bool, Option<&str>) {
     (limited.is_some(), text("ojs-throttle-policy"))
 }
 
+/// Which key the answer names.
+fn key_told(reply: &Reply) -> Option<&str> {
+    Some(reply.headers.get("ojs-throttle-key")?.to_str().unwrap())
+}
+
 /// Whoever gets nothing because of limits is told so, with a policy's name where a queue has one.
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_jobs_says_that_it_is_us() {
@@ -196,14 +201,19 @@ async fn an_answer_without_jobs_says_that_it_is_us() {
     }
     let (limited, policy) = (fetch("paused").await, fetch("const").await);
     assert_eq!(told(&limited), (true, Some("queue")));
+    assert_eq!(key_told(&limited), Some("_queue:paused"));
     assert_eq!(told(&policy), (true, Some("th")));
+    assert_eq!(key_told(&policy), Some("th"));
     rig.enqueue(&job("slots", "A"), 2).await;
     rig.enqueue(&job("third", "A"), 1).await;
     assert_eq!(rig.client.fetch("slots", 1).await.len(), 1);
-    assert_eq!(told(&fetch("slots").await), (true, Some("s")));
+    let of_slots = fetch("slots").await;
+    assert_eq!(told(&of_slots), (true, Some("s")));
+    assert_eq!(key_told(&of_slots), Some("s:A"));
     assert_eq!(told(&fetch("third").await), (true, Some("s")));
     // The place of the hold is taken, and the one beside it.
-    assert_eq!(told(&fetch("full").await), (true, None));
+    let full = fetch("full").await;
+    assert_eq!((told(&full), key_told(&full)), ((true, None), None));
     assert_eq!(rig.client.fetch("free", 1).await.len(), 1);
     assert_eq!(told(&fetch("free").await), (false, None));
 }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::asked::Asked;
 use super::grant::Claims as Asks;
 use crate::hold::{Behind, Held, Lane, Lookahead, Prospect};
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Limited, PolicyAndKey, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::pressure::TakenTo;
@@ -70,8 +70,8 @@ pub(super) struct Cap {
     pub(super) prospect: Prospect,
     /// When the queue's own limits let the next one start, as far as time goes.
     pub(super) opens: Option<Timestamp>,
-    /// The policy of the queue's own limit that has no room.
-    pub(super) policy: Option<Arc<str>>,
+    /// The queue's own limit that has no room.
+    pub(super) by: Option<PolicyAndKey>,
 }
 
 /// How a claim ended.
@@ -408,7 +408,7 @@ impl Sidecar {
         }
         let paused = limited.iter().find(|one| one.limits.concurrency == Some(0));
         let by = paused.or(limited.get(room.by));
-        cap.policy = by.map(|by| Arc::clone(&by.policy));
+        cap.by = by.map(Limited::names);
         if paused.is_none() && self.hold.more(lane) {
             cap.opens = room.at.filter(|_| !room.slot);
             cap.prospect = match room.slot {

@@ -13,7 +13,7 @@ use super::claim::name_claims;
 use super::handout::HandOut;
 use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
-use crate::limit::{OnLimit, Refusal, Strategy, Timestamp};
+use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp};
 use crate::proxy::drop::{self, acting};
 use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
@@ -152,12 +152,12 @@ impl Proxy {
     fn ask_later(&self, jobs: Vec<Pick>) {
         let sidecar = &self.sidecar;
         for pick in jobs {
-            let by = pick.claimed.limited.first().map(|l| l.policy.clone());
+            let by = pick.claimed.limited.first().map(Limited::names);
             pick.refuse(hold::Refusal {
                 refused: Refused::Until(sidecar.store.now().plus(NO_WORD)),
                 at: sidecar.store.now(),
                 asked: sidecar.hold.wakes(),
-                policy: by.unwrap_or_else(|| Arc::from("")),
+                by,
                 rescheduled: None,
             });
         }
@@ -217,7 +217,7 @@ impl Proxy {
             },
             at: sidecar.store.now(),
             asked,
-            policy: limited.policy.clone(),
+            by: Some(limited.names()),
             rescheduled: (action == OnLimit::Reschedule).then(|| sidecar.store.now()),
         });
         None

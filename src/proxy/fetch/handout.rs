@@ -2,7 +2,6 @@
 //! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
 //! again for the next worker.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,7 +9,7 @@ use http::Response;
 use http::request::Parts;
 
 use crate::hold::Held;
-use crate::limit::Limited;
+use crate::limit::{Limited, PolicyAndKey};
 use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, respond, tell};
@@ -18,8 +17,8 @@ use crate::proxy::{Proxy, depth, ours, respond, tell};
 /// What the headers of an answer of ours tell.
 #[derive(Clone, Default)]
 pub(super) struct Hint {
-    /// The policy that the next of them waits for.
-    pub(super) policy: Option<Arc<str>>,
+    /// The limit that the next of them waits for.
+    pub(super) by: Option<PolicyAndKey>,
     /// Whether limits keep jobs of the asked queues back, if any wait there.
     pub(super) limited: bool,
     /// In how long the next of them could start.
@@ -32,20 +31,18 @@ impl Hint {
         if !self.limited {
             return;
         }
-        headers.insert(
-            "ojs-throttle-limited",
-            http::HeaderValue::from_static("true"),
-        );
-        if let Some(Ok(policy)) = self
-            .policy
-            .map(|policy| http::HeaderValue::try_from(&*policy))
-        {
-            headers.insert("ojs-throttle-policy", policy);
-        }
-        if let Some(next) = self.next {
-            let text = format!("{:.3}", next.as_secs_f64());
-            if let Ok(value) = http::HeaderValue::try_from(text) {
-                headers.insert("ojs-throttle-next", value);
+        let by = self.by.as_ref();
+        let policy = by.map(|(policy, ..)| policy.to_string());
+        let key = by.map(|(_, space, key)| space.name_of(key).into_owned());
+        let next = self.next.map(|next| format!("{:.3}", next.as_secs_f64()));
+        for (name, text) in [
+            ("ojs-throttle-limited", Some("true".to_owned())),
+            ("ojs-throttle-policy", policy),
+            ("ojs-throttle-key", key),
+            ("ojs-throttle-next", next),
+        ] {
+            if let Some(Ok(value)) = text.map(http::HeaderValue::try_from) {
+                headers.insert(name, value);
             }
         }
     }
@@ -183,6 +180,8 @@ async fn undo(proxy: &Proxy, mut job: Held) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::store::memory::MemoryStore;
     use crate::store::{Claim, Store};
