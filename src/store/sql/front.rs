@@ -145,6 +145,7 @@ impl SqlStore {
         for ask in asks {
             if !self.keeps_claim(ask) {
                 tracing::warn!(
+                    id = %"job_unstorable",
                     job = &*cut(&ask.job),
                     queue = &*cut(&ask.queue),
                     "a limited job is left to the end of its claim, because the store cannot keep it: use shorter \
