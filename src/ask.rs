@@ -89,8 +89,10 @@ impl AdminPort {
     pub async fn get(&self, path: &str) -> Result<Value, AskError> {
         let answer = self.client.exchange(Method::GET, path, None).await;
         let (status, body) = answer.map_err(|why| {
+            // The client's errors call whatever it asks a backend.
+            let why = format!("{why:#}").replace("the backend", "the port");
             AskError::Unreached(format!(
-                "no sidecar answers at {} ({why:#}): say where its admin port is by --admin or --config",
+                "no sidecar answers at {} ({why}): say where its admin port is by --admin or --config",
                 self.url
             ))
         })?;
@@ -151,7 +153,10 @@ pub fn why_text(answer: &Value) -> String {
         }
         for policy in list(queue, "keys_by_job") {
             let policy = policy.as_str().unwrap_or_default();
-            let _ = write!(out, "\n  each job has a key of its own by policy {policy}");
+            let _ = write!(
+                out,
+                "\n  jobs that match have keys of their own, by policy {policy}"
+            );
         }
         out.push('\n');
     }

@@ -168,6 +168,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map(|Listen(address)| address)
 }
 
+/// A member of `meta` with its value.
+fn member(text: &str) -> Result<String, &'static str> {
+    match text.split_once('=') {
+        Some((name, _)) if !name.is_empty() => Ok(text.to_owned()),
+        _ => Err("write NAME=VALUE"),
+    }
+}
+
 /// `run`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 #[command(
@@ -259,7 +267,7 @@ pub struct Why {
     #[arg(long = "type", value_name = "TYPE")]
     pub kind: Option<String>,
     /// A member of such a job's meta
-    #[arg(long, value_name = "NAME=VALUE", requires = "kind")]
+    #[arg(long, value_name = "NAME=VALUE", requires = "kind", value_parser = member)]
     pub meta: Vec<String>,
     /// One JSON object instead of text
     #[arg(long)]
@@ -270,7 +278,7 @@ pub struct Why {
 }
 
 impl Why {
-    /// The names and values that are asked about; a member of `meta` without `=` is empty.
+    /// The names and values that are asked about.
     pub fn question(&self) -> impl Iterator<Item = (String, &str)> {
         let named = [
             ("queue", &self.queue),

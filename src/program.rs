@@ -121,11 +121,13 @@ fn check(args: &Check) -> ExitCode {
     let variable = std::env::var_os(CONFIG);
     let is_own = |path: &&PathBuf| variable.as_deref() != Some(path.as_os_str());
     let config = (args.config.iter()).filter(|path| args.paths.is_empty() || is_own(path));
-    for path in args.paths.iter().chain(config) {
+    let paths: Vec<&PathBuf> = args.paths.iter().chain(config).collect();
+    for path in &paths {
         let checked = config::check(path, colour);
         status = status.max(checked.status);
         let text = match args.json {
             true => checked.json,
+            false if paths.len() > 1 => format!("{}:\n{}", path.display(), checked.text),
             false => checked.text,
         };
         // Whoever reads (`head`) may have left: no error of ours.

@@ -92,7 +92,8 @@ async fn sidecars(backend: &JsonClient, settings: &Settings, report: &mut Diagno
     let is_sidecar = |name: &&str| name.starts_with("ojs-throttle-");
     let names: BTreeSet<&str> = workers.filter(is_sidecar).collect();
     if names.len() > 1 && settings.store.url == StoreUrl::Memory {
-        let says = format!("store.url is memory:, and jobs run of {names:?}");
+        let names = Vec::from_iter(names).join(", ");
+        let says = format!("store.url is memory:, and jobs run that were claimed by {names}");
         report.add(PART, "sidecars", Evidence::Measured, says);
         let todo = "each starts as much as a limit allows: give all one store.url";
         report.but(Severity::Warn, todo);

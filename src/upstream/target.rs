@@ -63,7 +63,7 @@ pub(super) struct Tls {
 #[derive(Debug, thiserror::Error)]
 pub enum BadTarget {
     /// It does not parse, or says something that has no meaning here.
-    #[error("{0:?} is no backend URL: {1}")]
+    #[error("{0:?} is no URL to call: {1}")]
     Url(String, String),
     /// The roots that the backend's certificate is checked against cannot be read.
     #[error("certificates of {0} cannot be read: {1}")]

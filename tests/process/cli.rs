@@ -132,6 +132,9 @@ fn check_takes_several_files_and_prints_json() {
     let means =
         "mail: jobs of type mail.*: at least 100ms apart, key \"mail\"\nok: 1 policy, 0 queues\n";
     assert_eq!(said.out, means);
+    let both = run(&["check", path, wrong]);
+    let named = format!("{path}:\n{means}{wrong}:\nerror: ");
+    assert!(both.out.starts_with(&named), "{}", both.out);
     let both = run(&["check", "--json", path, wrong]);
     assert_eq!(both.status, Some(78));
     let lines: Vec<Value> = both

@@ -2,8 +2,8 @@
 
 use super::prelude::*;
 
-const LIMITS: &str =
-    "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n";
+const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
+    [[policy]]\nname = \"crm\"\nmatch = { type = \"sync.*\" }\nkey = \"crm:{type}\"\nconcurrency = 1\n";
 
 fn why(more: &[&str], environment: &[(&str, &str)]) -> super::rig::Ran {
     let mut command = program();
@@ -31,6 +31,7 @@ fn it_says_who_has_the_slots() {
     for words in [
         "why:   1 of 1 slots of key \"stripe\" are taken",
         "key stripe (policy stripe): limited by concurrency",
+        "jobs that match have keys of their own, by policy crm: crm:{type}",
         &format!("job        {first} at worker w1 since "),
     ] {
         assert!(said.out.contains(words), "{words}: {}", said.out);
@@ -68,11 +69,20 @@ fn its_exit_status_says_what_went_wrong() {
         (vec!["--key", "nobody", "--admin", &admin], 1, "nobody"),
         (vec!["--admin", &admin], 2, "--queue"),
         (vec!["--queue", "a", "--key", "b"], 2, "--key"),
-        (vec!["--queue", "a", "--admin", "nonsense"], 2, "nonsense"),
+        (
+            vec!["--queue", "a", "--admin", "nonsense"],
+            2,
+            "\"nonsense\" is no URL",
+        ),
+        (
+            vec!["--type", "a", "--meta", "tenant"],
+            2,
+            "write NAME=VALUE",
+        ),
         (
             vec!["--queue", "a", "--admin", "http://127.0.0.1:1"],
             3,
-            "no sidecar answers at",
+            "no sidecar answers at http://127.0.0.1:1 (the port cannot be reached",
         ),
     ] {
         let said = why(&more, &[]);

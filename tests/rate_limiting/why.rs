@@ -266,6 +266,7 @@ async fn what_is_not_understood_is_refused_with_a_hint() {
         ("/throttle/v1/why", 400, "?queue=NAME"),
         ("/throttle/v1/why?queue=a&key=b", 400, "one of"),
         ("/throttle/v1/why?color=red", 400, "color"),
+        ("/throttle/v1/why?queue=", 400, "is empty"),
         ("/throttle/v1/why?meta.a=b", 400, "goes with type"),
         ("/throttle/v1/why?key=nobody", 404, "nobody"),
         ("/throttle/v1/why?key=_queue:slow", 404, "queue as a whole"),

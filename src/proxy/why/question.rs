@@ -34,6 +34,9 @@ impl Question {
                 .zip(text(value))
                 .ok_or_else(|| Fault::bad_request("the query is not UTF-8"))?;
             match name.as_str() {
+                "queue" | "key" | "job" | "type" if value.is_empty() => {
+                    return Err(unasked(&format!("{name:?} is empty")));
+                }
                 "queue" => queue = Some(value),
                 "key" => key = Some(value),
                 "job" => job = Some(value),
@@ -92,6 +95,8 @@ mod tests {
         for query in [
             "",
             "queue=a&key=b",
+            "queue=",
+            "type=t&queue=",
             "meta.a=b",
             "queue=a&meta.a=b",
             "q=1",
