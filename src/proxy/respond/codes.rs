@@ -40,14 +40,14 @@ codes! {
     NOT_FOUND "not_found": "look at the path; GET /ojs/v1/rate-limits lists the keys there are";
     /// A method that the path does not have (`Allow` lists them); CONNECT, TRACE.
     METHOD_NOT_ALLOWED "method_not_allowed": "use a method that the Allow header names";
-    /// The body took longer than `server.body_timeout`, on routes that are read.
+    /// The body took longer than `server.body_timeout`, on routes whose bodies are read whole.
     REQUEST_TIMEOUT "request_timeout": "send the whole body without a pause, over a new connection";
     /// Limits are set for 100,000 keys, or bounds for 20,000 queues and tenants. Or a queue's config sets limits beside
     /// some that expire.
     CONFLICT "conflict": "take away what the message names, then send it again";
-    /// The body is larger than `server.max_body`, on routes that are read.
+    /// The body is larger than `server.max_body`, on routes whose bodies are read whole.
     PAYLOAD_TOO_LARGE "payload_too_large": "send less at once, or raise server.max_body";
-    /// The body is compressed, on routes that are read. On any route: gRPC.
+    /// The body is compressed, on routes whose bodies are read whole. On any route: gRPC.
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type": "send the body as it is";
     /// `Expect` other than 100-continue.
     EXPECTATION_FAILED "expectation_failed": "leave the Expect header out";
