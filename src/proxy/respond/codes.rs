@@ -77,8 +77,8 @@ codes! {
     /// up count. ACKs, nacks and heartbeats have as many places of their own.
     SERVICE_UNAVAILABLE "overloaded": "come back after Retry-After; if it lasts, raise server.max_in_flight";
     /// While the store is lost, usage cannot be read, and limits, bounds and keys cannot be set or deleted. In the 2 s
-    /// after it came back empty, they cannot be deleted, and keys cannot be shut or opened by hand. What nobody waits
-    /// for any more is not set later. If only the store's answer was lost, the change is made: GET tells.
+    /// after it came back empty, they cannot be deleted, and keys cannot be shut or opened by hand. A change that got
+    /// this answer is not made later. It was made already if only the store's answer was lost: GET tells.
     SERVICE_UNAVAILABLE "store_unavailable":
         "look whether the store of store.url answers; `ojs-throttle doctor` tells more";
     /// The backend sent nothing within `server.upstream_timeout`. It is 2 s, doubling, for a FETCH that waits for the

@@ -84,8 +84,8 @@ async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
                     queue = &*claimed.queue,
                     held = sidecar.hold.len(),
                     "the hold is full of jobs that no worker asks for; the claims of some lapse, so that others \
-                     can start, and to each this is the death of a worker: start workers for these queues, or \
-                     raise hold.max and hold.max_bytes"
+                     can start, which costs each as much as the death of a worker: start workers for these \
+                     queues, or raise hold.max and hold.max_bytes"
                 );
             }
             sidecar.abandon(&claimed).await;
