@@ -84,7 +84,7 @@ fn limits() -> Limits {
         throttle: Some(Throttle {
             limit: number(1_000_000),
             period: NonZeroU64::new(1_000_000).unwrap(),
-            burst: number(100_000),
+            burst: number(1_000_000),
             measure: Default::default(),
         }),
     }
