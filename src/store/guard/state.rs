@@ -30,6 +30,8 @@ pub(super) struct Failures {
     pub(super) ever: u64,
     /// When the first of those in a row failed.
     pub(super) since: Option<Instant>,
+    /// When the log had which reason.
+    reasons: HashMap<String, Instant>,
 }
 
 /// What the guard knows beside the store.
@@ -47,8 +49,6 @@ pub(super) struct Notes {
     /// It has answered before.
     pub(super) known: bool,
     pub(super) lost: Option<Arc<Lost>>,
-    /// When the log had which reason for which the store does not answer.
-    reasons: HashMap<String, Instant>,
     /// What answered when it was lost before: what was used of our part is used.
     pub(super) before: Option<MemoryStore>,
     /// When it was last told of our rows again after it was away, or was found to have forgotten.
@@ -65,11 +65,10 @@ impl Notes {
     /// The store does not answer for this reason. Returns whether the log is to have it: a new one at once, and each
     /// once a minute.
     pub(super) fn note_reason(&mut self, error: &StoreError) -> bool {
-        self.reasons.retain(|_, told| told.elapsed() < AGAIN);
-        let reason = error.to_string();
-        let is_due = self.reasons.len() < MOST_REASONS && !self.reasons.contains_key(&reason);
-        let told = is_due.then(|| (reason, Instant::now()));
-        self.reasons.extend(told);
+        let (reasons, reason) = (&mut self.failures.reasons, error.to_string());
+        reasons.retain(|_, told| told.elapsed() < AGAIN);
+        let is_due = reasons.len() < MOST_REASONS && !reasons.contains_key(&reason);
+        reasons.extend(is_due.then(|| (reason, Instant::now())));
         is_due
     }
 
