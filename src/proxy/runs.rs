@@ -66,7 +66,7 @@ impl RunTimes {
 pub(super) struct KeySlots<'a> {
     /// The most jobs at once.
     pub(super) limit: u32,
-    /// KeySlots that are taken.
+    /// Slots that are taken.
     pub(super) active: u32,
     /// How long the running jobs have run, as far as that is known.
     pub(super) ages: &'a [Duration],
