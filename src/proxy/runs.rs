@@ -96,7 +96,7 @@ impl KeySlots<'_> {
         if self.runs.len() < LEAST {
             let known = self.runs.len();
             return Err(format!(
-                "only {known} jobs of this key have ended here since the start, and a forecast needs {LEAST}"
+                "{known} jobs of this key have ended here since the start, and a forecast needs {LEAST}"
             ));
         }
         let (limit, active) = (self.limit as usize, self.active as usize);
