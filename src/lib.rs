@@ -112,7 +112,7 @@
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config manual ship
 //! admin    -> metrics proxy server
-//! server   -> net proxy::body proxy::load proxy::respond tick upstream
+//! server   -> net ojs proxy::body proxy::load proxy::respond tick upstream
 //! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream
 //! config   -> duration limit policy pressure store upstream
 //! pressure -> duration json limit policy upstream

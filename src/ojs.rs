@@ -17,6 +17,8 @@ pub const VERSION: HeaderValue = HeaderValue::from_static("1.0");
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The tenant a request is made for.
 pub const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
+/// The trace that a request is part of, and its caller's place in it (W3C Trace Context).
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The operation that a request names. Parts of the path are percent-decoded, and borrowed where nothing was encoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,6 +233,20 @@ fn either<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> O
         ("POST", ["dead-letter", _, "retry"]) => Operation::RetryDeadLetter { id: name() },
         _ => Operation::Other,
     }
+}
+
+/// The trace that a [`TRACEPARENT`] names; `None`: it is not well formed. What a later version appends is not read.
+pub fn trace_id(parent: &str) -> Option<&str> {
+    let is_hex = |text: &str, digits: usize| {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        text.len() == digits && text.bytes().all(is_digit)
+    };
+    let is_id = |text: &str, digits| is_hex(text, digits) && text.bytes().any(|byte| byte != b'0');
+    let mut parts = parent.splitn(5, '-');
+    let [version, trace, caller, flags] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    let is_known = is_hex(version, 2) && version != "ff";
+    let is_whole = is_hex(flags, 2) && (parts.next().is_none() || version != "00");
+    (is_known && is_id(trace, 32) && is_id(caller, 16) && is_whole).then_some(trace)
 }
 
 /// The path with the escapes of unreserved characters undone, and no others (RFC 3986, 2.3): the
@@ -478,6 +494,35 @@ mod tests {
             "/ojs/v1/jobs/a.b",
         ] {
             assert!(of("PUT", path).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_read_where_it_is_well_formed() {
+        const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for fine in [
+            "00-ID-00f067aa0ba902b7-01",
+            "cc-ID-00f067aa0ba902b7-00-more-and-more",
+        ] {
+            assert_eq!(trace_id(&fine.replace("ID", ID)), Some(ID), "{fine}");
+        }
+        for bad in [
+            "",
+            "ID",
+            "00-ID",
+            "00-ID-00f067aa0ba902b7",
+            "00-ID-00f067aa0ba902b7-1",
+            "00-ID-00f067aa0ba902b7-01-",
+            "00-ID-0000000000000000-01",
+            "00-ID-00f067aa0ba902bg-01",
+            "0-ID-00f067aa0ba902b7-01",
+            "ff-ID-00f067aa0ba902b7-01",
+            "00-IDa-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            " 00-ID-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(trace_id(&bad.replace("ID", ID)), None, "{bad}");
         }
     }
 

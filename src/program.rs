@@ -527,7 +527,7 @@ fn log(
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             .boxed(),
-        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Json => lines.json().with_span_list(false).boxed(),
     };
     (registry().with(filter).with(lines), level)
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -24,8 +24,10 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::net::{Listener, Stream};
+use crate::ojs;
 use crate::proxy::body::{Body, BodyError, Tunnel};
 pub use crate::proxy::load::Service;
 use crate::proxy::load::{Load, Seldom, Urgency};
@@ -148,7 +150,8 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Listening<S>>, flags
         let tunnel = &tunnel;
         let plain_json = shared.service.wants_plain_json(&head);
         async move {
-            let mut reply = shared.answer(head, body).await;
+            let span = span_of(&head.headers);
+            let mut reply = shared.answer(head, body).instrument(span).await;
             shared.service.leaving(&reply);
             if plain_json {
                 shared.service.make_plain(&mut reply);
@@ -195,6 +198,19 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Listening<S>>, flags
     if let Some(tunnel) = tunnel {
         // The tunnel runs in this task, so it counts as a connection and ends with the others.
         carry(tunnel, &flags).await;
+    }
+}
+
+/// The span of a request: lines of the log that are written within show its trace, at every level. It costs something
+/// only where there is one `traceparent`, and well formed.
+fn span_of(headers: &HeaderMap) -> Span {
+    let mut parents = headers.get_all(ojs::TRACEPARENT).iter();
+    let (Some(parent), None) = (parents.next(), parents.next()) else {
+        return Span::none();
+    };
+    match parent.to_str().ok().and_then(ojs::trace_id) {
+        Some(trace_id) => tracing::error_span!("request", %trace_id),
+        None => Span::none(),
     }
 }
 

@@ -36,6 +36,7 @@ mod terminal;
 mod trace;
 mod trace_on_postgres;
 mod trace_on_redis;
+mod traceparent;
 mod why;
 
 /// What most of these tests use.

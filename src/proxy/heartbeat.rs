@@ -12,6 +12,7 @@ use http::{Response, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument as _;
 
 use super::body::Body;
 use super::outlive::to_the_end;
@@ -126,10 +127,11 @@ async fn beat_all(
     let (places, mut beats) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
     for (extension, group) in split.ours {
         let (proxy, places) = (proxy.clone(), Arc::clone(&places));
-        beats.spawn(async move {
+        let beat = async move {
             let _place = places.acquire().await;
             beat_for(&proxy, scope, &extension, &group).await
-        });
+        };
+        beats.spawn(beat.in_current_span());
     }
     let claimants = match split.own_rows.is_empty() {
         true => split.claimants,

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use super::load::Threads;
 
@@ -30,12 +31,12 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// Begins work of the sidecar's own.
+    /// Begins work of the sidecar's own. What it logs has the trace of the request that began it, if one did.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.own.spawn(work)
+        self.own.spawn(work.in_current_span())
     }
 }
 
@@ -78,8 +79,8 @@ impl<T: Send + 'static> Drop for Outliving<'_, T> {
     fn drop(&mut self) {
         // Without a runtime the process is ending, and nothing could run on.
         if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
-            self.tasks
-                .spawn_on(async move { drop(work.await) }, &runtime);
+            let on = async move { drop(work.await) };
+            self.tasks.spawn_on(on.in_current_span(), &runtime);
         }
     }
 }

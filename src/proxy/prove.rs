@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::calls::{self, Lookup, job_in};
 use super::{BackendFacts, DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
@@ -125,10 +126,11 @@ pub(super) async fn confirm(
             && let Some((nth, job, attempt)) = unnamed.next()
         {
             let proxy = proxy.clone();
-            looks.spawn(async move {
+            let look = async move {
                 let active = still_active(&proxy, scope, &job, attempt).await;
                 (nth, active)
-            });
+            };
+            looks.spawn(look.in_current_span());
         }
         let Some(looked) = looks.join_next().await else {
             return words;

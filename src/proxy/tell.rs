@@ -12,6 +12,7 @@ use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
 use crate::log::cut;
 use crate::metrics::Counted;
+use crate::ojs;
 use crate::policy::Pause;
 use crate::store::{Claimed, LedgerExt};
 use crate::upstream::Reply;
@@ -184,9 +185,7 @@ fn trace_id(meta: Json<'_>) -> Option<Cow<'_, str>> {
         return Some(id);
     }
     let parent = parent?.text()?;
-    let id = parent.split('-').nth(1)?;
-    let is_one = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_one.then(|| Cow::Owned(id.to_owned()))
+    ojs::trace_id(&parent).map(|id| Cow::Owned(id.to_owned()))
 }
 
 #[cfg(test)]

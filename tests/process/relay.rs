@@ -1,4 +1,5 @@
-//! A relay before the backend that cuts a connection between a request and its reply, or hides a member of replies.
+//! A relay before the backend that cuts a connection between a request and its reply, hides a member of replies, or
+//! tells what was sent.
 
 use super::prelude::*;
 
@@ -13,6 +14,8 @@ struct Orders {
     until: Option<Instant>,
     /// The member that replies show under another name.
     hidden: Option<&'static str>,
+    /// What was sent to the backend, a letter for each byte.
+    sent: String,
 }
 
 /// Relays bytes to a backend.
@@ -55,6 +58,11 @@ impl Relay {
         self.orders.lock().unwrap().hidden = Some(name);
     }
 
+    /// What was sent to the backend since it was last asked for, a letter for each byte.
+    pub fn take_sent(&self) -> String {
+        std::mem::take(&mut self.orders.lock().unwrap().sent)
+    }
+
     /// Whether the cut was made.
     pub fn has_cut(&self) -> bool {
         self.orders.lock().unwrap().until.is_some()
@@ -84,6 +92,9 @@ fn relay(mut client: TcpStream, mut server: TcpStream, orders: Arc<Mutex<Orders>
     let mut bytes = [0; 16 * 1024];
     while let Ok(read @ 1..) = client.read(&mut bytes) {
         let mut orders = orders.lock().unwrap();
+        orders
+            .sent
+            .extend(bytes[..read].iter().copied().map(char::from));
         let text = String::from_utf8_lossy(&bytes[..read]);
         if orders.cut.is_some_and(|word| text.contains(word)) {
             orders.cut = None;

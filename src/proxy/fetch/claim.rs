@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::asked::Asked;
 use super::grant::Claims as Asks;
@@ -224,7 +225,7 @@ impl Claim {
             false => &sidecar.tasks.left,
         };
         let sidecar = Arc::clone(&sidecar);
-        let _task = tasks.spawn(async move {
+        let work = async move {
             let end = match self.is_alone() && self.jobs > 1 {
                 true => self.one_by_one().await,
                 false => self.ask(self.jobs).await,
@@ -239,7 +240,8 @@ impl Claim {
                 sidecar.fetching.claims.end(lane, begun);
             }
             tell.send_replace(Some(end));
-        });
+        };
+        let _task = tasks.spawn(work.in_current_span());
         task
     }
 
@@ -254,7 +256,7 @@ impl Claim {
         let (claim, mut asking) = (Arc::new(self), JoinSet::new());
         for _ in 0..claim.jobs {
             let claim = Arc::clone(&claim);
-            asking.spawn(async move { claim.ask(1).await });
+            asking.spawn(async move { claim.ask(1).await }.in_current_span());
         }
         let mut all = ClaimEnd::Jobs { short: false };
         while let Some(end) = asking.join_next().await {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::Fetch;
 use super::claim::name_claims;
@@ -301,12 +302,13 @@ impl Proxy {
                 let is_alike = |of: &Claimed| Extension::of_held(of, backend) == extension;
                 let before = now - proof(extension.lasts) / 2;
                 jobs.extend(hold.unproven(&lane, is_alike, before, TOGETHER));
-                asking.spawn(async move {
+                let proof = async move {
                     let words = prove::confirm(&proxy, scope, &extension, &jobs, asked).await;
                     let all = jobs.iter().zip(words.iter().copied());
                     keep::follow_out(&proxy, extension.lasts, all.skip(asked));
                     (words, jobs)
-                });
+                };
+                asking.spawn(proof.in_current_span());
             }
             match asking.join_next().await {
                 Some(Ok((words, jobs))) => {
