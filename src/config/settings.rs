@@ -151,7 +151,7 @@ settings! {
         idle_timeout: Duration = seconds(125), "server.idle_timeout" Restart time(LEAST..=24 * HOUR);
         /// From the head of a request to the end of its body.
         body_timeout: Duration = seconds(10), "server.body_timeout" Live time(LEAST..=HOUR);
-        /// The bearer token with which limits may be changed on a listener that others reach.
+        /// The bearer token with which limits may be changed on the admin port, and where others reach the data port.
         control_token: Option<Secret> = None, "server.control_token" Live token;
         /// Whether `X-OJS-Tenant` says which tenant a FETCH or an enqueue is for.
         trust_tenant_header: bool = false, "server.trust_tenant_header" Live flag;

@@ -1,6 +1,6 @@
 //! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
 
-mod host;
+pub(crate) mod guard;
 pub(super) mod limits;
 pub(super) mod named;
 pub(super) mod overrides;

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::body::{self, Body};
-use super::control::{self, limits, overrides, queue_config, tenants};
+use super::control::{self, guard, limits, overrides, queue_config, tenants};
 use super::enqueue::{self, Sends};
 use super::load::{Load, Service, Urgency};
 use super::respond::{self, Fault, Own};
@@ -101,7 +101,7 @@ impl Proxy {
 
     /// Answers one request.
     pub async fn handle(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
-        overrides::keep_control_token(&self.sidecar, &mut parts);
+        guard::keep_control_token(&self.sidecar, &mut parts);
         // A reference to the same bytes: the operation's names are parts of them.
         let uri = parts.uri.clone();
         let operation = match Operation::of(&parts.method, uri.path()) {

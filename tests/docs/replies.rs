@@ -313,7 +313,8 @@ const STRIPE: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing
 
 #[tokio::test(start_paused = true)]
 async fn the_manual_has_each_route_as_it_answers() {
-    let stage = Stage::with(STRIPE).await;
+    let token = "control_token = \"control-me\"\n";
+    let stage = Stage::with(&format!("{token}{STRIPE}")).await;
     let client = stage.sidecar.client();
     enqueue(&client, "billing", 3).await;
     assert_eq!(client.fetch("billing", 3).await.len(), 2);

@@ -1,4 +1,4 @@
-//! The admin port while the store is slow, or silent.
+//! The admin port: who may look and who may change, what is set there, and how it answers while the store is slow.
 
 use super::prelude::*;
 use crate::harness::assert_within;
@@ -71,4 +71,217 @@ async fn scrapes_of_a_silent_store_do_not_pile_up() {
     // Each ends by itself.
     sleep(Duration::from_secs(5)).await;
     assert_eq!(rig.admin.get("/metrics").await.status, 200);
+}
+
+/// One who asks, what a look is answered, and what a change is.
+type Asker = (&'static str, &'static str, &'static str, [u16; 2]);
+
+const JSON: &str = "application/json";
+const RIGHT: &str = "Bearer s3cret";
+/// `x:s3cret`, and `s3cret:x`.
+const PASSWORD: &str = "Basic eDpzM2NyZXQ=";
+const NO_PASSWORD: &str = "Basic czNjcmV0Ong=";
+const HERE: &str = "127.0.0.1:9091";
+const PAGE: &str = "evil.example:9091";
+
+/// The same wherever the port listens.
+const ANYWHERE: [Asker; 9] = [
+    (HERE, RIGHT, JSON, [200, 200]),
+    (
+        HERE,
+        "bearer s3cret",
+        "Application/JSON; charset=utf-8",
+        [200, 200],
+    ),
+    (PAGE, RIGHT, JSON, [200, 200]),
+    (HERE, RIGHT, "", [200, 415]),
+    (HERE, RIGHT, "text/plain", [200, 415]),
+    (HERE, PASSWORD, JSON, [200, 403]),
+    (PAGE, PASSWORD, JSON, [403, 403]),
+    (PAGE, "", JSON, [403, 403]),
+    (PAGE, "Bearer wrong", JSON, [403, 403]),
+];
+const ON_LOOPBACK: [Asker; 5] = [
+    (HERE, "", JSON, [200, 403]),
+    ("localhost", "", JSON, [200, 403]),
+    ("[::1]:9091", "", JSON, [200, 403]),
+    (HERE, "Bearer wrong", JSON, [200, 403]),
+    (HERE, NO_PASSWORD, JSON, [200, 403]),
+];
+const BEYOND: [Asker; 5] = [
+    (HERE, "", JSON, [401, 403]),
+    (HERE, "Bearer s3cre", JSON, [401, 403]),
+    (HERE, "Bearer s3cret2", JSON, [401, 403]),
+    (HERE, NO_PASSWORD, JSON, [401, 403]),
+    (HERE, "Basic s3cret", JSON, [401, 403]),
+];
+const WITHOUT_TOKEN: [Asker; 3] = [
+    (HERE, "", JSON, [200, 403]),
+    (HERE, "Bearer ", JSON, [200, 403]),
+    (PAGE, "", JSON, [403, 403]),
+];
+const BEYOND_WITHOUT_TOKEN: [Asker; 2] = [
+    (HERE, "", JSON, [403, 403]),
+    (HERE, "Basic eDo=", JSON, [403, 403]),
+];
+
+#[tokio::test(start_paused = true)]
+async fn who_may_look_and_who_may_change() {
+    let (token, beyond) = (
+        "control_token = \"s3cret\"\n",
+        "admin_listen = \"0.0.0.0:9091\"\n",
+    );
+    let known = "[[policy]]\nname = \"k\"\nconcurrency = 5\n";
+    for (server, askers) in [
+        (token.to_owned(), [&ANYWHERE[..], &ON_LOOPBACK].concat()),
+        (token.to_owned() + beyond, [&ANYWHERE[..], &BEYOND].concat()),
+        (String::new(), WITHOUT_TOKEN.to_vec()),
+        (beyond.to_owned(), BEYOND_WITHOUT_TOKEN.to_vec()),
+    ] {
+        let rig = Rig::with(&(server.clone() + known)).await;
+        for asker in askers {
+            is_answered(&rig, asker, &server).await;
+        }
+    }
+}
+
+/// Looks and changes as one who asks does.
+async fn is_answered(rig: &Rig, (host, login, kind, wanted): Asker, server: &str) {
+    let all = [
+        ("host", host),
+        ("authorization", login),
+        ("content-type", kind),
+    ];
+    let sent: Vec<_> = all
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    let path = |what: &str| format!("/throttle/v1/keys/k/{what}");
+    let (look, change) = (Method::GET, r#"{"concurrency":1}"#);
+    for (method, path, body, status) in [
+        (
+            look.clone(),
+            "/throttle/v1/why?key=k".to_owned(),
+            "",
+            wanted[0],
+        ),
+        (look, path("override"), "", wanted[0]),
+        (
+            Method::PUT,
+            path("next-start"),
+            r#"{"after":"1s"}"#,
+            wanted[1],
+        ),
+        (Method::DELETE, path("next-start"), "", wanted[1]),
+        (Method::DELETE, path("usage"), "", wanted[1]),
+        (Method::PUT, path("override"), change, wanted[1]),
+    ] {
+        let reply = rig.admin.send(method.clone(), &path, &sent, body).await;
+        let what = format!("{server}{method} {path} {sent:?}: {}", reply.text());
+        assert_eq!(reply.status, status, "{what}");
+        let asks = reply.headers.get("www-authenticate");
+        let asks = asks.map(|asks| asks.to_str().unwrap());
+        let asked = (status == 401).then_some("Basic realm=\"ojs-throttle\"");
+        assert_eq!(asks, asked, "{what}");
+        let hint = reply.json()["error"]["hint"].to_string();
+        let helps = match status {
+            200 => true,
+            415 => hint.contains("Content-Type: application/json"),
+            _ => hint.contains("server.control_token"),
+        };
+        assert!(helps, "{what}");
+    }
+    let is_set = rig.inspect("k").await["override"].is_object();
+    assert_eq!(is_set, wanted[1] == 200, "{server}{sent:?}");
+    if is_set {
+        assert_eq!(rig.client.delete("/ojs/v1/rate-limits/k").await.status, 200);
+    }
+}
+
+/// No page of another origin is told that it may ask.
+#[tokio::test(start_paused = true)]
+async fn other_origins_are_told_nothing() {
+    let rig = Rig::with("control_token = \"s3cret\"\n").await;
+    let origin = [
+        ("origin", "http://evil.example"),
+        ("access-control-request-method", "PUT"),
+        ("access-control-request-headers", "authorization"),
+    ];
+    for (method, path, status) in [
+        (Method::OPTIONS, "/throttle/v1/keys/k/override", 405),
+        (Method::OPTIONS, "/throttle/v1/why", 405),
+        (Method::POST, "/throttle/v1/keys/k/override", 405),
+        (Method::GET, "/throttle/v1/why?queue=q", 200),
+    ] {
+        let reply = rig.admin.send(method.clone(), path, &origin, "").await;
+        assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
+        let mut names = reply.headers.keys().map(|name| name.as_str());
+        assert!(
+            !names.any(|name| name.starts_with("access-control")),
+            "{:?}",
+            reply.headers
+        );
+    }
+}
+
+/// What is set on the admin port is what the data port sets, shows and takes away.
+#[tokio::test(start_paused = true)]
+async fn overrides_are_the_same_on_both_ports() {
+    let rig =
+        Rig::with("control_token = \"s3cret\"\n[[policy]]\nname = \"k\"\nconcurrency = 5\n").await;
+    let admin = rig.admin.clone().controlling("s3cret");
+    let body = json!({"concurrency": 0, "reason": "incident 7", "by": "ana", "expires_at": "2026-02-13T13:00:00.000Z"});
+    for (here, there) in [
+        ("/throttle/v1/keys/k/override", "/ojs/v1/rate-limits/k"),
+        (
+            "/throttle/v1/keys/_queue%3Aq%2Ex/override",
+            "/ojs/v1/admin/queues/q.x/rate-limit",
+        ),
+    ] {
+        let set = admin.put(here, body.clone()).await;
+        assert_eq!(set.status, 200, "{}", set.text());
+        assert_eq!(set.json()["override"], body, "{}", set.text());
+        assert_eq!(
+            admin.get(here).await.json(),
+            rig.client.get(there).await.json()
+        );
+        assert_eq!(set.json(), rig.client.put(there, body.clone()).await.json());
+        let job = json!({"type": "t", "args": [], "options": {"queue": "q.x"}});
+        rig.client.enqueue(job).await;
+        assert!(rig.client.fetch("q.x", 1).await.is_empty());
+        let gone = admin.delete(here).await;
+        assert_eq!((gone.status, &gone.json()["override"]), (200, &Value::Null));
+        let again = admin.delete(here).await;
+        assert_eq!(
+            (again.status, rig.client.delete(there).await.status),
+            (404, 404)
+        );
+        assert_eq!(rig.client.fetch("q.x", 1).await.len(), 1);
+    }
+}
+
+/// The limits of a queue as a whole have overrides alone.
+#[tokio::test(start_paused = true)]
+async fn what_a_queue_as_a_whole_has_not_is_refused() {
+    let rig = Rig::with("control_token = \"s3cret\"\n").await;
+    let admin = rig.admin.controlling("s3cret");
+    for (method, what, body) in [
+        (Method::PUT, "_queue:q/next-start", r#"{"after":"1s"}"#),
+        (Method::DELETE, "_queue:q/usage", ""),
+        (Method::PUT, "_queue:/override", r#"{"concurrency":1}"#),
+    ] {
+        let path = format!("/throttle/v1/keys/{what}");
+        let reply = admin.send(method, &path, &[], body).await;
+        assert_eq!(reply.status, 404, "{what}: {}", reply.text());
+        assert!(
+            reply.text().contains("it stands for a queue as a whole"),
+            "{}",
+            reply.text()
+        );
+        assert!(
+            reply.text().contains("_queue:NAME/override"),
+            "{}",
+            reply.text()
+        );
+    }
 }

@@ -323,7 +323,10 @@ fn with(shape: &Value, path: &str, value: Option<Value>) -> Value {
 impl Body {
     /// Sends this shape in its place.
     async fn send(&self, rig: &Rig, shape: Value) -> Reply {
-        let to: &Client = if self.admin { &rig.admin } else { &rig.client };
+        let to = match self.admin {
+            true => rig.admin.clone().controlling("s3cret"),
+            false => rig.client.clone(),
+        };
         let kind = [("content-type", "application/json")];
         let body = (self.wrap)(shape).to_string();
         to.send(self.method.clone(), self.path, &kind, body).await
@@ -402,7 +405,7 @@ async fn seen(rig: &Rig) -> Vec<String> {
 async fn each_field_of_each_body() {
     let mut asked = 0;
     for body in bodies() {
-        let rig = Rig::with("").await;
+        let rig = Rig::with("control_token = \"s3cret\"\n").await;
         rig.enqueue(
             r#"{"type":"t","args":[],"options":{"queue":"q","rate_limit":{"key":"k","concurrency":3}}}"#,
             4,

@@ -76,10 +76,10 @@ async fn the_end_of_a_pause_lets_go_although_its_client_hangs_up() {
         (json!({"after": "1h"}), "/throttle/v1/keys/k/next-start"),
     ] {
         let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
-        let rig = Rig::over(store.clone(), "").await;
+        let rig = Rig::over(store.clone(), "control_token = \"s3cret\"\n").await;
         let port = match end.starts_with("/throttle") {
-            true => &rig.admin,
-            false => &rig.client,
+            true => rig.admin.clone().controlling("s3cret"),
+            false => rig.client.clone(),
         };
         let limit = json!({"key": "k", "concurrency": 9});
         let jobs = enqueue(&rig.client, 1, limit).await;

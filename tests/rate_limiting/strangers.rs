@@ -101,6 +101,12 @@ async fn the_control_token_stays_here() {
             let reply = client.send(method, path, &login, body).await;
             assert!(reply.status < 400, "{path}: {}", reply.text());
         }
+        let login = [("authorization", "Basic eDpzM2NyZXQ=")];
+        for admin in [sidecar.admin().controlling("s3cret"), sidecar.admin()] {
+            let path = "/throttle/v1/why?job=j";
+            let reply = admin.send(Method::GET, path, &login, "").await;
+            assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        }
         let heard = backend.requests();
         let with = |path: &str| {
             let mut of = heard.iter().filter(|(head, _)| head.uri.path() == path);
@@ -108,11 +114,16 @@ async fn the_control_token_stays_here() {
             let login = head.headers.get(header::AUTHORIZATION);
             login.map(|login| login.to_str().unwrap().to_owned())
         };
-        let leaked = heard
-            .iter()
-            .filter(|(head, _)| format!("{:?}", head.headers).contains("s3cret"));
+        let leaked = heard.iter().filter(|(head, _)| {
+            let headers = format!("{:?}", head.headers);
+            headers.contains("s3cret") || headers.contains("eDpzM2NyZXQ")
+        });
         let leaked: Vec<_> = leaked.map(|(head, _)| head.uri.path()).collect();
         assert_eq!(leaked, [""; 0]);
+        let of_admin = heard
+            .iter()
+            .filter(|(head, _)| head.uri.path() == "/ojs/v1/jobs/j");
+        assert_eq!(of_admin.count(), 2);
         assert_eq!(with("/ojs/v1/admin/queues/q").as_deref(), asked_with);
         assert_eq!(
             with("/ojs/v1/anything"),

@@ -124,9 +124,8 @@ async fn a_pause_over_http_names_who_and_why() {
 async fn a_shut_key_says_until_when() {
     let rig = Rig::with(CONFIG).await;
     let shut = json!({"at": "2026-02-13T12:01:00Z"});
-    rig.admin
-        .set("/throttle/v1/keys/stripe/next-start", shut)
-        .await;
+    let admin = rig.admin.clone().controlling("0123456789abcdef");
+    admin.set("/throttle/v1/keys/stripe/next-start", shut).await;
     let answer = why(&rig, "key=stripe").await;
     assert_eq!(answer["limited_by"], "shut");
     says(&answer, "why", "is shut until 2026-02-13T12:01:00");

@@ -20,7 +20,8 @@ struct Rig {
 
 impl Rig {
     async fn with(policy: &str) -> Rig {
-        Rig::listening("127.0.0.1:9091", policy).await
+        let policy = format!("control_token = \"s3cret\"\n{policy}");
+        Rig::listening("127.0.0.1:9091", &policy).await
     }
 
     async fn listening(admin: &str, policy: &str) -> Rig {
@@ -32,7 +33,7 @@ impl Rig {
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, sidecar.admin_addr.port()));
         Rig {
             client: sidecar.client(),
-            admin: Client::new(&net, admin),
+            admin: Client::new(&net, admin).controlling("s3cret"),
             _behind: behind,
         }
     }
@@ -272,16 +273,19 @@ async fn verbs_are_closed_off_loopback() {
     );
     let token = format!("control_token = \"s3cret\"\n{}", policy("concurrency = 5"));
     let open = Rig::listening("0.0.0.0:9091", &token).await;
+    let anybody = Client::new(&open.admin.net, open.admin.addr);
     for (header, status) in [("Bearer wrong", 403), ("Bearer s3cret", 200)] {
-        let headers = [("authorization", header)];
-        let reply = open
-            .admin
+        let headers = [
+            ("authorization", header),
+            ("content-type", "application/json"),
+        ];
+        let reply = anybody
             .send(Method::DELETE, "/throttle/v1/keys/api/usage", &headers, "")
             .await;
         assert_eq!(reply.status, status);
     }
     assert_eq!(
-        open.verb(Method::DELETE, "keys/api/usage", "").await.status,
+        anybody.delete("/throttle/v1/keys/api/usage").await.status,
         403
     );
 }
@@ -290,15 +294,19 @@ async fn verbs_are_closed_off_loopback() {
 #[tokio::test(start_paused = true)]
 async fn verbs_are_closed_to_web_pages() {
     let rig = Rig::with(&policy("concurrency = 5")).await;
+    let page = Client::new(&rig.admin.net, rig.admin.addr);
     for (method, what) in [
         (Method::PUT, "next-start"),
         (Method::DELETE, "next-start"),
         (Method::DELETE, "usage"),
     ] {
         let path = format!("/throttle/v1/keys/api/{what}");
-        for (host, status) in [("evil.example:9091", 403), ("localhost:9091", 200)] {
+        for (client, host, status) in [
+            (&page, "evil.example:9091", 403),
+            (&rig.admin, "localhost:9091", 200),
+        ] {
             let (headers, body) = ([("host", host)], r#"{"after":"1s"}"#);
-            let reply = rig.admin.send(method.clone(), &path, &headers, body).await;
+            let reply = client.send(method.clone(), &path, &headers, body).await;
             assert_eq!(reply.status, status, "{path} {host}: {}", reply.text());
             let told = reply.text().contains("server.control_token");
             assert_eq!(told, status == 403, "{}", reply.text());

@@ -48,6 +48,7 @@ pub struct Client {
     /// Whom it talks to.
     pub addr: SocketAddr,
     sent: Arc<AtomicU32>,
+    token: Option<&'static str>,
 }
 
 impl Client {
@@ -57,7 +58,14 @@ impl Client {
             net: net.clone(),
             addr,
             sent: Arc::default(),
+            token: None,
         }
+    }
+
+    /// The same as a command: with this control token, and of type JSON.
+    pub fn controlling(mut self, token: &'static str) -> Client {
+        self.token = Some(token);
+        self
     }
 
     /// Sends a request with a body (none if empty) and these headers.
@@ -80,6 +88,12 @@ impl Client {
         for (name, value) in headers {
             let name: header::HeaderName = name.parse().unwrap();
             request.headers_mut().append(name, value.parse().unwrap());
+        }
+        if let Some(token) = self.token {
+            let kind = header::HeaderValue::from_static("application/json");
+            request.headers_mut().insert(header::CONTENT_TYPE, kind);
+            let login = format!("Bearer {token}").parse().unwrap();
+            request.headers_mut().insert(header::AUTHORIZATION, login);
         }
         let exchange = async {
             let stream = self

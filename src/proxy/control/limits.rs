@@ -245,16 +245,12 @@ pub(in crate::proxy) async fn key_state(
 }
 
 /// Answers inspection of one key.
-pub(super) async fn inspect(
-    proxy: &Proxy,
-    parts: &Parts,
-    key: &str,
-) -> Result<Response<Body>, Fault> {
+pub(super) async fn inspect(proxy: &Proxy, parts: &Parts, key: &str) -> Result<String, Fault> {
     let key = Key::new(key).map_err(|_| unknown_key(key))?;
     let look = look_at_keys(proxy, parts).await?;
     let state = key_state(proxy, &look, &key).await?;
     let state = state.ok_or_else(|| look.lacks(&key))?;
-    Ok(respond::json(parts, state.to_json()))
+    Ok(state.to_json())
 }
 
 /// Answers the list of all keys, page by page.
@@ -321,7 +317,7 @@ fn stands_for_queue(key: &str) -> bool {
 
 /// 404 for a name that no key has, or none that is known.
 pub(in crate::proxy) fn unknown_key(key: &str) -> Fault {
-    const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit";
+    const OF_QUEUES: &str = "the limits of a queue as a whole, which headers and metrics call policy \"queue\" and key \"_queue:NAME\", are at /ojs/v1/admin/queues/NAME/rate-limit, and on the admin port at /throttle/v1/keys/_queue:NAME/override";
     if stands_for_queue(key) {
         let message = format!("{key:?} is no rate limit key: it stands for a queue as a whole");
         return Fault::new("not_found", message).hinting(OF_QUEUES);

@@ -1,5 +1,5 @@
 //! Limits that are set over HTTP: overrides of a key (rate-limiting text, section 10.2) and limits of a
-//! queue (7.2), who may set them, and how decisions see them.
+//! queue (7.2), and how decisions see them.
 //!
 //! What a policy or a job says is read once, when a job is claimed. What is set over HTTP is laid over
 //! that at each question, so held jobs and waiting FETCHes obey it at once.
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response, header};
+use http::{Method, Response};
 
-use super::host;
+use super::guard;
 use super::limits::{self, not_allowed, reads};
 use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
@@ -26,8 +26,8 @@ use crate::proxy::sweep::adopt;
 use crate::proxy::{DEPTH, Proxy, Sidecar, siblings, waiting};
 use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
 
-/// How long the answer to a queue's first limit waits for its running jobs to be found.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the answer to a queue's first limit waits for its running jobs to be found; the admin port takes 5 s at most.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
 /// limits that were set over HTTP beside them. Where nothing is set it costs a look.
@@ -116,77 +116,6 @@ pub(super) async fn set_limits(
     Ok(done)
 }
 
-/// Where a request came in.
-#[derive(Clone, Copy)]
-pub(in crate::proxy) enum ListenerPort {
-    Data,
-    Admin,
-}
-
-/// Whether this request may change limits.
-pub(in crate::proxy) fn may_write(
-    sidecar: &Sidecar,
-    parts: &Parts,
-    port: ListenerPort,
-) -> Result<(), Fault> {
-    let live = sidecar.live();
-    let (on_loopback, message, otherwise) = match port {
-        ListenerPort::Data => (
-            live.settings.is_on_loopback(),
-            "limits may be changed on a loopback listener or with the control token only",
-            "set server.control_token, or listen on 127.0.0.1",
-        ),
-        ListenerPort::Admin => (
-            live.settings.is_admin_on_loopback(),
-            "this is for an admin port on loopback or with the control token only",
-            "set server.control_token, or admin_listen on 127.0.0.1",
-        ),
-    };
-    if has_control_token(sidecar, parts) || (on_loopback && host::is_no_pages(&parts.headers)) {
-        return Ok(());
-    }
-    if on_loopback {
-        return Err(host::refused());
-    }
-    let hint = match live.settings.control_token {
-        Some(_) => "send Authorization: Bearer and the text of server.control_token",
-        None => otherwise,
-    };
-    Err(Fault::new("forbidden", message).hinting(hint))
-}
-
-/// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
-/// would not know it. Where it is `upstream.token` too, the backend knows it.
-pub(in crate::proxy) fn keep_control_token(sidecar: &Sidecar, parts: &mut Parts) {
-    if !has_control_token(sidecar, parts) {
-        return;
-    }
-    parts.extensions.insert(Controls);
-    let sent = parts.headers.get(header::AUTHORIZATION);
-    if sent != sidecar.live().settings.token.as_ref() {
-        parts.headers.remove(header::AUTHORIZATION);
-    }
-}
-
-/// Whether the request came with the control token.
-pub(super) fn has_control_token(sidecar: &Sidecar, parts: &Parts) -> bool {
-    if parts.extensions.get::<Controls>().is_some() {
-        return true;
-    }
-    let Some(token) = &sidecar.live().settings.control_token else {
-        return false;
-    };
-    let sent = parts.headers.get(header::AUTHORIZATION);
-    let sent = sent.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
-    sent.is_some_and(|(scheme, sent)| {
-        scheme.eq_ignore_ascii_case(b"Bearer ") && equal(sent.trim_ascii(), token.as_bytes())
-    })
-}
-
-/// Marks a request that came with the control token.
-#[derive(Clone, Copy)]
-struct Controls;
-
 /// Says in the log what was set over HTTP for a key, until when, by whom and why.
 fn tell_set(key: &str, set: Option<&Override>) {
     let Some(set) = set else {
@@ -203,15 +132,6 @@ fn tell_set(key: &str, set: Option<&Override>) {
     );
 }
 
-/// Compares secrets in a time that does not tell where they differ.
-fn equal(one: &[u8], other: &[u8]) -> bool {
-    let differ = one
-        .iter()
-        .zip(other)
-        .fold(0, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
-    one.len() == other.len() && differ == 0
-}
-
 /// `/ojs/v1/rate-limits/{key}`, and `…/override` under it.
 pub(in crate::proxy) async fn rate_limit(
     proxy: &Proxy,
@@ -219,16 +139,53 @@ pub(in crate::proxy) async fn rate_limit(
     body: Bytes,
     key: &str,
 ) -> Result<Response<Body>, Fault> {
+    may_ask(proxy, parts)?;
+    Ok(respond::json(
+        parts,
+        of_key(proxy, parts, &body, key).await?,
+    ))
+}
+
+/// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
+pub(in crate::proxy) async fn queue_limit(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: Bytes,
+    queue: &str,
+) -> Result<Response<Body>, Fault> {
+    may_ask(proxy, parts)?;
+    Ok(respond::json(
+        parts,
+        of_queue(proxy, parts, &body, queue).await?,
+    ))
+}
+
+/// Whether a request on the data port may do what its method says.
+fn may_ask(proxy: &Proxy, parts: &Parts) -> Result<(), Fault> {
+    match parts.method {
+        Method::GET | Method::HEAD => Ok(()),
+        Method::PUT | Method::DELETE => guard::may_change(&proxy.sidecar, parts),
+        _ => Err(not_allowed("GET, HEAD, PUT, DELETE")),
+    }
+}
+
+/// Shows a key after its override is set by PUT or taken away by DELETE, or as it is.
+pub(super) async fn of_key(
+    proxy: &Proxy,
+    parts: &Parts,
+    body: &[u8],
+    key: &str,
+) -> Result<String, Fault> {
     if reads(&parts.method) {
         return limits::inspect(proxy, parts, key).await;
     }
-    let set = wanted(proxy, parts, &body)?;
+    let sidecar = &proxy.sidecar;
+    let set = wanted(sidecar, parts, body)?;
     let name = limits::named(key)?;
     if set.is_some() {
-        limits::may_bind(&proxy.sidecar, &name).await?;
+        limits::may_bind(sidecar, &name).await?;
     }
-    let sidecar = &proxy.sidecar;
-    let (own, of) = (Arc::clone(&proxy.sidecar), name.clone());
+    let (own, of) = (Arc::clone(sidecar), name.clone());
     // To its end: once they are set, what waits for the key is asked again.
     let work = Box::pin(async move { set_limits(&own, Space::Job, of, set).await });
     if !to_the_end(&sidecar.tasks.left, work).await? {
@@ -239,44 +196,38 @@ pub(in crate::proxy) async fn rate_limit(
     let state = limits::key_state(proxy, &look, &name).await?;
     // Where there is none, only the override that was taken away had named it.
     let alone = || format!(r#"{{"key":{}}}"#, quote(key));
-    let text = state.map_or_else(alone, |state| state.to_json());
-    Ok(respond::json(parts, text))
+    Ok(state.map_or_else(alone, |state| state.to_json()))
 }
 
 /// What a PUT sets; `None`: it is a DELETE.
-fn wanted(proxy: &Proxy, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
-    if !matches!(parts.method, Method::PUT | Method::DELETE) {
-        return Err(not_allowed("GET, HEAD, PUT, DELETE"));
-    }
-    may_write(&proxy.sidecar, parts, ListenerPort::Data)?;
+fn wanted(sidecar: &Sidecar, parts: &Parts, body: &[u8]) -> Result<Option<Override>, Fault> {
     if parts.method == Method::DELETE {
         return Ok(None);
     }
-    let set = sent::read_override(json(body)?, proxy.sidecar.store.now());
+    let set = sent::read_override(json(body)?, sidecar.store.now());
     set.map(Some).map_err(field)
 }
 
-/// `…/queues/{queue}/rate-limit`: the limits of the queue as a whole.
-pub(in crate::proxy) async fn queue_limit(
+/// The same for the limits of a queue as a whole.
+pub(super) async fn of_queue(
     proxy: &Proxy,
     parts: &Parts,
-    body: Bytes,
+    body: &[u8],
     queue: &str,
-) -> Result<Response<Body>, Fault> {
+) -> Result<String, Fault> {
     let changed = !reads(&parts.method);
     if changed {
-        change_queue(proxy, parts, &body, queue).await?;
+        change_queue(proxy, parts, body, queue).await?;
     }
-    let text = match queue_state(proxy, parts, queue).await? {
-        Some(state) => state.to_json(),
-        None if changed => format!(r#"{{"queue":{}}}"#, quote(queue)),
-        None => return Err(no_queue_limit(queue)),
-    };
-    Ok(respond::json(parts, text))
+    match queue_state(proxy, parts, queue).await? {
+        Some(state) => Ok(state.to_json()),
+        None if changed => Ok(format!(r#"{{"queue":{}}}"#, quote(queue))),
+        None => Err(no_queue_limit(queue)),
+    }
 }
 
 async fn change_queue(proxy: &Proxy, parts: &Parts, body: &[u8], queue: &str) -> Result<(), Fault> {
-    let set = wanted(proxy, parts, body)?;
+    let set = wanted(&proxy.sidecar, parts, body)?;
     if set.is_some() {
         one_queue(queue)?;
     }
@@ -406,15 +357,4 @@ pub(super) fn json(body: &[u8]) -> Result<Json<'_>, Fault> {
 
 pub(super) fn field(error: FieldError) -> Fault {
     Fault::field(&error.field, &error.message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_equal_or_not() {
-        assert!(equal(b"abc", b"abc") && equal(b"", b""));
-        assert!(!equal(b"abc", b"abd") && !equal(b"abc", b"ab") && !equal(b"", b"a"));
-    }
 }

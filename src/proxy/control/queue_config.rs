@@ -5,7 +5,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode, header};
 
-use super::overrides::{ListenerPort, field, json, one_queue};
+use super::guard;
+use super::overrides::{field, json, one_queue};
 use super::sent::QueueConfig;
 use super::{settings, shape};
 use crate::json::{Json, Kind, Splice, quote};
@@ -93,7 +94,7 @@ fn read_config(
     if wanted.limits.is_silent() && wanted.bounds.is_none() {
         return Ok(None);
     }
-    overrides::may_write(&proxy.sidecar, parts, ListenerPort::Data)?;
+    guard::may_change(&proxy.sidecar, parts)?;
     if wanted.sets_something() {
         one_queue(queue)?;
     }
@@ -131,7 +132,7 @@ async fn set_config(proxy: &Proxy, queue: &str, wanted: WantedConfig) -> Result<
 /// Sends the request on; for one with the control token, which stays here, with the sidecar's own.
 pub(super) async fn ask_config(proxy: &Proxy, parts: &Parts, body: Bytes) -> Result<Reply, Fault> {
     let mut call = outside::plain_call(proxy, parts, body);
-    if overrides::has_control_token(&proxy.sidecar, parts)
+    if guard::has_control_token(&proxy.sidecar, parts)
         && let Some(token) = &proxy.sidecar.live().settings.token
     {
         call.headers.insert(header::AUTHORIZATION, token.clone());

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response};
 
-use super::overrides::{ListenerPort, field, json};
+use super::guard;
+use super::overrides::{field, json};
 use super::queue_config::has_no_route;
 use super::settings;
 use crate::json::{Json, Kind, quote};
@@ -14,7 +15,7 @@ use crate::policy::FieldError;
 use crate::policy::fields::{Fields, JsonObject, Strangers};
 use crate::proxy::Proxy;
 use crate::proxy::body::Body;
-use crate::proxy::control::{overrides, queue_config};
+use crate::proxy::control::queue_config;
 use crate::proxy::respond::{self, Fault};
 use crate::upstream::Reply;
 
@@ -82,7 +83,7 @@ fn tenant_change(
     if change.is_some() {
         // The ids of tenants look as keys do (5.2).
         Key::new(id).map_err(|bad| Fault::field("tenant_id", &bad.to_string()))?;
-        overrides::may_write(&proxy.sidecar, parts, ListenerPort::Data)?;
+        guard::may_change(&proxy.sidecar, parts)?;
     }
     Ok(change)
 }

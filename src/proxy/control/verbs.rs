@@ -1,6 +1,4 @@
-//! `/throttle/v1/…` of the admin port: what people do to a key by hand, and the question why. Only methods that
-//! no web page can send to another site, and only under a Host that is no page's: then being on loopback is
-//! enough to be allowed.
+//! `/throttle/v1/…` of the admin port: what people do to a key by hand, and the question why. [`guard`] says who may.
 
 use std::sync::Arc;
 
@@ -9,7 +7,8 @@ use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 
-use super::overrides::{ListenerPort, field, json};
+use super::guard;
+use super::overrides::{field, json};
 use super::sent;
 use super::shape::rfc3339;
 use crate::json::quote;
@@ -18,60 +17,71 @@ use crate::ojs;
 use crate::proxy::body::{self, Body};
 use crate::proxy::control::{limits, overrides};
 use crate::proxy::outlive::to_the_end;
-use crate::proxy::respond::Fault;
-use crate::proxy::{Proxy, Sidecar, ours, refuse, why};
+use crate::proxy::respond::{self, Fault};
+use crate::proxy::{Proxy, Sidecar, refuse, why};
 use crate::store::{Change, LedgerExt};
 
 /// The longest body in bytes.
-const LONGEST: usize = 4096;
+const LONGEST: usize = 16 * 1024;
 
 /// Answers a request below `/throttle/v1/`.
 pub(crate) async fn verb(proxy: &Proxy, request: Request<Incoming>) -> Response<Body> {
-    let (parts, incoming) = request.into_parts();
-    let answer = match (parts.uri.path(), &parts.method) {
-        ("/throttle/v1/why", &Method::GET | &Method::HEAD) => {
-            Box::pin(why::why(proxy, &parts)).await
-        }
-        ("/throttle/v1/why", _) => Err(Fault::not_allowed("GET, HEAD", "why takes GET")),
-        _ => do_verb(&proxy.sidecar, &parts, incoming).await,
-    };
-    match answer {
-        Ok(text) => {
-            let mut response = Response::new(Body::from(Bytes::from(text)));
-            ours(&parts.headers, response.headers_mut());
-            response
-        }
+    let (mut parts, incoming) = request.into_parts();
+    match answer(proxy, &mut parts, incoming).await {
+        Ok(text) => respond::json(&parts, text),
         Err(fault) => refuse(&parts, fault),
     }
 }
 
-async fn do_verb(
-    sidecar: &Arc<Sidecar>,
-    parts: &Parts,
-    incoming: Incoming,
-) -> Result<String, Fault> {
-    let rest = parts.uri.path().strip_prefix("/throttle/v1/keys/");
-    let Some((key, what)) = rest.and_then(|rest| rest.rsplit_once('/')) else {
-        return Err(unknown());
-    };
-    let sets = match (what, &parts.method) {
-        ("next-start", &Method::PUT) => true,
-        ("next-start" | "usage", &Method::DELETE) => false,
-        ("next-start", _) => {
-            let message = "next-start takes PUT and DELETE";
-            return Err(Fault::not_allowed("PUT, DELETE", message));
+async fn answer(proxy: &Proxy, parts: &mut Parts, incoming: Incoming) -> Result<String, Fault> {
+    match parts.method {
+        Method::PUT | Method::DELETE => guard::may_write(&proxy.sidecar, parts)?,
+        _ => guard::may_read(&proxy.sidecar, parts)?,
+    }
+    match (parts.uri.path(), &parts.method) {
+        ("/throttle/v1/why", &Method::GET | &Method::HEAD) => {
+            Box::pin(why::why(proxy, parts)).await
         }
-        ("usage", _) => return Err(Fault::not_allowed("DELETE", "usage takes DELETE")),
+        ("/throttle/v1/why", _) => Err(Fault::not_allowed("GET, HEAD", "why takes GET")),
+        _ => do_verb(proxy, parts, incoming).await,
+    }
+}
+
+async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<String, Fault> {
+    let rest = parts.uri.path().strip_prefix("/throttle/v1/keys/");
+    let (key, what) = rest
+        .and_then(|rest| rest.rsplit_once('/'))
+        .ok_or_else(unknown)?;
+    let allow = match what {
+        "override" => "GET, HEAD, PUT, DELETE",
+        "next-start" => "PUT, DELETE",
+        "usage" => "DELETE",
         _ => return Err(unknown()),
     };
-    overrides::may_write(sidecar, parts, ListenerPort::Admin)?;
-    let key = ojs::decoded(key).unwrap_or_default();
-    let key = Key::new(&key).map_err(|bad| Fault::field("key", &bad.to_string()))?;
-    let mut until = None;
-    if sets {
+    let mut allowed = allow.split(", ");
+    if !allowed.any(|method| method == parts.method.as_str()) {
+        return Err(Fault::not_allowed(allow, format!("{what} takes {allow}")));
+    }
+    let sidecar = &proxy.sidecar;
+    let mut sent = Bytes::new();
+    if parts.method == Method::PUT {
         let patience = sidecar.live().settings.server.body_timeout;
-        let body = body::read(incoming, LONGEST, patience).await?;
-        let next = sent::read_next_start(json(&body)?, sidecar.store.now());
+        sent = body::read(incoming, LONGEST, patience).await?;
+    }
+    let key = ojs::decoded(key).unwrap_or_default();
+    let queue = key
+        .strip_prefix("_queue:")
+        .filter(|queue| !queue.is_empty());
+    if what == "override" {
+        return match queue {
+            Some(queue) => Box::pin(overrides::of_queue(proxy, parts, &sent, queue)).await,
+            None => Box::pin(overrides::of_key(proxy, parts, &sent, &key)).await,
+        };
+    }
+    let key = limits::named(&key)?;
+    let mut until = None;
+    if parts.method == Method::PUT {
+        let next = sent::read_next_start(json(&sent)?, sidecar.store.now());
         until = Some(next.map_err(field)?);
         limits::may_bind(sidecar, &key).await?;
     }
@@ -120,7 +130,9 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
 }
 
 fn unknown() -> Fault {
-    let message = "here are /throttle/v1/why, /throttle/v1/keys/KEY/next-start and /throttle/v1/keys/KEY/usage";
-    Fault::new("not_found", message)
-        .hinting("use one of these; KEY is a key of GET /ojs/v1/rate-limits")
+    let message =
+        "here are /throttle/v1/why, and override, next-start and usage under /throttle/v1/keys/KEY";
+    Fault::new("not_found", message).hinting(
+        "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or _queue:NAME for an override of a whole queue",
+    )
 }

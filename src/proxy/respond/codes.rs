@@ -33,6 +33,9 @@ codes! {
     /// - `options`, `queue`, `jobs` or `queues` several times, in whatever spelling;
     /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
     BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
+    /// Looking at an admin port that others reach, without the control token. `WWW-Authenticate` lets a browser ask for it.
+    UNAUTHORIZED "unauthorized":
+        "send server.control_token, as Authorization: Bearer or as the password that a browser asks for";
     /// Changing limits or keys without the right to. The chapter `security` says who may.
     FORBIDDEN "forbidden": "send the control token: Authorization: Bearer and the text of server.control_token";
     /// A key that nothing has named and that uses nothing; `_queue:NAME`; a DELETE of what is not set; a path or a job
@@ -47,7 +50,8 @@ codes! {
     CONFLICT "conflict": "take away what the message names, then send it again";
     /// The body is larger than `server.max_body`, on routes whose bodies are read whole.
     PAYLOAD_TOO_LARGE "payload_too_large": "send less at once, or raise server.max_body";
-    /// The body is compressed, on routes whose bodies are read whole. On any route: gRPC.
+    /// The body is compressed, on routes whose bodies are read whole. On any route: gRPC. A change on the admin port that
+    /// is not `application/json`.
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type": "send the body as it is";
     /// `Expect` other than 100-continue.
     EXPECTATION_FAILED "expectation_failed": "leave the Expect header out";

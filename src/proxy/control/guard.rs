@@ -1,0 +1,199 @@
+//! Who may look and who may change, on either port. Where being on loopback is the permission, a web page must not have
+//! it: a browser on this machine reaches loopback, and DNS rebinding makes a page's own name mean it. A page's requests
+//! carry that name as their Host; an IP address or `localhost` no page can make its own.
+
+use std::net::IpAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use http::request::Parts;
+use http::uri::Authority;
+
+use crate::proxy::Sidecar;
+use crate::proxy::respond::{Fault, More};
+
+/// Marks a request that came with the control token.
+#[derive(Clone, Copy)]
+struct Controls;
+
+/// Whether a request on the admin port may look. The control token is taken off it, for the backend may be asked with
+/// what is left. A browser cannot send it but as a password; it is asked for that under no page's name alone.
+pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault> {
+    let live = sidecar.live();
+    let token = live.settings.control_token.as_ref();
+    let is_password = token.is_some_and(|token| has_password(&parts.headers, token));
+    if is_password {
+        parts.headers.remove(AUTHORIZATION);
+    }
+    keep_control_token(sidecar, parts);
+    if has_control_token(sidecar, parts) {
+        return Ok(());
+    }
+    if !is_no_pages(&parts.headers) {
+        return Err(strange_host());
+    }
+    if is_password || live.settings.is_admin_on_loopback() {
+        return Ok(());
+    }
+    if token.is_none() {
+        let message = "an admin port that others reach shows this with the control token only";
+        return Err(Fault::new("forbidden", message)
+            .hinting("set server.control_token, or admin_listen on 127.0.0.1"));
+    }
+    let mut fault = Fault::new("unauthorized", "this takes the control token");
+    let asks = HeaderValue::from_static("Basic realm=\"ojs-throttle\"");
+    fault.more = Some(Box::new(More {
+        headers: vec![(WWW_AUTHENTICATE, asks)],
+        ..More::default()
+    }));
+    Err(fault)
+}
+
+/// Whether a request on the admin port may change something: with the control token, which no browser adds by itself,
+/// and a type that no page can send to another site. The token is taken off it.
+pub(crate) fn may_write(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault> {
+    keep_control_token(sidecar, parts);
+    if !has_control_token(sidecar, parts) {
+        let message = "changes on the admin port take the control token, on loopback too";
+        let fault = Fault::new("forbidden", message);
+        return Err(match sidecar.live().settings.control_token {
+            Some(_) => fault,
+            None => fault.hinting("set server.control_token in the file, and send it"),
+        });
+    }
+    let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
+    if kind.is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/json")) {
+        return Ok(());
+    }
+    let message = "changes on the admin port are application/json, without a body too";
+    Err(Fault::new("unsupported_media_type", message)
+        .hinting("send Content-Type: application/json"))
+}
+
+/// Whether a request on the data port may change limits.
+pub(super) fn may_change(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
+    let live = sidecar.live();
+    let on_loopback = live.settings.is_on_loopback();
+    if has_control_token(sidecar, parts) || (on_loopback && is_no_pages(&parts.headers)) {
+        return Ok(());
+    }
+    if on_loopback {
+        return Err(strange_host());
+    }
+    let message = "limits may be changed on a loopback listener or with the control token only";
+    let fault = Fault::new("forbidden", message);
+    Err(match live.settings.control_token {
+        Some(_) => fault,
+        None => fault.hinting("set server.control_token, or listen on 127.0.0.1"),
+    })
+}
+
+/// Takes the control token off a request and notes that it had it: it is nobody else's business, and the backend
+/// would not know it. Where it is `upstream.token` too, the backend knows it.
+pub(in crate::proxy) fn keep_control_token(sidecar: &Sidecar, parts: &mut Parts) {
+    if !has_control_token(sidecar, parts) {
+        return;
+    }
+    parts.extensions.insert(Controls);
+    let sent = parts.headers.get(AUTHORIZATION);
+    if sent != sidecar.live().settings.token.as_ref() {
+        parts.headers.remove(AUTHORIZATION);
+    }
+}
+
+/// Whether the request came with the control token.
+pub(super) fn has_control_token(sidecar: &Sidecar, parts: &Parts) -> bool {
+    if parts.extensions.get::<Controls>().is_some() {
+        return true;
+    }
+    let Some(token) = &sidecar.live().settings.control_token else {
+        return false;
+    };
+    let sent = login(&parts.headers, b"Bearer ");
+    sent.is_some_and(|sent| is_equal(sent, token.as_bytes()))
+}
+
+/// Whether the request has the control token as its password, under any name.
+fn has_password(headers: &HeaderMap, token: &HeaderValue) -> bool {
+    let sent = login(headers, b"Basic ").and_then(|sent| STANDARD.decode(sent).ok());
+    let mut parts = sent
+        .iter()
+        .flat_map(|sent| sent.splitn(2, |byte| *byte == b':'));
+    let password = parts.nth(1);
+    password.is_some_and(|password| is_equal(password, token.as_bytes()))
+}
+
+/// What is sent as `Authorization` under this scheme.
+fn login<'a>(headers: &'a HeaderMap, scheme: &[u8]) -> Option<&'a [u8]> {
+    let sent = headers.get(AUTHORIZATION)?.as_bytes();
+    let (named, sent) = sent.split_at_checked(scheme.len())?;
+    named
+        .eq_ignore_ascii_case(scheme)
+        .then(|| sent.trim_ascii())
+}
+
+/// Compares secrets in a time that does not tell where they differ.
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let differ = one
+        .iter()
+        .zip(other)
+        .fold(0, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)));
+    one.len() == other.len() && differ == 0
+}
+
+/// Whether the Host is an IP address or `localhost`, with any port or none.
+fn is_no_pages(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST);
+    let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    host.is_some_and(|authority| {
+        let host = authority.host();
+        let inside = host.strip_prefix('[').and_then(|v6| v6.strip_suffix(']'));
+        host.eq_ignore_ascii_case("localhost") || inside.unwrap_or(host).parse::<IpAddr>().is_ok()
+    })
+}
+
+/// The refusal of another Host.
+fn strange_host() -> Fault {
+    let message = "without the control token this takes an IP address or localhost as Host, as no web page sends it";
+    Fault::new("forbidden", message)
+        .hinting("ask 127.0.0.1, or set server.control_token and send it as Authorization: Bearer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_equal_or_not() {
+        assert!(is_equal(b"abc", b"abc") && is_equal(b"", b""));
+        assert!(!is_equal(b"abc", b"abd") && !is_equal(b"abc", b"ab") && !is_equal(b"", b"a"));
+    }
+
+    #[test]
+    fn addresses_and_localhost_only() {
+        for (host, good) in [
+            ("127.0.0.1", true),
+            ("127.0.0.1:8080", true),
+            ("10.1.2.3:8080", true),
+            ("[::1]", true),
+            ("[::1]:8080", true),
+            ("localhost", true),
+            ("LocalHost:9091", true),
+            ("evil.example", false),
+            ("evil.example:9091", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example:8080", false),
+            ("evil.example:127.0.0.1", false),
+            ("sidecar", false),
+            ("localhost:", true),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static(host));
+            assert_eq!(is_no_pages(&headers), good, "{host:?}");
+        }
+        assert!(!is_no_pages(&HeaderMap::new()));
+    }
+}
