@@ -1,9 +1,10 @@
-//! The admin port: liveness, readiness, metrics, and the verbs of `/throttle/v1`. Loopback by default; it never
-//! proxies.
+//! The admin port: liveness, readiness, metrics, the page for people, and `/throttle/v1`. Loopback by default; it
+//! never proxies.
+
+mod page;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,13 +13,15 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::metrics::Metrics;
 use crate::proxy::body::Body;
-use crate::proxy::control::verbs;
+use crate::proxy::control::{guard, verbs};
 use crate::proxy::respond::{self, Fault};
+use crate::proxy::state::{Readiness, SidecarFacts, States};
 use crate::proxy::{Proxy, measure};
 use crate::server;
 
@@ -30,53 +33,42 @@ const METRICS: &str = "/metrics";
 
 /// The prefix of requests that change something, and of `why`.
 const VERBS: &str = "/throttle/v1/";
-
-/// Whether the data port takes work.
-#[derive(Default, Debug)]
-pub struct Readiness(AtomicU8);
-
-impl Readiness {
-    /// Listening, and running jobs are adopted.
-    pub fn ready(&self) {
-        self.0.store(1, Ordering::Relaxed);
-    }
-
-    /// Draining: nothing new is started.
-    pub fn draining(&self) {
-        self.0.store(2, Ordering::Relaxed);
-    }
-
-    /// The page of `/readyz`. Without `store_answered` the store's URL may be wrong, so a rollout must not go on.
-    fn page(&self, store_answered: bool) -> (StatusCode, &'static str) {
-        match self.0.load(Ordering::Relaxed) {
-            0 => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
-            1 if !store_answered => {
-                let word = "the store has not answered yet\n";
-                (StatusCode::SERVICE_UNAVAILABLE, word)
-            }
-            1 => (StatusCode::OK, "ready\n"),
-            _ => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
-        }
-    }
-}
+const STATE: &str = "/throttle/v1/state";
 
 /// The pages.
 #[derive(Clone, Debug)]
 pub struct Admin {
     proxy: Proxy,
     metrics: Metrics,
+    states: States,
     readiness: Arc<Readiness>,
     places: Arc<Semaphore>,
+    /// What the page may load and run: itself.
+    policy: HeaderValue,
 }
 
 impl Admin {
     /// Pages about the sidecar of this service, which asks the backend by its connections.
-    pub fn new(proxy: Proxy, metrics: Metrics, readiness: Arc<Readiness>) -> Admin {
+    pub fn new(proxy: Proxy, metrics: Metrics, facts: SidecarFacts) -> Admin {
         Admin {
+            readiness: Arc::clone(&facts.readiness),
+            states: States::new(proxy.clone(), facts),
             proxy,
             metrics,
-            readiness,
             places: Arc::new(Semaphore::new(AT_ONCE)),
+            policy: page::security_policy(),
+        }
+    }
+
+    /// The page for people, and what it shows.
+    async fn show(&self, head: &mut Parts) -> Result<Response<Body>, Fault> {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Err(Fault::not_allowed("GET, HEAD", "this page answers GET"));
+        }
+        guard::may_read(self.proxy.sidecar(), head)?;
+        match head.uri.path() {
+            STATE => self.states.answer(head).await,
+            _ => Ok(page::reply(&self.policy)),
         }
     }
 
@@ -88,8 +80,13 @@ impl Admin {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => {
                 let answered = self.proxy.sidecar().store().has_answered();
-                let (status, word) = self.readiness.page(answered);
-                text(status, word)
+                match self.readiness.word() {
+                    // The store's URL may be wrong, so a rollout must not go on.
+                    "ready" if !answered => unready("the store has not answered yet\n"),
+                    "ready" => text(StatusCode::OK, "ready\n"),
+                    "starting" => unready("starting\n"),
+                    _ => unready("draining\n"),
+                }
             }
             METRICS => {
                 measure::measure(self.proxy.sidecar()).await;
@@ -101,16 +98,23 @@ impl Admin {
             _ => {
                 let message = "there is no such page on the admin port";
                 return Err(Fault::new("not_found", message)
-                    .hinting("here are /livez, /readyz, /metrics and /throttle/v1"));
+                    .hinting("here are /, /livez, /readyz, /metrics and /throttle/v1"));
             }
         })
     }
 }
 
 impl server::Service for Admin {
-    async fn call(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
+    async fn call(&self, mut head: Box<Parts>, body: Incoming) -> Response<Body> {
         let path = head.uri.path();
         let id = respond::request_id(&head.headers);
+        if matches!(path, "/" | STATE) {
+            // Whoever looks keeps no scrape waiting.
+            let shown = timeout(PATIENCE, self.show(&mut head)).await;
+            return shown
+                .unwrap_or_else(|_| Err(late()))
+                .unwrap_or_else(|fault| fault.reply(id));
+        }
         if !path.starts_with(VERBS) && path != METRICS {
             // Probes are answered however many scrapes wait.
             let page = self.page(&head.method, path).await;
@@ -149,6 +153,10 @@ fn late() -> Fault {
     Fault::new("overloaded", message)
         .hinting("ask less often; if one alone is refused, look at the store")
         .later(Duration::from_secs(1))
+}
+
+fn unready(words: &'static str) -> Response<Body> {
+    text(StatusCode::SERVICE_UNAVAILABLE, words)
 }
 
 fn text(status: StatusCode, words: &'static str) -> Response<Body> {

@@ -72,6 +72,18 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
 }
 
+impl StoreUrl {
+    /// The kind of store, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            StoreUrl::Memory => "memory",
+            StoreUrl::Redis(_) => "redis",
+            StoreUrl::Postgres(_) => "postgres",
+            StoreUrl::Sqlite(_) => "sqlite",
+        }
+    }
+}
+
 /// When replies are labelled `application/json`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MediaType {

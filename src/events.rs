@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -79,6 +80,13 @@ pub struct EncodedEvent {
 }
 
 impl EncodedEvent {
+    /// Its envelope, as JSON.
+    pub fn envelope(&self) -> &[u8] {
+        let begin = memchr::memmem::find(&self.frame, b"\ndata: ");
+        let data = begin.and_then(|begin| self.frame.get(begin + "\ndata: ".len()..));
+        data.unwrap_or_default().trim_ascii_end()
+    }
+
     /// The frame under another id, for a stream whose ids must carry more.
     pub fn frame_as(&self, id: &str) -> Bytes {
         let rest = self.frame.get("id: ".len() + self.id.len()..);
@@ -252,6 +260,21 @@ impl Subscription {
                     return Delivery::Lost(lost);
                 }
                 Err(RecvError::Closed) => return Delivery::Over,
+            }
+        }
+    }
+
+    /// The events that its filter lets through and that wait for it, and how many it has lost.
+    pub fn take_ready(&mut self) -> (Vec<Arc<EncodedEvent>>, u64) {
+        let (mut events, mut lost) = (Vec::new(), 0);
+        loop {
+            match self.ring.try_recv() {
+                Ok(told) if self.filter.lets_through(&told, &self.events.0.source) => {
+                    events.push(told);
+                }
+                Ok(_) => {}
+                Err(TryRecvError::Lagged(missed)) => lost += missed,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return (events, lost),
             }
         }
     }

@@ -171,6 +171,11 @@ impl Metrics {
         metrics
     }
 
+    /// How many keys get series of their own.
+    pub fn top_keys(&self) -> usize {
+        self.0.top_keys
+    }
+
     /// The page that `/metrics` serves.
     pub fn render(&self) -> String {
         self.0.handle.render() + &self.0.limits.lock() + &self.0.pressure.lock()

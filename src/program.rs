@@ -332,12 +332,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
     let namespace = settings.store.namespace.clone();
-    let store = match settings.store.url {
-        StoreUrl::Memory => "memory",
-        StoreUrl::Redis(_) => "redis",
-        StoreUrl::Postgres(_) => "postgres",
-        StoreUrl::Sqlite(_) => "sqlite",
-    };
+    let store = settings.store.url.kind();
     let entries = settings.entries();
     let seed = seed();
     if matches!(settings.store.url, StoreUrl::Memory | StoreUrl::Sqlite(_)) {

@@ -14,14 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::admin::{Admin, Readiness};
+use crate::admin::Admin;
 use crate::config::{self, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
+use crate::proxy::state::{FollowedFile, Readiness, SidecarFacts};
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
 use crate::server;
-use crate::store::Store;
+use crate::store::{LedgerExt, Store};
 use crate::upstream::{self, Target, Upstream};
 
 mod reload;
@@ -75,6 +76,8 @@ pub struct Running {
     /// The threads beyond this one that have connections.
     serving: TaskTracker,
     reload: Reload,
+    /// Whether the file of the settings is in force.
+    file: Arc<FollowedFile>,
     following: Option<Following>,
 }
 
@@ -136,6 +139,7 @@ impl Running {
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings));
         let reload = Reload::new(settings, Arc::clone(&sidecar), env.reset);
         Ok(Running {
+            file: Arc::new(FollowedFile::new(None, env.store.now())),
             env,
             sidecar,
             reload,
@@ -160,7 +164,10 @@ impl Running {
         level: LogLevel,
     ) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
-        self.following = Some(Following::new(file, reload, metrics, ask, level));
+        let path = file.path.display().to_string();
+        self.file = Arc::new(FollowedFile::new(Some(&path), self.env.store.now()));
+        let told = Arc::clone(&self.file);
+        self.following = Some(Following::new(file, reload, metrics, told, ask, level));
         self
     }
 
@@ -216,7 +223,15 @@ impl Running {
         let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
         let sweeping = CancellationToken::new();
         let metrics = self.metrics;
-        let pages = Admin::new(proxy.clone(), metrics.clone(), Arc::clone(&self.readiness));
+        let settings = self.reload.settings();
+        let facts = SidecarFacts {
+            listens: self.data.local_addr()?.to_string().into(),
+            store: settings.store.url.kind(),
+            backend: settings.upstream.url.to_string().into(),
+            readiness: Arc::clone(&self.readiness),
+            file: self.file,
+        };
+        let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
         tasks.spawn(server::serve(
             self.admin,

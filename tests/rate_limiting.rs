@@ -20,6 +20,7 @@ mod required;
 mod rig;
 mod seen;
 mod spellings;
+mod state;
 mod strangers;
 mod surface;
 mod templates;

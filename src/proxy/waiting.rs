@@ -45,6 +45,8 @@ pub(super) struct Backlogs {
 struct Backlog {
     /// When it was last asked.
     asked: Option<Instant>,
+    /// When it was last found out whether its next job waits for a limit.
+    looked: Option<Instant>,
     /// How many jobs are available; `None`: nobody knows.
     available: Option<u64>,
     /// Since when the queue's next job is known to wait for a limit.
@@ -61,11 +63,8 @@ pub(super) struct MetLimit {
     pub(super) current: u32,
 }
 
-impl Backlog {
-    fn is_old(&self, now: Instant) -> bool {
-        self.asked
-            .is_none_or(|asked| now.saturating_duration_since(asked) >= EVERY)
-    }
+fn is_old(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.saturating_duration_since(last) >= EVERY)
 }
 
 impl Backlogs {
@@ -76,16 +75,32 @@ impl Backlogs {
 
     /// Whether the backend may be asked about a queue.
     fn is_due(&self, queue: &str, now: Instant) -> bool {
-        let away = *self.away.lock();
-        away.is_none_or(|away| now.saturating_duration_since(away) >= EVERY)
-            && (self.queues.lock().get(queue)).is_none_or(|backlog| backlog.is_old(now))
+        is_old(*self.away.lock(), now)
+            && (self.queues.lock().get(queue)).is_none_or(|backlog| is_old(backlog.asked, now))
+    }
+
+    /// Whether to find out if a queue's next job waits for a limit: once a second. Whoever inspects the queue may have
+    /// asked the backend just now, which must not keep this from being found out.
+    fn begin_look(&self, queue: &str, now: Instant) -> bool {
+        if !is_old(*self.away.lock(), now) {
+            return false;
+        }
+        let mut queues = self.queues.lock();
+        let Some(backlog) = queues.get_mut(queue) else {
+            return true;
+        };
+        let is_due = is_old(backlog.looked, now);
+        if is_due {
+            backlog.looked = Some(now);
+        }
+        is_due
     }
 
     /// The turn to ask about a queue; `None`: too many queues are remembered.
     fn turn(&self, queue: &Arc<str>, now: Instant) -> Option<Arc<tokio::sync::Mutex<()>>> {
         let mut queues = self.queues.lock();
         if queues.len() >= MOST && !queues.contains_key(queue) {
-            queues.retain(|_, backlog| backlog.episode.is_some() || !backlog.is_old(now));
+            queues.retain(|_, backlog| backlog.episode.is_some() || !is_old(backlog.asked, now));
         }
         let has_room = queues.len() < MOST || queues.contains_key(queue);
         has_room.then(|| Arc::clone(&queues.entry(Arc::clone(queue)).or_default().turn))
@@ -178,7 +193,7 @@ pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
         || !sidecar
             .fetching
             .backlogs
-            .is_due(&lane.queue, Instant::now())
+            .begin_look(&lane.queue, Instant::now())
     {
         return;
     }
@@ -200,6 +215,7 @@ async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
         let Ok(usage) = usage.await else { return };
         let usage = usage.unwrap_or_default();
         if let Some(met) = met(&usage, &limited.limits, sidecar.store.now()) {
+            sidecar.seen.refused(limited);
             let episode = Episode {
                 space: limited.space,
                 key: limited.key.clone(),
@@ -316,6 +332,8 @@ mod tests {
         backlogs.note(&queue, Some(2), now);
         assert!(!backlogs.is_due(&queue, now + EVERY / 2));
         assert!(backlogs.is_due(&queue, now + EVERY));
+        // However often somebody inspects it.
+        assert!(backlogs.begin_look(&queue, now) && !backlogs.begin_look(&queue, now));
         assert!(backlogs.begin(&queue, episode()));
         assert!(!backlogs.begin(&queue, episode()));
         backlogs.claimed(&[lane("other")], &mut []);

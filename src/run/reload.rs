@@ -14,6 +14,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings};
 use crate::metrics::Metrics;
+use crate::proxy::state::FollowedFile;
 use crate::proxy::{self, Live, Sidecar};
 
 /// How often the file is read although nothing was seen: some mounts report nothing.
@@ -171,6 +172,7 @@ pub(super) struct Following {
     file: ConfigFile,
     reload: Reload,
     metrics: Metrics,
+    told: Arc<FollowedFile>,
     ask: Arc<Notify>,
     level: LogLevel,
     watch: FolderWatch,
@@ -194,6 +196,7 @@ impl Following {
         file: ConfigFile,
         reload: Reload,
         metrics: Metrics,
+        told: Arc<FollowedFile>,
         ask: Arc<Notify>,
         level: LogLevel,
     ) -> Following {
@@ -202,6 +205,7 @@ impl Following {
             file,
             reload,
             metrics,
+            told,
             ask,
             level,
             last: None,
@@ -214,7 +218,7 @@ impl Following {
         // At once: it may have changed since it was read for the start.
         let mut why = Occasion::Time;
         loop {
-            let metrics = self.metrics.clone();
+            let (metrics, told) = (self.metrics.clone(), Arc::clone(&self.told));
             // A slow disk or thousands of policies must not stop the thread that serves.
             let look = tokio::task::spawn_blocking(move || {
                 self.look(why);
@@ -226,6 +230,7 @@ impl Following {
                     "a bug: the config file is not followed any more; restart to change it"
                 );
                 metrics.config_is_not_in_force(None);
+                told.matches(false);
                 return;
             };
             self = back;
@@ -261,6 +266,7 @@ impl Following {
             _ => !same || why == Occasion::Asked,
         };
         let counted = counts.then(|| outcome.word());
+        self.told.matches(outcome.is_good());
         if !outcome.is_good() {
             self.metrics.config_is_not_in_force(counted);
             return;
@@ -269,6 +275,7 @@ impl Following {
         if is_first || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
             let now = self.reload.0.sidecar.store().now();
             self.metrics.config_good_at(now.0);
+            self.told.changed(now);
         }
         if why == Occasion::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
             let file = self.file.path.display();

@@ -147,6 +147,13 @@ impl Overrides {
         standing.map(|(key, _)| key.clone()).collect()
     }
 
+    /// The queues for which one is set at `now`, as keys.
+    pub fn queue_keys(&self, now: Timestamp) -> Vec<Key> {
+        let all = self.read();
+        let standing = all.queues.iter().filter(|(_, set)| set.stands(now));
+        standing.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Sets one, in place of an earlier one, or takes it away; says whether it was done: there may be
     /// too many, or none to take away.
     pub fn put(&self, space: Space, key: Key, set: Option<Override>) -> bool {

@@ -39,7 +39,7 @@ pub struct Heard {
 impl Listener {
     /// Opens the stream at `path`.
     pub async fn open(client: &Client, path: &str, headers: &[(&str, &str)]) -> Listener {
-        let mut request = Request::get(path).header(header::HOST, "sidecar");
+        let mut request = Request::get(path).header(header::HOST, "127.0.0.1");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

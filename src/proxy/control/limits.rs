@@ -7,8 +7,9 @@ use http::request::Parts;
 use http::{Method, Response};
 
 use super::named::Waiting;
+use super::overrides;
 use super::shape::{self, LimitView};
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Space, Timestamp};
 use crate::policy::{PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
@@ -30,6 +31,16 @@ pub(in crate::proxy) struct Look {
 }
 
 impl Look {
+    /// Goes by what is known here alone: the store is not asked.
+    pub(in crate::proxy) fn here(sidecar: &Sidecar) -> Look {
+        Look {
+            policies: Arc::clone(&sidecar.live().policies),
+            others: Vec::new(),
+            pending: sidecar.control.named.pending(),
+            scope: sidecar.scopes.of(&http::HeaderMap::new()),
+        }
+    }
+
     /// Asks the backend about the queues in which jobs may wait for these keys.
     pub(in crate::proxy) async fn refresh(&self, proxy: &Proxy, keys: &[Key]) {
         let queues = keys.iter();
@@ -147,8 +158,35 @@ fn policy_and_no_key(key: &Key, template: &Template) -> (String, &'static str) {
     (message, hint)
 }
 
-/// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
-async fn state(sidecar: &Sidecar, key: &Key, look: &Look) -> Result<Option<LimitView>, StoreError> {
+/// Keys as they are shown, in their order; `None`: nothing has named it, and nothing of it is used. The store is asked
+/// once for all.
+pub(in crate::proxy) async fn views(
+    sidecar: &Sidecar,
+    keys: &[(Space, &Key)],
+    look: &Look,
+) -> Result<Vec<Option<LimitView>>, StoreError> {
+    let KeyStates { states, now } = sidecar.store.states(keys).await?;
+    let mut views = Vec::new();
+    for ((space, key), state) in keys.iter().zip(states) {
+        // Each looks at all that is held.
+        tokio::task::yield_now().await;
+        views.push(match space {
+            Space::Job => key_view(sidecar, key, look, &state, now).await,
+            // Its name is its key but for letters that no key has.
+            Space::Queue => overrides::queue_view(sidecar, key.as_str(), &state, now).await,
+        });
+    }
+    Ok(views)
+}
+
+/// A key that the store knows so.
+async fn key_view(
+    sidecar: &Sidecar,
+    key: &Key,
+    look: &Look,
+    state: &KeyState,
+    now: Timestamp,
+) -> Option<LimitView> {
     let overrides = sidecar.store.overrides();
     let set = overrides.get(Space::Job, key, sidecar.store.now());
     let numbers = numbers(sidecar, key, look);
@@ -158,11 +196,12 @@ async fn state(sidecar: &Sidecar, key: &Key, look: &Look) -> Result<Option<Limit
         Some(set) => set.over(&numbers),
         None => numbers,
     };
-    let (usage, room) = used(sidecar, Space::Job, key, &limits).await?;
+    let usage = Usage::of(state, &limits, now);
     let is_known = is_named || usage.is_some();
     if !is_known && set.is_none() {
-        return Ok(None);
+        return None;
     }
+    let used = (usage.unwrap_or_default(), state.room(&limits, now));
     let limited = Limited {
         space: Space::Job,
         key: key.clone(),
@@ -170,11 +209,10 @@ async fn state(sidecar: &Sidecar, key: &Key, look: &Look) -> Result<Option<Limit
         on_limit: OnLimit::Wait,
         policy: look.policy_of(sidecar, key),
     };
-    let used = (usage.unwrap_or_default(), room);
     let mut view = view(sidecar, &limited, used, look).await;
     // A store that is lost may know more.
     view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
-    Ok(Some(view))
+    Some(view)
 }
 
 /// What is used of a key, `None` for nothing, and what may start under these limits.
@@ -241,7 +279,8 @@ pub(in crate::proxy) async fn key_state(
     key: &Key,
 ) -> Result<Option<LimitView>, StoreError> {
     look.refresh(proxy, std::slice::from_ref(key)).await;
-    state(&proxy.sidecar, key, look).await
+    let views = views(&proxy.sidecar, &[(Space::Job, key)], look).await?;
+    Ok(views.into_iter().flatten().next())
 }
 
 /// Answers inspection of one key.
@@ -265,13 +304,10 @@ pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Result<Respo
     let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
     let shown: Vec<Key> = shown.take(per_page).cloned().collect();
     look.refresh(proxy, &shown).await;
-    let mut states = Vec::new();
-    for key in &shown {
-        // Each looks at all that is held.
-        tokio::task::yield_now().await;
-        // An override may have ended since the keys were gathered.
-        states.extend(state(sidecar, key, &look).await?);
-    }
+    // An override may have ended since the keys were gathered.
+    let spaced: Vec<_> = shown.iter().map(|key| (Space::Job, key)).collect();
+    let views = views(sidecar, &spaced, &look).await?;
+    let states: Vec<_> = views.into_iter().flatten().collect();
     let list = shape::list(&states, keys.len(), page, per_page);
     Ok(respond::json(parts, list))
 }

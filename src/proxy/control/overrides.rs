@@ -17,14 +17,14 @@ use super::limits::{self, not_allowed, reads};
 use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
 use crate::json::{Json, quote};
-use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space};
+use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 use crate::policy::{self, FieldError, Pattern, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::sweep::adopt;
 use crate::proxy::{DEPTH, Proxy, Sidecar, siblings, waiting};
-use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
+use crate::store::{Change, KeyStates, LedgerExt, MAX_OVERRIDES, Override, Usage};
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found; the admin port takes 5 s at most.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -278,48 +278,57 @@ pub(in crate::proxy) async fn queue_state(
     queue: &str,
 ) -> Result<Option<LimitView>, Fault> {
     let sidecar = &proxy.sidecar;
+    let key = policy::queue_key(queue);
+    let KeyStates { states, now } = sidecar.store.states(&[(Space::Queue, &key)]).await?;
+    let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
+    let scope = sidecar.scopes.of(&parts.headers);
+    waiting::refresh(proxy, &[Arc::from(queue)], scope).await;
+    let state = states.into_iter().next().unwrap_or_default();
+    let view = queue_view(sidecar, queue, &state, now).await;
+    Ok(view.map(|view| LimitView {
+        waiting: view.waiting + elsewhere,
+        ..view
+    }))
+}
+
+/// The limits of a queue that the store knows so, with what waits here and in the backend.
+pub(super) async fn queue_view(
+    sidecar: &Sidecar,
+    queue: &str,
+    state: &KeyState,
+    now: Timestamp,
+) -> Option<LimitView> {
     let set = set_for_queue(sidecar, queue);
-    let live = sidecar.live();
-    let gate = live.policies.gate(queue);
-    let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
-    let sources = file
-        .map(|one| &one.limits)
-        .chain(set.as_ref().map(|set| &set.limits));
-    let Some(limits) = sources.cloned().reduce(strictest) else {
-        return Ok(None);
+    let limits = {
+        let live = sidecar.live();
+        let gate = live.policies.gate(queue);
+        let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
+        let file = file.map(|one| &one.limits);
+        let both = file.chain(set.as_ref().map(|set| &set.limits));
+        both.cloned().reduce(strictest)?
     };
     let in_vain = set
         .as_ref()
         .is_some_and(|set| is_beyond(&set.limits, &limits));
-    let key = policy::queue_key(queue);
-    let (usage, room) = limits::used(sidecar, Space::Queue, &key, &limits).await?;
-    let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
-    waiting::refresh(
-        proxy,
-        &[Arc::from(queue)],
-        sidecar.scopes.of(&parts.headers),
-    )
-    .await;
-    let waiting = waiting::of_queue(sidecar, queue) + elsewhere;
     let limited = Limited {
         space: Space::Queue,
-        key,
+        key: policy::queue_key(queue),
         limits,
         on_limit: OnLimit::Wait,
         policy: Arc::from("queue"),
     };
-    Ok(Some(LimitView {
+    Some(LimitView {
         lost: limits::free_slots(sidecar, &limited).await,
         what: "queue",
         name: queue.to_owned(),
+        usage: Usage::of(state, &limited.limits, now).unwrap_or_default(),
+        room: state.room(&limited.limits, now),
         limits: limited.limits,
-        usage: usage.unwrap_or_default(),
-        room,
-        waiting,
+        waiting: waiting::of_queue(sidecar, queue),
         set,
         hint: in_vain.then_some(FILE_IS_STRICTER),
         now: sidecar.store.now(),
-    }))
+    })
 }
 
 /// Whether something of what was set is looser than what stands.

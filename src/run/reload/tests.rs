@@ -74,7 +74,8 @@ fn following(path: &Path, text: &str) -> Following {
     };
     // There is no log that it would change.
     let (_, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
-    Following::new(file, reload, metrics, Arc::default(), level)
+    let told = Arc::new(FollowedFile::new(None, reload.0.sidecar.store().now()));
+    Following::new(file, reload, metrics, told, Arc::default(), level)
 }
 
 impl Following {

@@ -1,0 +1,566 @@
+//! `GET /throttle/v1/state`: what this sidecar and its limits are like now, for the page and for `top`, and the same
+//! as a stream.
+//!
+//! A state is made at most once a second, and only when somebody asks. Who asks the same question within that second
+//! gets the same bytes. The store is asked about the keys on the page that is shown, in one call.
+
+mod parts;
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, header};
+use serde_json::value::RawValue;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use super::body::Body;
+use super::control::limits::{self, Look};
+use super::control::shape::{LimitView, rfc3339};
+use super::respond::Fault;
+use super::seen::{Point, STEP, SpacedKey};
+use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
+use crate::events::{Filter, Subscription};
+use crate::json::Json;
+use crate::limit::{Key, Space, Timestamp};
+use crate::ojs;
+use crate::policy;
+use crate::store::LedgerExt;
+pub use parts::MEMBERS;
+use parts::{
+    BackendPart, ConfigPart, EventRow, EventsPart, Head, HistoryPart, KeyRow, KeysPart, MinutePart,
+    QueueRow, QueuesPart, SidecarPart, State, StorePart,
+};
+
+/// How often a state is made, at most.
+const EVERY: Duration = Duration::from_secs(1);
+/// A stream whose reader is so far behind ends.
+const BEHIND: Duration = Duration::from_secs(2);
+/// How long the backend may take to say how much waits; else the numbers of a second ago are shown.
+const ASKING: Duration = Duration::from_millis(100);
+/// The most streams at once.
+pub(crate) const STREAMS: usize = 8;
+/// Rows of one answer: keys, and queues.
+const ROWS: usize = 50;
+/// Events that are shown, the last ones.
+const EVENTS: usize = 20;
+
+/// What does not change while a sidecar runs.
+#[derive(Debug)]
+pub struct SidecarFacts {
+    /// Where SDKs connect.
+    pub listens: Arc<str>,
+    /// The kind of its store.
+    pub store: &'static str,
+    /// The address of the backend.
+    pub backend: Arc<str>,
+    /// Whether it takes work.
+    pub readiness: Arc<Readiness>,
+    /// The file of its settings.
+    pub file: Arc<FollowedFile>,
+}
+
+/// Whether the data port takes work.
+#[derive(Default, Debug)]
+pub struct Readiness(AtomicU8);
+
+impl Readiness {
+    /// Listening, and running jobs are adopted.
+    pub fn ready(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+
+    /// Draining: nothing new is started.
+    pub fn draining(&self) {
+        self.0.store(2, Ordering::Relaxed);
+    }
+
+    /// `starting`, `ready` or `draining`.
+    pub fn word(&self) -> &'static str {
+        match self.0.load(Ordering::Relaxed) {
+            0 => "starting",
+            1 => "ready",
+            _ => "draining",
+        }
+    }
+}
+
+/// Whether the file of the settings is in force, and since when.
+#[derive(Debug)]
+pub struct FollowedFile {
+    path: Option<Arc<str>>,
+    in_force: AtomicBool,
+    since: AtomicU64,
+}
+
+impl FollowedFile {
+    /// What was read at `now` is in force; `path` is the file, if there is one.
+    pub fn new(path: Option<&str>, now: Timestamp) -> FollowedFile {
+        FollowedFile {
+            path: path.map(Arc::from),
+            in_force: AtomicBool::new(true),
+            since: AtomicU64::new(now.0),
+        }
+    }
+
+    /// Something else of it is in force since `now`.
+    pub fn changed(&self, now: Timestamp) {
+        self.since.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Whether what it says is in force.
+    pub fn matches(&self, in_force: bool) {
+        self.in_force.store(in_force, Ordering::Relaxed);
+    }
+}
+
+/// What is asked: which keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Question {
+    /// A part of their names, in small letters.
+    search: String,
+    /// The whole name of one.
+    key: Option<String>,
+    /// From 1.
+    page: usize,
+}
+
+impl Question {
+    fn read(query: &str) -> Result<Question, Fault> {
+        let mut question = Question {
+            search: String::new(),
+            key: None,
+            page: 1,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value =
+                ojs::decoded(value).ok_or_else(|| Fault::bad_request("the query is not UTF-8"))?;
+            match name {
+                "search" => question.search = value.to_lowercase(),
+                "key" => question.key = Some(value.into_owned()),
+                "page" => {
+                    let page = value.parse().ok().filter(|page| *page > 0);
+                    let message = format!("must be a whole number from 1, found {value:?}");
+                    question.page = page.ok_or_else(|| Fault::field("page", &message))?;
+                }
+                _ => {
+                    let message = format!("{name:?} is not known here");
+                    return Err(Fault::bad_request(message)
+                        .hinting("ask for search=TEXT, page=N or key=NAME"));
+                }
+            }
+        }
+        Ok(question)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        match &self.key {
+            Some(key) => name == key,
+            None => self.search.is_empty() || name.to_lowercase().contains(&self.search),
+        }
+    }
+}
+
+/// The states of one sidecar.
+#[derive(Clone, Debug)]
+pub(crate) struct States(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    proxy: Proxy,
+    facts: SidecarFacts,
+    began: Instant,
+    since: String,
+    places: Arc<Semaphore>,
+    made: Mutex<Made>,
+}
+
+/// What was made last.
+#[derive(Default, Debug)]
+struct Made {
+    base: Option<Base>,
+    /// The answers that were made of it.
+    answers: Vec<(Question, Bytes)>,
+    events: EventLog,
+}
+
+/// What one second's answers are made of.
+#[derive(Debug)]
+struct Base {
+    /// Which second.
+    second: u64,
+    head: Head,
+    keys: Vec<SeenKey>,
+    queues: QueuesPart,
+}
+
+/// A key by its name, and what was seen of it in the last minute.
+type SeenKey = (Box<str>, SpacedKey, Point);
+
+/// The last events, while somebody watches.
+#[derive(Default, Debug)]
+struct EventLog {
+    told: Option<Subscription>,
+    missed: u64,
+    last: VecDeque<EventRow>,
+}
+
+impl States {
+    /// Nobody watches yet.
+    pub(crate) fn new(proxy: Proxy, facts: SidecarFacts) -> States {
+        let since = rfc3339(proxy.sidecar.store.now());
+        States(Arc::new(Shared {
+            proxy,
+            facts,
+            began: Instant::now(),
+            since,
+            places: Arc::new(Semaphore::new(STREAMS)),
+            made: Mutex::default(),
+        }))
+    }
+
+    /// Answers with one state, or with a stream of them.
+    pub(crate) async fn answer(&self, parts: &Parts) -> Result<Response<Body>, Fault> {
+        let question = Question::read(parts.uri.query().unwrap_or_default())?;
+        let accepts = parts.headers.get(header::ACCEPT);
+        let is_stream =
+            accepts.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let (body, kind) = match is_stream {
+            true => (self.stream(question)?, "text/event-stream"),
+            false => {
+                let state = self.state(&question).await?;
+                (Body::from(state), "application/json")
+            }
+        };
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        ours(&parts.headers, headers);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    /// A stream of states, one a second, until its reader leaves or is too slow.
+    fn stream(&self, question: Question) -> Result<Body, Fault> {
+        let place = Arc::clone(&self.0.places).try_acquire_owned();
+        let place = place.map_err(|_| full())?;
+        let (out, frames) = mpsc::channel(1);
+        let (states, sidecar) = (self.clone(), Arc::clone(&self.0.proxy.sidecar));
+        let tasks = Arc::clone(&sidecar);
+        let _task = tasks.tasks.spawn(async move {
+            tokio::select! {
+                () = sidecar.events.closed() => {}
+                () = out.closed() => {}
+                () = states.send(&question, &out) => {}
+            }
+            states.leave(place).await;
+        });
+        Ok(Body::frames(frames))
+    }
+
+    async fn send(&self, question: &Question, out: &mpsc::Sender<Bytes>) {
+        // All streams go by the same seconds, so that one state serves all.
+        let next = Duration::from_secs(self.0.second() + 1);
+        let mut ticks = interval_at(self.0.began + next, EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let Ok(state) = self.state(question).await else {
+                return;
+            };
+            let frame = [b"event: state\ndata: ", &*state, b"\n\n"].concat();
+            if !matches!(timeout(BEHIND, out.send(frame.into())).await, Ok(Ok(()))) {
+                return;
+            }
+            ticks.tick().await;
+        }
+    }
+
+    /// A stream has ended. What is kept for those who watch goes with the last one.
+    async fn leave(&self, place: OwnedSemaphorePermit) {
+        let mut made = self.0.made.lock().await;
+        drop(place);
+        if self.0.places.available_permits() == STREAMS {
+            *made = Made::default();
+        }
+    }
+
+    async fn state(&self, question: &Question) -> Result<Bytes, Fault> {
+        let mut made = self.0.made.lock().await;
+        let Made {
+            base,
+            answers,
+            events,
+        } = &mut *made;
+        let second = self.0.second();
+        let fresh = base.take().filter(|base| base.second == second);
+        if fresh.is_none() {
+            answers.clear();
+            let is_watched = self.0.places.available_permits() < STREAMS;
+            events.follow(&self.0.proxy.sidecar, is_watched);
+        }
+        let base = base.insert(match fresh {
+            Some(fresh) => fresh,
+            None => self.0.base(second).await,
+        });
+        if let Some((_, answer)) = answers.iter().find(|(asked, _)| asked == question) {
+            return Ok(answer.clone());
+        }
+        let state = State {
+            at: rfc3339(self.0.proxy.sidecar.store.now()),
+            head: &base.head,
+            keys: self.0.keys(base, question).await,
+            queues: &base.queues,
+            events: &EventsPart {
+                missed: events.missed,
+                last: events.last.iter().cloned().collect(),
+            },
+        };
+        let answer = serde_json::to_vec(&state).map_err(|_| Fault::internal())?;
+        let answer = Bytes::from(answer);
+        answers.push((question.clone(), answer.clone()));
+        Ok(answer)
+    }
+}
+
+/// 503: no more streams than this.
+fn full() -> Fault {
+    let message = format!("{STREAMS} watch this sidecar already");
+    Fault::new("overloaded", message)
+        .hinting("close a page that nobody looks at; `ojs-throttle top --once` needs no place")
+        .later(Duration::from_secs(5))
+}
+
+impl Shared {
+    /// Which second it is, since the start.
+    fn second(&self) -> u64 {
+        self.began.elapsed().as_secs()
+    }
+
+    async fn base(&self, second: u64) -> Base {
+        let sidecar = &*self.proxy.sidecar;
+        Base {
+            second,
+            head: self.head(),
+            keys: known_keys(sidecar),
+            queues: self.queues().await,
+        }
+    }
+
+    fn head(&self) -> Head {
+        let sidecar = &*self.proxy.sidecar;
+        let (live, facts) = (sidecar.live(), &self.facts);
+        let since = facts.file.since.load(Ordering::Relaxed);
+        Head {
+            sidecar: SidecarPart {
+                name: Arc::clone(&sidecar.fetching.worker_id),
+                version: env!("CARGO_PKG_VERSION"),
+                since: self.since.clone(),
+                ready: facts.readiness.word(),
+                listens: Arc::clone(&facts.listens),
+                held: sidecar.hold.len(),
+                held_max: sidecar.hold_most(&live.settings).jobs,
+                writes: live.settings.control_token.is_some(),
+            },
+            store: StorePart {
+                kind: facts.store,
+                up: !sidecar.store.is_lost(),
+                siblings: sidecar.store.siblings(),
+                errors: sidecar.store.times_failed(),
+            },
+            backend: BackendPart {
+                url: Arc::clone(&facts.backend),
+                up: !sidecar.tasks.threads.backend_is_away(),
+            },
+            config: ConfigPart {
+                file: facts.file.path.clone(),
+                in_force: facts.file.in_force.load(Ordering::Relaxed),
+                since: rfc3339(Timestamp(since)),
+                policies: live.policies.policies().len(),
+                queues: live.policies.queues().len(),
+            },
+        }
+    }
+
+    async fn queues(&self) -> QueuesPart {
+        let sidecar = &*self.proxy.sidecar;
+        let held = sidecar.hold.counts();
+        let mut names = sidecar.admit.pressure.names();
+        names.extend(held.keys().cloned());
+        let paused = sidecar.fetching.paused.since(|_| true);
+        names.extend(paused.into_iter().map(|(queue, _)| queue));
+        names.sort();
+        names.dedup();
+        let row = |queue: Arc<str>| {
+            let level = depth::tell_level(sidecar, &queue);
+            QueueRow {
+                paused: sidecar.fetching.paused.has(&queue),
+                held: held.get(&queue).copied().unwrap_or(0),
+                depth: level.as_ref().map(|level| level.depth),
+                max_depth: level.as_ref().and_then(|level| level.max_depth),
+                pressure: level.as_ref().map(crate::pressure::Level::pressure),
+                refused: sidecar.seen.rejected_lately(&queue),
+                queue,
+            }
+        };
+        let total = names.len();
+        let mut rows: Vec<QueueRow> = names.into_iter().map(row).collect();
+        rows.sort_by(|a, b| {
+            let most = b
+                .pressure
+                .unwrap_or(0.0)
+                .total_cmp(&a.pressure.unwrap_or(0.0));
+            most.then(b.refused.cmp(&a.refused))
+                .then(b.held.cmp(&a.held))
+        });
+        rows.truncate(ROWS);
+        QueuesPart { total, rows }
+    }
+
+    /// The keys that are asked for, with what the store says of them.
+    async fn keys(&self, base: &Base, question: &Question) -> KeysPart {
+        let sidecar = &*self.proxy.sidecar;
+        let found = base.keys.iter().filter(|(name, ..)| question.wants(name));
+        let mut found: Vec<_> = found.collect();
+        let mut part = KeysPart {
+            total: base.keys.len(),
+            found: found.len(),
+            page: question.page,
+            per_page: ROWS,
+            rows: Vec::new(),
+            problem: None,
+        };
+        let rank = |(name, _, minute): &&SeenKey| {
+            let seen = (minute.refused, minute.waited_ms, minute.starts);
+            (Reverse(seen), name.clone())
+        };
+        found.sort_by_cached_key(rank);
+        let first = (question.page - 1).saturating_mul(ROWS);
+        let shown: Vec<_> = found.into_iter().skip(first).take(ROWS).collect();
+        let look = Look::here(sidecar);
+        let keys: Vec<_> = shown
+            .iter()
+            .map(|(_, (space, key), _)| (*space, key))
+            .collect();
+        let _late = timeout(ASKING, self.ask_backend(&keys, &look)).await;
+        let views = match limits::views(sidecar, &keys, &look).await {
+            Ok(views) => views,
+            Err(error) => {
+                part.problem = Some(error.to_string());
+                return part;
+            }
+        };
+        for (of, view) in shown.into_iter().zip(views) {
+            // An override may have ended since the keys were gathered.
+            let Some(view) = view else { continue };
+            let hour = question.key.as_ref().and_then(|_| sidecar.seen.hour(&of.1));
+            part.rows.extend(key_row(sidecar, of, &view, hour, &look));
+        }
+        part
+    }
+
+    /// Asks how much waits in the backend for these keys, as far as it is due.
+    async fn ask_backend(&self, keys: &[(Space, &Key)], look: &Look) {
+        let of_jobs = keys.iter().filter(|(space, _)| *space == Space::Job);
+        let of_jobs: Vec<Key> = of_jobs.map(|(_, key)| (*key).clone()).collect();
+        let queues = keys.iter().filter(|(space, _)| *space == Space::Queue);
+        let queues: Vec<Arc<str>> = queues.map(|(_, key)| Arc::from(key.as_str())).collect();
+        let scope = self.proxy.sidecar.scopes.of(&HeaderMap::new());
+        waiting::refresh(&self.proxy, &queues, scope).await;
+        look.refresh(&self.proxy, &of_jobs).await;
+    }
+}
+
+/// One row, with its last hour if that is asked for and kept.
+fn key_row(
+    sidecar: &Sidecar,
+    (name, (space, key), minute): &SeenKey,
+    view: &LimitView,
+    hour: Option<Vec<Point>>,
+    look: &Look,
+) -> Option<KeyRow> {
+    Some(KeyRow {
+        name: name.clone(),
+        policy: match space {
+            Space::Job => look.policy_of(sidecar, key),
+            Space::Queue => Arc::from("queue"),
+        },
+        minute: MinutePart {
+            starts: minute.starts,
+            refused: minute.refused,
+            waited_ms: minute.waited_ms,
+        },
+        state: RawValue::from_string(view.to_json()).ok()?,
+        history: hour.map(|points| HistoryPart {
+            step_s: STEP,
+            until: rfc3339(sidecar.store.now()),
+            starts: points.iter().map(|point| point.starts).collect(),
+            refused: points.iter().map(|point| point.refused).collect(),
+        }),
+    })
+}
+
+/// Every key that is known here, with what was seen of it in the last minute.
+fn known_keys(sidecar: &Sidecar) -> Vec<SeenKey> {
+    let mut seen = sidecar.seen.minutes();
+    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
+    let constants = policies.policies().iter();
+    let constants = constants.filter_map(|policy| policy.key.constant().cloned());
+    let plain = policies
+        .queues()
+        .iter()
+        .filter(|queue| !queue.name.is_glob());
+    let queues = plain.map(|queue| policy::queue_key(queue.name.as_str()));
+    let overrides = sidecar.store.overrides();
+    let queues = queues.chain(overrides.queue_keys(now));
+    let jobs = constants.chain(overrides.job_keys(now));
+    let jobs = jobs.chain(sidecar.control.named.keys());
+    let all = jobs.map(|key| (Space::Job, key));
+    for key in all.chain(queues.map(|key| (Space::Queue, key))) {
+        seen.entry(key).or_default();
+    }
+    let seen = seen.into_iter();
+    seen.map(|(key, minute)| (key.0.name_of(&key.1).into(), key, minute))
+        .collect()
+}
+
+impl EventLog {
+    /// Takes in what was told since the last look.
+    fn follow(&mut self, sidecar: &Sidecar, is_watched: bool) {
+        if !is_watched {
+            return;
+        }
+        if self.told.is_none() {
+            self.told = sidecar.events.subscribe(Filter::default());
+        }
+        let Some(told) = &mut self.told else { return };
+        let (events, lost) = told.take_ready();
+        self.missed += lost + events.len().saturating_sub(EVENTS) as u64;
+        for event in events.iter().rev().take(EVENTS).rev() {
+            self.last.push_front(EventRow::read(event.envelope()));
+        }
+        self.last.truncate(EVENTS);
+    }
+}
+
+impl EventRow {
+    fn read(envelope: &[u8]) -> EventRow {
+        let whole = Json::parse(envelope, REPLY_DEPTH).ok();
+        let member = |name: &str| {
+            let text = whole.as_ref().and_then(|whole| whole.text_of(name));
+            text.map(std::borrow::Cow::into_owned)
+        };
+        EventRow {
+            time: member("time").unwrap_or_default(),
+            r#type: member("type").unwrap_or_default(),
+            subject: member("subject").unwrap_or_default(),
+            queue: member("queue"),
+            job: member("job_id"),
+        }
+    }
+}

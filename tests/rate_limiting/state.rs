@@ -1,0 +1,285 @@
+//! `GET /throttle/v1/state` on the admin port: what the page and `top` show.
+
+use std::collections::BTreeSet;
+
+use ojs_throttle::proxy::state::MEMBERS;
+
+use super::prelude::*;
+
+const STATE: &str = "/throttle/v1/state";
+const STREAM: (&str, &str) = ("accept", "text/event-stream");
+
+const CONFIG: &str = "
+[[policy]]
+name = \"stripe\"
+match = { queue = \"billing\" }
+concurrency = 2
+[[queue]]
+name = \"mail\"
+throttle = { limit = 1, period = \"20s\" }
+max_depth = 2
+";
+
+async fn state(rig: &Rig, question: &str) -> Value {
+    let reply = rig.admin.get(&format!("{STATE}{question}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+async fn queued(rig: &Rig, queue: &str, jobs: usize) {
+    for _ in 0..jobs {
+        let job = json!({"type": "t", "args": ["s3cret"], "options": {"queue": queue}});
+        rig.client.enqueue(job).await;
+    }
+}
+
+/// Jobs that each bring a key of their own.
+async fn keys(rig: &Rig, keys: usize) {
+    let jobs: Vec<Value> = (0..keys)
+        .map(|n| {
+            let limits = json!({"key": format!("tenant-{n}"), "concurrency": 1});
+            json!({"type": "t", "args": [], "options": {"queue": "q", "rate_limit": limits}})
+        })
+        .collect();
+    for some in jobs.chunks(500) {
+        let body = json!({"jobs": some}).to_string();
+        let reply = rig.client.post("/ojs/v1/jobs/batch", body).await;
+        assert_eq!(reply.status, 201, "{}", reply.text());
+    }
+}
+
+fn row<'a>(state: &'a Value, name: &str) -> &'a Value {
+    let rows = state["keys"]["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).expect(name)
+}
+
+async fn listen(rig: &Rig, question: &str) -> Listener {
+    Listener::open(&rig.admin, &format!("{STATE}{question}"), &[STREAM]).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_binds_most_stands_first_with_its_numbers() {
+    let rig = Rig::with(CONFIG).await;
+    queued(&rig, "billing", 3).await;
+    queued(&rig, "mail", 2).await;
+    let more = json!({"type": "t", "args": [], "options": {"queue": "mail"}});
+    let refused = rig.client.post("/ojs/v1/jobs", more.to_string()).await;
+    assert_eq!(refused.status, 429);
+    let out = rig.client.fetch("billing", 3).await;
+    assert_eq!((out.len(), rig.client.fetch("mail", 1).await.len()), (2, 1));
+    sleep(Duration::from_secs(1)).await;
+    let shown = state(&rig, "").await;
+    assert_eq!(shown["keys"]["rows"][0]["name"], "stripe", "{shown}");
+    let stripe = row(&shown, "stripe");
+    assert_eq!(stripe["minute"]["starts"], 2);
+    assert!(stripe["minute"]["refused"].as_u64() >= Some(1), "{stripe}");
+    assert_eq!(stripe["state"], rig.inspect("stripe").await);
+    assert_eq!(stripe["state"]["limited_by"], "concurrency");
+    assert_eq!(row(&shown, "_queue:mail")["minute"]["starts"], 1);
+    assert_eq!(
+        row(&shown, "_queue:mail")["state"]["limited_by"],
+        "throttle"
+    );
+    let mail = &shown["queues"]["rows"][0];
+    assert_eq!(
+        (&mail["queue"], &mail["refused"]),
+        (&json!("mail"), &json!(1))
+    );
+    assert_eq!((&mail["depth"], &mail["max_depth"]), (&json!(1), &json!(2)));
+    assert!(!shown.to_string().contains("s3cret"), "arguments are shown");
+
+    // After a minute and more nothing of it is left but the slots.
+    for job in &out {
+        rig.client.ack(id(job)).await;
+    }
+    sleep(Duration::from_secs(70)).await;
+    let later = state(&rig, "?key=stripe").await;
+    assert_eq!(later["keys"]["found"], 1);
+    let stripe = row(&later, "stripe");
+    assert_eq!(stripe["minute"]["starts"], 0);
+    let starts = stripe["history"]["starts"].as_array().unwrap();
+    let all: u64 = starts.iter().filter_map(Value::as_u64).sum();
+    assert_eq!(
+        (starts.len(), all),
+        (8, 2),
+        "one number for each ten seconds"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_searched_and_paged_here() {
+    let rig = Rig::with("").await;
+    keys(&rig, 120).await;
+    let all = state(&rig, "?page=3").await["keys"].clone();
+    assert_eq!((&all["total"], &all["found"]), (&json!(120), &json!(120)));
+    assert_eq!(all["rows"].as_array().unwrap().len(), 20);
+    let some = state(&rig, "?search=NANT-11").await["keys"].clone();
+    assert_eq!(some["found"], 11, "tenant-11 and tenant-110 to 119");
+    for (question, status) in [
+        ("?page=0", 400),
+        ("?page=x", 400),
+        ("?find=x", 400),
+        ("?page=99", 200),
+    ] {
+        let reply = rig.admin.get(&format!("{STATE}{question}")).await;
+        assert_eq!(reply.status, status, "{question}");
+    }
+    let posted = rig.admin.post(STATE, "").await;
+    assert_eq!(posted.status, 405);
+}
+
+/// However many watch: the store is asked once a second.
+#[tokio::test(start_paused = true)]
+async fn eight_streams_see_one_state() {
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    let rig = Rig::over(store.clone(), CONFIG).await;
+    queued(&rig, "billing", 3).await;
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        streams.push(listen(&rig, "").await);
+    }
+    for stream in &mut streams {
+        let first = stream.next().await;
+        assert_eq!(
+            (&*first.event, &first.data["sidecar"]["ready"]),
+            ("state", &json!("ready"))
+        );
+    }
+    let ninth = rig.admin.send(Method::GET, STATE, &[STREAM], "").await;
+    assert_eq!(ninth.status, 503);
+    assert!(
+        ninth.headers.contains_key("retry-after"),
+        "{}",
+        ninth.text()
+    );
+    assert!(ninth.text().contains("top --once"), "{}", ninth.text());
+    // Neither scrapes nor single questions need a place.
+    assert_eq!(rig.admin.get("/metrics").await.status, 200);
+    assert_eq!(rig.admin.get(STATE).await.status, 200);
+
+    let calls = |before: usize| store.calls() - before;
+    let idle = store.calls();
+    sleep(Duration::from_secs(10)).await;
+    let watched = calls(idle);
+    let mut seen = Vec::new();
+    for stream in &mut streams {
+        let mut last = stream.frame().await;
+        for _ in 0..9 {
+            last = stream.frame().await;
+        }
+        seen.push(last.unwrap());
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 1, "all see the same bytes: {seen:?}");
+    drop(streams);
+    sleep(Duration::from_secs(1)).await;
+    let idle = store.calls();
+    sleep(Duration::from_secs(10)).await;
+    let more = watched - calls(idle);
+    assert!(more <= 11, "{more} calls in ten seconds for eight streams");
+    let listening = rig.metric("ojs_throttle_event_subscribers").await;
+    assert_eq!(
+        listening,
+        Some(0.0),
+        "nobody watches, so nothing is encoded"
+    );
+    assert_eq!(listen(&rig, "").await.status, 200, "places are free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_watches_sees_what_happens() {
+    let rig = Rig::with(CONFIG).await;
+    let mut stream = listen(&rig, "").await;
+    assert_eq!(stream.next().await.data["events"]["last"], json!([]));
+    queued(&rig, "billing", 3).await;
+    rig.client.fetch("billing", 3).await;
+    let mut event = Value::Null;
+    for _ in 0..5 {
+        let state = stream.next().await.data;
+        event = state["events"]["last"][0].clone();
+        if event.is_object() {
+            break;
+        }
+        rig.client.fetch("billing", 1).await;
+    }
+    assert_eq!(event["type"], "rate_limit.exceeded", "{event}");
+    assert_eq!(event["subject"], "stripe");
+    assert_eq!(event["queue"], "billing");
+}
+
+/// A reader that stands still has no place for ever, and nobody waits for it.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_read_is_left() {
+    let rig = Rig::with("").await;
+    keys(&rig, 60).await;
+    let mut still = Vec::new();
+    for _ in 0..8 {
+        let stream = rig
+            .admin
+            .net
+            .connect("127.0.0.1", rig.admin.addr.port())
+            .await;
+        let mut stream = stream.unwrap();
+        let request =
+            format!("GET {STATE} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        still.push(stream);
+    }
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(listen(&rig, "").await.status, 503);
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(listen(&rig, "").await.status, 200);
+    drop(still);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_shown() {
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    let rig = Rig::over(store.clone(), CONFIG).await;
+    store.standing(Some(Fault::gone()));
+    let shown = state(&rig, "").await;
+    assert_eq!(shown["keys"]["rows"], json!([]));
+    assert!(shown["keys"]["problem"].is_string(), "{shown}");
+}
+
+/// Each member that is sent is in the manual's list, and the other way round.
+#[tokio::test(start_paused = true)]
+async fn every_member_is_declared() {
+    let rig = Rig::with(CONFIG).await;
+    let mut stream = listen(&rig, "?key=stripe").await;
+    stream.next().await;
+    queued(&rig, "billing", 3).await;
+    queued(&rig, "mail", 1).await;
+    rig.client.fetch("billing", 3).await;
+    let mut found = BTreeSet::new();
+    for _ in 0..5 {
+        rig.client.fetch("billing", 1).await;
+        members("", &stream.next().await.data, &mut found);
+    }
+    let declared = MEMBERS.iter().flat_map(|(at, members)| {
+        let members = members.iter();
+        members.map(move |(name, _)| format!("{at}.{}", name.trim_start_matches("r#")))
+    });
+    let mut declared: BTreeSet<String> = declared.collect();
+    assert!(declared.remove("keys.problem"), "shown by another test");
+    assert_eq!(found, declared);
+}
+
+/// The paths of all members but those of `state`, which another route declares.
+fn members(at: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                let path = format!("{at}.{name}").trim_start_matches('.').to_owned();
+                if path.contains('.') {
+                    found.insert(path.clone());
+                }
+                if path != "keys.rows.state" {
+                    members(&path, value, found);
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| members(at, value, found)),
+        _ => {}
+    }
+}
