@@ -9,6 +9,7 @@ mod file;
 mod kinds;
 mod listen;
 mod meaning;
+mod origins;
 mod patterns;
 mod policies;
 mod queues;

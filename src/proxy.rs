@@ -17,23 +17,21 @@
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `calls`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use crate::config::{
-    self, FetchSettings, HoldSettings, RepairSettings, ServerSettings, SettleSettings,
-    UpstreamSettings,
-};
+use crate::config;
 use crate::events::Events;
 use crate::hold::{Amount, Held, Hold};
 use crate::limit::{Space, Timestamp};
 use crate::metrics::{Counted, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
-use crate::pressure::{FileBounds, HeldCount, Pressure};
+use crate::pressure::{HeldCount, Pressure};
 use crate::store::{Claimed, Gen, LedgerExt, Row, Store};
 use crate::upstream::{Reply, UpstreamError};
 use control::settings;
@@ -63,6 +61,7 @@ mod prove;
 pub mod respond;
 mod runs;
 mod scope;
+mod seen;
 mod service;
 mod settle;
 mod siblings;
@@ -93,30 +92,27 @@ pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 /// How long the backend's word that a held job is ours is taken at most before it is asked for again.
 pub(crate) const PROOF: Duration = Duration::from_secs(1);
 
-/// What the proxy is told by the config: whole tables of it, so that a setting of these is said in the config and
-/// used here, and nowhere else.
-#[derive(Clone, Debug, Default)]
+/// What the proxy is told by the config: all of it, and what is made of it.
+#[derive(Clone, Debug)]
 pub struct ProxySettings {
-    /// `[server]`.
-    pub server: ServerSettings,
-    /// `[upstream]`.
-    pub upstream: UpstreamSettings,
-    /// `[fetch]`.
-    pub fetch: FetchSettings,
-    /// `[hold]`.
-    pub hold: HoldSettings,
-    /// `[settle]`.
-    pub settle: SettleSettings,
-    /// `[repairs]`.
-    pub repairs: RepairSettings,
+    /// The config, so that a setting is said there and used here, and nowhere else.
+    pub config: Arc<config::Settings>,
+    /// The worker id of the sidecar's own claims, if it has one that lasts.
+    pub worker_id: Option<String>,
     /// The `Authorization` of the sidecar's own calls, where a scope has none to lend.
     pub token: Option<http::HeaderValue>,
     /// The token with which limits may be changed on any listener.
     pub control_token: Option<http::HeaderValue>,
     /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
     pub reset: bool,
-    /// What bounds queues.
-    pub bounds: Arc<FileBounds>,
+}
+
+impl Deref for ProxySettings {
+    type Target = config::Settings;
+
+    fn deref(&self) -> &config::Settings {
+        &self.config
+    }
 }
 
 impl ProxySettings {
@@ -124,7 +120,7 @@ impl ProxySettings {
     ///
     /// # Errors
     /// The field of a token that cannot stand in a header.
-    pub fn new(config: &config::Settings, reset: bool) -> Result<ProxySettings, &'static str> {
+    pub fn new(config: Arc<config::Settings>, reset: bool) -> Result<ProxySettings, &'static str> {
         let header = |field, text: String| match http::HeaderValue::try_from(text) {
             Ok(mut value) => {
                 value.set_sensitive(true);
@@ -139,16 +135,11 @@ impl ProxySettings {
         let control =
             control.map(|token| header("server.control_token", token.expose().to_owned()));
         Ok(ProxySettings {
-            server: config.server.clone(),
-            upstream: config.upstream.clone(),
-            fetch: config.fetch.clone(),
-            hold: config.hold.clone(),
-            settle: config.settle.clone(),
-            repairs: config.repairs.clone(),
+            worker_id: config.upstream.worker_id.clone(),
             token: token.transpose()?,
             control_token: control.transpose()?,
             reset,
-            bounds: Arc::clone(&config.bounds),
+            config,
         })
     }
 
@@ -183,6 +174,7 @@ pub struct Sidecar {
     settle: settle::Settle,
     admit: admit::Admit,
     keeper: sweep::Keeper,
+    seen: seen::Seen,
 }
 
 impl Sidecar {
@@ -205,12 +197,13 @@ impl Sidecar {
                 asked: asked as u64,
             }
         });
-        let worker_id = settings.upstream.worker_id.as_deref().map(Arc::from);
+        let worker_id = settings.worker_id.as_deref().map(Arc::from);
         let sidecar = Arc::new(Sidecar {
             scopes: Scopes::new(store.is_shared()),
             store,
             hold,
             events: Events::new(name, metrics.clone()),
+            seen: seen::Seen::new(metrics.top_keys()),
             metrics,
             backend,
             tasks: Tasks::default(),
@@ -350,6 +343,7 @@ impl Sidecar {
         self.settle.clear();
         self.control.named.clear();
         self.fetching.clear();
+        self.seen.clear();
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;

@@ -76,6 +76,8 @@ pub struct Running {
     /// The threads beyond this one that have connections.
     serving: TaskTracker,
     reload: Reload,
+    /// Whether the file of the settings is in force.
+    file: Arc<FollowedFile>,
     following: Option<Following>,
 }
 
@@ -119,11 +121,11 @@ impl Running {
         )
         .await?;
         let metrics = Metrics::new(settings.metrics.top_keys);
-        let mut proxied = proxy::ProxySettings::new(&settings, env.reset)
+        let settings = Arc::new(settings);
+        let mut proxied = proxy::ProxySettings::new(Arc::clone(&settings), env.reset)
             .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
-        let worker_id = &mut proxied.upstream.worker_id;
-        if worker_id.is_none() && matches!(env.net, Net::Tcp) {
-            *worker_id = stable_worker_id(data.local_addr()?.port());
+        if proxied.worker_id.is_none() && matches!(env.net, Net::Tcp) {
+            proxied.worker_id = stable_worker_id(data.local_addr()?.port());
         }
         let sidecar = Sidecar::new(
             proxied,
@@ -135,8 +137,9 @@ impl Running {
         );
         reload::tell_store(&sidecar, &settings);
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings));
-        let reload = Reload::new(settings, Arc::clone(&sidecar), env.reset);
+        let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         Ok(Running {
+            file: Arc::new(FollowedFile::new(None, env.store.now())),
             env,
             sidecar,
             reload,
@@ -162,7 +165,8 @@ impl Running {
     ) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
         let path = file.path.display().to_string();
-        let told = FollowedFile::new(Some(&path), self.env.store.now());
+        self.file = Arc::new(FollowedFile::new(Some(&path), self.env.store.now()));
+        let told = Arc::clone(&self.file);
         self.following = Some(Following::new(file, reload, metrics, told, ask, level));
         self
     }
@@ -208,21 +212,6 @@ impl Running {
         Ok((1..settings.server.threads).map(|_| thread(addr)).collect())
     }
 
-    /// What the page says of this sidecar.
-    fn facts(&self) -> std::io::Result<SidecarFacts> {
-        let settings = self.reload.settings();
-        Ok(SidecarFacts {
-            listens: self.data.local_addr()?.to_string().into(),
-            store: settings.store.url.kind(),
-            backend: settings.upstream.url.to_string().into(),
-            readiness: Arc::clone(&self.readiness),
-            file: match &self.following {
-                Some(following) => following.told(),
-                None => Arc::new(FollowedFile::new(None, self.env.store.now())),
-            },
-        })
-    }
-
     /// Serves until `stop`, drains, and returns when nothing is left to do.
     ///
     /// # Errors
@@ -231,10 +220,17 @@ impl Running {
         // However this ends, the other threads end too.
         let _over = self.over.clone().drop_guard();
         let limits = listener_bounds(&self.reload.settings().server);
-        let facts = self.facts()?;
         let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
         let sweeping = CancellationToken::new();
         let metrics = self.metrics;
+        let settings = self.reload.settings();
+        let facts = SidecarFacts {
+            listens: self.data.local_addr()?.to_string().into(),
+            store: settings.store.url.kind(),
+            backend: settings.upstream.url.to_string().into(),
+            readiness: Arc::clone(&self.readiness),
+            file: self.file,
+        };
         let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
         tasks.spawn(server::serve(

@@ -15,7 +15,6 @@ mod demo;
 mod docs;
 mod framing;
 mod model;
-mod page;
 mod process;
 mod rate_limiting;
 mod scenarios;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::file::unreadable;
-use super::meaning::meaning;
+use super::meaning::{Meaning, meaning};
 use super::{CommandLine, Settings};
 use crate::policy::Match;
 
@@ -79,6 +79,8 @@ pub fn check(path: &Path, colour: bool) -> Checked {
     };
     let entries = settings.entries();
     let meaning = meaning(&settings);
+    let meaning = meaning.iter().filter(|of| !of.text.is_empty());
+    let meaning: Vec<String> = meaning.map(Meaning::to_string).collect();
     let mut warnings = settings.warnings.clone();
     for policy in settings.policies.policies() {
         if policy.matching == Match::default() {

@@ -148,7 +148,7 @@ fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
 }
 
 /// Fields that a reload can change and that are no settings: they stand in lists, or with the policies.
-const LISTS: [(&str, Same); 5] = [
+const LISTS: [(&str, Same); 4] = [
     ("policy.on_store_error", |a, b| {
         a.on_store_error_by_policy == b.on_store_error_by_policy
     }),
@@ -159,9 +159,6 @@ const LISTS: [(&str, Same); 5] = [
         let (before, after) = (queue_order(a), queue_order(b));
         let stayed = before.iter().filter(|name| after.contains(name));
         stayed.eq(after.iter().filter(|name| before.contains(name)))
-    }),
-    ("job_policies.accept", |a, b| {
-        a.policies.accept() == b.policies.accept()
     }),
 ];
 

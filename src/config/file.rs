@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use super::kinds::must_have_certificates;
+use super::origins::Origins;
 use super::reader::{FileReading, TablesByName, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
 use super::{BaseUrl, CommandLine, Settings, policies};
@@ -17,6 +18,7 @@ pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Se
     let (document, errors) = DeTable::parse_recoverable(text);
     let reading = FileReading::new(&errors);
     let settings = sections(&reading, &document, overrides);
+    let origins = Origins::new(reading.places.take(), name, text, overrides);
     let (mut problems, _) = reading.finish(document.get_ref());
     syntax(text, &errors, &mut problems);
     // The text is for showing lines: without problems nobody keeps it.
@@ -24,6 +26,7 @@ pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Se
     let report = Report::new(name, shown, problems);
     match report.errors() {
         0 => Ok(Settings {
+            origins,
             warnings: report,
             ..settings
         }),

@@ -1,5 +1,5 @@
 //! What a setting may be. Each of these reads one field of a table, reports what is wrong with it, and gives the
-//! default where it is wrong or absent, so that reading goes on.
+//! default where it is wrong or absent, so that reading goes on. And it shows a value as the file would write it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::reader::TomlTable;
 use super::{BaseUrl, Listen, Secret, StoreUrl};
+use crate::duration::plain;
 use crate::limit::Key;
 use crate::policy::fields::Fields;
+use crate::policy::numbers::plain_size;
 use crate::store::{postgres, redis, sqlite};
 
 /// The largest file of a token, in bytes.
@@ -22,21 +26,71 @@ const MOST_TOKEN: u32 = 64 << 10;
 /// The largest file of certificates, in bytes.
 const MOST_ROOTS: u32 = 16 << 20;
 
+/// What a setting may be.
+pub(super) trait SettingKind<T> {
+    /// Reads it.
+    fn read(&self, table: &mut TomlTable<'_>, name: &'static str, default: T) -> T;
+    /// Shows it as the file would write it, and nothing of a secret.
+    fn show(&self, value: &T) -> Value;
+}
+
+/// Most are shown as they are.
+impl<T: Serialize, F: Fn(&mut TomlTable<'_>, &'static str, T) -> T> SettingKind<T> for F {
+    fn read(&self, table: &mut TomlTable<'_>, name: &'static str, default: T) -> T {
+        self(table, name, default)
+    }
+
+    fn show(&self, value: &T) -> Value {
+        serde_json::to_value(value).unwrap_or_default()
+    }
+}
+
+/// How a setting is read, and how it is shown.
+struct ReadAndShown<R, S>(R, S);
+
+impl<T, R, S> SettingKind<T> for ReadAndShown<R, S>
+where
+    R: Fn(&mut TomlTable<'_>, &'static str, T) -> T,
+    S: Fn(&T) -> Value,
+{
+    fn read(&self, table: &mut TomlTable<'_>, name: &'static str, default: T) -> T {
+        self.0(table, name, default)
+    }
+
+    fn show(&self, value: &T) -> Value {
+        self.1(value)
+    }
+}
+
+/// A store's URL without what may be a password, as the stores read it: the login before `@`, and the query, in which
+/// one for the sentinels may stand.
+fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let login = rest
+        .rsplit_once('@')
+        .map(|(_, place)| format!("***@{place}"));
+    let shown = login.unwrap_or_else(|| rest.to_owned());
+    let query = shown
+        .split_once('?')
+        .map(|(place, _)| format!("{place}?***"));
+    format!("{scheme}://{}", query.unwrap_or(shown))
+}
+
 /// A duration within a range.
-pub(super) fn time(
-    within: RangeInclusive<Duration>,
-) -> impl Fn(&mut TomlTable<'_>, &'static str, Duration) -> Duration {
-    move |table, name, default| table.duration(name, default, within.clone())
+pub(super) fn time(within: RangeInclusive<Duration>) -> impl SettingKind<Duration> {
+    let read = move |table: &mut TomlTable<'_>, name, default| {
+        table.duration(name, default, within.clone())
+    };
+    ReadAndShown(read, |time: &Duration| plain(*time).into())
 }
 
 /// A number of bytes within a range.
-pub(super) fn size(
-    within: RangeInclusive<usize>,
-) -> impl Fn(&mut TomlTable<'_>, &'static str, usize) -> usize {
-    move |table, name, default| {
+pub(super) fn size(within: RangeInclusive<usize>) -> impl SettingKind<usize> {
+    let read = move |table: &mut TomlTable<'_>, name, default| {
         let size = table.size_within(name, default, within.clone());
         size.ok().flatten().unwrap_or(default)
-    }
+    };
+    ReadAndShown(read, |size: &usize| plain_size(*size).into())
 }
 
 /// A whole number within a range.
@@ -58,10 +112,13 @@ pub(super) fn count<T: From<usize>>(
 }
 
 /// One of some words.
-pub(super) fn word<T: Copy>(
-    words: &[(&str, T)],
-) -> impl Fn(&mut TomlTable<'_>, &'static str, T) -> T {
-    move |table, name, default| table.word_or(name, default, words)
+pub(super) fn word<T: Copy + PartialEq>(words: &[(&str, T)]) -> impl SettingKind<T> {
+    let read = move |table: &mut TomlTable<'_>, name, default| table.word_or(name, default, words);
+    let shown = move |value: &T| {
+        let word = words.iter().find(|(_, means)| means == value);
+        word.map(|(word, _)| *word).into()
+    };
+    ReadAndShown(read, shown)
 }
 
 /// `true` or `false`.
@@ -81,8 +138,11 @@ pub(super) fn address(
 }
 
 /// The address of the backend.
-pub(super) fn url(table: &mut TomlTable<'_>, name: &'static str, default: BaseUrl) -> BaseUrl {
-    table.parsed(name).unwrap_or(default)
+pub(super) fn url() -> impl SettingKind<BaseUrl> {
+    let read = |table: &mut TomlTable<'_>, name, default| table.parsed(name).unwrap_or(default);
+    ReadAndShown(read, |url: &BaseUrl| {
+        (!url.is_unknown()).then(|| url.to_string()).into()
+    })
 }
 
 /// The path of a file.
@@ -145,7 +205,13 @@ fn content(path: &Path, most: u32) -> io::Result<Vec<u8>> {
 }
 
 /// A token as written, from the environment, or from a file.
-pub(super) fn token(
+pub(super) fn token() -> impl SettingKind<Option<Secret>> {
+    ReadAndShown(read_token, |token: &Option<Secret>| {
+        token.as_ref().map(|_| "***").into()
+    })
+}
+
+fn read_token(
     table: &mut TomlTable<'_>,
     name: &'static str,
     default: Option<Secret>,
@@ -174,7 +240,15 @@ pub(super) fn token(
 }
 
 /// The URL of a store.
-pub(super) fn store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) -> StoreUrl {
+pub(super) fn store() -> impl SettingKind<StoreUrl> {
+    ReadAndShown(read_store, |store: &StoreUrl| match store {
+        StoreUrl::Memory => "memory:".into(),
+        StoreUrl::Sqlite(path) => format!("sqlite:{}", path.display()).into(),
+        StoreUrl::Redis(url) | StoreUrl::Postgres(url) => without_secrets(url.expose()).into(),
+    })
+}
+
+fn read_store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) -> StoreUrl {
     let Some(url) = table.expanded(name).filter(|url| url != "memory:") else {
         return default;
     };

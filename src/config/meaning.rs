@@ -1,36 +1,62 @@
 //! What a file means, in one line for each policy, queue and tenant.
 
+use std::fmt;
+
 use super::Settings;
+use super::origins::{POLICIES, QUEUES, TENANTS};
 use crate::duration;
 use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use crate::policy::{Match, Pattern, Policy};
 use crate::pressure::Given;
 
-/// One line for each entry of the file, in its order: who is limited, and how.
-pub(super) fn meaning(settings: &Settings) -> Vec<String> {
-    let policies = settings.policies.policies().iter().map(of_policy);
-    let limited = settings.policies.queues().iter().map(|queue| {
+/// What an entry of the file means.
+pub(super) struct Meaning<'a> {
+    /// The list in which it stands.
+    pub(super) list: &'static str,
+    /// Its name, which may be a glob.
+    pub(super) name: &'a str,
+    /// Who is limited, and how.
+    pub(super) text: String,
+}
+
+/// One line.
+impl fmt::Display for Meaning<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Meaning { list, name, text } = self;
+        match *list {
+            QUEUES if name.contains(['*', '?']) => write!(f, "each queue {name}: {text}"),
+            QUEUES => write!(f, "queue {name}: {text}"),
+            TENANTS => write!(f, "tenant {name}: {text}"),
+            _ => write!(f, "{name}: {text}"),
+        }
+    }
+}
+
+/// What the entries of the file mean, in its order. Limits and bounds of a queue are two. Of some bounds nothing is said.
+pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
+    let entry = |list, name, text| Meaning { list, name, text };
+    let policies = settings.policies.policies().iter();
+    let policies = policies.map(|policy| entry(POLICIES, &policy.name, of_policy(policy)));
+    let limited = settings.policies.queues().iter();
+    let limited = limited.map(|queue| {
         let limits = of_limits(&queue.limits).join(", ");
-        format!("{}: {limits}", queue_name(&queue.name))
+        entry(QUEUES, queue.name.as_str(), limits)
     });
     let bounded = settings.bounds.entries.iter();
-    let bounded = bounded.filter_map(|(name, given)| {
-        let bounds = of_bounds(given);
-        (!bounds.is_empty()).then(|| format!("{}: {}", queue_name(name), bounds.join(", ")))
+    let bounded = bounded.map(|(name, given)| {
+        let bounds = of_bounds(given).join(", ");
+        entry(QUEUES, name.as_str(), bounds)
     });
-    let tenants = settings
-        .bounds
-        .tenants
-        .iter()
-        .map(|(name, most)| match most {
-            0 => format!("tenant {}: any number of jobs waits", name.as_str()),
-            most => format!("tenant {}: at most {most} jobs wait", name.as_str()),
-        });
-    policies
-        .chain(limited)
-        .chain(bounded)
-        .chain(tenants)
-        .collect()
+    let tenants = settings.bounds.tenants.iter();
+    let tenants = tenants.map(|(name, most)| {
+        let text = match most {
+            0 => "any number of jobs waits".to_owned(),
+            most => format!("at most {most} jobs wait"),
+        };
+        entry(TENANTS, name.as_str(), text)
+    });
+    let queues = limited.chain(bounded);
+    policies.chain(queues).chain(tenants).collect()
 }
 
 fn of_policy(policy: &Policy) -> String {
@@ -44,8 +70,7 @@ fn of_policy(policy: &Policy) -> String {
         OnLimit::Reschedule => Some("the others are rescheduled".to_owned()),
         OnLimit::Drop => Some("the others are discarded".to_owned()),
     });
-    let (name, who) = (&policy.name, of_match(&policy.matching));
-    format!("{name}: {who}: {}", parts.join(", "))
+    format!("{}: {}", of_match(&policy.matching), parts.join(", "))
 }
 
 /// Which jobs are meant.
@@ -106,11 +131,4 @@ fn of_bounds(given: &Given) -> Vec<String> {
     let bytes = given.max_bytes.filter(|most| *most > 0);
     let bytes = bytes.map(|most| format!("at most {most} bytes wait"));
     depth.into_iter().chain(bytes).collect()
-}
-
-fn queue_name(name: &Pattern) -> String {
-    match name.is_glob() {
-        true => format!("each queue {}", name.as_str()),
-        false => format!("queue {}", name.as_str()),
-    }
 }

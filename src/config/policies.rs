@@ -7,6 +7,7 @@ use std::sync::Arc;
 use toml::de::DeValue;
 
 use super::feedback;
+use super::origins::POLICIES;
 use super::patterns::{QUEUE, TYPE, patterns};
 use super::queues::queues;
 use super::reader::TomlTable;
@@ -73,6 +74,9 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
 /// Reads one `[[policy]]` to its end.
 fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
     let (name, valid) = policy_name(&mut table);
+    if let Some(name) = &name {
+        table.note_place(POLICIES, &name.text, table.span.start);
+    }
     table.string("description");
     let matching = matching(&mut table);
     let key = key(&mut table, name.as_ref());
@@ -234,14 +238,16 @@ fn meta_patterns(
     Some(())
 }
 
+/// What may be done by limits that come with a job.
+pub(super) const ACCEPTS: [(&str, Accept); 3] = [
+    ("tighten", Accept::Tighten),
+    ("replace", Accept::Replace),
+    ("ignore", Accept::Ignore),
+];
+
 fn accept(root: &mut TomlTable<'_>) -> Accept {
     let mut table = root.table("job_policies");
-    let words = [
-        ("tighten", Accept::Tighten),
-        ("replace", Accept::Replace),
-        ("ignore", Accept::Ignore),
-    ];
-    table.word_or("accept", Accept::default(), &words)
+    table.word_or("accept", Accept::default(), &ACCEPTS)
 }
 
 fn unique_names(root: &TomlTable<'_>, written: &[WrittenPolicy]) {

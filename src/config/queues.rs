@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use toml::de::DeValue;
 
+use super::origins::QUEUES;
 use super::patterns::{QUEUE, patterns};
 use super::reader::TomlTable;
 use super::tenants::tenants;
@@ -92,6 +93,9 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
         let Some((Some(names), found)) = name else {
             continue;
         };
+        for name in &names {
+            table.note_place(QUEUES, name.as_str(), header.start);
+        }
         unique(root, &mut seen, &names, &found.span);
         let (Some(limits), Some(bounds)) = (limits, bounds) else {
             continue;

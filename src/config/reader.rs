@@ -9,6 +9,8 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::kinds::SettingKind;
+use super::origins::{Places, SETTINGS};
 use super::report::{Problem, ProblemSeverity};
 use crate::policy::nearest;
 
@@ -18,6 +20,8 @@ pub(super) struct FileReading {
     problems: RefCell<Vec<Problem>>,
     /// The fields that were asked for, by the path of their table, such as `policy.rate`.
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
+    /// At which bytes settings and entries of lists stand.
+    pub(super) places: RefCell<Places>,
     /// Whether the whole file could be parsed. If not, a field that seems missing may be in the rest.
     whole: bool,
 }
@@ -161,8 +165,10 @@ impl<'r> TomlTable<'r> {
             .or_default()
             .insert(name);
         let value = self.entries?.get(name)?;
+        let path = self.path_of(name);
+        self.note_place(SETTINGS, &path, value.span().start);
         Some(FoundField {
-            path: self.path_of(name),
+            path,
             span: value.span(),
             value: value.get_ref(),
         })
@@ -170,6 +176,12 @@ impl<'r> TomlTable<'r> {
 
     pub(super) fn path_of(&self, name: &str) -> String {
         path_of(&self.path, name)
+    }
+
+    /// Notes where a setting or an entry of a list stands.
+    pub(super) fn note_place(&self, list: &'static str, name: &str, at: usize) {
+        let mut places = self.reading.places.borrow_mut();
+        places.insert((list, name.to_owned()), at);
     }
 
     /// Whether it has a field that nobody knows. Asked when all known ones were asked for: what such a field says may
@@ -338,10 +350,10 @@ impl<'r> TablesByName<'r> {
         &mut self,
         name: &'static str,
         default: T,
-        kind: impl FnOnce(&mut TomlTable<'_>, &'static str, T) -> T,
+        kind: impl SettingKind<T>,
     ) -> T {
         let (table, field) = name.split_once('.').unwrap_or(("", name));
-        kind(self.table(table), field, default)
+        kind.read(self.table(table), field, default)
     }
 }
 

@@ -1,20 +1,25 @@
 //! Every setting that stands in a table of its own, a line each: what it is for, its field and type, its
 //! default, its name in the file, whether a reload can change it (`live`, else `restart`), and what it may be.
-//! The structs, the reading, and what [`super::Diff`] compares are made from these lines, so whoever adds a
-//! setting adds one line here and one to `config.example.toml`.
+//! The structs, the reading, what [`super::Diff`] compares and what is shown of what is in force are made from these
+//! lines, so whoever adds a setting adds one line here and one to `config.example.toml`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::Value;
+
 use super::kinds::{
-    address, certificates, count, flag, name, namespace, path, size, store, time, token, url, word,
+    SettingKind as _, address, certificates, count, flag, name, namespace, path, size, store, time,
+    token, url, word,
 };
-use super::policies::Limiting;
+use super::origins::Origins;
+use super::policies::{ACCEPTS, Limiting};
 use super::reader::TablesByName;
 use super::{BaseUrl, LONGEST_WAIT, LogFormat, MediaType, OnStoreError, Report, Secret, StoreUrl};
-use crate::policy::PolicySet;
+use crate::policy::{Accept, PolicySet};
 use crate::pressure::FileBounds;
 use crate::store::guard::Declared;
 use crate::store::reserved;
@@ -37,7 +42,7 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// One setting, as a reload looks at it.
+/// One setting, as a reload looks at it, and as it is shown.
 pub(super) struct Setting {
     /// Its name in the file.
     pub(super) name: &'static str,
@@ -45,10 +50,15 @@ pub(super) struct Setting {
     pub(super) effect: TakesEffect,
     /// Whether it is the same in both.
     pub(super) same: fn(&Settings, &Settings) -> bool,
+    /// Its value as the file would write it.
+    pub(super) shown: fn(&Settings) -> Value,
+    /// Its default likewise.
+    pub(super) default: fn() -> Value,
 }
 
 /// When another value of a setting counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum TakesEffect {
     /// For the next decision.
     Live,
@@ -94,6 +104,8 @@ macro_rules! settings {
             pub reserved: reserved::Policies,
             /// What is doubtful in the file but no reason to stop.
             pub warnings: Report,
+            /// Who said it.
+            pub(super) origins: Origins,
         }
 
         impl Settings {
@@ -109,6 +121,7 @@ macro_rules! settings {
                     on_store_error_by_policy: limiting.on_store_error,
                     reserved: limiting.reserved,
                     warnings: Report::new("", "", Vec::new()),
+                    origins: Origins::default(),
                 }
             }
         }
@@ -120,8 +133,18 @@ macro_rules! settings {
                     name: $name,
                     effect: TakesEffect::$effect,
                     same: |a, b| a.$table.$field == b.$table.$field,
+                    shown: |settings| $kind.show(&settings.$table.$field),
+                    default: || $kind.show(&$Table::default().$field),
                 },
             )* )*
+            // Policies are compiled with it.
+            Setting {
+                name: "job_policies.accept",
+                effect: TakesEffect::Live,
+                same: |a, b| a.policies.accept() == b.policies.accept(),
+                shown: |settings| word(&ACCEPTS).show(&settings.policies.accept()),
+                default: || word(&ACCEPTS).show(&Accept::default()),
+            },
         ];
     };
 }
@@ -152,7 +175,7 @@ settings! {
         /// From the head of a request to the end of its body.
         body_timeout: Duration = seconds(10), "server.body_timeout" Live time(LEAST..=HOUR);
         /// The bearer token with which limits may be changed on the admin port, and where others reach the data port.
-        control_token: Option<Secret> = None, "server.control_token" Live token;
+        control_token: Option<Secret> = None, "server.control_token" Live token();
         /// Whether `X-OJS-Tenant` says which tenant a FETCH or an enqueue is for.
         trust_tenant_header: bool = false, "server.trust_tenant_header" Live flag;
         /// How log lines look.
@@ -164,13 +187,13 @@ settings! {
     /// `[upstream]`, and what `[server]` says of the backend: how it is reached and what is known of it.
     upstream: UpstreamSettings {
         /// The backend.
-        url: BaseUrl = BaseUrl::default(), "server.upstream" Restart url;
+        url: BaseUrl = BaseUrl::default(), "server.upstream" Restart url();
         /// From the first byte sent to the last byte read, of calls whose reply is read whole.
         timeout: Duration = seconds(30), "server.upstream_timeout" Restart time(LEAST..=HOUR);
         /// To make a connection, TLS included.
         connect_timeout: Duration = seconds(2), "server.connect_timeout" Restart time(LEAST..=seconds(60));
         /// The bearer token of the sidecar's own calls.
-        token: Option<Secret> = None, "upstream.token" Live token;
+        token: Option<Secret> = None, "upstream.token" Live token();
         /// The worker id of the sidecar's own claims. `None`: made from the host's name and the port.
         worker_id: Option<String> = None, "upstream.worker_id" Restart name;
         /// Roots to trust beside the system's, in PEM.
@@ -196,7 +219,7 @@ settings! {
     /// `[store]`: where usage is kept.
     store: StoreSettings {
         /// Which store.
-        url: StoreUrl = StoreUrl::Memory, "store.url" Restart store;
+        url: StoreUrl = StoreUrl::Memory, "store.url" Restart store();
         /// Sidecars with the same one on the same store share their budgets.
         namespace: String = "ojs-throttle".to_owned(), "store.namespace" Restart namespace;
         /// The longest that a call may take.

@@ -1,5 +1,6 @@
 //! Reads `[[tenant]]`: how many jobs of a tenant may wait.
 
+use super::origins::TENANTS;
 use super::patterns::{Names, patterns};
 use super::reader::TomlTable;
 use crate::policy::Pattern;
@@ -46,6 +47,7 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
                 let title = format!("tenant {:?} is there twice", id.as_str());
                 root.error(&header, title, "make it one entry");
             }
+            table.note_place(TENANTS, id.as_str(), header.start);
             tenants.extend(most.map(|most| (id, most)));
         }
     }

@@ -8,6 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::control::{named, overrides};
 use super::{ProxySettings, Sidecar, depth, job};
+use crate::config;
 use crate::hold::{Held, Pick, Relimited};
 use crate::policy::{LimitCache, PolicySet};
 
@@ -50,6 +51,11 @@ impl Live {
 }
 
 impl Sidecar {
+    /// The config in force.
+    pub fn config(&self) -> Arc<config::Settings> {
+        Arc::clone(&self.live().settings.config)
+    }
+
     /// What the config says at this moment; not to be kept over an await.
     pub(super) fn live(&self) -> Guard<Arc<Live>> {
         self.control.live.load()

@@ -283,12 +283,14 @@ fn packed() -> Fault {
 impl Proxy {
     /// A sidecar over this store, with no policies and no backend.
     pub(in crate::proxy) fn on(store: crate::store::Store) -> Proxy {
+        use crate::config::Settings;
         use crate::policy::{Accept, PolicySet};
         use crate::upstream::{CallBounds, Target};
 
         let policies = Arc::new(PolicySet::new(vec![], vec![], Accept::default()));
         let (backend, metrics) = (Default::default(), crate::metrics::Metrics::new(10));
-        let settings = super::ProxySettings::default();
+        let config = Settings::parse("[server]\nupstream = 'http://127.0.0.1:1'", "t").unwrap();
+        let settings = super::ProxySettings::new(Arc::new(config), false).unwrap();
         let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");
         let target = Target::parse("http://127.0.0.1:1", None).unwrap();
         let upstream = Upstream::new(target, Default::default(), CallBounds::default());

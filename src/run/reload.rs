@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -92,37 +92,29 @@ pub struct Reload(Arc<ReloadState>);
 struct ReloadState {
     sidecar: Arc<Sidecar>,
     reset: bool,
-    running: Mutex<InForce>,
-}
-
-/// The settings in force, and policies that were in force just before.
-#[derive(Debug)]
-struct InForce {
-    settings: Arc<Settings>,
     /// Policies that requests may still be using. They are dropped here, because to drop thousands takes longer
     /// than a request may wait.
-    retired: Vec<Arc<Live>>,
+    retired: Mutex<Vec<Arc<Live>>>,
 }
 
 impl Reload {
-    pub(super) fn new(settings: Settings, sidecar: Arc<Sidecar>, reset: bool) -> Reload {
+    pub(super) fn new(sidecar: Arc<Sidecar>, reset: bool) -> Reload {
         Reload(Arc::new(ReloadState {
             sidecar,
             reset,
-            running: Mutex::new(InForce {
-                settings: Arc::new(settings),
-                retired: Vec::new(),
-            }),
+            retired: Mutex::default(),
         }))
-    }
-
-    fn running(&self) -> MutexGuard<'_, InForce> {
-        self.0.running.lock()
     }
 
     /// The settings in force.
     pub fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.running().settings)
+        self.0.sidecar.config()
+    }
+
+    /// Drops what no request uses any more.
+    fn let_go(&self) {
+        let mut retired = self.0.retired.lock();
+        retired.retain(|old| Arc::strong_count(old) > 1);
     }
 
     /// Puts other settings in force, all of them or none. Usage, slots, held jobs and connections stay: jobs over a
@@ -130,25 +122,30 @@ impl Reload {
     ///
     /// It takes time for each policy and each held job, so it is not for a thread that serves requests.
     pub fn apply(&self, settings: Settings) -> ReloadOutcome {
-        let mut running = self.running();
-        let diff = Diff::between(&running.settings, &settings);
+        let mut retired = self.0.retired.lock();
+        let (running, settings) = (self.settings(), Arc::new(settings));
+        let diff = Diff::between(&running, &settings);
         if !diff.fixed.is_empty() {
             return ReloadOutcome::Refused(diff.fixed);
         }
-        if diff.is_empty() {
+        // What only stands in other lines is put in force too, so that they are shown.
+        if diff.is_empty() && running.stands_as(&settings) {
             return ReloadOutcome::Unchanged;
         }
-        let next = match proxy::ProxySettings::new(&settings, self.0.reset) {
+        let next = match proxy::ProxySettings::new(Arc::clone(&settings), self.0.reset) {
             Ok(next) => next,
             Err(field) => return ReloadOutcome::Refused(vec![field]),
         };
         // Nothing can fail from here on.
         tell_store(&self.0.sidecar, &settings);
         let last = self.0.sidecar.publish(next, Arc::clone(&settings.policies));
-        running.retired.push(last);
-        running.settings = Arc::new(settings);
-        running.let_go();
-        ReloadOutcome::Applied(diff)
+        retired.push(last);
+        drop(retired);
+        self.let_go();
+        match diff.is_empty() {
+            true => ReloadOutcome::Unchanged,
+            false => ReloadOutcome::Applied(diff),
+        }
     }
 }
 
@@ -157,13 +154,6 @@ pub(super) fn tell_store(sidecar: &Sidecar, settings: &Settings) {
     let store = sidecar.store();
     store.declare(settings.on_store_error_by_policy.clone());
     store.reserve_for(settings.reserved.clone());
-}
-
-impl InForce {
-    /// Drops what no request uses any more.
-    fn let_go(&mut self) {
-        self.retired.retain(|old| Arc::strong_count(old) > 1);
-    }
 }
 
 /// Reads a file when it changes, and puts it in force.
@@ -196,7 +186,7 @@ impl Following {
         file: ConfigFile,
         reload: Reload,
         metrics: Metrics,
-        told: FollowedFile,
+        told: Arc<FollowedFile>,
         ask: Arc<Notify>,
         level: LogLevel,
     ) -> Following {
@@ -205,17 +195,12 @@ impl Following {
             file,
             reload,
             metrics,
-            told: Arc::new(told),
+            told,
             ask,
             level,
             last: None,
             bad: None,
         }
-    }
-
-    /// Whether the file is in force.
-    pub(super) fn told(&self) -> Arc<FollowedFile> {
-        Arc::clone(&self.told)
     }
 
     /// Follows the file until `stop`.
@@ -249,7 +234,7 @@ impl Following {
 
     /// Reads the file and puts it in force if it is another one.
     fn look(&mut self, why: Occasion) {
-        self.reload.running().let_go();
+        self.reload.let_go();
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);

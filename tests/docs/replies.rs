@@ -91,6 +91,8 @@ struct Command {
     body: String,
     /// Whether the head of the reply is shown too.
     shows_head: bool,
+    /// The part of the reply that `jq` picks, as a pointer.
+    part: String,
 }
 
 impl Command {
@@ -104,11 +106,15 @@ impl Command {
             headers: Vec::new(),
             body: String::new(),
             shows_head: false,
+            part: String::new(),
         };
         let mut is_said = false;
         while let Some(word) = words.next() {
             match &*word {
-                "-sS" | "-N" => {}
+                "-sS" | "-N" | "|" | "jq" | "-c" => {}
+                path if path.starts_with('.') => {
+                    command.part = path.replace(['.', '['], "/").replace(']', "");
+                }
                 "-i" => command.shows_head = true,
                 "-X" => {
                     command.method = words.next().unwrap().parse().unwrap();
@@ -247,7 +253,10 @@ fn members(inside: &str) -> Vec<&str> {
 
 /// A reply as a page shows it.
 fn shown(command: &Command, reply: &Reply, masks: &mut Masks) -> String {
-    let body = reply.text();
+    let mut body = reply.text().to_owned();
+    if !command.part.is_empty() {
+        body = reply.json().pointer(&command.part).unwrap().to_string();
+    }
     let body = match body.starts_with(['{', '[']) {
         true => laid(&masks.mask(body.trim_end()), 0),
         false => body.trim_end().to_owned(),

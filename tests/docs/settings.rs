@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ojs_throttle::config::{self, Diff, Settings};
+use serde_json::Value;
 
 use super::page::{entries_must_be, entry, prose};
 
@@ -201,6 +202,41 @@ fn facts(table: &Table, part: &Part, shown: &Shown) -> String {
         facts.push("A change needs a restart".to_owned());
     }
     facts.join(". ") + "."
+}
+
+/// The names, the defaults and the lines of the example are those that the sidecar shows of it.
+#[test]
+fn each_setting_is_shown_as_the_example_writes_it() {
+    let example = super::read("config.example.toml");
+    let shown = Settings::parse(&example, "f").unwrap().shown();
+    let mut rows = shown["settings"].as_array().unwrap().clone();
+    let lists = ["policy", "queue", "tenant"];
+    let is_of_list = |table: &&Table| lists.contains(&table.name().split('.').next().unwrap());
+    for table in tables(&example).iter().filter(|table| !is_of_list(table)) {
+        for setting in table.parts.iter().flat_map(|part| &part.settings) {
+            let name = format!("{}.{}", table.name(), setting.name);
+            let at = rows.iter().position(|row| row["name"] == *name);
+            let row = rows.swap_remove(at.unwrap_or_else(|| panic!("{name} is not shown")));
+            let begins = format!("{} = {}", setting.name, setting.value);
+            let line = example.lines().position(|line| line.starts_with(&begins));
+            let written: toml::Table = toml::from_str(&begins).unwrap();
+            let mut value = serde_json::to_value(&written[&setting.name]).unwrap();
+            // It is two ways to write one time.
+            if value == "125s" {
+                value = "2m5s".into();
+            }
+            match line {
+                None => assert_eq!([&row["value"], &row["default"]], [&Value::Null; 2], "{row}"),
+                Some(_) if name == "server.upstream" => assert_eq!(row["value"], value),
+                Some(_) => assert_eq!([&row["value"], &row["default"]], [&value; 2], "{row}"),
+            }
+            let from = line.map_or("default".to_owned(), |line| format!("f:{}", line + 1));
+            assert_eq!(row["from"], from, "{row}");
+            let is_fixed = Diff::cannot_change().any(|fixed| fixed == name);
+            assert_eq!(row["effect"], if is_fixed { "restart" } else { "live" });
+        }
+    }
+    assert!(rows.is_empty(), "not in the example: {rows:?}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub fn config(upstream: &str, rest: &str) -> String {
 /// The settings of such a file.
 pub fn settings(upstream: &str, rest: &str) -> Settings {
     let text = config(upstream, rest);
-    Settings::parse(&text, "test.toml")
+    Settings::parse(&text, "throttle.toml")
         .unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)))
 }
 

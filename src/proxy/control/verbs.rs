@@ -42,7 +42,16 @@ async fn answer(proxy: &Proxy, parts: &mut Parts, incoming: Incoming) -> Result<
         ("/throttle/v1/why", &Method::GET | &Method::HEAD) => {
             Box::pin(why::why(proxy, parts)).await
         }
-        ("/throttle/v1/why", _) => Err(Fault::not_allowed("GET, HEAD", "why takes GET")),
+        ("/throttle/v1/settings", &Method::GET | &Method::HEAD) => {
+            let config = proxy.sidecar.config();
+            // Thousands of policies must not stop the thread that serves.
+            let shown = tokio::task::spawn_blocking(move || config.shown().to_string());
+            shown.await.map_err(|_| Fault::internal())
+        }
+        ("/throttle/v1/why" | "/throttle/v1/settings", _) => {
+            let message = "why and settings take GET";
+            Err(Fault::not_allowed("GET, HEAD", message))
+        }
         _ => do_verb(proxy, parts, incoming).await,
     }
 }
@@ -130,8 +139,7 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
 }
 
 fn unknown() -> Fault {
-    let message =
-        "here are /throttle/v1/why, and override, next-start and usage under /throttle/v1/keys/KEY";
+    let message = "here are /throttle/v1/why, /throttle/v1/settings, and override, next-start and usage under /throttle/v1/keys/KEY";
     Fault::new("not_found", message).hinting(
         "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or _queue:NAME for an override of a whole queue",
     )

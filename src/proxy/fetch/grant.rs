@@ -205,7 +205,8 @@ impl Proxy {
             }));
         }
         let by = acting(&pick, which, action).unwrap_or(limited);
-        sidecar.metrics.refused(limited, &by.policy, action);
+        sidecar.metrics.refused(&by.policy, action);
+        sidecar.seen.refused(limited);
         if action == OnLimit::Drop {
             return Some(pick);
         }

@@ -57,24 +57,24 @@ fn save(path: &Path, text: impl AsRef<[u8]>) {
 /// A sidecar that serves nothing, following `path`.
 fn following(path: &Path, text: &str) -> Following {
     save(path, text);
-    let settings = Settings::parse(text, "t").unwrap();
+    let settings = Arc::new(Settings::parse(text, "t").unwrap());
     let metrics = Metrics::new(1);
     let sidecar = Sidecar::new(
-        proxy::ProxySettings::new(&settings, false).unwrap(),
+        proxy::ProxySettings::new(Arc::clone(&settings), false).unwrap(),
         Arc::clone(&settings.policies),
         Store::from(Arc::new(MemoryStore::new(1_800_000_000_000_000))),
         BackendFacts::default(),
         metrics.clone(),
         "t",
     );
-    let reload = Reload::new(settings, sidecar, false);
+    let reload = Reload::new(sidecar, false);
     let file = ConfigFile {
         path: path.to_owned(),
         overrides: CommandLine::default(),
     };
     // There is no log that it would change.
     let (_, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
-    let told = FollowedFile::new(None, reload.0.sidecar.store().now());
+    let told = Arc::new(FollowedFile::new(None, reload.0.sidecar.store().now()));
     Following::new(file, reload, metrics, told, Arc::default(), level)
 }
 
@@ -172,7 +172,7 @@ async fn what_is_retired_goes_when_nobody_uses_it() {
             .apply(Settings::parse(&self::slots(slots), "t").unwrap());
         assert_eq!(outcome.word(), "applied");
     }
-    assert!(file.reload.running().retired.is_empty());
+    assert!(file.reload.0.retired.lock().is_empty());
     // Two owners are left: this test and nobody else.
     assert_eq!(Arc::strong_count(&used), 1);
 }
