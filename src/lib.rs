@@ -16,7 +16,7 @@
 //! | [`ask`] | asks the admin port of a running sidecar, for commands such as `why` |
 //! | [`client`] | a small JSON client, for the demo, the doctor and [`ask`] |
 //! | [`config`] | one TOML file, all its problems at once, each under its line |
-//! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, and `/throttle/v1`: `why`, and verbs |
+//! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, the page, and `/throttle/v1`: the state, `why`, verbs |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`proxy`] | one function for each operation; everything else streams through |
 //! | [`hold`] | claimed jobs that wait for a start, and the FETCHes that wait for them |

@@ -4,6 +4,7 @@
 //! Label values come from the config (policies) or from fixed words. Keys come from users, so only the first
 //! [`Metrics::new`]`(top_keys)` of them have series of their own; the rest share `_other`.
 
+mod activity;
 mod names;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ use metrics_exporter_prometheus::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
+use activity::Activity;
+pub use activity::{Point, STEP};
 pub use names::{Counted, Declared, SERIES};
 
 use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key};
@@ -61,6 +64,7 @@ struct AllSeries {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     keys: Mutex<KeyTable>,
+    activity: Activity,
     policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
@@ -97,7 +101,7 @@ const COUNTERS_FROM_THE_START: [&str; 5] = [
 ];
 
 /// A key and its space: a job key may have the name of a queue.
-type SpacedKey = (Space, limit::Key);
+pub type SpacedKey = (Space, limit::Key);
 
 #[derive(Default)]
 struct KeyTable {
@@ -148,6 +152,7 @@ impl Metrics {
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
             events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
             keys: Mutex::default(),
+            activity: Activity::new(top_keys),
             policies: Mutex::default(),
             calls: Mutex::default(),
             queues: Mutex::default(),
@@ -169,11 +174,6 @@ impl Metrics {
             metrics.counter_of(what).increment(0);
         }
         metrics
-    }
-
-    /// How many keys get series of their own.
-    pub fn top_keys(&self) -> usize {
-        self.0.top_keys
     }
 
     /// The page that `/metrics` serves.
@@ -218,7 +218,11 @@ impl Metrics {
     }
 
     /// Counts started jobs, each with its limits and, if it was refused before, how long it was held.
-    pub fn started<'a>(&self, jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)>) {
+    pub fn started<'a>(
+        &self,
+        jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)> + Clone,
+    ) {
+        self.0.activity.started(jobs.clone());
         // Jobs that start together are mostly under one policy.
         let mut run: Option<(&Arc<str>, u64)> = None;
         let mut keys = self.keys();
@@ -264,6 +268,7 @@ impl Metrics {
     /// Sets all jobs that are out to zero, because all usage was forgotten.
     pub fn clear(&self) {
         self.slots(0);
+        self.0.activity.clear();
         let keys = self.keys();
         let all = keys.own.values().chain(&keys.other);
         all.for_each(|series| series.active.set(0.0));
@@ -305,8 +310,9 @@ impl Metrics {
         self.set("ojs_throttle_slots", jobs);
     }
 
-    /// Counts a refused job, by the action that its policy takes.
-    pub fn refused(&self, policy: &Arc<str>, action: OnLimit) {
+    /// Counts a refused job: by the limit that refused it, and by the action that a policy takes.
+    pub fn refused(&self, by: &Limited, policy: &Arc<str>, action: OnLimit) {
+        self.0.activity.refused(by);
         let series = self.policy(policy);
         match action {
             OnLimit::Wait => series.limited.increment(1),
@@ -322,7 +328,28 @@ impl Metrics {
 
     /// Counts an enqueue that a bound refused.
     pub fn rejected(&self, queue: &str) {
+        self.0.activity.rejected(queue);
         self.of_queue("ojs_backpressure_rejected_total", queue, 1);
+    }
+
+    /// A queue's next job waits in the backend for this limit. Nobody asked for its start, so no series counts it.
+    pub fn held_up(&self, by: &Limited) {
+        self.0.activity.refused(by);
+    }
+
+    /// What was seen of every key in the last minute, in no order.
+    pub fn minutes(&self) -> HashMap<SpacedKey, Point> {
+        self.0.activity.minutes()
+    }
+
+    /// How many enqueues into this queue were refused in the last minute.
+    pub fn rejected_lately(&self, queue: &str) -> u32 {
+        self.0.activity.rejected_lately(queue)
+    }
+
+    /// What was seen of a key in the last hour, oldest first, if that is kept.
+    pub fn hour(&self, key: &SpacedKey) -> Option<Vec<Point>> {
+        self.0.activity.hour(key)
     }
 
     /// Counts jobs that were dropped to make room.
@@ -768,7 +795,7 @@ mod tests {
         let policy = Arc::from("p");
         metrics.exceeded(&limited("a"), Strategy::Rate);
         for _ in 0..2 {
-            metrics.refused(&policy, OnLimit::Wait);
+            metrics.refused(&limited("a"), &policy, OnLimit::Wait);
         }
         let page = metrics.render();
         assert!(

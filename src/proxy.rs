@@ -61,7 +61,6 @@ mod prove;
 pub mod respond;
 mod runs;
 mod scope;
-mod seen;
 mod service;
 mod settle;
 mod siblings;
@@ -174,7 +173,6 @@ pub struct Sidecar {
     settle: settle::Settle,
     admit: admit::Admit,
     keeper: sweep::Keeper,
-    seen: seen::Seen,
 }
 
 impl Sidecar {
@@ -203,7 +201,6 @@ impl Sidecar {
             store,
             hold,
             events: Events::new(name, metrics.clone()),
-            seen: seen::Seen::new(metrics.top_keys()),
             metrics,
             backend,
             tasks: Tasks::default(),
@@ -343,7 +340,6 @@ impl Sidecar {
         self.settle.clear();
         self.control.named.clear();
         self.fetching.clear();
-        self.seen.clear();
         self.metrics.clear();
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;

@@ -76,8 +76,6 @@ pub struct Running {
     /// The threads beyond this one that have connections.
     serving: TaskTracker,
     reload: Reload,
-    /// Whether the file of the settings is in force.
-    file: Arc<FollowedFile>,
     following: Option<Following>,
 }
 
@@ -139,7 +137,6 @@ impl Running {
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings));
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         Ok(Running {
-            file: Arc::new(FollowedFile::new(None, env.store.now())),
             env,
             sidecar,
             reload,
@@ -165,8 +162,7 @@ impl Running {
     ) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
         let path = file.path.display().to_string();
-        self.file = Arc::new(FollowedFile::new(Some(&path), self.env.store.now()));
-        let told = Arc::clone(&self.file);
+        let told = FollowedFile::new(Some(&path), self.env.store.now());
         self.following = Some(Following::new(file, reload, metrics, told, ask, level));
         self
     }
@@ -212,6 +208,21 @@ impl Running {
         Ok((1..settings.server.threads).map(|_| thread(addr)).collect())
     }
 
+    /// What the page says of this sidecar.
+    fn facts(&self) -> std::io::Result<SidecarFacts> {
+        let settings = self.reload.settings();
+        Ok(SidecarFacts {
+            listens: self.data.local_addr()?.to_string().into(),
+            store: settings.store.url.kind(),
+            backend: settings.upstream.url.to_string().into(),
+            readiness: Arc::clone(&self.readiness),
+            file: match &self.following {
+                Some(following) => following.told(),
+                None => Arc::new(FollowedFile::new(None, self.env.store.now())),
+            },
+        })
+    }
+
     /// Serves until `stop`, drains, and returns when nothing is left to do.
     ///
     /// # Errors
@@ -220,17 +231,10 @@ impl Running {
         // However this ends, the other threads end too.
         let _over = self.over.clone().drop_guard();
         let limits = listener_bounds(&self.reload.settings().server);
+        let facts = self.facts()?;
         let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
         let sweeping = CancellationToken::new();
         let metrics = self.metrics;
-        let settings = self.reload.settings();
-        let facts = SidecarFacts {
-            listens: self.data.local_addr()?.to_string().into(),
-            store: settings.store.url.kind(),
-            backend: settings.upstream.url.to_string().into(),
-            readiness: Arc::clone(&self.readiness),
-            file: self.file,
-        };
         let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
         let mut tasks = JoinSet::new();
         tasks.spawn(server::serve(

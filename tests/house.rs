@@ -179,7 +179,7 @@ fn imports_are_read_in_all_their_forms() {
 }
 
 /// What `tests/run.sh --without` leaves out, and the words of a source that starts it.
-const SERVICES: [(&str, &[&str]); 6] = [
+const SERVICES: [(&str, &[&str]); 7] = [
     (
         "redis",
         &[
@@ -193,6 +193,7 @@ const SERVICES: [(&str, &[&str]); 6] = [
     ("faketime", &["libfaketime"]),
     ("prometheus", &["PrometheusServer", "promtool"]),
     ("systemd", &["systemd-analyze"]),
+    ("chromium", &["Browser", "chromedriver"]),
     ("tools", &["Terminal"]),
 ];
 

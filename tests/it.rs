@@ -15,6 +15,7 @@ mod demo;
 mod docs;
 mod framing;
 mod model;
+mod page;
 mod process;
 mod rate_limiting;
 mod scenarios;

@@ -18,7 +18,7 @@ mod fleet_on_redis;
 mod hole;
 pub mod http;
 mod https;
-mod incidents;
+pub mod incidents;
 mod ledger;
 mod lifecycle;
 mod log;

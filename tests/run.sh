@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres, faketime,
-# prometheus, systemd-analyze and the tools of the README (curl, jq, python3, node), which the tests start for
-# themselves, are fetched with apt where they are missing and that may be done; else what needs them fails, unless it is
-# left out by "--without" and a list, "redis,postgres,faketime,prometheus,systemd,tools". The last line is "N passed, N
-# failed".
+# prometheus, systemd-analyze, chromium with chromedriver and the tools of the README (curl, jq, python3, node), which
+# the tests start for themselves, are fetched with apt where they are missing and that may be done; else what needs them
+# fails, unless it is left out by "--without" and a list, "redis,postgres,faketime,prometheus,systemd,chromium,tools".
+# The last line is "N passed, N failed".
 set -uo pipefail
 # With UPDATE=1 a test writes the page that it should judge.
 unset UPDATE
@@ -15,8 +15,8 @@ while [ $# -gt 0 ]; do
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
                 case "$service" in
-                    redis | postgres | faketime | prometheus | systemd | tools) ;;
-                    *) echo "--without $service: only redis, postgres, faketime, prometheus, systemd and tools can be left out" >&2; exit 2 ;;
+                    redis | postgres | faketime | prometheus | systemd | chromium | tools) ;;
+                    *) echo "--without $service: only redis, postgres, faketime, prometheus, systemd, chromium and tools can be left out" >&2; exit 2 ;;
                 esac
                 without+="$service "
                 # Each test that starts one says so in its name, and no other does: tests/house.rs looks.
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without redis,postgres,faketime,prometheus,systemd,tools]" >&2
+            echo "usage: bash tests/run.sh [--without redis,postgres,faketime,prometheus,systemd,chromium,tools]" >&2
             exit 2
             ;;
     esac
@@ -60,6 +60,7 @@ case "$without" in *" faketime "*) ;; *) compgen -G '/usr/lib/*/faketime/libfake
 case "$without" in *" prometheus "*) ;; *) command -v prometheus >/dev/null && command -v promtool >/dev/null ||
     fetch prometheus ;; esac
 case "$without" in *" systemd "*) ;; *) command -v systemd-analyze >/dev/null || fetch systemd ;; esac
+case "$without" in *" chromium "*) ;; *) command -v chromedriver >/dev/null || fetch chromium-driver ;; esac
 case "$without" in *" tools "*) ;; *)
     for tool in curl jq python3 node; do
         command -v "$tool" >/dev/null || fetch "${tool/%node/nodejs}"
@@ -76,7 +77,7 @@ within=900
 # What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself: it goes
 # first, two tests at once. Tests over real sockets mostly wait: there are more at once than processors. Beside them,
 # behind in line, runs what only computes.
-measuring=(calls_on_redis:: process::doctor:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
+measuring=(calls_on_redis:: page:: process::doctor:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
 waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
 computing=()
 for name in "${waiting[@]}" "${measuring[@]}"; do computing+=(--skip "$name"); done

@@ -23,18 +23,18 @@ use super::body::Body;
 use super::control::limits::{self, Look};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
-use super::seen::{Point, STEP, SpacedKey};
 use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
 use crate::events::{Filter, Subscription};
 use crate::json::Json;
 use crate::limit::{Key, Space, Timestamp};
+use crate::metrics::{Point, STEP, SpacedKey};
 use crate::ojs;
 use crate::policy;
 use crate::store::LedgerExt;
 pub use parts::MEMBERS;
 use parts::{
-    BackendPart, ConfigPart, EventRow, EventsPart, Head, HistoryPart, KeyRow, KeysPart, MinutePart,
-    QueueRow, QueuesPart, SidecarPart, State, StorePart,
+    BackendPart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart, MinutePart,
+    QueueRow, QueuesPart, SidecarPart, State, StateHead, StorePart,
 };
 
 /// How often a state is made, at most.
@@ -121,7 +121,7 @@ impl FollowedFile {
 
 /// What is asked: which keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Question {
+struct StateQuery {
     /// A part of their names, in small letters.
     search: String,
     /// The whole name of one.
@@ -130,9 +130,9 @@ struct Question {
     page: usize,
 }
 
-impl Question {
-    fn read(query: &str) -> Result<Question, Fault> {
-        let mut question = Question {
+impl StateQuery {
+    fn read(query: &str) -> Result<StateQuery, Fault> {
+        let mut question = StateQuery {
             search: String::new(),
             key: None,
             page: 1,
@@ -159,10 +159,12 @@ impl Question {
         Ok(question)
     }
 
-    fn wants(&self, name: &str) -> bool {
+    fn wants(&self, (space, key): &SpacedKey) -> bool {
         match &self.key {
-            Some(key) => name == key,
-            None => self.search.is_empty() || name.to_lowercase().contains(&self.search),
+            Some(name) => *space.name_of(key) == **name,
+            None => {
+                self.search.is_empty() || space.name_of(key).to_lowercase().contains(&self.search)
+            }
         }
     }
 }
@@ -186,7 +188,7 @@ struct Shared {
 struct Made {
     base: Option<Base>,
     /// The answers that were made of it.
-    answers: Vec<(Question, Bytes)>,
+    answers: Vec<(StateQuery, Bytes)>,
     events: EventLog,
 }
 
@@ -195,13 +197,13 @@ struct Made {
 struct Base {
     /// Which second.
     second: u64,
-    head: Head,
+    head: StateHead,
     keys: Vec<SeenKey>,
     queues: QueuesPart,
 }
 
-/// A key by its name, and what was seen of it in the last minute.
-type SeenKey = (Box<str>, SpacedKey, Point);
+/// A key, and what was seen of it in the last minute.
+type SeenKey = (SpacedKey, Point);
 
 /// The last events, while somebody watches.
 #[derive(Default, Debug)]
@@ -227,7 +229,7 @@ impl States {
 
     /// Answers with one state, or with a stream of them.
     pub(crate) async fn answer(&self, parts: &Parts) -> Result<Response<Body>, Fault> {
-        let question = Question::read(parts.uri.query().unwrap_or_default())?;
+        let question = StateQuery::read(parts.uri.query().unwrap_or_default())?;
         let accepts = parts.headers.get(header::ACCEPT);
         let is_stream =
             accepts.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
@@ -247,7 +249,7 @@ impl States {
     }
 
     /// A stream of states, one a second, until its reader leaves or is too slow.
-    fn stream(&self, question: Question) -> Result<Body, Fault> {
+    fn stream(&self, question: StateQuery) -> Result<Body, Fault> {
         let place = Arc::clone(&self.0.places).try_acquire_owned();
         let place = place.map_err(|_| full())?;
         let (out, frames) = mpsc::channel(1);
@@ -264,7 +266,7 @@ impl States {
         Ok(Body::frames(frames))
     }
 
-    async fn send(&self, question: &Question, out: &mpsc::Sender<Bytes>) {
+    async fn send(&self, question: &StateQuery, out: &mpsc::Sender<Bytes>) {
         // All streams go by the same seconds, so that one state serves all.
         let next = Duration::from_secs(self.0.second() + 1);
         let mut ticks = interval_at(self.0.began + next, EVERY);
@@ -290,7 +292,7 @@ impl States {
         }
     }
 
-    async fn state(&self, question: &Question) -> Result<Bytes, Fault> {
+    async fn state(&self, question: &StateQuery) -> Result<Bytes, Fault> {
         let mut made = self.0.made.lock().await;
         let Made {
             base,
@@ -352,11 +354,11 @@ impl Shared {
         }
     }
 
-    fn head(&self) -> Head {
+    fn head(&self) -> StateHead {
         let sidecar = &*self.proxy.sidecar;
         let (live, facts) = (sidecar.live(), &self.facts);
         let since = facts.file.since.load(Ordering::Relaxed);
-        Head {
+        StateHead {
             sidecar: SidecarPart {
                 name: Arc::clone(&sidecar.fetching.worker_id),
                 version: env!("CARGO_PKG_VERSION"),
@@ -404,7 +406,7 @@ impl Shared {
                 depth: level.as_ref().map(|level| level.depth),
                 max_depth: level.as_ref().and_then(|level| level.max_depth),
                 pressure: level.as_ref().map(crate::pressure::Level::pressure),
-                refused: sidecar.seen.rejected_lately(&queue),
+                refused: sidecar.metrics.rejected_lately(&queue),
                 queue,
             }
         };
@@ -423,9 +425,9 @@ impl Shared {
     }
 
     /// The keys that are asked for, with what the store says of them.
-    async fn keys(&self, base: &Base, question: &Question) -> KeysPart {
+    async fn keys(&self, base: &Base, question: &StateQuery) -> KeysPart {
         let sidecar = &*self.proxy.sidecar;
-        let found = base.keys.iter().filter(|(name, ..)| question.wants(name));
+        let found = base.keys.iter().filter(|(key, _)| question.wants(key));
         let mut found: Vec<_> = found.collect();
         let mut part = KeysPart {
             total: base.keys.len(),
@@ -435,17 +437,19 @@ impl Shared {
             rows: Vec::new(),
             problem: None,
         };
-        let rank = |(name, _, minute): &&SeenKey| {
-            let seen = (minute.refused, minute.waited_ms, minute.starts);
-            (Reverse(seen), name.clone())
-        };
-        found.sort_by_cached_key(rank);
-        let first = (question.page - 1).saturating_mul(ROWS);
-        let shown: Vec<_> = found.into_iter().skip(first).take(ROWS).collect();
+        let first = (question.page - 1).saturating_mul(ROWS).min(found.len());
+        let last = first.saturating_add(ROWS).min(found.len());
+        // Of thousands of keys only those that are shown need their order.
+        if last < found.len() {
+            found.select_nth_unstable_by(last, |a, b| rank(a).cmp(&rank(b)));
+            found.truncate(last);
+        }
+        found.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)));
+        let shown = found.split_off(first);
         let look = Look::here(sidecar);
         let keys: Vec<_> = shown
             .iter()
-            .map(|(_, (space, key), _)| (*space, key))
+            .map(|((space, key), _)| (*space, key))
             .collect();
         let _late = timeout(ASKING, self.ask_backend(&keys, &look)).await;
         let views = match limits::views(sidecar, &keys, &look).await {
@@ -458,7 +462,10 @@ impl Shared {
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
-            let hour = question.key.as_ref().and_then(|_| sidecar.seen.hour(&of.1));
+            let hour = question
+                .key
+                .as_ref()
+                .and_then(|_| sidecar.metrics.hour(&of.0));
             part.rows.extend(key_row(sidecar, of, &view, hour, &look));
         }
         part
@@ -479,13 +486,13 @@ impl Shared {
 /// One row, with its last hour if that is asked for and kept.
 fn key_row(
     sidecar: &Sidecar,
-    (name, (space, key), minute): &SeenKey,
+    ((space, key), minute): &SeenKey,
     view: &LimitView,
     hour: Option<Vec<Point>>,
     look: &Look,
 ) -> Option<KeyRow> {
     Some(KeyRow {
-        name: name.clone(),
+        name: space.name_of(key).into(),
         policy: match space {
             Space::Job => look.policy_of(sidecar, key),
             Space::Queue => Arc::from("queue"),
@@ -507,7 +514,7 @@ fn key_row(
 
 /// Every key that is known here, with what was seen of it in the last minute.
 fn known_keys(sidecar: &Sidecar) -> Vec<SeenKey> {
-    let mut seen = sidecar.seen.minutes();
+    let mut seen = sidecar.metrics.minutes();
     let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
     let constants = policies.policies().iter();
     let constants = constants.filter_map(|policy| policy.key.constant().cloned());
@@ -524,9 +531,13 @@ fn known_keys(sidecar: &Sidecar) -> Vec<SeenKey> {
     for key in all.chain(queues.map(|key| (Space::Queue, key))) {
         seen.entry(key).or_default();
     }
-    let seen = seen.into_iter();
-    seen.map(|(key, minute)| (key.0.name_of(&key.1).into(), key, minute))
-        .collect()
+    seen.into_iter().collect()
+}
+
+/// What stands first: most refused, longest waited, most started, name.
+fn rank(((space, key), minute): &SeenKey) -> impl Ord {
+    let seen = (minute.refused, minute.waited_ms, minute.starts);
+    (Reverse(seen), key, *space)
 }
 
 impl EventLog {

@@ -215,7 +215,7 @@ async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
         let Ok(usage) = usage.await else { return };
         let usage = usage.unwrap_or_default();
         if let Some(met) = met(&usage, &limited.limits, sidecar.store.now()) {
-            sidecar.seen.refused(limited);
+            sidecar.metrics.held_up(limited);
             let episode = Episode {
                 space: limited.space,
                 key: limited.key.clone(),

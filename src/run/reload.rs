@@ -186,7 +186,7 @@ impl Following {
         file: ConfigFile,
         reload: Reload,
         metrics: Metrics,
-        told: Arc<FollowedFile>,
+        told: FollowedFile,
         ask: Arc<Notify>,
         level: LogLevel,
     ) -> Following {
@@ -195,12 +195,17 @@ impl Following {
             file,
             reload,
             metrics,
-            told,
+            told: Arc::new(told),
             ask,
             level,
             last: None,
             bad: None,
         }
+    }
+
+    /// Whether the file is in force.
+    pub(super) fn told(&self) -> Arc<FollowedFile> {
+        Arc::clone(&self.told)
     }
 
     /// Follows the file until `stop`.

@@ -60,8 +60,8 @@ impl Conn {
         }
         let lower = head.to_ascii_lowercase();
         let length = lower
-            .split_once("content-length: ")
-            .map(|(_, rest)| rest.lines().next().unwrap().parse().unwrap());
+            .split_once("\ncontent-length:")
+            .map(|(_, rest)| rest.lines().next().unwrap().trim().parse().unwrap());
         let mut body = Vec::new();
         if let Some(length) = length {
             body.resize(length, 0);

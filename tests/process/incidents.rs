@@ -45,15 +45,15 @@ throttle = { limit = 1, period = \"20s\" }
 ";
 
 /// One cause.
-struct Cause {
-    name: &'static str,
+pub struct Cause {
+    pub name: &'static str,
     config: &'static str,
     /// What stages it, and the job that waits then.
     stage: fn(&mut Backend, &Sidecar) -> String,
     /// Names of the chapter, and what they are called here.
     names: &'static [(&'static str, &'static str)],
     /// A part of the sentence that the chapter prints for it.
-    sentence: &'static str,
+    pub sentence: &'static str,
     /// What has to be asked about for it.
     asked: Asked,
 }
@@ -65,7 +65,31 @@ enum Asked {
     Job,
 }
 
-const CAUSES: [Cause; 14] = [
+impl Cause {
+    /// Stages it before a backend and a sidecar of its own; with the job that waits.
+    pub fn staged(&self) -> (Backend, Sidecar, String) {
+        let mut backend = Backend::start(Lax::spec());
+        let sidecar = Sidecar::run(&config(backend.addr, "", self.config));
+        let job = (self.stage)(&mut backend, &sidecar);
+        (backend, sidecar, job)
+    }
+
+    /// A text of the chapter with the names that things have here.
+    pub fn named(&self, text: &str) -> String {
+        let names = self.names.iter();
+        names.fold(text.to_owned(), |text, (page, own)| text.replace(page, own))
+    }
+
+    /// Whether a queue shows it, and something is to blame.
+    pub fn binds_a_queue(&self) -> bool {
+        let is_blameless = BLAMELESS
+            .iter()
+            .any(|begin| begin.starts_with(self.sentence));
+        self.asked == Asked::Queue && !is_blameless
+    }
+}
+
+pub const CAUSES: [Cause; 14] = [
     Cause {
         name: "all slots are taken",
         config: SLOTS,
@@ -300,13 +324,8 @@ fn of_the_chapter() -> (Vec<String>, Vec<String>) {
 
 /// Stages a cause and asks as the chapter does.
 fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
-    let mut backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", cause.config));
-    let job = (cause.stage)(&mut backend, &sidecar);
-    let named = |text: &str| {
-        let names = cause.names.iter();
-        names.fold(text.to_owned(), |text, (page, own)| text.replace(page, own))
-    };
+    let (_backend, sidecar, job) = cause.staged();
+    let named = |text: &str| cause.named(text);
     let expected = sentences
         .iter()
         .find(|sentence| sentence.contains(cause.sentence));

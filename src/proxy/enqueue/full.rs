@@ -30,7 +30,6 @@ const LONGEST_TYPE: usize = 128;
 /// The answer to an enqueue that does not fit.
 pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Fault {
     sidecar.metrics.rejected(&full.queue);
-    sidecar.seen.rejected(&full.queue);
     let said = sidecar.admit.pressure.says(full, Instant::now());
     if said.loud {
         let (queue, why) = (&*full.queue, &*message(full));

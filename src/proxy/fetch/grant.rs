@@ -205,8 +205,7 @@ impl Proxy {
             }));
         }
         let by = acting(&pick, which, action).unwrap_or(limited);
-        sidecar.metrics.refused(&by.policy, action);
-        sidecar.seen.refused(limited);
+        sidecar.metrics.refused(limited, &by.policy, action);
         if action == OnLimit::Drop {
             return Some(pick);
         }

@@ -129,14 +129,10 @@ impl Watch for HandOut {
     /// The jobs have started. Only now is that counted and told: until here it could be undone.
     fn sent(&mut self) {
         let sidecar = &self.proxy.sidecar;
-        let jobs = || {
-            self.jobs.iter().map(|held| {
-                let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
-                (&*held.claimed.limited, waited)
-            })
-        };
-        sidecar.metrics.started(jobs());
-        sidecar.seen.started(jobs());
+        sidecar.metrics.started(self.jobs.iter().map(|held| {
+            let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
+            (&*held.claimed.limited, waited)
+        }));
         for of_queue in (self.jobs).chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
             let queue = of_queue.first().map(|held| &held.claimed.queue);
             let queue = queue.filter(|queue| sidecar.admit.pressure.bounds(queue).is_some());

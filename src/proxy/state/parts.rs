@@ -180,7 +180,7 @@ parts! {
 pub(super) struct State<'a> {
     pub(super) at: String,
     #[serde(flatten)]
-    pub(super) head: &'a Head,
+    pub(super) head: &'a StateHead,
     pub(super) keys: KeysPart,
     pub(super) queues: &'a QueuesPart,
     pub(super) events: &'a EventsPart,
@@ -188,7 +188,7 @@ pub(super) struct State<'a> {
 
 /// What is the same for every question.
 #[derive(Debug, Serialize)]
-pub(super) struct Head {
+pub(super) struct StateHead {
     pub(super) sidecar: SidecarPart,
     pub(super) store: StorePart,
     pub(super) backend: BackendPart,

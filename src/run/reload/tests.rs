@@ -74,7 +74,7 @@ fn following(path: &Path, text: &str) -> Following {
     };
     // There is no log that it would change.
     let (_, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
-    let told = Arc::new(FollowedFile::new(None, reload.0.sidecar.store().now()));
+    let told = FollowedFile::new(None, reload.0.sidecar.store().now());
     Following::new(file, reload, metrics, told, Arc::default(), level)
 }
 

@@ -9,10 +9,11 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::limit::{Key, Limited, Space, each_key};
+use super::SpacedKey;
+use crate::limit::{Limited, each_key};
 
 /// How long a step lasts, in seconds.
-pub(super) const STEP: u64 = 10;
+pub const STEP: u64 = 10;
 /// Steps of a minute, the one under way among them.
 const MINUTE: usize = 6;
 /// Steps of an hour, which are kept of the first keys alone.
@@ -22,20 +23,17 @@ const MOST_BYTES: usize = 512 * 1024;
 /// So many keys are followed; beyond that those of which nothing was seen for a minute make place.
 const MOST_KEYS: usize = 20_000;
 
-/// A key and its space.
-pub(super) type SpacedKey = (Space, Key);
-
 /// What was seen. Shared by the threads of one sidecar.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct Activity {
     began: Instant,
     /// So many keys get an hour.
     hours: usize,
-    book: Mutex<Book>,
+    book: Mutex<ByName>,
 }
 
 #[derive(Default, Debug)]
-struct Book {
+struct ByName {
     keys: HashMap<SpacedKey, Recent>,
     /// Refused enqueues by queue, as refusals.
     queues: HashMap<Arc<str>, Recent>,
@@ -47,13 +45,13 @@ struct Book {
 
 /// What was seen in some time.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Point {
+pub struct Point {
     /// Jobs that started.
-    pub(super) starts: u32,
+    pub starts: u32,
     /// Questions for a start that were refused.
-    pub(super) refused: u32,
+    pub refused: u32,
     /// The longest wait of a job that started, in milliseconds.
-    pub(super) waited_ms: u32,
+    pub waited_ms: u32,
 }
 
 impl Point {
@@ -112,10 +110,10 @@ impl Recent {
     }
 }
 
-impl Seen {
+impl Activity {
     /// Nothing was seen yet. `hours`: of so many keys an hour is kept.
-    pub(super) fn new(hours: usize) -> Seen {
-        Seen {
+    pub(super) fn new(hours: usize) -> Activity {
+        Activity {
             began: Instant::now(),
             hours: hours.min(MOST_BYTES / (HOUR * size_of::<Point>())),
             book: Mutex::default(),
@@ -202,11 +200,11 @@ impl Seen {
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
-        *self.book.lock() = Book::default();
+        *self.book.lock() = ByName::default();
     }
 }
 
-impl Book {
+impl ByName {
     fn add(&mut self, hours: usize, of: &Limited, step: u64, seen: Point) {
         if self.keys.len() >= MOST_KEYS && self.tidied != step {
             self.tidied = step;
@@ -237,7 +235,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::limit::{Limits, OnLimit};
+    use crate::limit::{Key, Limits, OnLimit, Space};
 
     fn limited(n: usize) -> Limited {
         Limited {
@@ -249,53 +247,53 @@ mod tests {
         }
     }
 
-    fn start(seen: &Seen, n: usize, waited: Option<Duration>) {
+    fn start(activity: &Activity, n: usize, waited: Option<Duration>) {
         let one = [limited(n)];
-        seen.started([(&one[..], waited)].into_iter());
+        activity.started([(&one[..], waited)].into_iter());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_minute_is_summed_and_passes() {
-        let seen = Seen::new(1);
+        let activity = Activity::new(1);
         let key = |n| (Space::Job, limited(n).key);
-        start(&seen, 1, Some(Duration::from_millis(700)));
-        start(&seen, 1, Some(Duration::from_millis(300)));
-        start(&seen, 2, None);
+        start(&activity, 1, Some(Duration::from_millis(700)));
+        start(&activity, 1, Some(Duration::from_millis(300)));
+        start(&activity, 2, None);
         advance(Duration::from_secs(30)).await;
-        seen.refused(&limited(1));
-        seen.rejected("q");
+        activity.refused(&limited(1));
+        activity.rejected("q");
         let point = |starts, refused, waited_ms| Point {
             starts,
             refused,
             waited_ms,
         };
-        assert_eq!(seen.minutes()[&key(1)], point(2, 1, 700));
-        assert_eq!(seen.minutes()[&key(2)], point(1, 0, 0));
+        assert_eq!(activity.minutes()[&key(1)], point(2, 1, 700));
+        assert_eq!(activity.minutes()[&key(2)], point(1, 0, 0));
         advance(Duration::from_secs(30)).await;
-        assert_eq!(seen.minutes()[&key(1)], point(0, 1, 0));
-        assert_eq!(seen.rejected_lately("q"), 1);
+        assert_eq!(activity.minutes()[&key(1)], point(0, 1, 0));
+        assert_eq!(activity.rejected_lately("q"), 1);
         advance(Duration::from_secs(30)).await;
-        assert_eq!(seen.minutes()[&key(1)], Point::default());
-        assert_eq!(seen.rejected_lately("q"), 0);
+        assert_eq!(activity.minutes()[&key(1)], Point::default());
+        assert_eq!(activity.rejected_lately("q"), 0);
         // Of the first key an hour is kept, without gaps; of the second none.
-        let hour = seen.hour(&key(1)).unwrap();
+        let hour = activity.hour(&key(1)).unwrap();
         assert_eq!(hour.len(), 10);
         assert_eq!((hour[0], hour[3]), (point(2, 0, 700), point(0, 1, 0)));
-        assert_eq!(seen.hour(&key(2)), None);
+        assert_eq!(activity.hour(&key(2)), None);
         advance(Duration::from_secs(3_600 * 5)).await;
-        assert_eq!(seen.hour(&key(1)).unwrap(), [Point::default(); HOUR]);
+        assert_eq!(activity.hour(&key(1)).unwrap(), [Point::default(); HOUR]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn memory_is_bounded() {
-        let seen = Seen::new(10_000);
-        assert!(seen.hours * HOUR * size_of::<Point>() <= MOST_BYTES);
+        let activity = Activity::new(10_000);
+        assert!(activity.hours * HOUR * size_of::<Point>() <= MOST_BYTES);
         for n in 0..MOST_KEYS + 10 {
-            start(&seen, n, None);
+            start(&activity, n, None);
         }
-        assert_eq!(seen.minutes().len(), MOST_KEYS);
+        assert_eq!(activity.minutes().len(), MOST_KEYS);
         advance(Duration::from_secs(70)).await;
-        start(&seen, MOST_KEYS + 10, None);
-        assert_eq!(seen.minutes().len(), seen.hours + 1);
+        start(&activity, MOST_KEYS + 10, None);
+        assert_eq!(activity.minutes().len(), activity.hours + 1);
     }
 }

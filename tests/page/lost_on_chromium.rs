@@ -1,0 +1,38 @@
+//! A lost store is seen on the page, and so is that it is back.
+
+use ojs_throttle::backend::Lax;
+use serde_json::json;
+
+use super::browser::Browser;
+use super::stage::{Record, cell, enqueue_all};
+use crate::process::rig::{Backend, Sidecar, config};
+use crate::servers::redis::RedisServer;
+
+#[test]
+fn a_lost_store_on_redis_is_shown_until_it_is_back() {
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let rest = format!(
+        "[[policy]]\nname = \"stripe\"\nmatch = {{ queue = \"billing\" }}\nconcurrency = 2\n\
+        [store]\nurl = \"{}\"\n",
+        store.url()
+    );
+    let sidecar = Sidecar::run(&config(backend.addr, "", &rest));
+    let record = Record::default();
+    let job = json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+    enqueue_all(sidecar.data, &vec![job; 5]);
+    assert_eq!(record.fetch(sidecar.data, "billing", 5, "w").len(), 2);
+    let browser = Browser::open();
+    browser.go(&format!("http://{}/", sidecar.admin));
+    let slots = cell("limits", "stripe", "slots");
+    browser.until_is(&slots, "2 of 2");
+    assert!(!browser.text("#status [data-fact=store]").contains("lost"));
+    store.kill();
+    browser.until("document.querySelector('#problems [data-problem=store]').checkVisibility()");
+    browser.until_is(&cell("limits", "stripe", "mark"), "this sidecar alone");
+    store.restart(&[]);
+    browser.until("!document.querySelector('#problems [data-problem=store]')");
+    // It came back empty, and has been told what is out.
+    record.ack(sidecar.data, record.out().keys().next().unwrap());
+    browser.until_is(&slots, "1 of 2");
+    assert_eq!(record.out().len(), 1);
+}

@@ -1,0 +1,147 @@
+//! What is set on the page binds the workers, and the command that the page shows takes it away again.
+
+use ojs_throttle::backend::Lax;
+use serde_json::{Value, json};
+
+use super::browser::{Browser, ENTER};
+use super::stage::{Record, TOKEN, cell, enqueue_all, fact, writable};
+use crate::process::http::get;
+use crate::process::rig::{Backend, Sidecar, config};
+
+const SLOTS: &str =
+    "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 3\n";
+
+struct Rig {
+    _backend: Backend,
+    sidecar: Sidecar,
+    record: Record,
+    browser: Browser,
+}
+
+impl Rig {
+    /// Twenty jobs wait; the page of their key is open.
+    fn start() -> Rig {
+        let backend = Backend::start(Lax::spec());
+        let sidecar = Sidecar::run(&config(backend.addr, &writable(), SLOTS));
+        let job = json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+        enqueue_all(sidecar.data, &vec![job; 20]);
+        let browser = Browser::open();
+        browser.go(&format!("http://{}/#key=stripe", sidecar.admin));
+        let rig = Rig {
+            _backend: backend,
+            sidecar,
+            record: Record::default(),
+            browser,
+        };
+        assert_eq!(rig.may_start(), 3);
+        rig.browser.until_is(&fact("slots"), "3 of 3");
+        rig
+    }
+
+    /// How many jobs start, with none running before.
+    fn may_start(&self) -> usize {
+        self.record.ack_all(self.sidecar.data);
+        self.record
+            .fetch(self.sidecar.data, "billing", 5, "w")
+            .len()
+    }
+
+    /// What is in force besides the file.
+    fn set_by_hand(&self) -> Value {
+        get(self.sidecar.data, "/ojs/v1/rate-limits/stripe").json()["override"].take()
+    }
+}
+
+#[test]
+fn what_is_set_binds_until_it_is_taken_away() {
+    let rig = Rig::start();
+    let browser = &rig.browser;
+    browser.click("#limit");
+    browser.write("#concurrency", "1");
+    browser.write("#reason", "incident 7");
+    browser.write("#by", "ana");
+    browser.click("#send");
+    // A wrong token changes nothing, and the page says what is wrong.
+    browser.write("#token", "no such token");
+    browser.click("#token-use");
+    browser.until("document.querySelector('#token-hint').innerText.includes('control_token')");
+    assert_eq!(rig.set_by_hand(), Value::Null);
+    browser.write("#token", TOKEN);
+    browser.keys(ENTER);
+    browser.until("document.querySelector('#undo').innerText.includes('clear')");
+    let set = rig.set_by_hand();
+    for (name, value) in [
+        ("concurrency", json!(1)),
+        ("reason", json!("incident 7")),
+        ("by", json!("ana")),
+    ] {
+        assert_eq!(set[name], value, "{set}");
+    }
+    let expires: jiff::Timestamp = set["expires_at"].as_str().unwrap().parse().unwrap();
+    let left = expires.duration_since(jiff::Timestamp::now()).as_secs();
+    assert!((3_500..=3_600).contains(&left), "one hour: {set}");
+    assert_eq!(rig.may_start(), 1);
+    browser.until_is(&fact("slots"), "1 of 1");
+    browser.until_is("#mark", "override");
+    browser.until("document.querySelector('#numbers').innerText.includes('incident 7')");
+    browser.click("#clear");
+    browser.click("#send");
+    browser.until_is("#mark", "");
+    assert_eq!(rig.may_start(), 3);
+    browser.until_is(&fact("slots"), "3 of 3");
+    // The token is known by now.
+    browser.click("#pause");
+    browser.write("#reason", "the bank is closed");
+    browser.click("#send");
+    browser.until_is("#mark", "paused");
+    assert_eq!(rig.may_start(), 0);
+    browser.until_is(&fact("binds"), "paused");
+    browser.until_is(&fact("next"), "when resumed");
+    browser.click("#resume");
+    browser.click("#send");
+    browser.until_is("#mark", "");
+    assert_eq!(rig.may_start(), 3);
+    browser.click("#limit");
+    browser.write("#concurrency", "2");
+    browser.click("#send");
+    browser.until_is("#mark", "override");
+    assert_eq!(rig.may_start(), 2);
+    browser.click("#clear");
+    browser.click("#send");
+    browser.until_is("#mark", "");
+    assert_eq!(rig.may_start(), 3);
+}
+
+#[test]
+fn a_key_is_paused_and_resumed_by_tab_and_enter_alone() {
+    let rig = Rig::start();
+    let browser = &rig.browser;
+    browser.go(&format!("http://{}/", rig.sidecar.admin));
+    browser.until_is(&cell("limits", "stripe", "slots"), "3 of 3");
+    let link = format!(
+        "document.querySelector({}).id = 'stripe'",
+        json!(cell("limits", "stripe", "name") + " a")
+    );
+    browser.script(&link);
+    browser.tab_to("stripe");
+    browser.keys(ENTER);
+    browser.until_is("#name", "Key stripe");
+    browser.tab_to("pause");
+    browser.keys(ENTER);
+    browser.tab_to("reason");
+    browser.keys("by keys");
+    browser.tab_to("send");
+    browser.keys(ENTER);
+    browser.until("document.activeElement.id == 'token'");
+    browser.keys(TOKEN);
+    browser.keys(ENTER);
+    browser.until_is("#mark", "paused");
+    assert_eq!(rig.set_by_hand()["reason"], "by keys");
+    assert_eq!(rig.may_start(), 0);
+    browser.tab_to("resume");
+    browser.keys(ENTER);
+    browser.tab_to("send");
+    browser.keys(ENTER);
+    browser.until_is("#mark", "");
+    assert_eq!(rig.may_start(), 3);
+}
