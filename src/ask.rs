@@ -1,4 +1,11 @@
-//! Asks the admin port of a running sidecar, for the commands that look at it.
+//! Asks the admin port of a running sidecar, for the commands that look at it or change something there.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "JSON is null where it lacks a name"
+)]
+
+mod by_hand;
+mod top;
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,10 +14,14 @@ use std::time::Duration;
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
+use crate::cli::{OfKey, TOKEN};
 use crate::client::JsonClient;
 use crate::net::Net;
 use crate::ojs;
 use crate::upstream::{CallBounds, Target, Upstream};
+
+pub use by_hand::{clear, limit, pause, resume};
+pub use top::top;
 
 /// Where the admin port is if nobody says.
 pub const DEFAULT: &str = "http://127.0.0.1:9091";
@@ -21,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The sidecar refused: wrong token, unknown key.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{1}")]
+    Refused(StatusCode, String),
     /// The address or the token is none.
     #[error("{0}")]
     Unfit(String),
@@ -35,7 +46,7 @@ impl AskError {
     /// The exit status of a command that ends so: 1 refused, 2 not understood, 3 not reached.
     pub fn exit_status(&self) -> u8 {
         match self {
-            AskError::Refused(_) => 1,
+            AskError::Refused(..) => 1,
             AskError::Unfit(_) => 2,
             AskError::Unreached(_) => 3,
         }
@@ -87,7 +98,21 @@ impl AdminPort {
     /// # Errors
     /// Nobody answers, or the answer is a refusal.
     pub async fn get(&self, path: &str) -> Result<Value, AskError> {
-        let answer = self.client.exchange(Method::GET, path, None).await;
+        let text = self.call(Method::GET, path, None).await?;
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Makes one call; the answer as it came.
+    ///
+    /// # Errors
+    /// As [`AdminPort::get`].
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<String, AskError> {
+        let answer = self.client.exchange(method, path, body).await;
         let (status, body) = answer.map_err(|why| {
             // The client's errors call whatever it asks a backend.
             let why = format!("{why:#}").replace("the backend", "the port");
@@ -96,23 +121,26 @@ impl AdminPort {
                 self.url
             ))
         })?;
-        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         match status {
-            StatusCode::OK => Ok(body),
-            _ => Err(AskError::Refused(refusal(status, &body))),
+            StatusCode::OK => Ok(String::from_utf8_lossy(&body).into_owned()),
+            _ => Err(AskError::Refused(status, refusal(status, &body))),
         }
     }
 }
 
 /// What a refusal says, with what to do.
-fn refusal(status: StatusCode, body: &Value) -> String {
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = &body["error"];
     let text = |name: &str| error[name].as_str();
-    let said = text("message").map_or_else(|| status.to_string(), str::to_owned);
-    match text("hint") {
-        Some(hint) => format!("{said}: {hint}"),
-        None => said,
+    let mut said = text("message").map_or_else(|| status.to_string(), str::to_owned);
+    if let Some(hint) = text("hint") {
+        said = format!("{said}: {hint}");
     }
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        said += &format!(" (commands send that of --config, else {TOKEN})");
+    }
+    said
 }
 
 /// The path of `why` with its question: names and values.
@@ -121,6 +149,28 @@ pub fn why_path<'a>(question: impl Iterator<Item = (String, &'a str)>) -> String
         question.map(|(name, value)| format!("{}={}", ojs::encoded(&name), ojs::encoded(value)));
     let pairs: Vec<String> = pairs.collect();
     format!("/throttle/v1/why?{}", pairs.join("&"))
+}
+
+/// Which jobs have the slots of a key: as `why` says it, or its answer.
+///
+/// # Errors
+/// There is no answer, or the queue has no limits of its own.
+pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
+    let queue = of.key.strip_prefix("_queue:");
+    let (kind, name) = queue.map_or(("key", &*of.key), |queue| ("queue", queue));
+    let path = why_path([(kind.to_owned(), name)].into_iter());
+    let answer = port.get(&path).await?;
+    let mut limits = list(&answer, "limits").iter();
+    let Some(limit) = limits.find(|limit| limit["state"][kind] == name) else {
+        let said = format!("{kind} {name:?} has no limits of its own");
+        return Err(AskError::Refused(StatusCode::NOT_FOUND, said));
+    };
+    let mut out = String::new();
+    limit_text(limit, &mut out);
+    Ok(match of.json {
+        true => format!("{answer}\n"),
+        false => out.trim_start().to_owned(),
+    })
 }
 
 /// The answer of `why`, for people.

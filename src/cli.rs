@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use serde_json::{Value, json};
+
 use crate::config::{BaseUrl, CommandLine, Listen};
-use crate::{manual, ship};
+use crate::{duration, manual, ship};
 
 /// The variable that names the file of `run` and `doctor`.
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
@@ -38,6 +40,8 @@ const NEXT: &str = "Examples:
   ojs-throttle run --config throttle.toml               the real thing
   ojs-throttle doctor --config throttle.toml            what is wrong with the store or the backend?
   ojs-throttle why --queue billing                      why does nothing start?
+  ojs-throttle top                                      all limits, those that bind first
+  ojs-throttle pause stripe --reason INC-42 --for 1h    no start for an hour
 
 A first throttle.toml:
   [server]
@@ -120,11 +124,26 @@ and with 78 when the config cannot be used."
     )]
     Doctor(Doctor),
     /// Say why a queue, a key or a job does not start: who has the slots, and when the next start can be
-    #[command(
-        after_help = "Only reads: it claims no job and changes nothing. Exits with 0 when there is an answer, with 1 when the
-sidecar refuses, with 2 when the question is not understood, and with 3 when no sidecar answers."
-    )]
+    #[command(after_help = TOLD)]
     Why(Why),
+    /// Print the limits each second, those first that refused most in the last minute
+    #[command(after_help = TOLD)]
+    Top(Top),
+    /// Say which jobs have the slots of a key
+    #[command(after_help = TOLD)]
+    Slots(OfKey),
+    /// Let no job of a key start, until `resume` or for a while
+    #[command(after_help = CHANGED)]
+    Pause(Pause),
+    /// End a pause
+    #[command(after_help = CHANGED)]
+    Resume(OfKey),
+    /// Set limits of a key in place of those that it has, until `clear` or for a while
+    #[command(after_help = CHANGED)]
+    Limit(Limit),
+    /// Take away what was set for a key by hand: its limits, and until when it is shut
+    #[command(after_help = CHANGED)]
+    Clear(Clear),
     /// Run the sidecar with a small OJS backend in the same process, to develop against
     #[command(
         after_help = "Nothing is stored: all jobs are gone when it ends. Exits as `run` does."
@@ -149,6 +168,13 @@ when there was nothing to judge. With --break that is always so."
     },
 }
 
+const TOLD: &str = "Only reads: it claims no job and changes nothing. Exits with 0 when there is an answer, and with 1 when the
+sidecar refuses. Exits with 2 when the question is not understood, and with 3 when no sidecar answers.";
+
+const CHANGED: &str = "Needs the control token of the sidecar: OJS_THROTTLE_TOKEN, or the control_token of --config. Prints what it did
+and the command that undoes it. Exits with 0 when it is done, and with 1 when the sidecar refuses. Exits
+with 2 when the command is not understood, and with 3 when no sidecar answers.";
+
 /// `check`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Check {
@@ -166,6 +192,15 @@ pub struct Check {
 /// An address to listen on, as in the file.
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map(|Listen(address)| address)
+}
+
+/// `100/1m`, as an override has it.
+fn rate(text: &str) -> Result<Value, String> {
+    let parts = text.split_once('/');
+    let parts = parts.and_then(|(limit, period)| Some((limit.parse::<u32>().ok()?, period)));
+    let (limit, period) = parts.ok_or("write NUMBER/PERIOD, such as 100/1m")?;
+    duration::parse_period(period).map_err(|why| format!("{period:?} {why}"))?;
+    Ok(json!({"limit": limit, "period": period}))
 }
 
 /// A member of `meta` with its value.
@@ -293,6 +328,118 @@ impl Why {
             (format!("meta.{name}"), value)
         }))
     }
+}
+
+/// The key that a command is about.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct OfKey {
+    /// The rate limit key; _queue:NAME stands for a queue as a whole
+    pub key: String,
+    /// The sidecar's answer as it came, instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Where the sidecar is
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// What is noted beside limits that are set.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Note {
+    /// Why; `why` shows it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// How long, such as 1h
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
+    pub lasts: Option<u64>,
+    /// Who
+    #[arg(long, value_name = "NAME", env = "USER", hide_env_values = true)]
+    pub by: Option<String>,
+}
+
+/// `pause`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Pause {
+    /// The key
+    #[command(flatten)]
+    pub of: OfKey,
+    /// Why, and for how long
+    #[command(flatten)]
+    pub note: Note,
+}
+
+/// `limit`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+#[command(group = clap::ArgGroup::new("limits").args(["concurrency", "rate", "throttle", "set", "next_start"]).multiple(true).required(true))]
+pub struct Limit {
+    /// The key
+    #[command(flatten)]
+    pub of: OfKey,
+    /// So many jobs at once
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<u32>,
+    /// So many starts in any such time, such as 100/1m; may stand several times
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    pub rate: Vec<Value>,
+    /// Starts that are evenly spaced, such as 10/1s
+    #[arg(long, value_name = "N/PERIOD", value_parser = rate)]
+    pub throttle: Option<Value>,
+    /// Numbers and notes as JSON, as PUT /ojs/v1/rate-limits/KEY takes them
+    #[arg(long = "override", value_name = "JSON", value_parser = |text: &str| text.parse::<Value>(), conflicts_with_all = ["concurrency", "rate", "throttle", "next_start", "reason", "lasts"])]
+    pub set: Option<Value>,
+    /// No start before this time, or for so long
+    #[arg(long, value_name = "TIME|DURATION", conflicts_with_all = ["concurrency", "rate", "throttle", "reason", "lasts"])]
+    pub next_start: Option<String>,
+    /// Beside the numbers
+    #[command(flatten)]
+    pub note: Note,
+}
+
+/// `clear`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Clear {
+    /// The key
+    #[command(flatten)]
+    pub of: OfKey,
+    /// Forget what windows and spacing have counted instead, and open the key
+    #[arg(long)]
+    pub usage: bool,
+}
+
+/// What `top` shows first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Sort {
+    /// Jobs that were refused in the last minute
+    Refused,
+    /// Jobs that wait
+    Waiting,
+    /// Starts in the last minute
+    Starts,
+    /// Names
+    Name,
+}
+
+/// `top`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Top {
+    /// Of the 50 limits that bind most, the most first
+    #[arg(long, value_enum, default_value_t = Sort::Refused)]
+    pub sort: Sort,
+    /// Only limits whose name has this text
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub filter: String,
+    /// Print it once
+    #[arg(long)]
+    pub once: bool,
+    /// The state as one line of JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The longest line
+    #[arg(long, env = "COLUMNS", hide_env_values = true, default_value_t = 100)]
+    pub columns: usize,
+    /// Where the sidecar is
+    #[command(flatten)]
+    pub admin: AdminArgs,
 }
 
 /// `dev`.

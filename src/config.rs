@@ -148,6 +148,8 @@ pub struct CommandLine {
     pub upstream: Option<BaseUrl>,
     /// Where the file has no `server.drain_min`; the file wins.
     pub drain_min: Option<Duration>,
+    /// Where the file has no `server.control_token`; the file wins.
+    pub control_token: Option<Secret>,
 }
 
 impl Settings {

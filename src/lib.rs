@@ -107,10 +107,10 @@
 //! program  -> ask backend cli config demo doctor log net run store
 //! demo     -> backend client config net run store upstream
 //! doctor   -> client config duration net proxy::BackendFacts run store upstream
-//! ask      -> client limit net ojs upstream
+//! ask      -> cli client duration limit net ojs upstream
 //! client   -> upstream
 //! run      -> admin config metrics net proxy server store upstream
-//! cli      -> config manual ship
+//! cli      -> config duration manual ship
 //! admin    -> metrics proxy server
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick upstream
 //! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream

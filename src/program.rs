@@ -11,13 +11,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::ask::{self, AdminPort};
+use crate::ask::{self, AdminPort, AskError};
 use crate::backend::{Backend, Lax};
 use crate::cli::{
     self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN,
-    Why,
 };
-use crate::config::{self, CommandLine, LogFormat, Report, Settings, StoreUrl};
+use crate::config::{self, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
 use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
 use crate::log::Lines;
@@ -107,7 +106,26 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
         Command::Dev(args) => dev(&args),
         Command::Check(args) => Ok(check(&args)),
         Command::Doctor(args) => examine(&args),
-        Command::Why(args) => Ok(why(&args)?),
+        Command::Why(args) => ask(&args.admin, async |port| {
+            let answer = port.get(&ask::why_path(args.question())).await?;
+            Ok(match args.json {
+                true => format!("{answer}\n"),
+                false => ask::why_text(&answer),
+            })
+        }),
+        Command::Top(args) => ask(&args.admin, async |port| {
+            let mut out = std::io::stdout();
+            ask::top(port, &args, out.is_terminal(), &mut out).await
+        }),
+        Command::Slots(of) => ask(&of.admin, async |port| ask::slots(port, &of).await),
+        Command::Pause(args) => ask(&args.of.admin, async |port| {
+            ask::pause(port, &args, unix_micros()).await
+        }),
+        Command::Resume(of) => ask(&of.admin, async |port| ask::resume(port, &of).await),
+        Command::Limit(args) => ask(&args.of.admin, async |port| {
+            ask::limit(port, &args, unix_micros()).await
+        }),
+        Command::Clear(args) => ask(&args.of.admin, async |port| ask::clear(port, &args).await),
         Command::Demo(args) => demo(&args),
         Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
         Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
@@ -151,18 +169,18 @@ fn say(text: Result<String, clap::Error>) -> ExitCode {
     }
 }
 
-/// Asks a running sidecar why something does not start.
-fn why(args: &Why) -> anyhow::Result<ExitCode> {
-    let (url, token) = admin_port(&args.admin)?;
+/// Asks a running sidecar, and prints what comes of it.
+fn ask(
+    admin: &AdminArgs,
+    asks: impl AsyncFnOnce(&AdminPort) -> Result<String, AskError>,
+) -> anyhow::Result<ExitCode> {
+    let (url, token) = admin_port(admin)?;
     let runtime = runtime()?;
-    let answer = AdminPort::new(&url, token.as_deref()).and_then(|port| {
-        let path = ask::why_path(args.question());
-        runtime.block_on(async { port.get(&path).await })
-    });
+    let port = AdminPort::new(&url, token.as_deref());
+    let answer = port.and_then(|port| runtime.block_on(asks(&port)));
     runtime.shutdown_background();
     let text = match answer {
-        Ok(answer) if args.json => format!("{answer}\n"),
-        Ok(answer) => ask::why_text(&answer),
+        Ok(text) => text,
         Err(error) => {
             tell(&format!("ojs-throttle: {error}"));
             return Ok(ExitCode::from(error.exit_status()));
@@ -173,18 +191,22 @@ fn why(args: &Why) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
 /// Where the admin port is, and the control token: what the arguments say, else the file, else the environment.
 fn admin_port(args: &AdminArgs) -> anyhow::Result<(String, Option<String>)> {
-    let said = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let (mut url, mut token) = (args.admin.clone(), said(TOKEN));
+    let (mut url, mut token) = (args.admin.clone(), None);
     if let Some(path) = &args.config {
         let settings = Settings::load_with(Some(path), &CommandLine::default())?;
         let of_file = settings.server.control_token.as_ref();
-        token = token.or_else(|| of_file.map(|token| token.expose().to_owned()));
+        token = of_file.map(|token| token.expose().to_owned());
         url = url.or_else(|| Some(ask::url_of(settings.server.admin_listen)));
     }
-    let url = url.or_else(|| said(ADMIN));
-    Ok((url.unwrap_or_else(|| ask::DEFAULT.to_owned()), token))
+    let url = url.or_else(|| variable(ADMIN));
+    let url = url.unwrap_or_else(|| ask::DEFAULT.to_owned());
+    Ok((url, token.or_else(|| variable(TOKEN))))
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -201,14 +223,20 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         .block_on(Net::Tcp.bind(listen))
         .with_context(|| format!("cannot listen on {listen} (--backend-listen)"))?;
     let backend = format!("http://{}", listener.local_addr()?).parse();
+    let token = variable(TOKEN).unwrap_or_else(|| format!("{:016x}", seed()));
     let overrides = CommandLine {
         listen: Some(args.listen),
         admin_listen: args.admin_listen,
         upstream: Some(backend.map_err(anyhow::Error::msg)?),
         // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
         drain_min: Some(Duration::ZERO),
+        control_token: Some(Secret::new(&*token)),
     };
     let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
+    let is_ours = settings.server.control_token == overrides.control_token;
+    if is_ours && variable(TOKEN).is_none() {
+        tell(&format!("to change limits by hand: export {TOKEN}={token}"));
+    }
     let file = args.config.as_deref().map(|path| (path, overrides));
     start(runtime, settings, file, Some(listener))
 }

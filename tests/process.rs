@@ -2,6 +2,7 @@
 //! clients do to it. Each test owns its processes, ports and files; the backend runs in the test, so
 //! that its ledger can be judged and the sidecar killed without it.
 
+mod by_hand;
 mod calls_on_redis;
 mod cli;
 mod clocks_on_faketime;

@@ -149,6 +149,9 @@ fn put_over(settings: &mut Settings, overrides: &CommandLine, file: &mut TomlTab
     if let Some(url) = &overrides.upstream {
         settings.upstream.url = url.clone();
     }
+    if server.control_token.is_none() {
+        server.control_token = overrides.control_token.clone();
+    }
     if file.get("drain_min").is_none() {
         // A short `drain_timeout` shortens it.
         let least = overrides.drain_min.unwrap_or(server.drain_min);

@@ -119,12 +119,7 @@ impl Fault {
 
     /// 405; `allow` are the methods that may be used, as the header names them.
     pub fn not_allowed(allow: &'static str, message: impl Into<String>) -> Fault {
-        let mut fault = Fault::new("method_not_allowed", message);
-        fault.more = Some(Box::new(More {
-            headers: vec![(header::ALLOW, HeaderValue::from_static(allow))],
-            ..More::default()
-        }));
-        fault
+        Fault::new("method_not_allowed", message).with_header(header::ALLOW, allow)
     }
 
     /// 500: something of ours broke.
@@ -187,6 +182,13 @@ impl Fault {
     /// Adds a detail.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Fault {
         self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Adds a header.
+    pub fn with_header(mut self, name: HeaderName, value: &'static str) -> Fault {
+        let headers = &mut self.more.get_or_insert_default().headers;
+        headers.push((name, HeaderValue::from_static(value)));
         self
     }
 

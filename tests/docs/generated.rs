@@ -76,19 +76,25 @@ fn the_manual_has_the_exit_codes_that_the_commands_tell() {
     let mut text =
         prose("As the help of each command says. Wrong arguments end any command with 2.");
     text += "\n\n";
+    let mut all = Vec::<(Vec<String>, String)>::new();
     for command in Cli::command().get_subcommands() {
         let help = command.get_after_help().map(ToString::to_string);
         let help = help.unwrap_or_default();
-        if let Some(at) = help.find("Exits ") {
-            let told = format!(
-                "- `{}`: {}",
-                command.get_name(),
-                help[at..].replace('\n', " ")
-            );
-            text += &format!("{}\n", prose(&told));
+        let Some(at) = help.find("Exits ") else {
+            continue;
+        };
+        let (name, told) = (format!("`{}`", command.get_name()), &help[at..]);
+        match all.iter_mut().find(|(_, same)| same == told) {
+            Some((names, _)) => names.push(name),
+            None => all.push((vec![name], told.to_owned())),
         }
     }
-    assert_eq!(text.matches("\n- ").count(), 6);
+    for (names, told) in &all {
+        let told = format!("- {}: {}", names.join(", "), told.replace('\n', " "));
+        text += &format!("{}\n", prose(&told));
+    }
+    let told: usize = all.iter().map(|(names, _)| names.len()).sum();
+    assert_eq!((told, text.matches("\n- ").count()), (12, 7));
     section_must_be("operate", "## Exit codes", &text);
 }
 

@@ -8,6 +8,11 @@ const STRIPE: &str = "[server]\nupstream = \"http://127.0.0.1:9\"\nadmin_listen 
 
 fn dev() -> Sidecar {
     let (dir, path) = file(STRIPE);
+    let command = dev_with(&path);
+    Sidecar::spawn(command, dir)
+}
+
+fn dev_with(path: &std::path::Path) -> Command {
     let mut command = program();
     command.args([
         "dev",
@@ -18,7 +23,57 @@ fn dev() -> Sidecar {
         "--config",
     ]);
     command.arg(path);
-    Sidecar::spawn(command, dir)
+    command
+}
+
+/// Whoever tries a change by hand is told by what; a token that is said is not told again.
+#[test]
+fn changes_by_hand_take_a_token() {
+    const TOLD: &str = "to change limits by hand: export OJS_THROTTLE_TOKEN=";
+    for (said, in_file) in [
+        (None, None),
+        (Some("said"), None),
+        (Some("said"), Some("filed")),
+    ] {
+        let in_file = in_file.map(|token| format!("[server]\ncontrol_token = {token:?}\n"));
+        let text = in_file.map_or(STRIPE.to_owned(), |own| STRIPE.replace("[server]\n", &own));
+        let (dir, path) = file(&text);
+        let mut command = dev_with(&path);
+        command.envs(said.map(|said| ("OJS_THROTTLE_TOKEN", said)));
+        let sidecar = Sidecar::spawn(command, dir);
+        let lines = sidecar.lines();
+        let made_up = lines[0].strip_prefix(TOLD);
+        assert_eq!(made_up.is_none(), said.is_some(), "{}", sidecar.log());
+        assert!(
+            !lines[1..].iter().any(|line| line.contains(TOLD)),
+            "{}",
+            sidecar.log()
+        );
+        let pause = |token: &str| {
+            let mut pause = program();
+            pause.args([
+                "pause",
+                "stripe",
+                "--admin",
+                &format!("http://{}", sidecar.admin),
+            ]);
+            pause.env("OJS_THROTTLE_TOKEN", token);
+            ran(pause).status
+        };
+        let is_filed = text.contains("filed");
+        let right = if is_filed {
+            "filed"
+        } else {
+            made_up.or(said).unwrap()
+        };
+        assert_eq!(pause(right), Some(0));
+        assert_eq!(pause("wrong"), Some(1));
+        assert_eq!(pause("said") == Some(0), said.is_some() && !is_filed);
+        // The file has none, after a reload too.
+        std::fs::write(&path, text.replace("concurrency = 2", "concurrency = 3")).unwrap();
+        wait("a reload", || sidecar.log().contains("config reloaded"));
+        assert_eq!(pause(right), Some(0));
+    }
 }
 
 #[test]

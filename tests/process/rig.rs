@@ -141,7 +141,10 @@ pub fn program() -> Command {
     let built = env!("CARGO_BIN_EXE_ojs-throttle");
     let other = std::env::var_os("OJS_THROTTLE_PROGRAM");
     let mut command = Command::new(other.unwrap_or_else(|| built.into()));
-    command.env_remove("OJS_THROTTLE_CONFIG");
+    for read in ["CONFIG", "ADMIN", "TOKEN"] {
+        command.env_remove(format!("OJS_THROTTLE_{read}"));
+    }
+    command.env_remove("COLUMNS");
     command.stdin(Stdio::null());
     command
 }

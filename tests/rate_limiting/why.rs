@@ -118,6 +118,7 @@ async fn a_pause_over_http_names_who_and_why() {
         "key \"stripe\" is paused: its concurrency is 0 by \"ana\" because \"incident 7\"",
     );
     says(&answer, "do", "DELETE /ojs/v1/rate-limits/stripe");
+    says(&answer, "do", "`ojs-throttle resume stripe`");
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,6 +131,7 @@ async fn a_shut_key_says_until_when() {
     assert_eq!(answer["limited_by"], "shut");
     says(&answer, "why", "is shut until 2026-02-13T12:01:00");
     says(&answer, "do", "DELETE /throttle/v1/keys/stripe/next-start");
+    says(&answer, "do", "`ojs-throttle clear stripe`");
 }
 
 #[tokio::test(start_paused = true)]

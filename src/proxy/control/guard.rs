@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::uri::Authority;
 
 use crate::proxy::Sidecar;
-use crate::proxy::respond::{Fault, More};
+use crate::proxy::respond::Fault;
 
 /// Marks a request that came with the control token.
 #[derive(Clone, Copy)]
@@ -41,13 +41,8 @@ pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault
         return Err(Fault::new("forbidden", message)
             .hinting("set server.control_token, or admin_listen on 127.0.0.1"));
     }
-    let mut fault = Fault::new("unauthorized", "this takes the control token");
-    let asks = HeaderValue::from_static("Basic realm=\"ojs-throttle\"");
-    fault.more = Some(Box::new(More {
-        headers: vec![(WWW_AUTHENTICATE, asks)],
-        ..More::default()
-    }));
-    Err(fault)
+    let fault = Fault::new("unauthorized", "this takes the control token");
+    Err(fault.with_header(WWW_AUTHENTICATE, "Basic realm=\"ojs-throttle\""))
 }
 
 /// Whether a request on the admin port may change something: with the control token, which no browser adds by itself,

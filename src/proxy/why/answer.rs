@@ -72,13 +72,18 @@ pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> 
         Strategy::Concurrency if slots == 0 && view.set.is_none() => {
             "give it slots in the file".into()
         }
-        Strategy::Concurrency if slots == 0 => format!("DELETE {path} ends the pause"),
+        Strategy::Concurrency if slots == 0 => {
+            let of_queue = if view.what == "queue" { "_queue:" } else { "" };
+            format!("`ojs-throttle resume {of_queue}{queue}` or DELETE {path} ends the pause")
+        }
         Strategy::Concurrency => format!(
             "wait until one of the jobs below ends, or {raise}; the slot of a dead worker is free after its visibility timeout"
         ),
         Strategy::Rate | Strategy::Throttle => format!("wait, or {raise}"),
         Strategy::Shut => {
-            format!("wait; DELETE /throttle/v1/keys/{key}/next-start on the admin port opens it")
+            format!(
+                "wait; `ojs-throttle clear {key}` or DELETE /throttle/v1/keys/{key}/next-start on the admin port opens it"
+            )
         }
     };
     (why, advice)

@@ -1,0 +1,178 @@
+//! What people do to a key by hand, over `/throttle/v1/keys/KEY`. Each command says what it did, and the command that
+//! undoes it: it sets again what stood before, as far as it was changed.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{AdminPort, AskError};
+use crate::cli::{Clear, Limit, Note, OfKey, Pause};
+use crate::{duration, ojs};
+
+/// What can be set: the routes. `limit` has an option of the same name for each.
+const SET: [&str; 2] = ["override", "next-start"];
+
+/// A route, and what is put there; `None` takes it away.
+type Change = (&'static str, Option<Value>);
+
+/// Lets no job of a key start. `now` is in microseconds since 1970.
+///
+/// # Errors
+/// As [`AdminPort::get`], for this and the others.
+pub async fn pause(port: &AdminPort, args: &Pause, now: u64) -> Result<String, AskError> {
+    let set = noted(json!({"concurrency": 0}), &args.note, now);
+    let key = Key::look(port, &args.of).await?;
+    key.change(&[("override", Some(set))], "resume").await
+}
+
+/// Takes a pause away.
+pub async fn resume(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
+    let key = Key::look(port, of).await?;
+    if key.before["override"]["concurrency"] != 0 {
+        let why = "not paused by hand; `ojs-throttle why` says what keeps its jobs";
+        return Err(refused(of, why));
+    }
+    key.change(&[("override", None)], "").await
+}
+
+/// Sets limits of a key, or when its next start can be.
+pub async fn limit(port: &AdminPort, args: &Limit, now: u64) -> Result<String, AskError> {
+    let (slots, rates, spacing) = (args.concurrency, &args.rate, &args.throttle);
+    let numbers = json!({"concurrency": slots, "rate": rates, "throttle": spacing});
+    let change = match (&args.next_start, &args.set) {
+        (Some(at), _) if duration::parse(at).is_err() => ("next-start", json!({"at": at})),
+        (Some(after), _) => ("next-start", json!({"after": after})),
+        (None, Some(set)) => ("override", set.clone()),
+        (None, None) => ("override", noted(numbers, &args.note, now)),
+    };
+    let key = Key::look(port, &args.of).await?;
+    key.change(&[(change.0, Some(change.1))], "clear").await
+}
+
+/// Takes away what was set by hand, or forgets what was counted.
+pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
+    let key = Key::look(port, &args.of).await?;
+    if args.usage {
+        return key.change(&[("usage", None)], "").await;
+    }
+    let set = SET.into_iter().filter(|what| !key.before[what].is_null());
+    let changes: Vec<Change> = set.map(|what| (what, None)).collect();
+    match changes.is_empty() {
+        true => Err(refused(&args.of, "nothing is set by hand")),
+        false => key.change(&changes, "").await,
+    }
+}
+
+fn refused(of: &OfKey, why: &str) -> AskError {
+    AskError::Refused(StatusCode::NOT_FOUND, format!("{}: {why}", of.key))
+}
+
+/// A key, and what is set by hand for it.
+struct Key<'a> {
+    port: &'a AdminPort,
+    of: &'a OfKey,
+    /// By route, in a form that can be set again.
+    before: Value,
+}
+
+impl<'a> Key<'a> {
+    async fn look(port: &'a AdminPort, of: &'a OfKey) -> Result<Key<'a>, AskError> {
+        let mut state = match port.get(&path(of, "override")).await {
+            Err(AskError::Refused(StatusCode::NOT_FOUND, _)) => Value::Null,
+            state => state?,
+        };
+        let set = state.get_mut("override").and_then(Value::as_object_mut);
+        if let Some(set) = set {
+            // These repeat a part of it.
+            set.retain(|name, _| name != "limit" && name != "period");
+        }
+        let before = json!({"override": state["override"], "next-start": state["shut_until"]});
+        Ok(Key { port, of, before })
+    }
+
+    /// Makes changes one by one; what is printed then. `opposite` undoes the command where nothing stood before.
+    async fn change(&self, changes: &[Change], opposite: &str) -> Result<String, AskError> {
+        let (mut said, mut answers) = (String::new(), String::new());
+        for (what, body) in changes {
+            let method = body.as_ref().map_or(Method::DELETE, |_| Method::PUT);
+            let path = path(self.of, what);
+            let answer = self.port.call(method, &path, body.as_ref()).await?;
+            let now = body.as_ref().map_or("taken away".into(), Value::to_string);
+            said += &format!("{what} of {}: {now}\n", self.of.key);
+            let state: Value = serde_json::from_str(&answer).unwrap_or_default();
+            if let Some(hint) = state["hint"].as_str() {
+                said += &format!("note: {hint}\n");
+            }
+            answers += &(answer + "\n");
+        }
+        Ok(match self.of.json {
+            true => answers,
+            false => format!("{said}undo: {}\n", self.undo(changes, opposite)),
+        })
+    }
+
+    /// The command that undoes `changes`, for a shell.
+    fn undo(&self, changes: &[Change], opposite: &str) -> String {
+        let is_changed = |what: &str| changes.iter().any(|(changed, _)| *changed == what);
+        if is_changed("usage") {
+            return "nothing brings back what was counted".into();
+        }
+        let mut commands = Vec::new();
+        let is_new = changes.iter().any(|(what, _)| self.before[what].is_null());
+        if is_new {
+            commands.push(self.command(opposite, &[]));
+        }
+        for what in SET {
+            let (value, option) = (&self.before[what], format!("--{what}"));
+            // `clear` takes away more than was changed.
+            let is_gone = is_changed(what) || (is_new && opposite == "clear");
+            if is_gone && !value.is_null() {
+                let text = value.as_str().map_or(value.to_string(), str::to_owned);
+                commands.push(self.command("limit", &[&option, &text]));
+            }
+        }
+        commands.join(" && ")
+    }
+
+    /// A command about this key, to the same sidecar.
+    fn command(&self, word: &str, options: &[&str]) -> String {
+        let mut line = format!("ojs-throttle {word} {}", quoted(&self.of.key));
+        let admin = &self.of.admin;
+        let config = admin.config.as_ref().map(|path| path.to_string_lossy());
+        let there = [
+            ("--admin", admin.admin.as_deref()),
+            ("--config", config.as_deref()),
+        ];
+        let there = there
+            .iter()
+            .filter_map(|(option, value)| Some([*option, (*value)?]));
+        for word in options.iter().copied().chain(there.flatten()) {
+            line += &format!(" {}", quoted(word));
+        }
+        line
+    }
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// An override of those numbers that there are, with why, until when and by whom.
+fn noted(mut set: Value, note: &Note, now: u64) -> Value {
+    let until = note.lasts.map(|micros| now.saturating_add(micros));
+    set["reason"] = json!(note.reason);
+    set["expires_at"] = json!(until.map(duration::rfc3339));
+    set["by"] = json!(note.by);
+    if let Some(set) = set.as_object_mut() {
+        set.retain(|_, value| *value != Value::Null && *value != "" && *value != json!([]));
+    }
+    set
+}
+
+fn path(of: &OfKey, what: &str) -> String {
+    format!("/throttle/v1/keys/{}/{what}", ojs::encoded(&of.key))
+}

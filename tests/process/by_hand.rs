@@ -1,0 +1,451 @@
+//! `pause`, `resume`, `limit`, `clear`, `slots` and `top`: what they do, print and leave, and that the command which
+//! each prints brings back what stood.
+
+use super::prelude::*;
+use super::rig::Ran;
+
+const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
+    [[policy]]\nname = \"calm\"\nmatch = { queue = \"calm\" }\nrate = { limit = 100, period = \"1m\" }\n";
+const TOKEN: &str = "control_token = \"s3cret\"";
+
+/// A sidecar, and a shell that knows the program.
+struct Desk {
+    backend: Backend,
+    sidecar: Sidecar,
+    bin: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let backend = Backend::start(Lax::spec());
+        let sidecar = Sidecar::run(&config(backend.addr, TOKEN, LIMITS));
+        let bin = tempfile::tempdir().unwrap();
+        let built = program().get_program().to_owned();
+        std::os::unix::fs::symlink(built, bin.path().join("ojs-throttle")).unwrap();
+        Desk {
+            backend,
+            sidecar,
+            bin,
+        }
+    }
+
+    fn admin(&self) -> String {
+        format!("http://{}", self.sidecar.admin)
+    }
+
+    /// Runs a line in a shell.
+    fn shell(&self, line: &str) -> Ran {
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new("bash");
+        command.args(["-o", "pipefail", "-c", line]);
+        command.env("PATH", format!("{}:{path}", self.bin.path().display()));
+        command.env("USER", "ana").env_remove("COLUMNS");
+        command.env("OJS_THROTTLE_ADMIN", self.admin());
+        command.env("OJS_THROTTLE_TOKEN", "s3cret");
+        ran(command)
+    }
+
+    /// A command that is done; what it prints.
+    fn done(&self, line: &str) -> String {
+        let said = self.shell(&format!("ojs-throttle {line}"));
+        assert_eq!(said.status, Some(0), "{line}: {}", said.err);
+        said.out
+    }
+
+    /// What is set by hand for a key, as the data port shows it.
+    fn set(&self, key: &str) -> [Value; 2] {
+        let path = match key.strip_prefix("_queue:") {
+            Some(queue) => format!("/ojs/v1/admin/queues/{queue}/rate-limit"),
+            None => format!("/ojs/v1/rate-limits/{key}"),
+        };
+        let state = get(self.sidecar.data, &path).json();
+        ["override", "shut_until"].map(|member| state[member].clone())
+    }
+}
+
+/// The command of the line that begins `undo: `.
+fn undo_of(said: &str) -> &str {
+    let mut lines = said.lines();
+    lines
+        .find_map(|line| line.strip_prefix("undo: "))
+        .unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn each_change_is_undone_by_the_command_that_it_prints() {
+    let desk = Desk::new();
+    let odd = "limit KEY --override '{\"rate\":[{\"limit\":9,\"period\":\"month\",\"window\":\"calendar\",\"tz\":\"Asia/Tokyo\"}],\
+        \"throttle\":{\"limit\":5,\"period\":\"1s\",\"burst\":3},\"reason\":\"it'\\''s\",\"by\":\"eve\",\"expires_at\":\"2999-01-01T00:00:00Z\"}'";
+    let odd = &*odd.replace("2999-01-01T00:00:00Z", &in_an_hour());
+    let pause = "pause KEY --reason \"it's broken\" --for 1h";
+    let shut = "limit KEY --next-start 1h";
+    let mut changed = 0;
+    for key in ["stripe", "_queue:calm"] {
+        for before in [
+            &[][..],
+            &[odd],
+            &["pause KEY"],
+            &[shut],
+            &[odd, shut],
+            &["pause KEY", shut],
+        ] {
+            for change in [
+                pause,
+                "limit KEY --concurrency 3 --rate 10/1m --rate 100/1h --throttle 1/1s",
+                "limit KEY --rate 5/1m --by '' --for 30m",
+                "limit KEY --next-start 30m",
+                "resume KEY",
+                "clear KEY",
+            ] {
+                let needs_more = match change {
+                    "resume KEY" => !before.contains(&"pause KEY"),
+                    "clear KEY" => before.is_empty(),
+                    _ => false,
+                };
+                // A queue as a whole has overrides alone.
+                let all = || before.iter().copied().chain([change]);
+                if needs_more || (key != "stripe" && all().any(|one| one.contains("next-start"))) {
+                    continue;
+                }
+                for line in before {
+                    desk.done(&line.replace("KEY", key));
+                }
+                let stood = desk.set(key);
+                let said = desk.done(&change.replace("KEY", key));
+                let now = desk.set(key);
+                let what = format!("{before:?} {change}: {said}: {now:?}");
+                assert_ne!(now, stood, "{what}");
+                let undo = undo_of(&said);
+                let undone = desk.shell(undo);
+                assert_eq!(undone.status, Some(0), "{what}{}", undone.err);
+                assert_eq!(desk.set(key), stood, "{what}");
+                changed += 1;
+                if stood != [Value::Null, Value::Null] {
+                    desk.done(&format!("clear {key}"));
+                }
+                assert_eq!(desk.set(key), [Value::Null, Value::Null], "{what}");
+            }
+        }
+    }
+    assert_eq!(changed, 31 + 12);
+}
+
+fn in_an_hour() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let then = now.unwrap() + Duration::from_secs(3_600);
+    ojs_throttle::duration::rfc3339(u64::try_from(then.as_micros()).unwrap())
+}
+
+#[test]
+fn a_pause_stops_starts_and_says_who_and_why() {
+    let desk = Desk::new();
+    let data = desk.sidecar.data;
+    enqueue(data, "billing", json!({}));
+    let said = desk.done("pause stripe --reason INC-42 --for 1h");
+    assert_eq!(undo_of(&said), "ojs-throttle resume stripe");
+    assert!(
+        said.starts_with("override of stripe: {\"by\":\"ana\",\"concurrency\":0,\"expires_at\":\""),
+        "{said}"
+    );
+    let [set, _] = desk.set("stripe");
+    assert_eq!([&set["by"], &set["reason"]], ["ana", "INC-42"]);
+    let ends = set["expires_at"].as_str().unwrap();
+    let ends = ojs_throttle::duration::moment(ends).unwrap();
+    let hour = ojs_throttle::duration::moment(&in_an_hour()).unwrap();
+    assert!(hour.abs_diff(ends) < 60_000_000, "{set}");
+    assert!(fetch(data, "billing", 1, "w").jobs().is_empty());
+    let why = desk.done("why --key stripe");
+    assert!(
+        why.contains("is paused: its concurrency is 0 by \"ana\" because \"INC-42\""),
+        "{why}"
+    );
+    desk.done("resume stripe");
+    assert_eq!(fetch(data, "billing", 1, "w").jobs().len(), 1);
+    let slots = desk.done("slots stripe");
+    assert!(slots.contains(" at worker w since "), "{slots}");
+    assert!(slots.contains("slots      1 of 1"), "{slots}");
+    assert_eq!(desk.backend.total(EventKind::Claimed), 1);
+}
+
+/// What was counted is forgotten for good, and that is said.
+#[test]
+fn usage_is_cleared() {
+    let desk = Desk::new();
+    let data = desk.sidecar.data;
+    desk.done("limit calm --rate 1/1h");
+    for _ in 0..2 {
+        enqueue(data, "calm", json!({}));
+    }
+    assert_eq!(fetch(data, "calm", 2, "w").jobs().len(), 1);
+    assert!(fetch(data, "calm", 1, "w").jobs().is_empty());
+    let said = desk.done("clear calm --usage");
+    assert_eq!(undo_of(&said), "nothing brings back what was counted");
+    assert_eq!(fetch(data, "calm", 1, "w").jobs().len(), 1);
+}
+
+#[test]
+fn the_answer_is_printed_as_it_came_and_a_hint_beside_text() {
+    let desk = Desk::new();
+    let out = desk.done("pause stripe --json");
+    assert_eq!(
+        out,
+        get(desk.sidecar.data, "/ojs/v1/rate-limits/stripe").body + "\n"
+    );
+    let none = desk.done("resume stripe --json");
+    let none: Value = serde_json::from_str(&none).unwrap();
+    assert!(none["override"].is_null(), "{none}");
+    let typo = desk.done("pause stirpe");
+    assert!(
+        typo.contains("\nnote: no policy has this key as it stands"),
+        "{typo}"
+    );
+}
+
+/// The command that undoes one goes to the same sidecar.
+#[test]
+fn the_sidecar_is_named_again() {
+    let desk = Desk::new();
+    let (dir, _) = file("");
+    let path = dir.path().join("it's here.toml");
+    let text = format!(
+        "[server]\nupstream = \"http://h\"\nadmin_listen = \"{}\"\n{TOKEN}\n",
+        desk.sidecar.admin
+    );
+    std::fs::write(&path, text).unwrap();
+    let shown = path.display().to_string().replace('\'', r"'\''");
+    let nowhere = "OJS_THROTTLE_ADMIN=http://127.0.0.1:1 OJS_THROTTLE_TOKEN=wrong";
+    for there in [
+        format!("--config '{shown}'"),
+        format!("--admin {} --config '{shown}'", desk.admin()),
+    ] {
+        let said = desk.shell(&format!("{nowhere} ojs-throttle pause stripe {there}"));
+        assert_eq!(said.status, Some(0), "{}", said.err);
+        let undo = format!("ojs-throttle resume stripe {there}");
+        assert_eq!(undo_of(&said.out), undo);
+        let undone = desk.shell(&format!("export {nowhere}; {undo}"));
+        assert_eq!(undone.status, Some(0), "{}", undone.err);
+    }
+}
+
+#[test]
+fn the_exit_status_says_what_went_wrong() {
+    let desk = Desk::new();
+    let commands = [
+        "pause stripe",
+        "limit stripe --rate 1/1s",
+        "clear stripe --usage",
+    ];
+    for line in commands {
+        is_refused(
+            &desk,
+            &format!("OJS_THROTTLE_TOKEN=wrong ojs-throttle {line}"),
+            1,
+            "OJS_THROTTLE_TOKEN",
+        );
+        is_refused(
+            &desk,
+            &format!("OJS_THROTTLE_TOKEN= ojs-throttle {line}"),
+            1,
+            "OJS_THROTTLE_TOKEN",
+        );
+    }
+    for line in [
+        "resume stripe",
+        "clear stripe",
+        "slots stripe",
+        "top --once",
+    ]
+    .iter()
+    .chain(&commands)
+    {
+        let nowhere = format!("ojs-throttle {line} --admin http://127.0.0.1:1");
+        is_refused(
+            &desk,
+            &nowhere,
+            3,
+            "no sidecar answers at http://127.0.0.1:1",
+        );
+        is_refused(
+            &desk,
+            &format!("ojs-throttle {line} --admin nonsense"),
+            2,
+            "\"nonsense\" is no URL",
+        );
+        is_refused(&desk, &format!("ojs-throttle {line} --so"), 2, "--so");
+    }
+    for (line, status, words) in [
+        ("resume stripe", 1, "not paused by hand"),
+        ("clear stripe", 1, "nothing is set by hand"),
+        ("slots nobody", 1, "nobody"),
+        ("slots _queue:calm", 1, "no limits of its own"),
+        ("pause -- -bad", 1, "a key is letters"),
+        (
+            "limit _queue:calm --next-start 1h",
+            1,
+            "stands for a queue as a whole",
+        ),
+        (
+            "clear _queue:calm --usage",
+            1,
+            "stands for a queue as a whole",
+        ),
+        ("limit stripe --override '{\"burst\":1}'", 1, "burst"),
+        ("limit stripe --next-start yesterday", 1, "at: "),
+        ("limit stripe --throttle 0/1s", 1, "throttle"),
+        ("pause", 2, "<KEY>"),
+        ("limit stripe", 2, "--concurrency"),
+        ("limit stripe --reason x", 2, "--concurrency"),
+        ("limit stripe --rate 100", 2, "write NUMBER/PERIOD"),
+        ("limit stripe --rate 1/5", 2, "without a unit"),
+        ("limit stripe --override '{'", 2, "--override"),
+        ("limit stripe --override '{}' --reason x", 2, "--reason"),
+        (
+            "limit stripe --override '{}' --concurrency 1",
+            2,
+            "--concurrency",
+        ),
+        ("limit stripe --next-start 1h --for 1h", 2, "--for"),
+        ("limit stripe --next-start 1h --rate 1/1s", 2, "--rate"),
+        ("pause stripe --for long", 2, "is not a duration"),
+        ("top --once --sort size", 2, "size"),
+    ] {
+        is_refused(&desk, &format!("ojs-throttle {line}"), status, words);
+    }
+    assert_eq!(desk.set("stripe"), [Value::Null, Value::Null]);
+}
+
+fn is_refused(desk: &Desk, line: &str, status: i32, words: &str) {
+    let said = desk.shell(line);
+    assert_eq!(
+        said.status,
+        Some(status),
+        "{line}: {}{}",
+        said.out,
+        said.err
+    );
+    assert!(said.err.contains(words), "{line}: {words}: {}", said.err);
+    assert!(said.out.is_empty(), "{line}: {}", said.out);
+}
+
+/// The row of a limit in what `top` prints: its words.
+fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let mut rows = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.find(|row| row[0] == name)
+        .unwrap_or_else(|| panic!("{name}: {table}"))
+}
+
+fn names(table: &str) -> Vec<&str> {
+    table
+        .lines()
+        .skip(2)
+        .map(|line| line.split(' ').next().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_table_says_what_workers_saw() {
+    let desk = Desk::new();
+    let data = desk.sidecar.data;
+    for queue in ["billing", "billing", "calm", "calm", "calm"] {
+        enqueue(data, queue, json!({}));
+    }
+    let started = fetch(data, "billing", 5, "w").jobs().len();
+    let calm = fetch(data, "calm", 5, "w").jobs().len();
+    let table = until("numbers of now", || {
+        let table = desk.done("top --once");
+        (row(&table, "calm")[3] == calm.to_string()).then_some(table)
+    });
+    assert!(
+        table.starts_with("20") && table.contains("up: store true, backend true"),
+        "{table}"
+    );
+    let stripe = row(&table, "stripe");
+    let slots = format!("{started}/1");
+    assert_eq!(
+        stripe[..5],
+        ["stripe", "concurrency", &slots, "1", &started.to_string()]
+    );
+    assert!(stripe[5].parse::<u32>().unwrap() >= 1, "refused: {table}");
+    let calm = calm.to_string();
+    assert_eq!(
+        row(&table, "calm")[1..5],
+        [&format!("{calm}/100"), "0", &*calm, "0"]
+    );
+    assert!(!table.contains('\x1b'), "no terminal");
+
+    assert_eq!(names(&table), ["stripe", "calm"]);
+    assert_eq!(
+        names(&desk.done("top --once --sort name")),
+        ["calm", "stripe"]
+    );
+    assert_eq!(
+        names(&desk.done("top --once --sort starts")),
+        ["calm", "stripe"]
+    );
+    assert_eq!(
+        names(&desk.done("top --once --sort waiting")),
+        ["stripe", "calm"]
+    );
+    assert_eq!(names(&desk.done("top --once --filter TRI")), ["stripe"]);
+    let narrow = desk.shell("COLUMNS=20 ojs-throttle top --once").out;
+    assert!(narrow.lines().all(|line| line.len() <= 20), "{narrow}");
+    desk.done("pause stripe");
+    until("the pause", || {
+        (row(&desk.done("top --once"), "stripe")[1] == "paused").then_some(())
+    });
+
+    let json = desk.done("top --once --json");
+    let state: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (json.lines().count(), &state["keys"]["total"]),
+        (1, &json!(2))
+    );
+}
+
+#[test]
+fn the_table_ends_with_its_reader() {
+    let desk = Desk::new();
+    for line in [
+        "timeout 30 ojs-throttle top | head -1",
+        "timeout 30 ojs-throttle top --json | head -1",
+    ] {
+        let said = desk.shell(line);
+        assert_eq!(
+            (said.status, said.out.lines().count()),
+            (Some(0), 1),
+            "{line}: {}",
+            said.err
+        );
+        assert_eq!(said.err, "");
+    }
+}
+
+/// It says so, and goes on where the sidecar is there again.
+#[test]
+fn the_table_outlives_the_sidecar() {
+    let mut desk = Desk::new();
+    let mut command = program();
+    command
+        .args(["top", "--admin", &desk.admin()])
+        .stdout(Stdio::piped());
+    let mut top = command.spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let mut next = |words: &str| {
+        let line = lines.find(|line| line.as_ref().unwrap().contains(words));
+        line.unwrap().unwrap()
+    };
+    let at = next(" ready; up: ").split(' ').next().unwrap().to_owned();
+    desk.sidecar.kill();
+    let away = next("no connection since ");
+    let since = away.split(' ').nth(3).unwrap().trim_end_matches(':');
+    assert!(since >= at.as_str(), "{at}: {away}");
+    let server = format!("{TOKEN}\nadmin_listen = \"{}\"", desk.sidecar.admin);
+    let text = config(desk.backend.addr, &server, LIMITS);
+    desk.sidecar = Sidecar::run(&text);
+    let back = next(" ready; up: ");
+    assert!(back.split(' ').next().unwrap() > at.as_str(), "{back}");
+    top.kill().unwrap();
+    top.wait().unwrap();
+}
