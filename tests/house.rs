@@ -20,7 +20,7 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// All sources, with the module that each belongs to.
+/// All sources in Rust, with the module that each belongs to.
 fn sources() -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     let mut folders = vec![src()];
@@ -33,7 +33,7 @@ fn sources() -> Vec<(String, PathBuf)> {
             }
             let inside = path.strip_prefix(src()).unwrap().with_extension("");
             let module = inside.iter().next().unwrap().to_str().unwrap().to_owned();
-            if module != "lib" {
+            if module != "lib" && path.extension().is_some_and(|kind| kind == "rs") {
                 found.push((module, path));
             }
         }
