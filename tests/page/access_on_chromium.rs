@@ -46,6 +46,10 @@ fn each_page_is_for_everyone() {
             "document.querySelector('#applies [data-row]')".to_owned(),
         ),
         (
+            "#settings",
+            "document.querySelector('#settings [data-row]')".to_owned(),
+        ),
+        (
             &format!("#key={}", long()),
             "document.querySelector('#limit').click() || true".to_owned(),
         ),

@@ -41,7 +41,12 @@ fn who_is_elsewhere_reads_and_writes_nothing() {
     assert_eq!(tried, json!(vec!["TypeError"; 10]));
     assert_eq!(set(&sidecar), Value::Null);
     // Nor does one whose name leads here.
-    for path in ["/", "/throttle/v1/state", "/throttle/v1/why?key=stripe"] {
+    for path in [
+        "/",
+        "/throttle/v1/state",
+        "/throttle/v1/settings",
+        "/throttle/v1/why?key=stripe",
+    ] {
         for (host, status) in [
             ("rebound.example", 403),
             ("localhost", 200),

@@ -1,12 +1,14 @@
 //! What is set on the page binds the workers, and the command that the page shows takes it away again.
 
+use std::process::Command;
+
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use super::browser::{Browser, ENTER};
 use super::stage::{Record, TOKEN, cell, enqueue_all, fact, writable};
 use crate::process::http::get;
-use crate::process::rig::{Backend, Sidecar, config};
+use crate::process::rig::{Backend, Sidecar, config, program, ran};
 
 const SLOTS: &str =
     "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 3\n";
@@ -50,6 +52,23 @@ impl Rig {
     fn set_by_hand(&self) -> Value {
         get(self.sidecar.data, "/ojs/v1/rate-limits/stripe").json()["override"].take()
     }
+
+    /// Runs the command that the page shows, as it stands there.
+    fn undo(&self) {
+        let command = self.browser.text("#undo");
+        let built = program().get_program().to_owned();
+        let folder = std::path::Path::new(&built).parent().unwrap().to_owned();
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &command])
+            .env("OJS_THROTTLE_TOKEN", TOKEN);
+        shell.env(
+            "PATH",
+            format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()),
+        );
+        let said = ran(shell);
+        assert_eq!(said.status, Some(0), "{command}: {}{}", said.out, said.err);
+    }
 }
 
 #[test]
@@ -84,8 +103,7 @@ fn what_is_set_binds_until_it_is_taken_away() {
     browser.until_is(&fact("slots"), "1 of 1");
     browser.until_is("#mark", "override");
     browser.until("document.querySelector('#numbers').innerText.includes('incident 7')");
-    browser.click("#clear");
-    browser.click("#send");
+    rig.undo();
     browser.until_is("#mark", "");
     assert_eq!(rig.may_start(), 3);
     browser.until_is(&fact("slots"), "3 of 3");
@@ -97,8 +115,7 @@ fn what_is_set_binds_until_it_is_taken_away() {
     assert_eq!(rig.may_start(), 0);
     browser.until_is(&fact("binds"), "paused");
     browser.until_is(&fact("next"), "when resumed");
-    browser.click("#resume");
-    browser.click("#send");
+    rig.undo();
     browser.until_is("#mark", "");
     assert_eq!(rig.may_start(), 3);
     browser.click("#limit");
@@ -109,6 +126,14 @@ fn what_is_set_binds_until_it_is_taken_away() {
     browser.click("#clear");
     browser.click("#send");
     browser.until_is("#mark", "");
+    assert_eq!(rig.may_start(), 3);
+    browser.click("#next-start");
+    browser.write("#after", "1h");
+    browser.click("#send");
+    browser.until("document.querySelector('#numbers [data-fact=shut]')");
+    assert_eq!(rig.may_start(), 0);
+    rig.undo();
+    browser.until("!document.querySelector('#numbers [data-fact=shut]')");
     assert_eq!(rig.may_start(), 3);
 }
 
