@@ -20,8 +20,8 @@ macro_rules! chapters {
 
 /// All chapters, in the order in which somebody new would read them.
 pub const CHAPTERS: &[Chapter] = chapters![
-    "start" "limits" "backpressure" "producers" "workers" "deploy" "fleet" "operate" "incidents"
-    "how-it-works" "promises" "security" "config" "http" "errors" "log" "metrics" "event-stream" "backends"
+    "start" "limits" "backpressure" "producers" "workers" "deploy" "fleet" "operate" "page"
+    "incidents" "how-it-works" "promises" "security" "config" "http" "errors" "log" "metrics" "event-stream" "backends"
     "glossary"
 ];
 

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 use http_body_util::BodyExt;
 use ojs_throttle::cli::Cli;
 use ojs_throttle::proxy::respond::{CODES, Fault};
+use ojs_throttle::proxy::state::MEMBERS;
 use ojs_throttle::{events, metrics};
 
 use super::page::{entries_must_be, entry, prose, section_must_be};
@@ -97,6 +98,21 @@ fn the_manual_has_the_exit_codes_that_the_commands_tell() {
     assert_eq!((told, text.matches("\n- ").count()), (12, 7));
     section_must_be("operate", "## Exit codes", &text);
 }
+
+#[test]
+fn the_manual_has_every_member_of_a_state() {
+    let mut text = prose(STATE);
+    for (at, members) in MEMBERS {
+        let items = members.iter().map(|(name, means)| {
+            let name = name.trim_start_matches("r#");
+            format!("- `{name}`: {}\n", means.trim())
+        });
+        text += &format!("\n\n### `{at}`\n\n{}", prose(&items.collect::<String>()));
+    }
+    section_must_be("page", "## The state", &text);
+}
+
+const STATE: &str = "`GET /throttle/v1/state` (chapter `http`) has these members. Times are RFC 3339, and `at` is now.";
 
 #[test]
 fn the_manual_has_every_repair_of_the_example() {
