@@ -72,7 +72,6 @@ struct AllSeries {
     pressure: Mutex<String>,
     /// The part of the page with the limits as last measured.
     limits: Mutex<String>,
-    top_keys: usize,
     // These change with every FETCH or event, so they are kept; the others are looked up by name.
     fetch_wait: Histogram,
     claimed: Counter,
@@ -105,6 +104,8 @@ pub type SpacedKey = (Space, limit::Key);
 
 #[derive(Default)]
 struct KeyTable {
+    /// So many keys get series of their own.
+    most: usize,
     /// The keys with series of their own.
     own: HashMap<SpacedKey, KeySeries>,
     /// The series of all keys past the cap.
@@ -151,14 +152,16 @@ impl Metrics {
             fetch_wait: histogram(&recorder, "ojs_throttle_fetch_wait_seconds", vec![]),
             claimed: counter(&recorder, "ojs_throttle_claimed_jobs_total", vec![]),
             events_sent: counter(&recorder, "ojs_throttle_events_sent_total", vec![]),
-            keys: Mutex::default(),
+            keys: Mutex::new(KeyTable {
+                most: top_keys,
+                ..KeyTable::default()
+            }),
             activity: Activity::new(top_keys),
             policies: Mutex::default(),
             calls: Mutex::default(),
             queues: Mutex::default(),
             pressure: Mutex::default(),
             limits: Mutex::default(),
-            top_keys,
             recorder,
         };
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
@@ -590,7 +593,7 @@ impl Metrics {
 
     /// The series of a key: its own, or the shared one.
     fn series<'a>(&self, keys: &'a mut KeyTable, limited: &Limited) -> &'a KeySeries {
-        let is_full = keys.own.len() >= self.0.top_keys;
+        let is_full = keys.own.len() >= keys.most;
         match keys.own.entry((limited.space, limited.key.clone())) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) if !is_full => {
