@@ -226,8 +226,9 @@ impl Metrics {
         jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)> + Clone,
     ) {
         self.0.activity.started(jobs.clone());
-        // Jobs that start together are mostly under one policy.
+        // Jobs that start together are mostly under one policy and one key.
         let mut run: Option<(&Arc<str>, u64)> = None;
+        let mut last: Option<&Limited> = None;
         let mut keys = self.keys();
         for (limited, waited) in jobs {
             for limited in limited {
@@ -242,6 +243,11 @@ impl Metrics {
                 };
             }
             for (_, limited) in each_key(limited) {
+                let is_known = last.is_some_and(|last| last.shares_key(limited));
+                last = Some(limited);
+                if is_known && waited.is_none() {
+                    continue;
+                }
                 let series = self.series(&mut keys, limited);
                 if let Some(waited) = waited {
                     series.wait.record(waited.as_secs_f64());

@@ -131,6 +131,8 @@ impl Activity {
     ) {
         let step = self.step();
         let mut book = self.book.lock();
+        // Jobs that start together are mostly of one key.
+        let mut run: Option<(&Limited, Point)> = None;
         for (limited, waited) in jobs {
             let waited = waited.map_or(0, |waited| waited.as_millis());
             let seen = Point {
@@ -139,8 +141,18 @@ impl Activity {
                 ..Point::default()
             };
             for (_, one) in each_key(limited) {
-                book.add(self.hours, one, step, seen);
+                match &mut run {
+                    Some((of, sum)) if of.shares_key(one) => sum.add(seen),
+                    _ => {
+                        if let Some((of, sum)) = run.replace((one, seen)) {
+                            book.add(self.hours, of, step, sum);
+                        }
+                    }
+                }
             }
+        }
+        if let Some((of, sum)) = run {
+            book.add(self.hours, of, step, sum);
         }
     }
 
