@@ -59,12 +59,16 @@ fn fit(line: &str, columns: usize) -> String {
 /// The state as a line about the sidecar and one for each limit.
 fn table(state: &Value, args: &Top) -> String {
     let (sidecar, keys) = (&state["sidecar"], &state["keys"]);
+    let is_up = |part: &str| match state[part]["up"] == true {
+        true => "up",
+        false => "away",
+    };
     let about = format!(
-        "{} {}; up: store {}, backend {}; held {}/{}; limits {}; {}",
+        "{} {}; store {}; backend {}; {} of {} held; limits: {}; {}",
         text(state, "at"),
         text(sidecar, "ready"),
-        state["store"]["up"],
-        state["backend"]["up"],
+        is_up("store"),
+        is_up("backend"),
         sidecar["held"],
         sidecar["held_max"],
         keys["found"],

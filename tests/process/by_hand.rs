@@ -358,7 +358,7 @@ fn the_table_says_what_workers_saw() {
         (row(&table, "calm")[3] == calm.to_string()).then_some(table)
     });
     assert!(
-        table.starts_with("20") && table.contains("up: store true, backend true"),
+        table.starts_with("20") && table.contains("; store up; backend up; "),
         "{table}"
     );
     let stripe = row(&table, "stripe");
