@@ -436,7 +436,11 @@ fn the_table_outlives_the_sidecar() {
         let line = lines.find(|line| line.as_ref().unwrap().contains(words));
         line.unwrap().unwrap()
     };
-    let at = next(" ready; up: ").split(' ').next().unwrap().to_owned();
+    let at = next(" ready; store up; ")
+        .split(' ')
+        .next()
+        .unwrap()
+        .to_owned();
     desk.sidecar.kill();
     let away = next("no connection since ");
     let since = away.split(' ').nth(3).unwrap().trim_end_matches(':');
@@ -444,7 +448,7 @@ fn the_table_outlives_the_sidecar() {
     let server = format!("{TOKEN}\nadmin_listen = \"{}\"", desk.sidecar.admin);
     let text = config(desk.backend.addr, &server, LIMITS);
     desk.sidecar = Sidecar::run(&text);
-    let back = next(" ready; up: ");
+    let back = next(" ready; store up; ");
     assert!(back.split(' ').next().unwrap() > at.as_str(), "{back}");
     top.kill().unwrap();
     top.wait().unwrap();
