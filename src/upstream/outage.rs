@@ -94,38 +94,22 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use tokio::time::sleep;
 
     use super::*;
+    use crate::log::lines::Lines;
 
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Lines {
-        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend_from_slice(text);
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Lines {
-        /// Those since the last look: how many failures each tells of, and whether it tells of the end.
-        fn told(&self) -> Vec<(u64, bool)> {
-            let text = std::mem::take(&mut *self.0.lock());
-            let text = String::from_utf8(text).unwrap();
-            let line = |line: &str| {
-                let (_, failures) = line.split_once("failures=").unwrap();
-                let failures = failures.split(' ').next().unwrap();
-                (failures.parse().unwrap(), line.contains("answers again"))
-            };
-            text.lines().map(line).collect()
-        }
+    /// Those since the last look: how many failures each tells of, and whether it tells of the end.
+    fn told(lines: &Lines) -> Vec<(u64, bool)> {
+        let text = lines.text();
+        lines.0.lock().unwrap().clear();
+        let line = |line: &str| {
+            let (_, failures) = line.split_once("failures=").unwrap();
+            let failures = failures.split(' ').next().unwrap();
+            (failures.parse().unwrap(), line.contains("answers again"))
+        };
+        text.lines().map(line).collect()
     }
 
     #[test]
@@ -138,11 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn half_a_backend_is_one_outage() {
-        let lines = Lines::default();
-        let to = lines.clone();
-        let log = tracing_subscriber::fmt().with_ansi(false);
-        let log = log.with_writer(move || to.clone()).finish();
-        let _logged = tracing::subscriber::set_default(log);
+        let (lines, _logged) = Lines::listen();
         let outage = Outage::default();
         let error = UpstreamError::Lost("reset".into());
         let second = Duration::from_secs(1);
@@ -156,23 +136,23 @@ mod tests {
             assert!(!outage.look());
             assert!(outage.is_on());
         }
-        assert_eq!(lines.told(), [(1, false), (61, false), (121, false)]);
+        assert_eq!(told(&lines), [(1, false), (61, false), (121, false)]);
         // It is over without another answer.
         sleep(STEADY - second).await;
         assert!(!outage.look());
         assert!(!outage.is_on());
-        assert_eq!(lines.told(), [(130, true)]);
+        assert_eq!(told(&lines), [(130, true)]);
 
         // The next one is told at once, and is not over while nothing is answered.
         outage.failed(&error);
-        assert_eq!(lines.told(), [(1, false)]);
+        assert_eq!(told(&lines), [(1, false)]);
         assert!(!outage.look(), "somebody asked just now");
         sleep(2 * STEADY).await;
         assert!(outage.look());
         outage.answered();
         assert!(!outage.look());
         assert!(!outage.is_on());
-        assert_eq!(lines.told(), [(1, true)]);
+        assert_eq!(told(&lines), [(1, true)]);
 
         // One that failed after the last answer.
         outage.failed(&error);
@@ -181,9 +161,9 @@ mod tests {
         outage.failed(&error);
         sleep(2 * STEADY).await;
         assert!(outage.look());
-        assert_eq!(lines.told(), [(1, false)]);
+        assert_eq!(told(&lines), [(1, false)]);
         outage.answered();
         assert!(!outage.look());
-        assert_eq!(lines.told(), [(2, true)]);
+        assert_eq!(told(&lines), [(2, true)]);
     }
 }

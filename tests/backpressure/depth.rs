@@ -8,6 +8,7 @@ use tracing::subscriber::DefaultGuard;
 
 use super::prelude::*;
 use super::rig::on_store;
+use crate::harness::lines::hear_all;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
@@ -145,6 +146,7 @@ impl Lines {
 
 /// What this thread logs from here on, for as long as the guard lives.
 pub fn logged() -> (DefaultGuard, Lines) {
+    hear_all();
     let lines = Lines::default();
     let to = lines.clone();
     let log = tracing_subscriber::fmt().with_ansi(false);

@@ -1,17 +1,28 @@
 //! What is logged on this thread.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
+use tracing::Dispatch;
 use tracing::subscriber::DefaultGuard;
 
+/// While one thread alone listens, tracing takes a line that another thread logs first for one that nobody wants, for
+/// good. A second listener, to whom all lines are the same, keeps it from that.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
+
+/// Lets no line be taken for one that nobody wants.
+pub fn hear_all() {
+    LazyLock::force(&SECOND);
+}
+
 /// The lines of the log since [`Lines::listen`].
-#[derive(Clone, Default)]
-pub struct Lines(Arc<Mutex<Vec<u8>>>);
+#[derive(Clone, Debug, Default)]
+pub struct Lines(pub Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
     /// From here on, until the guard is dropped.
     pub fn listen() -> (Lines, DefaultGuard) {
+        hear_all();
         let lines = Lines::default();
         let to = lines.clone();
         let log = tracing_subscriber::fmt()
@@ -22,10 +33,14 @@ impl Lines {
 
     /// Those with this in them.
     pub fn with(&self, words: &str) -> Vec<String> {
-        let text = self.0.lock().expect("no panic");
-        let text = String::from_utf8_lossy(&text);
+        let text = self.text();
         let lines = text.lines().filter(|line| line.contains(words));
         lines.map(str::to_owned).collect()
+    }
+
+    /// All of them.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no panic")).into_owned()
     }
 }
 

@@ -1,10 +1,8 @@
-use std::io::Write;
 use std::path::Path;
-
-use tracing::subscriber::DefaultGuard;
 
 use super::*;
 use crate::config::CommandLine;
+use crate::log::lines::Lines;
 use crate::metrics::Metrics;
 use crate::proxy::BackendFacts;
 use crate::store::Store;
@@ -14,37 +12,6 @@ const HEAD: &str = "[server]\nupstream = 'http://ojs'\n";
 
 fn slots(slots: u32) -> String {
     format!("{HEAD}[[policy]]\nname = 'k'\nconcurrency = {slots}\n")
-}
-
-/// What is logged on this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    /// From here on, until the guard is dropped.
-    fn listen() -> (Lines, DefaultGuard) {
-        let lines = Lines::default();
-        let to = lines.clone();
-        let log = tracing_subscriber::fmt().with_writer(move || to.clone());
-        (lines, tracing::subscriber::set_default(log.finish()))
-    }
-
-    /// How often it was said that the file is bad.
-    fn bad(&self) -> usize {
-        let text = String::from_utf8(self.0.lock().clone()).unwrap();
-        text.matches("config not reloaded").count()
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Puts another file in its place: nobody sees it half written, nor open.
@@ -107,13 +74,14 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
     assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000000"));
     let (lines, _logged) = Lines::listen();
+    let bad = || lines.with("config not reloaded").len();
     save(&path, "[server\n");
     file.look(Occasion::Time);
-    let mut said = vec![(0, lines.bad())];
+    let mut said = vec![(0, bad())];
     for looks in 1..=75 {
         tokio::time::advance(EVERY).await;
         file.look(Occasion::Time);
-        said.push((looks * EVERY.as_secs(), lines.bad()));
+        said.push((looks * EVERY.as_secs(), bad()));
     }
     said.dedup_by_key(|(_, lines)| *lines);
     assert_eq!(said, [(0, 1), (60, 2), (120, 3)], "seconds, lines");

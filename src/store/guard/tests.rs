@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::limit::{Limits, OnLimit, Rate, Strategy, WindowKind};
+use crate::log::lines::Lines;
 use crate::store::faulty::{Fault, Faulty};
 use crate::store::memory::MemoryStore;
 use crate::store::{Claim, Ledger, LedgerExt, Place, Verdict};
@@ -1133,30 +1134,13 @@ async fn what_was_put_back_beside_siblings_is_looked_at_soon() {
     }
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// What keeps a store away may change while it is: a server that was stopped comes back and refuses the user.
 #[tokio::test(start_paused = true)]
 async fn another_reason_of_a_loss_is_logged_and_each_once_a_minute() {
-    let lines = Lines::default();
-    let to = lines.clone();
-    let log = tracing_subscriber::fmt().with_ansi(false);
-    let log = log.with_writer(move || to.clone()).finish();
-    let _logged = tracing::subscriber::set_default(log);
+    let (lines, _logged) = Lines::listen();
     let told = || {
-        let text = String::from_utf8(std::mem::take(&mut *lines.0.lock())).unwrap();
+        let text = lines.text();
+        lines.0.lock().unwrap().clear();
         let reason = |line: &str| {
             let is_there = |reason: &&str| line.contains(&format!(": {reason}"));
             ["refused", "WRONGPASS"].into_iter().find(is_there)
