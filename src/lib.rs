@@ -109,7 +109,7 @@
 //! doctor   -> client config duration net proxy::BackendFacts run store upstream
 //! ask      -> cli client duration limit net ojs upstream
 //! client   -> upstream
-//! run      -> admin config metrics net proxy server store upstream
+//! run      -> admin config log::lines metrics net proxy server store upstream
 //! cli      -> config duration manual ship
 //! admin    -> metrics proxy server
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick upstream
@@ -121,7 +121,7 @@
 //! metrics  -> limit
 //! store    -> limit log
 //! policy   -> duration json limit
-//! upstream -> boxed net tick
+//! upstream -> boxed log::lines net tick
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
