@@ -44,7 +44,9 @@ const BEHIND: Duration = Duration::from_secs(2);
 /// How long the backend may take to say how much waits; else the numbers of a second ago are shown.
 const ASKING: Duration = Duration::from_millis(100);
 /// The most streams at once.
-pub(crate) const STREAMS: usize = 8;
+const STREAMS: usize = 8;
+/// The most answers that are kept for who asks the same within the second.
+const ANSWERS: usize = 2 * STREAMS;
 /// Rows of one answer: keys, and queues.
 const ROWS: usize = 50;
 /// Events that are shown, the last ones.
@@ -308,7 +310,7 @@ impl States {
         }
         let base = base.insert(match fresh {
             Some(fresh) => fresh,
-            None => self.0.base(second).await,
+            None => self.0.base(second),
         });
         if let Some((_, answer)) = answers.iter().find(|(asked, _)| asked == question) {
             return Ok(answer.clone());
@@ -325,7 +327,9 @@ impl States {
         };
         let answer = serde_json::to_vec(&state).map_err(|_| Fault::internal())?;
         let answer = Bytes::from(answer);
-        answers.push((question.clone(), answer.clone()));
+        if answers.len() < ANSWERS {
+            answers.push((question.clone(), answer.clone()));
+        }
         Ok(answer)
     }
 }
@@ -344,13 +348,13 @@ impl Shared {
         self.began.elapsed().as_secs()
     }
 
-    async fn base(&self, second: u64) -> Base {
+    fn base(&self, second: u64) -> Base {
         let sidecar = &*self.proxy.sidecar;
         Base {
             second,
             head: self.head(),
             keys: known_keys(sidecar),
-            queues: self.queues().await,
+            queues: self.queues(),
         }
     }
 
@@ -389,7 +393,7 @@ impl Shared {
         }
     }
 
-    async fn queues(&self) -> QueuesPart {
+    fn queues(&self) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
         let held = sidecar.hold.counts();
         let mut names = sidecar.admit.pressure.names();
@@ -451,7 +455,7 @@ impl Shared {
             .iter()
             .map(|((space, key), _)| (*space, key))
             .collect();
-        let _late = timeout(ASKING, self.ask_backend(&keys, &look)).await;
+        self.ask_backend(&keys, &look).await;
         let views = match limits::views(sidecar, &keys, &look).await {
             Ok(views) => views,
             Err(error) => {
@@ -471,15 +475,19 @@ impl Shared {
         part
     }
 
-    /// Asks how much waits in the backend for these keys, as far as it is due.
+    /// Asks how much waits in the backend for these keys, as far as it is due. An answer that comes late is there for
+    /// the next state.
     async fn ask_backend(&self, keys: &[(Space, &Key)], look: &Look) {
-        let of_jobs = keys.iter().filter(|(space, _)| *space == Space::Job);
-        let of_jobs: Vec<Key> = of_jobs.map(|(_, key)| (*key).clone()).collect();
-        let queues = keys.iter().filter(|(space, _)| *space == Space::Queue);
-        let queues: Vec<Arc<str>> = queues.map(|(_, key)| Arc::from(key.as_str())).collect();
-        let scope = self.proxy.sidecar.scopes.of(&HeaderMap::new());
-        waiting::refresh(&self.proxy, &queues, scope).await;
-        look.refresh(&self.proxy, &of_jobs).await;
+        let queues = keys.iter().flat_map(|(space, key)| match space {
+            Space::Job => look.queues_of(key),
+            Space::Queue => vec![Arc::from(key.as_str())],
+        });
+        let queues: Vec<Arc<str>> = queues.collect();
+        let proxy = self.proxy.clone();
+        let scope = proxy.sidecar.scopes.of(&HeaderMap::new());
+        let sidecar = Arc::clone(&proxy.sidecar);
+        let asking = async move { waiting::refresh(&proxy, &queues, scope).await };
+        let _late = timeout(ASKING, sidecar.tasks.spawn(asking)).await;
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use ojs_throttle::proxy::state::MEMBERS;
 
 use super::prelude::*;
+use crate::harness::assert_within;
+use crate::sidecar::answering::answering_by;
 
 const STATE: &str = "/throttle/v1/state";
 const STREAM: (&str, &str) = ("accept", "text/event-stream");
@@ -240,6 +242,32 @@ async fn a_store_that_does_not_answer_is_shown() {
     let shown = state(&rig, "").await;
     assert_eq!(shown["keys"]["rows"], json!([]));
     assert!(shown["keys"]["problem"].is_string(), "{shown}");
+}
+
+/// Whoever looks waits for no slow backend, and has its answer a second later.
+#[tokio::test(start_paused = true)]
+async fn what_a_slow_backend_says_is_shown_with_the_next_state() {
+    let config = "[[queue]]\nname = \"mail\"\nconcurrency = 1\n";
+    let stats = Bytes::from_static(br#"{"queue":{"name":"mail","available":7}}"#);
+    let (_, sidecar, _) =
+        answering_by(Duration::from_millis(300), config, move |head| {
+            match head.uri.path().contains("/queues/mail") {
+                true => (200, stats.clone()),
+                false => (404, Bytes::from_static(b"{}")),
+            }
+        })
+        .await;
+    let admin = sidecar.admin();
+    let begun = Instant::now();
+    admin.get(STATE).await;
+    assert_within(begun.elapsed(), Duration::from_millis(200), "");
+    sleep(Duration::from_secs(1)).await;
+    let shown = admin.get(STATE).await.json();
+    assert_eq!(
+        row(&shown, "_queue:mail")["state"]["waiting_count"],
+        7,
+        "{shown}"
+    );
 }
 
 /// Each member that is sent is in the manual's list, and the other way round.

@@ -43,9 +43,13 @@ impl Look {
 
     /// Asks the backend about the queues in which jobs may wait for these keys.
     pub(in crate::proxy) async fn refresh(&self, proxy: &Proxy, keys: &[Key]) {
-        let queues = keys.iter();
-        let queues = queues.flat_map(|key| waiting::queues_of(key, &self.policies, &self.pending));
+        let queues = keys.iter().flat_map(|key| self.queues_of(key));
         waiting::refresh(proxy, &queues.collect::<Vec<_>>(), self.scope).await;
+    }
+
+    /// The queues of the backend in which jobs may wait for a key.
+    pub(in crate::proxy) fn queues_of(&self, key: &Key) -> Vec<Arc<str>> {
+        waiting::queues_of(key, &self.policies, &self.pending)
     }
 
     /// The policy that names a key, where one is known.
