@@ -7,6 +7,7 @@
 
 mod block;
 mod calendar;
+mod cost;
 mod pace;
 mod packed;
 mod reserve;
@@ -16,6 +17,7 @@ mod window;
 mod windows;
 
 pub use calendar::{Edges, Unit, UnknownZone, Zone};
+pub use cost::{Cost, CostRule, Served, Share, share_of};
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
 pub use state::{KeyState, Undo, each_window};
@@ -304,6 +306,10 @@ pub struct Limited {
     pub on_limit: OnLimit,
     /// The policy the numbers come from, for logs and metrics: a `[[policy]]` name, `job`, or `queue`.
     pub policy: Arc<str>,
+    /// What this job pays to the key.
+    pub cost: Cost,
+    /// Whose share of the key it takes; `None`: turns go round.
+    pub share: Option<Share>,
 }
 
 impl Limited {

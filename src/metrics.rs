@@ -678,6 +678,8 @@ mod tests {
             limits: Limits::default(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("p"),
+            cost: Default::default(),
+            share: None,
         }
     }
 

@@ -116,6 +116,8 @@ impl Policy {
             limits: self.limits.clone(),
             on_limit: self.on_limit,
             policy: Arc::clone(&self.name),
+            cost: Default::default(),
+            share: None,
         }
     }
 }
@@ -142,6 +144,8 @@ impl QueueLimits {
             limits: self.limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("queue"),
+            cost: Default::default(),
+            share: None,
         }
     }
 }
@@ -428,6 +432,8 @@ mod tests {
             },
             on_limit: OnLimit::Wait,
             policy: "job".into(),
+            cost: Default::default(),
+            share: None,
         }
     }
 

@@ -62,7 +62,7 @@ pub use fleet::{HOLDS_LAST, NUMBER_LASTS, Number, Step, Wake};
 pub use inspection::Inspection;
 pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, RowsOf, Standing};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
-pub use row::{Claim, Claimed, Gen, Known, OFFERED, Place, Row};
+pub use row::{Claim, Claimed, End, Gen, Known, OFFERED, Place, Row, Used};
 pub use sql::SqlStore;
 
 use guard::Guard;
@@ -71,7 +71,7 @@ use reserved::ReservedStore;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Timestamp};
+use crate::limit::{Key, Limited, OnLimit, Refusal, Served, Space, Timestamp};
 
 /// What went wrong with a connection, and what to do where it was the server's certificate.
 fn distrusted(why: String) -> String {
@@ -140,6 +140,8 @@ pub struct Taken {
     pub verdicts: Vec<Verdict>,
     /// The rows of older claims of these jobs: they have ended, and their slots with them.
     pub ended: Vec<Row>,
+    /// What the groups of the asked jobs were served by now, where those have a share.
+    pub served: Vec<Served>,
 }
 
 impl Taken {
@@ -153,6 +155,7 @@ impl Taken {
     fn extend(&mut self, next: Taken) {
         self.verdicts.extend(next.verdicts);
         self.ended.extend(next.ended);
+        self.served.extend(next.served);
     }
 }
 

@@ -14,8 +14,8 @@ use rand::{Rng, SeedableRng};
 
 use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
 use ojs_throttle::store::{
-    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing, Step,
-    StoreError, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing,
+    Step, StoreError, Taken, Wake, Wish,
 };
 
 /// What goes wrong with one operation. The default is nothing.
@@ -210,8 +210,8 @@ impl Ledger for Faulty {
         self.run(move || self.inner.back(job, claim))
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
-        self.run(move || self.inner.end_all(jobs))
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
+        self.run(move || self.inner.end_all(ends))
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {

@@ -85,7 +85,9 @@ impl Both {
             asks.push(self.claimed(*job, limited));
         }
         let now = self.store.now();
-        let Taken { verdicts, ended } = self.store.take(&each(&asks), want).await.unwrap();
+        let Taken {
+            verdicts, ended, ..
+        } = self.store.take(&each(&asks), want).await.unwrap();
         let ended: Vec<_> = ended.iter().map(|row| &*row.claimed.job).collect();
         assert_eq!(ended, self.model.end_older(&asks, now));
         assert_eq!(verdicts, self.model.take(&asks, want, now));

@@ -17,6 +17,8 @@ fn limits(keys: &[&str]) -> Arc<[Limited]> {
         },
         on_limit: OnLimit::Wait,
         policy: Arc::from(*key),
+        cost: Default::default(),
+        share: None,
     });
     limited.collect()
 }

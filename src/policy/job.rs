@@ -159,6 +159,8 @@ fn read(
         limits,
         on_limit,
         policy: Arc::from(BROUGHT),
+        cost: Default::default(),
+        share: None,
     }))
 }
 

@@ -121,6 +121,8 @@ impl Asker<'_> {
             on_limit: OnLimit::Wait,
             policy: self.look.policy_of(self.sidecar(), &key),
             key,
+            cost: Default::default(),
+            share: None,
         };
         Ok(self.explain(None, None, &[Applied { limited, view }]).await)
     }

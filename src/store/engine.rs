@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::step::{SameKey, ask_all, same};
-use super::{Change, Claimed, Gen, OFFERED, Place, Row, Taken, Verdict};
+use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Verdict};
 use crate::limit::{
     Key, KeyState, Limited, Limits, Refusal, Reserved, Space, Timestamp, Undo, each_key,
 };
@@ -115,7 +115,11 @@ impl<T: Tables> Engine<'_, T> {
             started += usize::from(verdict.is_started());
             verdicts.push(verdict);
         }
-        Taken { verdicts, ended }
+        Taken {
+            verdicts,
+            ended,
+            served: Vec::new(),
+        }
     }
 
     /// Ends the rows of older claims of these jobs, with their slots. What we took over from a sibling is ours alone
@@ -176,10 +180,10 @@ impl<T: Tables> Engine<'_, T> {
     }
 
     /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
-    pub(super) fn end(&mut self, job: &str, claim: Option<Gen>) -> Option<Row> {
-        let known = self.tables.entry(job);
-        known.filter(|entry| entry.row.ends_with(claim))?;
-        self.end_row(job)
+    pub(super) fn end(&mut self, end: &End) -> Option<Row> {
+        let known = self.tables.entry(&end.job);
+        known.filter(|entry| entry.row.ends_with(end.claim))?;
+        self.end_row(&end.job)
     }
 
     /// Changes a row or a key; says whether there was anything to change.

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    Answer, Change, Claimed, Clock, CountOf, Gen, KeyStates, Known, Ledger, Number, Room, Row,
+    Answer, Change, Claimed, Clock, CountOf, End, Gen, KeyStates, Known, Ledger, Number, Room, Row,
     RowsOf, Standing, Step, StoreError, Taken, Wake, Wish,
 };
 use crate::limit::{Key, Limited, Reserved, Space, Timestamp};
@@ -285,20 +285,20 @@ impl Ledger for Guard {
         })
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
-            let there = self.inner.end_all(jobs);
+            let there = self.inner.end_all(ends);
             let mut is_alone = false;
             let here = async |lost: &Lost| {
                 is_alone = true;
-                lost.local.end_all(jobs).await
+                lost.local.end_all(ends).await
             };
             let ended = self.ask(there, here).await;
             let is_untold = is_alone || (ended.is_err() && !is_unfit(&ended));
             let now = self.inner.now();
             let mut state = self.state();
             let mut unheard = Vec::new();
-            for (job, claim) in jobs {
+            for End { job, claim, .. } in ends {
                 let own = state.end_own(job, |own| own.ends_with(*claim));
                 let is_of_job = |row: &&Row| row.claimed.job == *job;
                 let there = ended.as_ref().ok().map(|rows| rows.iter().find(is_of_job));

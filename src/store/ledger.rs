@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    Answer, Change, Claimed, Gen, Number, Overrides, Room, Row, Step, Taken, Usage, Wake, Wish,
-    fleet,
+    Answer, Change, Claimed, End, Gen, Number, Overrides, Room, Row, Step, Taken, Usage, Wake,
+    Wish, fleet,
 };
 use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 
@@ -29,7 +29,7 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
 
     /// These jobs are over, or not ours any more: their rows and slots go, and the rows are given as they were. A row
     /// of a newer claim stays; no claim means any. Ending twice is ending once.
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>>;
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>>;
 
     /// The rows whose `until` has passed, oldest first, at most `max` that are held and `max` that are out: ours, and
     /// those out with workers of siblings that have not looked in time (no other sidecar is handed such a row for a
@@ -82,7 +82,7 @@ pub trait LedgerExt: Ledger {
     /// Ends one job, and gives its row as it was ([`Ledger::end_all`]).
     fn end<'a>(&'a self, job: &'a str, claim: Option<Gen>) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
-            let ended = self.end_all(&[(Arc::from(job), claim)]).await?;
+            let ended = self.end_all(&[End::from((Arc::from(job), claim))]).await?;
             Ok(ended.into_iter().next())
         })
     }

@@ -7,7 +7,6 @@ mod books;
 mod keys;
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
@@ -17,7 +16,9 @@ use super::engine::Entry;
 use super::fleet::{self, Numbers};
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::remote::put_back;
-use super::{Answer, Change, Claimed, Gen, Number, Overrides, Place, Row, Step, Taken, Wake, Wish};
+use super::{
+    Answer, Change, Claimed, End, Gen, Number, Overrides, Place, Row, Step, Taken, Wake, Wish,
+};
 use crate::limit::{Key, Reserved, Space, Timestamp};
 use books::Books;
 use keys::Keys;
@@ -97,10 +98,10 @@ impl Ledger for MemoryStore {
         Answer::now(books.at(now).back(job, claim))
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         let (mut books, now) = self.open();
         let mut step = books.at(now);
-        let ended = jobs.iter().filter_map(|(job, claim)| step.end(job, *claim));
+        let ended = ends.iter().filter_map(|end| step.end(end));
         Answer::now(ended.collect())
     }
 

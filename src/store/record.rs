@@ -113,6 +113,7 @@ pub(super) fn claimed(
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
+        comes_back: false,
     }))
 }
 
@@ -233,6 +234,8 @@ fn limited(one: One) -> Option<Limited> {
         limits: read_numbers(one.numbers)?,
         on_limit: on_limit(one.action.into())?,
         policy: one.policy,
+        cost: Default::default(),
+        share: None,
     })
 }
 

@@ -25,7 +25,7 @@ use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::record::{self, Kept, Written};
 use super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::{
-    Answer, Change, Claimed, Clock, Gen, Number, Row, Step, StoreConfig, StoreError, Taken,
+    Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreConfig, StoreError, Taken,
     Verdict, Wake, Wish,
 };
 use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
@@ -105,7 +105,11 @@ impl RedisStore {
         let verdicts: Option<Vec<Verdict>> = verdicts.collect();
         let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         let verdicts = verdicts.ok_or_else(|| self.strange(&told))?;
-        Ok(Taken { verdicts, ended })
+        Ok(Taken {
+            verdicts,
+            ended,
+            served: Vec::new(),
+        })
     }
 
     async fn reserve_turns(&self, wish: &Wish<'_>) -> Result<Reserved, StoreError> {
@@ -239,19 +243,13 @@ impl Ledger for RedisStore {
         })
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
             let mut ended = Vec::new();
-            for some in jobs.chunks(remote::AT_ONCE) {
+            for some in ends.chunks(remote::AT_ONCE) {
                 let write = |to: &mut Cmd| {
                     to.arg(some.len());
-                    for (job, claim) in some {
-                        to.arg(&**job);
-                        match claim {
-                            Some(claim) => to.arg(wire::time(claim.0)),
-                            None => to.arg(-1),
-                        };
-                    }
+                    some.iter().for_each(|end| wire::write_end(to, end));
                 };
                 let told = self.run(&self.scripts.end, write).await?;
                 ended.extend(self.rows_in(told.get(1..).unwrap_or_default())?);

@@ -25,8 +25,8 @@ use tokio::time::Instant;
 use super::guard::Guard;
 use super::memory::first_due;
 use super::{
-    Answer, Change, Claimed, CountOf, Gen, KeyStates, Known, Ledger, Number, Room, Row, RowsOf,
-    Standing, Step, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Known, Ledger, Number, Room, Row,
+    RowsOf, Standing, Step, Taken, Wake, Wish,
 };
 use crate::limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Reserved, Space, Throttle, Timestamp, WindowKind,
@@ -151,6 +151,8 @@ fn limited(key: &Key, limits: &Limits) -> Limited {
         limits: limits.clone(),
         on_limit: OnLimit::Wait,
         policy: Arc::from(""),
+        cost: Default::default(),
+        share: None,
     }
 }
 
@@ -218,15 +220,15 @@ impl Ledger for ReservedStore {
         }
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         let (mut there, mut ended) = (Vec::new(), Vec::new());
         {
             let mut state = self.state();
-            for (job, claim) in jobs {
-                if state.row(job).is_some() {
-                    ended.extend(state.end(job, *claim));
+            for end in ends {
+                if state.row(&end.job).is_some() {
+                    ended.extend(state.end(&end.job, end.claim));
                 } else {
-                    there.push((job.clone(), *claim));
+                    there.push(end.clone());
                 }
             }
         }

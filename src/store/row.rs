@@ -3,9 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use crate::limit::{Key, Limited, Space, Timestamp};
 #[cfg(test)]
-use crate::limit::{Key, Limits, OnLimit, Space};
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Limits, OnLimit};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
@@ -70,6 +70,42 @@ pub struct Claim {
     /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
     /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
+    /// Whether no other job of its group waited here when it came, where the group has a share: it is owed nothing for
+    /// the time before. Over once the store was asked.
+    pub comes_back: bool,
+}
+
+/// The end of a job's row.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct End {
+    /// The job.
+    pub job: Arc<str>,
+    /// The newest claim whose row ends; `None`: any.
+    pub claim: Option<Gen>,
+    /// What the job really used of keys with a cost, as far as it said so. Windows that count its start are put right
+    /// by that; what nobody says stays as it was paid.
+    pub used: Vec<Used>,
+}
+
+/// What a job really used of a key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Used {
+    /// Whose counters.
+    pub space: Space,
+    /// Which counters.
+    pub key: Key,
+    /// In the units of the key's cost.
+    pub amount: u32,
+}
+
+impl From<(Arc<str>, Option<Gen>)> for End {
+    fn from((job, claim): (Arc<str>, Option<Gen>)) -> End {
+        End {
+            job,
+            claim,
+            used: Vec::new(),
+        }
+    }
 }
 
 impl Claim {
@@ -104,6 +140,7 @@ impl Claim {
             claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
             limited: [].into(),
+            comes_back: false,
         }
     }
 
@@ -115,6 +152,8 @@ impl Claim {
             limits: Limits::default(),
             on_limit: OnLimit::Wait,
             policy: "p".into(),
+            cost: Default::default(),
+            share: None,
         };
         Claim {
             limited: [limited].into(),

@@ -19,8 +19,8 @@ use hyper_util::rt::TokioIo;
 use ojs_throttle::backend::Backend;
 use ojs_throttle::limit::{Key, Reserved, Space};
 use ojs_throttle::store::{
-    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing, Step,
-    Taken, Verdict, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing,
+    Step, Taken, Verdict, Wake, Wish,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -96,8 +96,8 @@ impl Ledger for Member {
         })
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
-        self.all.end_all(jobs)
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
+        self.all.end_all(ends)
     }
 
     fn due(&self, max: usize) -> Answer<'_, Vec<Row>> {

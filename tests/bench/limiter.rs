@@ -106,6 +106,8 @@ fn limited(n: usize, limits: &Limits) -> Arc<[Limited]> {
         limits: limits.clone(),
         on_limit: OnLimit::Wait,
         policy,
+        cost: Default::default(),
+        share: None,
     }])
 }
 
@@ -122,6 +124,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,
+        comes_back: false,
     })
 }
 

@@ -229,7 +229,10 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
             },
             on_limit: OnLimit::Wait,
             policy: "bench".into(),
+            cost: Default::default(),
+            share: None,
         }]),
+        comes_back: false,
     })
 }
 

@@ -14,7 +14,7 @@ use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
-    Answer, Change, Claimed, CountOf, Gen, KeyStates, Ledger, LedgerExt, Number, Place, Row,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, Number, Place, Row,
     RowsOf, Standing, Step, Store, Taken, Verdict, Wake, Wish,
 };
 use tokio::sync::Notify;
@@ -312,7 +312,7 @@ impl Ledger for Member {
 
     fn take<'a>(&'a self, asks: &'a [&'a Claimed], want: usize) -> Answer<'a, Taken> {
         let mut books = self.fleet.books();
-        let (mut started, mut ended) = (0, Vec::new());
+        let (mut started, mut ended, mut served) = (0, Vec::new(), Vec::new());
         let verdicts = asks.iter().map(|ask| {
             let known = self.find(&ask.job).map(|row| row.claimed.generation);
             let former = books.owners.get(&ask.job).copied();
@@ -331,6 +331,7 @@ impl Ledger for Member {
                 self.freed(&mut books, row);
             }
             ended.append(&mut taken.ended);
+            served.append(&mut taken.served);
             let verdict = taken.verdicts.remove(0);
             if matches!(verdict, Verdict::Started { .. }) {
                 books.owners.insert(ask.job.clone(), self.nth);
@@ -339,7 +340,11 @@ impl Ledger for Member {
             verdict
         });
         let verdicts = verdicts.collect();
-        Answer::now(Taken { verdicts, ended })
+        Answer::now(Taken {
+            verdicts,
+            ended,
+            served,
+        })
     }
 
     fn back<'a>(&'a self, job: &'a str, claim: Gen) -> Answer<'a, bool> {
@@ -352,9 +357,9 @@ impl Ledger for Member {
         Answer::now(done)
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         let mut books = self.fleet.books();
-        let all = at_once(self.memory().end_all(jobs));
+        let all = at_once(self.memory().end_all(ends));
         for ended in &all {
             let job = ended.claimed.job.clone();
             let owner = books.owners.remove(&job);

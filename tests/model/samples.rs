@@ -102,6 +102,8 @@ pub fn limited(key: &str, limits: Limits) -> Limited {
         limits,
         on_limit: OnLimit::Wait,
         policy: Arc::from("test"),
+        cost: Default::default(),
+        share: None,
     }
 }
 
@@ -156,6 +158,8 @@ pub fn limited_by(keys: u8) -> impl Strategy<Value = Limited> {
             limits,
             on_limit,
             policy: Arc::from("test"),
+            cost: Default::default(),
+            share: None,
         },
     )
 }
@@ -210,6 +214,8 @@ pub fn probes() -> Vec<Limited> {
         },
         on_limit: OnLimit::Wait,
         policy: Arc::from("test"),
+        cost: Default::default(),
+        share: None,
     };
     (0..3)
         .flat_map(|which| [each(which, Space::Job), each(which, Space::Queue)])

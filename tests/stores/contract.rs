@@ -1,7 +1,7 @@
 //! What holds for any store, one rule at a time.
 
 use ojs_throttle::limit::{Rate, Strategy, Unit, WindowKind, Zone};
-use ojs_throttle::store::Row;
+use ojs_throttle::store::{End, Row};
 
 use super::prelude::*;
 use super::rig::{number, period};
@@ -194,14 +194,14 @@ pub async fn ending_twice_is_ending_once(rig: &Rig) {
 pub async fn many_claims_end_at_once(rig: &Rig) {
     let store = rig.open("a").await;
     let many = [limited("k", Some(1_000), None, None)];
-    let mut claims: Vec<(Arc<str>, Option<Gen>)> = Vec::new();
+    let mut claims: Vec<End> = Vec::new();
     for nth in 0..300 {
         let ask = claimed(&format!("{nth}"), 2, &many);
         let claim = Gen(2 - u64::from(nth == 7));
-        claims.push((ask.job.clone(), Some(claim)));
+        claims.push(End::from((ask.job.clone(), Some(claim))));
         assert!(started(&take(&*store, ask).await));
     }
-    claims.push(("unknown".into(), Some(Gen(2))));
+    claims.push(End::from(("unknown".into(), Some(Gen(2)))));
     store.end_all(&claims).await.unwrap();
     assert_eq!(store.count_out().await.unwrap(), 1);
     assert!(store.row("7").await.unwrap().is_some(), "a newer claim");

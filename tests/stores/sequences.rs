@@ -119,7 +119,9 @@ impl Both<'_> {
         let want = self.dice.below(5) as usize;
         let taken = self.store.take(&asks, want).await.unwrap();
         let expected = self.core.take(&asks, want).await.unwrap();
-        let Taken { verdicts, ended } = taken;
+        let Taken {
+            verdicts, ended, ..
+        } = taken;
         assert_eq!(verdicts, expected.verdicts, "{asks:#?} want {want}");
         assert_eq!(format!("{ended:?}"), format!("{:?}", expected.ended));
         for verdict in &verdicts {

@@ -212,6 +212,8 @@ async fn key_view(
         limits,
         on_limit: OnLimit::Wait,
         policy: look.policy_of(sidecar, key),
+        cost: Default::default(),
+        share: None,
     };
     let mut view = view(sidecar, &limited, used, look).await;
     // A store that is lost may know more.

@@ -319,6 +319,8 @@ mod tests {
             limits: Limits::default(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("job"),
+            cost: Default::default(),
+            share: None,
         }
     }
 

@@ -55,6 +55,8 @@ pub(in crate::proxy) fn limits_now<'a>(
         limits: set.limits.clone(),
         on_limit: OnLimit::Wait,
         policy: Arc::from("queue"),
+        cost: Default::default(),
+        share: None,
     });
     let laid_over = limited.iter().map(|one| match of_job(one) {
         Some(set) => Limited {
@@ -316,6 +318,8 @@ pub(super) async fn queue_view(
         limits,
         on_limit: OnLimit::Wait,
         policy: Arc::from("queue"),
+        cost: Default::default(),
+        share: None,
     };
     Some(LimitView {
         lost: limits::free_slots(sidecar, &limited).await,

@@ -13,7 +13,7 @@ use crate::proxy::Proxy;
 use crate::proxy::load::Seldom;
 use crate::proxy::siblings::{self, OFFER};
 use crate::proxy::sweep::give_back;
-use crate::store::LedgerExt;
+use crate::store::{End, LedgerExt};
 
 /// How long picked jobs are given back in one go: nothing keeps their claims meanwhile.
 const ROUND: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ async fn let_all_go(proxy: Proxy, crowding: Vec<Pick>, warned: Arc<Seldom>) {
     let (sidecar, begun) = (&proxy.sidecar, Instant::now());
     // All of them first: what this does not come to waits here again, and siblings must not have it too.
     let claims = crowding.iter().map(|pick| &pick.claimed);
-    let claims = claims.map(|of| (of.job.clone(), Some(of.generation)));
+    let claims = claims.map(|of| End::from((of.job.clone(), Some(of.generation))));
     let ended = sidecar.store.end_all(&claims.collect::<Vec<_>>()).await;
     for pick in crowding {
         let claimed = pick.claimed.clone();

@@ -144,6 +144,7 @@ impl Lost {
         let Taken {
             verdicts,
             mut ended,
+            served,
         } = self.local.take(&open, want).await?;
         let closed = asks.iter().zip(&stay).filter(|(_, stay)| stay.is_some());
         let closed: Vec<&Claimed> = closed.map(|(ask, _)| *ask).collect();
@@ -153,7 +154,11 @@ impl Lost {
         let mut asked = || verdicts.next().unwrap_or(Verdict::Unasked);
         let each = stay.into_iter().map(|stay| stay.unwrap_or_else(&mut asked));
         let verdicts = each.collect();
-        Ok(Taken { verdicts, ended })
+        Ok(Taken {
+            verdicts,
+            ended,
+            served,
+        })
     }
 
     pub(super) async fn room(&self, limited: &[Limited]) -> Result<Room, StoreError> {

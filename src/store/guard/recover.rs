@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Clock, Gen, Guard, Notes, Row, StoreError};
+use super::{Clock, End, Gen, Guard, Notes, Row, StoreError};
 use crate::limit::Timestamp;
 
 /// So many times it is told what happened meanwhile before it decides all the same.
@@ -53,7 +53,9 @@ impl Guard {
     /// Ends there what has ended, many in each call. What it has heard of need not be told again if a later call fails.
     async fn tell_ended(&self, ended: &[(Arc<str>, Gen)]) -> Result<(), StoreError> {
         for some in ended.chunks(AT_ONCE) {
-            let each = some.iter().map(|(job, claim)| (job.clone(), Some(*claim)));
+            let each = some
+                .iter()
+                .map(|(job, claim)| End::from((job.clone(), Some(*claim))));
             self.inner.end_all(&each.collect::<Vec<_>>()).await?;
             let heard: HashSet<_> = some.iter().collect();
             self.state().untold.retain(|one| !heard.contains(one));

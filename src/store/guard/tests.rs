@@ -35,6 +35,8 @@ fn claimed(job: &str, slots: u32) -> Claimed {
             },
             on_limit: OnLimit::Wait,
             policy: Arc::from("test"),
+            cost: Default::default(),
+            share: None,
         }]),
         ..Claim::of(job)
     })

@@ -19,6 +19,8 @@ fn limited(key: &str) -> Limited {
         },
         on_limit: OnLimit::Wait,
         policy: Arc::from("test"),
+        cost: Default::default(),
+        share: None,
     }
 }
 

@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 
 use super::super::fleet;
 use super::super::record::{self, Written};
-use super::super::{Change, Claimed, Gen, Place, Row, Verdict};
+use super::super::{Change, Claimed, End, Gen, Place, Row, Verdict};
 use crate::limit::{
     Limited, Limits, Measure, Rate, Refusal, Reserved, Space, Strategy, Timestamp, Turn, WindowKind,
 };
@@ -263,6 +263,15 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg(&**queue)
             .arg(u8::from(*paused)),
         Change::Clear => to.arg("clear"),
+    };
+}
+
+/// What `end` is told of one job.
+pub(super) fn write_end(to: &mut Cmd, end: &End) {
+    to.arg(&*end.job);
+    match end.claim {
+        Some(claim) => to.arg(time(claim.0)),
+        None => to.arg(-1),
     };
 }
 

@@ -17,6 +17,7 @@ impl ReservedStore {
         let mut all = Taken {
             verdicts: Vec::with_capacity(asks.len()),
             ended: self.end_older(asks).await?,
+            served: Vec::new(),
         };
         if want == 0 {
             // Rows of others end there, whatever limits the job.
@@ -91,8 +92,10 @@ impl ReservedStore {
             verdicts.push(verdict);
         }
         verdicts.resize(asks.len(), Verdict::Unasked);
-        let ended = Vec::new();
-        Ok(Taken { verdicts, ended })
+        Ok(Taken {
+            verdicts,
+            ..Taken::default()
+        })
     }
 
     /// Starts a job in the next turn of its key.

@@ -48,6 +48,8 @@ fn claimed(job: &str, limits: &Limits) -> Claimed {
             limits: limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("hot"),
+            cost: Default::default(),
+            share: None,
         }]),
         ..Claim::of(job)
     })

@@ -16,7 +16,7 @@ use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::super::record::{self, Kept, Written};
 use super::super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::super::{
-    Answer, Change, Claimed, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
+    Answer, Change, Claimed, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
 };
 use super::{First, Found, Job, Need, Operation, Page};
 use crate::limit::{Key, Reserved, Space, Timestamp};
@@ -174,6 +174,7 @@ impl SqlStore {
         Ok(Taken {
             verdicts: asks.iter().map(verdict).collect(),
             ended: taken.ended,
+            served: taken.served,
         })
     }
 
@@ -304,17 +305,17 @@ impl Ledger for SqlStore {
         Answer::later(self.ask(need, move |page, _| Ok(page.step().back(&job, claim))))
     }
 
-    fn end_all<'a>(&'a self, jobs: &'a [(Arc<str>, Option<Gen>)]) -> Answer<'a, Vec<Row>> {
+    fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
-            let jobs = jobs.iter().filter(|(job, _)| self.keeps(job));
-            let jobs: Vec<_> = jobs.cloned().collect();
+            let ends = ends.iter().filter(|end| self.keeps(&end.job));
+            let ends: Vec<_> = ends.cloned().collect();
             let mut ended = Vec::new();
-            for some in jobs.chunks(remote::AT_ONCE) {
+            for some in ends.chunks(remote::AT_ONCE) {
                 let (mut need, some) = (Need::to_write(), some.to_vec());
-                some.iter().for_each(|(job, _)| need.job(job));
+                some.iter().for_each(|end| need.job(&end.job));
                 let end = move |page: &mut Page, _: &Found| {
                     let ended = some.iter();
-                    let ended = ended.filter_map(|(job, claim)| page.step().end(job, *claim));
+                    let ended = ended.filter_map(|end| page.step().end(end));
                     Ok(ended.collect::<Vec<Row>>())
                 };
                 ended.extend(self.ask(need, end).await?);

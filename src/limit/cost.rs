@@ -1,0 +1,104 @@
+//! What a start costs, and whose turn it is.
+
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::{Key, Limited, Space};
+
+/// How a policy or a queue prices a job (`cost`).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CostRule {
+    /// Where a job says its cost, as a path such as `meta.tokens`; `None`: each pays the default.
+    pub from: Option<Box<str>>,
+    /// What a job pays that says nothing usable.
+    pub default: NonZeroU32,
+    /// The most that a job pays.
+    pub max: NonZeroU32,
+    /// Where an ACK says what was really used, as a path such as `result.usage.total_tokens`.
+    pub settle: Option<Box<str>>,
+}
+
+/// What one job pays to a key.
+///
+/// Two are equal if their rules are, whatever the jobs pay: jobs of one price list stand in one line, and the first of
+/// them is asked first.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// Counted in full by each limit of the key; a limit asks for no more of it than the limit itself.
+    pub pays: NonZeroU32,
+    /// By which rule; `None`: one start is one.
+    pub rule: Option<Arc<CostRule>>,
+}
+
+impl Cost {
+    /// That of a job which has no price: one start is one.
+    pub const ONE: Cost = Cost {
+        pays: NonZeroU32::MIN,
+        rule: None,
+    };
+
+    /// The cost by a rule, of a job that says nothing.
+    pub fn of(rule: Arc<CostRule>) -> Cost {
+        Cost {
+            pays: rule.default,
+            rule: Some(rule),
+        }
+    }
+
+    /// How much of `limit` must be free: the cost, and never more than all of it.
+    pub fn asks(&self, limit: u32) -> u32 {
+        self.pays.get().min(limit)
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Cost {
+        Cost::ONE
+    }
+}
+
+impl PartialEq for Cost {
+    fn eq(&self, other: &Cost) -> bool {
+        self.rule == other.rule
+    }
+}
+
+impl Eq for Cost {}
+
+impl Hash for Cost {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rule.hash(state);
+    }
+}
+
+/// Whose share of a key a job takes (`fair`).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Share {
+    /// Such as a tenant.
+    pub group: Arc<str>,
+    /// How much of the key it gets beside others: twice the weight is twice as much.
+    pub weight: NonZeroU32,
+}
+
+/// How much a group was served, by the store's books.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// Whose counters.
+    pub space: Space,
+    /// Which counters.
+    pub key: Key,
+    /// The group.
+    pub group: Arc<str>,
+    /// Thousandths of cost by weight. The group with the least goes first.
+    pub served: u64,
+    /// The same number of the group whose turn was last, before its start: a group that comes back goes on from there.
+    pub turn: u64,
+}
+
+/// The key whose share a job takes, and whose. Of several that are fair the first one counts.
+pub fn share_of(limited: &[Limited]) -> Option<(&Limited, &Share)> {
+    limited
+        .iter()
+        .find_map(|one| Some((one, one.share.as_ref()?)))
+}
