@@ -12,6 +12,7 @@ mod pace;
 mod packed;
 mod reserve;
 mod ring;
+mod shares;
 mod state;
 mod window;
 mod windows;
@@ -20,6 +21,7 @@ pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use cost::{Cost, CostRule, Served, Share, share_of};
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
+pub use shares::Shares;
 pub use state::{KeyState, Undo, each_window};
 pub use window::Window;
 pub use windows::MOST as MOST_WINDOWS;
@@ -33,6 +35,13 @@ use std::sync::Arc;
 /// window keeps a start, in microseconds: timers wake a little late, and without this a limit of
 /// 1,000/s would lose half of itself.
 pub const EARLY: u64 = 5_000;
+
+/// How long a job that needs more room than there is stays first in line of its keys, in microseconds. It is asked
+/// for again meanwhile; if it is not, others go on.
+pub const LINE: u64 = 1_000_000;
+
+/// The longest job id that stands in line, in bytes.
+const LONGEST_IN_LINE: usize = 256;
 
 /// Microseconds since the Unix epoch, on the store's clock. The only time the core knows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -348,6 +357,8 @@ pub enum Strategy {
     Throttle,
     /// The key is shut until a time (9.1).
     Shut,
+    /// Another job is first in line: there is room, and less than it needs.
+    Line,
 }
 
 impl Strategy {
@@ -358,6 +369,7 @@ impl Strategy {
             Strategy::Rate => "rate",
             Strategy::Throttle => "throttle",
             Strategy::Shut => "shut",
+            Strategy::Line => "line",
         }
     }
 }
@@ -367,7 +379,7 @@ impl Strategy {
 pub struct Refusal {
     /// Which limit.
     pub strategy: Strategy,
-    /// Its number; 0 for a shut key.
+    /// Its number; 0 for a shut key, and for a line.
     pub limit: u32,
     /// How much of it is used; for spacing, all of it.
     pub current: u32,

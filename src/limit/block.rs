@@ -109,25 +109,28 @@ impl Block {
         (count > 0).then_some(edges.ends)
     }
 
-    /// Counts a start at `start` that was decided at `now`.
-    pub(super) fn add(&mut self, start: Timestamp, now: Timestamp) {
+    /// Counts a start of this cost at `start` that was decided at `now`.
+    pub(super) fn add(&mut self, start: Timestamp, cost: u32, now: Timestamp) {
         let at = self.at(now);
         self.edges = at.edges;
-        self.count = at.count.saturating_add(1);
-        self.next = at.next.saturating_add(u32::from(closes(&at.edges, start)));
+        self.count = at.count.saturating_add(cost);
+        self.next = match closes(&at.edges, start) {
+            true => at.next.saturating_add(cost),
+            false => at.next,
+        };
     }
 
-    /// Uncounts a start at `start` that was decided at `then`, the newest or not.
-    pub(super) fn remove(&mut self, start: Timestamp, then: Timestamp) {
+    /// Uncounts so much of a start at `start` that was decided at `then`, the newest or not.
+    pub(super) fn remove(&mut self, start: Timestamp, cost: u32, then: Timestamp) {
         let Edges { starts, ends } = self.edges;
         if starts <= then && then < ends {
-            self.count = self.count.saturating_sub(1);
-            self.next = self
-                .next
-                .saturating_sub(u32::from(closes(&self.edges, start)));
+            self.count = self.count.saturating_sub(cost);
+            if closes(&self.edges, start) {
+                self.next = self.next.saturating_sub(cost);
+            }
         } else if then < starts && start.plus(EARLY) >= starts {
             // Of the window before, and counted here too.
-            self.count = self.count.saturating_sub(1);
+            self.count = self.count.saturating_sub(cost);
         }
     }
 
@@ -191,13 +194,13 @@ mod tests {
             (block.count(T), block.opens(1, T), block.leaves(T)),
             (0, None, None)
         );
-        block.add(T.plus(MINUTE - 5_001), T.plus(MINUTE - 5_001));
+        block.add(T.plus(MINUTE - 5_001), 1, T.plus(MINUTE - 5_001));
         let late = T.plus(MINUTE - 1);
         assert_eq!(block.opens(2, late), None);
         assert_eq!(block.opens(1, late), Some(end));
         assert_eq!(block.leaves(late), Some(end));
         assert_eq!((block.count(end), block.opens(1, end)), (0, None));
-        block.add(end, end);
+        block.add(end, 1, end);
         assert_eq!(block.opens(1, end), Some(T.plus(2 * MINUTE)));
         assert_eq!(
             block.opens(1, T),
@@ -210,8 +213,8 @@ mod tests {
     fn a_start_at_the_edge_counts_on_both_sides() {
         let (mut block, end) = (block(), T.plus(MINUTE));
         let late = T.plus(MINUTE - 5_000);
-        block.add(T, T);
-        block.add(late, late);
+        block.add(T, 1, T);
+        block.add(late, 1, late);
         assert_eq!(block.opens(2, late), Some(end));
         assert_eq!(block.opens(1, late), Some(T.plus(2 * MINUTE)));
         assert_eq!(
@@ -220,24 +223,24 @@ mod tests {
         );
         assert_eq!(block.count(T.plus(2 * MINUTE)), 0);
         let mut undone = block.clone();
-        undone.remove(late, late);
+        undone.remove(late, 1, late);
         assert_eq!((undone.count(late), undone.count(end)), (1, 0));
-        block.add(end, end);
-        block.remove(late, late);
+        block.add(end, 1, end);
+        block.remove(late, 1, late);
         assert_eq!(block.count(end), 1, "undone when its window was over");
     }
 
     #[test]
     fn a_start_is_taken_back_from_its_own_window_only() {
         let mut block = block();
-        block.add(T, T);
-        block.add(T.plus(1), T.plus(1));
-        block.remove(T, T);
+        block.add(T, 1, T);
+        block.add(T.plus(1), 1, T.plus(1));
+        block.remove(T, 1, T);
         assert_eq!(block.count(T), 1, "the newest or not");
-        block.add(T.plus(MINUTE), T.plus(MINUTE));
-        block.remove(T.plus(1), T.plus(1));
+        block.add(T.plus(MINUTE), 1, T.plus(MINUTE));
+        block.remove(T.plus(1), 1, T.plus(1));
         assert_eq!(block.count(T.plus(MINUTE)), 1);
-        block.remove(T.plus(MINUTE), T.plus(MINUTE));
+        block.remove(T.plus(MINUTE), 1, T.plus(MINUTE));
         assert_eq!(
             (block.count(T.plus(MINUTE)), block.leaves(T.plus(MINUTE))),
             (0, None)
@@ -248,13 +251,13 @@ mod tests {
     fn a_start_counts_where_it_may_leave() {
         let (mut block, end) = (block(), T.plus(MINUTE));
         let (then, start) = (T.plus(MINUTE - 9_000), T.plus(MINUTE - 4_000));
-        block.add(start, then);
+        block.add(start, 1, then);
         assert_eq!(block.count(end), 1, "it may leave 1 ms after the edge");
         let mut undone = block.clone();
-        undone.remove(start, then);
+        undone.remove(start, 1, then);
         assert_eq!((undone.count(then), undone.count(end)), (0, 0));
-        block.add(end, end);
-        block.remove(start, then);
+        block.add(end, 1, end);
+        block.remove(start, 1, then);
         assert_eq!(block.count(end), 1, "undone when its window was over");
     }
 
@@ -278,8 +281,8 @@ mod tests {
         let (mut key, end) = (KeyState::default(), T.plus(MINUTE));
         for before in [14_000, 9_000] {
             let now = Timestamp(end.0 - before);
-            let at = key.ask(&limits, now).unwrap();
-            key.take(std::iter::once(&limits), at, now);
+            let at = key.ask(&limits, 1, now).unwrap();
+            key.take(std::iter::once(&limits), 1, at, now);
         }
         // The second one counts 4 ms before the edge, and may leave 1 ms after it.
         assert_eq!(key.room(&limits, end.plus(10_000)).starts, 1);

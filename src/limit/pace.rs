@@ -36,34 +36,39 @@ pub struct Pace {
     /// When every start so far has been earned back: GCRA's theoretical arrival time, in
     /// nanoseconds since 1970.
     earned: u64,
-    /// The latest spaced start.
+    /// The latest spaced start; where it cost more than a burst, the time at which no more than a burst of that is left.
     last: Timestamp,
 }
 
 impl Pace {
-    /// The earliest start from `now` on.
-    pub fn next(&self, throttle: &Throttle, now: Timestamp) -> Timestamp {
+    /// The earliest start of this cost from `now` on: when so much of a burst is there, or all of it.
+    pub fn next(&self, throttle: &Throttle, pays: u32, now: Timestamp) -> Timestamp {
         let spacing = Spacing::of(throttle);
-        match spacing.decide(self.earned_under(&spacing), now) {
+        match spacing.decide(self.earned_under(&spacing), spacing.cells(pays), now) {
             Ok(_) => now,
             Err(earliest) => micros(earliest),
         }
     }
 
-    /// The pace after one more start at `at`, which is not before [`Pace::next`].
+    /// The pace after one more start of this cost at `at`, which is not before [`Pace::next`]. All of the cost is paid,
+    /// also what is more than a burst.
     #[must_use]
-    pub fn after(&self, throttle: &Throttle, at: Timestamp) -> Pace {
+    pub fn after(&self, throttle: &Throttle, pays: u32, at: Timestamp) -> Pace {
         let spacing = Spacing::of(throttle);
-        let before = self.earned_under(&spacing);
+        let (before, cells) = (self.earned_under(&spacing), spacing.cells(pays));
         // A refusal here is a caller that did not ask; the start is counted all the same.
         let earned = spacing
-            .decide(before, at)
-            .unwrap_or_else(|_| before.saturating_add(spacing.step));
+            .decide(before, cells, at)
+            .unwrap_or_else(|_| before.saturating_add(spacing.step * u64::from(cells)));
+        let rest = spacing
+            .step
+            .saturating_mul(u64::from(pays.saturating_sub(cells)));
+        let rest = rest.min(LONGEST);
         // Where jobs bring different throttles to one key, a faster one does not shorten the wait
         // that a slower one has earned.
         Pace {
-            earned: earned.max(self.earned),
-            last: at.max(self.last),
+            earned: (earned + rest).max(self.earned),
+            last: micros(nanos(at) + rest).max(self.last),
         }
     }
 
@@ -118,7 +123,7 @@ impl Pace {
     /// begins at the start before it.
     fn room_one_by_one(&self, throttle: &Throttle, now: Timestamp) -> Room {
         let step = Spacing::of(throttle).step.div_ceil(1000);
-        let next = self.next(throttle, now);
+        let next = self.next(throttle, 1, now);
         let starts = match now.plus(EARLY).0.checked_sub(next.0) {
             Some(spare) => 1 + spare / step,
             None => 0,
@@ -149,7 +154,7 @@ impl Pace {
     }
 
     /// The time at which all is earned back, as far as `spacing` can tell: no start leaves more debt
-    /// than a whole burst behind, so a limit that was raised does not wait for what the old one
+    /// than a whole burst behind, or its cost, so a limit that was raised does not wait for what the old one
     /// asked for.
     fn earned_under(&self, spacing: &Spacing) -> u64 {
         self.earned.min(nanos(self.last) + spacing.whole())
@@ -195,9 +200,18 @@ impl Spacing {
         self.step * u64::from(self.burst.get())
     }
 
-    /// One start at `at`: `Ok` is the new time at which all is earned back, `Err` the earliest
-    /// start.
-    fn decide(&self, earned: u64, at: Timestamp) -> Result<u64, u64> {
+    /// How many cells a start waits for that costs so much: all of a burst at most.
+    fn cells(&self, pays: u32) -> u32 {
+        pays.clamp(1, self.burst.get())
+    }
+
+    /// One start of so many cells at `at`: `Ok` is the new time at which all is earned back, `Err` the earliest
+    /// start. All but the last cell are added to what is owed: `governor` decides about the last.
+    fn decide(&self, earned: u64, cells: u32, at: Timestamp) -> Result<u64, u64> {
+        let earned = match cells {
+            1 => earned,
+            _ => earned.max(nanos(at)) + self.step * u64::from(cells - 1),
+        };
         // `None` is only for an interval of zero, which no step is.
         let spaced = Quota::with_period(Duration::from_nanos(self.step))
             .unwrap_or(Quota::per_second(self.burst));
@@ -269,33 +283,33 @@ mod tests {
     fn starts_are_an_interval_apart() {
         let ten = throttle(10, 1_000_000, 1);
         let pace = Pace::default();
-        assert_eq!(pace.next(&ten, DAY), DAY);
-        let pace = pace.after(&ten, DAY);
-        assert_eq!(pace.next(&ten, DAY), DAY.plus(100_000));
-        assert_eq!(pace.next(&ten, DAY.plus(99_999)), DAY.plus(100_000));
-        assert_eq!(pace.next(&ten, DAY.plus(250_000)), DAY.plus(250_000));
+        assert_eq!(pace.next(&ten, 1, DAY), DAY);
+        let pace = pace.after(&ten, 1, DAY);
+        assert_eq!(pace.next(&ten, 1, DAY), DAY.plus(100_000));
+        assert_eq!(pace.next(&ten, 1, DAY.plus(99_999)), DAY.plus(100_000));
+        assert_eq!(pace.next(&ten, 1, DAY.plus(250_000)), DAY.plus(250_000));
     }
 
     #[test]
     fn a_raised_limit_does_not_wait_for_the_old_one() {
         let hourly = throttle(1, 3_600_000_000, 1);
         let ten = throttle(10, 1_000_000, 1);
-        let pace = Pace::default().after(&hourly, DAY);
-        assert_eq!(pace.next(&ten, DAY), DAY.plus(100_000));
-        assert_eq!(pace.next(&hourly, DAY.plus(1)), DAY.plus(3_600_000_000));
+        let pace = Pace::default().after(&hourly, 1, DAY);
+        assert_eq!(pace.next(&ten, 1, DAY), DAY.plus(100_000));
+        assert_eq!(pace.next(&hourly, 1, DAY.plus(1)), DAY.plus(3_600_000_000));
     }
 
     #[test]
     fn a_faster_job_does_not_shorten_the_wait_of_a_slower_one() {
         let hourly = throttle(1, 3_600_000_000, 1);
         let ten = throttle(10, 1_000_000, 3);
-        let mut pace = Pace::default().after(&hourly, DAY);
+        let mut pace = Pace::default().after(&hourly, 1, DAY);
         for n in 1..50 {
-            let at = pace.next(&ten, DAY);
+            let at = pace.next(&ten, 1, DAY);
             assert_eq!(at, DAY.plus(n * 100_000));
-            pace = pace.after(&ten, at);
+            pace = pace.after(&ten, 1, at);
         }
-        assert_eq!(pace.next(&hourly, DAY), DAY.plus(3_600_000_000));
+        assert_eq!(pace.next(&hourly, 1, DAY), DAY.plus(3_600_000_000));
     }
 
     #[test]
@@ -304,8 +318,8 @@ mod tests {
         let mut pace = Pace::default();
         let mut at = DAY;
         for _ in 0..3_000 {
-            pace = pace.after(&three, at);
-            at = pace.next(&three, at);
+            pace = pace.after(&three, 1, at);
+            at = pace.next(&three, 1, at);
         }
         assert!(at.since(DAY) >= 1_000_000_000);
         assert!(at.since(DAY) < 1_000_003_001);
@@ -315,11 +329,13 @@ mod tests {
     fn absurd_numbers_neither_overflow_nor_let_all_through() {
         let absurd = throttle(1, u64::MAX, u32::MAX);
         assert!(!absurd.fits());
-        let pace = Pace::default().after(&absurd, DAY);
-        assert!(pace.next(&absurd, DAY) > DAY.plus(1_000_000_000_000));
+        let pace = Pace::default().after(&absurd, 1, DAY);
+        assert!(pace.next(&absurd, 1, DAY) > DAY.plus(1_000_000_000_000));
         let end = Timestamp(LAST / 1000);
-        let pace = pace.after(&absurd, end).after(&absurd, Timestamp::NEVER);
-        assert!(pace.next(&absurd, end) > end);
+        let pace = pace
+            .after(&absurd, 1, end)
+            .after(&absurd, 1, Timestamp::NEVER);
+        assert!(pace.next(&absurd, 1, end) > end);
         assert_eq!(pace.room(&absurd, end).starts, 0);
         // One a day with a burst of 300,000 is 821 years of debt.
         assert!(!throttle(1, 86_400_000_000, 300_000).fits());
@@ -344,8 +360,8 @@ mod tests {
                 let room = pace.room(&some, now);
                 let mut taken = 0;
                 let mut trial = pace;
-                while trial.next(&some, now) <= now.plus(EARLY) {
-                    trial = trial.after(&some, trial.next(&some, now).max(now));
+                while trial.next(&some, 1, now) <= now.plus(EARLY) {
+                    trial = trial.after(&some, 1, trial.next(&some, 1, now).max(now));
                     taken += 1;
                 }
                 assert_eq!(room.starts, taken, "{some:?} round {round}");

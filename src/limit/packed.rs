@@ -35,6 +35,13 @@ impl Writer {
     pub(super) fn time(&mut self, value: Timestamp) {
         self.long(value.0);
     }
+
+    /// A text of at most 65,535 bytes.
+    pub(super) fn text(&mut self, text: &str) {
+        let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+        self.u16(length);
+        self.0.extend(text.bytes().take(length.into()));
+    }
 }
 
 /// Bytes being read.
@@ -67,6 +74,11 @@ impl<'a> PackedReader<'a> {
 
     pub(super) fn long(&mut self) -> Option<u64> {
         self.number(7)
+    }
+
+    pub(super) fn text(&mut self) -> Option<&'a str> {
+        let length = self.u16()?;
+        std::str::from_utf8(self.take(length.into())?).ok()
     }
 
     pub(super) fn time(&mut self) -> Option<Timestamp> {

@@ -47,10 +47,10 @@ impl KeyState {
         let only_now = self.shut_until(now).is_some() || self.lacks_place(limits, now);
         let mut from = now;
         while reserved.turns.len() < want {
-            match self.ask(limits, from) {
+            match self.ask(limits, 1, from) {
                 Ok(at) => {
-                    self.take(std::iter::once(limits), at, now);
-                    self.end();
+                    self.take(std::iter::once(limits), 1, at, now);
+                    self.end(1);
                     reserved.turns.push(Turn { from, at });
                 }
                 Err(refusal) => {
@@ -136,7 +136,7 @@ mod tests {
             (why.strategy, why.at),
             (Strategy::Throttle, Some(T.plus(600_000)))
         );
-        assert!(key.ask(&ten, T.plus(500_000)).is_err());
+        assert!(key.ask(&ten, 1, T.plus(500_000)).is_err());
         assert_eq!(key.active(), 0, "no slots");
     }
 
@@ -197,9 +197,9 @@ mod tests {
                 now = now.plus(rng.random_range(0..period / 8));
                 if rng.random_bool(0.3) {
                     // Asked for by itself, under the same window.
-                    if let Ok(at) = key.ask(&other, now) {
-                        key.take(std::iter::once(&other), at, now);
-                        key.end();
+                    if let Ok(at) = key.ask(&other, 1, now) {
+                        key.take(std::iter::once(&other), 1, at, now);
+                        key.end(1);
                         left.push(now.0 + rng.random_range(0..=EARLY));
                     }
                     continue;

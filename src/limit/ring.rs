@@ -7,7 +7,7 @@ use super::{EARLY, Timestamp};
 /// counts and the newest that can be written never meet.
 const SLOTS: u64 = 128;
 
-/// Starts by sub-window, each counted as at its sub-window's end: never too soon, and at most one
+/// What starts cost by sub-window, each counted as at its sub-window's end: never too soon, and at most one
 /// sub-window too late. A sub-window is under 1 % of any period from 40 ms on (below that the 5 ms
 /// for which a window keeps a start anyway are more). Half a kilobyte, whatever the number of starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,32 +60,31 @@ impl Ring {
         self.total
     }
 
-    /// Counts a start.
-    pub(super) fn add(&mut self, at: Timestamp) {
+    /// Counts a start of this cost.
+    pub(super) fn add(&mut self, at: Timestamp, cost: u32) {
         let sub = (at.0 / self.width).max(self.low);
         // Never with times that stay near each other; if so, the oldest count a little longer.
         if sub - self.low >= SLOTS {
             self.fold(sub - (SLOTS - 1));
         }
         // No limit is above `u32::MAX`, so a count that has come so far need not go on.
-        let Some(total) = self.total.checked_add(1) else {
-            return;
-        };
+        let cost = cost.min(u32::MAX - self.total);
         if let Some(count) = self.slot(sub) {
-            *count += 1;
-            self.total = total;
+            *count += cost;
+            self.total += cost;
         }
     }
 
-    /// Uncounts a start at `at`, if its sub-window is there still.
-    pub(super) fn remove(&mut self, at: Timestamp) {
+    /// Uncounts so much of a start at `at`, if its sub-window is there still.
+    pub(super) fn remove(&mut self, at: Timestamp, cost: u32) {
         let sub = at.0 / self.width;
         if sub < self.low || sub - self.low >= SLOTS {
             return;
         }
-        if let Some(count) = self.slot(sub).filter(|count| **count > 0) {
-            *count -= 1;
-            self.total -= 1;
+        if let Some(count) = self.slot(sub) {
+            let cost = cost.min(*count);
+            *count -= cost;
+            self.total -= cost;
         }
     }
 
@@ -158,7 +157,7 @@ mod tests {
             for offset in [0, 1, period / 127, period / 3, period - 1] {
                 let at = T.plus(offset);
                 let mut ring = Ring::new(period, at);
-                ring.add(at);
+                ring.add(at, 1);
                 let leaves = ring.leaves(0, at).unwrap();
                 assert!(leaves >= at.plus(period + EARLY));
                 assert!(
@@ -179,12 +178,12 @@ mod tests {
     #[test]
     fn times_that_leap_lose_no_start_that_counts() {
         let mut ring = Ring::new(1_000_000, T);
-        ring.add(T);
+        ring.add(T, 1);
         // Far ahead of the clock: more than the ring spans.
-        ring.add(T.plus(90_000_000));
+        ring.add(T.plus(90_000_000), 1);
         assert_eq!(ring.count(T), 2);
         // And back.
-        ring.add(T);
+        ring.add(T, 1);
         assert_eq!(ring.count(T), 3);
         assert_eq!(ring.count(T.plus(100_000_000)), 0);
     }
@@ -196,8 +195,8 @@ mod tests {
             // The oldest that has a slot.
             let first = Timestamp(ring.low * ring.width);
             let second = first.plus(apart * ring.width);
-            ring.add(first);
-            ring.add(second);
+            ring.add(first, 1);
+            ring.add(second, 1);
             let leaves = ring.leaves(1, first).unwrap();
             assert!(leaves >= second.plus(1_000_000 + EARLY), "{apart} apart");
             assert_eq!(
@@ -210,42 +209,42 @@ mod tests {
     #[test]
     fn the_oldest_that_counts_can_be_uncounted() {
         let mut ring = Ring::new(1_000_000, T);
-        ring.add(T);
+        ring.add(T, 1);
         let leaves = ring.leaves(0, T).unwrap();
         let last = Timestamp(leaves.0 - 1);
         assert_eq!(ring.forget(last), 1);
         // A sub-window of another turn has the same slot.
         for turns in [SLOTS, 2 * SLOTS] {
-            ring.remove(T.plus(turns * ring.width));
-            ring.remove(Timestamp(T.0 - turns * ring.width));
+            ring.remove(T.plus(turns * ring.width), 1);
+            ring.remove(Timestamp(T.0 - turns * ring.width), 1);
         }
         assert_eq!(ring.count(last), 1);
-        ring.remove(T);
+        ring.remove(T, 1);
         assert_eq!(ring.count(last), 0);
     }
 
     #[test]
     fn a_leap_to_the_end_of_time_takes_none() {
         let mut ring = Ring::new(1_000_000, T);
-        ring.add(T);
+        ring.add(T, 1);
         assert_eq!(ring.forget(Timestamp::NEVER), 0);
     }
 
     #[test]
     fn what_is_uncounted_is_the_newest_or_not_but_never_another() {
         let mut ring = Ring::new(1_000_000, T);
-        ring.add(T);
-        ring.add(T.plus(500_000));
-        ring.remove(T);
+        ring.add(T, 1);
+        ring.add(T.plus(500_000), 1);
+        ring.remove(T, 1);
         assert_eq!(ring.count(T.plus(500_000)), 1);
-        ring.remove(T);
-        ring.remove(T.plus(900_000));
+        ring.remove(T, 1);
+        ring.remove(T.plus(900_000), 1);
         assert_eq!(ring.count(T.plus(500_000)), 1, "none was there");
-        ring.add(T.plus(2_000_000));
+        ring.add(T.plus(2_000_000), 1);
         ring.forget(T.plus(2_000_000));
         // The first one's sub-window has another number's slot now.
-        ring.remove(T.plus(500_000));
-        ring.remove(T.plus(90_000_000));
+        ring.remove(T.plus(500_000), 1);
+        ring.remove(T.plus(90_000_000), 1);
         assert_eq!(ring.count(T.plus(2_000_000)), 1);
     }
 }

@@ -2,7 +2,11 @@
 
 use super::packed::{PackedReader, Writer};
 use super::windows::Windows;
-use super::{EARLY, Limits, Measure, Pace, Rate, Refusal, Room, Strategy, Throttle, Timestamp};
+use super::{
+    EARLY, LINE, LONGEST_IN_LINE, Limits, Measure, Pace, Rate, Refusal, Room, Shares, Strategy,
+    Throttle, Timestamp,
+};
+use std::sync::Arc;
 
 /// The usage of one key. Limits are not part of it; every question brings them.
 ///
@@ -15,6 +19,10 @@ pub struct KeyState {
     shut: Option<Timestamp>,
     windows: Windows,
     active: u32,
+    /// Who starts next, and until when nobody else does.
+    line: Option<Box<(Arc<str>, Timestamp)>>,
+    /// What its groups were served, where it is shared by weight.
+    shares: Option<Box<Shares>>,
 }
 
 /// What one start changed in a key, beyond its slot: what [`KeyState::back`] needs.
@@ -65,12 +73,13 @@ impl KeyState {
         }
     }
 
-    /// Whether a start is allowed, and if so the time at which it counts: `now`, or up to
-    /// [`EARLY`] later if spacing says so. Changes nothing.
+    /// Whether a start that costs so much is allowed, and if so the time at which it counts: `now`, or up to
+    /// [`EARLY`] later if spacing says so. Each limit must have room for the cost, or for all of itself where
+    /// that is less. Changes nothing.
     ///
     /// # Errors
     /// The refusal that lets go last.
-    pub fn ask(&self, limits: &Limits, now: Timestamp) -> Result<Timestamp, Refusal> {
+    pub fn ask(&self, limits: &Limits, pays: u32, now: Timestamp) -> Result<Timestamp, Refusal> {
         let mut worst: Option<Refusal> = None;
         let mut opens: Option<Timestamp> = None;
         let mut refuse = |strategy, limit, current, at| {
@@ -89,11 +98,12 @@ impl KeyState {
         if let Some(opens) = self.shut_until(now) {
             refuse(Strategy::Shut, 0, 0, Some(granted_from(opens)));
         }
-        if let Some(most) = limits.concurrency.filter(|most| self.active >= *most) {
+        let is_full = |most: &u32| *most == 0 || self.active > most.saturating_sub(pays);
+        if let Some(most) = limits.concurrency.filter(is_full) {
             refuse(Strategy::Concurrency, most, self.active, None);
         }
         for rate in &limits.rates {
-            if let Some((count, opens)) = self.windows.opens(rate, now) {
+            if let Some((count, opens)) = self.windows.opens(rate, pays, now) {
                 let limit = rate.limit.get();
                 refuse(Strategy::Rate, limit, count, Some(granted_from(opens)));
             }
@@ -101,7 +111,7 @@ impl KeyState {
         let at = limits
             .throttle
             .as_ref()
-            .map_or(now, |throttle| self.pace.next(throttle, now));
+            .map_or(now, |throttle| self.pace.next(throttle, pays, now));
         if at > now.plus(EARLY) {
             let limit = limits.throttle.map_or(0, |throttle| throttle.limit.get());
             refuse(Strategy::Throttle, limit, limit, Some(at));
@@ -113,22 +123,23 @@ impl KeyState {
         }
     }
 
-    /// Takes a slot and counts a start at `at`, the latest time that [`KeyState::ask`] gave for
+    /// Takes slots and counts a start at `at`, the latest time that [`KeyState::ask`] gave for
     /// any of the job's limits. A job may bring several sets of limits to one key: that is still one
-    /// slot, one start in each period, and one step of the slowest spacing.
+    /// cost in slots, in each period, and in steps of the slowest spacing.
     pub fn take<'a>(
         &mut self,
         limits: impl Iterator<Item = &'a Limits> + Clone,
+        pays: u32,
         at: Timestamp,
         now: Timestamp,
     ) -> Undo {
         let before = self.pace;
-        self.active = self.active.saturating_add(1);
+        self.active = self.active.saturating_add(pays);
         for throttle in limits.clone().filter_map(|limits| limits.throttle.as_ref()) {
-            self.pace = self.pace.and(before.after(throttle, at));
+            self.pace = self.pace.and(before.after(throttle, pays, at));
         }
         for rate in each_window(limits) {
-            self.windows.add(rate, at, now);
+            self.windows.add(rate, at, pays, now);
         }
         Undo {
             at,
@@ -138,20 +149,25 @@ impl KeyState {
         }
     }
 
-    /// Takes a slot and counts no start: the job started before this state was made.
-    pub fn occupy(&mut self) {
-        self.active = self.active.saturating_add(1);
+    /// Takes slots and counts no start: the job started before this state was made.
+    pub fn occupy(&mut self, pays: u32) {
+        self.active = self.active.saturating_add(pays);
     }
 
-    /// Undoes a start that did not happen: its slot ends, no window counts it, and spacing is as before
-    /// if no other has started since. `limits` are those with which it was taken.
-    pub fn back<'a>(&mut self, limits: impl Iterator<Item = &'a Limits> + Clone, undo: &Undo) {
-        self.end();
+    /// Undoes a start that did not happen: its slots end, no window counts it, and spacing is as before
+    /// if no other has started since. `limits` and cost are those with which it was taken.
+    pub fn back<'a>(
+        &mut self,
+        limits: impl Iterator<Item = &'a Limits> + Clone,
+        pays: u32,
+        undo: &Undo,
+    ) {
+        self.end(pays);
         if self.pace == undo.after {
             self.pace = undo.before;
         }
         for rate in each_window(limits) {
-            self.windows.remove(rate, undo.at, undo.then);
+            self.windows.remove(rate, undo.at, pays, undo.then);
         }
     }
 
@@ -166,26 +182,79 @@ impl KeyState {
         self.windows.release(rate, at);
     }
 
-    /// A slot ends.
-    pub fn end(&mut self) {
-        self.active = self.active.saturating_sub(1);
+    /// The slots end that a start took.
+    pub fn end(&mut self, pays: u32) {
+        self.active = self.active.saturating_sub(pays);
     }
 
-    /// A slot ends that was taken with `limits` by a counted start: its running time counts towards
+    /// Puts windows right that count a start which paid so much and used another amount. What was not used leaves the
+    /// place of the start; what was used besides counts from now on, and nobody is asked.
+    pub fn settle<'a>(
+        &mut self,
+        limits: impl Iterator<Item = &'a Limits> + Clone,
+        (paid, used): (u32, u32),
+        undo: &Undo,
+        now: Timestamp,
+    ) {
+        for rate in each_window(limits) {
+            match used.checked_sub(paid) {
+                Some(0) => {}
+                Some(more) => self.windows.add(rate, now, more, now),
+                None => self.windows.remove(rate, undo.at, paid - used, undo.then),
+            }
+        }
+    }
+
+    /// The slots end that a counted start took with `limits`: its running time counts towards
     /// the next start's wait if every spacing among them measures so.
     pub fn completed<'a>(
         &mut self,
         limits: impl Iterator<Item = &'a Limits>,
+        pays: u32,
         undo: &Undo,
         now: Timestamp,
     ) {
-        self.end();
+        self.end(pays);
         let mut measures = limits.filter_map(|limits| Some(limits.throttle?.measure));
         if measures.next() == Some(Measure::Completion)
             && measures.all(|measure| measure == Measure::Completion)
         {
             self.pace = self.pace.ended(now.since(undo.at));
         }
+    }
+
+    /// Until when no job but another one may start, if one is first in line.
+    pub fn is_behind(&self, job: &str, now: Timestamp) -> Option<Refusal> {
+        let (first, until) = self.line.as_deref()?;
+        (**first != *job && *until > now).then(|| Refusal {
+            strategy: Strategy::Line,
+            limit: 0,
+            current: 0,
+            at: Some(granted_from(*until)),
+            slot: false,
+        })
+    }
+
+    /// Nothing but this job starts for [`LINE`].
+    pub fn stand_in_line(&mut self, job: &Arc<str>, now: Timestamp) {
+        if job.len() <= LONGEST_IN_LINE {
+            self.line = Some(Box::new((Arc::clone(job), now.plus(LINE))));
+        }
+    }
+
+    /// The job stands in line no longer; says whether it did.
+    pub fn leave_line(&mut self, job: &str) -> bool {
+        self.line.take_if(|line| *line.0 == *job).is_some()
+    }
+
+    /// What the key's groups were served.
+    pub fn shares(&self) -> Option<&Shares> {
+        self.shares.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn shares_mut(&mut self) -> &mut Shares {
+        self.shares.get_or_insert_default()
     }
 
     /// Allows no start before a time; one that is over opens the key.
@@ -250,7 +319,7 @@ impl KeyState {
 
     /// The next start's time under `throttle`, if it is in the future.
     pub fn next_start(&self, throttle: &Throttle, now: Timestamp) -> Option<Timestamp> {
-        Some(self.pace.next(throttle, now)).filter(|at| *at > now)
+        Some(self.pace.next(throttle, 1, now)).filter(|at| *at > now)
     }
 
     /// Until when the key is shut, if it is.
@@ -258,7 +327,8 @@ impl KeyState {
         self.shut.filter(|until| *until > now)
     }
 
-    /// Whether nothing is used, so that forgetting the key would change no decision.
+    /// Whether nothing is used, so that forgetting the key would change no decision. What its groups were served is
+    /// forgotten too: with nothing used, nobody waits.
     pub fn idle(&self, now: Timestamp) -> bool {
         self.active == 0
             && self.shut_until(now).is_none()
@@ -272,13 +342,24 @@ impl KeyState {
         to.u32(self.active);
         to.time(seen);
         self.pace.pack(&mut to);
-        to.byte(u8::from(self.shut.is_some()));
+        to.byte(
+            u8::from(self.shut.is_some())
+                | u8::from(self.line.is_some()) << 1
+                | u8::from(self.shares.is_some()) << 2,
+        );
         if let Some(until) = self.shut {
             // Earlier versions write, and expect, three more numbers: when it was shut, and how far apart which starts
             // are that find out whether the service is back.
             for number in [0, until.0, 0, Timestamp::NEVER.0] {
                 to.long(number);
             }
+        }
+        if let Some(line) = &self.line {
+            to.text(&line.0);
+            to.time(line.1);
+        }
+        if let Some(shares) = &self.shares {
+            shares.pack(&mut to);
         }
         self.windows.pack(&mut to);
         to.0
@@ -288,26 +369,32 @@ impl KeyState {
     pub fn unpack(bytes: &[u8]) -> Option<(KeyState, Timestamp)> {
         let from = &mut PackedReader(bytes);
         let (active, seen, pace) = (from.u32()?, from.time()?, Pace::unpack(from)?);
-        let shut = match from.byte()? {
-            0 => None,
-            _ => {
-                let [_, until, _, _] = [from.time()?, from.time()?, from.time()?, from.time()?];
-                Some(until)
-            }
-        };
-        let windows = Windows::unpack(from)?;
-        let state = KeyState {
+        let has = from.byte()?;
+        let mut state = KeyState {
             pace,
-            shut,
-            windows,
             active,
+            ..KeyState::default()
         };
+        if has & 1 > 0 {
+            let [_, until, _, _] = [from.time()?, from.time()?, from.time()?, from.time()?];
+            state.shut = Some(until);
+        }
+        if has & 2 > 0 {
+            state.line = Some(Box::new((Arc::from(from.text()?), from.time()?)));
+        }
+        if has & 4 > 0 {
+            state.shares = Some(Box::new(Shares::unpack(from)?));
+        }
+        state.windows = Windows::unpack(from)?;
         from.0.is_empty().then_some((state, seen))
     }
 
     /// The memory it takes, in bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<KeyState>() + self.windows.heap()
+        size_of::<KeyState>()
+            + self.windows.heap()
+            + self.line.as_ref().map_or(0, |line| line.0.len() + 48)
+            + self.shares.as_ref().map_or(0, |shares| shares.heap())
     }
 
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {

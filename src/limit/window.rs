@@ -11,7 +11,8 @@ const EXACT: usize = 128;
 ///
 /// No limit is kept: each question brings its own number. A start counts for the period and
 /// [`EARLY`], because a hand-out may come that much after its decision. Up to 128 starts are kept
-/// as they are; when more count at once, by sub-window (see [`Window::is_exact`]), until none is left.
+/// as they are; when more count at once, or one that costs more than 1, by sub-window (see [`Window::is_exact`]),
+/// until none is left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
     period: u64,
@@ -69,7 +70,7 @@ impl Window {
         Some(Window { period, starts })
     }
 
-    /// How many starts count at `now`.
+    /// What the starts that count at `now` cost.
     pub fn count(&self, now: Timestamp) -> u32 {
         match &self.starts {
             // At most EXACT.
@@ -78,7 +79,7 @@ impl Window {
         }
     }
 
-    /// When the start with `nth` older ones beside it at `now` leaves the window.
+    /// When the start with `nth` older ones beside it at `now` leaves the window, each taken as often as it costs.
     pub fn leaves(&self, nth: u32, now: Timestamp) -> Option<Timestamp> {
         match &self.starts {
             Starts::Each(log) => {
@@ -89,7 +90,8 @@ impl Window {
         }
     }
 
-    /// The time from which a window of `limit` starts has a free place, if it has none at `now`.
+    /// The time from which a window of `limit` starts has a free place, if it has none at `now`. What asks for more
+    /// than one place brings a limit that is so much lower.
     pub fn opens(&self, limit: u32, now: Timestamp) -> Option<Timestamp> {
         let count = self.count(now);
         self.leaves(count.checked_sub(limit)?, now)
@@ -104,8 +106,8 @@ impl Window {
         }
     }
 
-    /// Counts a start at `at`.
-    pub fn add(&mut self, at: Timestamp, now: Timestamp) {
+    /// Counts a start of this cost at `at`.
+    pub fn add(&mut self, at: Timestamp, cost: u32, now: Timestamp) {
         if let Starts::Many(ring) = &mut self.starts
             && ring.forget(now) == 0
         {
@@ -116,13 +118,14 @@ impl Window {
             _ => 0,
         };
         match &mut self.starts {
-            Starts::Many(ring) => ring.add(at),
+            Starts::Many(ring) => ring.add(at, cost),
+            Starts::Each(_) if cost > 1 => self.add_to_ring(at, cost, now),
             Starts::Each(log) => {
                 log.drain(..gone);
                 match log.len() {
                     // Most keys have one start in a window, and there may be a million keys.
                     0 => log.reserve_exact(1),
-                    EXACT => return self.add_to_ring(at, now),
+                    EXACT => return self.add_to_ring(at, cost, now),
                     _ => {}
                 }
                 let place = match log.last() {
@@ -134,10 +137,10 @@ impl Window {
         }
     }
 
-    /// Uncounts a start at `at`, the newest or not, if it is there still.
-    pub fn remove(&mut self, at: Timestamp) {
+    /// Uncounts so much of a start at `at`, the newest or not, if it is there still.
+    pub fn remove(&mut self, at: Timestamp, cost: u32) {
         match &mut self.starts {
-            Starts::Many(ring) => ring.remove(at),
+            Starts::Many(ring) => ring.remove(at, cost),
             Starts::Each(log) => {
                 if let Ok(place) = log.binary_search(&at) {
                     log.remove(place);
@@ -154,18 +157,18 @@ impl Window {
         }
     }
 
-    /// Moves the starts from the full log to a ring, and counts one more.
-    fn add_to_ring(&mut self, at: Timestamp, now: Timestamp) {
+    /// Moves the starts from the log to a ring, and counts one more.
+    fn add_to_ring(&mut self, at: Timestamp, cost: u32, now: Timestamp) {
         let Starts::Each(log) = &self.starts else {
             return;
         };
         let first = log.first().copied().unwrap_or(at);
         let mut ring = Box::new(Ring::new(self.period, first));
         for start in log {
-            ring.add(*start);
+            ring.add(*start, 1);
         }
         ring.forget(now);
-        ring.add(at);
+        ring.add(at, cost);
         self.starts = Starts::Many(ring);
     }
 
@@ -194,7 +197,7 @@ mod tests {
     #[test]
     fn a_start_counts_for_the_period_and_five_milliseconds() {
         let mut window = Window::new(SECOND);
-        window.add(T, T);
+        window.add(T, 1, T);
         assert_eq!(window.opens(1, T), Some(T.plus(1_005_000)));
         assert_eq!(window.opens(2, T), None);
         assert_eq!(window.count(T.plus(1_004_999)), 1);
@@ -206,7 +209,7 @@ mod tests {
     fn a_lowered_limit_waits_for_as_many_as_are_too_many() {
         let mut window = Window::new(SECOND);
         for n in 0..5 {
-            window.add(T.plus(n), T.plus(n));
+            window.add(T.plus(n), 1, T.plus(n));
         }
         assert_eq!(window.opens(2, T.plus(5)), Some(T.plus(1_005_003)));
     }
@@ -214,12 +217,12 @@ mod tests {
     #[test]
     fn starts_out_of_order_are_kept_in_order() {
         let mut window = Window::new(SECOND);
-        window.add(T.plus(5_000), T);
-        window.add(T, T);
+        window.add(T.plus(5_000), 1, T);
+        window.add(T, 1, T);
         assert_eq!(window.opens(2, T), Some(T.plus(1_005_000)));
-        window.remove(T.plus(1));
+        window.remove(T.plus(1), 1);
         assert_eq!(window.count(T), 2, "there was none");
-        window.remove(T);
+        window.remove(T, 1);
         assert_eq!(window.opens(1, T), Some(T.plus(1_010_000)));
     }
 
@@ -227,16 +230,16 @@ mod tests {
     fn many_starts_become_a_ring_and_an_idle_ring_a_log() {
         let mut window = Window::new(SECOND);
         for n in 0..128 {
-            window.add(T.plus(n), T.plus(n));
+            window.add(T.plus(n), 1, T.plus(n));
         }
         assert!(window.is_exact());
-        window.add(T.plus(200), T.plus(200));
+        window.add(T.plus(200), 1, T.plus(200));
         assert!(!window.is_exact());
         assert_eq!(window.count(T.plus(200)), 129);
         let opens = window.opens(129, T.plus(200)).unwrap();
         assert!(opens >= T.plus(1_005_000) && opens <= T.plus(1_015_000));
         assert_eq!(window.count(T.plus(3 * SECOND)), 0);
-        window.add(T.plus(3 * SECOND), T.plus(3 * SECOND));
+        window.add(T.plus(3 * SECOND), 1, T.plus(3 * SECOND));
         assert!(window.is_exact());
         assert_eq!(window.count(T.plus(3 * SECOND)), 1);
     }
@@ -246,7 +249,7 @@ mod tests {
         let mut window = Window::new(SECOND);
         for n in 0..100_000 {
             let at = T.plus(n * 10_000);
-            window.add(at, at);
+            window.add(at, 1, at);
         }
         assert!(
             window.is_exact(),

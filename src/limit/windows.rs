@@ -69,6 +69,7 @@ impl CountedWindow {
         }
     }
 
+    /// When a start fits under the `limit`, if none does at `now`.
     fn opens(&self, limit: u32, now: Timestamp) -> Option<Timestamp> {
         match self {
             CountedWindow::Sliding(window) => window.opens(limit, now),
@@ -76,10 +77,10 @@ impl CountedWindow {
         }
     }
 
-    fn add(&mut self, at: Timestamp, now: Timestamp) {
+    fn add(&mut self, at: Timestamp, cost: u32, now: Timestamp) {
         match self {
-            CountedWindow::Sliding(window) => window.add(at, now),
-            CountedWindow::Edged(block) => block.add(at, now),
+            CountedWindow::Sliding(window) => window.add(at, cost, now),
+            CountedWindow::Edged(block) => block.add(at, cost, now),
         }
     }
 
@@ -175,12 +176,14 @@ impl Windows {
         })
     }
 
-    /// The time from which `rate` allows a start, if it allows none at `now`, and how many count.
-    pub(super) fn opens(&self, rate: &Rate, now: Timestamp) -> Option<(u32, Timestamp)> {
+    /// The time from which `rate` allows a start of this cost, if it allows none at `now`, and how much counts. A cost
+    /// above the limit waits for all of the limit.
+    pub(super) fn opens(&self, rate: &Rate, pays: u32, now: Timestamp) -> Option<(u32, Timestamp)> {
         let Some(window) = self.get(rate) else {
             return Some((0, self.has_place_at(rate, now)?));
         };
-        let opens = window.opens(rate.limit.get(), now)?;
+        let limit = rate.limit.get();
+        let opens = window.opens(limit - pays.min(limit) + 1, now)?;
         Some((window.count(now), opens))
     }
 
@@ -196,13 +199,13 @@ impl Windows {
         }
     }
 
-    /// Counts a start at `at` in the window of `rate`, which is made if need be.
-    pub(super) fn add(&mut self, rate: &Rate, at: Timestamp, now: Timestamp) {
+    /// Counts a start of this cost at `at` in the window of `rate`, which is made if need be.
+    pub(super) fn add(&mut self, rate: &Rate, at: Timestamp, cost: u32, now: Timestamp) {
         if let Some(window) = self.get_mut(rate) {
-            return window.add(at, now);
+            return window.add(at, cost, now);
         }
         let mut window = CountedWindow::new(rate, now);
-        window.add(at, now);
+        window.add(at, cost, now);
         *self = match std::mem::take(self) {
             Windows::None => Windows::One(window),
             Windows::One(first) => Windows::More(vec![first, window]),
@@ -216,11 +219,11 @@ impl Windows {
         };
     }
 
-    /// Uncounts the start at `at`, decided at `then`, in the window of `rate`.
-    pub(super) fn remove(&mut self, rate: &Rate, at: Timestamp, then: Timestamp) {
+    /// Uncounts so much of the start at `at`, decided at `then`, in the window of `rate`.
+    pub(super) fn remove(&mut self, rate: &Rate, at: Timestamp, cost: u32, then: Timestamp) {
         match self.get_mut(rate) {
-            Some(CountedWindow::Sliding(window)) => window.remove(at),
-            Some(CountedWindow::Edged(block)) => block.remove(at, then),
+            Some(CountedWindow::Sliding(window)) => window.remove(at, cost),
+            Some(CountedWindow::Edged(block)) => block.remove(at, cost, then),
             None => {}
         }
     }
@@ -228,7 +231,7 @@ impl Windows {
     /// Uncounts a start at `at` in the sliding window of `rate`, the newest or not.
     pub(super) fn release(&mut self, rate: &Rate, at: Timestamp) {
         if let Some(CountedWindow::Sliding(window)) = self.get_mut(rate) {
-            window.remove(at);
+            window.remove(at, 1);
         }
     }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::step::{SameKey, ask_all, same};
-use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Verdict};
+use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
 use crate::limit::{
-    Key, KeyState, Limited, Limits, Refusal, Reserved, Space, Timestamp, Undo, each_key,
+    Key, KeyState, Limited, Limits, Refusal, Reserved, Served, Space, Timestamp, Undo, each_key,
+    share_of,
 };
 
 /// A row as a store keeps it.
@@ -104,13 +105,17 @@ impl<T: Tables> Engine<'_, T> {
         want: usize,
     ) -> Taken {
         let ended = self.end_older(asks.clone());
-        let mut started = 0;
+        let (mut started, mut served) = (0, Vec::new());
         let mut verdicts = Vec::with_capacity(asks.len());
         for ask in asks {
             let verdict = match self.tables.entry(&ask.job) {
                 Some(_) => Verdict::Lost,
                 None if started >= want => Verdict::Unasked,
-                None => self.start(ask),
+                None => {
+                    let verdict = self.start(ask);
+                    served.extend(self.serve(ask, &verdict));
+                    verdict
+                }
             };
             started += usize::from(verdict.is_started());
             verdicts.push(verdict);
@@ -118,7 +123,7 @@ impl<T: Tables> Engine<'_, T> {
         Taken {
             verdicts,
             ended,
-            served: Vec::new(),
+            served,
         }
     }
 
@@ -141,18 +146,78 @@ impl<T: Tables> Engine<'_, T> {
 
     /// Starts a job if every key allows it. All keys are asked before any is taken from.
     fn start(&mut self, ask: &Claimed) -> Verdict {
-        let (tables, now) = (&*self.tables, self.now);
-        let at = match ask_all(&ask.limited, now, |one| {
-            ask_key(tables.state(one.space, &one.key), &one.limits, now)
-        }) {
+        let now = self.now;
+        let at = match self.ask(ask, |one| one.cost.pays.get()) {
             Ok(at) => at,
-            Err(refused) => return refused,
+            Err(refused) => return self.stand_in_line(ask, refused),
         };
-        let slots = self.each_key(&ask.limited, |state, limits| {
-            Some(state.take(limits, at, now))
+        let slots = self.each_key(&ask.limited, |state, limits, one| {
+            Some(state.take(limits, one.cost.pays.get(), at, now))
         });
         self.insert(Row::started(ask.clone(), at), slots);
+        if is_priced(ask) {
+            self.leave_line(ask);
+        }
         Verdict::Started { at }
+    }
+
+    /// When a job may start that pays so much, if all its keys allow it.
+    fn ask(&self, ask: &Claimed, pays: impl Fn(&Limited) -> u32) -> Result<Timestamp, Verdict> {
+        let (tables, now) = (&*self.tables, self.now);
+        ask_all(&ask.limited, now, |one| {
+            let state = tables.state(one.space, &one.key);
+            ask_key(state, (&ask.job, pays(one)), &one.limits, now)
+        })
+    }
+
+    /// A job was refused. If that is for its cost alone, nothing else starts under its keys for a moment; else it
+    /// comes back when there is room for something.
+    fn stand_in_line(&mut self, ask: &Claimed, refused: Verdict) -> Verdict {
+        if !is_priced(ask) {
+            return refused;
+        }
+        if let Err(sooner) = self.ask(ask, |_| 1) {
+            return sooner;
+        }
+        for (_, one) in each_key(&ask.limited).filter(|(_, one)| one.cost.pays.get() > 1) {
+            let (now, tables) = (self.now, &mut *self.tables);
+            let state = tables.state_mut(one.space, &one.key);
+            state.stand_in_line(&ask.job, now);
+        }
+        refused
+    }
+
+    /// A job has started that may have been first in line. Those behind it are told.
+    fn leave_line(&mut self, ask: &Claimed) {
+        for (_, one) in each_key(&ask.limited) {
+            if self
+                .tables
+                .state_mut(one.space, &one.key)
+                .leave_line(&ask.job)
+            {
+                self.tables.freed(one.space, &one.key);
+            }
+        }
+    }
+
+    /// Notes for the share of an asked job whether its group's turn has come, and says what it was served.
+    fn serve(&mut self, ask: &Claimed, verdict: &Verdict) -> Option<Served> {
+        let (one, share) = share_of(&ask.limited)?;
+        // What another key refused is passed over.
+        let by_another = matches!(verdict, Verdict::Refused { which, .. }
+            if ask.limited.get(*which).is_some_and(|by| !by.shares_key(one)));
+        let shares = self.tables.state_mut(one.space, &one.key).shares_mut();
+        shares.wait(&share.group, ask.comes_back || by_another);
+        if verdict.is_started() {
+            shares.start(share, &one.cost);
+        }
+        Some(Served {
+            space: one.space,
+            key: one.key.clone(),
+            group: Arc::clone(&share.group),
+            served: shares.of(&share.group),
+            turn: shares.turn(),
+        })
     }
 
     /// Grants starts of a key ahead of their time, and takes back those that were granted and not used.
@@ -174,7 +239,9 @@ impl<T: Tables> Engine<'_, T> {
         let is_out = known.is_some_and(|entry| entry.is_out_under(claim));
         let removed = is_out.then(|| self.tables.remove(job)).flatten();
         if let Some(entry) = &removed {
-            self.each_slot(entry, KeyState::back);
+            self.each_slot(entry, |state, limits, one, undo| {
+                state.back(limits, one.cost.pays.get(), undo);
+            });
         }
         removed.is_some()
     }
@@ -182,8 +249,25 @@ impl<T: Tables> Engine<'_, T> {
     /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
     pub(super) fn end(&mut self, end: &End) -> Option<Row> {
         let known = self.tables.entry(&end.job);
-        known.filter(|entry| entry.row.ends_with(end.claim))?;
+        let entry = known.filter(|entry| entry.row.ends_with(end.claim))?;
+        if !end.used.is_empty() {
+            let entry = entry.clone();
+            self.settle(&entry, &end.used);
+        }
         self.end_row(&end.job)
+    }
+
+    /// What the job used in place of what it paid, where its start was counted.
+    fn settle(&mut self, entry: &Entry, used: &[Used]) {
+        let now = self.now;
+        for (one, slot) in entry.taken() {
+            let of_key = |used: &&Used| used.space == one.space && used.key == one.key;
+            if let (Some(undo), Some(used)) = (&slot.undo, used.iter().find(of_key)) {
+                let (limits, paid) = (same(&entry.row.claimed.limited, one), one.cost.pays.get());
+                let state = self.tables.state_mut(one.space, &one.key);
+                state.settle(limits, (paid, used.amount), undo, now);
+            }
+        }
     }
 
     /// Changes a row or a key; says whether there was anything to change.
@@ -252,8 +336,8 @@ impl<T: Tables> Engine<'_, T> {
             }
             self.remove(&claimed.job);
         }
-        let slots = self.each_key(&claimed.limited, |state, _| {
-            state.occupy();
+        let slots = self.each_key(&claimed.limited, |state, _, one| {
+            state.occupy(one.cost.pays.get());
             None
         });
         self.insert(Row::of(claimed.clone(), Place::Out, until), slots);
@@ -314,8 +398,8 @@ impl<T: Tables> Engine<'_, T> {
     /// Removes a row with its slots.
     fn remove(&mut self, job: &str) -> Option<Entry> {
         let (entry, now) = (self.tables.remove(job)?, self.now);
-        self.each_slot(&entry, |state, limits, undo| {
-            state.completed(limits, undo, now);
+        self.each_slot(&entry, |state, limits, one, undo| {
+            state.completed(limits, one.cost.pays.get(), undo, now);
         });
         Some(entry)
     }
@@ -324,12 +408,12 @@ impl<T: Tables> Engine<'_, T> {
     fn each_key<'l>(
         &mut self,
         limited: &'l [Limited],
-        mut step: impl FnMut(&mut KeyState, SameKey<'l>) -> Option<Undo>,
+        mut step: impl FnMut(&mut KeyState, SameKey<'l>, &Limited) -> Option<Undo>,
     ) -> Slots {
         let mut slots = Slots::with_capacity(limited.len());
         for (first, one) in each_key(limited) {
             let state = self.tables.state_mut(one.space, &one.key);
-            let undo = step(state, same(limited, one));
+            let undo = step(state, same(limited, one), one);
             slots.push(Slot { first, undo });
         }
         slots
@@ -339,13 +423,13 @@ impl<T: Tables> Engine<'_, T> {
     fn each_slot<'e>(
         &mut self,
         entry: &'e Entry,
-        counted: impl Fn(&mut KeyState, SameKey<'e>, &Undo),
+        counted: impl Fn(&mut KeyState, SameKey<'e>, &Limited, &Undo),
     ) {
         for (one, slot) in entry.taken() {
             let state = self.tables.state_mut(one.space, &one.key);
             match &slot.undo {
-                Some(undo) => counted(state, same(&entry.row.claimed.limited, one), undo),
-                None => state.end(),
+                Some(undo) => counted(state, same(&entry.row.claimed.limited, one), one, undo),
+                None => state.end(one.cost.pays.get()),
             }
             self.tables.freed(one.space, &one.key);
         }
@@ -360,14 +444,23 @@ pub(super) fn row_for(entry: Entry, me: &str) -> Row {
     }
 }
 
-/// Asks one key with the numbers that come with it.
+/// Whether the job pays more than one start to some key.
+fn is_priced(ask: &Claimed) -> bool {
+    ask.limited.iter().any(|one| one.cost.pays.get() > 1)
+}
+
+/// Asks one key with the numbers that come with it, for a job that pays so much.
 fn ask_key(
     state: Option<&KeyState>,
+    (job, pays): (&str, u32),
     limits: &Limits,
     now: Timestamp,
 ) -> Result<Timestamp, Refusal> {
     match state {
-        Some(state) => state.ask(limits, now),
-        None => KeyState::default().ask(limits, now),
+        Some(state) => match state.is_behind(job, now) {
+            Some(refusal) => Err(refusal),
+            None => state.ask(limits, pays, now),
+        },
+        None => KeyState::default().ask(limits, pays, now),
     }
 }

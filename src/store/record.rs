@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, Claim, Claimed, Gen, Override};
 use crate::limit::{
-    Key, Limited, Limits, Measure, OnLimit, Rate, Space, Throttle, Timestamp, WindowKind,
+    Cost, CostRule, Key, Limited, Limits, Measure, OnLimit, Rate, Share, Space, Throttle,
+    Timestamp, WindowKind,
 };
 
 /// What was claimed, without what a row says beside it: the job's id, the claim, the visibility and the
@@ -38,6 +39,10 @@ struct One {
     numbers: WrittenLimits,
     action: u8,
     policy: Arc<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cost: Option<(NonZeroU32, Option<Box<str>>)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    share: Option<(Arc<str>, NonZeroU32)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +91,8 @@ pub(super) fn limits(limited: &[Limited]) -> String {
             numbers: numbers(&one.limits),
             action: one.on_limit as u8,
             policy: one.policy.clone(),
+            cost: cost(&one.cost),
+            share: (one.share.as_ref()).map(|share| (share.group.clone(), share.weight)),
         })
         .collect();
     text(&all)
@@ -234,9 +241,28 @@ fn limited(one: One) -> Option<Limited> {
         limits: read_numbers(one.numbers)?,
         on_limit: on_limit(one.action.into())?,
         policy: one.policy,
-        cost: Default::default(),
-        share: None,
+        cost: one.cost.map_or(Cost::ONE, read_cost),
+        share: one.share.map(|(group, weight)| Share { group, weight }),
     })
+}
+
+/// What a job paid, and where it says what it used; `None`: it paid 1, as most do.
+fn cost(cost: &Cost) -> Option<(NonZeroU32, Option<Box<str>>)> {
+    let settle = cost.rule.as_ref().and_then(|rule| rule.settle.clone());
+    (cost.pays.get() > 1 || settle.is_some()).then_some((cost.pays, settle))
+}
+
+fn read_cost((pays, settle): (NonZeroU32, Option<Box<str>>)) -> Cost {
+    let rule = settle.map(|settle| CostRule {
+        from: None,
+        default: pays,
+        max: pays,
+        settle: Some(settle),
+    });
+    Cost {
+        pays,
+        rule: rule.map(Arc::new),
+    }
 }
 
 fn numbers(limits: &Limits) -> WrittenLimits {

@@ -178,9 +178,9 @@ fn decision(keys: usize) -> f64 {
             let Some(state) = states.get_mut(key) else {
                 continue;
             };
-            if let Ok(at) = state.ask(&limits, time) {
-                black_box(state.take(std::iter::once(&limits), at, time));
-                state.end();
+            if let Ok(at) = state.ask(&limits, 1, time) {
+                black_box(state.take(std::iter::once(&limits), 1, at, time));
+                state.end(1);
             }
         }
         begun.elapsed()

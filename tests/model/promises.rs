@@ -22,8 +22,8 @@ struct Granted {
 
 /// Grants what `state` grants at `now`.
 fn start(state: &mut KeyState, limits: &Limits, now: Timestamp) -> Option<(Granted, Undo)> {
-    let at = state.ask(limits, now).ok()?;
-    let undo = state.take(std::iter::once(limits), at, now);
+    let at = state.ask(limits, 1, now).ok()?;
+    let undo = state.take(std::iter::once(limits), 1, at, now);
     Some((Granted { real: now, at }, undo))
 }
 
@@ -116,7 +116,7 @@ proptest! {
             now = now.plus(wait);
             match what {
                 0 if out > 0 => {
-                    state.end();
+                    state.end(1);
                     out -= 1;
                 }
                 1 => {
@@ -125,7 +125,7 @@ proptest! {
                         start(&mut state, &limits, now),
                     );
                     if let Some((_, undo)) = first {
-                        state.back(std::iter::once(&limits), &undo);
+                        state.back(std::iter::once(&limits), 1, &undo);
                     }
                     if let Some((granted, _)) = second {
                         record.push(granted);
@@ -166,23 +166,23 @@ proptest! {
             state.shut(now.plus(time), now);
         }
         let before = state.clone();
-        let Err(refusal) = state.ask(&asked, now) else { return Ok(()) };
+        let Err(refusal) = state.ask(&asked, 1, now) else { return Ok(()) };
         assert_eq!(state, before);
         assert_eq!(refusal.slot, asked.concurrency.is_some_and(|most| state.active() >= most));
         if refusal.slot {
             prop_assume!(asked.concurrency != Some(0));
             while state.active() > 0 {
-                state.end();
+                state.end(1);
             }
         }
         let Some(at) = refusal.at else {
-            assert!(refusal.slot && state.ask(&asked, now).is_ok(), "more than a slot is missing");
+            assert!(refusal.slot && state.ask(&asked, 1, now).is_ok(), "more than a slot is missing");
             return Ok(());
         };
         assert!(at > now.plus(EARLY));
-        assert!(state.ask(&asked, Timestamp(at.0 - EARLY - 1)).is_err(), "allowed before {at:?}");
-        assert!(state.ask(&asked, Timestamp(at.0 - EARLY)).is_ok(), "not allowed 5 ms before {at:?}");
-        assert!(state.ask(&asked, at).is_ok(), "not allowed at {at:?}");
+        assert!(state.ask(&asked, 1, Timestamp(at.0 - EARLY - 1)).is_err(), "allowed before {at:?}");
+        assert!(state.ask(&asked, 1, Timestamp(at.0 - EARLY)).is_ok(), "not allowed 5 ms before {at:?}");
+        assert!(state.ask(&asked, 1, at).is_ok(), "not allowed at {at:?}");
     }
 
     /// A window too full for a log never lets one start too many through, and is at most 1 % late.
@@ -200,12 +200,12 @@ proptest! {
             match start(&mut state, &one, now) {
                 Some((granted, _)) => record.push(granted),
                 None => {
-                    let named = state.ask(&one, now).unwrap_err().at.unwrap();
+                    let named = state.ask(&one, 1, now).unwrap_err().at.unwrap();
                     let oldest = record[record.len() - limit as usize].at;
                     let exact = oldest.plus(period + 2 * EARLY);
                     assert!(named >= exact && named.since(exact) <= period / 100);
-                    assert!(state.ask(&one, Timestamp(named.0 - EARLY - 1)).is_err());
-                    assert!(state.ask(&one, Timestamp(named.0 - EARLY)).is_ok());
+                    assert!(state.ask(&one, 1, Timestamp(named.0 - EARLY - 1)).is_err());
+                    assert!(state.ask(&one, 1, Timestamp(named.0 - EARLY)).is_ok());
                 }
             }
         }
@@ -229,7 +229,7 @@ proptest! {
             record.extend(granted.map(|(granted, _)| granted));
             assert!(second.concurrency.is_none_or(|most| granted.is_none() || !late || state.active() <= most));
             if n % 3 == 0 {
-                state.end();
+                state.end(1);
             }
         }
         check(&old, &first);
@@ -258,11 +258,11 @@ proptest! {
         for wait in waits {
             clock.advance(Duration::from_micros(wait));
             now = now.plus(wait);
-            let next = pace.next(&spaced, now);
+            let next = pace.next(&spaced, 1, now);
             match plain.check() {
                 Ok(()) => {
                     assert_eq!(next, now);
-                    pace = pace.after(&spaced, now);
+                    pace = pace.after(&spaced, 1, now);
                 }
                 Err(until) => {
                     let wait = until.wait_time_from(clock.now()).as_nanos() as u64;
@@ -280,13 +280,13 @@ proptest! {
         let mut state = KeyState::default();
         let latest = Cell::new(0);
         for time in times {
-            let held = state.ask(&limits, T.plus(latest.get())).is_err();
+            let held = state.ask(&limits, 1, T.plus(latest.get())).is_err();
             let back = time < latest.get();
-            assert!(!(held && back) || state.ask(&limits, T.plus(time)).is_err(), "stepping back opened it");
+            assert!(!(held && back) || state.ask(&limits, 1, T.plus(time)).is_err(), "stepping back opened it");
             if !back {
                 start(&mut state, &limits, T.plus(time));
             } else if let Some((_, undo)) = start(&mut state.clone(), &limits, T.plus(time)) {
-                state.clone().back(std::iter::once(&limits), &undo);
+                state.clone().back(std::iter::once(&limits), 1, &undo);
             }
             latest.set(latest.get().max(time));
         }
@@ -303,10 +303,10 @@ fn a_million_starts_a_day_fit_into_a_kilobyte() {
     for n in 0..1_000_000 {
         now = T.plus(n * (DAY / 1_000_000));
         assert!(start(&mut state, &million, now).is_some());
-        state.end();
+        state.end(1);
         assert!(state.bytes() < 1_300);
     }
-    let refusal = state.ask(&million, now).unwrap_err();
+    let refusal = state.ask(&million, 1, now).unwrap_err();
     assert_eq!(refusal.current, 1_000_000);
     let at = refusal.at.unwrap();
     assert!(at >= T.plus(DAY) && at <= T.plus(DAY + DAY / 100 + 2 * EARLY));
@@ -339,13 +339,13 @@ fn no_live_window_is_forgotten() {
     let mut started = Vec::new();
     for period in (1..=20).map(|n| n * 1_000_000) {
         if start(&mut state, &one(period), T).is_some() {
-            state.end();
+            state.end(1);
             started.push(period);
         }
     }
     assert_eq!(started.len(), 8);
     for period in started {
-        assert!(state.ask(&one(period), T.plus(period)).is_err());
+        assert!(state.ask(&one(period), 1, T.plus(period)).is_err());
     }
     let later = T.plus(60_000_000);
     assert!(state.idle(later));

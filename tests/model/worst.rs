@@ -21,8 +21,8 @@ fn one(rate: Rate) -> Limits {
 }
 
 fn start(state: &mut KeyState, limits: &Limits, now: Timestamp) -> Option<Undo> {
-    let at = state.ask(limits, now).ok()?;
-    Some(state.take(std::iter::once(limits), at, now))
+    let at = state.ask(limits, 1, now).ok()?;
+    Some(state.take(std::iter::once(limits), 1, at, now))
 }
 
 /// All that may start at once.
@@ -49,12 +49,12 @@ fn a_fixed_window_starts_twice_its_limit_around_an_edge() {
     let edge = Timestamp(T.0 / MINUTE * MINUTE + MINUTE);
     let before = Timestamp(edge.0 - EARLY - 1);
     assert_eq!(starts(&mut state, &limits, before), 100);
-    let refusal = state.ask(&limits, before).unwrap_err();
+    let refusal = state.ask(&limits, 1, before).unwrap_err();
     assert_eq!(
         (refusal.limit, refusal.current, refusal.at),
         (100, 100, Some(edge.plus(EARLY)))
     );
-    assert!(state.ask(&limits, Timestamp(edge.0 - 1)).is_err());
+    assert!(state.ask(&limits, 1, Timestamp(edge.0 - 1)).is_err());
     assert_eq!(starts(&mut state, &limits, edge), 100, "200 in about 5 ms");
     assert_eq!(starts(&mut state, &limits, edge.plus(MINUTE - 1)), 0);
 }
@@ -66,7 +66,7 @@ fn what_may_be_handed_out_on_either_side_of_an_edge_counts_on_both() {
     let last = Timestamp(edge.0 - EARLY);
     assert_eq!(starts(&mut state, &limits, last), 10);
     assert_eq!(starts(&mut state, &limits, edge), 0);
-    let refusal = state.ask(&limits, edge).unwrap_err();
+    let refusal = state.ask(&limits, 1, edge).unwrap_err();
     assert_eq!(refusal.at, Some(edge.plus(MINUTE + EARLY)));
 }
 
@@ -82,7 +82,7 @@ fn a_day_is_as_long_as_the_wall_says() {
         let midnight = limits.rates[0].window.edges(DAY, at(noon)).unwrap();
         assert_eq!(midnight.ends.since(midnight.starts), hours * 3_600_000_000);
         assert_eq!(starts(&mut state, &limits, midnight.starts), 5);
-        let opens = state.ask(&limits, at(noon)).unwrap_err().at;
+        let opens = state.ask(&limits, 1, at(noon)).unwrap_err().at;
         assert_eq!(opens, Some(midnight.ends.plus(EARLY)));
         assert_eq!(
             starts(&mut state, &limits, Timestamp(midnight.ends.0 - 1)),
@@ -106,7 +106,9 @@ fn a_month_starts_twice_its_limit_around_its_first_day() {
         starts(&mut state, &limits, at("2027-03-01T05:00:00Z")),
         1_000
     );
-    let refusal = state.ask(&limits, at("2027-03-15T00:00:00Z")).unwrap_err();
+    let refusal = state
+        .ask(&limits, 1, at("2027-03-15T00:00:00Z"))
+        .unwrap_err();
     assert_eq!(refusal.at, Some(at("2027-04-01T04:00:00Z").plus(EARLY)));
     assert!(state.bytes() < 400, "a number, however many starts");
 }
@@ -124,8 +126,8 @@ fn a_burst_and_the_even_starts_after_it_meet_in_one_period() {
             assert_eq!(starts(&mut state.clone(), &spaced, first), burst as usize);
             for nth in 0..3 * period / 1_000 {
                 let now = first.plus(nth * 1_000);
-                while let Ok(at) = state.ask(&spaced, now) {
-                    state.take(std::iter::once(&spaced), at, now);
+                while let Ok(at) = state.ask(&spaced, 1, now) {
+                    state.take(std::iter::once(&spaced), 1, at, now);
                     begun.push(at);
                 }
             }
@@ -146,7 +148,7 @@ fn changed_numbers_find_the_same_count() {
     assert_eq!(starts(&mut state, &one(fixed(3, MINUTE)), T), 3);
     assert_eq!(starts(&mut state, &one(fixed(5, MINUTE)), T), 2);
     assert_eq!(starts(&mut state, &one(fixed(4, MINUTE)), T), 0);
-    let refusal = state.ask(&one(fixed(2, MINUTE)), T).unwrap_err();
+    let refusal = state.ask(&one(fixed(2, MINUTE)), 1, T).unwrap_err();
     assert_eq!((refusal.strategy, refusal.current), (Refused::Rate, 5));
     assert_eq!(
         starts(&mut state, &limits(None, &[(3, MINUTE)], None), T),
@@ -186,7 +188,7 @@ fn spacing_by_completion_takes_the_running_time_off() {
         for _ in 0..5 {
             let undo = start(&mut state, &spaced, now).unwrap();
             let end = now.plus(took);
-            state.completed(std::iter::once(&spaced), &undo, end);
+            state.completed(std::iter::once(&spaced), 1, &undo, end);
             let next = state
                 .next_start(&spaced.throttle.unwrap(), end)
                 .unwrap_or(end);
@@ -215,10 +217,10 @@ proptest! {
             now = now.plus(wait.min(DAY / 10_000));
             if end && !out.is_empty() {
                 let (at, undo): (Timestamp, Undo) = out.swap_remove(which.index(out.len()));
-                state.completed(std::iter::once(&spaced), &undo, now);
+                state.completed(std::iter::once(&spaced), 1, &undo, now);
                 taken += now.since(at);
-            } else if let Ok(at) = state.ask(&spaced, now) {
-                out.push((at, state.take(std::iter::once(&spaced), at, now)));
+            } else if let Ok(at) = state.ask(&spaced, 1, now) {
+                out.push((at, state.take(std::iter::once(&spaced), 1, at, now)));
                 record.push((at, taken));
             }
         }

@@ -39,8 +39,8 @@ fn spaced(limit: u32, measure: Measure) -> Limits {
 }
 
 fn start(key: &mut KeyState, limits: &Limits, now: Timestamp) -> Undo {
-    let at = key.ask(limits, now).unwrap();
-    key.take(std::iter::once(limits), at, now)
+    let at = key.ask(limits, 1, now).unwrap();
+    key.take(std::iter::once(limits), 1, at, now)
 }
 
 #[test]
@@ -48,11 +48,11 @@ fn an_undone_start_gives_its_spacing_back_unless_another_came() {
     let ten = spaced(10, Measure::Start);
     let mut key = KeyState::default();
     let first = start(&mut key, &ten, T);
-    key.back(std::iter::once(&ten), &first);
-    assert_eq!(key.ask(&ten, T), Ok(T));
+    key.back(std::iter::once(&ten), 1, &first);
+    assert_eq!(key.ask(&ten, 1, T), Ok(T));
     let first = start(&mut key, &ten, T);
     start(&mut key, &ten, T.plus(100_000));
-    key.back(std::iter::once(&ten), &first);
+    key.back(std::iter::once(&ten), 1, &first);
     let next = key.next_start(&ten.throttle.unwrap(), T);
     assert_eq!(next, Some(T.plus(200_000)));
 }
@@ -66,11 +66,11 @@ fn a_start_counts_once_in_a_window_that_two_policies_name() {
     }]);
     let all = || [&few, &many, &fixed].into_iter();
     let mut key = KeyState::default();
-    let undo = key.take(all(), T, T);
+    let undo = key.take(all(), 1, T, T);
     let counts = |key: &KeyState| [&few, &fixed].map(|of| key.counted(&of.rates[0], T).0);
     assert_eq!(counts(&key), [1, 1]);
-    key.take(all(), T, T);
-    key.back(all(), &undo);
+    key.take(all(), 1, T, T);
+    key.back(all(), 1, &undo);
     assert_eq!((counts(&key), key.active()), ([1, 1], 1));
 }
 
@@ -84,8 +84,8 @@ fn a_running_time_counts_only_where_every_spacing_says_so() {
         (vec![&from_start], SECOND),
     ] {
         let mut key = KeyState::default();
-        let undo = key.take(limits.iter().copied(), T, T);
-        key.completed(limits.iter().copied(), &undo, T.plus(300_000));
+        let undo = key.take(limits.iter().copied(), 1, T, T);
+        key.completed(limits.iter().copied(), 1, &undo, T.plus(300_000));
         let next_start = key.next_start(&from_end.throttle.unwrap(), T);
         assert_eq!(next_start, Some(T.plus(next)), "{limits:?}");
     }
@@ -98,7 +98,7 @@ fn the_refusal_is_that_of_the_limit_that_lets_go_last() {
         let both = windows_of(&rates);
         let mut key = KeyState::default();
         start(&mut key, &both, T);
-        let refusal = key.ask(&both, T).unwrap_err();
+        let refusal = key.ask(&both, 1, T).unwrap_err();
         assert_eq!(refusal.at, Some(T.plus(60 * SECOND + 2 * EARLY)));
         // There is room again when the last of them has some.
         let room = key.room(&both, T);
@@ -108,7 +108,7 @@ fn the_refusal_is_that_of_the_limit_that_lets_go_last() {
             concurrency: Some(1),
             ..both
         };
-        let slot = key.ask(&slot, T).unwrap_err();
+        let slot = key.ask(&slot, 1, T).unwrap_err();
         assert_eq!((slot.strategy, slot.slot), (Strategy::Concurrency, true));
         assert_eq!(slot.at, refusal.at);
     }
@@ -154,21 +154,21 @@ fn whether_a_key_is_shut_and_stays_so() {
 fn a_ninth_window_starts_nothing_until_one_is_empty() {
     let mut key = KeyState::default();
     for seconds in 11..=18 {
-        key.take(std::iter::once(&windows_of(&[rate(9, seconds)])), T, T);
+        key.take(std::iter::once(&windows_of(&[rate(9, seconds)])), 1, T, T);
     }
     let (known, ninth) = (windows_of(&[rate(9, 18)]), windows_of(&[rate(9, 90)]));
     assert_eq!(key.room(&known, T).starts, 8);
     let until = Some(T.plus(11 * SECOND + 2 * EARLY));
     let room = key.room(&ninth, T);
     assert_eq!((room.starts, room.at), (0, until));
-    let refused = key.ask(&ninth, T).unwrap_err();
+    let refused = key.ask(&ninth, 1, T).unwrap_err();
     assert_eq!((refused.strategy, refused.at), (Strategy::Rate, until));
     let ahead = key.reserve(&ninth, 1, T.plus(90 * SECOND), T);
     assert!(ahead.turns.is_empty());
     let later = T.plus(12 * SECOND);
     let few = key.bytes();
-    assert!(key.ask(&ninth, later).is_ok());
-    key.take(std::iter::once(&ninth), later, later);
+    assert!(key.ask(&ninth, 1, later).is_ok());
+    key.take(std::iter::once(&ninth), 1, later, later);
     assert_eq!(key.bytes(), few, "it took the place of the empty one");
 }
 
@@ -184,9 +184,9 @@ fn a_key_named_with_seventeen_periods_goes_on_at_its_pace() {
                 period: NonZeroU64::new(micros).unwrap(),
                 ..rate(5, 1)
             }]);
-            if key.ask(&one, now).is_ok() {
+            if key.ask(&one, 1, now).is_ok() {
                 start(&mut key, &one, now);
-                key.end();
+                key.end(1);
                 starts += 1;
             }
         }

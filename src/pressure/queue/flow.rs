@@ -26,7 +26,7 @@ impl BoundedQueue {
         self.edges.accepted();
         if let Some(rate) = &want.bounds.enqueue_rate {
             let window = self.window(rate);
-            (0..want.jobs).for_each(|_| window.add(now.stamp, now.stamp));
+            (0..want.jobs).for_each(|_| window.add(now.stamp, 1, now.stamp));
         }
     }
 
@@ -53,7 +53,7 @@ impl BoundedQueue {
         self.bytes.release(want.bytes());
         self.members.refused(want);
         if let Some(window) = &mut self.window {
-            (0..want.jobs).for_each(|_| window.remove(at));
+            (0..want.jobs).for_each(|_| window.remove(at, 1));
         }
         self.tell_settled();
     }

@@ -67,6 +67,9 @@ pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> 
         Strategy::Shut => {
             format!("{name} is shut until {until}: a nack said so, or somebody by hand")
         }
+        Strategy::Line => {
+            format!("another job is first in line of {name}: it costs more than there is room for")
+        }
     };
     let advice = match by {
         Strategy::Concurrency if slots == 0 && view.set.is_none() => {
@@ -79,7 +82,7 @@ pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> 
         Strategy::Concurrency => format!(
             "wait until one of the jobs below ends, or {raise}; the slot of a dead worker is free after its visibility timeout"
         ),
-        Strategy::Rate | Strategy::Throttle => format!("wait, or {raise}"),
+        Strategy::Rate | Strategy::Throttle | Strategy::Line => format!("wait, or {raise}"),
         Strategy::Shut => {
             format!(
                 "wait; `ojs-throttle clear {key}` or DELETE /throttle/v1/keys/{key}/next-start on the admin port opens it"

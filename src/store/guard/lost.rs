@@ -49,9 +49,9 @@ impl Lost {
         };
         for row in notes.own.values() {
             for (_, limited) in each_key(&row.claimed.limited) {
-                *slots
-                    .entry((limited.space, limited.key.clone()))
-                    .or_default() += 1;
+                let had = slots.entry((limited.space, limited.key.clone()));
+                let had = had.or_default();
+                *had = had.saturating_add(limited.cost.pays.get());
             }
             let (claimed, until) = (row.claimed.clone(), row.until);
             // The memory store answers at once and does not fail.
@@ -122,10 +122,30 @@ impl Lost {
         limited.iter().position(closed)
     }
 
+    /// Which of a job's limits has a part that the job's cost does not fit in, though it fits in the whole.
+    fn beyond(&self, limited: &[Limited]) -> Option<usize> {
+        if limited.iter().all(|one| one.cost.pays.get() == 1) {
+            return None;
+        }
+        let parts = self.limits(limited);
+        let mut each = limited.iter().zip(&parts);
+        each.position(|(whole, part)| {
+            let (cost, whole, part) = (&whole.cost, &whole.limits, &part.limits);
+            let slots = whole.concurrency.zip(part.concurrency);
+            let rates = whole.rates.iter().zip(&part.rates);
+            let rates = rates.map(|(whole, part)| (whole.limit.get(), part.limit.get()));
+            let spacing = whole.throttle.zip(part.throttle);
+            let spacing = spacing.map(|(whole, part)| (whole.burst.get(), part.burst.get()));
+            let mut all = rates.chain(slots).chain(spacing);
+            all.any(|(whole, part)| cost.asks(whole) > part)
+        })
+    }
+
     pub(super) async fn take(&self, asks: &[&Claimed], want: usize) -> Result<Taken, StoreError> {
         let later = self.clock.now().plus(AGAIN);
         let stays = |ask: &&Claimed| {
-            let which = self.closing(&ask.limited)?;
+            let which = self.closing(&ask.limited);
+            let which = which.or_else(|| self.beyond(&ask.limited))?;
             Some(refused(which, later))
         };
         let stay: Vec<Option<Verdict>> = asks.iter().map(stays).collect();
