@@ -60,10 +60,7 @@ impl Pace {
         let earned = spacing
             .decide(before, cells, at)
             .unwrap_or_else(|_| before.saturating_add(spacing.step * u64::from(cells)));
-        let rest = spacing
-            .step
-            .saturating_mul(u64::from(pays.saturating_sub(cells)));
-        let rest = rest.min(LONGEST);
+        let rest = spacing.rest(pays);
         // Where jobs bring different throttles to one key, a faster one does not shorten the wait
         // that a slower one has earned.
         Pace {
@@ -162,6 +159,14 @@ impl Pace {
 }
 
 impl Throttle {
+    /// What a start of this cost adds to one of 1, in nanoseconds: to what must be earned back before it, and to what
+    /// must be after it.
+    pub fn price(&self, pays: u32) -> (u64, u64) {
+        let spacing = Spacing::of(self);
+        let cells = spacing.cells(pays);
+        (spacing.step * u64::from(cells - 1), spacing.rest(pays))
+    }
+
     /// Nanoseconds between two starts, and those by which a burst may run ahead of that: what GCRA calls
     /// its emission interval and its tolerance.
     pub fn spacing(&self) -> (u64, u64) {
@@ -203,6 +208,12 @@ impl Spacing {
     /// How many cells a start waits for that costs so much: all of a burst at most.
     fn cells(&self, pays: u32) -> u32 {
         pays.clamp(1, self.burst.get())
+    }
+
+    /// What is owed beside that once it has started.
+    fn rest(&self, pays: u32) -> u64 {
+        let rest = pays.saturating_sub(self.cells(pays));
+        self.step.saturating_mul(u64::from(rest)).min(LONGEST)
     }
 
     /// One start of so many cells at `at`: `Ok` is the new time at which all is earned back, `Err` the earliest

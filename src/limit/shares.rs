@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::packed::{PackedReader, Writer};
-use super::{Cost, Share};
+use super::{Cost, Share, Timestamp};
 
 /// The most groups of a key. Those beyond share one place.
 const MOST: usize = 1_000;
@@ -11,6 +11,9 @@ const MOST: usize = 1_000;
 const OTHER: &str = "_other";
 /// What a cost of 1 adds to a group of weight 1.
 const UNIT: u64 = 1_000;
+/// How long they are kept after the last of them was asked for, in microseconds: a key with slots alone is unused
+/// between two starts.
+const KEPT: u64 = 60_000_000;
 /// From there on all begin anew, so that numbers stay exact in every store.
 const ANEW: u64 = 1 << 52;
 
@@ -20,6 +23,8 @@ const ANEW: u64 = 1 << 52;
 pub struct Shares {
     /// What the group whose turn was last had been served before that start.
     turn: u64,
+    /// When one of them was asked for last.
+    asked: Timestamp,
     /// In the order of their names.
     served: Vec<(Arc<str>, u64)>,
 }
@@ -40,11 +45,19 @@ impl Shares {
     /// Notes what a store said of a group.
     pub fn note(&mut self, group: &Arc<str>, served: u64, turn: u64) {
         self.turn = turn;
+        self.make_room(group);
         self.put(group, served);
     }
 
+    /// Whether nobody asks for them any more.
+    pub(super) fn idle(&self, now: Timestamp) -> bool {
+        self.asked.plus(KEPT) <= now
+    }
+
     /// The group waits, and what it is owed from now on stands. One that `saves_nothing` goes on from the last turn.
-    pub(crate) fn wait(&mut self, group: &Arc<str>, saves_nothing: bool) {
+    pub(crate) fn wait(&mut self, group: &Arc<str>, saves_nothing: bool, now: Timestamp) {
+        self.asked = now;
+        self.make_room(group);
         let served = self.of(group);
         let least = if saves_nothing { self.turn } else { 0 };
         self.put(group, served.max(least));
@@ -54,7 +67,7 @@ impl Shares {
     pub(crate) fn start(&mut self, share: &Share, cost: &Cost) {
         let served = self.of(&share.group);
         if served > ANEW {
-            *self = Shares::default();
+            (self.turn, self.served) = (0, Vec::new());
             return;
         }
         self.turn = served;
@@ -73,12 +86,16 @@ impl Shares {
         }
     }
 
-    fn put(&mut self, group: &Arc<str>, served: u64) {
-        if self.served.len() >= MOST && self.place(group).is_err() {
-            // They would stand there too if they were not known.
+    /// Where there are too many, those go that would stand where they do if they were not known.
+    fn make_room(&mut self, group: &str) {
+        let is_known = |(known, _): &(Arc<str>, u64)| **known == *group;
+        if self.served.len() >= MOST && !self.served.iter().any(is_known) {
             let turn = self.turn;
             self.served.retain(|(_, served)| *served > turn);
         }
+    }
+
+    fn put(&mut self, group: &Arc<str>, served: u64) {
         match self.place(group) {
             Ok(at) => {
                 if let Some((_, known)) = self.served.get_mut(at) {
@@ -94,6 +111,7 @@ impl Shares {
 
     pub(super) fn pack(&self, to: &mut Writer) {
         to.long(self.turn);
+        to.time(self.asked);
         // At most MOST and the others.
         to.u16(u16::try_from(self.served.len()).unwrap_or(u16::MAX));
         for (group, served) in &self.served {
@@ -103,10 +121,14 @@ impl Shares {
     }
 
     pub(super) fn unpack(from: &mut PackedReader<'_>) -> Option<Shares> {
-        let (turn, count) = (from.long()?, from.u16()?);
+        let (turn, asked, count) = (from.long()?, from.time()?, from.u16()?);
         let served = (0..count).map(|_| Some((Arc::from(from.text()?), from.long()?)));
         let served = served.collect::<Option<_>>()?;
-        Some(Shares { turn, served })
+        Some(Shares {
+            turn,
+            asked,
+            served,
+        })
     }
 
     pub(super) fn heap(&self) -> usize {

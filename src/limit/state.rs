@@ -328,10 +328,11 @@ impl KeyState {
     }
 
     /// Whether nothing is used, so that forgetting the key would change no decision. What its groups were served is
-    /// forgotten too: with nothing used, nobody waits.
+    /// kept for a while.
     pub fn idle(&self, now: Timestamp) -> bool {
         self.active == 0
             && self.shut_until(now).is_none()
+            && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
             && self.pace.idle(now)
             && self.windows.iter().all(|window| window.count(now) == 0)
     }

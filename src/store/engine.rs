@@ -206,8 +206,9 @@ impl<T: Tables> Engine<'_, T> {
         // What another key refused is passed over.
         let by_another = matches!(verdict, Verdict::Refused { which, .. }
             if ask.limited.get(*which).is_some_and(|by| !by.shares_key(one)));
+        let now = self.now;
         let shares = self.tables.state_mut(one.space, &one.key).shares_mut();
-        shares.wait(&share.group, ask.comes_back || by_another);
+        shares.wait(&share.group, ask.comes_back || by_another, now);
         if verdict.is_started() {
             shares.start(share, &one.cost);
         }
@@ -261,7 +262,7 @@ impl<T: Tables> Engine<'_, T> {
     fn settle(&mut self, entry: &Entry, used: &[Used]) {
         let now = self.now;
         for (one, slot) in entry.taken() {
-            let of_key = |used: &&Used| used.space == one.space && used.key == one.key;
+            let of_key = |used: &&Used| used.limited.shares_key(one);
             if let (Some(undo), Some(used)) = (&slot.undo, used.iter().find(of_key)) {
                 let (limits, paid) = (same(&entry.row.claimed.limited, one), one.cost.pays.get());
                 let state = self.tables.state_mut(one.space, &one.key);

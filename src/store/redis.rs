@@ -92,7 +92,7 @@ impl RedisStore {
                     .arg(wire::time(ask.generation.0))
                     .arg(wire::time(ask.claimed_at.0));
                 wire::write_job(to, ask);
-                wire::write_limits(to, &ask.limited, now);
+                wire::write_limits(to, &ask.limited, ask.comes_back, now);
             }
         };
         let told = self.run(&self.scripts.take, write).await?;
@@ -101,14 +101,16 @@ impl RedisStore {
         }
         let ended = told.get(1).and_then(wire::list);
         let ended = self.rows_in(ended.ok_or_else(|| self.strange(&told))?)?;
-        let verdicts = told.get(2..).unwrap_or_default().iter().map(wire::verdict);
+        let served = told.get(2).and_then(wire::served);
+        let served = served.ok_or_else(|| self.strange(&told))?;
+        let verdicts = told.get(3..).unwrap_or_default().iter().map(wire::verdict);
         let verdicts: Option<Vec<Verdict>> = verdicts.collect();
         let verdicts = verdicts.filter(|verdicts| verdicts.len() == asks.len());
         let verdicts = verdicts.ok_or_else(|| self.strange(&told))?;
         Ok(Taken {
             verdicts,
             ended,
-            served: Vec::new(),
+            served,
         })
     }
 
@@ -118,6 +120,7 @@ impl RedisStore {
             wire::write_limits(
                 to,
                 std::slice::from_ref(wish.limited),
+                false,
                 self.remote.clock.now(),
             );
             to.arg(wish.unused.len());
@@ -245,11 +248,11 @@ impl Ledger for RedisStore {
 
     fn end_all<'a>(&'a self, ends: &'a [End]) -> Answer<'a, Vec<Row>> {
         Answer::later(async move {
-            let mut ended = Vec::new();
+            let (mut ended, now) = (Vec::new(), self.remote.clock.now());
             for some in ends.chunks(remote::AT_ONCE) {
                 let write = |to: &mut Cmd| {
                     to.arg(some.len());
-                    some.iter().for_each(|end| wire::write_end(to, end));
+                    some.iter().for_each(|end| wire::write_end(to, end, now));
                 };
                 let told = self.run(&self.scripts.end, write).await?;
                 ended.extend(self.rows_in(told.get(1..).unwrap_or_default())?);

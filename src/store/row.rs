@@ -3,9 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Space, Timestamp};
 #[cfg(test)]
-use crate::limit::{Limits, OnLimit};
+use crate::limit::{Key, Limits, OnLimit, Space};
+use crate::limit::{Limited, Timestamp};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
@@ -90,10 +90,8 @@ pub struct End {
 /// What a job really used of a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Used {
-    /// Whose counters.
-    pub space: Space,
-    /// Which counters.
-    pub key: Key,
+    /// The key, with the limits under which the job started.
+    pub limited: Limited,
     /// In the units of the key's cost.
     pub amount: u32,
 }

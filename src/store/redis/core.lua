@@ -4,6 +4,8 @@
 local P = KEYS[1]
 local EARLY = 5000
 local NEVER = 9007199254740992
+-- What groups were served is kept so long where nothing of their key is used.
+local KEPT = 60000
 -- What nobody has touched for a week is forgotten.
 local WEEK = 7 * 24 * 3600 * 1000
 local pack, unpack, sub, floor, max, min = struct.pack, struct.unpack, string.sub, math.floor, math.max, math.min
@@ -73,14 +75,15 @@ local function key(name)
   if not s then
     k = { name = name, active = 0, seen = 0, eu = 0, en = 0, last = 0, w = {} }
   else
-    local pos, shut, n
+    local pos, has, n
     k = { name = name, w = {} }
-    k.active, k.seen, k.eu, k.en, k.last, shut, pos = unpack('<I4I7I7I2I7B', s)
-    if shut == 1 then
+    k.active, k.seen, k.eu, k.en, k.last, has, pos = unpack('<I4I7I7I2I7B', s)
+    if has % 2 == 1 then
       -- Earlier versions write, and expect, three more numbers.
       local _
       _, k.shut, _, _, pos = unpack('<I7I7I7I7', s, pos)
     end
+    if has >= 2 then k.first, k.alone, pos = unpack('<I2c0I7', s, pos) end
     n, pos = unpack('B', s, pos)
     for i = 1, n do
       local w, len = {}, 0
@@ -122,13 +125,18 @@ local function window_ends(w)
 end
 
 local function save(k)
-  local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, k.shut and 1 or 0) }
+  local has = (k.shut and 1 or 0) + (k.first and 2 or 0)
+  local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, has) }
   local ends = k.eu + 1
   local n = 1
   if k.shut then
     n = n + 1
     parts[n] = pack('<I7I7I7I7', 0, k.shut, 0, NEVER)
     ends = max(ends, k.shut)
+  end
+  if k.first then
+    n = n + 1
+    parts[n] = pack('<I2c0I7', #k.first, k.first, k.alone)
   end
   n = n + 1
   parts[n] = pack('B', #k.w)
@@ -147,6 +155,7 @@ local function save(k)
   else
     redis.call('SET', P .. 'k:' .. k.name, table.concat(parts), 'PX', lasts)
   end
+  if k.shared then redis.call('PEXPIRE', P .. 'f:' .. k.name, max(lasts, KEPT)) end
 end
 
 -- Sliding windows: a log of up to 128 starts, else a ring of 128 sub-windows -------------------------
@@ -209,7 +218,9 @@ local function ring_clear(w, r, low)
   return gone
 end
 
-local function ring_add(w, r, at)
+local MOST = 4294967295
+
+local function ring_add(w, r, at, cost)
   local n = max(floor(at / r.width), r.low)
   if n - r.low >= SLOTS then
     local low = n - (SLOTS - 1)
@@ -217,9 +228,9 @@ local function ring_add(w, r, at)
     ring_put(w, low, ring_at(w, low) + gone)
     r.total = r.total + gone
   end
-  if r.total >= 4294967295 then return end
-  ring_put(w, n, ring_at(w, n) + 1)
-  r.total = r.total + 1
+  cost = min(cost, MOST - r.total)
+  ring_put(w, n, ring_at(w, n) + cost)
+  r.total = r.total + cost
 end
 
 local function sliding_count(w)
@@ -242,12 +253,12 @@ local function sliding_leaves(w, nth)
   return nil
 end
 
-local function sliding_add(w, at)
+local function sliding_add(w, at, cost)
   if w.kind == 1 then
     local r = ring_open(w)
     ring_clear(w, r, ring_gone(r))
     if r.total > 0 then
-      ring_add(w, r, at)
+      ring_add(w, r, at, cost)
       ring_close(w, r)
       return
     end
@@ -256,14 +267,14 @@ local function sliding_add(w, at)
   local gone = log_gone(w)
   if gone > 0 then w.s = sub(w.s, gone * 7 + 1) end
   local n = #w.s / 7
-  if n >= SLOTS then
-    local log, first = w.s, (unpack('<I7', w.s))
+  if n >= SLOTS or cost > 1 then
+    local log, first = w.s, n > 0 and (unpack('<I7', w.s)) or at
     w.kind, w.s = 1, pack('<I7I4', 0, 0) .. string.rep('\0', SLOTS * 4)
     local r = ring_open(w)
     r.low = floor(max(first - r.keep, 0) / r.width)
-    for i = 0, n - 1 do ring_add(w, r, (unpack('<I7', log, i * 7 + 1))) end
+    for i = 0, n - 1 do ring_add(w, r, (unpack('<I7', log, i * 7 + 1)), 1) end
     ring_clear(w, r, ring_gone(r))
-    ring_add(w, r, at)
+    ring_add(w, r, at, cost)
     ring_close(w, r)
     return
   end
@@ -271,8 +282,8 @@ local function sliding_add(w, at)
   w.s = sub(w.s, 1, n * 7) .. pack('<I7', at) .. sub(w.s, n * 7 + 1)
 end
 
--- Uncounts a start, the newest or not, if it is there still.
-local function sliding_remove(w, at)
+-- Uncounts so much of a start, the newest or not, if it is there still.
+local function sliding_remove(w, at, cost)
   if w.kind == 0 then
     -- It is near the end: starts are undone within moments.
     for i = #w.s - 6, 1, -7 do
@@ -286,10 +297,9 @@ local function sliding_remove(w, at)
   local n = floor(at / r.width)
   if n < r.low or n - r.low >= SLOTS then return end
   local count = ring_at(w, n)
-  if count > 0 then
-    ring_put(w, n, count - 1)
-    r.total = r.total - 1
-  end
+  cost = min(cost, count)
+  ring_put(w, n, count - cost)
+  r.total = r.total - cost
   ring_close(w, r)
 end
 
@@ -316,27 +326,28 @@ local function edged_at(w, rate)
   return s, e, s == ends and next or 0, 0
 end
 
-local function edged_grows(w, rate)
+-- When more fits than does under this limit now.
+local function edged_grows(w, rate, limit)
   local _, ends, count, next = edged_at(w, rate)
   if count == 0 then return nil end
-  if max(rate.limit - next, 0) > max(rate.limit - count, 0) then return ends end
+  if max(limit - next, 0) > max(limit - count, 0) then return ends end
   local _, after = edges(rate, ends)
   return after
 end
 
-local function edged_add(w, rate, at)
+local function edged_add(w, rate, at, cost)
   local starts, ends, count, next = edged_at(w, rate)
-  if at + EARLY >= ends then next = next + 1 end
-  w.s = pack('<I7I7I4I4', starts, ends, count + 1, next)
+  if at + EARLY >= ends then next = min(next + cost, MOST) end
+  w.s = pack('<I7I7I4I4', starts, ends, min(count + cost, MOST), next)
 end
 
-local function edged_remove(w, at, as_of)
+local function edged_remove(w, at, as_of, cost)
   local starts, ends, count, next = unpack('<I7I7I4I4', w.s)
   if starts <= as_of and as_of < ends then
-    count = max(count - 1, 0)
-    if at + EARLY >= ends then next = max(next - 1, 0) end
+    count = max(count - cost, 0)
+    if at + EARLY >= ends then next = max(next - cost, 0) end
   elseif as_of < starts and at + EARLY >= starts then
-    count = max(count - 1, 0)
+    count = max(count - cost, 0)
   end
   w.s = pack('<I7I7I4I4', starts, ends, count, next)
 end
@@ -379,7 +390,7 @@ local function place_at(k)
   if counting >= 8 then return first end
 end
 
-local function window_add(k, rate, at)
+local function window_add(k, rate, at, cost)
   local w = window(k, rate)
   if not w then
     if #k.w >= 8 then
@@ -396,7 +407,13 @@ local function window_add(k, rate, at)
     end
     k.w[#k.w + 1] = w
   end
-  if w.kind == 2 then edged_add(w, rate, at) else sliding_add(w, at) end
+  if w.kind == 2 then edged_add(w, rate, at, cost) else sliding_add(w, at, cost) end
+end
+
+local function window_remove(k, period, kind, at, as_of, cost)
+  local w = window(k, { period = period, kind = kind })
+  if not w then return end
+  if w.kind == 2 then edged_remove(w, at, as_of, cost) else sliding_remove(w, at, cost) end
 end
 
 -- Spacing: GCRA in nanoseconds, kept as microseconds and the rest, which doubles hold exactly ---------
@@ -426,8 +443,16 @@ local function pace_earliest(u, n, t)
   return u, n
 end
 
-local function pace_next(k, t, from)
+-- What is owed once all but the last cell of a cost are.
+local function pace_before_last(u, n, t, at)
+  if t.moreu + t.moren == 0 then return u, n end
+  if less(u, n, at, 0) then u, n = at, 0 end
+  return add(u, n, t.moreu, t.moren)
+end
+
+local function pace_next(k, t, from, pays)
   local eu, en = pace_earned(k, t)
+  if pays > 1 then eu, en = pace_before_last(eu, en, t, from) end
   local u, n = pace_earliest(eu, en, t)
   if less(from, 0, u, n) then
     if n > 0 then return u + 1 end
@@ -438,24 +463,29 @@ end
 
 local function pace_after(k, t, at)
   local u, n = pace_earned(k, t)
-  local ou, on = pace_earliest(u, n, t)
+  local lu, ln = pace_before_last(u, n, t, at)
+  local ou, on = pace_earliest(lu, ln, t)
   if less(at, 0, ou, on) then
-    u, n = add(u, n, t.stepu, t.stepn)
-  elseif less(u, n, at, 0) then
-    u, n = add(at, 0, t.stepu, t.stepn)
-  else
-    u, n = add(u, n, t.stepu, t.stepn)
+    lu, ln = add(u, n, t.moreu, t.moren)
+  elseif less(lu, ln, at, 0) then
+    lu, ln = at, 0
   end
+  u, n = add(lu, ln, t.stepu, t.stepn)
+  u, n = add(u, n, t.restu, t.restn)
   if less(u, n, k.eu, k.en) then u, n = k.eu, k.en end
   return u, n
 end
 
 -- One key asked with the numbers that come with a job ------------------------------------------------
 
-local SHUT, CONCURRENCY, RATE, THROTTLE = 4, 1, 2, 3
+local SHUT, CONCURRENCY, RATE, THROTTLE, LINE = 4, 1, 2, 3, 5
+-- So long a job is first in line that needs more room than there is.
+local IN_LINE = 1000000
+-- A longer id stands in no line.
+local LONGEST = 256
 
--- The time of the start, or nil and the refusal that lets go last.
-local function ask(k, l)
+-- The time of a start that pays so much, or nil and the refusal that lets go last.
+local function ask(k, l, job, pays)
   local worst, opens
   local function refuse(strategy, limit, current, at)
     local slot = at == nil and 1 or 0
@@ -465,15 +495,21 @@ local function ask(k, l)
       worst = { strategy = strategy, limit = limit, current = current, own = at, slot = slot }
     end
   end
+  if k.first and k.first ~= job and k.alone > now then
+    refuse(LINE, 0, 0, k.alone + EARLY)
+    worst.at = opens
+    return nil, worst
+  end
   if k.shut and k.shut > now then refuse(SHUT, 0, 0, k.shut + EARLY) end
-  if l.slots >= 0 and k.active >= l.slots then refuse(CONCURRENCY, l.slots, k.active, nil) end
+  if l.slots == 0 or (l.slots > 0 and k.active > max(l.slots - pays, 0)) then refuse(CONCURRENCY, l.slots, k.active, nil) end
   for _, rate in ipairs(l.rates) do
     local w = window(k, rate)
     if w then
       local count = window_count(w, rate)
-      if count >= rate.limit then
+      local limit = rate.limit - min(pays, rate.limit) + 1
+      if count >= limit then
         local at
-        if w.kind == 2 then at = edged_grows(w, rate) else at = sliding_leaves(w, count - rate.limit) end
+        if w.kind == 2 then at = edged_grows(w, rate, limit) else at = sliding_leaves(w, count - limit) end
         if at then refuse(RATE, rate.limit, count, at + EARLY) end
       end
     else
@@ -483,7 +519,7 @@ local function ask(k, l)
   end
   local at = now
   if l.spacing then
-    at = pace_next(k, l.spacing, at)
+    at = pace_next(k, l.spacing, at, pays)
     if at > now + EARLY then refuse(THROTTLE, l.spacing.limit, l.spacing.limit, at) end
   end
   if worst then
@@ -502,7 +538,7 @@ local function take(k, limits, at)
     if l.spacing then
       local u, n = pace_after(k, l.spacing, at)
       if less(eu, en, u, n) then eu, en = u, n end
-      last = max(last, k.last, at)
+      last = max(last, k.last, at + l.spacing.restu + (l.spacing.restn > 0 and 1 or 0))
       if completion == nil then completion = true end
       completion = completion and l.spacing.completion
     end
@@ -515,18 +551,18 @@ local function take(k, limits, at)
         seen[id] = true
         periods[#periods + 1] = rate.period
         periods[#periods + 1] = rate.kind
-        window_add(k, rate, at)
+        window_add(k, rate, at, limits[1].pays)
       end
     end
   end
-  k.active = k.active + 1
+  k.active = min(k.active + limits[1].pays, MOST)
   undo[8], undo[9], undo[10] = k.eu, k.en, k.last
-  undo[11], undo[12] = completion and 1 or 0, periods
+  undo[11], undo[12], undo[13] = completion and 1 or 0, periods, limits[1].pays
   return undo
 end
 
 local function undo_take(k, undo)
-  k.active = max(k.active - 1, 0)
+  k.active = max(k.active - (undo[13] or 1), 0)
   if undo[2] == 0 then return end
   local at, as_of = undo[3], undo[4]
   if k.eu == undo[8] and k.en == undo[9] and k.last == undo[10] then
@@ -534,17 +570,29 @@ local function undo_take(k, undo)
   end
   local periods = undo[12]
   for i = 1, #periods, 2 do
-    for _, w in ipairs(k.w) do
-      if w.period == periods[i] and w.name == periods[i + 1] then
-        if w.kind == 2 then edged_remove(w, at, as_of) else sliding_remove(w, at) end
+    window_remove(k, periods[i], periods[i + 1], at, as_of, undo[13] or 1)
+  end
+end
+
+-- Puts the windows right that count a start which used another amount than it paid.
+local function settle(k, undo, l, used)
+  if undo[2] == 0 then return end
+  local paid, periods = undo[13] or 1, undo[12]
+  for i = 1, #periods, 2 do
+    if used < paid then
+      window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], paid - used)
+    end
+    for _, rate in ipairs(l.rates) do
+      if used > paid and rate.period == periods[i] and rate.kind == periods[i + 1] then
+        window_add(k, rate, now, used - paid)
       end
     end
   end
 end
 
--- A slot ends, after a start that counted: the running time may count towards the next start's wait.
+-- Slots end, after a start that counted: the running time may count towards the next start's wait.
 local function end_slot(k, undo)
-  k.active = max(k.active - 1, 0)
+  k.active = max(k.active - (undo[13] or (undo[2] == 0 and undo[3]) or 1), 0)
   if undo[2] == 1 and undo[11] == 1 then
     local took = max(now - undo[3], 0)
     k.eu = k.eu - took
@@ -556,12 +604,15 @@ end
 local function read_limits()
   local limits = {}
   for i = 1, num() do
-    local l = { key = arg(), action = num(), slots = num(), rates = {} }
+    local l = { key = arg(), action = num(), slots = num(), rates = {}, pays = 1 }
+    -- Few have a cost, or a share: what is said of those stands at the end.
+    local has = floor(l.action / 4)
+    l.action = l.action % 4
     local limit = num()
     if limit > 0 then
       l.spacing = {
         limit = limit, completion = num() == 1, stepu = num(), stepn = num(),
-        aheadu = num(), aheadn = num(),
+        aheadu = num(), aheadn = num(), moreu = 0, moren = 0, restu = 0, restn = 0,
       }
       l.spacing.wholeu, l.spacing.wholen = add(l.spacing.stepu, l.spacing.stepn, l.spacing.aheadu, l.spacing.aheadn)
     end
@@ -574,6 +625,14 @@ local function read_limits()
       end
       l.rates[j] = rate
     end
+    if has % 2 == 1 then
+      l.pays = num()
+      local moreu, moren, restu, restn = num(), num(), num(), num()
+      if l.spacing then
+        l.spacing.moreu, l.spacing.moren, l.spacing.restu, l.spacing.restn = moreu, moren, restu, restn
+      end
+    end
+    if has >= 2 then l.group, l.weight, l.comes_back = arg(), num(), num() == 1 end
     limits[i] = l
   end
   return limits
@@ -595,6 +654,35 @@ local function each_key(limits, step)
     end
   end
   return taken
+end
+
+-- What the groups of a key were served: a hash of its own, so that a decision reads two of its numbers. The empty name
+-- has the last turn.
+local GROUPS, UNIT, ANEW = 1000, 1000, 4503599627370496
+
+local function served(k, l, by_another, starts)
+  local name, group = P .. 'f:' .. k.name, 'g' .. l.group
+  local known = redis.call('HMGET', name, '', group)
+  local turn, mine = tonumber(known[1] or '0'), tonumber(known[2])
+  if not mine and redis.call('HLEN', name) > GROUPS then
+    local all = redis.call('HGETALL', name)
+    for i = 1, #all, 2 do
+      if all[i] ~= '' and tonumber(all[i + 1]) <= turn then redis.call('HDEL', name, all[i]) end
+    end
+    if redis.call('HLEN', name) > GROUPS then group = 'g_other' end
+    mine = tonumber(redis.call('HGET', name, group))
+  end
+  mine = mine or turn
+  if l.comes_back or by_another then mine = max(mine, turn) end
+  if starts and mine > ANEW then
+    redis.call('DEL', name)
+    turn, mine = 0, 0
+  else
+    if starts then turn, mine = mine, mine + max(floor(UNIT * l.pays / l.weight), 1) end
+    redis.call('HSET', name, '', string.format('%.0f', turn), group, string.format('%.0f', mine))
+  end
+  k.shared, k.changed = true, true
+  return { k.name, l.group, mine, turn }
 end
 
 local function save_all()

@@ -13,7 +13,7 @@ for _ = 1, num() do
   local at = num()
   for _, rate in ipairs(l.rates) do
     local w = window(k, rate)
-    if w and w.kind ~= 2 then sliding_remove(w, at) end
+    if w and w.kind ~= 2 then sliding_remove(w, at, 1) end
   end
 end
 
@@ -28,7 +28,7 @@ for _ = 1, want do
   local at, why
   repeat
     now = from
-    at, why = ask(k, l)
+    at, why = ask(k, l, '', 1)
     now = real
     if not at then
       local next = why.at - EARLY

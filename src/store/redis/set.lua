@@ -50,7 +50,8 @@ local function unused()
   local k = key(arg())
   local used = k.active > 0 or (k.shut and k.shut > now) or less(now, 0, k.eu, k.en)
   for _, w in ipairs(k.w) do used = used or not window_idle(w) end
-  k.eu, k.en, k.last, k.shut, k.w, k.changed = 0, 0, 0, nil, {}, true
+  k.eu, k.en, k.last, k.shut, k.first, k.w, k.changed = 0, 0, 0, nil, nil, {}, true
+  redis.call('DEL', P .. 'f:' .. k.name)
   freed[#freed + 1] = k.name
   return used
 end
@@ -63,10 +64,10 @@ local function adopt()
   local r = row(job)
   if r and (r.gen > gen or (r.gen == gen and r.place == 'o')) then return false end
   if r then end_row(r) end
-  local taken = each_key(limits, function(k)
-    k.active = k.active + 1
+  local taken = each_key(limits, function(k, same)
+    k.active = min(k.active + same[1].pays, MOST)
     k.till = max(k.till or 0, at)
-    return { k.name, 0 }
+    return { k.name, 0, same[1].pays }
   end)
   put_row({ job = job, gen = gen, place = 'o', till = at, owner = owner, lasts = lasts,
     lane = lane, claim = claim, limits = blob, taken = cmsgpack.pack(taken) })

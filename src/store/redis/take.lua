@@ -6,11 +6,12 @@ if want > 0 and meta[2] and now < tonumber(meta[2]) then
   return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
--- The refusal that lets go last, with the strongest action of all.
-local function refused(limits)
+-- The refusal that lets go last, with the strongest action of all. The job pays its costs, or `pays` to each.
+local function refused(ask_of, pays)
+  local limits = ask_of.limits
   local at, worst, which, action, opens = now, nil, 0, 0, -1
   for i, l in ipairs(limits) do
-    local allowed, why = ask(key(l.key), l)
+    local allowed, why = ask(key(l.key), l, ask_of.job, pays or l.pays)
     if allowed then
       at = max(at, allowed)
     else
@@ -25,14 +26,31 @@ local function refused(limits)
   return { 2, which, worst.strategy, worst.limit, worst.current, worst.at, worst.slot, opens, action }
 end
 
+-- The refusal of a job with a cost: if it is for that alone, nothing else starts under its keys for a moment.
+local function stand_in_line(ask, no)
+  local sooner = refused(ask, 1)
+  if sooner then return sooner end
+  for _, l in ipairs(ask.limits) do
+    if l.pays > 1 and #ask.job <= LONGEST then
+      local k = key(l.key)
+      k.first, k.alone, k.changed = ask.job, now + IN_LINE, true
+    end
+  end
+  return no
+end
+
 local function start(ask)
-  local no, at = refused(ask.limits)
-  if no then return no, false end
+  local no, at = refused(ask)
+  if no then return ask.is_priced and stand_in_line(ask, no) or no, false end
   local till = at + ask.lasts
   local taken = each_key(ask.limits, function(k, same) return take(k, same, at) end)
   for _, l in ipairs(ask.limits) do
     local k = key(l.key)
     k.till = max(k.till or 0, till)
+    if ask.is_priced and k.first == ask.job then
+      k.first = nil
+      freed[#freed + 1] = k.name
+    end
   end
   put_row({ job = ask.job, gen = ask.gen, place = 'o', till = till, owner = owner, lasts = ask.lasts, lane = ask.lane,
     claim = ask.claim, limits = ask.blob, taken = cmsgpack.pack(taken), start = at })
@@ -44,6 +62,10 @@ local asks, ended, has_row = {}, {}, {}
 for i = 1, num() do
   local ask = { job = arg(), gen = num(), made = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
   ask.limits = read_limits()
+  for _, l in ipairs(ask.limits) do
+    ask.is_priced = ask.is_priced or l.pays > 1
+    if l.group and not ask.share then ask.share = l end
+  end
   asks[i] = ask
   local r = row(ask.job)
   has_row[ask.job] = nil
@@ -60,14 +82,23 @@ for i = 1, num() do
   end
 end
 
-local started, told = 0, { now, ended }
+local started, groups = 0, {}
+local told = { now, ended, groups }
 for i, ask in ipairs(asks) do
   local verdict, out = { 0 }, false
   if not has_row[ask.job] then
-    if started >= want then verdict = { 3 } else verdict, out = start(ask) end
+    if started >= want then
+      verdict = { 3 }
+    else
+      verdict, out = start(ask)
+      if ask.share then
+        local by_another = not out and ask.limits[verdict[2] + 1].key ~= ask.share.key
+        groups[#groups + 1] = served(key(ask.share.key), ask.share, by_another, out)
+      end
+    end
   end
   if out then started, has_row[ask.job] = started + 1, true end
-  told[i + 2] = verdict
+  told[i + 3] = verdict
 end
 save_all()
 publish_freed()

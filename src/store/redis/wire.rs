@@ -1,12 +1,15 @@
 //! What scripts are given and what they answer.
 
+use std::sync::Arc;
+
 use redis::{Cmd, Value};
 
 use super::super::fleet;
 use super::super::record::{self, Written};
 use super::super::{Change, Claimed, End, Gen, Place, Row, Verdict};
 use crate::limit::{
-    Limited, Limits, Measure, Rate, Refusal, Reserved, Space, Strategy, Timestamp, Turn, WindowKind,
+    Limited, Limits, Measure, Rate, Refusal, Reserved, Served, Space, Strategy, Timestamp, Turn,
+    WindowKind,
 };
 
 /// What is later is never: up to here a script's numbers are exact.
@@ -28,11 +31,16 @@ pub(super) fn read_time(time: i64) -> Timestamp {
 
 /// The limits of a job. A script cannot reckon with calendars, so the edges of the windows around `now`
 /// go with them.
-pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], now: Timestamp) {
+///
+/// A cost and a share stand at the end of a limit, where it has one: the action says so. With a share stands whether
+/// the job's group comes back.
+pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], comes_back: bool, now: Timestamp) {
     to.arg(limited.len());
     for one in limited {
+        let pays = one.cost.pays.get();
+        let has = u8::from(pays > 1) << 2 | u8::from(one.share.is_some()) << 3;
         to.arg(record::name(one.space, &one.key))
-            .arg(one.on_limit as u8)
+            .arg(one.on_limit as u8 | has)
             .arg(one.limits.concurrency.map_or(-1, i64::from));
         write_spacing(to, &one.limits);
         to.arg(one.limits.rates.len());
@@ -41,6 +49,19 @@ pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], now: Timestamp) {
                 .arg(time(rate.period.get()))
                 .arg(rate.window.code());
             write_edges(to, rate, now);
+        }
+        if pays > 1 {
+            let throttle = one.limits.throttle;
+            let (more, rest) = throttle.map_or((0, 0), |throttle| throttle.price(pays));
+            to.arg(pays);
+            for nanos in [more, rest] {
+                to.arg(nanos / 1000).arg(nanos % 1000);
+            }
+        }
+        if let Some(share) = &one.share {
+            to.arg(&*share.group)
+                .arg(share.weight.get())
+                .arg(u8::from(comes_back));
         }
     }
 }
@@ -120,6 +141,7 @@ fn of_number(strategy: i64) -> Strategy {
         1 => Strategy::Concurrency,
         2 => Strategy::Rate,
         3 => Strategy::Throttle,
+        5 => Strategy::Line,
         _ => Strategy::Shut,
     }
 }
@@ -147,6 +169,24 @@ pub(super) fn verdict(of: &Value) -> Option<Verdict> {
         [3] => Verdict::Unasked,
         _ => return None,
     })
+}
+
+/// What groups were served, as `take` says.
+pub(super) fn served(of: &Value) -> Option<Vec<Served>> {
+    let each = list(of)?.iter().map(|one| {
+        let [key, group, served, turn] = list(one)? else {
+            return None;
+        };
+        let (space, key) = record::of_name(text(key)?)?;
+        Some(Served {
+            space,
+            key,
+            group: Arc::from(text(group)?),
+            served: u64::try_from(int(served)?).ok()?,
+            turn: u64::try_from(int(turn)?).ok()?,
+        })
+    });
+    each.collect()
 }
 
 /// A row, as the sidecar of this name sees it.
@@ -240,7 +280,7 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
         Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
         Change::Adopt { claimed, until } => {
             write_claim(to, "adopt", claimed, *until);
-            write_limits(to, &claimed.limited, now);
+            write_limits(to, &claimed.limited, false, now);
             to
         }
         Change::Override { .. } | Change::Setting { .. } => match record::written(change) {
@@ -267,12 +307,17 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
 }
 
 /// What `end` is told of one job.
-pub(super) fn write_end(to: &mut Cmd, end: &End) {
+pub(super) fn write_end(to: &mut Cmd, end: &End, now: Timestamp) {
     to.arg(&*end.job);
     match end.claim {
         Some(claim) => to.arg(time(claim.0)),
         None => to.arg(-1),
     };
+    to.arg(end.used.len());
+    for used in &end.used {
+        to.arg(used.amount);
+        write_limits(to, std::slice::from_ref(&used.limited), false, now);
+    }
 }
 
 /// A claimed job, and a time that matters to what is done with it.
