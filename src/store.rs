@@ -310,7 +310,7 @@ impl Usage {
         limits: &crate::limit::Limits,
         now: Timestamp,
     ) -> Option<Usage> {
-        if state.idle(now) {
+        if state.is_unused(now) {
             return None;
         }
         let throttle = limits.throttle.as_ref();

@@ -43,7 +43,13 @@ impl KeyState {
         until: Timestamp,
         now: Timestamp,
     ) -> Reserved {
-        let mut reserved = Reserved::default();
+        let mut reserved = Reserved {
+            refused: self.is_behind("", now).filter(|_| want > 0),
+            ..Reserved::default()
+        };
+        if reserved.refused.is_some() {
+            return reserved;
+        }
         let only_now = self.shut_until(now).is_some() || self.lacks_place(limits, now);
         let mut from = now;
         while reserved.turns.len() < want {

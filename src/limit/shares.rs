@@ -11,8 +11,7 @@ const MOST: usize = 1_000;
 const OTHER: &str = "_other";
 /// What a cost of 1 adds to a group of weight 1.
 const UNIT: u64 = 1_000;
-/// How long they are kept after the last of them was asked for, in microseconds: a key with slots alone is unused
-/// between two starts.
+/// How long they are kept after the last of them was asked for, in microseconds.
 const KEPT: u64 = 60_000_000;
 /// From there on all begin anew, so that numbers stay exact in every store.
 const ANEW: u64 = 1 << 52;
@@ -56,6 +55,9 @@ impl Shares {
 
     /// The group waits, and what it is owed from now on stands. One that `saves_nothing` goes on from the last turn.
     pub(crate) fn wait(&mut self, group: &Arc<str>, saves_nothing: bool, now: Timestamp) {
+        if self.idle(now) {
+            *self = Shares::default();
+        }
         self.asked = now;
         self.make_room(group);
         let served = self.of(group);
@@ -68,7 +70,7 @@ impl Shares {
         let served = self.of(&share.group);
         if served > ANEW {
             (self.turn, self.served) = (0, Vec::new());
-            return;
+            return self.put(&share.group, 0);
         }
         self.turn = served;
         self.put(&share.group, served.saturating_add(share.price(cost)));

@@ -327,14 +327,20 @@ impl KeyState {
         self.shut.filter(|until| *until > now)
     }
 
-    /// Whether nothing is used, so that forgetting the key would change no decision. What its groups were served is
-    /// kept for a while.
-    pub fn idle(&self, now: Timestamp) -> bool {
+    /// Whether nothing is used.
+    pub fn is_unused(&self, now: Timestamp) -> bool {
         self.active == 0
             && self.shut_until(now).is_none()
-            && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
             && self.pace.idle(now)
             && self.windows.iter().all(|window| window.count(now) == 0)
+    }
+
+    /// Whether forgetting the key would change no decision: nothing is used, nobody is first in line, and no group was
+    /// asked for lately.
+    pub fn idle(&self, now: Timestamp) -> bool {
+        self.is_unused(now)
+            && self.line.as_ref().is_none_or(|line| line.1 <= now)
+            && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
     }
 
     /// All of it as bytes, with the latest time at which it was looked at.

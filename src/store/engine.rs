@@ -262,7 +262,7 @@ impl<T: Tables> Engine<'_, T> {
     fn settle(&mut self, entry: &Entry, used: &[Used]) {
         let now = self.now;
         for (one, slot) in entry.taken() {
-            let of_key = |used: &&Used| used.limited.shares_key(one);
+            let of_key = |used: &&Used| used.space == one.space && used.key == one.key;
             if let (Some(undo), Some(used)) = (&slot.undo, used.iter().find(of_key)) {
                 let (limits, paid) = (same(&entry.row.claimed.limited, one), one.cost.pays.get());
                 let state = self.tables.state_mut(one.space, &one.key);
@@ -322,7 +322,7 @@ impl<T: Tables> Engine<'_, T> {
         let Some(known) = self.tables.state(Space::Job, key) else {
             return false;
         };
-        let used = !known.idle(self.now);
+        let used = !known.is_unused(self.now);
         self.tables.state_mut(Space::Job, key).clear();
         self.tables.freed(Space::Job, key);
         used

@@ -3,9 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use crate::limit::{Key, Limited, Space, Timestamp};
 #[cfg(test)]
-use crate::limit::{Key, Limits, OnLimit, Space};
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Limits, OnLimit};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
@@ -85,13 +85,17 @@ pub struct End {
     /// What the job really used of keys with a cost, as far as it said so. Windows that count its start are put right
     /// by that; what nobody says stays as it was paid.
     pub used: Vec<Used>,
+    /// The limits under which it started, where `used` says something.
+    pub limited: Arc<[Limited]>,
 }
 
 /// What a job really used of a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Used {
-    /// The key, with the limits under which the job started.
-    pub limited: Limited,
+    /// Whose counters.
+    pub space: Space,
+    /// Which counters.
+    pub key: Key,
     /// In the units of the key's cost.
     pub amount: u32,
 }
@@ -102,6 +106,7 @@ impl From<(Arc<str>, Option<Gen>)> for End {
             job,
             claim,
             used: Vec::new(),
+            limited: Arc::default(),
         }
     }
 }

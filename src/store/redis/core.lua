@@ -4,8 +4,6 @@
 local P = KEYS[1]
 local EARLY = 5000
 local NEVER = 9007199254740992
--- What groups were served is kept so long where nothing of their key is used.
-local KEPT = 60000
 -- What nobody has touched for a week is forgotten.
 local WEEK = 7 * 24 * 3600 * 1000
 local pack, unpack, sub, floor, max, min = struct.pack, struct.unpack, string.sub, math.floor, math.max, math.min
@@ -124,6 +122,9 @@ local function window_ends(w)
   return ends
 end
 
+-- So long is kept what groups were served after the last of them was asked for.
+local KEPT = 60000000
+
 local function save(k)
   local has = (k.shut and 1 or 0) + (k.first and 2 or 0)
   local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, has) }
@@ -137,6 +138,7 @@ local function save(k)
   if k.first then
     n = n + 1
     parts[n] = pack('<I2c0I7', #k.first, k.first, k.alone)
+    ends = max(ends, k.alone)
   end
   n = n + 1
   parts[n] = pack('B', #k.w)
@@ -155,7 +157,7 @@ local function save(k)
   else
     redis.call('SET', P .. 'k:' .. k.name, table.concat(parts), 'PX', lasts)
   end
-  if k.shared then redis.call('PEXPIRE', P .. 'f:' .. k.name, max(lasts, KEPT)) end
+  if k.shared then redis.call('PEXPIRE', P .. 'f:' .. k.name, KEPT / 1000) end
 end
 
 -- Sliding windows: a log of up to 128 starts, else a ring of 128 sub-windows -------------------------
@@ -561,8 +563,13 @@ local function take(k, limits, at)
   return undo
 end
 
+-- What was paid for a start. Earlier versions do not say it, and pay 1.
+local function paid(undo)
+  return (undo[2] == 0 and undo[3] or undo[13]) or 1
+end
+
 local function undo_take(k, undo)
-  k.active = max(k.active - (undo[13] or 1), 0)
+  k.active = max(k.active - paid(undo), 0)
   if undo[2] == 0 then return end
   local at, as_of = undo[3], undo[4]
   if k.eu == undo[8] and k.en == undo[9] and k.last == undo[10] then
@@ -570,29 +577,33 @@ local function undo_take(k, undo)
   end
   local periods = undo[12]
   for i = 1, #periods, 2 do
-    window_remove(k, periods[i], periods[i + 1], at, as_of, undo[13] or 1)
+    window_remove(k, periods[i], periods[i + 1], at, as_of, paid(undo))
+  end
+end
+
+-- The rate of a key by its window.
+local function rate_of(limits, name, period, kind)
+  for _, l in ipairs(limits) do
+    for _, rate in ipairs(l.rates) do
+      if l.key == name and rate.period == period and rate.kind == kind then return rate end
+    end
   end
 end
 
 -- Puts the windows right that count a start which used another amount than it paid.
-local function settle(k, undo, l, used)
+local function settle(k, undo, limits, used)
   if undo[2] == 0 then return end
-  local paid, periods = undo[13] or 1, undo[12]
+  local more, periods = used - paid(undo), undo[12]
   for i = 1, #periods, 2 do
-    if used < paid then
-      window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], paid - used)
-    end
-    for _, rate in ipairs(l.rates) do
-      if used > paid and rate.period == periods[i] and rate.kind == periods[i + 1] then
-        window_add(k, rate, now, used - paid)
-      end
-    end
+    if more < 0 then window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], -more) end
+    local rate = more > 0 and rate_of(limits, k.name, periods[i], periods[i + 1])
+    if rate then window_add(k, rate, now, more) end
   end
 end
 
 -- Slots end, after a start that counted: the running time may count towards the next start's wait.
 local function end_slot(k, undo)
-  k.active = max(k.active - (undo[13] or (undo[2] == 0 and undo[3]) or 1), 0)
+  k.active = max(k.active - paid(undo), 0)
   if undo[2] == 1 and undo[11] == 1 then
     local took = max(now - undo[3], 0)
     k.eu = k.eu - took
@@ -656,31 +667,36 @@ local function each_key(limits, step)
   return taken
 end
 
--- What the groups of a key were served: a hash of its own, so that a decision reads two of its numbers. The empty name
--- has the last turn.
+-- What the groups of a key were served: a hash of its own, so that a decision reads three of its numbers. Beside the
+-- groups it has the last turn, and when one of them was asked for.
 local GROUPS, UNIT, ANEW = 1000, 1000, 4503599627370496
 
 local function served(k, l, by_another, starts)
   local name, group = P .. 'f:' .. k.name, 'g' .. l.group
-  local known = redis.call('HMGET', name, '', group)
-  local turn, mine = tonumber(known[1] or '0'), tonumber(known[2])
-  if not mine and redis.call('HLEN', name) > GROUPS then
+  local known = redis.call('HMGET', name, 'turn', 'asked', group)
+  if known[2] and tonumber(known[2]) + KEPT <= now then
+    redis.call('DEL', name)
+    known = {}
+  end
+  local turn, mine = tonumber(known[1] or '0'), tonumber(known[3] or '')
+  if not mine and redis.call('HLEN', name) > GROUPS + 1 then
     local all = redis.call('HGETALL', name)
     for i = 1, #all, 2 do
-      if all[i] ~= '' and tonumber(all[i + 1]) <= turn then redis.call('HDEL', name, all[i]) end
+      if sub(all[i], 1, 1) == 'g' and tonumber(all[i + 1]) <= turn then redis.call('HDEL', name, all[i]) end
     end
-    if redis.call('HLEN', name) > GROUPS then group = 'g_other' end
-    mine = tonumber(redis.call('HGET', name, group))
+    if redis.call('HLEN', name) > GROUPS + 1 then group = 'g_other' end
+    mine = tonumber(redis.call('HGET', name, group) or '')
   end
   mine = mine or turn
   if l.comes_back or by_another then mine = max(mine, turn) end
   if starts and mine > ANEW then
     redis.call('DEL', name)
     turn, mine = 0, 0
-  else
-    if starts then turn, mine = mine, mine + max(floor(UNIT * l.pays / l.weight), 1) end
-    redis.call('HSET', name, '', string.format('%.0f', turn), group, string.format('%.0f', mine))
+  elseif starts then
+    turn, mine = mine, mine + max(floor(UNIT * l.pays / l.weight), 1)
   end
+  redis.call('HSET', name, 'turn', string.format('%.0f', turn), 'asked', string.format('%.0f', now),
+    group, string.format('%.0f', mine))
   k.shared, k.changed = true, true
   return { k.name, l.group, mine, turn }
 end

@@ -3,14 +3,13 @@
 local told = { now }
 for i = 1, num() do
   local job, gen, used = arg(), num(), {}
-  for _ = 1, num() do used[#used + 1] = { amount = num(), limits = read_limits() } end
+  local settles, limits = num(), nil
+  for _ = 1, settles do used[arg()] = num() end
+  if settles > 0 then limits = read_limits() end
   local r = row(job)
   if r and (gen < 0 or gen >= r.gen) then
-    for _, u in ipairs(used) do
-      local l = u.limits[1]
-      for _, undo in ipairs(taken_of(r)) do
-        if undo[1] == l.key then settle(key(l.key), undo, l, u.amount) end
-      end
+    for _, undo in ipairs(settles > 0 and taken_of(r) or {}) do
+      if used[undo[1]] then settle(key(undo[1]), undo, limits, used[undo[1]]) end
     end
     end_row(r)
     told[#told + 1] = tell(r)

@@ -20,7 +20,7 @@ end
 local told = { now, {} }
 local real, from, till = now, now, now + ahead
 -- A window for which there is no place now gets none ahead.
-local only_now = k.shut and k.shut > now
+local only_now = (k.shut and k.shut > now) or (k.first and k.alone > now)
 for _, rate in ipairs(l.rates) do
   only_now = only_now or not window(k, rate) and place_at(k)
 end

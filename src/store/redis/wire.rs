@@ -315,8 +315,10 @@ pub(super) fn write_end(to: &mut Cmd, end: &End, now: Timestamp) {
     };
     to.arg(end.used.len());
     for used in &end.used {
-        to.arg(used.amount);
-        write_limits(to, std::slice::from_ref(&used.limited), false, now);
+        to.arg(record::name(used.space, &used.key)).arg(used.amount);
+    }
+    if !end.used.is_empty() {
+        write_limits(to, &end.limited, false, now);
     }
 }
 
