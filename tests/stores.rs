@@ -12,6 +12,7 @@ mod fleet;
 mod memory;
 mod on_postgres;
 mod on_redis;
+mod priced;
 pub mod rig;
 mod sequences;
 mod set_back;

@@ -166,6 +166,18 @@ macro_rules! contract {
                 random_sequences_are_answered_as_by_the_core,
             ]
         );
+        $crate::$do!(
+            priced,
+            $rig,
+            [
+                a_start_takes_its_cost_of_every_limit,
+                a_debt_above_a_burst_is_paid,
+                a_job_that_needs_more_room_is_first_in_line,
+                what_a_job_used_is_settled_once,
+                groups_are_served_by_weight,
+                groups_beyond_the_most_share_a_place,
+            ]
+        );
     };
 }
 
