@@ -272,6 +272,62 @@ proptest! {
         }
     }
 
+    /// P1 to P3 where starts cost something: the sum of min(cost, limit) in place of their number.
+    #[test]
+    fn costs_keep_the_promises(
+        limits in any_limits(),
+        steps in prop::collection::vec((wait(), 0..5_u8, prop::sample::select(vec![1_u32, 1, 2, 3, 7, 60])), 1..100),
+    ) {
+        let mut state = KeyState::default();
+        let (mut now, mut out, mut record): (_, Vec<u32>, Vec<(Timestamp, u32)>) = (T, Vec::new(), Vec::new());
+        for (wait, what, pays) in steps {
+            now = now.plus(wait);
+            if what == 0 && let Some(paid) = out.pop() {
+                state.end(paid);
+            }
+            let at = match state.ask(&limits, pays, now) {
+                Ok(at) => at,
+                Err(refusal) => {
+                    // It names the very microsecond, if no slot is missing.
+                    let opens = refusal.at.filter(|_| !refusal.slot);
+                    if let Some(opens) = opens {
+                        assert!(state.ask(&limits, pays, Timestamp(opens.0 - EARLY - 1)).is_err(), "before {opens:?}");
+                        assert!(state.ask(&limits, pays, Timestamp(opens.0 - EARLY)).is_ok(), "from {opens:?} on");
+                    }
+                    continue;
+                }
+            };
+            let undo = state.take(std::iter::once(&limits), pays, at, now);
+            if what == 1 {
+                state.back(std::iter::once(&limits), pays, &undo);
+                continue;
+            }
+            out.push(pays);
+            record.push((at, pays));
+            if let Some(most) = limits.concurrency {
+                assert!(out.iter().map(|pays| (*pays).min(most)).sum::<u32>() <= most, "P1");
+            }
+        }
+        assert_eq!(state.active(), out.iter().sum::<u32>());
+        record.sort_unstable();
+        for (nth, (first, _)) in record.iter().enumerate() {
+            for rate in limits.rates.iter().filter(|rate| rate.window == WindowKind::Sliding) {
+                let within = record[nth..].iter().take_while(|(at, _)| at.since(*first) < rate.period.get());
+                let sum: u32 = within.map(|(_, pays)| (*pays).min(rate.limit.get())).sum();
+                assert!(sum <= rate.limit.get(), "P2: {sum} of {rate:?}");
+            }
+            let Some(spaced) = limits.throttle else { continue };
+            let mut paid = 0;
+            for (at, pays) in &record[nth..] {
+                let (burst, cost) = (spaced.burst.get(), (*pays).min(spaced.burst.get()));
+                let cells = u64::from((paid + cost).saturating_sub(burst));
+                let least = cells * spaced.period.get() / u64::from(spaced.limit.get());
+                assert!(at.since(*first) >= least, "P3: {cells} cells of {spaced:?}");
+                paid += pays;
+            }
+        }
+    }
+
     /// A clock that steps back, as often as it likes, panics nothing and frees nothing.
     #[test]
     fn a_clock_that_steps_back_frees_nothing(
