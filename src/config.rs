@@ -3,6 +3,7 @@
 //! makes each.
 
 mod check;
+mod costs;
 mod diff;
 mod feedback;
 mod file;

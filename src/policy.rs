@@ -13,6 +13,7 @@ pub mod job;
 pub mod limits;
 pub mod matcher;
 pub mod numbers;
+pub mod price;
 mod spelling;
 pub mod template;
 
@@ -20,7 +21,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
+use crate::limit::{
+    CostRule, Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window,
+};
 
 pub use cache::LimitCache;
 pub use feedback::{Backoff, Feedback, Pause};
@@ -28,10 +31,12 @@ pub use gate::Gate;
 pub use job::{BROUGHT, META, MIRROR, ON_LIMIT, Sent, own_policies, sent_policies};
 pub use limits::strictest;
 pub use matcher::{Match, Pattern};
+pub use price::Fair;
 pub use spelling::nearest;
 pub use template::{Rendered, Template};
 
 use gate::Gates;
+use price::{cost_by, one_price};
 
 /// What a policy may look at in a job.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +103,10 @@ pub struct Policy {
     pub on_limit: OnLimit,
     /// Which nacks shut its keys.
     pub feedback: Feedback,
+    /// What a start counts; `None`: one.
+    pub cost: Option<Arc<CostRule>>,
+    /// Whose turn it is; `None`: turns go round.
+    pub fair: Option<Arc<Fair>>,
 }
 
 impl Policy {
@@ -105,19 +114,19 @@ impl Policy {
     fn limited(&self, job: &JobView<'_>) -> Option<Limited> {
         match (self.key.render(job), self.key_missing) {
             (Rendered::Missing(..), KeyMissing::Skip) => None,
-            (Rendered::Whole(key) | Rendered::Missing(_, key), _) => Some(self.under(key)),
+            (Rendered::Whole(key) | Rendered::Missing(_, key), _) => Some(self.under(key, job)),
         }
     }
 
-    fn under(&self, key: Key) -> Limited {
+    fn under(&self, key: Key, job: &JobView<'_>) -> Limited {
         Limited {
             space: Space::Job,
             key,
             limits: self.limits.clone(),
             on_limit: self.on_limit,
             policy: Arc::clone(&self.name),
-            cost: Default::default(),
-            share: None,
+            cost: cost_by(self.cost.as_ref()),
+            share: self.fair.as_ref().map(|fair| fair.share(job)),
         }
     }
 }
@@ -129,6 +138,10 @@ pub struct QueueLimits {
     pub name: Pattern,
     /// Their numbers.
     pub limits: Limits,
+    /// What a start counts; `None`: one.
+    pub cost: Option<Arc<CostRule>>,
+    /// Whose turn it is; `None`: turns go round.
+    pub fair: Option<Arc<Fair>>,
 }
 
 /// The key of a queue's own limits, in their space.
@@ -137,15 +150,15 @@ pub fn queue_key(queue: &str) -> Key {
 }
 
 impl QueueLimits {
-    fn limited(&self, queue: &str) -> Limited {
+    fn limited(&self, job: &JobView<'_>) -> Limited {
         Limited {
             space: Space::Queue,
-            key: queue_key(queue),
+            key: queue_key(job.queue),
             limits: self.limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("queue"),
-            cost: Default::default(),
-            share: None,
+            cost: cost_by(self.cost.as_ref()),
+            share: self.fair.as_ref().map(|fair| fair.share(job)),
         }
     }
 }
@@ -166,8 +179,11 @@ impl PolicySet {
     pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
         let sees_types =
             |policy: &Policy| !policy.matching.kind.is_empty() || policy.key.sees_types();
+        let fair = policies.iter().map(|policy| &policy.fair);
+        let fair = fair.chain(queues.iter().map(|entry| &entry.fair));
+        let groups_see_types = fair.flatten().any(|fair| fair.by.sees_types());
         let mut set = PolicySet {
-            types: policies.iter().any(sees_types),
+            types: groups_see_types || policies.iter().any(sees_types),
             policies,
             queues,
             accept,
@@ -177,11 +193,10 @@ impl PolicySet {
         set
     }
 
-    fn queue_limits(&self, queue: &str) -> impl Iterator<Item = Limited> {
-        self.queues
-            .iter()
-            .filter(move |entry| entry.name.matches(queue))
-            .map(move |entry| entry.limited(queue))
+    /// The `[[queue]]` entries that limit this queue.
+    pub fn queue_limits<'a>(&'a self, queue: &'a str) -> impl Iterator<Item = &'a QueueLimits> {
+        let entries = self.queues.iter();
+        entries.filter(move |entry| entry.name.matches(queue))
     }
 
     /// Every limit of the job, ready to be asked: queue-level ones, each matching policy in the order of
@@ -194,7 +209,8 @@ impl PolicySet {
         } else {
             own
         };
-        let mut limited: Vec<Limited> = self.queue_limits(job.queue).collect();
+        let of_queue = self.queue_limits(job.queue);
+        let mut limited: Vec<Limited> = of_queue.map(|entry| entry.limited(job)).collect();
         for policy in &self.policies {
             let found = if policy.matching.matches(job) {
                 policy.limited(job)
@@ -206,11 +222,16 @@ impl PolicySet {
                 let key = policy.key.constant()?;
                 own.iter()
                     .any(|own| own.key == *key)
-                    .then(|| policy.under(key.clone()))
+                    .then(|| policy.under(key.clone(), job))
             });
-            limited.extend(found.filter(|found| !self.replaced(found, own)));
+            limited.extend(found);
         }
+        let brought = limited.len();
         limited.extend_from_slice(own);
+        one_price(&mut limited);
+        let own = limited.split_off(brought);
+        limited.retain(|found| !self.replaced(found, &own));
+        limited.extend(own);
         (!limited.is_empty()).then(|| limited.into())
     }
 
@@ -219,7 +240,7 @@ impl PolicySet {
         self.accept == Accept::Replace
             && own
                 .iter()
-                .any(|own| own.key == file.key && own.limits != Limits::default())
+                .any(|own| own.shares_key(file) && own.limits != Limits::default())
     }
 
     /// The job's own policy with which a key has more windows than stores keep of one.
@@ -395,6 +416,8 @@ mod tests {
             },
             on_limit: OnLimit::Wait,
             feedback: Feedback::default(),
+            cost: None,
+            fair: None,
         }
     }
 
@@ -419,6 +442,8 @@ mod tests {
                 concurrency: Some(slots),
                 ..Limits::default()
             },
+            cost: None,
+            fair: None,
         }
     }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use ojs_throttle::config::{self, CommandLine, LogFormat, Settings};
 use ojs_throttle::json::Json;
-use ojs_throttle::policy::JobView;
+use ojs_throttle::limit::Limited;
+use ojs_throttle::policy::{JobView, LimitCache, own_policies};
 use proptest::prelude::*;
 
 /// The TOML files of a folder; there must be some.
@@ -190,6 +191,84 @@ fn asked(settings: &Settings, queue: &str, kind: &str, meta: &str) -> Vec<String
             .map(|l| format!("{}/{}", l.policy, l.key))
             .collect()
     })
+}
+
+/// What a job pays by this file and whose share it takes, as `key cost group*weight`; none of either is `-`.
+fn priced(
+    settings: &Settings,
+    known: &mut LimitCache,
+    job: &JobView<'_>,
+    own: &[Limited],
+) -> Vec<String> {
+    let found = settings.policies.limits(job, own).unwrap_or_default();
+    let cached = known.limits(&settings.policies, job);
+    assert!(!own.is_empty() || cached == Some(found.clone()), "{job:?}");
+    let text = |one: &Limited| {
+        let share = one.share.as_ref();
+        let share = share.map_or("-".into(), |of| format!("{}*{}", of.group, of.weight));
+        let cost = one.cost.rule.as_ref().map(|_| one.cost.pays);
+        let cost = cost.map_or("-".into(), |pays| pays.to_string());
+        format!("{} {cost} {share}", one.key)
+    };
+    found.iter().map(text).collect()
+}
+
+#[test]
+fn costs_and_shares_are_those_of_the_key() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/valid/cost.toml");
+    let mut settings = load(&path).unwrap();
+    let job = |queue: &'static str, kind: &'static str, meta: &'static str| JobView {
+        queue,
+        kind,
+        meta: Some(Json::parse(meta.as_bytes(), 16).unwrap()),
+        tenant: None,
+    };
+    let tenant = r#"{"tenant_id":"acme","tokens":70}"#;
+    let own = br#"{"rate_limit":{"key":"vendor","concurrency":3}}"#;
+    let own = own_policies(Json::parse(own, 16).unwrap(), "llm");
+    let known = &mut LimitCache::default();
+    for (queue, kind, meta, own, expected) in [
+        ("llm", "a", "{}", &[][..], &["vendor 5 -"][..]),
+        ("llm-too", "a", tenant, &[], &["vendor 5 -"]),
+        // One of each policy whose numbers it takes.
+        ("manual", "a", tenant, &[], &["vendor 5 -"; 2]),
+        ("llm", "a", tenant, &own, &["vendor 5 -"; 5]),
+        ("other", "a", tenant, &own, &["vendor 5 -"; 5]),
+        ("fair", "b", tenant, &[], &["vendor 5 -", "calls - t:b*16"]),
+        ("fair", "c", tenant, &[], &["vendor 5 -", "calls - t:c*2"]),
+        (
+            "fair",
+            "acme corp",
+            "{}",
+            &[],
+            &["vendor 5 -", "calls - t:acmex_20corp*3"],
+        ),
+        ("gb-1", "a", tenant, &[], &["gb-1 4 gb-1:acme*7"]),
+        ("gb-1", "a", "{}", &[], &["gb-1 4 gb-1:x_none*1"]),
+        ("gb-2", "a", tenant, &[], &["gb-2 4 gb-2:acme*1"]),
+    ] {
+        assert_eq!(
+            priced(&settings, known, &job(queue, kind, meta), own),
+            expected,
+            "{queue} {kind} {meta}"
+        );
+    }
+    // In a queue whose turns are shared no claim is cut to the limit.
+    let gate = |queue: &str| {
+        let gate = settings.policies.gate(queue).into_owned();
+        let limited = gate.limited.iter().map(|one| one.cost.pays.get());
+        (limited.collect::<Vec<_>>(), gate.keyed)
+    };
+    assert_eq!(gate("llm"), (vec![5], false));
+    assert_eq!(gate("fair"), (vec![5], true));
+    assert_eq!(gate("gb-1"), (vec![], true));
+    // A job whose numbers stand in place of the file's pays as the file says.
+    let text = fs::read_to_string(&path).unwrap() + "[job_policies]\naccept = \"replace\"\n";
+    settings = Settings::parse(&text, "t").unwrap();
+    assert_eq!(
+        priced(&settings, known, &job("llm", "a", "{}"), &own),
+        ["vendor 5 -"]
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::fmt;
 use super::Settings;
 use super::origins::{POLICIES, QUEUES, TENANTS};
 use crate::duration;
-use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
-use crate::policy::{Match, Pattern, Policy};
+use crate::limit::{CostRule, Limits, OnLimit, Rate, Throttle, WindowKind};
+use crate::policy::{Fair, Match, Pattern, Policy};
 use crate::pressure::Given;
 
 /// What an entry of the file means.
@@ -39,8 +39,9 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let policies = policies.map(|policy| entry(POLICIES, &policy.name, of_policy(policy)));
     let limited = settings.policies.queues().iter();
     let limited = limited.map(|queue| {
-        let limits = of_limits(&queue.limits).join(", ");
-        entry(QUEUES, queue.name.as_str(), limits)
+        let mut limits = of_limits(&queue.limits);
+        limits.extend(of_prices(queue.cost.as_deref(), queue.fair.as_deref()));
+        entry(QUEUES, queue.name.as_str(), limits.join(", "))
     });
     let bounded = settings.bounds.entries.iter();
     let bounded = bounded.map(|(name, given)| {
@@ -61,6 +62,7 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
 
 fn of_policy(policy: &Policy) -> String {
     let mut parts = of_limits(&policy.limits);
+    parts.extend(of_prices(policy.cost.as_deref(), policy.fair.as_deref()));
     parts.push(match policy.key.constant() {
         Some(key) => format!("key \"{key}\""),
         None => format!("a key for each {}", policy.key.as_str()),
@@ -103,6 +105,15 @@ fn of_limits(limits: &Limits) -> Vec<String> {
     let rates = limits.rates.iter().map(of_rate);
     let throttle = limits.throttle.as_ref().map(of_throttle);
     slots.into_iter().chain(rates).chain(throttle).collect()
+}
+
+fn of_prices(cost: Option<&CostRule>, fair: Option<&Fair>) -> Vec<String> {
+    let cost = cost.map(|cost| match &cost.from {
+        Some(from) => format!("each counts its {from}"),
+        None => format!("each counts {}", cost.default),
+    });
+    let fair = fair.map(|fair| format!("in turn by {}", fair.by.as_str()));
+    cost.into_iter().chain(fair).collect()
 }
 
 fn of_rate(rate: &Rate) -> String {

@@ -5,11 +5,13 @@ use std::ops::Range;
 
 use toml::de::DeValue;
 
+use super::costs::{NAMES, Prices, prices};
 use super::origins::QUEUES;
 use super::patterns::{QUEUE, patterns};
 use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;
+use crate::policy::fields::Fields;
 use crate::policy::limits::limits;
 use crate::policy::{Pattern, QueueLimits};
 use crate::pressure::given::{self, BOUNDS};
@@ -61,6 +63,41 @@ fn report_no_bound(root: &TomlTable<'_>, span: &Range<usize>, limits: &Limits, b
     }
 }
 
+/// Refuses prices in an entry that has bounds alone.
+fn refuse_price_of_bounds(table: &mut TomlTable<'_>, limits: &Limits) {
+    for name in NAMES {
+        if *limits == Limits::default() && table.has(name) {
+            let hint = format!("bounds and enqueue_rate count jobs; remove {name}, or add a limit");
+            table.refuse(name, "needs a limit in its entry", hint);
+        }
+    }
+}
+
+/// Reports an entry whose queues count otherwise under an earlier one: a queue has one set of counters.
+fn one_price(
+    root: &TomlTable<'_>,
+    earlier: &[QueueLimits],
+    name: &Pattern,
+    prices: &Prices,
+    span: &Range<usize>,
+) {
+    let meets = |other: &&QueueLimits| {
+        other.name.matches(name.as_str()) || name.matches(other.name.as_str())
+    };
+    let differs = |other: &&QueueLimits| (&other.cost, &other.fair) != (&prices.cost, &prices.fair);
+    if let Some(other) = earlier.iter().filter(meets).find(differs) {
+        let what = if other.cost == prices.cost {
+            "fair"
+        } else {
+            "cost"
+        };
+        let (name, other) = (name.as_str(), other.name.as_str());
+        let title = format!("queues {other:?} and {name:?} share counters but not their `{what}`");
+        let hint = "write the same in both, or use a policy, which has a key of its own";
+        root.error(span, title, hint);
+    }
+}
+
 /// Reads all entries in the order of the file, and the bounds of `[[tenant]]`.
 pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds) {
     let mut queues: Vec<QueueLimits> = Vec::new();
@@ -79,6 +116,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
             );
         }
         let limits = limits(&mut table).ok();
+        let prices = prices(&mut table, limits.as_ref()).ok();
         let names = name.as_ref().and_then(|(names, _)| names.as_ref());
         let all = |name: &Pattern| {
             name.as_str()
@@ -97,10 +135,12 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
             table.note_place(QUEUES, name.as_str(), header.start);
         }
         unique(root, &mut seen, &names, &found.span);
-        let (Some(limits), Some(bounds)) = (limits, bounds) else {
+        let (Some(limits), Some(bounds), Some(prices)) = (limits, bounds, prices) else {
             continue;
         };
-        if !names_one && !table.has_unknown() {
+        if names_one {
+            refuse_price_of_bounds(&mut table, &limits);
+        } else if !table.has_unknown() {
             report_no_bound(root, &found.span, &limits, &bounds);
         }
         for name in names {
@@ -109,9 +149,12 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
             }
             // A bound alone must not make FETCHes of the queue look for limits.
             if limits != Limits::default() {
+                one_price(root, &queues, &name, &prices, &found.span);
                 queues.push(QueueLimits {
                     name,
                     limits: limits.clone(),
+                    cost: prices.cost.clone(),
+                    fair: prices.fair.clone(),
                 });
             }
         }

@@ -26,8 +26,12 @@ pub(super) struct FileReading {
     whole: bool,
 }
 
-/// Names below this are the producers' own.
-const ANY_NAME: &str = "policy.match.meta.";
+/// Names below these are the producers' own.
+const ANY_NAME: [&str; 3] = [
+    "policy.match.meta.",
+    "policy.fair.weights.",
+    "queue.fair.weights.",
+];
 
 impl FileReading {
     /// Of a document that was parsed with these errors.
@@ -62,7 +66,7 @@ fn add_unknown(
     for (name, value) in entries.iter() {
         let (name, span) = (&**name.get_ref(), name.span());
         let path = path_of(table, name);
-        if !names.contains(name) && !path.starts_with(ANY_NAME) {
+        if !names.contains(name) && !ANY_NAME.iter().any(|own| path.starts_with(own)) {
             problems.push(Problem {
                 severity: ProblemSeverity::Error,
                 span: Some(span),

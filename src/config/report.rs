@@ -185,7 +185,9 @@ fn masked_line(line: &str) -> String {
     // A store's URL may have a sentinel's password in its query.
     let named = ["tok", "secret", "passw", "sentinel"].iter();
     let named = named.filter_map(|word| lower.find(word)).min();
-    let named = named.and_then(|at| after(at, "="));
+    // What models count are tokens too.
+    let is_cost = lower.trim_start().starts_with("cost");
+    let named = named.filter(|_| !is_cost).and_then(|at| after(at, "="));
     let url = value_of_url(&lower).map(|at| after(at, ":").unwrap_or(at));
     let from = [named, url].into_iter().flatten().min();
     // A text that is no URL may have been meant as one: `redis:user:password@host`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::{JobView, KeyMissing, Policy, PolicySet};
+use super::{Fair, JobView, KeyMissing, Policy, PolicySet};
 use crate::limit::Limited;
 
 /// The most queues, and the most lists of limits. Names and keys come from jobs, so there may be any number; a
@@ -29,7 +29,9 @@ pub struct LimitCache {
 struct CachedQueue {
     /// The policies that its jobs can meet.
     policies: Box<[usize]>,
-    /// Lists of limits, named by the keys of all policies that apply.
+    /// Whose turn it is under its own limits.
+    fair: Box<[Arc<Fair>]>,
+    /// Lists of limits, named by the keys and the groups of all that applies.
     limits: HashMap<Box<str>, Option<Arc<[Limited]>>>,
 }
 
@@ -39,6 +41,9 @@ impl CachedQueue {
         let can_match = all.filter(|(_, policy)| policy.matching.can_match_queue(queue));
         CachedQueue {
             policies: can_match.map(|(nth, _)| nth).collect(),
+            fair: (policies.queue_limits(queue))
+                .filter_map(|entry| entry.fair.clone())
+                .collect(),
             limits: HashMap::new(),
         }
     }
@@ -58,6 +63,9 @@ impl LimitCache {
         let queue = queue.or_insert_with(|| CachedQueue::new(policies, job.queue));
         let name = &mut self.name;
         name.clear();
+        for fair in &queue.fair {
+            fair.write_name(job, name);
+        }
         for nth in queue.policies.iter() {
             if let Some(policy) = policies.policies.get(*nth)
                 && policy.matching.matches(job)
@@ -88,9 +96,20 @@ impl Policy {
         let _ = write!(name, "{nth}:");
         let missing = self.key.fill(job, name);
         name.push('\0');
+        if let Some(fair) = &self.fair {
+            fair.write_name(job, name);
+        }
         if missing.is_some() && self.key_missing == KeyMissing::Skip {
             name.truncate(before);
         }
+    }
+}
+
+impl Fair {
+    /// Appends what tells the groups of jobs apart.
+    fn write_name(&self, job: &JobView<'_>, name: &mut String) {
+        let _missing = self.by.fill(job, name);
+        name.push('\0');
     }
 }
 
@@ -116,6 +135,8 @@ mod tests {
             },
             on_limit: OnLimit::Wait,
             feedback: Feedback::default(),
+            cost: None,
+            fair: None,
         }
     }
 

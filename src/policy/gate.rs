@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::price::one_price;
 use super::{Accept, JobView, Pattern, Policy, PolicySet, QueueLimits};
 use crate::limit::{Key, Limited, OnLimit, Space};
 
@@ -13,7 +14,8 @@ use crate::limit::{Key, Limited, OnLimit, Space};
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     /// Limits that every job of the queue must pass: queue-level ones, and policies with a constant
-    /// key that cover the whole queue and wait.
+    /// key that cover the whole queue and wait. None with `fair`: a claim that they cap brings the next jobs, and not
+    /// those whose turn it is.
     pub limited: Arc<[Limited]>,
     /// Whether limits other than those can apply to some job of the queue.
     pub keyed: bool,
@@ -108,22 +110,28 @@ impl PolicySet {
         policies: impl Iterator<Item = &'a Policy>,
         limits: impl Iterator<Item = &'a QueueLimits>,
     ) -> Gate {
-        let limits = limits.filter(|entry| entry.name.matches(queue));
-        let mut limited: Vec<Limited> = limits.map(|entry| entry.limited(queue)).collect();
-        let mut keyed = false;
-        // No policy in here looks further than the queue's name.
+        let (mut limited, mut keyed) = (Vec::new(), false);
+        // None of those that are asked about it looks further than the queue's name.
         let job = JobView {
             queue,
             kind: "",
             meta: None,
             tenant: None,
         };
+        for entry in limits.filter(|entry| entry.name.matches(queue)) {
+            match entry.fair {
+                None => limited.push(entry.limited(&job)),
+                // Whoever's turn it is may wait behind many others.
+                Some(_) => keyed = true,
+            }
+        }
         for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
             match policy.covers_queues(self.accept) {
                 true => limited.extend(policy.limited(&job)),
                 false => keyed = true,
             }
         }
+        one_price(&mut limited);
         let limited = if limited.is_empty() {
             Arc::default()
         } else {
@@ -141,6 +149,7 @@ impl Policy {
             && self.on_limit == OnLimit::Wait
             // A job that may replace these numbers must be seen before it can be refused.
             && accept != Accept::Replace
+            && self.fair.is_none()
     }
 }
 

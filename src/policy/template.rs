@@ -156,6 +156,23 @@ impl Template {
             .all(|part| matches!(part, Part::Literal(_) | Part::Place(Attribute::Queue)))
     }
 
+    /// The key of a job that has this value, where a job fills in one value.
+    pub fn with_value(&self, value: &str) -> Option<Key> {
+        let is_place = |part: &&Part| matches!(part, Part::Place(_));
+        if self.parts.iter().filter(is_place).count() != 1 {
+            return None;
+        }
+        let mut out = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Literal(literal) => out.push_str(literal),
+                Part::Place(_) if value.is_empty() => out.push_str(MISSING),
+                Part::Place(_) => escape(value, 0, &mut out),
+            }
+        }
+        Some(checked(out))
+    }
+
     /// The key of a job. Past 256 bytes its beginning and a hash of the whole.
     pub fn render(&self, job: &JobView<'_>) -> Rendered<'_> {
         if let Some(key) = &self.constant {
@@ -202,14 +219,23 @@ pub fn key_of(prefix: &str, value: &str) -> Key {
 /// The member of `meta` at a dotted path: the one that is named so as a whole, else step by step.
 /// `null` counts as absent.
 pub fn find<'a>(meta: Json<'a>, path: &str) -> Option<Json<'a>> {
-    let present = |value: &Json<'_>| !value.is_null();
-    if let Some(value) = meta.get_exact(path).filter(present) {
+    walk(meta, path, |value, name| value.get_exact(name))
+}
+
+/// [`find`] by this way of one step.
+pub(super) fn walk<'a>(
+    value: Json<'a>,
+    path: &str,
+    step: fn(Json<'a>, &str) -> Option<Json<'a>>,
+) -> Option<Json<'a>> {
+    let present = |name: &str| step(value, name).filter(|value| !value.is_null());
+    if let Some(value) = present(path) {
         return Some(value);
     }
     // Every split is tried, so `a.b.c` finds {"a.b": {"c": 1}} too; the first that leads somewhere wins.
     path.match_indices('.').find_map(|(dot, _)| {
         let (first, rest) = (path.get(..dot)?, path.get(dot + 1..)?);
-        find(meta.get_exact(first).filter(present)?, rest)
+        walk(present(first)?, rest, step)
     })
 }
 

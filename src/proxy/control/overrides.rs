@@ -18,6 +18,7 @@ use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
 use crate::json::{Json, quote};
 use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
+use crate::policy::price::one_price;
 use crate::policy::{self, FieldError, Pattern, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::to_the_end;
@@ -65,7 +66,9 @@ pub(in crate::proxy) fn limits_now<'a>(
         },
         None => one.clone(),
     });
-    Cow::Owned(of_queue.into_iter().chain(laid_over).collect())
+    let mut all: Vec<Limited> = of_queue.into_iter().chain(laid_over).collect();
+    one_price(&mut all);
+    Cow::Owned(all.into())
 }
 
 /// The limits of a queue that were set over HTTP.
@@ -303,9 +306,8 @@ pub(super) async fn queue_view(
     let set = set_for_queue(sidecar, queue);
     let limits = {
         let live = sidecar.live();
-        let gate = live.policies.gate(queue);
-        let file = gate.limited.iter().filter(|one| one.space == Space::Queue);
-        let file = file.map(|one| &one.limits);
+        let file = live.policies.queue_limits(queue);
+        let file = file.map(|entry| &entry.limits);
         let both = file.chain(set.as_ref().map(|set| &set.limits));
         both.cloned().reduce(strictest)?
     };

@@ -1,0 +1,101 @@
+//! What a job pays to a key, and whose share of it that is: `cost` and `fair` of an entry.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::template::walk;
+use super::{JobView, Rendered, Template};
+use crate::json::{Json, Kind};
+use crate::limit::{Cost, CostRule, Key, Limited, Share};
+
+/// `fair`: jobs under the limits of an entry take turns by group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fair {
+    /// What names the group of a job. Jobs without such a value are one group.
+    pub by: Template,
+    /// The weights of some groups.
+    pub weights: BTreeMap<Key, NonZeroU32>,
+    /// That of all others.
+    pub default_weight: NonZeroU32,
+}
+
+impl Fair {
+    pub(super) fn share(&self, job: &JobView<'_>) -> Share {
+        let (Rendered::Whole(group) | Rendered::Missing(_, group)) = self.by.render(job);
+        let weight = self.weights.get(&group).copied();
+        Share {
+            group: Arc::from(group.as_str()),
+            weight: weight.unwrap_or(self.default_weight),
+        }
+    }
+}
+
+/// The cost by a rule, of a job that was not read yet.
+pub(super) fn cost_by(rule: Option<&Arc<CostRule>>) -> Cost {
+    rule.map_or(Cost::ONE, |rule| Cost::of(Arc::clone(rule)))
+}
+
+/// What was said of a cost that could not be paid as it was said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unpaid {
+    /// Nothing that is a number from 1: the default is paid.
+    Unsaid,
+    /// More than the most that a job pays.
+    OverMax,
+}
+
+/// What a job pays by this rule, whose members are at hand by their names.
+pub fn pays<'a>(
+    rule: &CostRule,
+    member: impl Fn(&str) -> Option<Json<'a>>,
+) -> (NonZeroU32, Option<Unpaid>) {
+    let Some(from) = &rule.from else {
+        return (rule.default, None);
+    };
+    let value = from.split_once('.');
+    let value = value.and_then(|(first, rest)| at(member(first)?, rest));
+    match value.and_then(amount).and_then(NonZeroU32::new) {
+        None => (rule.default, Some(Unpaid::Unsaid)),
+        Some(over) if over > rule.max => (rule.max, Some(Unpaid::OverMax)),
+        Some(said) => (said, None),
+    }
+}
+
+/// What an ACK says at a path that the job used.
+pub fn used(ack: Json<'_>, path: &str) -> Option<u32> {
+    at(ack, path).and_then(amount)
+}
+
+/// The value at a dotted path, in which a number names an array's place too.
+fn at<'a>(value: Json<'a>, path: &str) -> Option<Json<'a>> {
+    walk(value, path, |value, name| match value.kind() {
+        Kind::Array => value.items().nth(name.parse().ok()?),
+        _ => value.get_exact(name),
+    })
+}
+
+/// A number from 0, a fraction as the next whole one.
+fn amount(value: Json<'_>) -> Option<u32> {
+    let text = std::str::from_utf8(value.raw()).ok();
+    let number: f64 = text
+        .filter(|_| value.kind() == Kind::Number)?
+        .parse()
+        .ok()?;
+    // What is too large for the type becomes the largest.
+    (number >= 0.0).then_some(number.ceil() as u32)
+}
+
+/// Gives limits of one key one price and one share: those of the first that has some.
+pub fn one_price(limited: &mut [Limited]) {
+    let has_price = |cost: &&Cost| cost.rule.is_some() || cost.pays > NonZeroU32::MIN;
+    for nth in 0..limited.len() {
+        let Some(one) = limited.get(nth) else { return };
+        let all = || limited.iter().filter(|other| other.shares_key(one));
+        let cost = all().map(|one| &one.cost).find(has_price).cloned();
+        let share = all().find_map(|one| one.share.clone());
+        if let Some(one) = limited.get_mut(nth) {
+            (one.cost, one.share) = (cost.unwrap_or_default(), share);
+        }
+    }
+}
