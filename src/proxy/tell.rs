@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 
-use super::waiting::MetLimit;
 use super::{REPLY_DEPTH, Sidecar};
 use crate::events::{NewEvent, Value};
 use crate::hold::{Episode, Held};
@@ -60,7 +59,7 @@ pub(super) fn exceeded(sidecar: &Sidecar, held: &Held, by: &Limited, why: &Refus
 
 /// A queue's own limits keep its next job in the backend, where nobody reads it: that is counted and
 /// told of the queue.
-pub(super) fn exceeded_unread(sidecar: &Sidecar, queue: &str, by: &Limited, why: MetLimit) {
+pub(super) fn exceeded_unread(sidecar: &Sidecar, queue: &str, by: &Limited, why: &Refusal) {
     sidecar.metrics.exceeded(by, why.strategy);
     let key = by.space.name_of(&by.key);
     tracing::debug!(

@@ -18,10 +18,10 @@ use super::control::overrides;
 use super::depth::told;
 use super::{Proxy, Sidecar, tell};
 use crate::hold::{Episode, Held, Lane};
-use crate::limit::{EARLY, Key, Limited, Limits, Space, Strategy, Timestamp};
+use crate::limit::{Key, Limited, Space};
 use crate::policy::{Gate, PolicySet};
 use crate::pressure::StatsTold;
-use crate::store::{LedgerExt, Usage};
+use crate::store::KeyStates;
 
 /// How often the backend is asked about one queue.
 const EVERY: Duration = Duration::from_secs(1);
@@ -53,14 +53,6 @@ struct Backlog {
     episode: Option<Episode>,
     /// Whoever holds this asks the backend. Others wait for the answer.
     turn: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// Which of a queue's limits is met.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct MetLimit {
-    pub(super) strategy: Strategy,
-    pub(super) limit: u32,
-    pub(super) current: u32,
 }
 
 fn is_old(last: Option<Instant>, now: Instant) -> bool {
@@ -211,51 +203,27 @@ pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
 /// Tells once that the next job of a queue waits for a limit, if one is met.
 async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
     for limited in &**overrides::limits_now(sidecar, queue, &gate.limited) {
-        let usage = (sidecar.store).usage(limited.space, &limited.key, &limited.limits);
-        let Ok(usage) = usage.await else { return };
-        let usage = usage.unwrap_or_default();
-        if let Some(met) = met(&usage, &limited.limits, sidecar.store.now()) {
+        let states = sidecar.store.states(&[(limited.space, &limited.key)]).await;
+        let Ok(KeyStates { states, now }) = states else {
+            return;
+        };
+        let asked = states
+            .first()
+            .map(|state| state.ask(&limited.limits, 1, now));
+        if let Some(Err(refusal)) = asked {
             sidecar.metrics.held_up(limited);
             let episode = Episode {
                 space: limited.space,
                 key: limited.key.clone(),
-                strategy: met.strategy,
+                strategy: refusal.strategy,
                 since: Instant::now(),
             };
             if sidecar.fetching.backlogs.begin(queue, episode) {
-                tell::exceeded_unread(sidecar, queue, limited, met);
+                tell::exceeded_unread(sidecar, queue, limited, &refusal);
             }
             return;
         }
     }
-}
-
-/// Which of a key's limits lets nothing start; of several, the one that lets go last.
-pub(super) fn met(usage: &Usage, limits: &Limits, now: Timestamp) -> Option<MetLimit> {
-    let met = |strategy, limit, current| MetLimit {
-        strategy,
-        limit,
-        current,
-    };
-    // Nobody knows when a slot ends, so that is last of all.
-    if let Some(most) = limits.concurrency.filter(|most| usage.active >= *most) {
-        return Some(met(Strategy::Concurrency, most, usage.active));
-    }
-    let shut = usage.shut_until.filter(|until| *until > now);
-    let shut = shut.map(|until| (until, met(Strategy::Shut, 0, 0)));
-    let rates = limits.rates.iter().zip(&usage.windows);
-    let full = rates.filter(|(rate, (count, _))| *count >= rate.limit.get());
-    let full = full.map(|(rate, (count, leaves))| {
-        let met = met(Strategy::Rate, rate.limit.get(), *count);
-        (leaves.unwrap_or(now), met)
-    });
-    let next = usage.next_start.filter(|next| *next > now.plus(EARLY));
-    let spaced = next.zip(limits.throttle).map(|(next, throttle)| {
-        let limit = throttle.limit.get();
-        (next, met(Strategy::Throttle, limit, limit))
-    });
-    let all = shut.into_iter().chain(full).chain(spaced);
-    all.max_by_key(|(until, _)| *until).map(|(_, met)| met)
 }
 
 /// How many jobs wait for a queue's own limits: those that are held here, and those in the backend.
@@ -304,7 +272,7 @@ pub(super) async fn refresh(proxy: &Proxy, queues: &[Arc<str>], scope: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Measure, Rate, Throttle, WindowKind};
+    use crate::limit::Strategy;
 
     fn episode() -> Episode {
         Episode {
@@ -363,46 +331,5 @@ mod tests {
         assert_eq!(backlogs.queues.lock().len(), 2, "what waits is remembered");
         backlogs.forget_unused(now + UNUSED);
         assert_eq!(backlogs.queues.lock().len(), 1);
-    }
-
-    #[test]
-    fn the_limit_that_lets_go_last_is_named() {
-        let number = |n: u32| std::num::NonZeroU32::new(n).unwrap();
-        let period = std::num::NonZeroU64::new(1_000_000).unwrap();
-        let limits = Limits {
-            concurrency: Some(2),
-            rates: vec![Rate {
-                limit: number(3),
-                period,
-                window: WindowKind::Sliding,
-            }],
-            throttle: Some(Throttle {
-                limit: number(4),
-                period,
-                burst: number(1),
-                measure: Measure::Start,
-            }),
-        };
-        let now = Timestamp(10_000_000);
-        let at = |seconds: u64| Some(now.plus(seconds * 1_000_000));
-        let mut usage = Usage {
-            windows: vec![(2, at(9))],
-            ..Usage::default()
-        };
-        let why = |usage: &Usage| {
-            let met = met(usage, &limits, now)?;
-            Some((met.strategy.as_str(), met.limit, met.current))
-        };
-        assert_eq!(why(&usage), None);
-        usage.next_start = Some(now.plus(EARLY));
-        assert_eq!(why(&usage), None);
-        usage.next_start = at(1);
-        assert_eq!(why(&usage), Some(("throttle", 4, 4)));
-        usage.windows = vec![(3, at(2))];
-        assert_eq!(why(&usage), Some(("rate", 3, 3)));
-        usage.shut_until = at(3);
-        assert_eq!(why(&usage), Some(("shut", 0, 0)));
-        usage.active = 5;
-        assert_eq!(why(&usage), Some(("concurrency", 2, 5)));
     }
 }

@@ -29,9 +29,9 @@ use super::respond::Fault;
 use super::runs::{Forecast, KeySlots};
 use super::{Proxy, REPLY_DEPTH, Sidecar, siblings};
 use crate::json::Json;
-use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
+use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
-use crate::store::{LedgerExt, Place, Row, RowsOf};
+use crate::store::{KeyStates, LedgerExt, Place, Row, RowsOf};
 use answer::{
     JobPlace, Sentences, limit_facts, say_away, say_limited, say_open, say_out, say_place,
 };
@@ -77,6 +77,8 @@ struct Asker<'a> {
 struct Applied {
     limited: Limited,
     view: LimitView,
+    /// Why it lets the job that is asked about not start, or the next one.
+    refused: Option<Refusal>,
 }
 
 /// The answer, as JSON has it: the sentences first.
@@ -124,7 +126,13 @@ impl Asker<'_> {
             cost: Default::default(),
             share: None,
         };
-        Ok(self.explain(None, None, &[Applied { limited, view }]).await)
+        let refused = view.refused("", 1);
+        let applied = Applied {
+            limited,
+            view,
+            refused,
+        };
+        Ok(self.explain(None, None, &[applied]).await)
     }
 
     async fn of_job(&self, id: &str) -> Result<Explanation, Fault> {
@@ -228,13 +236,22 @@ impl Asker<'_> {
             let view = match one.space {
                 Space::Job => {
                     let (key, sidecar) = (&limited.key, self.sidecar());
-                    let used = limits::used(sidecar, one.space, key, &limited.limits).await?;
-                    let used = (used.0.unwrap_or_default(), used.1);
-                    Some(limits::view(sidecar, &limited, used, &self.look).await)
+                    let KeyStates { states, now } =
+                        sidecar.store.states(&[(one.space, key)]).await?;
+                    let state = states.into_iter().next().unwrap_or_default();
+                    Some(limits::view(sidecar, &limited, (state, now), &self.look).await)
                 }
                 Space::Queue => overrides::queue_state(self.proxy, self.parts, queue).await?,
             };
-            applied.extend(view.map(|view| Applied { limited, view }));
+            let (id, pays) = match &job {
+                Some((_, facts)) => (facts["id"].as_str(), limited.cost.pays.get()),
+                None => (None, 1),
+            };
+            applied.extend(view.map(|view| Applied {
+                refused: view.refused(id.unwrap_or(""), pays),
+                limited,
+                view,
+            }));
         }
         Ok(self.explain(Some(queue), job, &applied).await)
     }
@@ -319,9 +336,9 @@ impl Asker<'_> {
     fn conclude(&self, applied: &[Applied], facts: &mut Value) -> Sentences {
         let sidecar = self.sidecar();
         let limits = applied.iter();
-        let binding = limits.filter_map(|one| Some((one, one.view.met()?)));
-        let binding = binding.max_by_key(|(one, _)| (one.view.room.slot, one.view.next_start()));
-        let Some((one, met)) = binding else {
+        let binding = limits.filter_map(|one| Some((one, one.refused.as_ref()?)));
+        let binding = binding.max_by_key(|(_, refusal)| (refusal.slot, refusal.at));
+        let Some((one, refusal)) = binding else {
             if self.proxy.upstream.is_away() {
                 return say_away();
             }
@@ -335,17 +352,18 @@ impl Asker<'_> {
         let held = job.filter(|job| sidecar.hold.has(job));
         let ahead = held.map(|job| sidecar.hold.count_before(job, is_same));
         put(facts, "ahead", ahead);
-        put(facts, "limited_by", met.strategy.as_str());
+        put(facts, "limited_by", refusal.strategy.as_str());
         put(
             facts,
             "limited_at",
             one.limited.space.name_of(&one.limited.key),
         );
-        put(facts, "next_start", one.view.next_start().map(rfc3339));
-        if met.strategy == Strategy::Concurrency {
+        let next = one.view.next_start(Some(refusal)).map(rfc3339);
+        put(facts, "next_start", next);
+        if refusal.strategy == Strategy::Concurrency {
             self.forecast(one, ahead.unwrap_or(0), facts);
         }
-        say_limited(one, met.strategy)
+        say_limited(one, refusal)
     }
 
     fn forecast(&self, one: &Applied, ahead: usize, facts: &mut Value) {

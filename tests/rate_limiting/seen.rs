@@ -138,6 +138,7 @@ async fn inspection_has_the_shape_of_the_text_and_true_numbers() {
             "period",
             "rate",
             "throttle",
+            "unit",
             "waiting",
             "waiting_count"
         ],

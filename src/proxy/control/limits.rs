@@ -14,7 +14,7 @@ use crate::policy::{PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, Sidecar, waiting};
-use crate::store::{KeyStates, LedgerExt, Room, Row, RowsOf, StoreError, Usage};
+use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of other sidecars are looked at for one answer.
 const ROWS: usize = 2_048;
@@ -175,9 +175,9 @@ pub(in crate::proxy) async fn views(
         // Each looks at all that is held.
         tokio::task::yield_now().await;
         views.push(match space {
-            Space::Job => key_view(sidecar, key, look, &state, now).await,
+            Space::Job => key_view(sidecar, key, look, state, now).await,
             // Its name is its key but for letters that no key has.
-            Space::Queue => overrides::queue_view(sidecar, key.as_str(), &state, now).await,
+            Space::Queue => overrides::queue_view(sidecar, key.as_str(), state, now).await,
         });
     }
     Ok(views)
@@ -188,7 +188,7 @@ async fn key_view(
     sidecar: &Sidecar,
     key: &Key,
     look: &Look,
-    state: &KeyState,
+    state: KeyState,
     now: Timestamp,
 ) -> Option<LimitView> {
     let overrides = sidecar.store.overrides();
@@ -200,12 +200,10 @@ async fn key_view(
         Some(set) => set.over(&numbers),
         None => numbers,
     };
-    let usage = Usage::of(state, &limits, now);
-    let is_known = is_named || usage.is_some();
+    let is_known = is_named || !state.idle(now);
     if !is_known && set.is_none() {
         return None;
     }
-    let used = (usage.unwrap_or_default(), state.room(&limits, now));
     let limited = Limited {
         space: Space::Job,
         key: key.clone(),
@@ -215,40 +213,28 @@ async fn key_view(
         cost: Default::default(),
         share: None,
     };
-    let mut view = view(sidecar, &limited, used, look).await;
+    let mut view = view(sidecar, &limited, (state, now), look).await;
     // A store that is lost may know more.
     view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
     Some(view)
-}
-
-/// What is used of a key, `None` for nothing, and what may start under these limits.
-pub(in crate::proxy) async fn used(
-    sidecar: &Sidecar,
-    space: Space,
-    key: &Key,
-    limits: &Limits,
-) -> Result<(Option<Usage>, Room), StoreError> {
-    let KeyStates { states, now } = sidecar.store.states(&[(space, key)]).await?;
-    let state = states.into_iter().next().unwrap_or_default();
-    Ok((Usage::of(&state, limits, now), state.room(limits, now)))
 }
 
 /// A job key as it is shown under these limits, in which what is set over HTTP is laid over the rest.
 pub(in crate::proxy) async fn view(
     sidecar: &Sidecar,
     limited: &Limited,
-    (usage, room): (Usage, Room),
+    (state, now): (KeyState, Timestamp),
     look: &Look,
 ) -> LimitView {
     let key = &limited.key;
-    let now = sidecar.store.now();
     LimitView {
         lost: free_slots(sidecar, limited).await,
         what: "key",
         name: key.as_str().to_owned(),
         limits: limited.limits.clone(),
-        usage,
-        room,
+        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
+        unit: shape::unit(&limited.cost),
+        state,
         waiting: waiting::of_key(sidecar, key, &look.policies, &look.pending),
         set: sidecar.store.overrides().get(Space::Job, key, now),
         hint: None,

@@ -15,7 +15,7 @@ use http::{Method, Response};
 use super::guard;
 use super::limits::{self, not_allowed, reads};
 use super::sent;
-use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339};
+use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339, unit};
 use crate::json::{Json, quote};
 use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 use crate::policy::price::one_price;
@@ -289,7 +289,7 @@ pub(in crate::proxy) async fn queue_state(
     let scope = sidecar.scopes.of(&parts.headers);
     waiting::refresh(proxy, &[Arc::from(queue)], scope).await;
     let state = states.into_iter().next().unwrap_or_default();
-    let view = queue_view(sidecar, queue, &state, now).await;
+    let view = queue_view(sidecar, queue, state, now).await;
     Ok(view.map(|view| LimitView {
         waiting: view.waiting + elsewhere,
         ..view
@@ -300,7 +300,7 @@ pub(in crate::proxy) async fn queue_state(
 pub(super) async fn queue_view(
     sidecar: &Sidecar,
     queue: &str,
-    state: &KeyState,
+    state: KeyState,
     now: Timestamp,
 ) -> Option<LimitView> {
     let set = set_for_queue(sidecar, queue);
@@ -327,13 +327,14 @@ pub(super) async fn queue_view(
         lost: limits::free_slots(sidecar, &limited).await,
         what: "queue",
         name: queue.to_owned(),
-        usage: Usage::of(state, &limited.limits, now).unwrap_or_default(),
-        room: state.room(&limited.limits, now),
+        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
+        unit: unit(&limited.cost),
+        state,
         limits: limited.limits,
         waiting: waiting::of_queue(sidecar, queue),
         set,
         hint: in_vain.then_some(FILE_IS_STRICTER),
-        now: sidecar.store.now(),
+        now,
     })
 }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::duration;
 use crate::json::quote;
-use crate::limit::{Limits, Measure, Rate, Throttle, Timestamp, WindowKind};
+use crate::limit::{
+    Cost, KeyState, Limits, Measure, Rate, Refusal, Throttle, Timestamp, WindowKind,
+};
 use crate::policy::numbers;
-use crate::proxy::waiting::{MetLimit, met};
-use crate::store::{Override, Room, Usage};
+use crate::store::{Override, Usage};
 
 /// Beside a key that only an override names.
 pub(super) const ONLY_SET: &str = "no policy has this key as it stands, and this sidecar has seen no job with it: none claimed, \
@@ -28,8 +29,10 @@ pub(in crate::proxy) struct LimitView {
     pub(in crate::proxy) limits: Limits,
     /// What is used of them.
     pub(in crate::proxy) usage: Usage,
-    /// What may start now.
-    pub(in crate::proxy) room: Room,
+    /// What the limits count.
+    pub(in crate::proxy) unit: &'static str,
+    /// What the store knows.
+    pub(in crate::proxy) state: KeyState,
     /// Jobs that wait, as far as we know.
     pub(in crate::proxy) waiting: u64,
     /// What was set over HTTP.
@@ -44,11 +47,12 @@ pub(in crate::proxy) struct LimitView {
 }
 
 impl LimitView {
-    /// Section 10.1; beside it `limited_by` and `next_start`, flat `active`, `available`, `waiting`, `limit` and
+    /// Section 10.1; beside it `unit`, `limited_by` and `next_start`, flat `active`, `available`, `waiting`, `limit` and
     /// `period`, what was set as `override`, and a `hint` where that may be in vain.
     pub(in crate::proxy) fn to_json(&self) -> String {
         let active = self.usage.active;
-        let mut text = format!("{{\"{}\":{}", self.what, quote(&self.name));
+        let (name, unit) = (quote(&self.name), self.unit);
+        let mut text = format!(r#"{{"{}":{name},"unit":"{unit}""#, self.what);
         let available = self.available();
         if let Some((limit, available)) = self.limits.concurrency.zip(available) {
             text += &format!(
@@ -72,8 +76,10 @@ impl LimitView {
         if let Some(until) = self.usage.shut_until {
             text += &format!(r#","shut_until":"{}""#, rfc3339(until));
         }
-        let strategy = self.met().map(|met| quote(met.strategy.as_str()));
-        let next = self.next_start().map(|at| quote(&rfc3339(at)));
+        let refused = self.refused("", 1);
+        let strategy = (refused.as_ref()).map(|refusal| quote(refusal.strategy.as_str()));
+        let next = self.next_start(refused.as_ref());
+        let next = next.map(|at| quote(&rfc3339(at)));
         for (name, value) in [("limited_by", strategy), ("next_start", next)] {
             text += &format!(r#","{name}":{}"#, value.as_deref().unwrap_or("null"));
         }
@@ -95,18 +101,18 @@ impl LimitView {
         text + "}"
     }
 
-    /// Which limit lets nothing start now; of several, the one that lets go last.
-    pub(in crate::proxy) fn met(&self) -> Option<MetLimit> {
-        met(&self.usage, &self.limits, self.now)
+    /// Why this job does not start now if it pays so much; of several limits, the one that lets go last.
+    pub(in crate::proxy) fn refused(&self, job: &str, pays: u32) -> Option<Refusal> {
+        let behind = self.state.is_behind(job, self.now);
+        behind.or_else(|| self.state.ask(&self.limits, pays, self.now).err())
     }
 
-    /// When the next start can be; `None`: a slot must end first, and nobody knows when.
-    pub(in crate::proxy) fn next_start(&self) -> Option<Timestamp> {
-        match self.room {
-            Room { starts: 1.., .. } => Some(self.now),
-            Room { slot: true, .. } => None,
-            Room { at, .. } => at,
-        }
+    /// When the next start can be after this refusal; `None`: a slot must end first, and nobody knows when.
+    pub(in crate::proxy) fn next_start(&self, refused: Option<&Refusal>) -> Option<Timestamp> {
+        refused.map_or(Some(self.now), |refusal| match refusal.slot {
+            true => None,
+            false => refusal.at,
+        })
     }
 
     fn window(&self, nth: usize, rate: &Rate) -> String {
@@ -132,6 +138,14 @@ impl LimitView {
             text += &format!(r#","concurrency":{limit},"available":{available}"#);
         }
         text + &format!(r#","active":{}}}"#, self.usage.active)
+    }
+}
+
+/// What limits count that jobs pay for so.
+pub(super) fn unit(cost: &Cost) -> &'static str {
+    match cost.rule {
+        None => "starts",
+        Some(_) => "cost",
     }
 }
 
@@ -249,6 +263,91 @@ pub(in crate::proxy) fn rfc3339(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::limit::EARLY;
+
+    fn seconds(n: f64) -> Timestamp {
+        Timestamp((n * 1e6) as u64)
+    }
+
+    /// A key with 4 slots, 3 starts in any 10 s, and 4 a second, after 10 s.
+    fn key() -> LimitView {
+        let number = |n: u32| std::num::NonZeroU32::new(n).unwrap();
+        let period = |seconds: u64| std::num::NonZeroU64::new(seconds * 1_000_000).unwrap();
+        let limits = Limits {
+            concurrency: Some(4),
+            rates: vec![Rate {
+                limit: number(3),
+                period: period(10),
+                window: WindowKind::Sliding,
+            }],
+            throttle: Some(Throttle {
+                limit: number(4),
+                period: period(1),
+                burst: number(1),
+                measure: Measure::Start,
+            }),
+        };
+        LimitView {
+            what: "key",
+            name: "k".into(),
+            limits,
+            usage: Usage::default(),
+            unit: "cost",
+            state: KeyState::default(),
+            waiting: 0,
+            set: None,
+            hint: None,
+            lost: None,
+            now: seconds(10.0),
+        }
+    }
+
+    /// Starts a job of cost 1, and goes on by some seconds.
+    fn start(view: &mut LimitView, on: f64) {
+        let limits = std::iter::once(&view.limits);
+        view.state.take(limits, 1, view.now, view.now);
+        view.now = view.now.plus(seconds(on).0);
+    }
+
+    fn why(view: &LimitView, job: &str, pays: u32) -> Option<(&'static str, u32, u32)> {
+        let refusal = view.refused(job, pays)?;
+        Some((refusal.strategy.as_str(), refusal.limit, refusal.current))
+    }
+
+    #[test]
+    fn the_limit_that_lets_go_last_is_named() {
+        let mut view = key();
+        start(&mut view, 0.25);
+        view.now = Timestamp(view.now.0 - EARLY);
+        assert_eq!(why(&view, "", 1), None);
+        view.now = seconds(10.1);
+        assert_eq!(why(&view, "", 1), Some(("throttle", 4, 4)));
+        view.now = seconds(10.25);
+        start(&mut view, 0.25);
+        start(&mut view, 0.1);
+        assert_eq!(why(&view, "", 1), Some(("rate", 3, 3)));
+        view.state.shut(seconds(30.0), view.now);
+        assert_eq!(why(&view, "", 1), Some(("shut", 0, 0)));
+        let next = |view: &LimitView| view.next_start(view.refused("", 1).as_ref());
+        assert_eq!(next(&view), Some(seconds(30.0).plus(EARLY)));
+        view.state.occupy(2);
+        assert_eq!(why(&view, "", 1), Some(("concurrency", 4, 5)));
+        assert_eq!(next(&view), None);
+    }
+
+    #[test]
+    fn a_job_is_refused_for_its_cost_and_others_for_its_place() {
+        let mut view = key();
+        start(&mut view, 0.25);
+        start(&mut view, 0.25);
+        assert_eq!(why(&view, "big", 1), None);
+        assert_eq!(why(&view, "big", 2), Some(("rate", 3, 2)));
+        view.state.stand_in_line(&Arc::from("big"), view.now);
+        assert_eq!(why(&view, "", 1), Some(("line", 0, 0)));
+        assert_eq!(why(&view, "big", 1), None);
+        assert_eq!(view.next_start(None), Some(view.now));
+    }
 
     #[test]
     fn times_are_as_the_text_writes_them() {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Applied;
-use crate::limit::{Space, Strategy, Timestamp};
+use crate::limit::{Refusal, Space, Strategy, Timestamp};
 use crate::proxy::control::shape::rfc3339;
 use crate::store::{Override, Row};
 
@@ -42,7 +42,8 @@ pub(super) fn say_away() -> Sentences {
 }
 
 /// What the limit that binds has used up, and what helps.
-pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> Sentences {
+pub(super) fn say_limited(one: &Applied, refused: &Refusal) -> Sentences {
+    let Applied { limited, view, .. } = one;
     let (key, queue) = (limited.key.as_str(), &view.name);
     let (name, path) = match limited.space {
         Space::Job => (format!("key {key:?}"), format!("/ojs/v1/rate-limits/{key}")),
@@ -51,15 +52,24 @@ pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> 
             format!("/ojs/v1/admin/queues/{queue}/rate-limit"),
         ),
     };
-    let until = view.next_start().map(rfc3339).unwrap_or_default();
+    let until = refused.at.map(rfc3339).unwrap_or_default();
     let (taken, slots) = (view.usage.active, view.limits.concurrency.unwrap_or(0));
     let raise = format!("raise the limit in the file, or for a while by PUT {path}");
-    let why = match by {
+    let pays = limited.cost.pays.get();
+    let needs = match pays {
+        1 => String::new(),
+        _ => format!(", and the job costs {pays}"),
+    };
+    let why = match refused.strategy {
         Strategy::Concurrency if slots == 0 => {
             let said = view.set.as_deref().map(who_and_why).unwrap_or_default();
             format!("{name} is paused: its concurrency is 0{said}")
         }
-        Strategy::Concurrency => format!("{taken} of {slots} slots of {name} are taken"),
+        Strategy::Concurrency => format!("{taken} of {slots} slots of {name} are taken{needs}"),
+        Strategy::Rate if refused.current < refused.limit => {
+            let Refusal { current, limit, .. } = refused;
+            format!("{current} of {limit} of {name} are used{needs}: there is room at {until}")
+        }
         Strategy::Rate => {
             format!("{name} has started as many jobs as its window allows, until {until}")
         }
@@ -67,11 +77,11 @@ pub(super) fn say_limited(Applied { limited, view }: &Applied, by: Strategy) -> 
         Strategy::Shut => {
             format!("{name} is shut until {until}: a nack said so, or somebody by hand")
         }
-        Strategy::Line => {
-            format!("another job is first in line of {name}: it costs more than there is room for")
-        }
+        Strategy::Line => format!(
+            "another job is first in line of {name}, because its cost needs more room than there is"
+        ),
     };
-    let advice = match by {
+    let advice = match refused.strategy {
         Strategy::Concurrency if slots == 0 && view.set.is_none() => {
             "give it slots in the file".into()
         }
@@ -148,7 +158,7 @@ pub(super) fn say_place(
 /// A limit as it is shown: its numbers as `GET /ojs/v1/rate-limits/KEY` shows them, and which of these rows, those
 /// of the jobs that have its slots.
 pub(super) fn limit_facts<'a>(
-    Applied { limited, view }: &Applied,
+    Applied { limited, view, .. }: &Applied,
     rows: impl Iterator<Item = &'a Row>,
 ) -> Value {
     let slots = rows.take(SHOWN).map(|row| {
