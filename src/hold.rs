@@ -3,7 +3,8 @@
 //! A held job lives under the scope it was claimed with and its queue. It leaves highest priority
 //! first, then round robin over what it is limited by, then first in first out. Jobs with the same
 //! limits stand in one group: when one of them is refused the rest are too, so a shut key with a
-//! thousand jobs costs one question.
+//! thousand jobs costs one question. Where a key is shared by weight each tenant has a group of its own, and of
+//! those the one that was served least goes first.
 //!
 //! A job that is being asked for is **picked**: out of its group, still known by its id, so that a
 //! cancel finds it. A [`Pick`] ends as started, refused or gone; dropped, the job waits again. One lock, held for
@@ -19,7 +20,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::limit::{Key, Limited, Space};
+use crate::limit::{Key, Limited, Served, Space};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 
@@ -27,6 +28,7 @@ mod held;
 mod lanes;
 mod line;
 mod offer;
+mod order;
 mod pick;
 mod places;
 mod queue;
@@ -149,6 +151,13 @@ impl Hold {
     /// Whether the hold is empty, of jobs in hand too.
     pub fn is_empty(&self) -> bool {
         self.glance.known.load(Ordering::Acquire) == 0
+    }
+
+    /// Notes what the store said that groups with a share were served.
+    pub fn note_served(&self, served: &[Served]) {
+        if !served.is_empty() {
+            self.state().fair.note(served);
+        }
     }
 
     /// How many times, so far, jobs here were allowed to be asked for again.

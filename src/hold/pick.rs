@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::offer::Offer;
+use super::order::order;
 use super::places::Amount;
 use super::queue::{Group, Queue};
 use super::state::{HoldState, Whereabouts};
@@ -125,23 +126,18 @@ impl Hold {
         now: Timestamp,
     ) -> Vec<Pick> {
         let mut state = self.state();
-        let Some(queue) = state.queues.get_mut(lane) else {
+        let HoldState { queues, fair, .. } = &mut *state;
+        let Some(queue) = queues.get_mut(lane) else {
             return Vec::new();
         };
         let mut picked = Vec::new();
         for groups in queue.groups.values_mut() {
-            let mut turns: Vec<&mut Group> = groups
-                .iter_mut()
-                .map(Box::as_mut)
-                .filter(|group| group.may_ask(now))
-                .collect();
-            for _ in 0..want {
-                let (before, left) = (picked.len(), most.saturating_sub(picked.len()));
-                let next = turns.iter_mut().filter(|group| !group.jobs.is_empty());
-                picked.extend(next.take(left).filter_map(|group| group.jobs.pop_front()));
-                if picked.len() == before {
-                    break;
-                }
+            let may_ask = |group: &&mut Group| group.may_ask(now);
+            let groups = groups.iter_mut().map(Box::as_mut).filter(may_ask);
+            let mut groups: Vec<&mut Group> = groups.collect();
+            let seen: Vec<&Group> = groups.iter().map(|group| &**group).collect();
+            for nth in order(&seen, fair, want, most.saturating_sub(picked.len())) {
+                picked.extend(groups.get_mut(nth).and_then(|group| group.jobs.pop_front()));
             }
         }
         self.picks(&mut state, picked)

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::{Held, Refusal, Refused, Relimited, Wakes};
-use crate::limit::{EARLY, Key, Limited, PolicyAndKey, Timestamp};
+use crate::limit::{EARLY, Key, LINE, Limited, PolicyAndKey, Timestamp, is_priced, share_of};
 use crate::policy::{self, Gate};
 
 /// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
@@ -73,7 +73,17 @@ impl Group {
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
-        self.may_start(now) || self.refused_at.plus(KNOWN) <= now
+        self.may_start(now) || self.refused_at.plus(self.known()) <= now
+    }
+
+    /// How long what is known keeps it from being asked. A job that is first in line for its cost keeps its place by
+    /// asking again.
+    fn known(&self) -> u64 {
+        let first = self.jobs.front();
+        match first.is_some_and(|held| is_priced(&held.written)) {
+            true => LINE * 3 / 4,
+            false => KNOWN,
+        }
     }
 
     /// Whether nothing known keeps its jobs from starting.
@@ -161,6 +171,12 @@ impl Queue {
         self.groups.values_mut().flatten().map(Box::as_mut)
     }
 
+    /// The groups of one priority.
+    pub(super) fn of_priority(&mut self, priority: i32) -> impl Iterator<Item = &mut Group> {
+        let groups = self.groups.get_mut(&Reverse(priority));
+        groups.into_iter().flatten().map(Box::as_mut)
+    }
+
     /// The waiting jobs, highest priority first.
     pub(super) fn jobs(&self) -> impl Iterator<Item = &Held> {
         self.all_groups().flat_map(|group| &group.jobs)
@@ -171,14 +187,20 @@ impl Queue {
     }
 
     /// A job waits in its place.
-    pub(super) fn place(&mut self, held: Held, wakes: Wakes) {
+    pub(super) fn place(&mut self, mut held: Held, wakes: Wakes) {
         let groups = self
             .groups
             .entry(Reverse(held.claimed.priority))
             .or_default();
         match position(groups, held.edition, &held.written).and_then(|at| groups.get_mut(at)) {
             Some(group) => group.insert(held),
-            None => groups.push_back(Group::of(held, wakes)),
+            None => {
+                // A group that comes, or comes back, is owed nothing for the time before.
+                if !held.named && share_of(&held.written).is_some() {
+                    held.claimed.comes_back = true;
+                }
+                groups.push_back(Group::of(held, wakes));
+            }
         }
     }
 

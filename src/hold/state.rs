@@ -9,9 +9,11 @@ use hashbrown::hash_map::EntryRef;
 
 use super::lanes::Lanes;
 use super::offer::Offer;
+use super::order::{Fair, are_alike};
 use super::places::Amount;
 use super::queue::Queue;
 use super::{Held, Lane, Refusal, Wakes};
+use crate::limit::share_of;
 use crate::store::Gen;
 
 /// Where a known job is.
@@ -83,6 +85,8 @@ pub(super) struct HoldState {
     pub(super) edition: u64,
     /// How many jobs have come so far.
     pub(super) came: u64,
+    /// What groups with a share were served.
+    pub(super) fair: Fair,
     /// How many of the known jobs are not named to the store yet.
     pub(super) unnamed: usize,
 }
@@ -242,7 +246,16 @@ impl HoldState {
         if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane))
             && let Some(group) = queue.group(priority, edition, &limits)
         {
-            group.refuse(refusal);
+            match share_of(&limits) {
+                None => group.refuse(refusal),
+                Some(_) => {
+                    for group in queue.of_priority(priority) {
+                        if group.edition == edition && are_alike(&group.limits, &limits) {
+                            group.refuse(refusal.clone());
+                        }
+                    }
+                }
+            }
         }
         true
     }

@@ -96,6 +96,11 @@ pub struct Served {
     pub turn: u64,
 }
 
+/// Whether a job pays more than one start to some key.
+pub fn is_priced(limited: &[Limited]) -> bool {
+    limited.iter().any(|one| one.cost.pays.get() > 1)
+}
+
 /// The key whose share a job takes, and whose. Of several that are fair the first one counts.
 pub fn share_of(limited: &[Limited]) -> Option<(&Limited, &Share)> {
     limited

@@ -15,14 +15,40 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyState {
     pace: Pace,
-    /// No starts before this. Kept until something else is done with it.
-    shut: Option<Timestamp>,
     windows: Windows,
     active: u32,
+    /// What few keys have, so that a million of them weigh little.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few keys have.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Rare {
+    /// No starts before this. Kept until something else is done with it.
+    shut: Option<Timestamp>,
     /// Who starts next, and until when nobody else does.
-    line: Option<Box<(Arc<str>, Timestamp)>>,
+    line: Option<(Arc<str>, Timestamp)>,
     /// What its groups were served, where it is shared by weight.
-    shares: Option<Box<Shares>>,
+    shares: Option<Shares>,
+}
+
+impl Rare {
+    const NONE: Rare = Rare {
+        shut: None,
+        line: None,
+        shares: None,
+    };
+
+    fn is_idle(&self, now: Timestamp) -> bool {
+        self.line.as_ref().is_none_or(|line| line.1 <= now)
+            && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
+    }
+
+    fn heap(&self) -> usize {
+        let shares = self.shares.as_ref().map_or(0, Shares::heap);
+        let line = self.line.as_ref().map_or(0, |line| line.0.len());
+        size_of::<Rare>() + shares + line
+    }
 }
 
 /// What one start changed in a key, beyond its slot: what [`KeyState::back`] needs.
@@ -225,7 +251,7 @@ impl KeyState {
 
     /// Until when no job but another one may start, if one is first in line.
     pub fn is_behind(&self, job: &str, now: Timestamp) -> Option<Refusal> {
-        let (first, until) = self.line.as_deref()?;
+        let (first, until) = self.rare.as_ref()?.line.as_ref()?;
         (**first != *job && *until > now).then(|| Refusal {
             strategy: Strategy::Line,
             limit: 0,
@@ -238,28 +264,36 @@ impl KeyState {
     /// Nothing but this job starts for [`LINE`].
     pub fn stand_in_line(&mut self, job: &Arc<str>, now: Timestamp) {
         if job.len() <= LONGEST_IN_LINE {
-            self.line = Some(Box::new((Arc::clone(job), now.plus(LINE))));
+            self.rare_mut().line = Some((Arc::clone(job), now.plus(LINE)));
         }
     }
 
     /// The job stands in line no longer; says whether it did.
     pub fn leave_line(&mut self, job: &str) -> bool {
-        self.line.take_if(|line| *line.0 == *job).is_some()
+        let line = self.rare.as_mut().map(|rare| &mut rare.line);
+        line.is_some_and(|line| line.take_if(|line| *line.0 == *job).is_some())
     }
 
     /// What the key's groups were served.
     pub fn shares(&self) -> Option<&Shares> {
-        self.shares.as_deref()
+        self.rare.as_ref()?.shares.as_ref()
     }
 
     /// The same, to be changed.
     pub(crate) fn shares_mut(&mut self) -> &mut Shares {
-        self.shares.get_or_insert_default()
+        self.rare_mut().shares.get_or_insert_default()
+    }
+
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     /// Allows no start before a time; one that is over opens the key.
     pub fn shut(&mut self, until: Timestamp, now: Timestamp) {
-        self.shut = Some(until).filter(|until| *until > now);
+        let until = Some(until).filter(|until| *until > now);
+        if until.is_some() || self.rare.is_some() {
+            self.rare_mut().shut = until;
+        }
     }
 
     /// Whether to shut it so would change nothing. With `at_least`, a key that is shut for as long or longer
@@ -324,7 +358,8 @@ impl KeyState {
 
     /// Until when the key is shut, if it is.
     pub fn shut_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.shut.filter(|until| *until > now)
+        let shut = self.rare.as_ref()?.shut;
+        shut.filter(|until| *until > now)
     }
 
     /// Whether nothing is used.
@@ -338,9 +373,7 @@ impl KeyState {
     /// Whether forgetting the key would change no decision: nothing is used, nobody is first in line, and no group was
     /// asked for lately.
     pub fn idle(&self, now: Timestamp) -> bool {
-        self.is_unused(now)
-            && self.line.as_ref().is_none_or(|line| line.1 <= now)
-            && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
+        self.is_unused(now) && self.rare.as_ref().is_none_or(|rare| rare.is_idle(now))
     }
 
     /// All of it as bytes, with the latest time at which it was looked at.
@@ -349,23 +382,21 @@ impl KeyState {
         to.u32(self.active);
         to.time(seen);
         self.pace.pack(&mut to);
-        to.byte(
-            u8::from(self.shut.is_some())
-                | u8::from(self.line.is_some()) << 1
-                | u8::from(self.shares.is_some()) << 2,
-        );
-        if let Some(until) = self.shut {
+        let Rare { shut, line, shares } = self.rare.as_deref().unwrap_or(&Rare::NONE);
+        let has = [shut.is_some(), line.is_some(), shares.is_some()].map(u8::from);
+        to.byte(has[0] | has[1] << 1 | has[2] << 2);
+        if let Some(until) = shut {
             // Earlier versions write, and expect, three more numbers: when it was shut, and how far apart which starts
             // are that find out whether the service is back.
             for number in [0, until.0, 0, Timestamp::NEVER.0] {
                 to.long(number);
             }
         }
-        if let Some(line) = &self.line {
-            to.text(&line.0);
-            to.time(line.1);
+        if let Some((first, until)) = line {
+            to.text(first);
+            to.time(*until);
         }
-        if let Some(shares) = &self.shares {
+        if let Some(shares) = shares {
             shares.pack(&mut to);
         }
         self.windows.pack(&mut to);
@@ -384,13 +415,13 @@ impl KeyState {
         };
         if has & 1 > 0 {
             let [_, until, _, _] = [from.time()?, from.time()?, from.time()?, from.time()?];
-            state.shut = Some(until);
+            state.rare_mut().shut = Some(until);
         }
         if has & 2 > 0 {
-            state.line = Some(Box::new((Arc::from(from.text()?), from.time()?)));
+            state.rare_mut().line = Some((Arc::from(from.text()?), from.time()?));
         }
         if has & 4 > 0 {
-            state.shares = Some(Box::new(Shares::unpack(from)?));
+            state.rare_mut().shares = Some(Shares::unpack(from)?);
         }
         state.windows = Windows::unpack(from)?;
         from.0.is_empty().then_some((state, seen))
@@ -400,8 +431,7 @@ impl KeyState {
     pub fn bytes(&self) -> usize {
         size_of::<KeyState>()
             + self.windows.heap()
-            + self.line.as_ref().map_or(0, |line| line.0.len() + 48)
-            + self.shares.as_ref().map_or(0, |shares| shares.heap())
+            + self.rare.as_ref().map_or(0, |rare| rare.heap())
     }
 
     fn rate_room(&self, rate: &Rate, now: Timestamp) -> Room {

@@ -11,7 +11,7 @@ use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
 use crate::limit::{
     Key, KeyState, Limited, Limits, Refusal, Reserved, Served, Space, Timestamp, Undo, each_key,
-    share_of,
+    is_priced, share_of,
 };
 
 /// A row as a store keeps it.
@@ -155,7 +155,7 @@ impl<T: Tables> Engine<'_, T> {
             Some(state.take(limits, one.cost.pays.get(), at, now))
         });
         self.insert(Row::started(ask.clone(), at), slots);
-        if is_priced(ask) {
+        if is_priced(&ask.limited) {
             self.leave_line(ask);
         }
         Verdict::Started { at }
@@ -173,7 +173,7 @@ impl<T: Tables> Engine<'_, T> {
     /// A job was refused. If that is for its cost alone, nothing else starts under its keys for a moment; else it
     /// comes back when there is room for something.
     fn stand_in_line(&mut self, ask: &Claimed, refused: Verdict) -> Verdict {
-        if !is_priced(ask) {
+        if !is_priced(&ask.limited) {
             return refused;
         }
         if let Err(sooner) = self.ask(ask, |_| 1) {
@@ -443,11 +443,6 @@ pub(super) fn row_for(entry: Entry, me: &str) -> Row {
         ours: *entry.owner == *me,
         ..entry.row
     }
-}
-
-/// Whether the job pays more than one start to some key.
-fn is_priced(ask: &Claimed) -> bool {
-    ask.limited.iter().any(|one| one.cost.pays.get() > 1)
 }
 
 /// Asks one key with the numbers that come with it, for a job that pays so much.

@@ -35,10 +35,17 @@ fn main() {
         let target = (keys == 10_000).then_some(150.0);
         row(
             &format!("decision, all three limits, {keys} keys, ns"),
-            decision(keys),
+            decision(keys, 1),
             target,
         );
     }
+    // At 7,500 keys each window is a ring of 200 starts.
+    let (plain, priced) = (decision(7_500, 1), decision(7_500, 20));
+    row(
+        "decision with a cost by one without",
+        priced / plain,
+        Some(1.2),
+    );
     for keys in [1, 10_000] {
         let (take, end) = take_and_end(keys);
         let target = (keys == 10_000).then_some(400.0);
@@ -156,7 +163,7 @@ fn walk(keys: usize) -> impl Iterator<Item = usize> {
 
 /// Find the key, ask all limits, take from all, end. Measured when windows are as full as they get:
 /// at 10,000 keys some 150 starts each.
-fn decision(keys: usize) -> f64 {
+fn decision(keys: usize, pays: u32) -> f64 {
     const STEPS: usize = 10_000;
     let limits = limits();
     let names: Vec<Key> = (0..keys).map(key).collect();
@@ -178,9 +185,9 @@ fn decision(keys: usize) -> f64 {
             let Some(state) = states.get_mut(key) else {
                 continue;
             };
-            if let Ok(at) = state.ask(&limits, 1, time) {
-                black_box(state.take(std::iter::once(&limits), 1, at, time));
-                state.end(1);
+            if let Ok(at) = state.ask(&limits, pays, time) {
+                black_box(state.take(std::iter::once(&limits), pays, at, time));
+                state.end(pays);
             }
         }
         begun.elapsed()

@@ -14,7 +14,7 @@ use super::claim::name_claims;
 use super::handout::HandOut;
 use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
-use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp};
+use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp, is_priced};
 use crate::proxy::drop::{self, acting};
 use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
@@ -129,12 +129,23 @@ impl Proxy {
             return Vec::new();
         };
         sidecar.reclaimed(&taken.ended);
+        sidecar.hold.note_served(&taken.served);
         jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
         let (mut started, mut dropped) = (Vec::new(), Vec::new());
-        for pick in jobs {
-            match verdicts.next() {
-                Some(Verdict::Started { .. }) => started.push(pick),
+        for mut pick in jobs {
+            let verdict = verdicts.next();
+            if pick.claimed.comes_back && verdict != Some(Verdict::Unasked) {
+                pick.claimed.comes_back = false;
+            }
+            match verdict {
+                Some(Verdict::Started { .. }) => {
+                    if pick.refused.is_some() && is_priced(&pick.claimed.limited) {
+                        // It may have been first in line.
+                        sidecar.hold.wake(&pick.claimed.limited);
+                    }
+                    started.push(pick);
+                }
                 Some(Verdict::Refused {
                     which,
                     why,

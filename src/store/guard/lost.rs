@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{Declared, Notes, OnStoreError};
 use crate::limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
-    each_key,
+    each_key, is_priced,
 };
 use crate::store::memory::MemoryStore;
 use crate::store::{Change, Claimed, Clock, Ledger, LedgerExt, Room, StoreError, Taken, Verdict};
@@ -124,7 +124,7 @@ impl Lost {
 
     /// Which of a job's limits has a part that the job's cost does not fit in, though it fits in the whole.
     fn beyond(&self, limited: &[Limited]) -> Option<usize> {
-        if limited.iter().all(|one| one.cost.pays.get() == 1) {
+        if !is_priced(limited) {
             return None;
         }
         let parts = self.limits(limited);
