@@ -21,6 +21,7 @@ mod lives;
 mod order;
 mod outages;
 mod overdue;
+mod shares;
 mod visibilities;
 
 use crate::harness::Job;
@@ -64,6 +65,12 @@ fn job() -> Job {
 }
 
 crate::scenarios! {
+    shares::by_weight_on_one: 3;
+    shares::by_weight_on_three: 3;
+    shares::away_for_ten_seconds: 2;
+    shares::behind_five_hundred: 2;
+    shares::costs_use_the_limit: 3;
+    shares::big_beside_small: 2;
     bounds::hammered: 2 limit real;
     bounds::drained: 4 limit real;
     bounds::held: 2 limit;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::faulty::{Fault, Faulty};
-use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
+use ojs_throttle::limit::{Key, Reserved, Space, Timestamp, is_priced};
 use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
@@ -336,6 +336,11 @@ impl Ledger for Member {
             if matches!(verdict, Verdict::Started { .. }) {
                 books.owners.insert(ask.job.clone(), self.nth);
                 started += 1;
+                if is_priced(&ask.limited) {
+                    // It may have been first in line.
+                    let keys = ask.limited.iter().map(|one| (one.space, one.key.clone()));
+                    books.tell_others(self.nth, &Wake::Freed(keys.collect()));
+                }
             }
             verdict
         });
