@@ -24,7 +24,7 @@ use activity::Activity;
 pub use activity::{Point, STEP};
 pub use names::{Counted, Declared, SERIES};
 
-use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key};
+use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key, share_of};
 
 /// Buckets for waits in seconds: from the 5 ms of a waiting worker to a job that waits all day.
 const WAITS: &[f64] = &[
@@ -110,6 +110,8 @@ struct KeyTable {
     own: HashMap<SpacedKey, KeySeries>,
     /// The series of all keys past the cap.
     other: Option<KeySeries>,
+    /// As many groups of keys with series of their own.
+    groups: HashSet<(Space, limit::Key, Arc<str>)>,
 }
 
 struct KeySeries {
@@ -241,6 +243,12 @@ impl Metrics {
                         Some((&limited.policy, 1))
                     }
                 };
+                if limited.cost.rule.is_some() {
+                    self.charged(&limited.policy, limited.cost.pays.get().into());
+                }
+            }
+            if let Some((limited, share)) = share_of(limited) {
+                self.group_started(&mut keys, limited, &share.group);
             }
             for (_, limited) in each_key(limited) {
                 let is_known = last.is_some_and(|last| last.shares_key(limited));
@@ -255,6 +263,31 @@ impl Metrics {
             }
         }
         self.starts(run);
+    }
+
+    /// Counts what a job paid under a policy.
+    pub fn charged(&self, policy: &str, cost: u64) {
+        self.of_policy("ojs_throttle_cost_charged_total", policy, cost);
+    }
+
+    /// Counts what a job had paid under a policy and did not use.
+    pub fn refunded(&self, policy: &str, cost: u64) {
+        self.of_policy("ojs_throttle_cost_refunded_total", policy, cost);
+    }
+
+    fn group_started(&self, keys: &mut KeyTable, limited: &Limited, group: &Arc<str>) {
+        let (most, own) = (keys.most, &mut keys.groups);
+        let this = (limited.space, limited.key.clone(), Arc::clone(group));
+        let is_own = own.contains(&this) || (own.len() < most && own.insert(this));
+        let (key, group) = match is_own {
+            true => (limited.space.name_of(&limited.key).into_owned(), &**group),
+            false => (OTHER.to_owned(), OTHER),
+        };
+        let labels = vec![
+            Label::new("key", key),
+            Label::new("group", group.to_owned()),
+        ];
+        counter(&self.0.recorder, "ojs_throttle_group_starts_total", labels).increment(1);
     }
 
     /// Shows the keys of a running job that was found, and has its slots now.
@@ -332,7 +365,7 @@ impl Metrics {
 
     /// Counts a refused job that was ended in the backend.
     pub fn dropped(&self, policy: &str) {
-        self.of_policy("ojs_rate_limit_dropped_total", policy);
+        self.of_policy("ojs_rate_limit_dropped_total", policy, 1);
     }
 
     /// Counts an enqueue that a bound refused.
@@ -404,12 +437,12 @@ impl Metrics {
 
     /// Counts a nack that shut a key, because the service behind it limits us.
     pub fn shut(&self, policy: &str) {
-        self.of_policy("ojs_throttle_downstream_rate_limited_total", policy);
+        self.of_policy("ojs_throttle_downstream_rate_limited_total", policy, 1);
     }
 
-    fn of_policy(&self, name: &'static str, policy: &str) {
+    fn of_policy(&self, name: &'static str, policy: &str, n: u64) {
         let labels = vec![Label::new("policy", policy.to_owned())];
-        counter(&self.0.recorder, name, labels).increment(1);
+        counter(&self.0.recorder, name, labels).increment(n);
     }
 
     /// Counts a job that could not start, once for each time that it waits.

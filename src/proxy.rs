@@ -18,6 +18,7 @@
 //! | `calls`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
 use std::ops::Deref;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use crate::metrics::{Counted, Metrics};
 use crate::ojs;
 use crate::policy::PolicySet;
 use crate::pressure::{HeldCount, Pressure};
-use crate::store::{Claimed, Gen, LedgerExt, Row, Store};
+use crate::store::{Claimed, End, Gen, LedgerExt, Row, Store};
 use crate::upstream::{Reply, UpstreamError};
 use control::settings;
 
@@ -269,8 +270,14 @@ impl Sidecar {
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
-        self.keeper.adoption.note_end(job);
-        let ended = self.store.end(job, generation).await.ok()??;
+        self.end_by(&End::from((Arc::from(job), generation))).await
+    }
+
+    /// The same, by what is known of the end.
+    async fn end_by(&self, end: &End) -> Option<Row> {
+        self.keeper.adoption.note_end(&end.job);
+        let ended = self.store.end_all(slice::from_ref(end)).await.ok()?;
+        let ended = ended.into_iter().next()?;
         self.over(&ended);
         Some(ended)
     }

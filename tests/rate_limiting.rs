@@ -3,6 +3,7 @@
 
 mod actions;
 mod admin;
+mod cost;
 mod enqueue;
 mod events;
 mod examples;

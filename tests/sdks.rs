@@ -15,7 +15,7 @@ mod python;
 mod reactions;
 mod recorded;
 mod rust;
-mod sdk;
+pub mod sdk;
 mod stage;
 mod told;
 mod worker;

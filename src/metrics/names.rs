@@ -29,11 +29,15 @@ pub enum Counted {
     HandOutUndone,
     /// A job's own `rate_limit` was refused at enqueue.
     PolicyRefused,
+    /// A job said no cost that is a number from 1, and pays the default.
+    CostUnsaid,
+    /// A job said a cost above the most, and pays that.
+    CostOverMax,
 }
 
 impl Counted {
     /// Each of them.
-    pub(super) const ALL: [Counted; 13] = [
+    pub(super) const ALL: [Counted; 15] = [
         Counted::Returned,
         Counted::HoldLost,
         Counted::SlotReclaimed,
@@ -47,6 +51,8 @@ impl Counted {
         Counted::PathMended,
         Counted::HandOutUndone,
         Counted::PolicyRefused,
+        Counted::CostUnsaid,
+        Counted::CostOverMax,
     ];
 
     /// The series that counts it, with its label.
@@ -73,6 +79,8 @@ impl Counted {
             ),
             Counted::HandOutUndone => ("ojs_throttle_handouts_undone_total", None),
             Counted::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
+            Counted::CostUnsaid => ("ojs_throttle_costs_replaced_total", Some(("by", "default"))),
+            Counted::CostOverMax => ("ojs_throttle_costs_replaced_total", Some(("by", "max"))),
         }
     }
 }
@@ -135,6 +143,16 @@ series! {
     /// limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room is not
     /// asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
     counter "ojs_throttle_decisions_total" [policy verdict];
+    /// What jobs paid at their starts under a policy with a cost, and what they used beyond that (cost.settle).
+    counter "ojs_throttle_cost_charged_total" [policy];
+    /// What jobs paid and, by their ACKs, did not use (cost.settle).
+    counter "ojs_throttle_cost_refunded_total" [policy];
+    /// Claimed jobs that pay another cost than they say. They pay the default, where they say no number from 1, or the
+    /// max.
+    counter "ojs_throttle_costs_replaced_total" [by];
+    /// Starts by groups of a key whose turns are shared (fair). Only the first metrics.top_keys groups have series of
+    /// their own.
+    counter "ojs_throttle_group_starts_total" [key group];
     /// Limits of keys and queues that were set over HTTP.
     gauge "ojs_throttle_overrides_active" [];
     /// Keys and queues that a limit set over HTTP pauses (concurrency 0).

@@ -55,7 +55,8 @@ pub fn pays<'a>(
     };
     let value = from.split_once('.');
     let value = value.and_then(|(first, rest)| at(member(first)?, rest));
-    match value.and_then(amount).and_then(NonZeroU32::new) {
+    let said = value.and_then(|value| amount(value, 1.0));
+    match said.and_then(NonZeroU32::new) {
         None => (rule.default, Some(Unpaid::Unsaid)),
         Some(over) if over > rule.max => (rule.max, Some(Unpaid::OverMax)),
         Some(said) => (said, None),
@@ -64,7 +65,7 @@ pub fn pays<'a>(
 
 /// What an ACK says at a path that the job used.
 pub fn used(ack: Json<'_>, path: &str) -> Option<u32> {
-    at(ack, path).and_then(amount)
+    amount(at(ack, path)?, 0.0)
 }
 
 /// The value at a dotted path, in which a number names an array's place too.
@@ -75,15 +76,15 @@ fn at<'a>(value: Json<'a>, path: &str) -> Option<Json<'a>> {
     })
 }
 
-/// A number from 0, a fraction as the next whole one.
-fn amount(value: Json<'_>) -> Option<u32> {
+/// A number from `least`, a fraction as the next whole one.
+fn amount(value: Json<'_>, least: f64) -> Option<u32> {
     let text = std::str::from_utf8(value.raw()).ok();
     let number: f64 = text
         .filter(|_| value.kind() == Kind::Number)?
         .parse()
         .ok()?;
     // What is too large for the type becomes the largest.
-    (number >= 0.0).then_some(number.ceil() as u32)
+    (number >= least).then_some(number.ceil() as u32)
 }
 
 /// Gives limits of one key one price and one share: those of the first that has some.

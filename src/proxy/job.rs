@@ -14,6 +14,8 @@ use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope};
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp};
+use crate::metrics::Counted;
+use crate::policy::price::{self, Unpaid};
 use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
@@ -172,6 +174,12 @@ pub(super) fn read_job(
         sidecar.fetching.brought.store(true, Ordering::Relaxed);
     }
     let limits = limits_of(&view, &own, live, &mut reading.known);
+    let limits = priced(limits, &view, job, |unpaid| {
+        sidecar.metrics.count(match unpaid {
+            Unpaid::Unsaid => Counted::CostUnsaid,
+            Unpaid::OverMax => Counted::CostOverMax,
+        });
+    });
     let wished = brings.then(|| mirror::visibility(job)).flatten();
     let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
     let visibility = origin.visibility.unwrap_or(lasts);
@@ -217,7 +225,44 @@ pub(super) fn limits_again(held: &Held, live: &Live) -> Arc<[Limited]> {
         meta,
         tenant: live.trusted(held.tenant.as_deref()),
     };
-    limits_of(&view, &held.own, live, &mut live.known())
+    let limits = limits_of(&view, &held.own, live, &mut live.known());
+    match job {
+        Some(job) => priced(limits, &view, job, |_| {}),
+        None => limits,
+    }
+}
+
+/// The limits of a job with what it pays by its own bytes. What it could not pay as it says is told, once for a key.
+pub(super) fn priced(
+    mut limits: Arc<[Limited]>,
+    view: &JobView<'_>,
+    job: Json<'_>,
+    mut tell: impl FnMut(Unpaid),
+) -> Arc<[Limited]> {
+    let member = |name: &str| match name {
+        "meta" => view.meta,
+        _ => job.get(name),
+    };
+    for nth in 0..limits.len() {
+        let Some((one, rule)) = limits
+            .get(nth)
+            .and_then(|one| Some((one, one.cost.rule.as_ref()?)))
+        else {
+            continue;
+        };
+        let (pays, unpaid) = price::pays(rule, member);
+        let is_first = !limits.iter().take(nth).any(|before| before.shares_key(one));
+        if let Some(unpaid) = unpaid.filter(|_| is_first) {
+            tell(unpaid);
+        }
+        // The others of this list are told by the default.
+        if pays != one.cost.pays
+            && let Some(one) = Arc::make_mut(&mut limits).get_mut(nth)
+        {
+            one.cost.pays = pays;
+        }
+    }
+    limits
 }
 
 /// Everything that limits a job under `live`; `known` is what is known of that.

@@ -3,6 +3,7 @@
 //! that is down or cuts its reply is asked again in here, and a request whose worker never got its answer is
 //! answered, when it comes again, by what has become of the job.
 
+mod cost;
 mod feedback;
 mod unheard;
 
@@ -29,7 +30,7 @@ use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::limit::Key;
 use crate::metrics::Counted;
-use crate::store::{Known, LedgerExt, OFFERED, Place, Row, StoreError};
+use crate::store::{End, Known, LedgerExt, OFFERED, Place, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use feedback::Refusals;
@@ -354,7 +355,13 @@ async fn release(proxy: &Proxy, settled: &Settling<'_>, end: ReleaseScope) {
             sidecar.end(job, Some(row.claimed.generation)).await;
         }
     } else {
-        sidecar.end(job, None).await;
+        let mut end = End::from((Arc::from(job), None));
+        if let (true, Some(row)) = (for_good, settled.row) {
+            end.used = cost::used(&row.claimed.limited, &settled.call.body);
+        }
+        if let Some(ended) = sidecar.end_by(&end).await {
+            cost::count(&sidecar.metrics, &ended, &end.used);
+        }
     }
 }
 

@@ -471,7 +471,8 @@ pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) ->
             // Whose it is only its FETCH said. Its worker's heartbeats say it too.
             return None;
         }
-        job::limits_of(&view, &own, &live, &mut live.known())
+        let limits = job::limits_of(&view, &own, &live, &mut live.known());
+        job::priced(limits, &view, job, |_| {})
     };
     let limited = overrides::limits_now(sidecar, &queue, &limits).into_owned();
     if limited.is_empty() || sidecar.hold.has(&id) {

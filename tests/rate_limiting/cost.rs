@@ -1,0 +1,229 @@
+//! What a start pays, by what its job says, and what its ACK says of it afterwards. Both come from strangers.
+
+use super::prelude::*;
+use crate::sdks::sdk;
+
+const FROM: &str = "
+    [[policy]]
+    name = 'meta'
+    match = { queue = 'q' }
+    rate = { limit = 1000000, period = '1h' }
+    cost = { from = 'meta.use.tokens', default = 7, max = 500 }
+    [[policy]]
+    name = 'args'
+    match = { queue = 'q' }
+    rate = { limit = 1000000, period = '1h' }
+    cost = { from = 'args.1.n' }
+    [[queue]]
+    name = 'q'
+    rate = { limit = 1000000, period = '1h' }
+    cost = 3
+";
+
+const SETTLED: &str = "
+    [[policy]]
+    name = 'tokens'
+    match = { queue = 'q' }
+    rate = { limit = 1000000, period = '1h' }
+    cost = { default = 100, settle = 'result.usage.total_tokens' }
+    [[policy]]
+    name = 'calls'
+    match = { queue = 'q' }
+    rate = { limit = 1000000, period = '1h' }
+";
+
+/// What counts in the hour of a key.
+async fn counted(rig: &Rig, key: &str) -> u64 {
+    rig.inspect(key).await["rate"]["current_count"]
+        .as_u64()
+        .unwrap()
+}
+
+/// Each of these is there in the members of a job.
+const NUMBERS: [(&str, u64); 18] = [
+    ("5", 5),
+    ("1", 1),
+    ("1.0", 1),
+    ("5.2", 6),
+    ("2e2", 200),
+    ("500", 500),
+    ("500.01", 500),
+    ("1e300", 500),
+    ("99999999999999999999999999", 500),
+    ("0.99", 7),
+    ("0", 7),
+    ("-3", 7),
+    ("-1e300", 7),
+    ("\"5\"", 7),
+    ("null", 7),
+    ("true", 7),
+    ("[5]", 7),
+    ("{\"tokens\":5}", 7),
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_start_pays_what_its_job_says_or_the_default() {
+    let rig = Rig::with(FROM).await;
+    let mut paid = 0;
+    for (tokens, cost) in NUMBERS {
+        let meta = format!("{{\"use\":{{\"tokens\":{tokens}}}}}");
+        let options = format!("{{\"queue\":\"q\",\"metadata\":{meta}}}");
+        let job = format!(
+            "{{\"type\":\"t\",\"args\":[0,{{\"n\":2}}],\"meta\":{meta},\"options\":{options}}}"
+        );
+        rig.enqueue(&job, 1).await;
+        assert_eq!(rig.client.fetch("q", 1).await.len(), 1, "{tokens}");
+        paid += cost;
+        assert_eq!(counted(&rig, "meta").await, paid, "{tokens}");
+    }
+    for job in [
+        r#"{"type":"t","args":[],"options":{"queue":"q"}}"#,
+        r#"{"type":"t","args":[0,3],"meta":{"use":9},"options":{"queue":"q","metadata":{"use":9}}}"#,
+    ] {
+        rig.enqueue(job, 1).await;
+        assert_eq!(rig.client.fetch("q", 1).await.len(), 1);
+        paid += 7;
+        assert_eq!(counted(&rig, "meta").await, paid, "{job}");
+    }
+    let starts = NUMBERS.len() as u64 + 2;
+    assert_eq!(counted(&rig, "args").await, 2 * NUMBERS.len() as u64 + 2);
+    let replaced = |by: &str| format!("ojs_throttle_costs_replaced_total{{by=\"{by}\"}}");
+    assert_eq!(rig.metric(&replaced("max")).await, Some(3.0));
+    // Nine numbers and two jobs without one, and the two that have no list of two.
+    assert_eq!(rig.metric(&replaced("default")).await, Some(13.0));
+    for (policy, cost) in [("meta", paid), ("queue", 3 * starts)] {
+        let charged = format!("ojs_throttle_cost_charged_total{{policy=\"{policy}\"}}");
+        assert_eq!(rig.metric(&charged).await, Some(cost as f64), "{policy}");
+    }
+}
+
+/// What an ACK says of the use, and what counts in the end of the 100 that were paid.
+const RESULTS: [(&str, u64); 20] = [
+    // As the SDKs for JavaScript, Python, Go and Rust write numbers.
+    (r#"{"usage":{"total_tokens":30}}"#, 30),
+    (r#"{"usage": {"total_tokens": 30.0}, "text": "x"}"#, 30),
+    (r#"{"usage":{"prompt_tokens":1,"total_tokens":3e+02}}"#, 300),
+    (r#"{"usage":{"total_tokens":30.5}}"#, 31),
+    (r#"{"usage":{"total_tokens":0}}"#, 0),
+    (r#"{"usage":{"total_tokens":-0.0}}"#, 0),
+    (r#"{"usage":{"total_tokens":0.1}}"#, 1),
+    (r#"{"usage":{"total_tokens":100}}"#, 100),
+    (r#"{"usage":{"total_tokens":250}}"#, 250),
+    (r#"{"usage.total_tokens":40}"#, 40),
+    (r#"{"usage":{"total_tokens":-1}}"#, 100),
+    (r#"{"usage":{"total_tokens":-0.5}}"#, 100),
+    (r#"{"usage":{"total_tokens":"30"}}"#, 100),
+    (r#"{"usage":{"total_tokens":null}}"#, 100),
+    (r#"{"usage":{"total_tokens":[30]}}"#, 100),
+    (r#"{"usage":30}"#, 100),
+    (r#"[{"usage":{"total_tokens":30}}]"#, 100),
+    (r#""30""#, 100),
+    ("30", 100),
+    ("null", 100),
+];
+
+/// A job that has started, by its id.
+async fn started(rig: &Rig) -> String {
+    rig.enqueue(r#"{"type":"t","args":[],"options":{"queue":"q"}}"#, 1)
+        .await;
+    let jobs = rig.client.fetch("q", 1).await;
+    id(&jobs[0]).to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_counts_what_the_ack_says_that_was_used() {
+    let rig = Rig::with(SETTLED).await;
+    let (mut sum, mut more, mut less) = (0, 0, 0);
+    for (result, used) in RESULTS {
+        let job = started(&rig).await;
+        assert_eq!(counted(&rig, "tokens").await, sum + 100, "{result}");
+        // The second one is of a job that has ended.
+        for _ in 0..2 {
+            let ack = sdk::ack(&job, Some(result));
+            rig.client.post("/ojs/v1/workers/ack", ack).await;
+            assert_eq!(counted(&rig, "tokens").await, sum + used, "{result}");
+        }
+        sum += used;
+        more += used.saturating_sub(100);
+        less += 100_u64.saturating_sub(used);
+    }
+    let job = started(&rig).await;
+    rig.client
+        .post("/ojs/v1/workers/ack", sdk::ack(&job, None))
+        .await;
+    let job = started(&rig).await;
+    let nack = r#","result":{"usage":{"total_tokens":1}},"error":{"code":"x","message":"y","retryable":false}}"#;
+    let nack = format!("{{\"job_id\":\"{job}\"{nack}");
+    assert_eq!(
+        rig.client.post("/ojs/v1/workers/nack", nack).await.status,
+        200
+    );
+    assert_eq!(counted(&rig, "tokens").await, sum + 200);
+    let starts = RESULTS.len() as u64 + 2;
+    assert_eq!(counted(&rig, "calls").await, starts);
+    let total = async |what: &str| {
+        let series = format!("ojs_throttle_cost_{what}_total{{policy=\"tokens\"}}");
+        rig.metric(&series).await
+    };
+    assert_eq!(total("charged").await, Some((100 * starts + more) as f64));
+    assert_eq!(total("refunded").await, Some(less as f64));
+    // More than a window counts is the most that it counts.
+    let job = started(&rig).await;
+    let result = Some(r#"{"usage":{"total_tokens":1e300}}"#);
+    rig.client
+        .post("/ojs/v1/workers/ack", sdk::ack(&job, result))
+        .await;
+    assert_eq!(counted(&rig, "tokens").await, u64::from(u32::MAX));
+}
+
+/// The backend gets an ACK as it was sent, whatever is read in it.
+#[tokio::test(start_paused = true)]
+async fn an_ack_that_settles_goes_up_as_it_came() {
+    let job = r#"{"jobs":[{"id":"a","type":"t","queue":"q","state":"active","args":[]}]}"#;
+    let says = move |head: &http::request::Parts| match head.uri.path() {
+        "/ojs/v1/workers/fetch" => (200, Bytes::from(job)),
+        _ => (200, Bytes::from("{}")),
+    };
+    let (answering, sidecar, client) =
+        crate::sidecar::answering::answering_by(Duration::ZERO, SETTLED, says).await;
+    assert_eq!(client.fetch("q", 1).await.len(), 1);
+    answering.clear();
+    let ack = " {\"result\" : {\"usage\":{\"total_tokens\" : 3.0e1,\"é\":\"\\u00e9\"}}, \"job_id\":\"a\"}\n";
+    assert_eq!(client.post("/ojs/v1/workers/ack", ack).await.status, 200);
+    assert!(answering.bodies().iter().any(|body| body == ack.as_bytes()));
+    sidecar.stop().await;
+}
+
+/// A limit that is set over HTTP counts as the file says of its queue.
+#[tokio::test(start_paused = true)]
+async fn a_queue_has_one_price_however_its_limits_are_set() {
+    let rig = Rig::with(FROM).await;
+    let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
+    rig.enqueue(job, 3).await;
+    let set = "/ojs/v1/admin/queues/q/rate-limit";
+    rig.client.set(set, json!({"concurrency": 7})).await;
+    // Each takes three.
+    assert_eq!(rig.client.fetch("q", 3).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_are_counted_by_group_for_the_first_of_them() {
+    let fair = "[metrics]\ntop_keys = 2\n[[policy]]\nname = 'p'\nconcurrency = 9\nfair = { by = '{meta.t}' }\n";
+    let rig = Rig::with(fair).await;
+    for tenant in ["a", "b", "c", "d", "a"] {
+        let job = format!(
+            r#"{{"type":"t","args":[],"meta":{{"t":"{tenant}"}},"options":{{"queue":"q","metadata":{{"t":"{tenant}"}}}}}}"#
+        );
+        rig.enqueue(&job, 1).await;
+        assert_eq!(rig.client.fetch("q", 1).await.len(), 1);
+    }
+    for (labels, starts) in [
+        (r#"key="p",group="a""#, Some(2.0)),
+        (r#"key="p",group="b""#, Some(1.0)),
+        (r#"key="_other",group="_other""#, Some(2.0)),
+        (r#"key="p",group="c""#, None),
+    ] {
+        let series = format!("ojs_throttle_group_starts_total{{{labels}}}");
+        assert_eq!(rig.metric(&series).await, starts, "{labels}");
+    }
+}
