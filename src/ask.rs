@@ -259,11 +259,8 @@ fn limit_text(limit: &Value, out: &mut String) {
         let window = &state[name];
         if window.is_object() {
             let (count, most) = (&window["current_count"], &window["limit"]);
-            let _ = writeln!(
-                out,
-                "  starts     {count} of {most} in {}",
-                text(window, "period")
-            );
+            let (unit, period) = (text(state, "unit"), text(window, "period"));
+            let _ = writeln!(out, "  {unit:11}{count} of {most} in {period}");
         }
     }
     let throttle = &state["throttle"];
@@ -276,6 +273,7 @@ fn limit_text(limit: &Value, out: &mut String) {
         let _ = writeln!(out, "  shut until {until}");
     }
     let _ = writeln!(out, "  waiting    {}", state["waiting_count"]);
+    turns_text(limit, out);
     for slot in list(limit, "slots") {
         let (job, worker) = (
             text(slot, "job"),
@@ -292,6 +290,22 @@ fn limit_text(limit: &Value, out: &mut String) {
             out,
             "  job        {job} at worker {worker} since {since}{through}"
         );
+    }
+}
+
+/// What the job pays that is asked about, and whose turn it is.
+fn turns_text(limit: &Value, out: &mut String) {
+    let unit = text(&limit["state"], "unit");
+    if let (Some(cost), "cost") = (limit["cost"].as_u64(), unit) {
+        let _ = writeln!(out, "  this job   costs {cost}");
+    }
+    if let Some(group) = limit["group"].as_str() {
+        let _ = writeln!(out, "  its group  {group}, weight {}", limit["weight"]);
+    }
+    for group in list(limit, "groups") {
+        let (held, weight) = (&group["held"], &group["weight"]);
+        let name = text(group, "group");
+        let _ = writeln!(out, "  turn       {name}, weight {weight}: {held} held");
     }
 }
 

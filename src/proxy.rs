@@ -252,12 +252,8 @@ impl Sidecar {
 
     /// The places of the hold.
     fn hold_most(&self, settings: &ProxySettings) -> Amount {
-        let jobs = match self.backend.claims_count() {
-            true => 32,
-            false => 1024,
-        };
         Amount {
-            jobs: settings.hold.max.unwrap_or(jobs),
+            jobs: settings.hold.most(self.backend.claims_count()),
             bytes: settings.hold.max_bytes,
         }
     }

@@ -448,6 +448,14 @@ fn check_says_what_is_in_a_file() {
     let json: serde_json::Value = serde_json::from_str(&ok.json).unwrap();
     assert_eq!(json["ok"], true);
     assert_eq!(json["meaning"][0], meaning.lines().next().unwrap());
+    let cost = config::check(&folder.join("valid/cost.toml"), false);
+    for part in [
+        "each counts its meta.tokens, key \"vendor\"",
+        "in turn by t:{type} among 768 held jobs (24 where a FETCH counts as an attempt), key",
+        "queue gb-*: 64 at once, each counts 4, in turn by {queue}:{meta.tenant_id} among",
+    ] {
+        assert!(cost.text.contains(part), "{}", cost.text);
+    }
     let warned = config::check(&folder.join("valid/warnings.toml"), false);
     assert!(
         warned.text.ends_with("ok: 3 policies, 1 queue, 7 warnings"),

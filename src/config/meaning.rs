@@ -35,12 +35,17 @@ impl fmt::Display for Meaning<'_> {
 /// What the entries of the file mean, in its order. Limits and bounds of a queue are two. Of some bounds nothing is said.
 pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let entry = |list, name, text| Meaning { list, name, text };
+    let reach = of_reach(settings);
     let policies = settings.policies.policies().iter();
-    let policies = policies.map(|policy| entry(POLICIES, &policy.name, of_policy(policy)));
+    let policies = policies.map(|policy| entry(POLICIES, &policy.name, of_policy(policy, &reach)));
     let limited = settings.policies.queues().iter();
     let limited = limited.map(|queue| {
         let mut limits = of_limits(&queue.limits);
-        limits.extend(of_prices(queue.cost.as_deref(), queue.fair.as_deref()));
+        limits.extend(of_prices(
+            queue.cost.as_deref(),
+            queue.fair.as_deref(),
+            &reach,
+        ));
         entry(QUEUES, queue.name.as_str(), limits.join(", "))
     });
     let bounded = settings.bounds.entries.iter();
@@ -60,9 +65,13 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     policies.chain(queues).chain(tenants).collect()
 }
 
-fn of_policy(policy: &Policy) -> String {
+fn of_policy(policy: &Policy, reach: &str) -> String {
     let mut parts = of_limits(&policy.limits);
-    parts.extend(of_prices(policy.cost.as_deref(), policy.fair.as_deref()));
+    parts.extend(of_prices(
+        policy.cost.as_deref(),
+        policy.fair.as_deref(),
+        reach,
+    ));
     parts.push(match policy.key.constant() {
         Some(key) => format!("key \"{key}\""),
         None => format!("a key for each {}", policy.key.as_str()),
@@ -107,12 +116,24 @@ fn of_limits(limits: &Limits) -> Vec<String> {
     slots.into_iter().chain(rates).chain(throttle).collect()
 }
 
-fn of_prices(cost: Option<&CostRule>, fair: Option<&Fair>) -> Vec<String> {
+/// Among how many jobs of a queue turns are shared: nobody knows of jobs that are not held.
+fn of_reach(settings: &Settings) -> String {
+    let of = |claims_count| settings.hold.of_one_queue(claims_count);
+    let (few, many) = (of(true), of(false));
+    match settings.upstream.claims_count {
+        None if few < many => {
+            format!("{many} held jobs ({few} where a FETCH counts as an attempt)")
+        }
+        known => format!("{} held jobs", of(known == Some(true))),
+    }
+}
+
+fn of_prices(cost: Option<&CostRule>, fair: Option<&Fair>, reach: &str) -> Vec<String> {
     let cost = cost.map(|cost| match &cost.from {
         Some(from) => format!("each counts its {from}"),
         None => format!("each counts {}", cost.default),
     });
-    let fair = fair.map(|fair| format!("in turn by {}", fair.by.as_str()));
+    let fair = fair.map(|fair| format!("in turn by {} among {reach}", fair.by.as_str()));
     cost.into_iter().chain(fair).collect()
 }
 

@@ -275,6 +275,18 @@ settings! {
     }
 }
 
+impl HoldSettings {
+    /// The most held jobs, by whether handing one out counts as an attempt: each end of the sidecar costs them one.
+    pub fn most(&self, claims_count: bool) -> usize {
+        self.max.unwrap_or(if claims_count { 32 } else { 1024 })
+    }
+
+    /// How many of them may be of one queue where no other has any. Turns are shared among these.
+    pub fn of_one_queue(&self, claims_count: bool) -> usize {
+        self.most(claims_count) / 4 * 3
+    }
+}
+
 const LEVELS: [(&str, tracing::Level); 4] = [
     ("error", tracing::Level::ERROR),
     ("warn", tracing::Level::WARN),

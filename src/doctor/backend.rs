@@ -52,6 +52,7 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
         for belief in beliefs(&settings.upstream, &known) {
             belief.tell(report);
         }
+        turns(settings, &known, report);
         let says = "whether the queue's stats are right is not known";
         report.add(PART, "stats", Evidence::Assumed, says);
         return report.unknown();
@@ -62,7 +63,10 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
     let says = format!("queue {}", probe.queue());
     report.add(PART, "probe", Evidence::Probed, says);
     match result {
-        Ok(probed) => judge(&settings.upstream, &known, &probed, report),
+        Ok(probed) => {
+            judge(&settings.upstream, &known, &probed, report);
+            turns(settings, &known, report);
+        }
         Err(why) => {
             report.add(PART, "probe", Evidence::Probed, format!("{why:#}"));
             let todo = "workers meet the same: look at the backend's log, and at upstream.token if it is a 401 or 403";
@@ -250,6 +254,25 @@ impl Belief {
             };
             report.but(severity, todo);
         }
+    }
+}
+
+/// Reports among how many jobs turns are shared, where an entry has `fair`.
+fn turns(settings: &Settings, known: &BackendFacts, report: &mut Diagnosis) {
+    let policies = settings.policies.policies().iter();
+    let mut policies = policies.filter(|policy| policy.fair.is_some());
+    let mut queues = settings.policies.queues().iter();
+    if policies.next().is_none() && !queues.any(|queue| queue.fair.is_some()) {
+        return;
+    }
+    let (counts, hold) = (known.claims_count(), &settings.hold);
+    let jobs = hold.of_one_queue(counts);
+    let says = format!("turns are shared among the first {jobs} jobs of a queue");
+    report.add(PART, "fair", Evidence::Config, says);
+    if counts && hold.max.is_none() {
+        let todo =
+            "a fetch counts as an attempt here: `ojs-throttle help cost` says what reaches further";
+        report.but(Severity::Warn, todo);
     }
 }
 

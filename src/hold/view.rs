@@ -1,7 +1,7 @@
 //! What is held, for those who only look.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::offer::Offer;
 use super::queue::Queue;
 use super::state::Known;
 use super::{Held, Hold, Lane, Proof, Refused};
-use crate::limit::{Limited, Limits, PolicyAndKey, Timestamp};
+use crate::limit::{Limited, Limits, PolicyAndKey, Share, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 
@@ -210,6 +210,20 @@ impl Hold {
         let mut busy: Vec<_> = groups.filter(|group| !group.jobs.is_empty()).collect();
         busy.sort_by_key(|group| Reverse(group.jobs.len()));
         busy.iter().map(|group| group.limits.clone()).collect()
+    }
+
+    /// The groups that share a key, and how many jobs of each are held.
+    pub fn groups_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<(Share, usize)> {
+        let state = self.state();
+        let mut found = BTreeMap::<Arc<str>, (Share, usize)>::new();
+        for group in state.queues.values().flat_map(Queue::all_groups) {
+            let key = group.limits.iter().find(|one| is(one));
+            if let Some(share) = key.and_then(|key| key.share.as_ref()) {
+                let name = Arc::clone(&share.group);
+                found.entry(name).or_insert((share.clone(), 0)).1 += group.jobs.len();
+            }
+        }
+        found.into_values().filter(|(_, jobs)| *jobs > 0).collect()
     }
 
     /// How many held jobs of which `is` says so leave before this one, as far as priority and age say.

@@ -11,7 +11,6 @@ mod question;
 mod tests;
 
 use std::borrow::Cow;
-use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +32,8 @@ use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{KeyStates, LedgerExt, Place, Row, RowsOf};
 use answer::{
-    JobPlace, Sentences, limit_facts, say_away, say_limited, say_open, say_out, say_place,
+    JobPlace, Sentences, group_facts, limit_facts, say_away, say_limited, say_open, say_out,
+    say_place,
 };
 use question::Question;
 
@@ -100,9 +100,19 @@ impl Asker<'_> {
         match question {
             Question::Key(key) => self.of_key(key).await,
             Question::Queue(queue) => {
-                let of_all = self.sidecar().live().policies.gate(&queue).limited.clone();
+                let policies = Arc::clone(&self.sidecar().live().policies);
+                let of_all = policies.gate(&queue).limited.clone();
+                // Those whose turns are shared are limits of all jobs too.
+                let for_all = |one: &&Limited| match one.space {
+                    Space::Job => policies.named_by(&one.key).is_some(),
+                    Space::Queue => true,
+                };
+                let shared = self.limits_by_policy(&queue, "", None, &[]);
+                let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
+                let shared = shared.filter(|one| one.share.is_some()).cloned().collect();
                 let held = self.sidecar().hold.limits_in(&queue);
-                let all = iter::once(of_all).chain(held.into_iter().take(KEYS));
+                let all = [of_all, shared].into_iter();
+                let all = all.chain(held.into_iter().take(KEYS));
                 self.of_queue(&queue, None, all).await
             }
             Question::Job(id) => self.of_job(&id).await,
@@ -264,8 +274,19 @@ impl Asker<'_> {
         applied: &[Applied],
     ) -> Explanation {
         let (place, job) = job.unzip();
-        let limits = applied.iter();
-        let limits = limits.map(|one| limit_facts(one, self.rows_of(&one.limited)));
+        let limits = applied.iter().map(|one| {
+            let mut limit = limit_facts(one, self.rows_of(&one.limited));
+            if job.is_some() {
+                let share = one.limited.share.as_ref();
+                put(&mut limit, "cost", one.limited.cost.pays.get());
+                put(&mut limit, "group", share.map(|share| &*share.group));
+                put(&mut limit, "weight", share.map(|share| share.weight.get()));
+            }
+            let is = |other: &Limited| other.shares_key(&one.limited);
+            let groups = group_facts(one, self.sidecar().hold.groups_of(is));
+            put(&mut limit, "groups", groups);
+            limit
+        });
         let mut facts = json!({
             "limited_by": null,
             "limited_at": null,

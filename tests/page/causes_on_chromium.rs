@@ -1,10 +1,13 @@
 //! Why jobs do not start is seen on the first page in one look, and said on that of the queue.
 
+use ojs_throttle::backend::Lax;
 use serde_json::json;
 
 use super::browser::Browser;
 use super::stage::cell;
+use crate::process::http::{enqueue, fetch};
 use crate::process::incidents::{CAUSES, Cause};
+use crate::process::rig::{Backend, Sidecar, config};
 
 /// What the first page shows for a cause: where, and which words.
 fn look(cause: &Cause) -> (String, &'static str) {
@@ -57,6 +60,32 @@ fn each_cause_is_seen_in_one_look() {
         browser.until(&format!(
             "document.querySelector('#one').innerText.toLowerCase().includes({})",
             json!(cause.sentence.to_lowercase())
+        ));
+    }
+}
+
+#[test]
+fn whose_turn_it_is_and_what_jobs_cost_are_seen() {
+    let limits = "[[policy]]\nname = \"gb\"\nmatch = { queue = \"big\" }\nconcurrency = 10\ncost = 8\n\
+        fair = { by = \"{type}\", weights = { t = 3 } }\n";
+    let backend = Backend::start(Lax::redis());
+    let sidecar = Sidecar::run(&config(backend.addr, "", limits));
+    for _ in 0..3 {
+        enqueue(sidecar.data, "big", json!({}));
+    }
+    let out = fetch(sidecar.data, "big", 3, "w").jobs();
+    let browser = Browser::open();
+    browser.go(&format!("http://{}/#key=gb", sidecar.admin));
+    for (place, words) in [
+        (cell("groups", "t", "weight"), "3"),
+        (cell("groups", "t", "held"), "2"),
+        (cell("slots", &out[0], "cost"), "8"),
+        ("#mark".into(), "counts cost"),
+    ] {
+        browser.until(&format!(
+            "document.querySelector({}).innerText.includes({})",
+            json!(place),
+            json!(words)
         ));
     }
 }

@@ -76,6 +76,24 @@ fn a_backend_by_the_text_counts_claims() {
 }
 
 #[test]
+fn it_says_how_far_fairness_reaches() {
+    let fair = "[[queue]]\nname = \"q\"\nconcurrency = 1\nfair = { by = \"{meta.tenant_id}\" }\n";
+    for (lax, hold, jobs, level) in [
+        (Lax::redis(), "", "first 768 jobs", "ok"),
+        (Lax::spec(), "", "first 24 jobs", "warn"),
+        (Lax::spec(), "[hold]\nmax = 200\n", "first 150 jobs", "ok"),
+    ] {
+        let (report, _) = probed(lax, &format!("{hold}{fair}"));
+        says(&report, "fair", jobs);
+        assert_eq!(
+            finding(&report, "backend", "fair")["level"],
+            level,
+            "{report}"
+        );
+    }
+}
+
+#[test]
 fn a_backend_as_the_lite_one_discards_what_is_given_back() {
     let (report, status) = probed(Lax::lite(), "");
     assert_eq!(status, Some(0), "{report}");

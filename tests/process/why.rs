@@ -61,6 +61,27 @@ fn it_says_who_has_the_slots() {
 }
 
 #[test]
+fn it_says_what_a_job_costs_and_whose_turn_it_is() {
+    let limits = "[[policy]]\nname = \"gb\"\nmatch = { queue = \"big\" }\nconcurrency = 10\ncost = 8\n\
+        fair = { by = \"{type}\", weights = { t = 3 } }\n";
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", limits));
+    for _ in 0..2 {
+        enqueue(sidecar.data, "big", json!({}));
+    }
+    fetch(sidecar.data, "big", 2, "w1");
+    let list = get(sidecar.data, "/ojs/v1/rate-limits/gb").json();
+    assert_eq!(
+        (&list["unit"], &list["active"]),
+        (&json!("cost"), &json!(8))
+    );
+    let admin = format!("http://{}", sidecar.admin);
+    let said = why(&["--key", "gb", "--admin", &admin], &[]);
+    let words = "  turn       t, weight 3: 1 held\n";
+    assert!(said.out.contains(words), "{}", said.out);
+}
+
+#[test]
 fn its_exit_status_says_what_went_wrong() {
     let backend = Backend::start(Lax::spec());
     let sidecar = Sidecar::run(&config(backend.addr, "", LIMITS));

@@ -296,3 +296,91 @@ async fn what_is_not_understood_is_refused_with_a_hint() {
         .await;
     assert_eq!(known.status, 200, "{}", known.text());
 }
+
+/// Jobs cost 40 of 100, and tenants take turns.
+const PRICED: &str = "
+control_token = \"0123456789abcdef\"
+[[policy]]
+name = \"model\"
+match = { queue = \"llm\" }
+rate = { limit = 100, period = \"1m\" }
+cost = 40
+fair = { by = \"{meta.tenant_id}\", weights = { acme = 3 } }
+[[queue]]
+name = \"gb\"
+concurrency = 10
+cost = 4
+fair = { by = \"{meta.tenant_id}\" }
+";
+
+async fn of_tenant(rig: &Rig, queue: &str, tenant: &str) -> String {
+    let meta = json!({"tenant_id": tenant});
+    let options = json!({"queue": queue});
+    let job = json!({"type": "call", "args": [], "meta": meta, "options": options});
+    rig.client.enqueue(job).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_waits_for_its_cost_is_told_so_and_others_that_it_is_first() {
+    let rig = Rig::with(PRICED).await;
+    for _ in 0..2 {
+        of_tenant(&rig, "llm", "bolt").await;
+    }
+    assert_eq!(rig.client.fetch("llm", 2).await.len(), 2);
+    let waits = of_tenant(&rig, "llm", "acme").await;
+    assert!(rig.client.fetch("llm", 1).await.is_empty());
+    let answer = why(&rig, &format!("job={waits}")).await;
+    let words = "80 of 100 of key \"model\" are used, and the job costs 40: there is room at 2026-02-13T12:01:00";
+    says(&answer, "why", words);
+    let limit = &answer["limits"][0];
+    let told = (&limit["cost"], &limit["group"], &limit["weight"]);
+    assert_eq!(told, (&json!(40), &json!("acme"), &json!(3)));
+    assert_eq!(
+        (&answer["limited_by"], &answer["ahead"]),
+        (&json!("rate"), &json!(0))
+    );
+    // For everybody else the key is behind this job.
+    for question in [
+        "queue=llm",
+        "key=model",
+        "type=call&queue=llm&meta.tenant_id=bolt",
+    ] {
+        let answer = why(&rig, question).await;
+        says(
+            &answer,
+            "why",
+            "another job is first in line of key \"model\", because its cost",
+        );
+        assert_eq!(answer["limited_by"], "line", "{question}");
+        let limit = &answer["limits"][0];
+        let held = json!([{"group": "acme", "weight": 3, "held": 1}]);
+        assert_eq!(
+            (&limit["groups"], limit.get("cost")),
+            (&held, None),
+            "{question}"
+        );
+        assert_eq!(limit["slots"][0]["cost"], 40);
+    }
+    assert_eq!(rig.inspect("model").await["unit"], "cost");
+    assert_eq!(rig.inspect("model").await["rate"]["current_count"], 80);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_whose_turns_are_shared_is_shown_as_any_other() {
+    let rig = Rig::with(PRICED).await;
+    let answer = why(&rig, "queue=gb").await;
+    assert_eq!(answer["limits"][0]["state"]["unit"], "cost", "{answer}");
+    for tenant in ["b", "b", "a", "b"] {
+        of_tenant(&rig, "gb", tenant).await;
+    }
+    // Each of two groups gets one.
+    assert_eq!(rig.client.fetch("gb", 4).await.len(), 2);
+    let answer = why(&rig, "queue=gb").await;
+    let state = &answer["limits"][0]["state"];
+    assert_eq!(
+        state["concurrency"],
+        json!({"limit": 10, "active": 8, "available": 2})
+    );
+    let path = "/ojs/v1/admin/queues/gb/rate-limit";
+    assert_eq!(rig.client.get(path).await.json()["unit"], "cost");
+}

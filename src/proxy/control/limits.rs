@@ -9,7 +9,7 @@ use http::{Method, Response};
 use super::named::Waiting;
 use super::overrides;
 use super::shape::{self, LimitView};
-use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Space, Timestamp};
+use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Space, Timestamp};
 use crate::policy::{PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
@@ -56,6 +56,15 @@ impl Look {
     pub(in crate::proxy) fn policy_of(&self, sidecar: &Sidecar, key: &Key) -> Arc<str> {
         let named = || sidecar.control.named.get(key).map(|numbers| numbers.policy);
         (self.policies.named_by(key).or_else(named)).unwrap_or_default()
+    }
+
+    /// What a start of this key costs, by the policy that has it.
+    fn cost_of(&self, sidecar: &Sidecar, key: &Key) -> Cost {
+        let name = self.policy_of(sidecar, key);
+        let mut policies = self.policies.policies().iter();
+        let policy = policies.find(|policy| policy.name == name);
+        let rule = policy.and_then(|policy| policy.cost.clone());
+        rule.map_or(Cost::ONE, Cost::of)
     }
 
     /// 404 for a key that nothing has named.
@@ -210,7 +219,7 @@ async fn key_view(
         limits,
         on_limit: OnLimit::Wait,
         policy: look.policy_of(sidecar, key),
-        cost: Default::default(),
+        cost: look.cost_of(sidecar, key),
         share: None,
     };
     let mut view = view(sidecar, &limited, (state, now), look).await;

@@ -17,7 +17,7 @@ use super::limits::{self, not_allowed, reads};
 use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339, unit};
 use crate::json::{Json, quote};
-use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
+use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 use crate::policy::price::one_price;
 use crate::policy::{self, FieldError, Pattern, strictest};
 use crate::proxy::body::Body;
@@ -304,13 +304,13 @@ pub(super) async fn queue_view(
     now: Timestamp,
 ) -> Option<LimitView> {
     let set = set_for_queue(sidecar, queue);
-    let limits = {
-        let live = sidecar.live();
-        let file = live.policies.queue_limits(queue);
-        let file = file.map(|entry| &entry.limits);
-        let both = file.chain(set.as_ref().map(|set| &set.limits));
-        both.cloned().reduce(strictest)?
-    };
+    let policies = Arc::clone(&sidecar.live().policies);
+    let file = policies.queue_limits(queue).map(|entry| &entry.limits);
+    let limits = file.chain(set.as_ref().map(|set| &set.limits));
+    let limits = limits.cloned().reduce(strictest)?;
+    let cost = policies
+        .queue_limits(queue)
+        .find_map(|entry| entry.cost.clone());
     let in_vain = set
         .as_ref()
         .is_some_and(|set| is_beyond(&set.limits, &limits));
@@ -320,7 +320,7 @@ pub(super) async fn queue_view(
         limits,
         on_limit: OnLimit::Wait,
         policy: Arc::from("queue"),
-        cost: Default::default(),
+        cost: cost.map_or(Cost::ONE, Cost::of),
         share: None,
     };
     Some(LimitView {

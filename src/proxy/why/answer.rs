@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Applied;
-use crate::limit::{Refusal, Space, Strategy, Timestamp};
+use crate::limit::{Refusal, Share, Space, Strategy, Timestamp};
 use crate::proxy::control::shape::rfc3339;
 use crate::store::{Override, Row};
 
@@ -168,6 +168,7 @@ pub(super) fn limit_facts<'a>(
             "queue": row.claimed.queue,
             "since": row.started.map(rfc3339),
             "by_sibling": !row.ours,
+            "cost": row.claimed.limited.iter().find(|one| one.shares_key(limited)).map(|one| one.cost.pays),
         })
     });
     json!({
@@ -175,4 +176,18 @@ pub(super) fn limit_facts<'a>(
         "state": serde_json::from_str::<Value>(&view.to_json()).unwrap_or_default(),
         "slots": slots.collect::<Vec<_>>(),
     })
+}
+
+/// The groups that share a limit and have held jobs, with these numbers of jobs, in the order of their turns.
+pub(super) fn group_facts(one: &Applied, groups: Vec<(Share, usize)>) -> Vec<Value> {
+    let shares = one.view.state.shares();
+    let served = |share: &Share| shares.map_or(0, |shares| shares.of(&share.group));
+    let mut groups: Vec<_> = (groups.into_iter())
+        .map(|(share, held)| (served(&share), share, held))
+        .collect();
+    groups.sort_by(|a, b| (a.0, &a.1.group).cmp(&(b.0, &b.1.group)));
+    let groups = groups.into_iter().take(SHOWN);
+    groups
+        .map(|(_, share, held)| json!({"group": share.group, "weight": share.weight, "held": held}))
+        .collect()
 }
