@@ -21,9 +21,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::json::Json;
-use crate::limit::{
-    CostRule, Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window,
-};
+use crate::limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
 
 pub use cache::LimitCache;
 pub use feedback::{Backoff, Feedback, Pause};
@@ -31,12 +29,12 @@ pub use gate::Gate;
 pub use job::{BROUGHT, META, MIRROR, ON_LIMIT, Sent, own_policies, sent_policies};
 pub use limits::strictest;
 pub use matcher::{Match, Pattern};
-pub use price::Fair;
+pub use price::{Fair, Prices};
 pub use spelling::nearest;
 pub use template::{Rendered, Template};
 
 use gate::Gates;
-use price::{cost_by, one_price};
+use price::one_price;
 
 /// What a policy may look at in a job.
 #[derive(Clone, Copy, Debug)]
@@ -103,10 +101,8 @@ pub struct Policy {
     pub on_limit: OnLimit,
     /// Which nacks shut its keys.
     pub feedback: Feedback,
-    /// What a start counts; `None`: one.
-    pub cost: Option<Arc<CostRule>>,
-    /// Whose turn it is; `None`: turns go round.
-    pub fair: Option<Arc<Fair>>,
+    /// What a start counts in them, and whose turn it is.
+    pub prices: Prices,
 }
 
 impl Policy {
@@ -125,8 +121,8 @@ impl Policy {
             limits: self.limits.clone(),
             on_limit: self.on_limit,
             policy: Arc::clone(&self.name),
-            cost: cost_by(self.cost.as_ref()),
-            share: self.fair.as_ref().map(|fair| fair.share(job)),
+            cost: self.prices.cost(),
+            share: self.prices.share(job),
         }
     }
 }
@@ -138,10 +134,8 @@ pub struct QueueLimits {
     pub name: Pattern,
     /// Their numbers.
     pub limits: Limits,
-    /// What a start counts; `None`: one.
-    pub cost: Option<Arc<CostRule>>,
-    /// Whose turn it is; `None`: turns go round.
-    pub fair: Option<Arc<Fair>>,
+    /// What a start counts in them, and whose turn it is.
+    pub prices: Prices,
 }
 
 /// The key of a queue's own limits, in their space.
@@ -157,8 +151,8 @@ impl QueueLimits {
             limits: self.limits.clone(),
             on_limit: OnLimit::Wait,
             policy: Arc::from("queue"),
-            cost: cost_by(self.cost.as_ref()),
-            share: self.fair.as_ref().map(|fair| fair.share(job)),
+            cost: self.prices.cost(),
+            share: self.prices.share(job),
         }
     }
 }
@@ -179,9 +173,10 @@ impl PolicySet {
     pub fn new(policies: Vec<Policy>, queues: Vec<QueueLimits>, accept: Accept) -> PolicySet {
         let sees_types =
             |policy: &Policy| !policy.matching.kind.is_empty() || policy.key.sees_types();
-        let fair = policies.iter().map(|policy| &policy.fair);
-        let fair = fair.chain(queues.iter().map(|entry| &entry.fair));
-        let groups_see_types = fair.flatten().any(|fair| fair.by.sees_types());
+        let prices = policies.iter().map(|policy| &policy.prices);
+        let prices = prices.chain(queues.iter().map(|entry| &entry.prices));
+        let mut fair = prices.filter_map(|prices| prices.fair.as_ref());
+        let groups_see_types = fair.any(|fair| fair.by.sees_types());
         let mut set = PolicySet {
             types: groups_see_types || policies.iter().any(sees_types),
             policies,
@@ -416,8 +411,7 @@ mod tests {
             },
             on_limit: OnLimit::Wait,
             feedback: Feedback::default(),
-            cost: None,
-            fair: None,
+            prices: Prices::default(),
         }
     }
 
@@ -442,8 +436,7 @@ mod tests {
                 concurrency: Some(slots),
                 ..Limits::default()
             },
-            cost: None,
-            fair: None,
+            prices: Prices::default(),
         }
     }
 

@@ -5,8 +5,8 @@ use std::fmt;
 use super::Settings;
 use super::origins::{POLICIES, QUEUES, TENANTS};
 use crate::duration;
-use crate::limit::{CostRule, Limits, OnLimit, Rate, Throttle, WindowKind};
-use crate::policy::{Fair, Match, Pattern, Policy};
+use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
+use crate::policy::{Match, Pattern, Policy, Prices};
 use crate::pressure::Given;
 
 /// What an entry of the file means.
@@ -41,11 +41,7 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let limited = settings.policies.queues().iter();
     let limited = limited.map(|queue| {
         let mut limits = of_limits(&queue.limits);
-        limits.extend(of_prices(
-            queue.cost.as_deref(),
-            queue.fair.as_deref(),
-            &reach,
-        ));
+        limits.extend(of_prices(&queue.prices, &reach));
         entry(QUEUES, queue.name.as_str(), limits.join(", "))
     });
     let bounded = settings.bounds.entries.iter();
@@ -67,11 +63,7 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
 
 fn of_policy(policy: &Policy, reach: &str) -> String {
     let mut parts = of_limits(&policy.limits);
-    parts.extend(of_prices(
-        policy.cost.as_deref(),
-        policy.fair.as_deref(),
-        reach,
-    ));
+    parts.extend(of_prices(&policy.prices, reach));
     parts.push(match policy.key.constant() {
         Some(key) => format!("key \"{key}\""),
         None => format!("a key for each {}", policy.key.as_str()),
@@ -128,11 +120,12 @@ fn of_reach(settings: &Settings) -> String {
     }
 }
 
-fn of_prices(cost: Option<&CostRule>, fair: Option<&Fair>, reach: &str) -> Vec<String> {
-    let cost = cost.map(|cost| match &cost.from {
+fn of_prices(prices: &Prices, reach: &str) -> Vec<String> {
+    let cost = prices.cost.as_ref().map(|cost| match &cost.from {
         Some(from) => format!("each counts its {from}"),
         None => format!("each counts {}", cost.default),
     });
+    let fair = prices.fair.as_ref();
     let fair = fair.map(|fair| format!("in turn by {} among {reach}", fair.by.as_str()));
     cost.into_iter().chain(fair).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::costs::{NAMES, prices};
+use super::costs::{named, prices, refuse_without_limit};
 use super::feedback;
 use super::origins::POLICIES;
 use super::patterns::{QUEUE, TYPE, patterns};
@@ -29,8 +29,6 @@ struct WrittenPolicy {
     limits: Option<Limits>,
     on_store_error: Option<OnStoreError>,
     reserved: bool,
-    /// Where its cost and its turns stand.
-    priced_at: [Option<Range<usize>>; 2],
     /// `None` if something of it could not be read.
     policy: Option<Policy>,
 }
@@ -96,8 +94,10 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
         None,
         &OnStoreError::words().map(|(word, mode)| (word, Some(mode))),
     );
-    let prices = prices(&mut table, limits.as_ref()).ok();
-    let priced_at = NAMES.map(|name| Some(table.get(name)?.span));
+    let prices = prices(&mut table, limits.as_ref());
+    if key.given && limits == Some(Limits::default()) {
+        refuse_without_limit(&mut table, "remove it: limits are priced where they stand");
+    }
     let reserved = is_reserved(&mut table, limits.as_ref(), on_limit);
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
@@ -111,8 +111,7 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
             limits: limits.clone()?,
             on_limit,
             feedback,
-            cost: prices.as_ref()?.cost.clone(),
-            fair: prices.as_ref()?.fair.clone(),
+            prices: prices?,
         })
     });
     let (name, span) = name.map(|name| (name.text, name.span)).unzip();
@@ -123,7 +122,6 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
         limits,
         on_store_error,
         reserved,
-        priced_at,
         policy,
     }
 }
@@ -135,8 +133,7 @@ fn is_reserved(table: &mut TomlTable<'_>, limits: Option<&Limits>, on_limit: OnL
     let (Some(span), Some(limits), true) = (span, limits, reserved) else {
         return reserved;
     };
-    let priced = NAMES.into_iter().find(|name| table.get(name).is_some());
-    if let Some(name) = priced {
+    if let [name, ..] = *named(table) {
         let hint =
             format!("turns are reserved for any job, each for one start: remove {name}, or sync");
         table.error(&span, "`policy.sync` cannot be \"reserved\" here", hint);
@@ -305,15 +302,11 @@ fn shared_keys(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
             let hint = "they share counters; each job is held to the numbers of the policies that match it";
             root.warn(&key.span, title, hint);
         }
-        let differs = |other: &&&Policy| (&other.cost, &other.fair) != (&policy.cost, &policy.fair);
-        if let Some(other) = earlier.clone().find(differs) {
-            let name = if other.cost == policy.cost {
-                "fair"
-            } else {
-                "cost"
-            };
+        let difference = |other: &Policy| other.prices.difference(&policy.prices);
+        let mut others = earlier.clone();
+        if let Some((other, what)) = others.find_map(|one| Some((one, difference(one)?))) {
             let title = format!(
-                "policies {:?} and {:?} share a key but not their `{name}`",
+                "policies {:?} and {:?} share a key but not their `{what}`",
                 other.name, policy.name
             );
             let hint = "write the same in both, or give one of them another key";
@@ -349,13 +342,6 @@ fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
             .as_ref()
             .is_some_and(|key| limited.contains(&*key.text));
         let unsure = key.given && (unread || key.template.is_none());
-        let priced = NAMES.iter().zip(&one.priced_at);
-        let priced = priced.filter_map(|(name, at)| Some((name, at.as_ref()?)));
-        for (name, at) in priced.filter(|_| joins) {
-            let title = format!("`policy.{name}` needs a limit in its entry");
-            let hint = format!("remove it: this policy has the {name} of those whose key it uses");
-            root.error(at, title, hint);
-        }
         if !joins && !unsure {
             let name = one.name.as_ref();
             let which = name.map_or("this policy".into(), |name| format!("policy {name:?}"));
@@ -377,8 +363,7 @@ fn joined(written: &[WrittenPolicy]) -> Vec<Policy> {
         for other in by_key.get(policy.key.as_str()).into_iter().flatten() {
             policies.push(Policy {
                 limits: other.limits.clone(),
-                cost: other.cost.clone(),
-                fair: other.fair.clone(),
+                prices: other.prices.clone(),
                 ..policy.clone()
             });
         }

@@ -5,15 +5,14 @@ use std::ops::Range;
 
 use toml::de::DeValue;
 
-use super::costs::{NAMES, Prices, prices};
+use super::costs::{prices, refuse_without_limit};
 use super::origins::QUEUES;
 use super::patterns::{QUEUE, patterns};
 use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;
-use crate::policy::fields::Fields;
 use crate::policy::limits::limits;
-use crate::policy::{Pattern, QueueLimits};
+use crate::policy::{Pattern, Prices, QueueLimits};
 use crate::pressure::given::{self, BOUNDS};
 use crate::pressure::{FileBounds, Given};
 
@@ -63,15 +62,7 @@ fn report_no_bound(root: &TomlTable<'_>, span: &Range<usize>, limits: &Limits, b
     }
 }
 
-/// Refuses prices in an entry that has bounds alone.
-fn refuse_price_of_bounds(table: &mut TomlTable<'_>, limits: &Limits) {
-    for name in NAMES {
-        if *limits == Limits::default() && table.has(name) {
-            let hint = format!("bounds and enqueue_rate count jobs; remove {name}, or add a limit");
-            table.refuse(name, "needs a limit in its entry", hint);
-        }
-    }
-}
+const BOUNDS_COUNT_JOBS: &str = "bounds and enqueue_rate count jobs; remove it, or add a limit";
 
 /// Reports an entry whose queues count otherwise under an earlier one: a queue has one set of counters.
 fn one_price(
@@ -84,13 +75,9 @@ fn one_price(
     let meets = |other: &&QueueLimits| {
         other.name.matches(name.as_str()) || name.matches(other.name.as_str())
     };
-    let differs = |other: &&QueueLimits| (&other.cost, &other.fair) != (&prices.cost, &prices.fair);
-    if let Some(other) = earlier.iter().filter(meets).find(differs) {
-        let what = if other.cost == prices.cost {
-            "fair"
-        } else {
-            "cost"
-        };
+    let difference = |other: &QueueLimits| other.prices.difference(prices);
+    let mut earlier = earlier.iter().filter(meets);
+    if let Some((other, what)) = earlier.find_map(|one| Some((one, difference(one)?))) {
         let (name, other) = (name.as_str(), other.name.as_str());
         let title = format!("queues {other:?} and {name:?} share counters but not their `{what}`");
         let hint = "write the same in both, or use a policy, which has a key of its own";
@@ -116,7 +103,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
             );
         }
         let limits = limits(&mut table).ok();
-        let prices = prices(&mut table, limits.as_ref()).ok();
+        let prices = prices(&mut table, limits.as_ref());
         let names = name.as_ref().and_then(|(names, _)| names.as_ref());
         let all = |name: &Pattern| {
             name.as_str()
@@ -138,9 +125,9 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
         let (Some(limits), Some(bounds), Some(prices)) = (limits, bounds, prices) else {
             continue;
         };
-        if names_one {
-            refuse_price_of_bounds(&mut table, &limits);
-        } else if !table.has_unknown() {
+        if names_one && limits == Limits::default() {
+            refuse_without_limit(&mut table, BOUNDS_COUNT_JOBS);
+        } else if !names_one && !table.has_unknown() {
             report_no_bound(root, &found.span, &limits, &bounds);
         }
         for name in names {
@@ -153,8 +140,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
                 queues.push(QueueLimits {
                     name,
                     limits: limits.clone(),
-                    cost: prices.cost.clone(),
-                    fair: prices.fair.clone(),
+                    prices: prices.clone(),
                 });
             }
         }

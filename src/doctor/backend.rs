@@ -260,9 +260,9 @@ impl Belief {
 /// Reports among how many jobs turns are shared, where an entry has `fair`.
 fn turns(settings: &Settings, known: &BackendFacts, report: &mut Diagnosis) {
     let policies = settings.policies.policies().iter();
-    let mut policies = policies.filter(|policy| policy.fair.is_some());
+    let mut policies = policies.filter(|policy| policy.prices.fair.is_some());
     let mut queues = settings.policies.queues().iter();
-    if policies.next().is_none() && !queues.any(|queue| queue.fair.is_some()) {
+    if policies.next().is_none() && !queues.any(|queue| queue.prices.fair.is_some()) {
         return;
     }
     let (counts, hold) = (known.claims_count(), &settings.hold);

@@ -42,7 +42,7 @@ impl CachedQueue {
         CachedQueue {
             policies: can_match.map(|(nth, _)| nth).collect(),
             fair: (policies.queue_limits(queue))
-                .filter_map(|entry| entry.fair.clone())
+                .filter_map(|entry| entry.prices.fair.clone())
                 .collect(),
             limits: HashMap::new(),
         }
@@ -96,7 +96,7 @@ impl Policy {
         let _ = write!(name, "{nth}:");
         let missing = self.key.fill(job, name);
         name.push('\0');
-        if let Some(fair) = &self.fair {
+        if let Some(fair) = &self.prices.fair {
             fair.write_name(job, name);
         }
         if missing.is_some() && self.key_missing == KeyMissing::Skip {
@@ -115,7 +115,7 @@ impl Fair {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Accept, Feedback, Match, Pattern, Template};
+    use super::super::{Accept, Feedback, Match, Pattern, Prices, Template};
     use super::*;
     use crate::json::Json;
     use crate::limit::{Limits, OnLimit};
@@ -135,8 +135,7 @@ mod tests {
             },
             on_limit: OnLimit::Wait,
             feedback: Feedback::default(),
-            cost: None,
-            fair: None,
+            prices: Prices::default(),
         }
     }
 

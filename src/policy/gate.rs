@@ -119,7 +119,7 @@ impl PolicySet {
             tenant: None,
         };
         for entry in limits.filter(|entry| entry.name.matches(queue)) {
-            match entry.fair {
+            match entry.prices.fair {
                 None => limited.push(entry.limited(&job)),
                 // Whoever's turn it is may wait behind many others.
                 Some(_) => keyed = true,
@@ -149,7 +149,7 @@ impl Policy {
             && self.on_limit == OnLimit::Wait
             // A job that may replace these numbers must be seen before it can be refused.
             && accept != Accept::Replace
-            && self.fair.is_none()
+            && self.prices.fair.is_none()
     }
 }
 

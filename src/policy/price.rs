@@ -31,9 +31,30 @@ impl Fair {
     }
 }
 
-/// The cost by a rule, of a job that was not read yet.
-pub(super) fn cost_by(rule: Option<&Arc<CostRule>>) -> Cost {
-    rule.map_or(Cost::ONE, |rule| Cost::of(Arc::clone(rule)))
+/// What an entry says of both.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Prices {
+    /// What a start counts; `None`: one.
+    pub cost: Option<Arc<CostRule>>,
+    /// Whose turn it is; `None`: turns go round.
+    pub fair: Option<Arc<Fair>>,
+}
+
+impl Prices {
+    /// What a job pays that was not read yet.
+    pub fn cost(&self) -> Cost {
+        self.cost.clone().map_or(Cost::ONE, Cost::of)
+    }
+
+    pub(super) fn share(&self, job: &JobView<'_>) -> Option<Share> {
+        self.fair.as_ref().map(|fair| fair.share(job))
+    }
+
+    /// Which of both is not the same in two entries.
+    pub fn difference(&self, other: &Prices) -> Option<&'static str> {
+        let cost = (self.cost != other.cost).then_some("cost");
+        cost.or((self.fair != other.fair).then_some("fair"))
+    }
 }
 
 /// What was said of a cost that could not be paid as it was said.

@@ -158,19 +158,17 @@ impl Template {
 
     /// The key of a job that has this value, where a job fills in one value.
     pub fn with_value(&self, value: &str) -> Option<Key> {
-        let is_place = |part: &&Part| matches!(part, Part::Place(_));
-        if self.parts.iter().filter(is_place).count() != 1 {
-            return None;
-        }
-        let mut out = String::new();
+        let (mut out, mut places) = (String::new(), 0);
         for part in &self.parts {
             match part {
                 Part::Literal(literal) => out.push_str(literal),
-                Part::Place(_) if value.is_empty() => out.push_str(MISSING),
-                Part::Place(_) => escape(value, 0, &mut out),
+                Part::Place(_) => {
+                    escape(value, 0, &mut out);
+                    places += 1;
+                }
             }
         }
-        Some(checked(out))
+        (places == 1 && !value.is_empty()).then(|| checked(out))
     }
 
     /// The key of a job. Past 256 bytes its beginning and a hash of the whole.

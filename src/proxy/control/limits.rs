@@ -63,8 +63,7 @@ impl Look {
         let name = self.policy_of(sidecar, key);
         let mut policies = self.policies.policies().iter();
         let policy = policies.find(|policy| policy.name == name);
-        let rule = policy.and_then(|policy| policy.cost.clone());
-        rule.map_or(Cost::ONE, Cost::of)
+        policy.map_or(Cost::ONE, |policy| policy.prices.cost())
     }
 
     /// 404 for a key that nothing has named.

@@ -17,7 +17,7 @@ use super::limits::{self, not_allowed, reads};
 use super::sent;
 use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339, unit};
 use crate::json::{Json, quote};
-use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
+use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 use crate::policy::price::one_price;
 use crate::policy::{self, FieldError, Pattern, strictest};
 use crate::proxy::body::Body;
@@ -308,9 +308,10 @@ pub(super) async fn queue_view(
     let file = policies.queue_limits(queue).map(|entry| &entry.limits);
     let limits = file.chain(set.as_ref().map(|set| &set.limits));
     let limits = limits.cloned().reduce(strictest)?;
-    let cost = policies
+    let mut costs = policies
         .queue_limits(queue)
-        .find_map(|entry| entry.cost.clone());
+        .map(|entry| entry.prices.cost());
+    let cost = costs.next().unwrap_or_default();
     let in_vain = set
         .as_ref()
         .is_some_and(|set| is_beyond(&set.limits, &limits));
@@ -320,7 +321,7 @@ pub(super) async fn queue_view(
         limits,
         on_limit: OnLimit::Wait,
         policy: Arc::from("queue"),
-        cost: cost.map_or(Cost::ONE, Cost::of),
+        cost,
         share: None,
     };
     Some(LimitView {
