@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::{Held, Refusal, Refused, Relimited, Wakes};
-use crate::limit::{EARLY, Key, LINE, Limited, PolicyAndKey, Timestamp, is_priced, share_of};
+use crate::limit::{EARLY, Key, LINE, Limited, PolicyAndKey, Timestamp, is_priced};
 use crate::policy::{self, Gate};
 
 /// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
@@ -187,20 +187,14 @@ impl Queue {
     }
 
     /// A job waits in its place.
-    pub(super) fn place(&mut self, mut held: Held, wakes: Wakes) {
+    pub(super) fn place(&mut self, held: Held, wakes: Wakes) {
         let groups = self
             .groups
             .entry(Reverse(held.claimed.priority))
             .or_default();
         match position(groups, held.edition, &held.written).and_then(|at| groups.get_mut(at)) {
             Some(group) => group.insert(held),
-            None => {
-                // A group that comes, or comes back, is owed nothing for the time before.
-                if !held.named && share_of(&held.written).is_some() {
-                    held.claimed.comes_back = true;
-                }
-                groups.push_back(Group::of(held, wakes));
-            }
+            None => groups.push_back(Group::of(held, wakes)),
         }
     }
 

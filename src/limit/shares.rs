@@ -13,6 +13,9 @@ const OTHER: &str = "_other";
 const UNIT: u64 = 1_000;
 /// How long they are kept after the last of them was asked for, in microseconds.
 const KEPT: u64 = 60_000_000;
+/// Who was not asked for in so long was away, and is owed nothing for that, in microseconds. Workers poll every second
+/// or two, at a sidecar of their own.
+const AWAY: u64 = 2_000_000;
 /// From there on all begin anew, so that numbers stay exact in every store.
 const ANEW: u64 = 1 << 52;
 
@@ -25,15 +28,26 @@ pub struct Shares {
     /// When one of them was asked for last.
     asked: Timestamp,
     /// In the order of their names.
-    served: Vec<(Arc<str>, u64)>,
+    served: Vec<(Arc<str>, Place)>,
+}
+
+/// Where one group stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    served: u64,
+    /// When it was asked for last.
+    asked: Timestamp,
 }
 
 impl Shares {
     /// What the group was served.
     pub fn of(&self, group: &str) -> u64 {
-        let place = self.place(group);
-        let known = place.ok().and_then(|at| self.served.get(at));
-        known.map_or(self.turn, |(_, served)| *served)
+        self.find(group).map_or(self.turn, |place| place.served)
+    }
+
+    fn find(&self, group: &str) -> Option<&Place> {
+        let at = self.place(group).ok()?;
+        self.served.get(at).map(|(_, place)| place)
     }
 
     /// The turn that was last.
@@ -45,7 +59,8 @@ impl Shares {
     pub fn note(&mut self, group: &Arc<str>, served: u64, turn: u64) {
         self.turn = turn;
         self.make_room(group);
-        self.put(group, served);
+        let asked = self.asked;
+        self.put(group, Place { served, asked });
     }
 
     /// Whether nobody asks for them any more.
@@ -53,27 +68,42 @@ impl Shares {
         self.asked.plus(KEPT) <= now
     }
 
-    /// The group waits, and what it is owed from now on stands. One that `saves_nothing` goes on from the last turn.
+    /// The group waits, and what it is owed from now on stands. One that `saves_nothing`, or was away, goes on from the
+    /// last turn.
     pub(crate) fn wait(&mut self, group: &Arc<str>, saves_nothing: bool, now: Timestamp) {
         if self.idle(now) {
             *self = Shares::default();
         }
         self.asked = now;
         self.make_room(group);
-        let served = self.of(group);
-        let least = if saves_nothing { self.turn } else { 0 };
-        self.put(group, served.max(least));
+        let turn = self.turn;
+        let here = |place: &&Place| !saves_nothing && place.asked.plus(AWAY) > now;
+        let served = match self.find(group).filter(here) {
+            Some(place) => place.served,
+            None => self.of(group).max(turn),
+        };
+        let asked = now;
+        self.put(group, Place { served, asked });
     }
 
     /// It was the group's turn, for a start of this cost.
     pub(crate) fn start(&mut self, share: &Share, cost: &Cost) {
-        let served = self.of(&share.group);
-        if served > ANEW {
-            (self.turn, self.served) = (0, Vec::new());
-            return self.put(&share.group, 0);
-        }
-        self.turn = served;
-        self.put(&share.group, served.saturating_add(share.price(cost)));
+        let (served, asked) = (self.of(&share.group), self.asked);
+        let after = match served > ANEW {
+            true => {
+                (self.turn, self.served) = (0, Vec::new());
+                0
+            }
+            false => {
+                self.turn = served;
+                served.saturating_add(share.price(cost))
+            }
+        };
+        let place = Place {
+            served: after,
+            asked,
+        };
+        self.put(&share.group, place);
     }
 
     /// Where the group stands, or those beyond the most.
@@ -90,24 +120,24 @@ impl Shares {
 
     /// Where there are too many, those go that would stand where they do if they were not known.
     fn make_room(&mut self, group: &str) {
-        let is_known = |(known, _): &(Arc<str>, u64)| **known == *group;
+        let is_known = |(known, _): &(Arc<str>, Place)| **known == *group;
         if self.served.len() >= MOST && !self.served.iter().any(is_known) {
             let turn = self.turn;
-            self.served.retain(|(_, served)| *served > turn);
+            self.served.retain(|(_, place)| place.served > turn);
         }
     }
 
-    fn put(&mut self, group: &Arc<str>, served: u64) {
+    fn put(&mut self, group: &Arc<str>, place: Place) {
         match self.place(group) {
             Ok(at) => {
                 if let Some((_, known)) = self.served.get_mut(at) {
-                    *known = served;
+                    *known = place;
                 }
             }
             Err(at) if self.served.len() < MOST => {
-                self.served.insert(at, (Arc::clone(group), served));
+                self.served.insert(at, (Arc::clone(group), place));
             }
-            Err(at) => self.served.insert(at, (Arc::from(OTHER), served)),
+            Err(at) => self.served.insert(at, (Arc::from(OTHER), place)),
         }
     }
 
@@ -116,15 +146,21 @@ impl Shares {
         to.time(self.asked);
         // At most MOST and the others.
         to.u16(u16::try_from(self.served.len()).unwrap_or(u16::MAX));
-        for (group, served) in &self.served {
+        for (group, place) in &self.served {
             to.text(group);
-            to.long(*served);
+            to.long(place.served);
+            to.time(place.asked);
         }
     }
 
     pub(super) fn unpack(from: &mut PackedReader<'_>) -> Option<Shares> {
         let (turn, asked, count) = (from.long()?, from.time()?, from.u16()?);
-        let served = (0..count).map(|_| Some((Arc::from(from.text()?), from.long()?)));
+        let place = |from: &mut PackedReader<'_>| {
+            let group = Arc::from(from.text()?);
+            let (served, asked) = (from.long()?, from.time()?);
+            Some((group, Place { served, asked }))
+        };
+        let served = (0..count).map(|_| place(from));
         let served = served.collect::<Option<_>>()?;
         Some(Shares {
             turn,
@@ -136,7 +172,7 @@ impl Shares {
     pub(super) fn heap(&self) -> usize {
         let names = self.served.iter().map(|(group, _)| group.len() + 16);
         size_of::<Shares>()
-            + self.served.capacity() * size_of::<(Arc<str>, u64)>()
+            + self.served.capacity() * size_of::<(Arc<str>, Place)>()
             + names.sum::<usize>()
     }
 }

@@ -197,7 +197,6 @@ pub(super) fn read_job(
         claimed_at: came_at,
         visibility: micros(visibility),
         limited: limits,
-        comes_back: false,
     });
     let body = match brings {
         true => mirror::shown(job),

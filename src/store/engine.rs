@@ -208,7 +208,7 @@ impl<T: Tables> Engine<'_, T> {
             if ask.limited.get(*which).is_some_and(|by| !by.shares_key(one)));
         let now = self.now;
         let shares = self.tables.state_mut(one.space, &one.key).shares_mut();
-        shares.wait(&share.group, ask.comes_back || by_another, now);
+        shares.wait(&share.group, by_another, now);
         if verdict.is_started() {
             shares.start(share, &one.cost);
         }

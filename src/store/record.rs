@@ -120,7 +120,6 @@ pub(super) fn claimed(
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
-        comes_back: false,
     }))
 }
 

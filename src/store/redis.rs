@@ -92,7 +92,7 @@ impl RedisStore {
                     .arg(wire::time(ask.generation.0))
                     .arg(wire::time(ask.claimed_at.0));
                 wire::write_job(to, ask);
-                wire::write_limits(to, &ask.limited, ask.comes_back, now);
+                wire::write_limits(to, &ask.limited, now);
             }
         };
         let told = self.run(&self.scripts.take, write).await?;
@@ -120,7 +120,6 @@ impl RedisStore {
             wire::write_limits(
                 to,
                 std::slice::from_ref(wish.limited),
-                false,
                 self.remote.clock.now(),
             );
             to.arg(wish.unused.len());

@@ -70,9 +70,6 @@ pub struct Claim {
     /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
     /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
-    /// Whether no other job of its group waited here when it came, where the group has a share: it is owed nothing for
-    /// the time before. Over once the store was asked.
-    pub comes_back: bool,
 }
 
 /// The end of a job's row.
@@ -143,7 +140,6 @@ impl Claim {
             claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
             limited: [].into(),
-            comes_back: false,
         }
     }
 

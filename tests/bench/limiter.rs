@@ -131,7 +131,6 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,
-        comes_back: false,
     })
 }
 

@@ -232,7 +232,6 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
             cost: Default::default(),
             share: None,
         }]),
-        comes_back: false,
     })
 }
 

@@ -145,7 +145,7 @@ async fn by_weight(ctx: Ctx, sidecars: usize, most: f64) -> Judge {
         let due = total as f64 * weight(nth) as f64 / weights as f64;
         let got = all.get(&format!("t{nth}")).copied().unwrap_or(0) as f64;
         // A job is one or it is none: where there are few starts that is more than the part.
-        let off = ((got - due).abs() - if starts < 10_000 { 100.0 } else { 0.0 }) / due;
+        let off = ((got - due).abs() - if starts < 10_000 { 200.0 } else { 0.0 }) / due;
         worst = worst.max(off);
     }
     println!("SEED={}: {worst:.4} off at most, {starts} starts", ctx.seed);
@@ -167,7 +167,7 @@ const FAIR: &str = "fair = { by = '{meta.tenant}' }\n";
 pub async fn away_for_ten_seconds(ctx: Ctx) -> Judge {
     let w = ctx.limits(&format!("{VENDOR}{FAIR}")).start().await;
     let hands = [w.hands("a"), w.hands("b")];
-    w.enqueue_all(60, |nth| costing(if nth % 2 == 0 { "a" } else { "b" }, 50))
+    w.enqueue_all(330, |nth| costing(if nth < 30 { "a" } else { "b" }, 50))
         .await;
     let begun = Instant::now();
     let seconds = |n| begun + Duration::from_secs(n);
@@ -253,6 +253,11 @@ pub async fn costs_use_the_limit(ctx: Ctx) -> Judge {
     let used = used - over.values().sum::<u64>();
     let part = used as f64 / (10 * LIMIT) as f64;
     println!("SEED={}: {part:.4} used", ctx.seed);
+    if std::env::var("SHOW").is_ok() {
+        for of in judge.records.deliveries.iter().take(160) {
+            println!("{:?} {}", of.at - begun, cost(of));
+        }
+    }
     judge.that(part >= 0.97, format!("{part:.3} of the limit is used"));
     judge
 }
@@ -280,6 +285,7 @@ pub async fn big_beside_small(ctx: Ctx) -> Judge {
         while Instant::now() < end {
             let got = hands.get("big", 1).await;
             hands.ack_all(&got).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }));
     tokio::join!(ones, eighties);

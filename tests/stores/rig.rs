@@ -250,7 +250,6 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         claimed_at: Timestamp(2 * T),
         visibility: 30 * SECOND,
         limited: Arc::from(limited),
-        comes_back: false,
     })
 }
 

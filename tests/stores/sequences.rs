@@ -140,7 +140,6 @@ impl Both<'_> {
         let limits = self.dice.limits();
         let mut claim = claimed(&format!("job-{job}"), self.claims[job], &limits);
         claim.visibility = self.dice.of(&[3_000, 30_000_000]);
-        claim.comes_back = self.dice.one_in(3);
         claim
     }
 
@@ -314,7 +313,7 @@ impl Both<'_> {
     }
 }
 
-/// Rows as text. Of how a cost was found they keep only where it is settled, and they do not say who comes back.
+/// Rows as text. Of how a cost was found they keep only where it is settled.
 fn shown(rows: impl IntoIterator<Item = ojs_throttle::store::Row>) -> String {
     let rows = rows.into_iter().map(|mut row| {
         let mut limited = row.claimed.limited.to_vec();
@@ -324,7 +323,6 @@ fn shown(rows: impl IntoIterator<Item = ojs_throttle::store::Row>) -> String {
             one.policy = name.into();
         }
         row.claimed.limited = limited.into();
-        row.claimed.comes_back = false;
         row
     });
     format!("{:?}", rows.collect::<Vec<_>>())

@@ -132,13 +132,9 @@ impl Proxy {
         sidecar.hold.note_served(&taken.served);
         jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
-        let (mut started, mut dropped) = (Vec::new(), Vec::new());
-        for mut pick in jobs {
-            let verdict = verdicts.next();
-            if pick.claimed.comes_back && verdict != Some(Verdict::Unasked) {
-                pick.claimed.comes_back = false;
-            }
-            match verdict {
+        let (mut started, mut refused) = (Vec::new(), Vec::new());
+        for pick in jobs {
+            match verdicts.next() {
                 Some(Verdict::Started { .. }) => {
                     if pick.refused.is_some() && is_priced(&pick.claimed.limited) {
                         // It may have been first in line.
@@ -151,12 +147,17 @@ impl Proxy {
                     why,
                     at,
                     action,
-                }) => dropped.extend(self.refused(pick, which, &why, at, action, wakes)),
+                }) => refused.push((pick, which, why, at, action)),
                 Some(Verdict::Lost) => Box::pin(siblings::lost(sidecar, pick)).await,
                 Some(Verdict::Unasked) | None => {}
             }
         }
-        drop::drop_soon(self, dropped);
+        // What a group's first job was told holds for the group: those behind it may have been refused to keep its place.
+        let last_first = refused.into_iter().rev();
+        let dropped = last_first.filter_map(|(pick, which, why, at, action)| {
+            self.refused(pick, which, &why, at, action, wakes)
+        });
+        drop::drop_soon(self, dropped.collect());
         started
     }
 

@@ -643,7 +643,7 @@ local function read_limits()
         l.spacing.moreu, l.spacing.moren, l.spacing.restu, l.spacing.restn = moreu, moren, restu, restn
       end
     end
-    if has >= 2 then l.group, l.weight, l.comes_back = arg(), num(), num() == 1 end
+    if has >= 2 then l.group, l.weight = arg(), num() end
     limits[i] = l
   end
   return limits
@@ -669,7 +669,7 @@ end
 
 -- What the groups of a key were served: a hash of its own, so that a decision reads three of its numbers. Beside the
 -- groups it has the last turn, and when one of them was asked for.
-local GROUPS, UNIT, ANEW = 1000, 1000, 4503599627370496
+local GROUPS, UNIT, AWAY, ANEW = 1000, 1000, 2000000, 4503599627370496
 
 local function served(k, l, by_another, starts)
   local name, group = P .. 'f:' .. k.name, 'g' .. l.group
@@ -678,17 +678,18 @@ local function served(k, l, by_another, starts)
     redis.call('DEL', name)
     known = {}
   end
-  local turn, mine = tonumber(known[1] or '0'), tonumber(known[3] or '')
-  if not mine and redis.call('HLEN', name) > GROUPS + 1 then
+  local turn = tonumber(known[1] or '0')
+  if not known[3] and redis.call('HLEN', name) > GROUPS + 1 then
     local all = redis.call('HGETALL', name)
     for i = 1, #all, 2 do
-      if sub(all[i], 1, 1) == 'g' and tonumber(all[i + 1]) <= turn then redis.call('HDEL', name, all[i]) end
+      if sub(all[i], 1, 1) == 'g' and tonumber(string.match(all[i + 1], '%d+')) <= turn then redis.call('HDEL', name, all[i]) end
     end
     if redis.call('HLEN', name) > GROUPS + 1 then group = 'g_other' end
-    mine = tonumber(redis.call('HGET', name, group) or '')
+    known[3] = redis.call('HGET', name, group)
   end
-  mine = mine or turn
-  if l.comes_back or by_another then mine = max(mine, turn) end
+  local mine, at = string.match(known[3] or '', '(%d+) (%d+)')
+  mine = tonumber(mine or turn)
+  if by_another or not at or tonumber(at) + AWAY <= now then mine = max(mine, turn) end
   if starts and mine > ANEW then
     redis.call('DEL', name)
     turn, mine = 0, 0
@@ -696,7 +697,7 @@ local function served(k, l, by_another, starts)
     turn, mine = mine, mine + max(floor(UNIT * l.pays / l.weight), 1)
   end
   redis.call('HSET', name, 'turn', string.format('%.0f', turn), 'asked', string.format('%.0f', now),
-    group, string.format('%.0f', mine))
+    group, string.format('%.0f %.0f', mine, now))
   k.shared, k.changed = true, true
   return { k.name, l.group, mine, turn }
 end

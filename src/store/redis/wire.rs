@@ -32,9 +32,8 @@ pub(super) fn read_time(time: i64) -> Timestamp {
 /// The limits of a job. A script cannot reckon with calendars, so the edges of the windows around `now`
 /// go with them.
 ///
-/// A cost and a share stand at the end of a limit, where it has one: the action says so. With a share stands whether
-/// the job's group comes back.
-pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], comes_back: bool, now: Timestamp) {
+/// A cost and a share stand at the end of a limit, where it has one: the action says so.
+pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], now: Timestamp) {
     to.arg(limited.len());
     for one in limited {
         let pays = one.cost.pays.get();
@@ -59,9 +58,7 @@ pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], comes_back: bool, 
             }
         }
         if let Some(share) = &one.share {
-            to.arg(&*share.group)
-                .arg(share.weight.get())
-                .arg(u8::from(comes_back));
+            to.arg(&*share.group).arg(share.weight.get());
         }
     }
 }
@@ -280,7 +277,7 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
         Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
         Change::Adopt { claimed, until } => {
             write_claim(to, "adopt", claimed, *until);
-            write_limits(to, &claimed.limited, false, now);
+            write_limits(to, &claimed.limited, now);
             to
         }
         Change::Override { .. } | Change::Setting { .. } => match record::written(change) {
@@ -318,7 +315,7 @@ pub(super) fn write_end(to: &mut Cmd, end: &End, now: Timestamp) {
         to.arg(record::name(used.space, &used.key)).arg(used.amount);
     }
     if !end.used.is_empty() {
-        write_limits(to, &end.limited, false, now);
+        write_limits(to, &end.limited, now);
     }
 }
 
