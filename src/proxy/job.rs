@@ -304,3 +304,37 @@ pub(super) fn tenant(headers: &http::HeaderMap) -> Option<&str> {
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    /// Jobs of one list share it, unless they say a cost that is not the default.
+    #[test]
+    fn only_a_job_that_pays_otherwise_has_a_list_of_its_own() {
+        let job = Json::parse(br#"{"args":[7],"meta":{"n":1}}"#, 8).unwrap();
+        let view = JobView {
+            queue: "q",
+            kind: "t",
+            meta: job.get("meta"),
+            tenant: None,
+        };
+        for (cost, pays, is_shared) in [
+            ("", 1, true),
+            ("cost = 5", 5, true),
+            ("cost = { from = 'meta.n' }", 1, true),
+            ("cost = { from = 'meta.m', default = 9 }", 9, true),
+            ("cost = { from = 'args.0' }", 7, false),
+        ] {
+            let file = format!(
+                "server.upstream = 'http://h'\n[[queue]]\nname = 'q'\nconcurrency = 3\n{cost}"
+            );
+            let policies = Settings::parse(&file, "t").unwrap().policies;
+            let list = policies.limits(&view, &[]).unwrap();
+            let found = priced(list.clone(), &view, job, |_| {});
+            assert_eq!(found[0].cost.pays.get(), pays, "{cost}");
+            assert_eq!(Arc::ptr_eq(&list, &found), is_shared, "{cost}");
+        }
+    }
+}
