@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
 use crate::limit::{
-    Key, KeyState, Limited, Limits, Refusal, Reserved, Served, Space, Timestamp, Undo, each_key,
-    is_priced, share_of,
+    Asked, Key, KeyState, Limited, Limits, OnLimit, Refusal, Reserved, Served, Space, Strategy,
+    Timestamp, Undo, each_key, is_priced, share_of,
 };
 
 /// A row as a store keeps it.
@@ -147,6 +147,9 @@ impl<T: Tables> Engine<'_, T> {
     /// Starts a job if every key allows it. All keys are asked before any is taken from.
     fn start(&mut self, ask: &Claimed) -> Verdict {
         let now = self.now;
+        if let Some(ahead) = self.ahead(ask) {
+            return ahead;
+        }
         let at = match self.ask(ask, |one| one.cost.pays.get()) {
             Ok(at) => at,
             Err(refused) => return self.stand_in_line(ask, refused),
@@ -159,6 +162,19 @@ impl<T: Tables> Engine<'_, T> {
             self.leave_line(ask);
         }
         Verdict::Started { at }
+    }
+
+    /// The refusal of a job whose group is ahead of one that waits. It waits too, whatever its limit says.
+    fn ahead(&self, ask: &Claimed) -> Option<Verdict> {
+        let (one, share) = share_of(&ask.limited)?;
+        let shares = self.tables.state(one.space, &one.key)?.shares()?;
+        let why = shares.is_ahead(share, &one.cost, self.now)?;
+        Some(Verdict::Refused {
+            which: ask.limited.iter().position(|by| by.shares_key(one))?,
+            at: why.at,
+            why,
+            action: OnLimit::Wait,
+        })
     }
 
     /// When a job may start that pays so much, if all its keys allow it.
@@ -200,18 +216,20 @@ impl<T: Tables> Engine<'_, T> {
         }
     }
 
-    /// Notes for the share of an asked job whether its group's turn has come, and says what it was served.
+    /// Notes for the share of an asked job how its question ended, and says what its group was served.
     fn serve(&mut self, ask: &Claimed, verdict: &Verdict) -> Option<Served> {
         let (one, share) = share_of(&ask.limited)?;
-        // What another key refused is passed over.
-        let by_another = matches!(verdict, Verdict::Refused { which, .. }
-            if ask.limited.get(*which).is_some_and(|by| !by.shares_key(one)));
+        let asked = match verdict {
+            Verdict::Refused { why, .. } if why.strategy == Strategy::Line => Asked::Behind,
+            Verdict::Refused { which, .. } => match ask.limited.get(*which) {
+                Some(by) if !by.shares_key(one) => Asked::PassedOver,
+                _ => Asked::Full,
+            },
+            _ => Asked::Started,
+        };
         let now = self.now;
         let shares = self.tables.state_mut(one.space, &one.key).shares_mut();
-        shares.wait(&share.group, by_another, now);
-        if verdict.is_started() {
-            shares.start(share, &one.cost);
-        }
+        shares.asked(share, &one.cost, asked, now);
         Some(Served {
             space: one.space,
             key: one.key.clone(),

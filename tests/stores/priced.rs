@@ -256,6 +256,32 @@ pub async fn groups_are_served_by_weight(rig: &Rig) {
     assert_eq!(served(ask("k", "slow", 1, 1), 1).await, Some((1_000, 0)));
 }
 
+/// Sidecars hold jobs of other groups each: the one that asks first is not the one whose turn it is.
+pub async fn a_group_that_is_ahead_lets_another_go_first(rig: &Rig) {
+    let store = rig.open("a").await;
+    let ten = limited("k", None, Some((10, SECOND)), None);
+    let start = async |job: &str, group: &str, pays| {
+        let of = of_group(&paying(&ten, pays), group, 1);
+        take(&*store, claimed(job, 1, &[of])).await
+    };
+    // Nobody lacks room: who asks starts.
+    assert!(started(&start("a", "x", 9).await) && started(&start("b", "x", 1).await));
+    let (strategy, at) = refused(start("c", "y", 1).await);
+    assert_eq!(strategy, Strategy::Rate);
+    advance(rig, at.0 - EARLY - now(rig).0);
+    let (strategy, at) = refused(start("d", "x", 8).await);
+    let soon = now(rig).plus(50_000 + EARLY);
+    assert_eq!((strategy, at), (Strategy::Line, soon), "y waits");
+    assert!(started(&start("c", "y", 1).await));
+    assert!(started(&start("d", "x", 8).await) && started(&start("e", "x", 1).await));
+    // Who waited and asks no more holds nobody up for long.
+    refused(start("f", "y", 1).await);
+    advance(rig, 1_500_000);
+    refused(start("g", "x", 1).await);
+    advance(rig, 500_000);
+    assert!(started(&start("g", "x", 1).await));
+}
+
 /// Names come from jobs, and there may be any number of them.
 pub async fn groups_beyond_the_most_share_a_place(rig: &Rig) {
     let store = rig.open("a").await;

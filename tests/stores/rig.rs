@@ -175,6 +175,7 @@ macro_rules! contract {
                 a_job_that_needs_more_room_is_first_in_line,
                 what_a_job_used_is_settled_once,
                 groups_are_served_by_weight,
+                a_group_that_is_ahead_lets_another_go_first,
                 groups_beyond_the_most_share_a_place,
             ]
         );

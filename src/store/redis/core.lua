@@ -667,39 +667,97 @@ local function each_key(limits, step)
   return taken
 end
 
--- What the groups of a key were served: a hash of its own, so that a decision reads three of its numbers. Beside the
--- groups it has the last turn, and when one of them was asked for.
-local GROUPS, UNIT, AWAY, ANEW = 1000, 1000, 2000000, 4503599627370496
+-- What the groups of a key were served, as src/limit/shares.rs counts it: a hash of its own, read once in a call.
+local GROUPS, UNIT, AWAY, AHEAD, ANEW = 1000, 1000, 2000000, 50000, 4503599627370496
+local STARTED, FULL, BEHIND, PASSED_OVER = 1, 2, 3, 4
 
-local function served(k, l, by_another, starts)
-  local name, group = P .. 'f:' .. k.name, 'g' .. l.group
-  local known = redis.call('HMGET', name, 'turn', 'asked', group)
-  if known[2] and tonumber(known[2]) + KEPT <= now then
-    redis.call('DEL', name)
-    known = {}
-  end
-  local turn = tonumber(known[1] or '0')
-  if not known[3] and redis.call('HLEN', name) > GROUPS + 1 then
-    local all = redis.call('HGETALL', name)
-    for i = 1, #all, 2 do
-      if sub(all[i], 1, 1) == 'g' and tonumber(string.match(all[i + 1], '%d+')) <= turn then redis.call('HDEL', name, all[i]) end
+local function shares(k)
+  if k.shares then return k.shares end
+  local f, all = { turn = 0, asked = 0, full = 0, g = {}, n = 0 }, redis.call('HGETALL', P .. 'f:' .. k.name)
+  for i = 1, #all, 2 do
+    local a, b, c = string.match(all[i + 1], '(%d+) (%d+) (%d+)')
+    a, b, c = tonumber(a), tonumber(b), tonumber(c)
+    if all[i] == '' then
+      f.turn, f.asked, f.full = a, b, c
+    else
+      f.g[sub(all[i], 2)], f.n = { served = a, asked = b, waits = c == 1 }, f.n + 1
     end
-    if redis.call('HLEN', name) > GROUPS + 1 then group = 'g_other' end
-    known[3] = redis.call('HGET', name, group)
   end
-  local mine, at = string.match(known[3] or '', '(%d+) (%d+)')
-  mine = tonumber(mine or turn)
-  if by_another or not at or tonumber(at) + AWAY <= now then mine = max(mine, turn) end
-  if starts and mine > ANEW then
-    redis.call('DEL', name)
-    turn, mine = 0, 0
-  elseif starts then
-    turn, mine = mine, mine + max(floor(UNIT * l.pays / l.weight), 1)
+  k.shares = f
+  return f
+end
+
+local function put_share(k, name, a, b, c)
+  redis.call('HSET', P .. 'f:' .. k.name, name, string.format('%.0f %.0f %.0f', a, b, c))
+end
+
+local function place_of(f, group)
+  if not f.g[group] and f.n >= GROUPS then group = '_other' end
+  return f.g[group], group
+end
+
+-- The least of the groups that wait, but for this one.
+local function least(f, group)
+  local found
+  for name, g in pairs(f.g) do
+    if name ~= group and g.waits and g.asked + AWAY > now then found = min(found or g.served, g.served) end
   end
-  redis.call('HSET', name, 'turn', string.format('%.0f', turn), 'asked', string.format('%.0f', now),
-    group, string.format('%.0f %.0f', mine, now))
+  return found
+end
+
+local function standing(f, group)
+  local g = place_of(f, group)
+  if g and g.asked + AWAY > now then return g.served end
+  return max(g and g.served or 0, least(f, group) or f.turn)
+end
+
+local function price(l)
+  return max(floor(UNIT * l.pays / l.weight), 1)
+end
+
+local function is_ahead(k, l)
+  local f = shares(k)
+  local most = least(f, l.group)
+  return most and f.full + AWAY > now and standing(f, l.group) > most + price(l)
+end
+
+local function served(k, l, how)
+  local f = shares(k)
+  local function begin()
+    redis.call('DEL', P .. 'f:' .. k.name)
+    f.turn, f.g, f.n = 0, {}, 0
+  end
+  if f.asked + KEPT <= now then
+    begin()
+    f.full = 0
+  end
+  f.asked = now
+  if not f.g[l.group] and f.n >= GROUPS then
+    for name, g in pairs(f.g) do
+      if g.served <= f.turn then
+        redis.call('HDEL', P .. 'f:' .. k.name, 'g' .. name)
+        f.g[name], f.n = nil, f.n - 1
+      end
+    end
+  end
+  local mine = { served = standing(f, l.group), asked = now, waits = true }
+  if how == STARTED and mine.served > ANEW then
+    begin()
+    mine = { served = 0, asked = 0, waits = false }
+  elseif how == STARTED then
+    f.turn, mine.served, mine.waits = mine.served, mine.served + price(l), false
+  elseif how == FULL then
+    f.full = now
+  elseif how == PASSED_OVER then
+    mine.asked, mine.waits = 0, false
+  end
+  local known, group = place_of(f, l.group)
+  if not known then f.n = f.n + 1 end
+  f.g[group] = mine
+  put_share(k, '', f.turn, f.asked, f.full)
+  put_share(k, 'g' .. group, mine.served, mine.asked, mine.waits and 1 or 0)
   k.shared, k.changed = true, true
-  return { k.name, l.group, mine, turn }
+  return { k.name, l.group, mine.served, f.turn }
 end
 
 local function save_all()

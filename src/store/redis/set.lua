@@ -52,6 +52,7 @@ local function unused()
   for _, w in ipairs(k.w) do used = used or not window_idle(w) end
   k.eu, k.en, k.last, k.shut, k.first, k.w, k.changed = 0, 0, 0, nil, nil, {}, true
   redis.call('DEL', P .. 'f:' .. k.name)
+  k.shares = nil
   freed[#freed + 1] = k.name
   return used
 end

@@ -39,7 +39,18 @@ local function stand_in_line(ask, no)
   return no
 end
 
+-- The place of a job's share among its limits.
+local function which_of(ask)
+  for i, l in ipairs(ask.limits) do
+    if l.key == ask.share.key then return i - 1 end
+  end
+end
+
 local function start(ask)
+  if ask.share and is_ahead(key(ask.share.key), ask.share) then
+    local at = now + AHEAD + EARLY
+    return { 2, which_of(ask), LINE, 0, 0, at, 0, at, 0 }, false
+  end
   local no, at = refused(ask)
   if no then return ask.is_priced and stand_in_line(ask, no) or no, false end
   local till = at + ask.lasts
@@ -92,8 +103,15 @@ for i, ask in ipairs(asks) do
     else
       verdict, out = start(ask)
       if ask.share then
-        local by_another = not out and ask.limits[verdict[2] + 1].key ~= ask.share.key
-        groups[#groups + 1] = served(key(ask.share.key), ask.share, by_another, out)
+        local how = FULL
+        if out then
+          how = STARTED
+        elseif verdict[3] == LINE then
+          how = BEHIND
+        elseif ask.limits[verdict[2] + 1].key ~= ask.share.key then
+          how = PASSED_OVER
+        end
+        groups[#groups + 1] = served(key(ask.share.key), ask.share, how)
       end
     end
   end
