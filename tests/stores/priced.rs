@@ -265,15 +265,15 @@ pub async fn a_group_that_is_ahead_lets_another_go_first(rig: &Rig) {
         take(&*store, claimed(job, 1, &[of])).await
     };
     // Nobody lacks room: who asks starts.
-    assert!(started(&start("a", "x", 9).await) && started(&start("b", "x", 1).await));
+    assert!(started(&start("a", "y", 1).await) && started(&start("b", "x", 9).await));
     let (strategy, at) = refused(start("c", "y", 1).await);
     assert_eq!(strategy, Strategy::Rate);
     advance(rig, at.0 - EARLY - now(rig).0);
-    let (strategy, at) = refused(start("d", "x", 8).await);
+    let (strategy, at) = refused(start("d", "x", 1).await);
     let soon = now(rig).plus(50_000 + EARLY);
     assert_eq!((strategy, at), (Strategy::Line, soon), "y waits");
     assert!(started(&start("c", "y", 1).await));
-    assert!(started(&start("d", "x", 8).await) && started(&start("e", "x", 1).await));
+    assert!(started(&start("d", "x", 1).await) && started(&start("e", "x", 8).await));
     // Who waited and asks no more holds nobody up for long.
     refused(start("f", "y", 1).await);
     advance(rig, 1_500_000);
