@@ -60,7 +60,14 @@ impl Group {
         self.rescheduled = refusal.rescheduled;
         // What refused it may be over since, and who told has gone by.
         if self.woken <= refusal.asked {
-            self.refused = Some(refusal.refused);
+            // Jobs behind one that is first in line are told to come later, and it is not.
+            let is_later = match (self.refused, refusal.refused) {
+                (Some(Refused::Until(at)), Refused::Until(later)) => refusal.at < at && at < later,
+                _ => false,
+            };
+            if !is_later {
+                self.refused = Some(refusal.refused);
+            }
             self.refused_at = refusal.at;
         }
     }
