@@ -466,6 +466,8 @@ pub enum Scene {
     Limits,
     /// A queue that stays within its bound
     Backpressure,
+    /// Tenants that share a vendor's tokens by weight
+    Cost,
 }
 
 /// `demo`.
@@ -477,7 +479,7 @@ pub struct Demo {
     /// Run with the limits off, to see them broken
     #[arg(long = "break")]
     pub broken: bool,
-    /// Write the same as a plot to this file (not for backpressure)
+    /// Write the same as a plot to this file (of limits only)
     #[arg(long, value_name = "FILE.svg")]
     pub record: Option<PathBuf>,
     /// How long producers and workers go on

@@ -25,6 +25,7 @@ use crate::run::{Env, Running, Stop};
 use crate::upstream::{CallBounds, Target, Upstream};
 
 pub mod backpressure;
+pub mod cost;
 pub mod judge;
 pub mod plot;
 pub mod records;

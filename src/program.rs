@@ -308,8 +308,8 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
 }
 
 fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
-    if args.scene == Scene::Backpressure && args.record.is_some() {
-        tell("ojs-throttle: `demo backpressure` draws no plot: leave out --record");
+    if args.scene != Scene::Limits && args.record.is_some() {
+        tell("ojs-throttle: only `demo limits` draws a plot: leave out --record");
         return Ok(ExitCode::from(WRONG_ARGUMENTS));
     }
     let options = Options {
@@ -327,15 +327,12 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         reset: false,
     };
     let out = &mut std::io::stdout();
+    let (limits, time, runtime) = (options.limits, options.traffic, runtime()?);
     let held = match args.scene {
-        Scene::Limits => runtime()?.block_on(demo::run(&options, env, out))?,
-        Scene::Backpressure => runtime()?.block_on(demo::backpressure::run(
-            options.limits,
-            options.traffic,
-            env,
-            out,
-        ))?,
-    };
+        Scene::Limits => runtime.block_on(demo::run(&options, env, out)),
+        Scene::Backpressure => runtime.block_on(demo::backpressure::run(limits, time, env, out)),
+        Scene::Cost => runtime.block_on(demo::cost::run(limits, time, env, out)),
+    }?;
     Ok(if held {
         ExitCode::SUCCESS
     } else {

@@ -215,3 +215,19 @@ async fn a_plot_that_nobody_draws_is_refused() {
     assert!(said.contains("leave out --record"), "{said}");
     assert!(!file.exists());
 }
+
+/// The scene of costs: tenants have their shares of the tokens, and without a limit they do not.
+#[tokio::test]
+async fn tokens_are_shared_by_weight_and_what_is_not_used_comes_back() {
+    let (held, text) = output(&["cost", "--seconds", "5"]).await;
+    assert!(held.status.success(), "{text}");
+    assert_eq!(text.matches("  yes  ").count(), 4, "{text}");
+    // As many tokens are used as the vendor allows, not the half that jobs are charged.
+    let seconds = text.lines().filter_map(|line| line.split_once("| "));
+    let used = seconds.filter_map(|(_, told)| told.split_whitespace().next()?.parse::<u64>().ok());
+    assert!(used.max().is_some_and(|most| most > 700), "{text}");
+    let (broken, text) = output(&["cost", "--seconds", "2", "--break"]).await;
+    assert_eq!(broken.status.code(), Some(1), "{text}");
+    assert!(text.contains("tokens a second  NO"), "{text}");
+    assert!(text.contains("by its weight                NO"), "{text}");
+}

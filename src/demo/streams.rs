@@ -105,7 +105,8 @@ pub fn config(upstream: SocketAddr, limits: Enforcement) -> String {
     format!("{}\nupstream = \"http://{upstream}\"\n{policies}", SERVER)
 }
 
-const SERVER: &str = r#"[server]
+/// Where the sidecar of a scene listens, and how it ends.
+pub(super) const SERVER: &str = r#"[server]
 listen = "127.0.0.1:0"
 admin_listen = "127.0.0.1:0"
 drain_timeout = "3s"
