@@ -71,6 +71,7 @@ crate::scenarios! {
     shares::behind_five_hundred: 2;
     shares::costs_use_the_limit: 3;
     shares::big_beside_small: 2;
+    shares::settled_once: 3;
     bounds::hammered: 2 limit real;
     bounds::drained: 4 limit real;
     bounds::held: 2 limit;

@@ -102,7 +102,12 @@ impl Hands {
 
     /// ACKs as SDKs do: again after 0.5 and 1 s where no good answer came. The last status.
     pub async fn ack(&self, job: &str) -> u16 {
-        let body = json!({ "job_id": job, "result": { "by": self.name }, "worker_id": self.name });
+        self.ack_with(job, json!({ "by": self.name })).await
+    }
+
+    /// ACKs with this result.
+    pub async fn ack_with(&self, job: &str, result: Value) -> u16 {
+        let body = json!({ "job_id": job, "result": result, "worker_id": self.name });
         self.settle("/ojs/v1/workers/ack", job, true, body).await
     }
 

@@ -303,3 +303,60 @@ pub async fn big_beside_small(ctx: Ctx) -> Judge {
     );
     judge
 }
+
+/// What an ACK says was used counts once: through either sidecar, sent twice at the same time, with the backend's
+/// reply lost, and after the sidecar that started the job was killed. A job that fails pays what it paid.
+pub async fn settled_once(ctx: Ctx) -> Judge {
+    let hour = VENDOR
+        .replace("max = 5000", "settle = 'result.tokens'")
+        .replace(
+            "limit = 5000, period = '1s'",
+            "limit = 100000, period = '1h'",
+        );
+    let (w, other) = ctx.world().limits(&hour).pair().await;
+    w.enqueue_all(24, |_| costing("a", 100)).await;
+    let (first, second) = (w.hands("one"), w.hands_of("one", &other));
+    let mut got = Vec::new();
+    while got.len() < 24 {
+        got.extend(first.get("mail", 10).await);
+    }
+    let used = |nth: u64| 10 + (nth * 37 + ctx.seed * 11) % 300;
+    let result = |nth| json!({ "tokens": used(nth) });
+    let mut due = 0;
+    for (nth, of) in got.iter().enumerate() {
+        let (nth, job) = (nth as u64, &*of.job);
+        due += if nth % 5 == 4 { 100 } else { used(nth) };
+        match nth % 5 {
+            0 => drop(first.ack_with(job, result(nth)).await),
+            1 => drop(second.ack_with(job, result(nth)).await),
+            2 => drop(tokio::join!(
+                first.ack_with(job, result(nth)),
+                second.ack_with(job, result(nth))
+            )),
+            3 => {
+                w.backend.at_job(job, Fault::ReplyLost);
+                second.ack_with(job, result(nth)).await;
+            }
+            _ => drop(
+                first
+                    .nack_with(job, json!({ "code": "no", "retryable": false }))
+                    .await,
+            ),
+        }
+        if nth == 11 {
+            // Its jobs are out, and settle through the sibling: until the next one has found its rows in the store.
+            w.kill_sidecar();
+            second.ack_with(&got[12].job, result(12)).await;
+            w.start_sidecar().await;
+            w.pass(3_000).await;
+        }
+    }
+    let shown = w.get("/ojs/v1/rate-limits/vendor").await;
+    let mut judge = w.judge().await;
+    let count = shown["rate"]["current_count"].as_u64();
+    judge.that(
+        count == Some(due),
+        format!("{shown} says {count:?}, and {due} were used"),
+    );
+    judge
+}
