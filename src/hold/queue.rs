@@ -60,16 +60,7 @@ impl Group {
         self.rescheduled = refusal.rescheduled;
         // What refused it may be over since, and who told has gone by.
         if self.woken <= refusal.asked {
-            // Jobs behind one that is first in line are told to come later, and it is not. A time that has come is over.
-            let is_later = match (self.refused, refusal.refused) {
-                (Some(Refused::Until(at)), Refused::Until(later)) => {
-                    refusal.at.plus(EARLY) < at && at < later
-                }
-                _ => false,
-            };
-            if !is_later {
-                self.refused = Some(refusal.refused);
-            }
+            self.refused = Some(refusal.refused);
             self.refused_at = refusal.at;
         }
     }

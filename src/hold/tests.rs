@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::limit::{Key, Limited, Limits, OnLimit, Share, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 use crate::store::{Claim, Gen};
 
 /// As many as there are.
@@ -198,51 +198,6 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
     hold.add(vec![job("b1", 0, &["q", "own"])]);
     refuse();
     assert!(!refused(NOW));
-}
-
-/// A job that takes a group's share of key `k`.
-fn sharing(id: &str, group: &str) -> Held {
-    let limits = limits(&["k"]);
-    let limited = limits.iter().map(|one| Limited {
-        share: Some(Share {
-            group: Arc::from(group),
-            weight: std::num::NonZeroU32::MIN,
-        }),
-        ..one.clone()
-    });
-    Held::of(Claim {
-        claimed_at: NOW,
-        limited: limited.collect(),
-        ..Claim::of(id)
-    })
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_first_in_line_is_not_behind_itself() {
-    let (first, line) = (NOW.plus(500_000), NOW.plus(900_000));
-    // Another job of its group, and one of another group.
-    for group in ["a", "b"] {
-        let hold = hold();
-        hold.add(vec![sharing("big", "a"), sharing("small", group)]);
-        let mut picked = hold.pick(&lane(1), 2, 2, NOW);
-        assert_eq!(ids(&picked), ["big", "small"]);
-        let small = picked.remove(1);
-        for (pick, until) in picked.into_iter().chain([small]).zip([first, line]) {
-            pick.refuse(refusal(Refused::Until(until), Arc::from("k")));
-        }
-        assert_eq!(hold.prospect(&lane(1)).0.at, Some(first), "{group}");
-        let next = hold.pick(&lane(1), MANY, MANY, first);
-        assert!(ids(&next).contains(&"big"), "{group}");
-        // What it is told then is newer.
-        for pick in next {
-            let refused = Refused::Until(line);
-            pick.refuse(Refusal {
-                at: first,
-                ..refusal(refused, Arc::from("k"))
-            });
-        }
-        assert_eq!(hold.prospect(&lane(1)).0.at, Some(line), "{group}");
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,10 +26,20 @@ pub struct KeyState {
 struct Rare {
     /// No starts before this. Kept until something else is done with it.
     shut: Option<Timestamp>,
-    /// Who starts next, and until when nobody else does.
-    line: Option<(Arc<str>, Timestamp)>,
+    /// Who starts next.
+    line: Option<Line>,
     /// What its groups were served, where it is shared by weight.
     shares: Option<Shares>,
+}
+
+/// A job that is first in line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Line {
+    first: Arc<str>,
+    /// Until when nobody else starts.
+    until: Timestamp,
+    /// When it is expected to start: those behind it are asked for again then.
+    opens: Timestamp,
 }
 
 impl Rare {
@@ -40,13 +50,13 @@ impl Rare {
     };
 
     fn is_idle(&self, now: Timestamp) -> bool {
-        self.line.as_ref().is_none_or(|line| line.1 <= now)
+        self.line.as_ref().is_none_or(|line| line.until <= now)
             && self.shares.as_ref().is_none_or(|shares| shares.idle(now))
     }
 
     fn heap(&self) -> usize {
         let shares = self.shares.as_ref().map_or(0, Shares::heap);
-        let line = self.line.as_ref().map_or(0, |line| line.0.len());
+        let line = self.line.as_ref().map_or(0, |line| line.first.len());
         size_of::<Rare>() + shares + line
     }
 }
@@ -251,27 +261,36 @@ impl KeyState {
 
     /// Until when no job but another one may start, if one is first in line.
     pub fn is_behind(&self, job: &str, now: Timestamp) -> Option<Refusal> {
-        let (first, until) = self.rare.as_ref()?.line.as_ref()?;
-        (**first != *job && *until > now).then(|| Refusal {
+        let line = self.rare.as_ref()?.line.as_ref()?;
+        let is_behind = *line.first != *job && line.until > now;
+        let end = granted_from(line.until);
+        is_behind.then(|| Refusal {
             strategy: Strategy::Line,
             limit: 0,
             current: 0,
-            at: Some(granted_from(*until)),
+            at: Some(match line.opens > now.plus(EARLY) {
+                true => line.opens.min(end),
+                false => end,
+            }),
             slot: false,
         })
     }
 
-    /// Nothing but this job starts for [`LINE`].
-    pub fn stand_in_line(&mut self, job: &Arc<str>, now: Timestamp) {
+    /// Nothing but this job starts for [`LINE`]. It is expected to start at `opens`, if that is known.
+    pub fn stand_in_line(&mut self, job: &Arc<str>, opens: Option<Timestamp>, now: Timestamp) {
         if job.len() <= LONGEST_IN_LINE {
-            self.rare_mut().line = Some((Arc::clone(job), now.plus(LINE)));
+            self.rare_mut().line = Some(Line {
+                first: Arc::clone(job),
+                until: now.plus(LINE),
+                opens: opens.unwrap_or_default(),
+            });
         }
     }
 
     /// The job stands in line no longer; says whether it did.
     pub fn leave_line(&mut self, job: &str) -> bool {
         let line = self.rare.as_mut().map(|rare| &mut rare.line);
-        line.is_some_and(|line| line.take_if(|line| *line.0 == *job).is_some())
+        line.is_some_and(|line| line.take_if(|line| *line.first == *job).is_some())
     }
 
     /// What the key's groups were served.
@@ -392,9 +411,10 @@ impl KeyState {
                 to.long(number);
             }
         }
-        if let Some((first, until)) = line {
-            to.text(first);
-            to.time(*until);
+        if let Some(line) = line {
+            to.text(&line.first);
+            to.time(line.until);
+            to.time(line.opens);
         }
         if let Some(shares) = shares {
             shares.pack(&mut to);
@@ -418,7 +438,12 @@ impl KeyState {
             state.rare_mut().shut = Some(until);
         }
         if has & 2 > 0 {
-            state.rare_mut().line = Some((Arc::from(from.text()?), from.time()?));
+            let (first, until, opens) = (from.text()?, from.time()?, from.time()?);
+            state.rare_mut().line = Some(Line {
+                first: Arc::from(first),
+                until,
+                opens,
+            });
         }
         if has & 4 > 0 {
             state.rare_mut().shares = Some(Shares::unpack(from)?);

@@ -195,10 +195,14 @@ impl<T: Tables> Engine<'_, T> {
         if let Err(sooner) = self.ask(ask, |_| 1) {
             return sooner;
         }
+        let opens = match &refused {
+            Verdict::Refused { at, .. } => *at,
+            _ => None,
+        };
         for (_, one) in each_key(&ask.limited).filter(|(_, one)| one.cost.pays.get() > 1) {
             let (now, tables) = (self.now, &mut *self.tables);
             let state = tables.state_mut(one.space, &one.key);
-            state.stand_in_line(&ask.job, now);
+            state.stand_in_line(&ask.job, opens, now);
         }
         refused
     }

@@ -81,7 +81,7 @@ local function key(name)
       local _
       _, k.shut, _, _, pos = unpack('<I7I7I7I7', s, pos)
     end
-    if has >= 2 then k.first, k.alone, pos = unpack('<I2c0I7', s, pos) end
+    if has >= 2 then k.first, k.alone, k.opens, pos = unpack('<I2c0I7I7', s, pos) end
     n, pos = unpack('B', s, pos)
     for i = 1, n do
       local w, len = {}, 0
@@ -137,7 +137,7 @@ local function save(k)
   end
   if k.first then
     n = n + 1
-    parts[n] = pack('<I2c0I7', #k.first, k.first, k.alone)
+    parts[n] = pack('<I2c0I7I7', #k.first, k.first, k.alone, k.opens)
     ends = max(ends, k.alone)
   end
   n = n + 1
@@ -498,7 +498,8 @@ local function ask(k, l, job, pays)
     end
   end
   if k.first and k.first ~= job and k.alone > now then
-    refuse(LINE, 0, 0, k.alone + EARLY)
+    local ends = k.alone + EARLY
+    refuse(LINE, 0, 0, k.opens > now + EARLY and min(k.opens, ends) or ends)
     worst.at = opens
     return nil, worst
   end

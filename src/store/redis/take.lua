@@ -33,7 +33,7 @@ local function stand_in_line(ask, no)
   for _, l in ipairs(ask.limits) do
     if l.pays > 1 and #ask.job <= LONGEST then
       local k = key(l.key)
-      k.first, k.alone, k.changed = ask.job, now + IN_LINE, true
+      k.first, k.alone, k.opens, k.changed = ask.job, now + IN_LINE, max(no[8], 0), true
     end
   end
   return no
