@@ -21,7 +21,7 @@ pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use cost::{Cost, CostRule, Served, Share, is_priced, share_of};
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
-pub use shares::{Asked, Shares};
+pub use shares::{AskOutcome, Shares};
 pub use state::{KeyState, Undo, each_window};
 pub use window::Window;
 pub use windows::MOST as MOST_WINDOWS;

@@ -13,9 +13,9 @@ const MOST: usize = 4_096;
 
 /// What the store said of groups, last, by their keys.
 #[derive(Default, Debug)]
-pub(super) struct Fair(HashMap<(Space, Key), Shares>);
+pub(super) struct KnownShares(HashMap<(Space, Key), Shares>);
 
-impl Fair {
+impl KnownShares {
     pub(super) fn note(&mut self, served: &[Served]) {
         for of in served {
             if self.0.len() >= MOST {
@@ -33,16 +33,16 @@ impl Fair {
 }
 
 /// Groups that have one turn together.
-struct Turn<'a> {
+struct SharedTurn<'a> {
     /// The key that they share.
     by: Option<&'a Limited>,
-    members: SmallVec<[Member; 1]>,
+    members: SmallVec<[TurnMember; 1]>,
     /// How many jobs it gives yet.
     left: usize,
 }
 
 /// One group of a turn.
-struct Member {
+struct TurnMember {
     /// Its place among the groups.
     group: usize,
     /// How many of its jobs have left.
@@ -52,17 +52,17 @@ struct Member {
 
 /// The groups that give the next jobs, `most` at most, each as often as it gives one. A group by itself gives no more
 /// than `want`, and those that share a turn no more than that each.
-pub(super) fn order(groups: &[&Group], fair: &Fair, want: usize, most: usize) -> Vec<usize> {
-    let mut turns: Vec<Turn<'_>> = Vec::with_capacity(groups.len());
+pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: usize) -> Vec<usize> {
+    let mut turns: Vec<SharedTurn<'_>> = Vec::with_capacity(groups.len());
     for (nth, group) in groups.iter().enumerate() {
         let share = share_of(&group.limits);
-        let member = Member {
+        let member = TurnMember {
             group: nth,
             gone: 0,
             served: share.map_or(0, |(one, share)| fair.of(one, &share.group)),
         };
         let by = share.map(|(one, _)| one);
-        let shares_turn = |turn: &&mut Turn<'_>| {
+        let shares_turn = |turn: &&mut SharedTurn<'_>| {
             (turn.by.zip(by)).is_some_and(|(one, other)| one.shares_key(other))
         };
         match turns.iter_mut().find(shares_turn) {
@@ -70,7 +70,7 @@ pub(super) fn order(groups: &[&Group], fair: &Fair, want: usize, most: usize) ->
                 turn.members.push(member);
                 turn.left = turn.left.saturating_add(want);
             }
-            None => turns.push(Turn {
+            None => turns.push(SharedTurn {
                 by,
                 members: SmallVec::from_buf([member]),
                 left: want,
@@ -91,7 +91,7 @@ pub(super) fn order(groups: &[&Group], fair: &Fair, want: usize, most: usize) ->
     }
 }
 
-impl Turn<'_> {
+impl SharedTurn<'_> {
     /// The group that gives a job.
     fn next(&mut self, groups: &[&Group]) -> Option<usize> {
         let members = self.members.iter_mut();

@@ -1,5 +1,6 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -9,9 +10,9 @@ use hashbrown::hash_map::EntryRef;
 
 use super::lanes::Lanes;
 use super::offer::Offer;
-use super::order::{Fair, are_alike};
+use super::order::{KnownShares, are_alike, order};
 use super::places::Amount;
-use super::queue::Queue;
+use super::queue::{Group, Queue};
 use super::{Held, Lane, Refusal, Wakes};
 use crate::limit::share_of;
 use crate::store::Gen;
@@ -86,7 +87,7 @@ pub(super) struct HoldState {
     /// How many jobs have come so far.
     pub(super) came: u64,
     /// What groups with a share were served.
-    pub(super) fair: Fair,
+    pub(super) fair: KnownShares,
     /// How many of the known jobs are not named to the store yet.
     pub(super) unnamed: usize,
 }
@@ -184,6 +185,20 @@ impl HoldState {
             Whereabouts::Hidden(held) => Some(held),
             Whereabouts::Offered(offer) => Some(&offer.held),
         }
+    }
+
+    /// How many jobs of its lane and priority have their turn before this one, if it takes a share.
+    pub(super) fn turns_before(&self, this: &Held) -> Option<usize> {
+        share_of(&this.written)?;
+        let queue = self.queues.get(&this.lane())?;
+        let groups = queue.groups.get(&Reverse(this.claimed.priority))?;
+        let groups: Vec<&Group> = groups.iter().map(Box::as_ref).collect();
+        let mut jobs: Vec<_> = groups.iter().map(|group| group.jobs.iter()).collect();
+        let turns = order(&groups, &self.fair, usize::MAX, usize::MAX);
+        let mut leaves = turns
+            .into_iter()
+            .filter_map(|nth| jobs.get_mut(nth)?.next());
+        leaves.position(|held| held.claimed.job == this.claimed.job)
     }
 
     pub(super) fn take_in_hand(&mut self, picked: &[Held]) {

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use crate::limit::{Key, Limited, Limits, OnLimit, Served, Share, Space, Timestamp};
 use crate::store::{Claim, Gen};
 
 /// As many as there are.
@@ -1139,4 +1139,62 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
         let may_ask = |after| hold.candidates(&lane(1), NOW.plus(after)) == 1;
         assert!(!may_ask(999_999) && may_ask(1_000_000), "{refused:?}");
     }
+}
+
+/// A job that takes a group's share of key `k`, by weight.
+fn sharing(id: &str, group: &str, weight: u32) -> Held {
+    let limited = limits(&["k"]);
+    let limited = limited.iter().map(|one| Limited {
+        share: Some(Share {
+            group: Arc::from(group),
+            weight: weight.try_into().unwrap(),
+        }),
+        ..one.clone()
+    });
+    Held::of(Claim {
+        claimed_at: NOW,
+        limited: limited.collect(),
+        ..Claim::of(id)
+    })
+}
+
+/// Of groups that share a key the one that was served least gives the next job, and each gives by its weight; what
+/// refuses one refuses all.
+#[tokio::test(start_paused = true)]
+async fn groups_with_a_share_leave_by_what_they_were_served() {
+    let hold = Arc::new(Hold::default());
+    let all = [("a", 6), ("b", 6)].into_iter().flat_map(|(group, jobs)| {
+        (0..jobs).map(move |nth| {
+            sharing(
+                &format!("{group}{nth}"),
+                group,
+                1 + u32::from(group == "b") * 2,
+            )
+        })
+    });
+    hold.add(all.collect());
+    let lane = sharing("x", "a", 1).lane();
+    let served = |group: &str, served| Served {
+        space: Space::Job,
+        key: Key::new("k").unwrap(),
+        group: group.into(),
+        served,
+        turn: 0,
+    };
+    hold.note_served(&[served("a", 3_000), served("b", 2_500)]);
+    assert_eq!(hold.count_before("a0", |_| true), 2, "b0 and b1");
+    let picks = hold.pick(&lane, 8, 8, NOW);
+    let names: Vec<_> = picks.iter().map(|pick| &*pick.claimed.job).collect();
+    assert_eq!(names, ["b0", "b1", "a0", "b2", "b3", "b4", "a1", "b5"]);
+    drop(picks);
+    let mut picks = hold.pick(&lane, 1, 1, NOW);
+    picks.pop().unwrap().refuse(Refusal {
+        refused: Refused::Until(NOW.plus(400_000)),
+        at: NOW,
+        asked: hold.wakes(),
+        by: None,
+        rescheduled: None,
+    });
+    assert!(hold.pick(&lane, 9, 9, NOW).is_empty(), "neither group");
+    assert_eq!(hold.pick(&lane, 1, 9, NOW.plus(400_000)).len(), 2);
 }

@@ -226,7 +226,8 @@ impl Hold {
         found.into_values().filter(|(_, jobs)| *jobs > 0).collect()
     }
 
-    /// How many held jobs of which `is` says so leave before this one, as far as priority and age say.
+    /// How many held jobs of which `is` says so leave before this one, as far as priority and age say, and the turns of
+    /// groups that share a key by weight.
     pub fn count_before(&self, job: &str, is: impl Fn(&Limited) -> bool) -> usize {
         let state = self.state();
         let Some(this) = state.find(job) else {
@@ -236,7 +237,10 @@ impl Hold {
         let all = state.queues.values().flat_map(Queue::all_groups);
         let same = all.filter(|group| group.limits.iter().any(&is));
         let jobs = same.flat_map(|group| &group.jobs);
-        jobs.filter(|held| rank(held) < rank(this)).count()
+        let Some(turns) = state.turns_before(this) else {
+            return jobs.filter(|held| rank(held) < rank(this)).count();
+        };
+        turns + jobs.filter(|held| rank(held).0 < rank(this).0).count()
     }
 
     /// For each set of credentials: how many jobs of the queue are held, and how long ago a worker asked with them.

@@ -33,12 +33,12 @@ pub struct Shares {
     /// When the key had no room last.
     full: Timestamp,
     /// In the order of their names.
-    served: Vec<(Arc<str>, Place)>,
+    served: Vec<(Arc<str>, GroupPlace)>,
 }
 
 /// Where one group stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Place {
+struct GroupPlace {
     served: u64,
     /// When it was asked for last; long ago if another key refused it, for then it saves nothing.
     asked: Timestamp,
@@ -46,7 +46,7 @@ struct Place {
     waits: bool,
 }
 
-impl Place {
+impl GroupPlace {
     fn is_here(&self, now: Timestamp) -> bool {
         self.asked.plus(AWAY) > now
     }
@@ -54,7 +54,7 @@ impl Place {
 
 /// How the question for a job of a group ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum AskOutcome {
     /// It started.
     Started,
     /// The key has no room for it.
@@ -80,9 +80,9 @@ impl Shares {
     pub fn note(&mut self, group: &Arc<str>, served: u64, turn: u64) {
         self.turn = turn;
         self.make_room(group);
-        let place = Place {
+        let place = GroupPlace {
             served,
-            ..Place::default()
+            ..GroupPlace::default()
         };
         self.put(group, place);
     }
@@ -107,30 +107,30 @@ impl Shares {
     }
 
     /// Notes how the question for a job of a group ended.
-    pub(crate) fn asked(&mut self, share: &Share, cost: &Cost, asked: Asked, now: Timestamp) {
+    pub(crate) fn asked(&mut self, share: &Share, cost: &Cost, asked: AskOutcome, now: Timestamp) {
         if self.idle(now) {
             *self = Shares::default();
         }
         self.asked = now;
         self.make_room(&share.group);
-        let mut place = Place {
+        let mut place = GroupPlace {
             served: self.standing(&share.group, now),
             asked: now,
             waits: true,
         };
         match asked {
-            Asked::Started if place.served > ANEW => {
+            AskOutcome::Started if place.served > ANEW => {
                 (self.turn, self.served) = (0, Vec::new());
-                place = Place::default();
+                place = GroupPlace::default();
             }
-            Asked::Started => {
+            AskOutcome::Started => {
                 self.turn = place.served;
                 place.served = place.served.saturating_add(share.price(cost));
                 place.waits = false;
             }
-            Asked::Full => self.full = now,
-            Asked::Behind => {}
-            Asked::PassedOver => (place.asked, place.waits) = (Timestamp(0), false),
+            AskOutcome::Full => self.full = now,
+            AskOutcome::Behind => {}
+            AskOutcome::PassedOver => (place.asked, place.waits) = (Timestamp(0), false),
         }
         self.put(&share.group, place);
     }
@@ -156,7 +156,7 @@ impl Shares {
         waiting.map(|(_, place)| place.served).min()
     }
 
-    fn find(&self, group: &str) -> Option<&Place> {
+    fn find(&self, group: &str) -> Option<&GroupPlace> {
         let at = self.place(group).ok()?;
         self.served.get(at).map(|(_, place)| place)
     }
@@ -175,14 +175,14 @@ impl Shares {
 
     /// Where there are too many, those go that are not ahead of the last turn.
     fn make_room(&mut self, group: &str) {
-        let is_known = |(known, _): &(Arc<str>, Place)| **known == *group;
+        let is_known = |(known, _): &(Arc<str>, GroupPlace)| **known == *group;
         if self.served.len() >= MOST && !self.served.iter().any(is_known) {
             let turn = self.turn;
             self.served.retain(|(_, place)| place.served > turn);
         }
     }
 
-    fn put(&mut self, group: &Arc<str>, place: Place) {
+    fn put(&mut self, group: &Arc<str>, place: GroupPlace) {
         match self.place(group) {
             Ok(at) => {
                 if let Some((_, known)) = self.served.get_mut(at) {
@@ -214,7 +214,7 @@ impl Shares {
         let (turn, asked, full) = (from.long()?, from.time()?, from.time()?);
         let place = |from: &mut PackedReader<'_>| {
             let group = Arc::from(from.text()?);
-            let place = Place {
+            let place = GroupPlace {
                 served: from.long()?,
                 asked: from.time()?,
                 waits: from.byte()? > 0,
@@ -233,7 +233,7 @@ impl Shares {
 
     pub(super) fn heap(&self) -> usize {
         let names = self.served.iter().map(|(group, _)| group.len() + 16);
-        self.served.capacity() * size_of::<(Arc<str>, Place)>() + names.sum::<usize>()
+        self.served.capacity() * size_of::<(Arc<str>, GroupPlace)>() + names.sum::<usize>()
     }
 }
 

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
 use crate::limit::{
-    Asked, Key, KeyState, Limited, Limits, OnLimit, Refusal, Reserved, Served, Space, Strategy,
-    Timestamp, Undo, each_key, is_priced, share_of,
+    AskOutcome, Key, KeyState, Limited, Limits, OnLimit, Refusal, Reserved, Served, Space,
+    Strategy, Timestamp, Undo, each_key, is_priced, share_of,
 };
 
 /// A row as a store keeps it.
@@ -224,12 +224,12 @@ impl<T: Tables> Engine<'_, T> {
     fn serve(&mut self, ask: &Claimed, verdict: &Verdict) -> Option<Served> {
         let (one, share) = share_of(&ask.limited)?;
         let asked = match verdict {
-            Verdict::Refused { why, .. } if why.strategy == Strategy::Line => Asked::Behind,
+            Verdict::Refused { why, .. } if why.strategy == Strategy::Line => AskOutcome::Behind,
             Verdict::Refused { which, .. } => match ask.limited.get(*which) {
-                Some(by) if !by.shares_key(one) => Asked::PassedOver,
-                _ => Asked::Full,
+                Some(by) if !by.shares_key(one) => AskOutcome::PassedOver,
+                _ => AskOutcome::Full,
             },
-            _ => Asked::Started,
+            _ => AskOutcome::Started,
         };
         let now = self.now;
         let shares = self.tables.state_mut(one.space, &one.key).shares_mut();

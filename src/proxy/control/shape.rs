@@ -343,7 +343,7 @@ mod tests {
         start(&mut view, 0.25);
         assert_eq!(why(&view, "big", 1), None);
         assert_eq!(why(&view, "big", 2), Some(("rate", 3, 2)));
-        view.state.stand_in_line(&Arc::from("big"), view.now);
+        view.state.stand_in_line(&Arc::from("big"), None, view.now);
         assert_eq!(why(&view, "", 1), Some(("line", 0, 0)));
         assert_eq!(why(&view, "big", 1), None);
         assert_eq!(view.next_start(None), Some(view.now));
