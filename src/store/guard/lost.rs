@@ -149,7 +149,8 @@ impl Lost {
             Some(refused(which, later))
         };
         let stay: Vec<Option<Verdict>> = asks.iter().map(stays).collect();
-        if stay.iter().all(Option::is_some) {
+        let is_closed = |ask: &&Claimed| self.closing(&ask.limited).is_some();
+        if asks.iter().all(is_closed) {
             return self.closed();
         }
         let open: Vec<Claimed> = (asks.iter().zip(&stay))

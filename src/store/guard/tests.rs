@@ -1183,3 +1183,28 @@ async fn another_reason_of_a_loss_is_logged_and_each_once_a_minute() {
     seconds(5).await;
     assert!(!rig.guard.is_lost());
 }
+
+/// Of ten slots this sidecar had three when the store was lost.
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_its_part_waits_while_the_store_is_lost() {
+    let rig = rig(OnStoreError::Share);
+    let starts = async |name: &str, pays: u32| {
+        let mut job = claimed(name, 10);
+        let mut limited = job.limited[0].clone();
+        limited.cost.pays = NonZeroU32::new(pays).unwrap();
+        job.limited = [limited].into();
+        let verdicts = rig.guard.take(&[&job], 1).await.unwrap().verdicts;
+        verdicts[0].is_started()
+    };
+    assert!(starts("a", 3).await);
+    lose(&rig).await;
+    assert!(!starts("b", 1).await, "all of its part is taken");
+    rig.guard.end("a", None).await.unwrap();
+    assert!(!starts("c", 4).await, "more than its part");
+    assert!(starts("d", 3).await);
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert!(!rig.guard.is_lost());
+    assert_eq!(active(&rig).await, 3);
+    assert!(starts("c", 4).await);
+}
