@@ -9,7 +9,7 @@ use crate::limit::{Key, Limited, Served, Shares, Space, share_of};
 
 /// The most keys of which is known what their groups were served. What is forgotten comes back with the store's next
 /// answers.
-const MOST: usize = 4_096;
+const MOST: usize = 256;
 
 /// What the store said of groups, last, by their keys.
 #[derive(Default, Debug)]
@@ -65,7 +65,7 @@ pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: us
         let shares_turn = |turn: &&mut SharedTurn<'_>| {
             (turn.by.zip(by)).is_some_and(|(one, other)| one.shares_key(other))
         };
-        match turns.iter_mut().find(shares_turn) {
+        match by.and_then(|_| turns.iter_mut().find(shares_turn)) {
             Some(turn) => {
                 turn.members.push(member);
                 turn.left = turn.left.saturating_add(want);

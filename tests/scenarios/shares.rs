@@ -232,7 +232,8 @@ pub async fn behind_five_hundred(ctx: Ctx) -> Judge {
 /// Costs from 1 to a twentieth of the limit use 97 % of it for ten periods, and are never over.
 pub async fn costs_use_the_limit(ctx: Ctx) -> Judge {
     let w = ctx.limits(VENDOR).start().await;
-    let rng = RefCell::new(SmallRng::seed_from_u64(ctx.seed));
+    // With two of these seeds a job that was first in line was asked for too late, once.
+    let rng = RefCell::new(SmallRng::seed_from_u64(ctx.pick(&[7, 28, 1])));
     let tokens = || rng.borrow_mut().random_range(1..=LIMIT / 20);
     w.enqueue_all(200, |_| costing("a", tokens())).await;
     let begun = Instant::now();
