@@ -65,8 +65,8 @@ fn job() -> Job {
 }
 
 crate::scenarios! {
-    shares::by_weight_on_one: 3;
-    shares::by_weight_on_three: 3;
+    shares::by_weight_on_one: 2;
+    shares::by_weight_on_three: 1;
     shares::away_for_ten_seconds: 2;
     shares::behind_five_hundred: 2;
     shares::costs_use_the_limit: 3;

@@ -16,7 +16,7 @@ use super::places::Amount;
 use super::queue::{Group, Queue};
 use super::state::{HoldState, Whereabouts};
 use super::{Held, Hold, Lane};
-use crate::limit::{PolicyAndKey, Timestamp};
+use crate::limit::{PolicyAndKey, Timestamp, share_of};
 use crate::store::{Claimed, Gen};
 
 /// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused or gone;
@@ -136,8 +136,20 @@ impl Hold {
             let groups = groups.iter_mut().map(Box::as_mut).filter(may_ask);
             let mut groups: Vec<&mut Group> = groups.collect();
             let seen: Vec<&Group> = groups.iter().map(|group| &**group).collect();
-            for nth in order(&seen, fair, want, most.saturating_sub(picked.len())) {
-                picked.extend(groups.get_mut(nth).and_then(|group| group.jobs.pop_front()));
+            let turns = order(&seen, fair, want, most.saturating_sub(picked.len()));
+            let before = picked.len();
+            for nth in &turns {
+                picked.extend(
+                    groups
+                        .get_mut(*nth)
+                        .and_then(|group| group.jobs.pop_front()),
+                );
+            }
+            for (held, nth) in picked.iter_mut().skip(before).zip(turns) {
+                if share_of(&held.written).is_some() {
+                    let group = groups.get(nth);
+                    held.claimed.has_more = group.is_some_and(|group| !group.jobs.is_empty());
+                }
             }
         }
         self.picks(&mut state, picked)

@@ -42,7 +42,7 @@ struct GroupPlace {
     served: u64,
     /// When it was asked for last; long ago if another key refused it, for then it saves nothing.
     asked: Timestamp,
-    /// Whether it was refused then.
+    /// Whether it was refused then, or others of it waited behind it.
     waits: bool,
 }
 
@@ -55,8 +55,10 @@ impl GroupPlace {
 /// How the question for a job of a group ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AskOutcome {
-    /// It started.
-    Started,
+    /// It started, and others of its group wait where it did.
+    StartedOf,
+    /// It started, and was the last of its group there.
+    StartedLast,
     /// The key has no room for it.
     Full,
     /// Others go first.
@@ -119,14 +121,14 @@ impl Shares {
             waits: true,
         };
         match asked {
-            AskOutcome::Started if place.served > ANEW => {
+            AskOutcome::StartedOf | AskOutcome::StartedLast if place.served > ANEW => {
                 (self.turn, self.served) = (0, Vec::new());
                 place = GroupPlace::default();
             }
-            AskOutcome::Started => {
+            AskOutcome::StartedOf | AskOutcome::StartedLast => {
                 self.turn = place.served;
                 place.served = place.served.saturating_add(share.price(cost));
-                place.waits = false;
+                place.waits = asked == AskOutcome::StartedOf;
             }
             AskOutcome::Full => self.full = now,
             AskOutcome::Behind => {}

@@ -197,6 +197,7 @@ pub(super) fn read_job(
         claimed_at: came_at,
         visibility: micros(visibility),
         limited: limits,
+        has_more: false,
     });
     let body = match brings {
         true => mirror::shown(job),

@@ -229,7 +229,8 @@ impl<T: Tables> Engine<'_, T> {
                 Some(by) if !by.shares_key(one) => AskOutcome::PassedOver,
                 _ => AskOutcome::Full,
             },
-            _ => AskOutcome::Started,
+            _ if ask.has_more => AskOutcome::StartedOf,
+            _ => AskOutcome::StartedLast,
         };
         let now = self.now;
         let shares = self.tables.state_mut(one.space, &one.key).shares_mut();

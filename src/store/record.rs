@@ -120,6 +120,7 @@ pub(super) fn claimed(
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
+        has_more: false,
     }))
 }
 

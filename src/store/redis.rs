@@ -90,7 +90,8 @@ impl RedisStore {
             for ask in asks {
                 to.arg(&*ask.job)
                     .arg(wire::time(ask.generation.0))
-                    .arg(wire::time(ask.claimed_at.0));
+                    .arg(wire::time(ask.claimed_at.0))
+                    .arg(u8::from(ask.has_more));
                 wire::write_job(to, ask);
                 wire::write_limits(to, &ask.limited, now);
             }

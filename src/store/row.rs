@@ -70,6 +70,8 @@ pub struct Claim {
     /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
     /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
+    /// Whether other jobs of the group whose share it takes wait here, as it is picked.
+    pub has_more: bool,
 }
 
 /// The end of a job's row.
@@ -140,6 +142,7 @@ impl Claim {
             claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
             limited: [].into(),
+            has_more: false,
         }
     }
 

@@ -131,6 +131,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,
+        has_more: false,
     })
 }
 

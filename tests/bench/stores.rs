@@ -232,6 +232,7 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
             cost: Default::default(),
             share: None,
         }]),
+        has_more: false,
     })
 }
 

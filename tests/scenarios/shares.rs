@@ -96,7 +96,7 @@ async fn work(hands: &[Hands], done: impl Fn() -> bool, next: impl AsyncFn(&Deli
 async fn by_weight(ctx: Ctx, sidecars: usize, most: f64) -> Judge {
     const TENANTS: u64 = 20;
     let starts = std::env::var("STARTS").ok().and_then(|of| of.parse().ok());
-    let starts: usize = starts.unwrap_or(1_500);
+    let starts: usize = starts.unwrap_or(if sidecars > 1 { 4_000 } else { 1_500 });
     let weight = |nth: u64| nth % 5 + 1;
     let weights: Vec<String> = (0..TENANTS)
         .map(|nth| format!("t{nth} = {}", weight(nth)))

@@ -251,6 +251,7 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         claimed_at: Timestamp(2 * T),
         visibility: 30 * SECOND,
         limited: Arc::from(limited),
+        has_more: false,
     })
 }
 

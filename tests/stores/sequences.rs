@@ -140,6 +140,7 @@ impl Both<'_> {
         let limits = self.dice.limits();
         let mut claim = claimed(&format!("job-{job}"), self.claims[job], &limits);
         claim.visibility = self.dice.of(&[3_000, 30_000_000]);
+        claim.has_more = self.dice.one_in(2);
         claim
     }
 
@@ -323,6 +324,7 @@ fn shown(rows: impl IntoIterator<Item = ojs_throttle::store::Row>) -> String {
             one.policy = name.into();
         }
         row.claimed.limited = limited.into();
+        row.claimed.has_more = false;
         row
     });
     format!("{:?}", rows.collect::<Vec<_>>())

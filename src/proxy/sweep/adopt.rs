@@ -492,6 +492,7 @@ pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) ->
         claimed_at: claimed_at(text(started).as_deref(), sidecar.store.now()),
         visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
         limited,
+        has_more: false,
     }))
 }
 

@@ -722,7 +722,7 @@ local function is_ahead(k, l)
   return most and f.full + AWAY > now and standing(f, l.group) > most + price(l)
 end
 
-local function served(k, l, how)
+local function served(k, l, how, more)
   local f = shares(k)
   local function begin()
     redis.call('DEL', P .. 'f:' .. k.name)
@@ -746,7 +746,7 @@ local function served(k, l, how)
     begin()
     mine = { served = 0, asked = 0, waits = false }
   elseif how == STARTED then
-    f.turn, mine.served, mine.waits = mine.served, mine.served + price(l), false
+    f.turn, mine.served, mine.waits = mine.served, mine.served + price(l), more
   elseif how == FULL then
     f.full = now
   elseif how == PASSED_OVER then

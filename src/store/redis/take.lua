@@ -71,7 +71,7 @@ end
 -- The jobs that have rows, so that none is read twice.
 local asks, ended, has_row = {}, {}, {}
 for i = 1, num() do
-  local ask = { job = arg(), gen = num(), made = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
+  local ask = { job = arg(), gen = num(), made = num(), more = num() == 1, lasts = num(), lane = arg(), claim = arg(), blob = arg() }
   ask.limits = read_limits()
   for _, l in ipairs(ask.limits) do
     ask.is_priced = ask.is_priced or l.pays > 1
@@ -111,7 +111,7 @@ for i, ask in ipairs(asks) do
         elseif ask.limits[verdict[2] + 1].key ~= ask.share.key then
           how = PASSED_OVER
         end
-        groups[#groups + 1] = served(key(ask.share.key), ask.share, how)
+        groups[#groups + 1] = served(key(ask.share.key), ask.share, how, ask.more)
       end
     end
   end
