@@ -282,6 +282,27 @@ pub async fn a_group_that_is_ahead_lets_another_go_first(rig: &Rig) {
     assert!(started(&start("g", "x", 1).await));
 }
 
+/// Of the group that started others may wait where it did: its sidecar says so.
+pub async fn a_group_goes_on_waiting_where_it_has_more(rig: &Rig) {
+    let store = rig.open("a").await;
+    for has_more in [true, false] {
+        let ten = limited(&format!("k-{has_more}"), None, Some((10, SECOND)), None);
+        let ask = |job: &str, group: &str, pays| {
+            let of = of_group(&paying(&ten, pays), group, 1);
+            claimed(&format!("{job}-{has_more}"), 1, &[of])
+        };
+        let mut less = ask("a", "y", 1);
+        less.has_more = has_more;
+        assert!(started(&take(&*store, less).await));
+        assert!(started(&take(&*store, ask("b", "x", 9)).await));
+        let (strategy, at) = refused(take(&*store, ask("c", "x", 1)).await);
+        assert_eq!(strategy, Strategy::Rate);
+        advance(rig, at.0 - EARLY - now(rig).0);
+        let verdict = take(&*store, ask("c", "x", 1)).await;
+        assert_eq!(started(&verdict), !has_more, "{verdict:?}");
+    }
+}
+
 /// Names come from jobs, and there may be any number of them.
 pub async fn groups_beyond_the_most_share_a_place(rig: &Rig) {
     let store = rig.open("a").await;

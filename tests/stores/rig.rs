@@ -176,6 +176,7 @@ macro_rules! contract {
                 what_a_job_used_is_settled_once,
                 groups_are_served_by_weight,
                 a_group_that_is_ahead_lets_another_go_first,
+                a_group_goes_on_waiting_where_it_has_more,
                 groups_beyond_the_most_share_a_place,
             ]
         );
