@@ -65,13 +65,13 @@ fn job() -> Job {
 }
 
 crate::scenarios! {
-    shares::by_weight_on_one: 2;
+    shares::by_weight_on_one: 1;
     shares::by_weight_on_three: 1;
-    shares::away_for_ten_seconds: 2;
-    shares::behind_five_hundred: 2;
-    shares::costs_use_the_limit: 3;
-    shares::big_beside_small: 2;
-    shares::settled_once: 3;
+    shares::away_for_ten_seconds: 1;
+    shares::behind_five_hundred: 1;
+    shares::costs_use_the_limit: 2;
+    shares::big_beside_small: 1;
+    shares::settled_once: 2;
     bounds::hammered: 2 limit real;
     bounds::drained: 4 limit real;
     bounds::held: 2 limit;
