@@ -147,12 +147,13 @@ impl<T: Tables> Engine<'_, T> {
     /// Starts a job if every key allows it. All keys are asked before any is taken from.
     fn start(&mut self, ask: &Claimed) -> Verdict {
         let now = self.now;
-        if let Some(ahead) = self.ahead(ask) {
-            return ahead;
-        }
-        let at = match self.ask(ask, |one| one.cost.pays.get()) {
-            Ok(at) => at,
-            Err(refused) => return self.stand_in_line(ask, refused),
+        let ahead = self.ahead(ask);
+        let at = match (self.ask(ask, |one| one.cost.pays.get()), ahead) {
+            (Ok(at), None) => at,
+            // There is room, and it is for another group.
+            (Ok(_), Some(ahead)) => return ahead,
+            (Err(refused), None) => return self.stand_in_line(ask, refused),
+            (Err(refused), Some(_)) => return refused,
         };
         let slots = self.each_key(&ask.limited, |state, limits, one| {
             Some(state.take(limits, one.cost.pays.get(), at, now))

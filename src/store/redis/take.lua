@@ -47,12 +47,14 @@ local function which_of(ask)
 end
 
 local function start(ask)
-  if ask.share and is_ahead(key(ask.share.key), ask.share) then
-    local at = now + AHEAD + EARLY
-    return { 2, which_of(ask), LINE, 0, 0, at, 0, at, 0 }, false
-  end
+  local ahead = ask.share and is_ahead(key(ask.share.key), ask.share)
   local no, at = refused(ask)
-  if no then return ask.is_priced and stand_in_line(ask, no) or no, false end
+  if no then return ask.is_priced and not ahead and stand_in_line(ask, no) or no, false end
+  -- There is room, and it is for another group.
+  if ahead then
+    local soon = now + AHEAD + EARLY
+    return { 2, which_of(ask), LINE, 0, 0, soon, 0, soon, 0 }, false
+  end
   local till = at + ask.lasts
   local taken = each_key(ask.limits, function(k, same) return take(k, same, at) end)
   for _, l in ipairs(ask.limits) do
