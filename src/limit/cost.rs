@@ -21,8 +21,8 @@ pub struct CostRule {
 
 /// What one job pays to a key.
 ///
-/// Two are equal if their rules are, whatever the jobs pay: jobs of one price list stand in one line, and the first of
-/// them is asked first.
+/// Two are equal if their rules are, whatever the jobs pay: jobs of one rule wait in one group of the hold, and the
+/// oldest of them is asked first.
 #[derive(Clone, Debug)]
 pub struct Cost {
     /// Counted in full by each limit of the key; a limit asks for no more of it than the limit itself.
@@ -92,7 +92,7 @@ pub struct Served {
     pub group: Arc<str>,
     /// Thousandths of cost by weight. The group with the least goes first.
     pub served: u64,
-    /// The same number of the group whose turn was last, before its start: a group that comes back goes on from there.
+    /// The same number of the group whose turn was last, before its start. A group that is not known stands there.
     pub turn: u64,
 }
 

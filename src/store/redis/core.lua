@@ -287,7 +287,7 @@ end
 -- Uncounts so much of a start, the newest or not, if it is there still.
 local function sliding_remove(w, at, cost)
   if w.kind == 0 then
-    -- It is near the end: starts are undone within moments.
+    -- Mostly it is near the end: starts are undone within moments, and few settle to nothing.
     for i = #w.s - 6, 1, -7 do
       local start = unpack('<I7', w.s, i)
       if start == at then w.s = sub(w.s, 1, i - 1) .. sub(w.s, i + 7) end
