@@ -41,6 +41,7 @@ pub use pick::{Pick, Refusal, Refused, Wakes};
 pub use places::{Amount, Lookahead};
 pub use view::{Prospect, Tally};
 
+use places::FEW;
 use queue::regrouped;
 use state::{Glance, HoldState, Whereabouts};
 
@@ -168,12 +169,8 @@ impl Hold {
     /// Notes that a worker asked for jobs of the lane.
     pub fn fetched(&self, lane: &Lane, gate: &Gate, now: Instant) {
         let mut state = self.state();
-        let HoldState { queues, idle, .. } = &mut *state;
-        let queue = queues.open(lane, now);
+        let queue = state.queues.open(lane, now);
         queue.fetched_at = now;
-        if std::mem::take(&mut queue.idle) {
-            *idle = idle.less(queue.known, queue.bytes);
-        }
         if !queue.gate.is(gate) {
             queue.gate = gate.clone();
         }
@@ -321,34 +318,24 @@ impl Hold {
         let mut state = self.state();
         let queue = state.queues.get(lane);
         let (held, asked) = queue.map_or((0, 0), |queue| (queue.known, queue.in_flight));
-        let idle = state.idle.at_most(most);
-        let more = state.share(most, idle, state.in_flight, held + asked);
+        let more = state.share(most, state.in_flight, held + asked);
         if more > 0 {
             return Lookahead::Free(more);
         }
-        let is_crowded = state.idle.is_over(most) && state.share(most, state.idle, 0, held) > 0;
-        state.crowded |= is_crowded;
-        if is_crowded || state.share(most, idle, 0, held) > 0 || state.has_picks() {
+        if state.share(most, 0, held) > 0 || state.has_picks() {
             state.starved = true;
             return Lookahead::Soon;
+        }
+        if held < FEW {
+            state.refused_at = Some(Instant::now());
         }
         Lookahead::Full
     }
 
-    /// Looks which lanes are idle: no worker has asked for their jobs for so long, none stands in line, and the backend
-    /// is not being asked.
-    pub fn look_for_idle(&self, idle: Duration, now: Instant) {
-        let mut state = self.state();
-        let mut all = Amount::default();
-        for queue in state.queues.values_mut() {
-            let unasked = now.duration_since(queue.fetched_at) >= idle;
-            queue.idle = unasked && queue.in_flight == 0 && queue.line.is_empty();
-            if queue.idle {
-                all.jobs += queue.known;
-                all.bytes += queue.bytes;
-            }
-        }
-        state.idle = all;
+    /// Whether a lane of which next to nothing is held found no place within this time.
+    pub fn lacked_places(&self, within: Duration) -> bool {
+        let refused_at = self.state().refused_at;
+        refused_at.is_some_and(|at| at.elapsed() < within)
     }
 
     /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may

@@ -3,8 +3,6 @@
 
 use std::sync::atomic::Ordering;
 
-use tokio::time::Instant;
-
 use super::Held;
 use super::state::{HoldState, Whereabouts};
 use crate::store::Claimed;
@@ -13,8 +11,6 @@ use crate::store::Claimed;
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) held: Held,
-    /// Since when its place is needed by others.
-    pub(super) needed: Option<Instant>,
     /// Whether the store has said that it knows of the offer.
     pub(super) is_known: bool,
 }
@@ -23,7 +19,6 @@ impl Offer {
     pub(super) fn of(held: Held) -> Offer {
         Offer {
             held,
-            needed: None,
             is_known: false,
         }
     }
@@ -36,16 +31,6 @@ impl HoldState {
             Whereabouts::Offered(offer) => Some(&**offer),
             _ => None,
         })
-    }
-
-    /// The places of the offered jobs are needed by others from now on, unless they were before.
-    pub(super) fn need_offers(&mut self) {
-        let now = Instant::now();
-        for known in self.jobs.values_mut() {
-            if let Whereabouts::Offered(offer) = &mut known.whereabouts {
-                offer.needed.get_or_insert(now);
-            }
-        }
     }
 
     pub(super) fn offer_mut(&mut self, claimed: &Claimed) -> Option<&mut Offer> {

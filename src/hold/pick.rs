@@ -6,13 +6,11 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::offer::Offer;
 use super::order::order;
-use super::places::Amount;
 use super::queue::{Group, Queue};
 use super::state::{HoldState, Whereabouts};
 use super::{Held, Hold, Lane};
@@ -191,14 +189,6 @@ impl Hold {
             })
         })?;
         self.picks(&mut state, vec![last]).pop()
-    }
-
-    /// Picks jobs of idle lanes to be let go, where those are more than the hold has places and a FETCH found none for
-    /// that; where they are `offered`, siblings have had so long to take them.
-    pub fn pick_idle(self: &Arc<Hold>, most: Amount, offered: Option<Duration>) -> Vec<Pick> {
-        let mut state = self.state();
-        let jobs = state.take_idle(most, offered);
-        self.picks(&mut state, jobs)
     }
 
     /// Picks the waiting job of a queue that was claimed first, over all scopes.

@@ -133,10 +133,6 @@ pub(super) struct Queue {
     pub(super) in_flight: usize,
     /// Jobs known, in hand and hidden ones included.
     pub(super) known: usize,
-    /// Their bytes.
-    pub(super) bytes: usize,
-    /// Whether no worker had asked for jobs of this lane in a while, as of the last look.
-    pub(super) idle: bool,
 }
 
 impl Queue {
@@ -152,9 +148,12 @@ impl Queue {
             highest: None,
             in_flight: 0,
             known: 0,
-            bytes: 0,
-            idle: false,
         }
+    }
+
+    /// Whether a worker has asked for jobs of this lane since then, or waits for them.
+    pub(super) fn is_wanted(&self, since: Instant) -> bool {
+        self.fetched_at > since || !self.line.is_empty()
     }
 
     /// Whether jobs are held or being asked of the backend.

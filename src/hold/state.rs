@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
+use tokio::time::Instant;
 
 use super::lanes::Lanes;
 use super::offer::Offer;
 use super::order::{KnownShares, are_alike, order};
-use super::places::Amount;
 use super::queue::{Group, Queue};
 use super::{Held, Lane, Refusal, Wakes};
 use crate::limit::share_of;
@@ -74,10 +74,8 @@ pub(super) struct HoldState {
     pub(super) jobs: HashMap<Arc<str>, Known>,
     pub(super) glance: Arc<Glance>,
     pub(super) bytes: usize,
-    /// What idle lanes hold.
-    pub(super) idle: Amount,
-    /// Whether a FETCH found no place for what idle lanes hold.
-    pub(super) crowded: bool,
+    /// When a lane of which next to nothing is held last found no place.
+    pub(super) refused_at: Option<Instant>,
     pub(super) in_flight: usize,
     /// Whether a FETCH found the hold full of what was still on its way.
     pub(super) starved: bool,
@@ -151,11 +149,6 @@ impl HoldState {
         let queue = self.queues.open(&lane, held.since);
         let was_busy = queue.is_busy();
         queue.known += 1;
-        queue.bytes += bytes;
-        if queue.idle {
-            self.idle.jobs += 1;
-            self.idle.bytes += bytes;
-        }
         queue.saw(held.claimed.priority);
         queue.place(held, wakes);
         if !was_busy {
@@ -163,17 +156,19 @@ impl HoldState {
         }
     }
 
-    /// Jobs that are neither in hand nor gone.
-    pub(super) fn each(&self) -> impl Iterator<Item = &Held> {
-        let apart = self
-            .jobs
-            .values()
-            .filter_map(|known| match &known.whereabouts {
-                Whereabouts::Hidden(held) => Some(held),
-                Whereabouts::Offered(offer) => Some(&offer.held),
-                _ => None,
-            });
-        self.queues.values().flat_map(Queue::jobs).chain(apart)
+    /// Jobs that are neither in hand nor gone, each with its lane.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&Queue, &Held)> {
+        let apart = self.jobs.values().filter_map(|known| {
+            let held = match &known.whereabouts {
+                Whereabouts::Hidden(held) => held,
+                Whereabouts::Offered(offer) => &offer.held,
+                _ => return None,
+            };
+            Some((self.queues.get(&known.lane)?, held))
+        });
+        let waiting = self.queues.values();
+        let waiting = waiting.flat_map(|queue| queue.jobs().map(move |held| (queue, held)));
+        waiting.chain(apart)
     }
 
     /// A job that is neither in hand nor gone.
@@ -301,10 +296,6 @@ impl HoldState {
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);
-            queue.bytes = queue.bytes.saturating_sub(known.bytes);
-            if queue.idle {
-                self.idle = self.idle.less(1, known.bytes);
-            }
             if matches!(known.whereabouts, Whereabouts::Waiting) {
                 queue.remove(known.priority, job);
             }

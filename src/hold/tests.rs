@@ -909,163 +909,65 @@ async fn idle_jobs_go_one_by_one_and_the_last_first() {
 fn of_two_words_of_the_backend_the_later_counts() {
     let (hold, second) = (hold(), Duration::from_secs(1));
     hold.add(vec![job("a", 0, &["k"])]);
-    let then = hold.proofs()[0].1.at;
+    let proof = || hold.due(None, |_, _| true).remove(0);
+    let then = proof().1.at;
     hold.proved("a", then + second, second);
     // Sent before that one, and answered after it.
     hold.proved("a", then, 30 * second);
-    let (_, proof) = hold.proofs().remove(0);
-    assert_eq!((proof.at, proof.granted), (then + second, second));
+    let (_, known) = proof();
+    assert_eq!((known.at, known.granted), (then + second, second));
     // Nothing that was said before a doubt counts against what is said after it.
     let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
     picked[0].doubt();
     drop(picked);
     hold.proved("a", then, 30 * second);
-    assert_eq!(hold.proofs()[0].1.granted, 30 * second);
+    assert_eq!(proof().1.granted, 30 * second);
 }
 
-const IDLE: Duration = Duration::from_secs(10);
-const LARGE: usize = 1 << 20;
-const NONE: Option<Duration> = None;
-
-/// So many held jobs of a lane that a worker asked for just now: `1a`, `1b` and so on.
-fn hold_jobs(hold: &Hold, scope: u64, jobs: u8) {
-    hold.fetched(&lane(scope), &Gate::default(), Instant::now());
-    let jobs = (b'a'..b'a' + jobs).map(|letter| {
-        let mut held = job(&format!("{scope}{}", char::from(letter)), 0, &["k"]);
+#[tokio::test(start_paused = true)]
+async fn only_who_has_next_to_nothing_shows_that_places_are_lacking() {
+    let (hold, idle) = (hold(), Duration::from_secs(10));
+    let look = |scope| hold.lookahead(&lane(scope), most(4, 1 << 20));
+    hold.add(["a", "b", "c"].map(|id| job(id, 0, &["k"])).to_vec());
+    assert_eq!(look(1), Lookahead::Full);
+    assert!(!hold.lacked_places(idle), "it has its share");
+    for scope in 2..=3 {
+        assert_eq!(look(scope), Lookahead::Free(1));
+        let mut held = job(&scope.to_string(), 0, &["k"]);
         held.claimed.scope = scope;
-        held
-    });
-    hold.add(jobs.collect());
-}
-
-async fn pass(hold: &Hold, time: Duration) {
-    tokio::time::advance(time).await;
-    hold.look_for_idle(IDLE, Instant::now());
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_nobody_asks_for_takes_no_places() {
-    let hold = hold();
-    hold_jobs(&hold, 1, 4);
-    let asks = |scope: u64| hold.fetched(&lane(scope), &Gate::default(), Instant::now());
-    let bytes = hold.bytes();
-    let free = |max_bytes| hold.lookahead(&lane(2), most(8, max_bytes));
-    pass(&hold, IDLE - Duration::from_millis(1)).await;
-    assert_eq!(
-        (free(LARGE), free(bytes)),
-        (Lookahead::Free(3), Lookahead::Free(1))
-    );
-    pass(&hold, Duration::from_millis(1)).await;
-    assert_eq!(
-        (free(LARGE), free(bytes)),
-        (Lookahead::Free(6), Lookahead::Free(3))
-    );
-    // What leaves an idle lane, and what comes into it.
-    hold.forget("1a");
-    hold_jobs(&hold, 2, 1);
-    assert_eq!(free(LARGE), Lookahead::Free(5));
-    // Somebody asks for it again, and it is worked off like any.
-    asks(1);
-    assert_eq!(hold.lookahead(&lane(3), most(8, LARGE)), Lookahead::Free(3));
-    // A FETCH that stands in line asks.
-    let _waiter = Standing::new(&hold, vec![lane(1)]);
-    pass(&hold, 2 * IDLE).await;
-    assert_eq!(hold.lookahead(&lane(3), most(8, LARGE)), Lookahead::Free(3));
+        hold.add(vec![held]);
+    }
+    assert_eq!(look(4), Lookahead::Full);
+    assert!(hold.lacked_places(idle));
+    tokio::time::advance(idle).await;
+    assert!(!hold.lacked_places(idle));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_for_says_nothing_of_what_is_idle() {
+async fn what_no_worker_asks_for_is_not_due_where_that_matters() {
     let hold = hold();
-    let idle = || {
-        let Amount { jobs, bytes } = hold.state().idle;
-        (jobs, bytes)
+    let ask = |scope| hold.fetched(&lane(scope), &Gate::default(), Instant::now());
+    for scope in 1..=3 {
+        let mut held = job(&scope.to_string(), 0, &["k"]);
+        held.claimed.scope = scope;
+        hold.add(vec![held]);
+        ask(scope);
+    }
+    let since = Instant::now();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    ask(2);
+    let _waits = Standing::new(&hold, vec![lane(3)]);
+    let due = |since| {
+        let due = hold.due(since, |_, _| true).into_iter();
+        let mut jobs: Vec<Arc<str>> = due.map(|(of, _)| of.job.clone()).collect();
+        jobs.sort();
+        jobs
     };
-    hold_jobs(&hold, 1, 3);
-    assert!(hold.unwanted(IDLE).is_empty());
-    pass(&hold, IDLE).await;
-    assert_eq!(hold.unwanted(IDLE).len(), 3);
-    let three = (3, hold.bytes());
-    assert_eq!(idle(), three);
-    // Another lane is busy meanwhile.
-    hold_jobs(&hold, 2, 2);
-    hold_jobs(&hold, 2, 0);
-    hold.forget("2a");
-    assert_eq!(idle(), three);
-    hold.forget("1a");
-    hold.forget("1b");
-    assert_eq!(idle(), (1, three.1 / 3));
-    // What left is not counted again at the next look.
-    pass(&hold, Duration::ZERO).await;
-    assert_eq!(idle(), (1, three.1 / 3));
-    hold_jobs(&hold, 1, 0);
-    assert_eq!(idle(), (0, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_places_are_needed_the_longest_idle_go() {
-    let hold = hold();
-    for scope in 1..=3 {
-        hold_jobs(&hold, scope, 6);
-        tokio::time::advance(Duration::from_secs(1)).await;
-    }
-    pass(&hold, IDLE).await;
-    // Eight of eighteen take no places; the others have taken all, those beside the hold too.
-    assert!(
-        hold.pick_idle(most(8, LARGE), NONE).is_empty(),
-        "nobody needs them"
-    );
-    assert_eq!(hold.lookahead(&lane(4), most(8, LARGE)), Lookahead::Soon);
-    let gone = hold.pick_idle(most(8, LARGE), NONE);
-    assert_eq!(ids(&gone), ["1f", "1e"]);
-    gone.into_iter().for_each(Pick::gone);
-    assert!(
-        hold.pick_idle(most(8, LARGE), NONE).is_empty(),
-        "once for each need"
-    );
-    assert_eq!(hold.lookahead(&lane(4), most(8, LARGE)), Lookahead::Free(1));
-    // Bytes likewise.
-    let few = hold.bytes() / 4;
-    assert_eq!(hold.lookahead(&lane(4), most(100, few)), Lookahead::Soon);
-    assert_eq!(
-        ids(&hold.pick_idle(most(100, few), NONE))[..2],
-        ["1d", "1c"]
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn siblings_have_their_time_to_take_what_would_go() {
-    const OFFERED: Duration = Duration::from_secs(5);
-    let hold = hold();
-    for scope in 1..=3 {
-        hold_jobs(&hold, scope, 6);
-    }
-    pass(&hold, IDLE).await;
-    let needs = || assert_eq!(hold.lookahead(&lane(4), most(8, LARGE)), Lookahead::Soon);
-    let gone = || hold.pick_idle(most(8, LARGE), Some(OFFERED)).len();
-    // What was not offered stays, however long it waits.
-    needs();
-    pass(&hold, 2 * OFFERED).await;
-    assert_eq!(gone(), 0);
-    needs();
-    assert_eq!(hold.offer(&hold.unwanted(IDLE)).len(), 18);
-    assert_eq!(gone(), 0);
-    pass(&hold, OFFERED).await;
-    // One of them is asked for again.
-    hold.fetched(&lane(1), &Gate::default(), Instant::now());
-    pass(&hold, Duration::ZERO).await;
-    needs();
-    assert_eq!(gone(), 2);
-    assert_eq!(hold.all_offers().len() + hold.untold_offers().len(), 16);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_goes_for_a_backlog_that_fills_the_hold_by_itself() {
-    let hold = hold();
-    hold_jobs(&hold, 1, 12);
-    pass(&hold, IDLE).await;
-    hold_jobs(&hold, 2, 10);
-    assert_eq!(hold.lookahead(&lane(2), most(8, LARGE)), Lookahead::Full);
-    assert!(hold.pick_idle(most(8, LARGE), NONE).is_empty());
+    assert_eq!(due(None).len(), 3);
+    assert_eq!(due(Some(since)), [Arc::from("2"), Arc::from("3")]);
+    assert!(hold.lapsed(since).is_empty(), "its claim lasts");
+    tokio::time::advance(Duration::from_secs(27)).await;
+    assert_eq!(hold.lapsed(since).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

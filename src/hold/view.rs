@@ -304,12 +304,28 @@ impl Hold {
             .collect()
     }
 
-    /// The jobs that are not in hand, each with the backend's last word on it.
-    pub fn proofs(&self) -> Vec<(Claimed, Proof)> {
-        self.state()
-            .each()
-            .map(|held| (held.claimed.clone(), held.proof))
+    /// The claims of which `is_due` says so by the backend's last word on each. None of jobs in hand, and where `since`
+    /// is said none of lanes that no worker has asked for since then.
+    pub fn due(
+        &self,
+        since: Option<Instant>,
+        is_due: impl Fn(&Claimed, &Proof) -> bool,
+    ) -> Vec<(Claimed, Proof)> {
+        let state = self.state();
+        let due = state.each().filter(|(queue, held)| {
+            since.is_none_or(|since| queue.is_wanted(since)) && is_due(&held.claimed, &held.proof)
+        });
+        due.map(|(_, held)| (held.claimed.clone(), held.proof))
             .collect()
+    }
+
+    /// The claims of waiting jobs that are over, of lanes that no worker has asked for since then.
+    pub fn lapsed(&self, since: Instant) -> Vec<Claimed> {
+        let (state, now) = (self.state(), Instant::now());
+        let queues = state.queues.values();
+        let unwanted = queues.filter(|queue| !queue.is_wanted(since));
+        let lapsed = (unwanted.flat_map(Queue::jobs)).filter(|held| held.proof.deadline <= now);
+        lapsed.map(|held| held.claimed.clone()).collect()
     }
 
     /// Whether a held job's claim can no longer be counted on.
@@ -390,7 +406,7 @@ impl Hold {
             // What is past its deadline may run elsewhere.
             held.proof.deadline > now && known.is_some_and(|known| !known.named)
         };
-        let unnamed = state.each().filter(is_unnamed);
+        let unnamed = state.each().map(|(_, held)| held).filter(is_unnamed);
         let unnamed: Vec<Claimed> = unnamed.map(|held| held.claimed.clone()).collect();
         for claimed in &unnamed {
             if let Some(known) = state.jobs.get_mut(&claimed.job) {

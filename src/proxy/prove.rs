@@ -53,11 +53,9 @@ impl Extension {
         }
     }
 
-    /// What a job gets while it is held. It needs no more than the default: should this process die, the backend has
-    /// it back soon. The worker's own visibility is given when it goes out.
+    /// What a job gets while it is held.
     pub(super) fn of_held(claimed: &Claimed, backend: &BackendFacts) -> Extension {
-        let its_own = Duration::from_micros(claimed.visibility);
-        Extension::of(claimed, its_own.min(DEFAULT_VISIBILITY), backend)
+        Extension::of(claimed, held_for(claimed), backend)
     }
 
     /// The heartbeat for these jobs.
@@ -71,6 +69,12 @@ impl Extension {
         let ms = sidecar.backend.heartbeat_value(self.lasts, age).as_millis();
         calls::heartbeat(&self.claim_id, jobs, ms)
     }
+}
+
+/// For how long a claim is kept at once while its job is held. It needs no more than the default: should this process
+/// die, the backend has the job back soon. The worker's own visibility is given when it goes out.
+pub(super) fn held_for(claimed: &Claimed) -> Duration {
+    Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY)
 }
 
 /// What the backend says of a claim.

@@ -31,8 +31,8 @@ const TOLD_AT_ONCE: usize = 256;
 const QUESTIONS: usize = 16;
 /// How often it is looked whether a job in hand is back.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long siblings have to take what is offered, in a drain and before some of it is let go.
-pub(super) const OFFER: Duration = Duration::from_secs(5);
+/// How long siblings have to take what is offered, in a drain.
+const OFFER: Duration = Duration::from_secs(5);
 
 /// How long a lane is looked into after the store has named it: one in which an offer stands is named again
 /// by one of the next beats.
@@ -429,7 +429,7 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
 }
 
 /// A job that we offered is forgotten if the store says that it is ours no more. Says whether it does.
-pub(super) async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) -> bool {
+async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) -> bool {
     let row = sidecar.store.row(&offer.job).await;
     let row = row.ok().filter(|_| !sidecar.store.is_lost());
     let is_theirs = row.is_some_and(|row| row.is_none_or(|row| !row.ours));

@@ -5,7 +5,6 @@
 //! which siblings see that we live, for none of them.
 
 pub(crate) mod adopt;
-mod crowded;
 pub(crate) mod give_back;
 pub(super) mod keep;
 mod overdue;
@@ -26,7 +25,6 @@ use super::{Proxy, Sidecar, calls, fetch};
 use crate::store::{Change, LedgerExt, Place, Row};
 
 use adopt::Adoption;
-use crowded::Crowd;
 use overdue::Slots;
 pub(super) use overdue::heard;
 
@@ -86,7 +84,6 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
 /// Runs until the sidecar is told to stop looking.
 pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     let overdue = Slots::default();
-    let mut crowd = Crowd::default();
     let mut edition = proxy.sidecar.live().edition;
     let mut adopting: Option<JoinHandle<()>> = None;
     let mut forgotten = Instant::now();
@@ -102,7 +99,6 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
         settings::follow_settings(&proxy.sidecar);
         siblings::offer_unwanted(&proxy.sidecar).await;
         siblings::look_after_offers(&proxy.sidecar).await;
-        crowded::make_room(proxy, &mut crowd).await;
         look_at_due(proxy, &overdue, &stop).await;
         name_again(&proxy.sidecar, &mut others);
         fetch::name_claims(&proxy.sidecar);

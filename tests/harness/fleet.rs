@@ -67,11 +67,6 @@ impl Way {
         self.member.is_full.store(!new, Ordering::Relaxed);
     }
 
-    /// Nothing is heard of siblings any more.
-    pub fn deafen(&self) {
-        self.member.deaf.store(true, Ordering::Relaxed);
-    }
-
     /// From now on each operation takes up to `most` on its way there, and as long on its way back.
     pub fn slow(&self, seed: u64, most: Duration) {
         let parts = [0, 1, 3, 10].map(|part| most * part / 10);

@@ -31,7 +31,6 @@ pub mod world;
 pub use backend::{Fault, Op};
 pub use fleet::Way;
 pub use judge::Judge;
-pub use lines::Lines;
 pub use producer::Job;
 pub use runner::{Ctx, Scenario, pick};
 pub use worker::Worker;

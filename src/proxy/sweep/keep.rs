@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{EVERY, ticks};
 use crate::hold::{Proof, SHORT};
+use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::{PROOF, Proxy};
 use crate::store::{Claimed, LedgerExt, Place};
@@ -49,6 +50,7 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
     let mut tasks = JoinSet::new();
     let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
     let mut due = VecDeque::new();
+    let warned = Seldom::default();
     loop {
         let looks = tokio::select! {
             _ = ticks.tick() => true,
@@ -60,6 +62,7 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
         while tasks.try_join_next().is_some() {}
         under_way.retain(|(task, _)| !task.is_finished());
         if looks {
+            let_lapse(proxy, &warned).await;
             let asked = under_way.iter().flat_map(|(_, claims)| claims);
             let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
             due = due_claims(proxy, &asked).into();
@@ -77,6 +80,36 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
     }
 }
 
+/// Since when a worker must have asked for a queue, for the claims of its held jobs to be kept. `None`: all are, as
+/// long as there are places for others.
+fn wanted_since(proxy: &Proxy) -> Option<Instant> {
+    let sidecar = &proxy.sidecar;
+    let idle = sidecar.live().settings.hold.idle;
+    let lacks = sidecar.hold.lacked_places(idle);
+    lacks.then(|| Instant::now().checked_sub(idle)).flatten()
+}
+
+/// Forgets the claims that were not kept because others need their places, once they are over.
+async fn let_lapse(proxy: &Proxy, warned: &Seldom) {
+    let sidecar = &proxy.sidecar;
+    let Some(since) = wanted_since(proxy) else {
+        return;
+    };
+    for claimed in sidecar.hold.lapsed(since) {
+        sidecar.lose(&claimed).await;
+        if warned.now() {
+            tracing::warn!(
+                id = %"hold_crowded",
+                queue = &*claimed.queue,
+                held = sidecar.hold.len(),
+                "the hold is full, and claims of held jobs lapse that no worker asks for, so that others can start; \
+                 each costs as much as the death of a worker: start workers for these queues, or raise hold.max and \
+                 hold.max_bytes"
+            );
+        }
+    }
+}
+
 /// The held jobs, but for those that are `asked` about, whose claim is a third over or longer than it need be, those
 /// first that have the least time left, and last those that have none.
 fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
@@ -85,12 +118,13 @@ fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claim
     // A sibling may have what is offered, and may be the only one that can say so.
     let is_lost = proxy.sidecar.store.is_lost();
     let is_theirs = |claimed: &Claimed| is_lost && proxy.sidecar.hold.is_offered(claimed);
-    for (claimed, proof) in proxy.sidecar.hold.proofs() {
-        if asked.contains(&claimed.job) || is_theirs(&claimed) {
-            continue;
-        }
-        let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
-        if now.duration_since(proof.at) >= rests(&proof, extension.lasts) {
+    let is_due = |claimed: &Claimed, proof: &Proof| {
+        now.duration_since(proof.at) >= rests(proof, prove::held_for(claimed))
+            && !asked.contains(&claimed.job)
+    };
+    for (claimed, proof) in proxy.sidecar.hold.due(wanted_since(proxy), is_due) {
+        if !is_theirs(&claimed) {
+            let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
             let ends = proof.at + proof.granted;
             let group = (claimed.scope, extension);
             due.entry(group).or_default().push((ends, claimed));
