@@ -49,7 +49,7 @@ pub use line::{Come, LineTurn};
 pub use look::{Fleet, StatsTold, Untold};
 pub use places::{NewJob, TakenPlaces};
 pub use share::{GrantedPlaces, WantedPlaces};
-pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
+pub use want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Want};
 
 use bounds::{BoundsTable, UNBOUNDED};
 use groups::Groups;
@@ -319,7 +319,7 @@ impl Pressure {
             return Admission::Look(begun.collect());
         }
         if let Some(full) = full {
-            return self.refuse(queues, full, now);
+            return Self::refuse(queues, full, now);
         }
         if let Some(name) = stuck {
             return Admission::Drop(name);
@@ -364,19 +364,15 @@ impl Pressure {
     }
 
     /// The answer to an enqueue that does not fit.
-    fn refuse(&self, queues: &mut BoundedQueues, full: Box<Full>, now: Now) -> Admission {
-        if let Some(queue) = queues.get_mut(&full.queue) {
-            // There may be room that nobody knows of; where no numbers are told, there is none.
-            if full.may_ever_fit()
-                && full.is_of_queue()
-                && queue.estimate.is_told()
-                && let Some(away) = queue.away_at(now.at)
-            {
-                return Admission::Away(away.clone());
-            }
-            if full.is_of_queue() {
-                queue.refuses(full.unit(), (self.held)(&full.queue));
-            }
+    fn refuse(queues: &BoundedQueues, full: Box<Full>, now: Now) -> Admission {
+        // There may be room that nobody knows of; where no numbers are told, there is none.
+        if full.may_ever_fit()
+            && full.is_of_queue()
+            && let Some(queue) = queues.get(&full.queue)
+            && queue.estimate.is_told()
+            && let Some(away) = queue.away_at(now.at)
+        {
+            return Admission::Away(away.clone());
         }
         Admission::Full(full)
     }

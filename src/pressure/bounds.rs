@@ -66,9 +66,6 @@ pub struct Given {
     pub strategy: Option<OverflowStrategy>,
     /// The fraction of a bound from which warnings are given, 0 to 1.
     pub warning_threshold: Option<f64>,
-    /// The fraction of a bound below which a queue that was full accepts again, 0 to 1; 1 is at once, 0 when
-    /// it is empty.
-    pub resume_threshold: Option<f64>,
     /// The longest that a producer may wait.
     pub block_timeout_max: Option<Duration>,
     /// The most jobs that producers may enqueue in a period.
@@ -90,7 +87,6 @@ impl Given {
             max_bytes: self.max_bytes.or(other.max_bytes),
             strategy: self.strategy.or(other.strategy),
             warning_threshold: self.warning_threshold.or(other.warning_threshold),
-            resume_threshold: self.resume_threshold.or(other.resume_threshold),
             block_timeout_max: self.block_timeout_max.or(other.block_timeout_max),
             enqueue_rate: self
                 .enqueue_rate
@@ -102,18 +98,11 @@ impl Given {
 
     /// The bounds that this makes; `None`: it bounds nothing.
     pub fn bounds(&self) -> Option<Bounds> {
-        let strategy = self.strategy.unwrap_or_default();
-        let resume = self.resume_threshold.unwrap_or(1.0);
         let bounds = Bounds {
             max_depth: self.max_depth.filter(|most| *most > 0),
             max_bytes: self.max_bytes.filter(|most| *most > 0),
-            strategy,
+            strategy: self.strategy.unwrap_or_default(),
             warning_threshold: self.warning_threshold.unwrap_or(WARNING),
-            // What makes room for itself is never shut.
-            resume_threshold: match strategy {
-                OverflowStrategy::DropOldest => 1.0,
-                OverflowStrategy::Reject | OverflowStrategy::Block => resume,
-            },
             block_timeout_max: self.block_timeout_max.unwrap_or(BLOCK_TIMEOUT_MAX),
             enqueue_rate: self.enqueue_rate.clone(),
             per_key: self.per_key.clone().filter(|keys| keys.max_depth > 0),
@@ -135,8 +124,6 @@ pub struct Bounds {
     pub strategy: OverflowStrategy,
     /// The fraction from which warnings are given.
     pub warning_threshold: f64,
-    /// The fraction below which a queue that was full accepts again; 1 where it drops.
-    pub resume_threshold: f64,
     /// The longest that a producer may wait.
     pub block_timeout_max: Duration,
     /// The most jobs that producers may enqueue in a period.
@@ -327,7 +314,6 @@ const ONLY_TENANTS: Bounds = Bounds {
     max_bytes: None,
     strategy: OverflowStrategy::Reject,
     warning_threshold: WARNING,
-    resume_threshold: 1.0,
     block_timeout_max: BLOCK_TIMEOUT_MAX,
     enqueue_rate: None,
     per_key: None,
@@ -462,10 +448,7 @@ mod tests {
     fn defaults_are_those_of_the_text() {
         let bounds = depth(5).bounds().unwrap();
         assert_eq!(bounds.strategy, OverflowStrategy::Reject);
-        assert_eq!(
-            (bounds.warning_threshold, bounds.resume_threshold),
-            (0.8, 1.0)
-        );
+        assert_eq!(bounds.warning_threshold, 0.8);
         assert_eq!(bounds.block_timeout_max, Duration::from_secs(20));
         assert!(Given::default().bounds().is_none() && depth(0).bounds().is_none());
     }

@@ -54,8 +54,6 @@ pub struct QueueEdges {
     /// The last lines of the log that it refuses all enqueues, or some.
     all: LastSaid,
     some: LastSaid,
-    /// Whether the queue was full, and some of its bounds was at its resume threshold or beyond ever since.
-    pub(super) shut: bool,
 }
 
 /// Whether something was said since the last enqueue was accepted, and when it was said last.
@@ -144,7 +142,6 @@ mod tests {
             depth: 1,
             bound: 1,
             wanted,
-            resumes: None,
             strategy: OverflowStrategy::Reject,
             after: None,
             drain: None,

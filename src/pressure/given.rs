@@ -30,7 +30,6 @@ const BACKPRESSURE: [&[&str]; 2] = [
     &[
         "strategy",
         "warning_threshold",
-        "resume_threshold",
         "block_timeout_max",
         "enabled",
     ],
@@ -142,7 +141,6 @@ impl Given {
             ("max_size_bytes", number(self.max_bytes)),
             ("strategy", self.strategy.map(|s| quote(s.as_str()))),
             ("warning_threshold", fraction(self.warning_threshold)),
-            ("resume_threshold", fraction(self.resume_threshold)),
             ("block_timeout_max", longest),
             ("enqueue_rate", rate),
             ("per_key", per_key),
@@ -162,7 +160,6 @@ pub fn read<'v, F: Fields<'v>>(from: &mut F) -> Result<Given, F::Error> {
     let max_bytes = max_bytes(from);
     let strategy = from.word("strategy", &OverflowStrategy::WORDS);
     let warning_threshold = fraction(from, "warning_threshold");
-    let resume_threshold = fraction(from, "resume_threshold");
     let block_timeout_max = block_timeout_max(from);
     let rate = from.inside(&ENQUEUE_RATE);
     let rate = rate.and_then(|rate| rate.map(enqueue_rate).transpose());
@@ -173,7 +170,6 @@ pub fn read<'v, F: Fields<'v>>(from: &mut F) -> Result<Given, F::Error> {
         max_bytes: max_bytes?,
         strategy: strategy?,
         warning_threshold: warning_threshold?,
-        resume_threshold: resume_threshold?,
         block_timeout_max: block_timeout_max?,
         enqueue_rate: rate?,
         per_key: per_key?,
@@ -307,8 +303,8 @@ mod tests {
             ),
             (r#"{"Max_Depth":0}"#, r#"{"max_depth":0}"#),
             (
-                r#"{"backpressure":{"max_size":9,"enqueue_rate":{"limit":5,"period":"1m"},"block_timeout_max":"5s","resume_threshold":1}}"#,
-                r#"{"max_size_bytes":9,"resume_threshold":1,"block_timeout_max":"PT5S","enqueue_rate":{"limit":5,"period":"PT1M"}}"#,
+                r#"{"backpressure":{"max_size":9,"enqueue_rate":{"limit":5,"period":"1m"},"block_timeout_max":"5s"}}"#,
+                r#"{"max_size_bytes":9,"block_timeout_max":"PT5S","enqueue_rate":{"limit":5,"period":"PT1M"}}"#,
             ),
         ] {
             let given = read(body).unwrap().unwrap().unwrap();
@@ -338,7 +334,7 @@ mod tests {
             (r#""warning_threshold":1.1"#, "warning_threshold"),
             (r#""warning_threshold":-0.1"#, "warning_threshold"),
             (r#""warning_threshold":"0.5""#, "warning_threshold"),
-            (r#""resume_threshold":2"#, "resume_threshold"),
+            (r#""resume_threshold":0.5"#, "resume_threshold"),
             (r#""block_timeout_max":"40s""#, "block_timeout_max"),
             (r#""enqueue_rate":{"limit":5}"#, "enqueue_rate.period"),
             (

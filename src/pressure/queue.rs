@@ -20,7 +20,7 @@ use super::known::KnownJobs;
 use super::line::Before;
 use super::share::Share;
 use super::sizes::Bytes;
-use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Resumes, Want};
+use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Want};
 use crate::limit::{Rate, Timestamp, Window};
 
 /// The answer of one queue to an enqueue.
@@ -188,7 +188,7 @@ impl BoundedQueue {
         tightest.unwrap_or((Some(u64::MAX), u64::MAX))
     }
 
-    /// The answer if the enqueue would go beyond a bound of the queue itself, or the queue is shut.
+    /// The answer if the enqueue would go beyond a bound of the queue itself.
     fn full_of_queue(
         &mut self,
         want: &Want,
@@ -196,13 +196,9 @@ impl BoundedQueue {
         held: HeldCount,
         now: Now,
     ) -> Option<Full> {
-        let resume = self.bounds.resume_threshold;
-        self.edges.shut =
-            self.edges.shut && self.usages(held).any(|usage| usage.keeps_shut(resume));
         let met = self.usages(held).find(|usage| {
             let ahead = before.map_or(0, |before| before.amount(usage.unit));
-            let room = usage.room(ahead + want.amount(usage.unit));
-            room.is_none() || (self.edges.shut && usage.keeps_shut(resume))
+            usage.room(ahead + want.amount(usage.unit)).is_none()
         })?;
         Some(Full {
             met: match met.unit {
@@ -212,10 +208,6 @@ impl BoundedQueue {
             depth: met.used,
             bound: met.bound,
             wanted: want.amount(met.unit),
-            resumes: (self.edges.shut && met.keeps_shut(resume)).then(|| Resumes {
-                at: ((met.bound as f64 * resume).ceil() as u64).saturating_sub(1),
-                threshold: resume,
-            }),
             ..self.full(want, held, now)
         })
     }
@@ -244,7 +236,6 @@ impl BoundedQueue {
             depth: 0,
             bound: 0,
             wanted: 0,
-            resumes: None,
             strategy: self.bounds.strategy,
             after: self.drain.time_for(places, now.at),
             drain: self.drain.rate(now.at),
@@ -380,9 +371,6 @@ impl BoundedQueue {
         now: Instant,
     ) -> Option<Level> {
         let last = self.edges.is_above().then(|| self.level(held()));
-        if *self.bounds != **bounds {
-            self.edges.shut = false;
-        }
         self.bounds = Arc::clone(bounds);
         if **bounds == UNBOUNDED {
             // What comes from now on is not seen.
@@ -437,14 +425,5 @@ impl BoundedQueue {
         self.window = self.window.take().filter(counts);
         let bytes = self.bytes(held);
         bytes > 0 || self.depth(held) > 0 || self.edges.is_above() || self.remembers()
-    }
-
-    /// Notes that an enqueue does not fit by this bound of the queue. If not one more job fits, the queue is shut until
-    /// it is below its resume threshold.
-    pub(super) fn refuses(&mut self, unit: BoundUnit, held: HeldCount) {
-        let usage = self.usages(held).find(|usage| usage.unit == unit);
-        let is_full =
-            usage.is_some_and(|usage| usage.room(self.size_of_one(usage, held)).is_none());
-        self.edges.shut |= is_full && self.bounds.resume_threshold < 1.0;
     }
 }

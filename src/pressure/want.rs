@@ -107,15 +107,6 @@ impl BoundUnit {
     }
 }
 
-/// When a queue that was full accepts again.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Resumes {
-    /// The most that may be used of its bound then.
-    pub at: u64,
-    /// Its `resume_threshold`.
-    pub threshold: f64,
-}
-
 /// Why an enqueue does not fit.
 #[derive(Clone, Debug)]
 pub struct Full {
@@ -129,8 +120,6 @@ pub struct Full {
     pub bound: u64,
     /// How much of it the enqueue wants.
     pub wanted: u64,
-    /// Where the queue was full and is shut since: when it accepts again.
-    pub resumes: Option<Resumes>,
     /// What the queue does.
     pub strategy: OverflowStrategy,
     /// When there should be room; `None`: nobody knows.
@@ -186,12 +175,6 @@ impl BoundUsage {
     /// The fraction that is used: 1 where the bound is met, and more where it is passed.
     pub(super) fn share(self) -> f64 {
         self.used as f64 / self.bound as f64
-    }
-
-    /// Whether it keeps a queue shut that was full: not until less than this fraction is used does that accept again;
-    /// 0 is when it is empty.
-    pub(super) fn keeps_shut(self, resume: f64) -> bool {
-        self.used > 0 && self.used as f64 >= self.bound as f64 * resume
     }
 
     /// The places that are left after so much more; `None`: it does not fit.

@@ -132,7 +132,7 @@ async fn a_blocked_batch_waits_for_all_its_places() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_queue_shuts_no_other() {
     let config = "[[queue]]\nname = [\"a\", \"c\"]\nmax_depth = 2\nstrategy = \"block\"\n\
-        [[queue]]\nname = \"b\"\nmax_depth = 5\nresume_threshold = 0.5\n\
+        [[queue]]\nname = \"b\"\nmax_depth = 5\n\
         [[queue]]\nname = \"keyed\"\nper_key = { by = \"{type}\", max_depth = 2 }\n\
         [[tenant]]\nid = \"*\"\nlimits = { max_queue_depth = 14 }\n";
     let (pair, client) = simulated(Lax::spec(), config).await;

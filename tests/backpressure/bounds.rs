@@ -322,73 +322,28 @@ async fn producers_have_a_rate() {
     pair.stop().await;
 }
 
-/// Hysteresis: a queue that was full accepts again below its resume threshold.
+/// What is refused for another reason shuts no queue: neither a batch that does not fit, nor a rate. One that was full
+/// accepts again as soon as a job fits.
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_resumes_lower() {
+async fn what_fits_is_accepted_at_once() {
     let (pair, client) = simulated(Lax::spec(), "").await;
-    client
-        .bound("q", json!({"max_depth": 10, "resume_threshold": 0.5}))
-        .await;
-    client.fill("q", 10).await;
-    full(&client.offer("q").await, "q", 10);
-    client.fetch("q", 4).await;
-    sleep(Duration::from_millis(150)).await;
-    full(&client.offer("q").await, "q", 10);
-    client.fetch("q", 2).await;
-    sleep(Duration::from_millis(150)).await;
-    client.fill("q", 6).await;
-    full(&client.offer("q").await, "q", 10);
-    pair.stop().await;
-}
-
-/// What is refused for another reason shuts no queue: neither a batch that does not fit, nor a rate.
-#[tokio::test(start_paused = true)]
-async fn only_a_full_queue_is_shut() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    client
-        .bound("q", json!({"max_depth": 100, "resume_threshold": 0.5}))
-        .await;
+    client.bound("q", json!({"max_depth": 100})).await;
     client.fill("q", 60).await;
     for batch in [101, 41] {
         full(&client.offer_all(&vec!["q"; batch]).await, "q", 100);
         assert_eq!(client.offer("q").await.status, 201, "{batch}");
     }
-    let rate = json!({"max_depth": 10, "resume_threshold": 0.5, "enqueue_rate": {"limit": 6, "period": "PT10S"}});
+    let rate = json!({"max_depth": 10, "enqueue_rate": {"limit": 6, "period": "PT10S"}});
     client.bound("fast", rate).await;
     client.fill("fast", 6).await;
     let reply = client.offer("fast").await;
     assert_eq!(reply.json()["error"]["code"], "rate_limited");
     sleep(Duration::from_secs(11)).await;
+    client.fill("fast", 4).await;
+    full(&client.offer("fast").await, "fast", 10);
+    client.fetch("fast", 1).await;
+    sleep(Duration::from_secs(11)).await;
     client.fill("fast", 1).await;
-    pair.stop().await;
-}
-
-/// Each bound has a hysteresis of its own, and 0 is an empty queue.
-#[tokio::test(start_paused = true)]
-async fn each_bound_resumes_by_itself() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let size = job("q").to_string().len();
-    let both = json!({"max_depth": 100, "max_size_bytes": 4 * size, "resume_threshold": 0.5});
-    client.bound("q", both).await;
-    client.fill("q", 4).await;
-    for _ in 0..3 {
-        let error = &client.offer("q").await.json()["error"];
-        assert_eq!(error["unit"], "bytes", "{error}");
-        client.fetch("q", 1).await;
-        sleep(Duration::from_millis(150)).await;
-    }
-    client.fill("q", 3).await;
-
-    client
-        .bound("e", json!({"max_depth": 3, "resume_threshold": 0}))
-        .await;
-    client.fill("e", 3).await;
-    for _ in 0..3 {
-        full(&client.offer("e").await, "e", 3);
-        assert_eq!(client.fetch("e", 1).await.len(), 1);
-        sleep(Duration::from_millis(150)).await;
-    }
-    client.fill("e", 3).await;
     pair.stop().await;
 }
 

@@ -147,7 +147,7 @@ fn the_file_is_checked() {
     };
     assert_eq!(
         problems(
-            "name = 'q'\nmax_depth = 5\nmax_size = '1MiB'\nstrategy = 'block'\nwarning_threshold = 1\nresume_threshold = 0.5\nblock_timeout_max = '5s'\nenqueue_rate = { limit = 1, period = '1s' }"
+            "name = 'q'\nmax_depth = 5\nmax_size = '1MiB'\nstrategy = 'block'\nwarning_threshold = 1\nblock_timeout_max = '5s'\nenqueue_rate = { limit = 1, period = '1s' }"
         ),
         ""
     );
@@ -214,7 +214,7 @@ async fn what_is_set_is_kept_in_the_store() {
     let (other, _running) = on_store(&net, &behind, "", &store).await;
     let everything = json!({
         "max_depth": 2, "max_size_bytes": 9000, "strategy": "block", "warning_threshold": 0.5,
-        "resume_threshold": 0.9, "block_timeout_max": "PT3S",
+        "block_timeout_max": "PT3S",
         "enqueue_rate": {"limit": 50, "period": "PT1S"},
         "per_key": {"by": "{meta.tenant_id}", "max_depth": 2},
     });

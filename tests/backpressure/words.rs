@@ -94,59 +94,6 @@ async fn a_window_is_reset_when_it_ends() {
     pair.stop().await;
 }
 
-/// A queue that stays shut although it has room says by which setting, and until when.
-#[tokio::test(start_paused = true)]
-async fn a_queue_that_is_kept_shut_says_until_when() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
-    let half = |bounds: Value| {
-        let mut bounds = bounds;
-        bounds["resume_threshold"] = json!(0.5);
-        bounds
-    };
-    let size = job("s").to_string().len();
-    client.bound("q", half(json!({"max_depth": 10}))).await;
-    client
-        .bound("s", half(json!({"max_size_bytes": 10 * size})))
-        .await;
-    for (queue, what, unit, each) in [("q", "depth", "", 1), ("s", "size", " bytes", size)] {
-        client.fill(queue, 10).await;
-        let error = refused(&client.offer(queue).await);
-        assert!(
-            !error["message"]
-                .as_str()
-                .unwrap()
-                .contains("resume_threshold"),
-            "{error}"
-        );
-        client.fetch(queue, 3).await;
-        sleep(Duration::from_millis(150)).await;
-        let error = refused(&client.offer(queue).await);
-        let (at, used, bound) = (5 * each - 1, 7 * each, 10 * each);
-        let wait = if unit.is_empty() {
-            "jobs wait"
-        } else {
-            "bytes wait"
-        };
-        let expected = format!(
-            "Queue '{queue}' was full and accepts again at {at}{unit} or fewer (resume_threshold 0.5): \
-             {used} {wait}, and its {what} bound is {bound}{unit}"
-        );
-        assert_eq!(error["message"], expected);
-        assert_eq!(
-            (&error["resume_at"], &error["details"]["resume_at"]),
-            (&json!(at), &json!(at))
-        );
-        // That is so: at one more it refuses still.
-        client.fetch(queue, 2).await;
-        sleep(Duration::from_millis(150)).await;
-        refused(&client.offer(queue).await);
-        client.fetch(queue, 1).await;
-        sleep(Duration::from_millis(150)).await;
-        assert_eq!(client.offer(queue).await.status, 201);
-    }
-    pair.stop().await;
-}
-
 /// Where the bound of bytes is the nearest, the numbers say what they count.
 #[tokio::test(start_paused = true)]
 async fn bytes_are_not_told_as_jobs() {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::sent::SentJob;
 use crate::events::Value;
-use crate::pressure::{BoundMet, BoundUnit, Full, Resumes};
+use crate::pressure::{BoundMet, BoundUnit, Full};
 use crate::proxy::respond::{Fault, More};
 use crate::proxy::{Sidecar, depth};
 
@@ -53,9 +53,6 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     }
     if let Some(unit) = full.unit().as_str() {
         fault = fault.with("unit", unit);
-    }
-    if let Some(resumes) = full.resumes {
-        fault = fault.with("resume_at", resumes.at);
     }
     match &full.key {
         // In the words of the multi-tenancy text, 8.2.
@@ -201,11 +198,6 @@ fn no_room(full: &Full) -> String {
             _ => "has reached",
         };
         return format!("{has} {name} ({bound}{unit}): {waiting}");
-    }
-    if let Some(Resumes { at, threshold }) = full.resumes.filter(|resumes| resumes.at < used) {
-        return format!(
-            "was full and accepts again at {at}{unit} or fewer (resume_threshold {threshold}): {waiting}, and {name} is {bound}{unit}"
-        );
     }
     if used + full.wanted > bound {
         let many = match (full.met, full.wanted) {
