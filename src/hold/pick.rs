@@ -197,17 +197,8 @@ impl Hold {
         let waiting = state.queues.of_queue(queue_name).flat_map(Queue::jobs);
         let oldest = waiting.min_by_key(|held| held.claimed.claimed_at)?;
         let job = oldest.claimed.job.clone();
-        self.pick_of(&mut state, &job)
-    }
-
-    /// Picks this job, if it waits here.
-    pub fn pick_job(self: &Arc<Hold>, job: &str) -> Option<Pick> {
-        self.pick_of(&mut self.state(), job)
-    }
-
-    fn pick_of(self: &Arc<Hold>, state: &mut HoldState, job: &str) -> Option<Pick> {
-        let (_, held) = state.take_out(job)?;
-        self.picks(state, vec![held]).pop()
+        let (_, held) = state.take_out(&job)?;
+        self.picks(&mut state, vec![held]).pop()
     }
 
     /// Keeps a held job from going out. `false`: it is not held here.

@@ -150,7 +150,7 @@ impl Bounds {
 
     /// Whether it matters which jobs wait, not only how many.
     pub fn tells_apart(&self) -> bool {
-        self.per_key.is_some() || self.tenants || self.strategy == OverflowStrategy::DropOldest
+        self.per_key.is_some() || self.tenants
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::queue::BoundedQueue;
 use super::{Admission, LookKind, Mark, Now, Pressure, PressureState, Want};
 
 /// What became of a job that was to be dropped.
@@ -40,13 +39,6 @@ impl DropTurn {
             queue: Some(Arc::clone(queue)),
             now,
         })
-    }
-
-    /// Takes the oldest job of the queue. `None`: it is the one that the backend gives next.
-    pub fn take_oldest(&self) -> Option<Box<str>> {
-        let name = self.queue.as_ref()?;
-        let oldest = |queue: &mut BoundedQueue| queue.members.take_oldest();
-        self.pressure.with(name, oldest)?
     }
 
     /// Notes what became of a job that was to be dropped.

@@ -1,7 +1,7 @@
-//! The waiting jobs of a queue that are told apart: by key (`per_key`), by tenant, and by age (`drop_oldest`). No
-//! backend tells, so those that were enqueued here are remembered until they are seen to leave.
+//! The waiting jobs of a queue that are told apart: by key (`per_key`) and by tenant. No backend tells, so those that
+//! were enqueued here are remembered until they are seen to leave.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::groups::{Group, Groups};
@@ -21,10 +21,6 @@ pub(super) struct KnownJobs {
     jobs: HashMap<Box<str>, KnownJob>,
     /// Their ids, oldest first.
     order: BTreeMap<u64, Box<str>>,
-    /// Those that may be dropped and were not tried yet.
-    droppable: BTreeSet<u64>,
-    /// The priorities of the jobs that may be dropped and came since the queue was empty.
-    priorities: HashSet<i64>,
 }
 
 /// A job that waits.
@@ -44,8 +40,6 @@ impl KnownJobs {
             came: 0,
             jobs: HashMap::new(),
             order: BTreeMap::new(),
-            droppable: BTreeSet::new(),
-            priorities: HashSet::new(),
         }
     }
 
@@ -63,31 +57,24 @@ impl KnownJobs {
 
     /// They were stored under these ids. Without one nobody would see a job leave, so it does not count.
     pub(super) fn stored<'a>(&mut self, want: &Want, mut ids: impl Iterator<Item = &'a str>) {
-        for nth in 0..want.groups.len().max(want.droppable.len()) {
+        for groups in &want.groups {
             self.came += 1;
             let job = KnownJob {
                 nth: self.came,
-                groups: want.groups.get(nth).cloned().unwrap_or_default(),
+                groups: groups.clone(),
             };
             match ids.next() {
-                Some(id) => self.add(id, job, want.droppable.get(nth).copied()),
+                Some(id) => self.add(id, job),
                 None => self.release(&job),
             }
         }
     }
 
-    fn add(&mut self, id: &str, job: KnownJob, priority: Option<i64>) {
+    fn add(&mut self, id: &str, job: KnownJob) {
         // An id that is used again takes the place of the job that had it.
         self.left(id);
         if self.jobs.len() >= MOST {
             return self.release(&job);
-        }
-        if let Some(priority) = priority {
-            self.droppable.insert(job.nth);
-            // Two are as good as more.
-            if self.priorities.len() < 2 {
-                self.priorities.insert(priority);
-            }
         }
         self.order.insert(job.nth, id.into());
         self.jobs.insert(id.into(), job);
@@ -97,7 +84,6 @@ impl KnownJobs {
     pub(super) fn left(&mut self, id: &str) {
         if let Some(job) = self.jobs.remove(id) {
             self.order.remove(&job.nth);
-            self.droppable.remove(&job.nth);
             self.release(&job);
         }
     }
@@ -116,18 +102,6 @@ impl KnownJobs {
             };
             self.left(&oldest);
         }
-        if waiting == 0 {
-            self.priorities.clear();
-        }
-    }
-
-    /// Takes the oldest job that may be dropped, to be tried once. `None`: all jobs have one priority, so the backend's
-    /// next job is the oldest.
-    pub(super) fn take_oldest(&mut self) -> Option<Box<str>> {
-        if self.priorities.len() < 2 {
-            return None;
-        }
-        self.order.get(&self.droppable.pop_first()?).cloned()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -153,13 +127,12 @@ mod tests {
     use super::super::bounds::UNBOUNDED;
     use super::*;
 
-    /// A job of this key and of this priority.
-    fn want(key: &Group, priority: i64) -> Want {
+    /// A job of this key.
+    fn want(key: &Group) -> Want {
         Want {
             jobs: 1,
             sizes: vec![1],
             groups: vec![vec![key.clone()]],
-            droppable: vec![priority],
             ..Want::nothing("q", Arc::new(UNBOUNDED))
         }
     }
@@ -172,64 +145,50 @@ mod tests {
         Group::key(&Arc::from("q"), Arc::from(name))
     }
 
-    fn store(known: &mut KnownJobs, key: &Group, priority: i64, id: Option<&str>) {
-        known.reserve(&want(key, priority));
-        known.stored(&want(key, priority), id.into_iter());
+    fn store(known: &mut KnownJobs, key: &Group, id: Option<&str>) {
+        known.reserve(&want(key));
+        known.stored(&want(key), id.into_iter());
     }
 
     #[test]
     fn each_key_counts_its_own() {
         let mut known = none();
         let [a, b] = ["a", "b"].map(key);
-        store(&mut known, &a, 0, Some("1"));
-        store(&mut known, &b, 0, Some("2"));
-        store(&mut known, &a, 0, Some("3"));
-        known.reserve(&want(&a, 0));
+        store(&mut known, &a, Some("1"));
+        store(&mut known, &b, Some("2"));
+        store(&mut known, &a, Some("3"));
+        known.reserve(&want(&a));
         let counts = |known: &KnownJobs| ["a", "b", "c"].map(|name| known.groups.count(&key(name)));
         assert_eq!(counts(&known), [3, 1, 0]);
-        known.refused(&want(&a, 0));
+        known.refused(&want(&a));
         known.left("3");
         known.left("3");
         assert_eq!(counts(&known), [1, 1, 0]);
-        store(&mut known, &b, 0, Some("4"));
+        store(&mut known, &b, Some("4"));
         known.at_most(2);
         assert_eq!(counts(&known), [0, 2, 0], "the oldest is gone");
         known.at_most(0);
-        assert!(known.is_empty() && known.order.is_empty() && known.droppable.is_empty());
-        store(&mut known, &a, 0, None);
+        assert!(known.is_empty() && known.order.is_empty());
+        store(&mut known, &a, None);
         assert_eq!(counts(&known), [0; 3]);
-        store(&mut known, &a, 0, Some("5"));
-        store(&mut known, &b, 0, Some("5"));
+        store(&mut known, &a, Some("5"));
+        store(&mut known, &b, Some("5"));
         assert_eq!(counts(&known), [0, 1, 0]);
     }
 
     #[test]
     fn a_job_that_stays_keeps_no_others() {
         let (mut known, a) = (none(), key("a"));
-        store(&mut known, &a, 0, Some("stays"));
+        store(&mut known, &a, Some("stays"));
         for nth in 0..10_000 {
             let id = nth.to_string();
-            store(&mut known, &a, 0, Some(&id));
+            store(&mut known, &a, Some(&id));
             known.left(&id);
             known.at_most(1);
         }
         assert_eq!(known.order.len(), 1);
-        store(&mut known, &a, 0, Some("last"));
+        store(&mut known, &a, Some("last"));
         known.at_most(1);
         assert_eq!(known.jobs.keys().collect::<Vec<_>>(), [&Box::from("last")]);
-    }
-
-    #[test]
-    fn with_priorities_the_oldest_is_another_than_the_next() {
-        let (mut known, a) = (none(), key("a"));
-        store(&mut known, &a, 0, Some("1"));
-        store(&mut known, &a, 5, Some("2"));
-        assert_eq!(known.take_oldest().as_deref(), Some("1"));
-        assert_eq!(known.take_oldest().as_deref(), Some("2"));
-        assert_eq!(known.take_oldest(), None, "each is tried once");
-        assert_eq!(known.groups.count(&a), 2, "they wait still");
-        known.at_most(0);
-        store(&mut known, &a, 5, Some("3"));
-        assert_eq!(known.take_oldest(), None, "one priority");
     }
 }

@@ -32,8 +32,6 @@ pub struct Want {
     pub sizes: Vec<u64>,
     /// The groups of each of them, where keys of the queue or tenants are bounded.
     pub groups: Vec<Vec<Group>>,
-    /// The priority of each of them, where jobs are dropped.
-    pub droppable: Vec<i64>,
     /// Whether nothing of the queue can be dropped: it is known to be paused, or that was tried in vain.
     pub paused: bool,
     /// How many jobs have gone for it already.
@@ -49,7 +47,6 @@ impl Want {
             jobs: 0,
             sizes: Vec::new(),
             groups: Vec::new(),
-            droppable: Vec::new(),
             paused: false,
             gone: 0,
         }

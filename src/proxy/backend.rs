@@ -21,8 +21,6 @@ pub struct BackendFacts {
     from_start: Trait,
     /// Whether `retryable: false` in a nack is never heeded.
     retries_always: Trait,
-    /// Whether an available job that is cancelled stays in its queue.
-    cancelled_stays: Trait,
 }
 
 impl BackendFacts {
@@ -114,12 +112,6 @@ impl BackendFacts {
         self.retries_always.known().unwrap_or(false)
     }
 
-    /// Whether an available job that is cancelled stays in its queue, where it is counted or handed out all the same:
-    /// only who claims it gets it out of there.
-    pub fn cancelled_stays(&self) -> bool {
-        self.cancelled_stays.known().unwrap_or(false)
-    }
-
     /// The second in which a claim began, where its heartbeats' value counts from there: claims of one second go
     /// together in one heartbeat, with a value that is right for all. `None`: all may go together.
     pub fn counts_from(&self, claimed_at: Timestamp) -> Option<Timestamp> {
@@ -145,7 +137,7 @@ impl BackendFacts {
         }
     }
 
-    /// Learns from the manifest's `implementation`: the three official backends that are unlike the rest.
+    /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
     pub fn read_manifest(&self, text: &[u8]) {
         let Ok(manifest) = Json::parse(text, super::REPLY_DEPTH) else {
             return;
@@ -174,9 +166,6 @@ impl BackendFacts {
             self.from_start.learn_yes();
             self.requeue_harmless.learn_no();
             self.retries_always.learn_yes();
-        }
-        if says("lite") || says("nats") {
-            self.cancelled_stays.learn_yes();
         }
     }
 

@@ -245,44 +245,28 @@ async fn fill_with(client: &Client, priorities: &[i64]) -> Vec<String> {
 
 const DROPS: &str = "[[queue]]\nname = \"q\"\nmax_depth = 4\nstrategy = \"drop_oldest\"\n";
 
-/// With mixed priorities the oldest goes, not what the next FETCH would get; held jobs are among them,
-/// and what a worker has or what waits for a time is not.
+/// Whatever their priorities are: the job goes that the next FETCH would get. What a worker has stays, and so does what
+/// waits for a time.
 #[tokio::test(start_paused = true)]
-async fn with_priorities_the_oldest_goes() {
-    let limited = format!(
-        "{DROPS}[[policy]]\nname = \"p\"\nmatch = {{ meta.held = \"yes\" }}\nconcurrency = 0\n"
-    );
-    let (pair, client) = simulated(Lax::spec(), &limited).await;
-    let jobs = fill_with(&client, &[1, 9, 5, 9, 0, 9]).await;
-    let gone = states(&client, &jobs).await;
-    assert_eq!(
-        gone.iter().map(|state| is_gone(state)).collect::<Vec<_>>(),
-        [true, true, false, false, false, false]
-    );
-    // The oldest is with a worker now: the next oldest goes.
-    let taken = client.fetch("q", 1).await;
-    assert_eq!(id(&taken[0]), jobs[3]);
-    let later =
-        json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
-    let later = client.enqueue(later).await;
-    let more = fill_with(&client, &[9, 9]).await;
-    let all = [
-        &jobs[2], &jobs[4], &jobs[3], &jobs[5], &later, &more[0], &more[1],
-    ]
-    .map(String::clone);
-    let states = states(&client, &all).await;
-    let expected = [
-        "cancelled",
-        "cancelled",
-        "active",
-        "available",
-        "scheduled",
-        "available",
-        "available",
-    ];
-    assert_eq!(states, expected);
-    client.ack(id(&taken[0])).await;
-    pair.stop().await;
+async fn with_priorities_the_next_one_goes() {
+    for lax in [Lax::spec, Lax::redis, Lax::lite] {
+        let name = lax().name;
+        let (pair, client) = simulated(lax(), DROPS).await;
+        let jobs = fill_with(&client, &[1, 9, 5, 9]).await;
+        let taken = client.fetch("q", 1).await;
+        assert_eq!(id(&taken[0]), jobs[1], "{name}: the oldest of the highest");
+        let later =
+            json!({"type": "t", "args": [], "options": {"queue": "q", "delay_until": "+PT60S"}});
+        let later = client.enqueue(later).await;
+        let more = fill_with(&client, &[0, 0]).await;
+        let seen = states(&client, &jobs).await;
+        let gone: Vec<bool> = seen.iter().map(|state| is_gone(state)).collect();
+        assert_eq!(gone, [false, false, true, true], "{name}: 9, then 5");
+        let stays = states(&client, &[later, jobs[1].clone(), more[1].clone()]).await;
+        assert_eq!(stays, ["scheduled", "active", "available"], "{name}");
+        client.ack(id(&taken[0])).await;
+        pair.stop().await;
+    }
 }
 
 /// A backend with a queue of these jobs, which gives the first of them.
@@ -308,45 +292,6 @@ fn queue_of(jobs: &Arc<Mutex<VecDeque<u64>>>) -> impl Fn(&Method, &str) -> (u16,
                 json!({"counts": {"available": jobs.len()}}).to_string(),
             ),
         }
-    }
-}
-
-/// The same of a backend of this name, where what is cancelled is in the queue as before.
-fn keeping(
-    name: &'static str,
-    jobs: &Arc<Mutex<VecDeque<u64>>>,
-) -> impl Fn(&Method, &str) -> (u16, String) + 'static {
-    let queue = queue_of(jobs);
-    move |method, path| {
-        let (status, said) = match path {
-            "/ojs/manifest" => (200, json!({"implementation": {"name": name}})),
-            "/ojs/v1/workers/nack" => (200, json!({"state": "discarded"})),
-            _ => match path.strip_prefix("/ojs/v1/jobs/") {
-                Some(id) => (
-                    200,
-                    json!({"job": {"id": id, "queue": "q", "state": "available"}}),
-                ),
-                None => return queue(method, path),
-            },
-        };
-        (status, said.to_string())
-    }
-}
-
-/// Where a cancelled job stays in its queue no cancel makes room: as many go as came over the bound, all the same.
-#[tokio::test(start_paused = true)]
-async fn where_cancelled_jobs_stay_the_next_one_goes() {
-    for name in ["ojs-backend-nats", "ojs-backend-lite"] {
-        let jobs = Arc::default();
-        let slow = Duration::from_millis(20);
-        let (backend, sidecar, client) = told(DROPS, slow, keeping(name, &jobs)).await;
-        for _ in 0..5 {
-            fill_with(&client, &[0, 5]).await;
-            sleep(Duration::from_secs(1)).await;
-        }
-        assert_eq!(*jobs.lock().unwrap(), [7, 8, 9, 10], "{name}");
-        assert_eq!(backend.asked(Method::POST, "/fetch"), 6, "{name}");
-        sidecar.stop().await;
     }
 }
 

@@ -12,7 +12,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, StatsTold};
 use crate::proxy::calls;
 use crate::proxy::load::Seldom;
-use crate::proxy::{Proxy, REPLY_DEPTH, mirror};
+use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Reply;
 
 /// How long the backend may take to say how deep a queue is.
@@ -166,11 +166,6 @@ async fn asked(proxy: &Proxy, target: String, scope: u64) -> Result<Reply, Away>
         refused.store(reply.status.as_u16(), Ordering::Relaxed);
     }
     reply.map_err(Away::Unanswered)
-}
-
-/// Whether a job is available in this queue.
-pub(in crate::proxy) fn waits_in(job: Json<'_>, queue: &str) -> bool {
-    job.says("state", "available") && mirror::queue(job).is_some_and(|name| name == queue)
 }
 
 /// A reply about a queue's numbers.

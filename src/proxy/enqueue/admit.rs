@@ -294,15 +294,7 @@ fn add(job: &SentJob<'_>, want: &mut Want, tenant: Option<&str>) {
         Group::key(&want.queue, Arc::from(key.as_str()))
     });
     let owner = want.bounds.tenants.then(|| Group::tenant(owner_of(&view)));
-    let drops = want.bounds.strategy == OverflowStrategy::DropOldest;
-    let priority = drops.then(|| {
-        let priority = job.options.and_then(|options| options.get("priority"));
-        let priority = priority.or(job.json.get("priority")).and_then(|p| p.int());
-        priority.unwrap_or(0)
-    });
-    let groups: Vec<_> = key.into_iter().chain(owner).collect();
-    want.groups.extend((!groups.is_empty()).then_some(groups));
-    want.droppable.extend(priority);
+    want.groups.push(key.into_iter().chain(owner).collect());
 }
 
 /// The tenant of a job, as its bound names it.

@@ -1,11 +1,9 @@
 //! `drop_oldest` (backpressure text, 5.3): the oldest available job goes, and then the new one is let in. If the backend
 //! does not store that one after all, or its producer hangs up, the old one is gone all the same.
 //!
-//! Where the backend's next job is the oldest, it is dropped under a claim of ours: a held one under the
-//! claim it has, else the one that the next FETCH would get. So no job that a worker has, or that waits for
-//! a time, is touched. With several priorities the oldest need not be the next one. Nobody can claim a job by its
-//! id, so it is cancelled, once the backend has shown that it is available. On backends where a cancelled job stays
-//! in its queue that would make no room: there the next job goes.
+//! The oldest is the job that the backend's next FETCH would give, or the one that it gave first of those held here.
+//! It is dropped under a claim of ours, because nobody can claim a job by its id: so no job that a worker has, or that
+//! waits for a time, is touched. In a queue of several priorities that is the oldest of the highest one.
 
 use std::sync::Arc;
 
@@ -16,16 +14,10 @@ use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::log::cut;
 use crate::pressure::{DropTurn, Dropped, Want};
-use crate::proxy::calls::{self, Lookup, job_in};
-use crate::proxy::depth::told::waits_in;
+use crate::proxy::calls;
 use crate::proxy::drop::{self, DropEnd};
 use crate::proxy::outlive::to_the_end;
-use crate::proxy::sweep::adopt;
 use crate::proxy::{Proxy, REPLY_DEPTH, depth};
-use crate::upstream::Call;
-
-/// How many jobs that turn out not to wait any more are passed over for one.
-const TRIES: usize = 8;
 
 /// A job to be dropped.
 struct Oldest {
@@ -47,7 +39,7 @@ pub(super) async fn drop_oldest(
     let turn = DropTurn::begin(&sidecar.admit.pressure, queue, depth::now(sidecar))?;
     let (proxy, of) = (proxy.clone(), Arc::clone(queue));
     let work = Box::pin(async move {
-        let oldest = drop_one_of(&proxy, &turn, &of, scope).await;
+        let oldest = drop_one_of(&proxy, &of, scope).await;
         let was = oldest.as_ref().map_or(Dropped::None, |oldest| oldest.was);
         turn.dropped(was, Instant::now());
         if let Some(oldest) = &oldest {
@@ -65,49 +57,11 @@ pub(super) async fn drop_oldest(
     Some(turn)
 }
 
-async fn drop_one_of(proxy: &Proxy, turn: &DropTurn, queue: &str, scope: u64) -> Option<Oldest> {
-    // A backend that is not known yet may be such a one.
-    let learnt = adopt::ensure_learnt(proxy).await;
-    let cancels = learnt.is_ok() && !proxy.sidecar.backend.cancelled_stays();
-    let tries = if cancels { TRIES } else { 0 };
-    for _ in 0..tries {
-        let Some(id) = turn.take_oldest() else {
-            break;
-        };
-        if let Some(held) = proxy.sidecar.hold.pick_job(&id) {
-            return Some(end_held(proxy, queue, held).await);
-        }
-        if let Some(gone) = cancel_available(proxy, queue, &id, scope).await {
-            return Some(gone);
-        }
-    }
+async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
     match proxy.sidecar.hold.pick_oldest(queue) {
         Some(held) => Some(end_held(proxy, queue, held).await),
         None => drop_available(proxy, queue, scope).await,
     }
-}
-
-/// Cancels a job that waits in the backend's queue.
-async fn cancel_available(proxy: &Proxy, queue: &str, id: &str, scope: u64) -> Option<Oldest> {
-    let Lookup::Found(reply) = calls::look_up(proxy, scope, id).await else {
-        return None;
-    };
-    let job = job_in(&reply)?;
-    if !waits_in(job, queue) {
-        return None;
-    }
-    let target = format!("/ojs/v1/jobs/{}", crate::ojs::encoded(id));
-    let sent = proxy.sidecar.admit.pressure.mark();
-    let cancel = Call {
-        method: http::Method::DELETE,
-        ..calls::get(proxy, scope, target)
-    };
-    let reply = calls::call(proxy, "drop", cancel).await.ok()?;
-    reply.status.is_success().then(|| Oldest {
-        id: Arc::from(id),
-        kind: kind_of(job.raw()),
-        was: Dropped::Waiting(sent),
-    })
 }
 
 async fn end_held(proxy: &Proxy, queue: &str, held: Pick) -> Oldest {
