@@ -405,11 +405,7 @@ impl KeyState {
         let has = [shut.is_some(), line.is_some(), shares.is_some()].map(u8::from);
         to.byte(has[0] | has[1] << 1 | has[2] << 2);
         if let Some(until) = shut {
-            // Earlier versions write, and expect, three more numbers: when it was shut, and how far apart which starts
-            // are that find out whether the service is back.
-            for number in [0, until.0, 0, Timestamp::NEVER.0] {
-                to.long(number);
-            }
+            to.time(*until);
         }
         if let Some(line) = line {
             to.text(&line.first);
@@ -434,8 +430,7 @@ impl KeyState {
             ..KeyState::default()
         };
         if has & 1 > 0 {
-            let [_, until, _, _] = [from.time()?, from.time()?, from.time()?, from.time()?];
-            state.rare_mut().shut = Some(until);
+            state.rare_mut().shut = Some(from.time()?);
         }
         if has & 2 > 0 {
             let (first, until, opens) = (from.text()?, from.time()?, from.time()?);

@@ -1,7 +1,6 @@
 //! Rows and overrides as text, for stores that keep them elsewhere.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::ops::Not;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -22,12 +21,8 @@ struct Origin {
     scope: u64,
     queue: Arc<str>,
     priority: i32,
-    /// 0 where none was shown.
-    attempt: u32,
-    /// Whether that 0 was shown. Rows of before this was written do not say it, and are taken for such that had none:
-    /// what is not known ends no slot.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    shows_zero: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
     claimed_at: u64,
 }
 
@@ -75,8 +70,7 @@ pub(super) fn claim(claimed: &Claimed) -> String {
         scope: claimed.scope,
         queue: claimed.queue.clone(),
         priority: claimed.priority,
-        attempt: claimed.attempt.unwrap_or_default(),
-        shows_zero: claimed.attempt == Some(0),
+        attempt: claimed.attempt,
         claimed_at: claimed.claimed_at.0,
     })
 }
@@ -116,7 +110,7 @@ pub(super) fn claimed(
         scope: claim.scope,
         queue: claim.queue,
         priority: claim.priority,
-        attempt: Some(claim.attempt).filter(|attempt| *attempt > 0 || claim.shows_zero),
+        attempt: claim.attempt,
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
@@ -328,21 +322,10 @@ mod tests {
         for attempt in [None, Some(0), Some(1), Some(u32::MAX)] {
             assert_eq!(attempt_of(&text(attempt)), attempt);
         }
-        // As it was written when 0 stood for both.
-        let earlier = |attempt: u32| {
-            format!(
-                r#"{{"claim_id":"sidecar","scope":1,"queue":"q","priority":0,"attempt":{attempt},"claimed_at":4000000000000000}}"#
-            )
-        };
-        assert_eq!(attempt_of(&earlier(0)), None);
-        assert_eq!(attempt_of(&earlier(2)), Some(2));
         let mut of = Claimed::from(Claim::of("a"));
         of.worker = Some("w".into());
         let (kept, limits) = (claim(&of), "[]");
         let read = claimed("a", Gen(1), 30_000_000, (&kept, limits)).expect("ours");
         assert_eq!(read.worker.as_deref(), Some("w"));
-        // Siblings that know no better read it as they did.
-        assert_eq!(text(None), earlier(0));
-        assert_eq!(text(Some(2)), earlier(2));
     }
 }

@@ -447,24 +447,6 @@ async fn a_start_whose_commit_was_cut_off_did_not_happen() {
     assert!(started(&take(&store, ask.clone()).await));
 }
 
-/// What each holds is in a table of its own, which a schema of an earlier version gets when it is met.
-#[tokio::test]
-async fn a_schema_of_an_earlier_version_gets_the_table_of_what_is_held() {
-    let server = shared_postgres();
-    let first = on(&server, "earlier", "a", 10_000);
-    first.check().await.unwrap();
-    drop(first);
-    sql(&server, "DROP TABLE earlier.holds");
-    let holds = |jobs| Change::Holds {
-        queue: "queue".into(),
-        jobs,
-    };
-    let [second, third] = ["b", "c"].map(|owner| on(&server, "earlier", owner, 10_000));
-    let (one, two) = tokio::join!(second.set(holds(2)), third.set(holds(3)));
-    assert_eq!((one, two), (Ok(true), Ok(true)));
-    assert_eq!(second.held_by_others("queue").await, Ok(3));
-}
-
 /// Rows are renewed many at a time, and put back after a loss: each transaction is two round trips and a
 /// write to the disk.
 #[tokio::test]

@@ -206,18 +206,3 @@ async fn a_clock_that_is_behind_follows() {
     behind.due(1).await.unwrap();
     assert!(behind.now().0.abs_diff(ahead.now().0) < SECOND);
 }
-
-/// What each holds is in a table of its own, which a file of an earlier version gets when it is opened.
-#[tokio::test]
-async fn a_file_of_an_earlier_version_gets_the_table_of_what_is_held() {
-    let (_dir, path) = place();
-    let first = on(&path, "a");
-    first.check().await.unwrap();
-    drop(first);
-    let file = Connection::open(&path).unwrap();
-    file.execute("DROP TABLE holds", ()).unwrap();
-    let (second, third) = (on(&path, "b"), on(&path, "c"));
-    let (queue, jobs) = ("queue".into(), 3);
-    assert_eq!(third.set(Change::Holds { queue, jobs }).await, Ok(true));
-    assert_eq!(second.held_by_others("queue").await, Ok(3));
-}

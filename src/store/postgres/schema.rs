@@ -61,9 +61,7 @@ pub(super) async fn is_there(client: &Client, namespace: &str) -> Result<bool, F
 /// # Errors
 /// As [`is_there`], or it may not be made.
 pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Failed> {
-    // Schemas of earlier versions have no such table.
-    let holds = client.query_one("SELECT to_regclass('holds') IS NOT NULL", &[]);
-    if is_there(client, namespace).await? && holds.await?.try_get(0)? {
+    if is_there(client, namespace).await? {
         return Ok(());
     }
     client.batch_execute("BEGIN").await?;
@@ -71,17 +69,16 @@ pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<(), Fail
     client.query(lock, &[&(LOCKS + 3), &namespace]).await?;
     // Another one may have made it meanwhile.
     if !is_there(client, namespace).await? {
-        let schema = quoted(namespace);
-        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES}");
+        // What is changed all the time has room beside it.
+        let room = |name: &str| match name {
+            "overrides" => "",
+            "live" => "WITH (fillfactor = 20)",
+            _ => "WITH (fillfactor = 50)",
+        };
+        let (schema, tables) = (quoted(namespace), dialect().create(room));
+        let create = format!("CREATE SCHEMA IF NOT EXISTS {schema}; {TABLES} {tables}");
         client.batch_execute(&create).await?;
     }
-    // What is changed all the time has room beside it.
-    let room = |name: &str| match name {
-        "overrides" => "",
-        "live" => "WITH (fillfactor = 20)",
-        _ => "WITH (fillfactor = 50)",
-    };
-    client.batch_execute(&dialect().create(room)).await?;
     client.batch_execute("COMMIT").await?;
     Ok(())
 }

@@ -76,11 +76,7 @@ local function key(name)
     local pos, has, n
     k = { name = name, w = {} }
     k.active, k.seen, k.eu, k.en, k.last, has, pos = unpack('<I4I7I7I2I7B', s)
-    if has % 2 == 1 then
-      -- Earlier versions write, and expect, three more numbers.
-      local _
-      _, k.shut, _, _, pos = unpack('<I7I7I7I7', s, pos)
-    end
+    if has % 2 == 1 then k.shut, pos = unpack('<I7', s, pos) end
     if has >= 2 then k.first, k.alone, k.opens, pos = unpack('<I2c0I7I7', s, pos) end
     n, pos = unpack('B', s, pos)
     for i = 1, n do
@@ -132,7 +128,7 @@ local function save(k)
   local n = 1
   if k.shut then
     n = n + 1
-    parts[n] = pack('<I7I7I7I7', 0, k.shut, 0, NEVER)
+    parts[n] = pack('<I7', k.shut)
     ends = max(ends, k.shut)
   end
   if k.first then
@@ -564,9 +560,9 @@ local function take(k, limits, at)
   return undo
 end
 
--- What was paid for a start. Earlier versions do not say it, and pay 1.
+-- What was paid for a start, or for a slot without one.
 local function paid(undo)
-  return (undo[2] == 0 and undo[3] or undo[13]) or 1
+  return undo[2] == 0 and undo[3] or undo[13]
 end
 
 local function undo_take(k, undo)

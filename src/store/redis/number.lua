@@ -3,7 +3,7 @@
 local name, verb, value, other = P .. 'n:' .. arg(), arg(), num(), arg()
 local f = redis.call('HMGET', name, 'value', 'version', 'put', 'epoch')
 -- One of data that counted as lost is none: what it has counted is over, and nobody will say so. One without a word of
--- it was put by an earlier version, or by hand (a pause), and stays.
+-- it is a pause, and stays.
 if f[4] and f[4] ~= meta[1] then f = {} end
 local known, version, put = tonumber(f[1] or '0'), tonumber(f[2] or '0'), tonumber(f[3] or '0')
 local done = true

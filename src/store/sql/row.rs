@@ -20,8 +20,6 @@ pub(super) fn columns(kept: &Entry) -> Vec<Value> {
         Value::Text(record::limits(&claimed.limited)),
         Value::Bytes(pack(kept)),
         row.started.map_or(Value::Nothing, |at| at.0.into()),
-        Value::Number(0),
-        Value::Number(0),
     ]
 }
 

@@ -15,13 +15,12 @@ const DAY: u64 = 24 * 3600 * 1_000_000;
 /// type.
 struct Table(&'static str, &'static str, &'static str);
 
-/// Nothing is kept in `hidden` and `touched`: tables of earlier versions have them, and those versions expect them.
 const ROWS: Table = Table(
     "rows",
     "job",
     "job text NOT NULL, claim_number bigint NOT NULL, is_out boolean NOT NULL, until bigint NOT NULL, \
      owner text NOT NULL, lasts bigint NOT NULL, lane text NOT NULL, claim text NOT NULL, limits text NOT NULL, \
-     taken bytea NOT NULL, started bigint, hidden boolean NOT NULL, touched bigint NOT NULL",
+     taken bytea NOT NULL, started bigint",
 );
 /// One more column of rows, where [`Dialect::has_lists`]: the names of the keys that a row has slots of.
 const NAMES: &str = ", names text NOT NULL";
@@ -152,12 +151,12 @@ pub(in crate::store) struct Dialect {
 const NOW: &str = "(SELECT now FROM t)";
 
 impl Dialect {
-    /// What makes the tables that are not there, each with what is said `behind` it.
+    /// What makes the tables, each with what is said `behind` it.
     pub(in crate::store) fn create(&self, behind: impl Fn(&str) -> &'static str) -> String {
         let create = |table: &Table| {
             let (Table(name, key, _), columns) = (table, self.columns(table));
             let behind = behind(name);
-            format!("CREATE TABLE IF NOT EXISTS {name} ({columns}, PRIMARY KEY ({key})) {behind};")
+            format!("CREATE TABLE {name} ({columns}, PRIMARY KEY ({key})) {behind};")
         };
         ALL.iter().chain([&LIVE]).map(create).collect()
     }

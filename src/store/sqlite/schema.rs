@@ -29,7 +29,7 @@ CREATE TABLE meta (
 CREATE TABLE news (
     id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, text TEXT NOT NULL, at INTEGER NOT NULL);
 ";
-const INDEX: &str = "CREATE INDEX IF NOT EXISTS rows_until ON rows (owner, is_out, until);";
+const INDEX: &str = "CREATE INDEX rows_until ON rows (owner, is_out, until);";
 
 /// Why a file cannot be opened.
 pub(super) enum Refused {
@@ -70,13 +70,12 @@ pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, Refused> 
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     if is_empty(&transaction)? {
-        transaction.execute_batch(TABLES)?;
+        let tables = DIALECT.create(|_| "WITHOUT ROWID");
+        transaction.execute_batch(&[TABLES, &tables, INDEX].concat())?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
         super::table::begin(&transaction, namespace)?;
     }
-    let tables = DIALECT.create(|_| "WITHOUT ROWID");
-    transaction.execute_batch(&(tables + INDEX))?;
     transaction.commit()?;
     ours(&connection)?;
     of(&connection, namespace)?;
