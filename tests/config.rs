@@ -441,7 +441,8 @@ fn check_says_what_is_in_a_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     let ok = config::check(&folder.join("valid/issue.toml"), false);
     let meaning = "stripe: jobs of queue billing of type payment.*: 5 at once, 100 in any 1m, at least 100ms apart, \
-                   a key for each stripe:{meta.tenant_id}\nqueue email: 20 at once";
+                   a key for each stripe:{meta.tenant_id}, \
+                   behind 768 held jobs (24 where a FETCH counts as an attempt) of one key all others wait\nqueue email: 20 at once";
     assert!(ok.text.starts_with(meaning), "{}", ok.text);
     assert!(ok.text.ends_with("\nok: 1 policy, 1 queue"), "{}", ok.text);
     assert_eq!(ok.status, 0);

@@ -68,6 +68,10 @@ fn of_policy(policy: &Policy, reach: &str) -> String {
         Some(key) => format!("key \"{key}\""),
         None => format!("a key for each {}", policy.key.as_str()),
     });
+    // FETCH sees no further than what is held, and jobs that are dropped are not held.
+    if policy.key.constant().is_none() && policy.on_limit != OnLimit::Drop {
+        parts.push(format!("behind {reach} of one key all others wait"));
+    }
     parts.extend(match policy.on_limit {
         OnLimit::Wait => None,
         OnLimit::Reschedule => Some("the others are rescheduled".to_owned()),
@@ -108,7 +112,7 @@ fn of_limits(limits: &Limits) -> Vec<String> {
     slots.into_iter().chain(rates).chain(throttle).collect()
 }
 
-/// Among how many jobs of a queue turns are shared: nobody knows of jobs that are not held.
+/// How many jobs of a queue a FETCH sees: nobody knows of jobs that are not held.
 fn of_reach(settings: &Settings) -> String {
     let of = |claims_count| settings.hold.of_one_queue(claims_count);
     let (few, many) = (of(true), of(false));

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use http::request::Parts;
 
+use ojs_throttle::config::check;
+
 use super::prelude::*;
 use crate::sidecar::answering::answering_by;
 
@@ -69,6 +71,40 @@ async fn a_backlog_holds_up_no_other_queue() {
         }
         // Three are out.
         assert!(rig.claimed() <= most + 3, "{} of {most}", rig.claimed());
+    }
+}
+
+/// What `check` says of a key for each tenant is how far a FETCH sees.
+#[tokio::test(start_paused = true)]
+async fn behind_as_many_as_check_says_all_others_wait() {
+    let config = format!("[hold]\nmax = 40\n{ONE}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let whole = format!("[server]\nupstream = \"http://ojs\"\n{config}");
+    std::fs::write(&file, whole).unwrap();
+    let said = check(file.path(), false).text;
+    let line = "s: jobs of queue slots or other*: 1 at once, a key for each s:{meta.t}, behind ";
+    let behind = said.split_once(line).unwrap_or_else(|| panic!("{said}")).1;
+    let (most, words) = behind.split_once(' ').unwrap();
+    assert!(
+        words.starts_with("held jobs of one key all others wait\n"),
+        "{said}"
+    );
+    let most: usize = most.parse().unwrap();
+    for (held, is_seen) in [(most - 1, true), (most, false)] {
+        let rig = Rig::with(&config).await;
+        // One of them starts.
+        rig.enqueue(&job("slots", "A"), 1 + held).await;
+        rig.enqueue(&job("slots", "B"), 1).await;
+        let mut came = Vec::new();
+        for _ in 0..most {
+            came.extend(rig.client.fetch("slots", 2).await);
+        }
+        assert_eq!(
+            keys(&came).contains(&"B"),
+            is_seen,
+            "{held}: {:?}",
+            keys(&came)
+        );
     }
 }
 
