@@ -210,8 +210,10 @@ pub fn why_text(answer: &Value) -> String {
         }
         out.push('\n');
     }
+    let held = ["held_here", "held_by_siblings"].map(|name| queue[name].as_u64());
+    let held = held[0].map(|here| here + held[1].unwrap_or(0));
     for limit in list(answer, "limits") {
-        limit_text(limit, &mut out);
+        limit_text(limit, held, &mut out);
     }
     out
 }
@@ -235,8 +237,9 @@ fn next_start(answer: &Value) -> Option<String> {
     text("next_start").map(str::to_owned).or(unknown)
 }
 
-/// What is used of each limit of a key, and who has its slots.
-fn limit_text(limit: &Value, out: &mut String) {
+/// What is used of each limit of a key, and who has its slots. `held`: how many jobs of the queue are held, if one was
+/// asked about.
+fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
     let state = &limit["state"];
     let kind = if state["key"].is_string() {
         "key"
@@ -272,7 +275,15 @@ fn limit_text(limit: &Value, out: &mut String) {
     if let Some(until) = state["shut_until"].as_str() {
         let _ = writeln!(out, "  shut until {until}");
     }
-    let _ = writeln!(out, "  waiting    {}", state["waiting_count"]);
+    let waiting = state["waiting_count"].as_u64().unwrap_or(0);
+    let in_backend = held.map_or(0, |held| waiting.saturating_sub(held));
+    let _ = match in_backend {
+        0 => writeln!(out, "  waiting    {waiting}"),
+        _ => writeln!(
+            out,
+            "  waiting    {waiting}: {in_backend} in the backend, until they may start"
+        ),
+    };
     turns_text(limit, out);
     for slot in list(limit, "slots") {
         let (job, worker) = (

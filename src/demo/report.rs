@@ -79,7 +79,7 @@ pub fn closing(pages: &Pages, verdict: &Judgement, enforcement: Enforcement) -> 
 fn limits(text: &mut String, verdict: &Judgement) {
     let _ = writeln!(
         text,
-        "  {:<7} {:<15} {:<17} {:<5} {:>6} {:>8}",
+        "  {:<7} {:<15} {:<23} {:<5} {:>6} {:>8}",
         "key", "limit", "worst moment", "held", "used", "starts"
     );
     for (stream, finding) in STREAMS.iter().zip(&verdict.findings) {
@@ -87,7 +87,9 @@ fn limits(text: &mut String, verdict: &Judgement) {
             (Worst::Window(most), Limit::Rate { period, .. }) => format!("{most} in {period:?}"),
             (Worst::AtOnce(most), _) => format!("{most} at once"),
             (Worst::Span { early, .. }, _) if early.is_zero() => "on time".into(),
-            (Worst::Span { early, .. }, _) if finding.held => format!("{} early", rounded(early)),
+            (Worst::Span { early, .. }, _) if finding.held => {
+                format!("{} early, {} allowed", rounded(early), EARLY.as_millis())
+            }
             (Worst::Span { starts, took, .. }, _) => format!("{starts} in {}", rounded(took)),
             _ => "-".into(),
         };
@@ -99,7 +101,7 @@ fn limits(text: &mut String, verdict: &Judgement) {
         let limit = stream.limit.to_string();
         let _ = writeln!(
             text,
-            "  {:<7} {limit:<15} {worst:<17} {held:<5} {used:>6} {:>8}",
+            "  {:<7} {limit:<15} {worst:<23} {held:<5} {used:>6} {:>8}",
             stream.name, finding.starts
         );
     }
@@ -283,6 +285,25 @@ mod tests {
             line(4_100),
             "   4 s  stripe 0/20  render 0/3  mail 0/10  free 0/s  held 7"
         );
+    }
+
+    /// Whoever reads "early" beside "held" is told there that both are so.
+    #[test]
+    fn how_early_a_start_may_leave_stands_beside_how_early_one_did() {
+        let mut verdict = verdict();
+        for finding in &mut verdict.findings {
+            let (early, took) = (Duration::from_micros(3_300), Duration::from_millis(97));
+            (finding.held, finding.worst) = (
+                true,
+                Worst::Span {
+                    starts: 2,
+                    took,
+                    early,
+                },
+            );
+        }
+        let table = closing(&Pages::default(), &verdict, Enforcement::On);
+        assert!(table.contains(" 3.3 ms early, 5 allowed yes "), "{table}");
     }
 
     #[test]

@@ -33,6 +33,9 @@ fn it_says_who_has_the_slots() {
         "key stripe (policy stripe): limited by concurrency",
         "jobs that match have keys of their own, by policy crm: crm:{type}",
         &format!("job        {first} at worker w1 since "),
+        // Nobody holds the job that waits.
+        "queue billing: 0 jobs held here, 0 by other sidecars",
+        "  waiting    1: 1 in the backend, until they may start\n",
     ] {
         assert!(said.out.contains(words), "{words}: {}", said.out);
     }
