@@ -2,6 +2,7 @@
 //! clients do to it. Each test owns its processes, ports and files; the backend runs in the test, so
 //! that its ledger can be judged and the sidecar killed without it.
 
+mod away;
 mod by_hand;
 mod calls_on_redis;
 mod cli;
@@ -20,6 +21,7 @@ mod hole;
 pub mod http;
 mod https;
 pub mod incidents;
+mod inside;
 mod ledger;
 mod lifecycle;
 mod log;

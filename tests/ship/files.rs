@@ -245,7 +245,8 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
     assert!(settings.server.admin_listen.ip().is_unspecified());
     assert_eq!(u64::from(settings.server.admin_listen.port()), admin_port());
 
-    let pod = &kind("Deployment")["spec"]["template"];
+    let deployment = deployment_of(&documents, "worker");
+    let pod = &deployment["spec"]["template"];
     let (labels, spec) = (&pod["metadata"]["labels"], &pod["spec"]);
     let sidecar = by_name(&spec["initContainers"], "ojs-throttle");
     assert_eq!(sidecar["restartPolicy"], "Always");
@@ -263,13 +264,8 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
     );
     let volume = by_name(&spec["volumes"], "config");
     assert_eq!(volume["configMap"]["name"], map["metadata"]["name"]);
-    for (name, _) in secrets {
-        let from = &by_name(&sidecar["env"], name)["valueFrom"]["secretKeyRef"];
-        assert_eq!(
-            (&from["name"], &from["key"]),
-            (&secret["metadata"]["name"], &name.into())
-        );
-    }
+    let from = &sidecar["envFrom"][0]["secretRef"]["name"];
+    assert_eq!(from, &secret["metadata"]["name"]);
 
     let port = by_name(&sidecar["ports"], "admin");
     assert_eq!(port["containerPort"], admin_port());
@@ -298,12 +294,17 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
 
     let (policy, monitor) = (kind("NetworkPolicy"), kind("PodMonitor"));
     let selectors = [
-        &kind("Deployment")["spec"]["selector"],
+        &deployment["spec"]["selector"],
         &policy["spec"]["podSelector"],
-        &monitor["spec"]["selector"],
     ];
     for selector in selectors {
         assert_eq!(&selector["matchLabels"], labels);
+    }
+    let watched = &monitor["spec"]["selector"]["matchExpressions"][0];
+    assert_eq!(watched["key"], "app");
+    for name in ["worker", "ojs-throttle"] {
+        let app = &deployment_of(&documents, name)["metadata"]["labels"]["app"];
+        assert!(list(&watched["values"]).contains(app), "{name}");
     }
     let ingress = list(&policy["spec"]["ingress"]);
     assert_eq!(
@@ -315,6 +316,69 @@ fn kubernetes_agrees_with_the_program_and_the_image() {
         (&endpoint["port"], &endpoint["path"]),
         (&"admin".into(), &"/metrics".into())
     );
+}
+
+fn deployment_of<'a>(documents: &'a [Value], name: &str) -> &'a Value {
+    let mut all = documents.iter();
+    let found = all.find(|of| of["kind"] == "Deployment" && of["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no Deployment {name}"))
+}
+
+/// A bounded queue needs producers that come through a sidecar: from outside the worker's pod.
+#[test]
+fn producers_of_kubernetes_reach_a_sidecar() {
+    let documents = yaml(example("kubernetes"));
+    let service = documents.iter().find(|of| of["kind"] == "Service");
+    let service = service.expect("a way in");
+    let deployment = deployment_of(&documents, "ojs-throttle");
+    let pod = &deployment["spec"]["template"];
+    let labels = &pod["metadata"]["labels"];
+    assert_eq!(&service["spec"]["selector"], labels);
+    assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
+
+    // It is the sidecar of the workers but for where it listens, and for the time before its start.
+    let sidecar = &pod["spec"]["containers"][0];
+    let beside = &deployment_of(&documents, "worker")["spec"]["template"]["spec"];
+    let worker_s = by_name(&beside["initContainers"], "ojs-throttle");
+    let same = [
+        "image",
+        "envFrom",
+        "livenessProbe",
+        "readinessProbe",
+        "resources",
+        "securityContext",
+    ];
+    for same in same {
+        assert_eq!(sidecar[same], worker_s[same], "{same}");
+    }
+    let mount = by_name(&sidecar["volumeMounts"], "config");
+    assert_eq!(mount["mountPath"], config_of_image().1.as_str());
+    let volume = |of: &Value| by_name(&of["volumes"], "config").clone();
+    assert_eq!(volume(&pod["spec"]), volume(beside));
+
+    let Command::Run(run) = arguments(&sidecar["args"]) else {
+        panic!("no run");
+    };
+    assert_eq!(run.config.unwrap().to_str(), Some(&*config_of_image().0));
+    let listens = run
+        .listen
+        .expect("the default is for the pod alone")
+        .to_string();
+    let port = &service["spec"]["ports"][0];
+    assert_eq!(listens, format!("0.0.0.0:{}", port["port"]));
+    let named = by_name(&sidecar["ports"], text(&port["targetPort"]));
+    assert_eq!(named["containerPort"], port["port"]);
+    let url = format!(
+        "http://{}:{}",
+        text(&service["metadata"]["name"]),
+        port["port"]
+    );
+    assert!(example("kubernetes").contains(&url), "{url}");
+    let grace = pod["spec"]["terminationGracePeriodSeconds"]
+        .as_u64()
+        .unwrap();
+    let needed = ServerSettings::default().drain_timeout.as_secs() + CONNECTIONS;
+    assert!(grace > needed, "{grace}");
 }
 
 /// What compose makes of a text: a dollar that is written twice is one. A variable with a default is that default.
