@@ -1,6 +1,7 @@
 //! What the README and the manual say is so: their settings load, their lists have what there is.
 
 pub mod blocks;
+mod example;
 mod generated;
 mod log;
 pub mod page;

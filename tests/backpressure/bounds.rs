@@ -347,6 +347,20 @@ async fn what_fits_is_accepted_at_once() {
     pair.stop().await;
 }
 
+/// A job is one in what may wait and in what may be enqueued, whatever its start counts.
+#[tokio::test(start_paused = true)]
+async fn bounds_count_jobs_whatever_a_start_costs() {
+    let config = "[[queue]]\nname = \"q\"\nconcurrency = 10\ncost = 5\nmax_depth = 3\n\
+        [[queue]]\nname = \"fast\"\nconcurrency = 10\ncost = 5\nenqueue_rate = { limit = 3, period = \"1m\" }\n";
+    let (pair, client) = simulated(Lax::spec(), config).await;
+    client.fill("q", 3).await;
+    full(&client.offer("q").await, "q", 3);
+    client.fill("fast", 3).await;
+    let reply = client.offer("fast").await;
+    assert_eq!(reply.json()["error"]["code"], "rate_limited");
+    pair.stop().await;
+}
+
 /// One batch makes neither calls nor state without end: so many queues in it, and so many looks at once.
 #[tokio::test(start_paused = true)]
 async fn a_batch_has_so_many_bounded_queues() {

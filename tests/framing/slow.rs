@@ -124,6 +124,28 @@ async fn a_body_that_stalls_on_its_way_through_is_408() {
     assert!(backend.seen().is_empty());
 }
 
+/// While more of it comes it may take longer than a silence may.
+#[tokio::test]
+async fn a_body_in_drips_passes_on_its_way_through() {
+    let backend = Backend::fine();
+    let way = ojs_throttle::upstream::CallBounds {
+        head: SHORT,
+        ..Default::default()
+    };
+    let front = Front::with(&backend, ListenerBounds::default(), way).await;
+    let mut client = front.client().await;
+    client
+        .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\n")
+        .await;
+    let begun = tokio::time::Instant::now();
+    for _ in 0..30 {
+        client.send("x").await;
+        tokio::time::sleep(SHORT / 10).await;
+    }
+    assert!(begun.elapsed() > 2 * SHORT);
+    assert_eq!(client.reply().await.status, 200);
+}
+
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_dropped() {
     let backend = Backend::run(|connection| {

@@ -233,6 +233,68 @@ fn a_stop_does_not_wait_for_ever() {
     assert!(log.contains(" out=1"), "{log}");
 }
 
+/// What still goes on when the drain is over has 3 s.
+#[test]
+fn connections_have_three_seconds_to_end() {
+    // It takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = config(silent.local_addr().unwrap(), "drain_timeout = \"0s\"", "");
+    let (dir, command) = run_with(text);
+    let mut sidecar = Sidecar::begin(command, dir);
+    let mut asking = Conn::open(sidecar.data);
+    asking
+        .write(b"GET /ojs/v1/cron HTTP/1.1\r\nHost: h\r\n\r\n")
+        .unwrap();
+    wait("the request", || {
+        let page = sidecar.metrics();
+        let mut lines = page.lines();
+        lines.any(|line| {
+            line.starts_with("ojs_throttle_requests_in_flight{") && !line.ends_with(" 0")
+        })
+    });
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(2_900), "{took:?}");
+    assert_within(took, Duration::from_secs(10), "");
+}
+
+/// The id under which a sidecar claims is made of the host and the port: a restart keeps it, and one beside has another.
+/// What the memory counted is gone.
+#[test]
+fn a_restart_claims_under_the_same_id_and_counts_anew() {
+    let backend = Backend::start(Lax::spec());
+    let rate = "[[queue]]\nname = \"q\"\nrate = { limit = 1, period = \"1h\" }\n";
+    let claimer = |at: SocketAddr| {
+        let text = config(backend.addr, "", rate).replace(
+            "listen = \"127.0.0.1:0\"\nadmin",
+            &format!("listen = \"{at}\"\nadmin"),
+        );
+        let mut sidecar = Sidecar::run(&text);
+        for _ in 0..2 {
+            enqueue(at, "q", json!({}));
+        }
+        let jobs = fetch(at, "q", 2, "w").jobs();
+        assert_eq!(jobs.len(), 1);
+        assert!(fetch(at, "q", 2, "w").jobs().is_empty());
+        assert_eq!(ack(at, &jobs[0], "w").status, 200);
+        sidecar.signal("TERM");
+        assert!(sidecar.ended().success());
+        let ledger = backend.ledger();
+        let is_it = |event: &&ojs_throttle::backend::Event| {
+            event.kind == EventKind::Claimed && *event.job == *jobs[0]
+        };
+        ledger.iter().find(is_it).unwrap().worker.clone().unwrap()
+    };
+    let [one, other] = [(); 2].map(|()| crate::servers::port::own());
+    let first = claimer(one);
+    assert_eq!(claimer(one), first);
+    let beside = claimer(other);
+    assert_ne!(beside, first);
+    assert!(first.starts_with("ojs-throttle-") && first.ends_with(&one.port().to_string()));
+}
+
 #[test]
 fn a_second_signal_ends_at_once() {
     for server in ["threads = 1\ndrain_min = \"20s\"", "threads = 2"] {

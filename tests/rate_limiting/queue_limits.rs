@@ -91,6 +91,23 @@ async fn they_add_to_the_file_s_and_to_the_jobs_own() {
 }
 
 /// Held jobs, claimed before the limit was set, obey it; and go out when it ends by itself.
+/// A glob limits each of its queues by itself, and 0 pauses them.
+#[tokio::test(start_paused = true)]
+async fn a_glob_gives_each_queue_its_own_counters() {
+    let limits = "[[queue]]\nname = [\"a-*\", \"b\"]\nconcurrency = 1\n\
+        [[queue]]\nname = \"off-?\"\nconcurrency = 0\n";
+    let (pair, client) = simulated(Lax::spec(), limits).await;
+    for (queue, starts) in [("a-1", 1), ("a-2", 1), ("b", 1), ("off-1", 0), ("free", 2)] {
+        for _ in 0..2 {
+            client
+                .enqueue(json!({"type": "t", "args": [], "options": {"queue": queue}}))
+                .await;
+        }
+        assert_eq!(client.fetch(queue, 2).await.len(), starts, "{queue}");
+    }
+    pair.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn held_jobs_obey_a_limit_that_is_set_later() {
     let (pair, client) = simulated(Lax::spec(), "").await;

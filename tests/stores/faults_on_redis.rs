@@ -58,6 +58,25 @@ async fn the_servers_clock_decides() {
     assert!(at.0.abs_diff(seconds * 1_000_000) < 60 * SECOND);
 }
 
+/// Whoever has another namespace has another budget.
+#[tokio::test]
+async fn another_namespace_shares_nothing() {
+    let server = RedisServer::start();
+    let one = [limited("k", Some(1), None, None)];
+    for namespace in ["one", "two"] {
+        let config = Config {
+            namespace: namespace.to_owned(),
+            ..config(&server, "a")
+        };
+        let store = RedisStore::new(config, Clock::new(T));
+        store.check().await.unwrap();
+        let first = take(&store, claimed("a", 1, &one)).await;
+        assert!(matches!(first, Verdict::Started { .. }), "{first:?}");
+        let second = take(&store, claimed("b", 2, &one)).await;
+        assert!(matches!(second, Verdict::Refused { .. }), "{second:?}");
+    }
+}
+
 /// A connection is many round trips before its first question, and a question is one.
 #[tokio::test]
 async fn a_server_in_another_place_is_reached() {
