@@ -166,7 +166,7 @@ pub async fn slots(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
         return Err(AskError::Refused(StatusCode::NOT_FOUND, said));
     };
     let mut out = String::new();
-    limit_text(limit, &mut out);
+    limit_text(limit, None, &mut out);
     Ok(match of.json {
         true => format!("{answer}\n"),
         false => out.trim_start().to_owned(),
