@@ -275,15 +275,7 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
     if let Some(until) = state["shut_until"].as_str() {
         let _ = writeln!(out, "  shut until {until}");
     }
-    let waiting = state["waiting_count"].as_u64().unwrap_or(0);
-    let in_backend = held.map_or(0, |held| waiting.saturating_sub(held));
-    let _ = match in_backend {
-        0 => writeln!(out, "  waiting    {waiting}"),
-        _ => writeln!(
-            out,
-            "  waiting    {waiting}: {in_backend} in the backend, until they may start"
-        ),
-    };
+    waiting_text(state, held, out);
     turns_text(limit, out);
     for slot in list(limit, "slots") {
         let (job, worker) = (
@@ -302,6 +294,19 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
             "  job        {job} at worker {worker} since {since}{through}"
         );
     }
+}
+
+/// How many jobs wait, and how many of them nobody holds.
+fn waiting_text(state: &Value, held: Option<u64>, out: &mut String) {
+    let waiting = state["waiting_count"].as_u64().unwrap_or(0);
+    let in_backend = held.map_or(0, |held| waiting.saturating_sub(held));
+    let _ = match in_backend {
+        0 => writeln!(out, "  waiting    {waiting}"),
+        _ => writeln!(
+            out,
+            "  waiting    {waiting}: {in_backend} in the backend, until they may start"
+        ),
+    };
 }
 
 /// What the job pays that is asked about, and whose turn it is.
