@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::proxy::body::Body;
 use crate::proxy::control::{guard, verbs};
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::state::{Readiness, SidecarFacts, States};
+use crate::proxy::state::{SidecarFacts, States};
 use crate::proxy::{Proxy, measure};
 use crate::server;
 
@@ -41,7 +41,6 @@ pub struct Admin {
     proxy: Proxy,
     metrics: Metrics,
     states: States,
-    readiness: Arc<Readiness>,
     places: Arc<Semaphore>,
     /// What the page may load and run: itself.
     policy: HeaderValue,
@@ -51,7 +50,6 @@ impl Admin {
     /// Pages about the sidecar of this service, which asks the backend by its connections.
     pub fn new(proxy: Proxy, metrics: Metrics, facts: SidecarFacts) -> Admin {
         Admin {
-            readiness: Arc::clone(&facts.readiness),
             states: States::new(proxy.clone(), facts),
             proxy,
             metrics,
@@ -80,7 +78,7 @@ impl Admin {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => {
                 let answered = self.proxy.sidecar().store().has_answered();
-                match self.readiness.word() {
+                match self.proxy.sidecar().readiness().word() {
                     // The store's URL may be wrong, so a rollout must not go on.
                     "ready" if !answered => unready("the store has not answered yet\n"),
                     "ready" => text(StatusCode::OK, "ready\n"),

@@ -1,9 +1,10 @@
 //! `ojs-throttle doctor` checks the store and the backend: whether they are as they must be, what they can do, and
-//! what to do about a problem. It only reads. With `--probe` it runs a few jobs through a queue of its own, and writes
+//! what to do about a problem. It tells what keeps the jobs of the sidecar that runs, if one does. It only reads. With `--probe` it runs a few jobs through a queue of its own, and writes
 //! one number to the store.
 
 mod backend;
 mod probe;
+mod sidecar;
 mod store;
 
 use std::fmt::Write;
@@ -61,7 +62,7 @@ pub enum Evidence {
 /// One line of the report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// `store` or `backend`.
+    /// `store`, `backend` or `sidecar`.
     pub part: &'static str,
     /// The thing that was checked.
     pub what: &'static str,
@@ -177,6 +178,7 @@ pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
     let mut report = Diagnosis::default();
     store::examine(&settings.store, &env, &mut report).await;
     backend::examine(settings, &env, &mut report).await;
+    sidecar::examine(settings, &mut report).await;
     report
 }
 

@@ -39,7 +39,7 @@ pub use held::{Episode, Held, Proof, SHORT};
 pub use line::Standing;
 pub use pick::{Pick, Refusal, Refused, Wakes};
 pub use places::{Amount, Lookahead};
-pub use view::{Prospect, Tally};
+pub use view::{Front, Prospect, Tally};
 
 use places::FEW;
 use queue::regrouped;

@@ -79,12 +79,13 @@ struct AllSeries {
 }
 
 /// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 10] = [
+const GAUGES_FROM_THE_START: [&str; 11] = [
     "ojs_throttle_overrides_active",
     "ojs_throttle_paused_keys",
     "ojs_throttle_held_jobs",
     "ojs_throttle_held_bytes",
     "ojs_throttle_hold_capacity",
+    "ojs_throttle_lookahead_full_queues",
     "ojs_throttle_store_up",
     "ojs_throttle_siblings",
     "ojs_throttle_unshared_sidecars",
@@ -605,6 +606,11 @@ impl Metrics {
         for ((space, key), series) in &self.keys().own {
             series.waiting.set(waiting(*space, key) as f64);
         }
+    }
+
+    /// So many queues have a lookahead that is full.
+    pub fn lookahead_full(&self, queues: usize) {
+        self.set("ojs_throttle_lookahead_full_queues", queues);
     }
 
     fn policy(&self, name: &Arc<str>) -> Arc<PolicySeries> {

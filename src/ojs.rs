@@ -277,6 +277,15 @@ pub fn plain_path(raw: &str) -> Option<String> {
     (out.len() != raw.len() && ambiguous(&out).is_none()).then_some(out)
 }
 
+/// A word as a shell reads it: a name in a command that people copy.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// A name as one segment of a path.
 pub fn encoded(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()

@@ -14,6 +14,7 @@
 //! | `outside`, `about`, `stream`, `tell`, `measure` | what readers are shown: jobs and queues, manifest and health, events, gauges |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
+//! | `process` | whether the process takes work, and whether its file is in force |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `calls`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
@@ -58,6 +59,7 @@ mod outlive;
 mod outside;
 pub mod pass;
 mod paused;
+mod process;
 mod prove;
 pub mod respond;
 mod runs;
@@ -70,10 +72,11 @@ mod stream;
 pub(crate) mod sweep;
 mod tell;
 mod waiting;
-pub(crate) mod why;
+pub mod why;
 
 pub use backend::BackendFacts;
 pub use live::Live;
+pub use process::{FollowedFile, Readiness};
 pub use service::Proxy;
 
 use outlive::Tasks;
@@ -174,6 +177,8 @@ pub struct Sidecar {
     settle: settle::Settle,
     admit: admit::Admit,
     keeper: sweep::Keeper,
+    readiness: Readiness,
+    file: FollowedFile,
 }
 
 impl Sidecar {
@@ -199,6 +204,8 @@ impl Sidecar {
         let worker_id = settings.worker_id.as_deref().map(Arc::from);
         let sidecar = Arc::new(Sidecar {
             scopes: Scopes::new(store.is_shared()),
+            readiness: Readiness::default(),
+            file: FollowedFile::new(store.now()),
             store,
             hold,
             events: Events::new(name, metrics.clone()),
@@ -218,6 +225,16 @@ impl Sidecar {
     /// The store, for drain and inspection.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Whether it takes work, for who serves it.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// The file of the settings, for who follows it.
+    pub fn file(&self) -> &FollowedFile {
+        &self.file
     }
 
     /// Where what happens is told, and heard.
@@ -266,7 +283,7 @@ impl Sidecar {
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
-        self.end_by(&End::of(Arc::from(job), generation)).await
+        self.end_by(&End::from((Arc::from(job), generation))).await
     }
 
     /// The same, by what is known of the end.

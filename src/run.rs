@@ -18,11 +18,11 @@ use crate::admin::Admin;
 use crate::config::{self, Settings};
 use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
-use crate::proxy::state::{FollowedFile, Readiness, SidecarFacts};
+use crate::proxy::state::SidecarFacts;
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
 use crate::server;
-use crate::store::{LedgerExt, Store};
+use crate::store::Store;
 use crate::upstream::{self, Target, Upstream};
 
 mod reload;
@@ -67,7 +67,6 @@ pub struct Running {
     env: Env,
     sidecar: Arc<Sidecar>,
     upstream: Upstream,
-    readiness: Arc<Readiness>,
     metrics: Metrics,
     data: Listener,
     admin: Listener,
@@ -142,7 +141,6 @@ impl Running {
             reload,
             following: None,
             upstream,
-            readiness: Arc::default(),
             metrics,
             data,
             admin,
@@ -161,9 +159,8 @@ impl Running {
         level: LogLevel,
     ) -> Running {
         let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
-        let path = file.path.display().to_string();
-        let told = FollowedFile::new(Some(&path), self.env.store.now());
-        self.following = Some(Following::new(file, reload, metrics, told, ask, level));
+        self.sidecar.file().follow(&file.path.display().to_string());
+        self.following = Some(Following::new(file, reload, metrics, ask, level));
         self
     }
 
@@ -215,11 +212,6 @@ impl Running {
             listens: self.data.local_addr()?.to_string().into(),
             store: settings.store.url.kind(),
             backend: settings.upstream.url.to_string().into(),
-            readiness: Arc::clone(&self.readiness),
-            file: match &self.following {
-                Some(following) => following.told(),
-                None => Arc::new(FollowedFile::new(None, self.env.store.now())),
-            },
         })
     }
 
@@ -267,13 +259,13 @@ impl Running {
         tasks.spawn(async move {
             let _stopped = stopped.run_until_cancelled(metrics.keep_up()).await;
         });
-        self.readiness.ready();
+        self.sidecar.readiness().ready();
         tasks.spawn(say_ready(Arc::clone(&self.sidecar), sweeping.clone()));
         let ended = tokio::select! {
             () = stop.heard() => Ok(()),
             broken = broken(&mut tasks) => Err(broken),
         };
-        self.readiness.draining();
+        self.sidecar.readiness().draining();
         let given_back = give_back::given_back(proxy.sidecar());
         drain(&proxy, &self.reload.settings().server, &stop).await;
         say_what_is_left(proxy.sidecar(), given_back).await;

@@ -422,6 +422,11 @@ impl Store {
         self.guard().is_some_and(Guard::is_lost)
     }
 
+    /// What happens under a limit while the store does not answer; `None`: it answers.
+    pub fn lost_mode(&self, limited: &Limited) -> Option<guard::LostMode> {
+        self.guard()?.lost_mode(limited)
+    }
+
     /// Whether it has ever answered. What was never seen may be another store than the one that is meant.
     pub fn has_answered(&self) -> bool {
         self.guard().is_none_or(Guard::has_answered)

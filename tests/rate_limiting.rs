@@ -20,7 +20,6 @@ mod queue_limits;
 mod required;
 mod rig;
 mod seen;
-mod slower;
 mod spellings;
 mod state;
 mod strangers;

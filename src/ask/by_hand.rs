@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{AdminPort, AskError};
 use crate::cli::{Clear, Limit, Note, OfKey, Pause};
-use crate::{duration, ojs};
+use crate::duration;
+use crate::ojs::{self, shell_word};
 
 /// What can be set: the routes. `limit` has an option of the same name for each.
 const SET: [&str; 2] = ["override", "next-start"];
@@ -135,7 +136,7 @@ impl<'a> Key<'a> {
 
     /// A command about this key, to the same sidecar.
     fn command(&self, word: &str, options: &[&str]) -> String {
-        let mut line = format!("ojs-throttle {word} {}", quoted(&self.of.key));
+        let mut line = format!("ojs-throttle {word} {}", shell_word(&self.of.key));
         let admin = &self.of.admin;
         let config = admin.config.as_ref().map(|path| path.to_string_lossy());
         let there = [
@@ -146,18 +147,9 @@ impl<'a> Key<'a> {
             .iter()
             .filter_map(|(option, value)| Some([*option, (*value)?]));
         for word in options.iter().copied().chain(there.flatten()) {
-            line += &format!(" {}", quoted(word));
+            line += &format!(" {}", shell_word(word));
         }
         line
-    }
-}
-
-/// A word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

@@ -14,6 +14,8 @@ use crate::ojs;
 const CLEAR: &str = "\x1b[2J\x1b[H";
 const NAMES: &str = "\
 LIMIT                        BY              SLOTS        WINDOW WAITING  STARTS  REFUSED     NEXT";
+const QUEUES: &str = "\
+QUEUE                        BY                            DEPTH WAITING    HELD  REFUSED";
 
 /// Prints the table until `out` has no reader any more, or once.
 ///
@@ -56,7 +58,7 @@ fn fit(line: &str, columns: usize) -> String {
     shown.take(columns).chain(['\n']).collect()
 }
 
-/// The state as a line about the sidecar and one for each limit.
+/// The state: a line about the sidecar, what is wrong with it, one line for each limit, and one for each queue.
 fn table(state: &Value, args: &Top) -> String {
     let (sidecar, keys) = (&state["sidecar"], &state["keys"]);
     let is_up = |part: &str| match state[part]["up"] == true {
@@ -83,34 +85,91 @@ fn table(state: &Value, args: &Top) -> String {
         Sort::Starts => rows.sort_by_key(|row| most(&row["minute"]["starts"])),
         Sort::Name => rows.sort_by_key(|row| text(row, "name")),
     }
-    let lines = [about, NAMES.to_owned()].into_iter();
-    let lines = lines.chain(rows.into_iter().map(row_line));
-    lines.map(|line| fit(&line, args.columns)).collect()
+    let mut lines = vec![about];
+    lines.extend(list(state, "causes").iter().flat_map(cause_lines));
+    lines.push(NAMES.to_owned());
+    for row in rows {
+        lines.push(row_line(row));
+        lines.extend(set_by_hand(&row["state"]["override"]));
+    }
+    let filter = args.filter.to_lowercase();
+    let queues = list(&state["queues"], "rows").iter();
+    let queues = queues.filter(|row| {
+        let waits = row["waiting"] != 0 || !row["cause"].is_null() || !row["max_depth"].is_null();
+        waits && text(row, "queue").to_lowercase().contains(&filter)
+    });
+    let queues: Vec<&Value> = queues.collect();
+    if !queues.is_empty() {
+        lines.push(QUEUES.to_owned());
+    }
+    for row in queues {
+        lines.push(queue_line(row));
+        lines.extend(cause_lines(&row["cause"]));
+    }
+    lines.iter().map(|line| fit(line, args.columns)).collect()
+}
+
+/// What stands of a cause that needs more than its name: the sentence, and what to do.
+fn cause_lines(cause: &Value) -> Vec<String> {
+    let lines = [("! ", "why"), ("  -> ", "do")];
+    let lines = lines.map(|(mark, name)| Some(format!("{mark}{}", cause[name].as_str()?)));
+    lines.into_iter().flatten().collect()
+}
+
+/// Who set a limit by hand, why, and until when.
+fn set_by_hand(set: &Value) -> Option<String> {
+    let set = set.as_object()?;
+    let numbers = ["concurrency", "rate", "throttle"].into_iter();
+    let numbers = numbers.filter_map(|name| Some(format!("{name} {}", set.get(name)?)));
+    let numbers: Vec<String> = numbers.collect();
+    let notes = [("by", "by"), ("because", "reason"), ("until", "expires_at")];
+    let notes = notes.into_iter();
+    let notes =
+        notes.filter_map(|(word, name)| Some(format!(" {word} {}", set.get(name)?.as_str()?)));
+    Some(format!(
+        "  set by hand: {}{}",
+        numbers.join(", "),
+        notes.collect::<String>()
+    ))
 }
 
 /// What stands of one limit under [`NAMES`].
 fn row_line(row: &Value) -> String {
-    let (state, minute) = (&row["state"], &row["minute"]);
+    let (state, minute, cause) = (&row["state"], &row["minute"], &row["cause"]);
     let of = |limit: &Value, used: &str| match limit.is_null() {
         true => String::new(),
         false => format!("{}/{}", limit[used], limit["limit"]),
     };
     let (slots, window) = (&state["concurrency"], &state["rate"]);
-    let by = match slots["limit"] == 0 {
-        true => "paused",
-        false => text(state, "limited_by"),
-    };
     // The time of day is enough.
-    let next = text(state, "next_start").split(['T', '.']).nth(1);
+    let next = text(cause, "next_start").split(['T', '.']).nth(1);
     format!(
-        "{:<28} {by:<11} {:>9} {:>13} {:>7} {:>7} {:>8} {:>8}",
+        "{:<28} {:<11} {:>9} {:>13} {:>7} {:>7} {:>8} {:>8}",
         text(row, "name"),
+        text(cause, "name"),
         of(slots, "active"),
         of(window, "current_count"),
         state["waiting_count"].to_string(),
         minute["starts"].to_string(),
         minute["refused"].to_string(),
         next.unwrap_or_default(),
+    )
+}
+
+/// What stands of one queue under [`QUEUES`].
+fn queue_line(row: &Value) -> String {
+    let depth = match (&row["depth"], &row["max_depth"]) {
+        (Value::Null, _) => String::new(),
+        (depth, Value::Null) => depth.to_string(),
+        (depth, most) => format!("{depth}/{most}"),
+    };
+    format!(
+        "{:<28} {:<18} {depth:>16} {:>7} {:>7} {:>8}",
+        text(row, "queue"),
+        text(&row["cause"], "name"),
+        row["waiting"].to_string(),
+        row["held"].to_string(),
+        row["refused"].to_string(),
     )
 }
 

@@ -60,7 +60,7 @@ fn cost(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Result<Option<Cos
         return Ok(fixed.map(|fixed| CostRule {
             from: None,
             default: fixed,
-            max: Some(fixed),
+            max: fixed,
             settle: None,
         }));
     }
@@ -73,24 +73,15 @@ fn cost(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Result<Option<Cos
         (!is_result).then_some(SETTLE)
     });
     let default = count(&mut table, "default", 1);
-    let max = table.has("max").then(|| count(&mut table, "max", MOST));
+    let max = count(&mut table, "max", MOST);
     let rule = CostRule {
         from: from?,
         default: default?,
-        max: max.transpose()?,
+        max: max?,
         settle: settle?,
     };
-    if rule.max.is_some_and(|max| rule.default > max) {
+    if rule.default > rule.max {
         table.refuse("default", "is more than `max`", "no job pays more than max");
-    }
-    if rule.from.is_some() && rule.max.is_none() {
-        let hint = "add max, so that one wrong number cannot hold up the key; without it no job pays more than the \
-                    smallest limit of its key";
-        table.warn(
-            &table.span,
-            "jobs say what they cost, and nothing says the most",
-            hint,
-        );
     }
     let has_no_rate = |limits: &Limits| *limits != Limits::default() && limits.rates.is_empty();
     if rule.settle.is_some() && limits.is_some_and(has_no_rate) {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::offer::Offer;
 use super::queue::Queue;
 use super::state::Known;
-use super::{Held, Hold, Lane, Proof, Refused};
+use super::{Amount, Held, Hold, Lane, Proof, Refused};
 use crate::limit::{Limited, Limits, PolicyAndKey, Share, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
@@ -22,6 +22,15 @@ pub struct Tally {
     pub held: usize,
     /// Those of them that are seen as scheduled.
     pub scheduled: usize,
+}
+
+/// What fills the places of a queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Front {
+    /// How many jobs of the queue are held.
+    pub held: usize,
+    /// The keys that they wait for, and how many jobs wait for each, most first.
+    pub keys: Vec<(PolicyAndKey, usize)>,
 }
 
 /// What waiting could bring a FETCH; by default nothing.
@@ -241,6 +250,40 @@ impl Hold {
             return jobs.filter(|held| rank(held) < rank(this)).count();
         };
         turns + jobs.filter(|held| rank(held).0 < rank(this).0).count()
+    }
+
+    /// The jobs that fill what may be held of a queue; `None`: more of it may be claimed.
+    pub fn front_if_full(&self, queue: &str, most: Amount) -> Option<Front> {
+        let state = self.state();
+        let is_full = |lane: &Queue| lane.known > 0 && state.share(most, 0, lane.known) == 0;
+        if !state.queues.of_queue(queue).any(is_full) {
+            return None;
+        }
+        let mut held = 0;
+        let mut keys = HashMap::<PolicyAndKey, usize>::new();
+        for lane in state.queues.of_queue(queue) {
+            held += lane.known;
+            for group in lane.all_groups() {
+                let by = group.refused_by.clone();
+                let by = by.or_else(|| group.limits.last().map(Limited::names));
+                if let Some(by) = by {
+                    *keys.entry(by).or_default() += group.jobs.len();
+                }
+            }
+        }
+        let mut keys: Vec<_> = keys.into_iter().filter(|(_, jobs)| *jobs > 0).collect();
+        keys.sort_by(|(a, jobs), (b, other)| other.cmp(jobs).then_with(|| a.2.cmp(&b.2)));
+        Some(Front { held, keys })
+    }
+
+    /// How long ago a worker asked for jobs of a queue; `None`: none has, or it was long ago.
+    pub fn asked_for(&self, queue: &str) -> Option<Duration> {
+        let state = self.state();
+        let lanes = state
+            .queues
+            .iter()
+            .filter(|(lane, _)| *lane.queue == *queue);
+        lanes.map(|(_, of)| of.fetched_at.elapsed()).min()
     }
 
     /// For each set of credentials: how many jobs of the queue are held, and how long ago a worker asked with them.

@@ -33,13 +33,11 @@ pub enum Counted {
     CostUnsaid,
     /// A job said a cost above the most, and pays that.
     CostOverMax,
-    /// An ACK said that its job used more beside its cost than a limit of its key.
-    UsedOverLimit,
 }
 
 impl Counted {
     /// Each of them.
-    pub(super) const ALL: [Counted; 16] = [
+    pub(super) const ALL: [Counted; 15] = [
         Counted::Returned,
         Counted::HoldLost,
         Counted::SlotReclaimed,
@@ -55,7 +53,6 @@ impl Counted {
         Counted::PolicyRefused,
         Counted::CostUnsaid,
         Counted::CostOverMax,
-        Counted::UsedOverLimit,
     ];
 
     /// The series that counts it, with its label.
@@ -84,7 +81,6 @@ impl Counted {
             Counted::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
             Counted::CostUnsaid => ("ojs_throttle_costs_replaced_total", Some(("by", "default"))),
             Counted::CostOverMax => ("ojs_throttle_costs_replaced_total", Some(("by", "max"))),
-            Counted::UsedOverLimit => ("ojs_throttle_costs_replaced_total", Some(("by", "limit"))),
         }
     }
 }
@@ -151,8 +147,8 @@ series! {
     counter "ojs_throttle_cost_charged_total" [policy];
     /// What jobs paid and, by their ACKs, did not use (cost.settle).
     counter "ojs_throttle_cost_refunded_total" [policy];
-    /// Jobs that count another cost than they say. They pay the default, where they say no number from 1, or the max. An
-    /// ACK with cost.settle adds no more to a window than its limit.
+    /// Claimed jobs that pay another cost than they say. They pay the default, where they say no number from 1, or the
+    /// max.
     counter "ojs_throttle_costs_replaced_total" [by];
     /// Starts by groups of a key whose turns are shared (fair). Only the first metrics.top_keys groups have series of
     /// their own.
@@ -171,6 +167,8 @@ series! {
     /// Jobs that may wait in this sidecar (hold.max). Queues that find it full of others may hold a quarter more. As
     /// many again may wait in queues that no worker asks for.
     gauge "ojs_throttle_hold_capacity" [];
+    /// Queues of which the jobs in front fill what may be held of them. Jobs of other keys behind them are not seen.
+    gauge "ojs_throttle_lookahead_full_queues" [];
     /// Limited jobs that are out with workers.
     gauge "ojs_throttle_slots" [];
     /// How long FETCHes were kept open for a start.

@@ -88,6 +88,11 @@ impl PolicySet {
         }
     }
 
+    /// The queues that some entry names without a glob.
+    pub fn named_queues(&self) -> impl Iterator<Item = &str> {
+        self.gates.named.keys().map(|queue| &**queue)
+    }
+
     /// The queues that some entry names without a glob and of which every job waits for this job key.
     pub fn covered<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
         let is = |one: &Limited| one.space == Space::Job && one.key == *key;

@@ -48,8 +48,12 @@ pub(super) async fn health(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
         Err(_) => "store_unavailable",
     };
     let slots = slots.map_or_else(|_| "null".to_owned(), |slots| slots.to_string());
+    let file = match sidecar.file.is_in_force() {
+        true => "in_force",
+        false => "refused",
+    };
     let throttle = format!(
-        r#"{{"status":"{status}","held":{},"slots":{slots},"near_bound":{},"blocked":{},"version":"{}"}}"#,
+        r#"{{"status":"{status}","config_file":"{file}","held":{},"slots":{slots},"near_bound":{},"blocked":{},"version":"{}"}}"#,
         sidecar.hold.len(),
         sidecar.admit.pressure.near_bound(),
         sidecar.admit.pressure.blocked(),

@@ -16,12 +16,12 @@ mod whole;
 
 use crate::store::LedgerExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
 use http::request::Parts;
+use http::{Response, StatusCode};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
@@ -56,6 +56,8 @@ pub(in crate::proxy) struct Fetching {
     pub(in crate::proxy) paused: Paused,
     /// Whether jobs have come with limits of their own.
     pub(in crate::proxy) brought: AtomicBool,
+    /// The status with which the backend refused the last FETCH; 0: it did not.
+    pub(in crate::proxy) refused: AtomicU16,
     /// That FETCH replies cannot be read, which is said seldom.
     pub(in crate::proxy) unreadable: Seldom,
     /// The number of the last claim.
@@ -73,6 +75,7 @@ impl Fetching {
             worker_id,
             paused: Paused::default(),
             brought: AtomicBool::new(false),
+            refused: AtomicU16::new(0),
             unreadable: Seldom::default(),
             last_claim: AtomicU64::new(1),
             claims: claim::Claims::default(),
@@ -92,6 +95,22 @@ impl Fetching {
             .last_claim
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
         Gen(now.max(last.unwrap_or(0) + 1))
+    }
+
+    /// Notes with which status the backend answered a FETCH. That it does not understand one says nothing of the next.
+    pub(in crate::proxy) fn note_status(&self, status: StatusCode) {
+        let is_refusal = !status.is_success()
+            && !matches!(
+                status,
+                StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+            );
+        let refused = if is_refusal { status.as_u16() } else { 0 };
+        self.refused.store(refused, Ordering::Relaxed);
+    }
+
+    /// Whether limited jobs were enqueued to this queue lately, so that its FETCHes are looked at.
+    pub(in crate::proxy) fn is_limited(&self, queue: &str) -> bool {
+        self.limited.has(queue)
     }
 
     /// Forgets everything.

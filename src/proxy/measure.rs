@@ -94,6 +94,10 @@ fn measure_here(sidecar: &Sidecar) {
         sidecar.hold_most(&sidecar.live().settings).jobs,
         &waiting,
     );
+    let most = sidecar.hold_most(&sidecar.live().settings);
+    let held = sidecar.hold.counts().into_keys();
+    let full = held.filter(|queue| sidecar.hold.front_if_full(queue, most).is_some());
+    sidecar.metrics.lookahead_full(full.count());
     sidecar.metrics.store(&StoreFigures {
         is_lost: sidecar.store.is_lost(),
         siblings: sidecar.store.siblings(),

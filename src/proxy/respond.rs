@@ -97,6 +97,11 @@ impl Fault {
         }
     }
 
+    /// What it says, and what to do.
+    pub(super) fn words(&self) -> (&str, &'static str) {
+        (&self.message, self.hint)
+    }
+
     /// 400: a field of the body is wrong.
     pub fn field(field: &str, message: &str) -> Fault {
         let message = format!("{field}: {message}");

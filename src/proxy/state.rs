@@ -9,7 +9,6 @@ mod parts;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,18 +22,19 @@ use super::body::Body;
 use super::control::limits::{self, Look};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
+use super::why::{self, Cause};
 use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
 use crate::events::{Filter, Subscription};
 use crate::json::Json;
-use crate::limit::{Key, Space, Timestamp};
+use crate::limit::{Key, Limited, OnLimit, Space};
 use crate::metrics::{Point, STEP, SpacedKey};
 use crate::ojs;
 use crate::policy;
 use crate::store::LedgerExt;
 pub use parts::MEMBERS;
 use parts::{
-    BackendPart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart, MinutePart,
-    QueueRow, QueuesPart, SidecarPart, State, StateHead, StorePart,
+    BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
+    MinutePart, QueueRow, QueuesPart, SidecarPart, State, StateHead, StorePart,
 };
 
 /// How often a state is made, at most.
@@ -61,64 +61,6 @@ pub struct SidecarFacts {
     pub store: &'static str,
     /// The address of the backend.
     pub backend: Arc<str>,
-    /// Whether it takes work.
-    pub readiness: Arc<Readiness>,
-    /// The file of its settings.
-    pub file: Arc<FollowedFile>,
-}
-
-/// Whether the data port takes work.
-#[derive(Default, Debug)]
-pub struct Readiness(AtomicU8);
-
-impl Readiness {
-    /// Listening, and running jobs are adopted.
-    pub fn ready(&self) {
-        self.0.store(1, Ordering::Relaxed);
-    }
-
-    /// Draining: nothing new is started.
-    pub fn draining(&self) {
-        self.0.store(2, Ordering::Relaxed);
-    }
-
-    /// `starting`, `ready` or `draining`.
-    pub fn word(&self) -> &'static str {
-        match self.0.load(Ordering::Relaxed) {
-            0 => "starting",
-            1 => "ready",
-            _ => "draining",
-        }
-    }
-}
-
-/// Whether the file of the settings is in force, and since when.
-#[derive(Debug)]
-pub struct FollowedFile {
-    path: Option<Arc<str>>,
-    in_force: AtomicBool,
-    since: AtomicU64,
-}
-
-impl FollowedFile {
-    /// What was read at `now` is in force; `path` is the file, if there is one.
-    pub fn new(path: Option<&str>, now: Timestamp) -> FollowedFile {
-        FollowedFile {
-            path: path.map(Arc::from),
-            in_force: AtomicBool::new(true),
-            since: AtomicU64::new(now.0),
-        }
-    }
-
-    /// Something else of it is in force since `now`.
-    pub fn changed(&self, now: Timestamp) {
-        self.since.store(now.0, Ordering::Relaxed);
-    }
-
-    /// Whether what it says is in force.
-    pub fn matches(&self, in_force: bool) {
-        self.in_force.store(in_force, Ordering::Relaxed);
-    }
 }
 
 /// What is asked: which keys.
@@ -200,8 +142,11 @@ struct Base {
     /// Which second.
     second: u64,
     head: StateHead,
+    /// What keeps every job from starting.
+    stop: Option<Cause>,
     keys: Vec<SeenKey>,
-    queues: QueuesPart,
+    /// Made once the backend was asked how much waits.
+    queues: Option<QueuesPart>,
 }
 
 /// A key, and what was seen of it in the last minute.
@@ -315,11 +260,15 @@ impl States {
         if let Some((_, answer)) = answers.iter().find(|(asked, _)| asked == question) {
             return Ok(answer.clone());
         }
+        let mut keys = self.0.keys(base, question).await;
+        let why = self.0.why(question, &mut keys).await;
+        let queues = base.queues.get_or_insert_with(|| self.0.queues());
         let state = State {
             at: rfc3339(self.0.proxy.sidecar.store.now()),
             head: &base.head,
-            keys: self.0.keys(base, question).await,
-            queues: &base.queues,
+            keys,
+            queues,
+            why,
             events: &EventsPart {
                 missed: events.missed,
                 last: events.last.iter().cloned().collect(),
@@ -350,24 +299,46 @@ impl Shared {
 
     fn base(&self, second: u64) -> Base {
         let sidecar = &*self.proxy.sidecar;
+        let causes = why::of_sidecar(sidecar);
         Base {
             second,
-            head: self.head(),
+            head: self.head(&causes),
+            stop: causes.into_iter().find(why::stops_all),
             keys: known_keys(sidecar),
-            queues: self.queues(),
+            queues: None,
         }
     }
 
-    fn head(&self) -> StateHead {
+    /// Answers `why` for the one key that is asked for. Its row shows the same numbers.
+    async fn why(&self, question: &StateQuery, keys: &mut KeysPart) -> Option<Box<RawValue>> {
+        let name = question.key.as_ref()?;
+        let answer = Box::pin(why::why_key(&self.proxy, name)).await;
+        let whole = Json::parse(answer.as_bytes(), REPLY_DEPTH).ok()?;
+        let limits = whole.get_exact("limits")?;
+        for row in &mut keys.rows {
+            let (kind, own) = match row.name.strip_prefix("_queue:") {
+                Some(queue) => ("queue", queue),
+                None => ("key", &*row.name),
+            };
+            let mut states = limits.items().filter_map(|limit| limit.get_exact("state"));
+            if let Some(state) = states.find(|state| state.says(kind, own)) {
+                let text = answer.get(state.range())?.to_owned();
+                row.state = RawValue::from_string(text).ok()?;
+            }
+        }
+        RawValue::from_string(answer).ok()
+    }
+
+    fn head(&self, causes: &[Cause]) -> StateHead {
         let sidecar = &*self.proxy.sidecar;
         let (live, facts) = (sidecar.live(), &self.facts);
-        let since = facts.file.since.load(Ordering::Relaxed);
+        let file = &sidecar.file;
         StateHead {
             sidecar: SidecarPart {
                 name: Arc::clone(&sidecar.fetching.worker_id),
                 version: env!("CARGO_PKG_VERSION"),
                 since: self.since.clone(),
-                ready: facts.readiness.word(),
+                ready: sidecar.readiness.word(),
                 listens: Arc::clone(&facts.listens),
                 held: sidecar.hold.len(),
                 held_max: sidecar.hold_most(&live.settings).jobs,
@@ -384,27 +355,42 @@ impl Shared {
                 up: !sidecar.tasks.threads.backend_is_away(),
             },
             config: ConfigPart {
-                file: facts.file.path.clone(),
-                in_force: facts.file.in_force.load(Ordering::Relaxed),
-                since: rfc3339(Timestamp(since)),
+                file: file.path().cloned(),
+                in_force: file.is_in_force(),
+                since: rfc3339(file.since()),
                 policies: live.policies.policies().len(),
                 queues: live.policies.queues().len(),
             },
+            causes: causes.iter().map(CausePart::from).collect(),
         }
+    }
+
+    /// The queues that are known here.
+    fn queue_names(&self) -> Vec<Arc<str>> {
+        let sidecar = &*self.proxy.sidecar;
+        let mut names = sidecar.admit.pressure.names();
+        names.extend(sidecar.hold.counts().into_keys());
+        let paused = sidecar.fetching.paused.since(|_| true);
+        names.extend(paused.into_iter().map(|(queue, _)| queue));
+        names.extend(sidecar.fetching.backlogs.with_jobs());
+        let live = sidecar.live();
+        names.extend(live.policies.named_queues().map(Arc::from));
+        names.sort();
+        names.dedup();
+        names
     }
 
     fn queues(&self) -> QueuesPart {
         let sidecar = &*self.proxy.sidecar;
         let held = sidecar.hold.counts();
-        let mut names = sidecar.admit.pressure.names();
-        names.extend(held.keys().cloned());
-        let paused = sidecar.fetching.paused.since(|_| true);
-        names.extend(paused.into_iter().map(|(queue, _)| queue));
-        names.sort();
-        names.dedup();
+        let names = self.queue_names();
         let row = |queue: Arc<str>| {
             let level = depth::tell_level(sidecar, &queue);
+            let causes = why::of_queue(sidecar, &queue);
+            let is_limit = |cause: &&Cause| !cause.lets_start() || cause.is_shown();
             QueueRow {
+                cause: causes.iter().find(is_limit).map(CausePart::from),
+                waiting: waiting::of_queue(sidecar, &queue),
                 paused: sidecar.fetching.paused.has(&queue),
                 held: held.get(&queue).copied().unwrap_or(0),
                 depth: level.as_ref().map(|level| level.depth),
@@ -422,7 +408,7 @@ impl Shared {
                 .unwrap_or(0.0)
                 .total_cmp(&a.pressure.unwrap_or(0.0));
             most.then(b.refused.cmp(&a.refused))
-                .then(b.held.cmp(&a.held))
+                .then(b.waiting.cmp(&a.waiting))
         });
         rows.truncate(ROWS);
         QueuesPart { total, rows }
@@ -470,7 +456,10 @@ impl Shared {
                 .key
                 .as_ref()
                 .and_then(|_| sidecar.metrics.hour(&of.0));
-            part.rows.extend(key_row(sidecar, of, &view, hour, &look));
+            let cause = cause_of(sidecar, of, &view, &look).await;
+            let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
+            part.rows
+                .extend(key_row(sidecar, of, &view, (hour, cause), &look));
         }
         part
     }
@@ -482,7 +471,7 @@ impl Shared {
             Space::Job => look.queues_of(key),
             Space::Queue => vec![Arc::from(key.as_str())],
         });
-        let queues: Vec<Arc<str>> = queues.collect();
+        let queues: Vec<Arc<str>> = queues.chain(self.queue_names()).collect();
         let proxy = self.proxy.clone();
         let scope = proxy.sidecar.scopes.of(&HeaderMap::new());
         let sidecar = Arc::clone(&proxy.sidecar);
@@ -491,20 +480,50 @@ impl Shared {
     }
 }
 
-/// One row, with its last hour if that is asked for and kept.
+/// What keeps the next job of a key from starting.
+async fn cause_of(
+    sidecar: &Sidecar,
+    ((space, key), _): &SeenKey,
+    view: &LimitView,
+    look: &Look,
+) -> Option<Cause> {
+    let limited = Limited {
+        space: *space,
+        key: key.clone(),
+        limits: view.limits.clone(),
+        on_limit: OnLimit::Wait,
+        policy: policy_of(sidecar, *space, key, look),
+        cost: Default::default(),
+        share: None,
+    };
+    let cause = why::of_limit(sidecar, &limited, view, "").await.1;
+    let queues = || match space {
+        Space::Job => look.queues_of(key),
+        Space::Queue => vec![Arc::from(view.name.as_str())],
+    };
+    cause.or_else(|| why::of_all_queues(sidecar, &queues()).into_iter().next())
+}
+
+/// The policy that has a key.
+fn policy_of(sidecar: &Sidecar, space: Space, key: &Key, look: &Look) -> Arc<str> {
+    match space {
+        Space::Job => look.policy_of(sidecar, key),
+        Space::Queue => Arc::from("queue"),
+    }
+}
+
+/// One row, with its last hour if that is asked for and kept, and with what holds it back.
 fn key_row(
     sidecar: &Sidecar,
     ((space, key), minute): &SeenKey,
     view: &LimitView,
-    hour: Option<Vec<Point>>,
+    (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
     look: &Look,
 ) -> Option<KeyRow> {
     Some(KeyRow {
         name: space.name_of(key).into(),
-        policy: match space {
-            Space::Job => look.policy_of(sidecar, key),
-            Space::Queue => Arc::from("queue"),
-        },
+        policy: policy_of(sidecar, *space, key, look),
+        cause,
         minute: MinutePart {
             starts: minute.starts,
             refused: minute.refused,
@@ -574,12 +593,19 @@ impl EventRow {
             let text = whole.as_ref().and_then(|whole| whole.text_of(name));
             text.map(std::borrow::Cow::into_owned)
         };
+        let data = whole.as_ref().and_then(|whole| whole.get_exact("data"));
+        let of_data = |name: &str| {
+            let text = data.as_ref().and_then(|data| data.text_of(name));
+            text.map(std::borrow::Cow::into_owned)
+        };
         EventRow {
             time: member("time").unwrap_or_default(),
             r#type: member("type").unwrap_or_default(),
             subject: member("subject").unwrap_or_default(),
             queue: member("queue"),
             job: member("job_id"),
+            key: of_data("key"),
+            strategy: of_data("strategy"),
         }
     }
 }

@@ -49,6 +49,8 @@ struct Backlog {
     looked: Option<Instant>,
     /// How many jobs are available; `None`: nobody knows.
     available: Option<u64>,
+    /// Whether the backend says that it is paused.
+    paused: bool,
     /// Since when the queue's next job is known to wait for a limit.
     episode: Option<Episode>,
     /// Whoever holds this asks the backend. Others wait for the answer.
@@ -60,8 +62,30 @@ fn is_old(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl Backlogs {
+    /// The queues in which jobs are available.
+    pub(super) fn with_jobs(&self) -> Vec<Arc<str>> {
+        let queues = self.queues.lock();
+        let with_jobs = (queues.iter()).filter(|(_, backlog)| backlog.available > Some(0));
+        with_jobs.map(|(queue, _)| Arc::clone(queue)).collect()
+    }
+
+    /// Whether the backend last said that a queue is paused.
+    pub(super) fn is_paused(&self, queue: &str) -> bool {
+        self.queues
+            .lock()
+            .get(queue)
+            .is_some_and(|backlog| backlog.paused)
+    }
+
+    /// Notes whether the backend says that a queue is paused.
+    pub(super) fn note_paused(&self, queue: &str, paused: bool) {
+        if let Some(backlog) = self.queues.lock().get_mut(queue) {
+            backlog.paused = paused;
+        }
+    }
+
     /// How many jobs of a queue are available in the backend, as far as it said.
-    fn available(&self, queue: &str) -> Option<u64> {
+    pub(super) fn available(&self, queue: &str) -> Option<u64> {
         self.queues.lock().get(queue)?.available
     }
 

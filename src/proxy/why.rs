@@ -1,11 +1,17 @@
 //! `GET /throttle/v1/why`: why a queue, a key or a job does not start now, who has the slots, and when the next start
-//! can be. It claims no job and changes nothing. Here it is found out; `question` is what is asked, `answer` what is
-//! said.
+//! can be. It claims no job and changes nothing.
+//!
+//! The answer goes by all that decides the next FETCH, in this order: the sidecar itself, its backend, a pause of the
+//! queue, the limits of all its jobs, the lookahead, the limits of jobs that are held, and whether workers ask and jobs
+//! are there. `causes` is what may be said, `find` finds what holds now, `question` is what is asked, `answer` the rest
+//! of the answer.
 //!
 //! Slots, windows and shut keys are the fleet's: the store says them. Jobs that wait for a key are those of this
 //! sidecar. Of siblings it is known by queue how many they hold.
 
 mod answer;
+mod causes;
+mod find;
 mod question;
 #[cfg(test)]
 mod tests;
@@ -26,27 +32,46 @@ use super::control::shape::{LimitView, rfc3339};
 use super::job::{micros, own};
 use super::respond::Fault;
 use super::runs::{Forecast, KeySlots};
-use super::{Proxy, REPLY_DEPTH, Sidecar, siblings};
+use super::{Proxy, REPLY_DEPTH, Sidecar, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{KeyStates, LedgerExt, Place, Row, RowsOf};
-use answer::{
-    JobPlace, Sentences, group_facts, limit_facts, say_away, say_limited, say_open, say_out,
-    say_place,
-};
+use answer::{JobPlace, group_facts, limit_facts, out};
 use question::Question;
+
+pub(in crate::proxy) use causes::Cause;
+pub use causes::{CAUSES, CauseKind};
+pub(in crate::proxy) use find::{of_all_queues, of_limit, of_queue, of_sidecar, stops_all};
 
 /// So many rows of jobs that run are looked at.
 const ROWS: usize = 2_048;
 /// So many limits of a queue's held jobs are shown, those of most jobs first.
 const KEYS: usize = 20;
-/// Credentials whose workers have asked for nothing for so long are told of.
-const SILENT: Duration = Duration::from_secs(10);
 
 /// Answers the question in the query.
 pub(crate) async fn why(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
     let question = Question::read(parts.uri.query().unwrap_or_default())?;
+    explain(proxy, parts, question).await
+}
+
+/// Answers why a key does not start, or a queue by `_queue:NAME`, in the same way. A refusal is an answer too.
+pub(in crate::proxy) async fn why_key(proxy: &Proxy, name: &str) -> String {
+    let question = match name.strip_prefix("_queue:") {
+        Some(queue) => Ok(Question::Queue(queue.to_owned())),
+        None => Key::new(name)
+            .map(Question::Key)
+            .map_err(|_| limits::unknown_key(name)),
+    };
+    let (parts, ()) = http::Request::new(()).into_parts();
+    let answer = async { explain(proxy, &parts, question?).await };
+    answer.await.unwrap_or_else(|fault: Fault| {
+        let (why, advice) = fault.words();
+        json!({"why": why, "do": advice, "limits": [], "notes": []}).to_string()
+    })
+}
+
+async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
     let look = limits::look_at_keys(proxy, parts).await?;
     let rows = proxy.sidecar.store.rows(RowsOf::Out { max: ROWS }).await;
     let rows = match proxy.sidecar.store.is_lost() {
@@ -77,8 +102,33 @@ struct Asker<'a> {
 struct Applied {
     limited: Limited,
     view: LimitView,
-    /// Why it lets the job that is asked about not start, or the next one.
+    /// Why it lets the job that is asked about not start, or the next one, where it is the limit that refuses.
     refused: Option<Refusal>,
+    /// The cause, where there is one.
+    cause: Option<Cause>,
+}
+
+impl Applied {
+    async fn of(sidecar: &Sidecar, limited: Limited, view: LimitView, job: &str) -> Applied {
+        let (refused, cause) = of_limit(sidecar, &limited, &view, job).await;
+        Applied {
+            limited,
+            view,
+            refused,
+            cause,
+        }
+    }
+}
+
+/// What is asked about, and what was found of its limits.
+struct Found<'a> {
+    queue: Option<&'a str>,
+    job: Option<(JobPlace, Value)>,
+    applied: &'a [Applied],
+    /// The limit that all jobs wait for, of those that apply.
+    of_all: Option<usize>,
+    /// The limit that the held jobs wait for of which one would start first.
+    of_held: Option<usize>,
 }
 
 /// The answer, as JSON has it: the sentences first.
@@ -111,15 +161,16 @@ impl Asker<'_> {
                 let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
                 let shared = shared.filter(|one| one.share.is_some()).cloned().collect();
                 let held = self.sidecar().hold.limits_in(&queue);
-                let all = [of_all, shared].into_iter();
-                let all = all.chain(held.into_iter().take(KEYS));
-                self.of_queue(&queue, None, all).await
+                let held = held.into_iter().take(KEYS).collect();
+                self.of_queue(&queue, None, vec![of_all, shared], held)
+                    .await
             }
             Question::Job(id) => self.of_job(&id).await,
             Question::Like { queue, kind, meta } => {
                 let meta = Json::parse(meta.as_bytes(), REPLY_DEPTH).ok();
                 let limits = self.limits_by_policy(&queue, &kind, meta, &[]);
-                self.of_queue(&queue, None, limits).await
+                let limits = limits.into_iter().collect();
+                self.of_queue(&queue, None, limits, Vec::new()).await
             }
         }
     }
@@ -136,13 +187,16 @@ impl Asker<'_> {
             cost: Default::default(),
             share: None,
         };
-        let refused = view.refused("", 1);
-        let applied = Applied {
-            limited,
-            view,
-            refused,
-        };
-        Ok(self.explain(None, None, &[applied]).await)
+        let applied = [Applied::of(self.sidecar(), limited, view, "").await];
+        Ok(self
+            .explain(Found {
+                queue: None,
+                job: None,
+                of_all: applied.iter().position(|one| one.cause.is_some()),
+                of_held: None,
+                applied: &applied,
+            })
+            .await)
     }
 
     async fn of_job(&self, id: &str) -> Result<Explanation, Fault> {
@@ -156,7 +210,7 @@ impl Asker<'_> {
                 return self.job_at_backend(id).await;
             };
             let since = row.started.unwrap_or(row.claimed.claimed_at);
-            (JobPlace::Out(say_out(&row, since)), row.claimed, since)
+            (out(&row, since), row.claimed, since)
         };
         let facts = json!({
             "id": id,
@@ -165,8 +219,8 @@ impl Asker<'_> {
             "worker": claimed.worker,
             "since": rfc3339(since),
         });
-        let limits = [claimed.limited.clone()];
-        self.of_queue(&claimed.queue, Some((place, facts)), limits)
+        let limits = vec![claimed.limited.clone()];
+        self.of_queue(&claimed.queue, Some((place, facts)), limits, Vec::new())
             .await
     }
 
@@ -183,7 +237,8 @@ impl Asker<'_> {
         let limits = self.limits_by_policy(&queue, &text(kind, ""), meta, &own(job, &queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
         let job = Some((JobPlace::Backend(state), facts));
-        self.of_queue(&queue, job, limits).await
+        let limits = limits.into_iter().collect();
+        self.of_queue(&queue, job, limits, Vec::new()).await
     }
 
     fn limits_by_policy(
@@ -223,18 +278,32 @@ impl Asker<'_> {
         Err(Fault::new(code, message).hinting(hint))
     }
 
-    /// With these sets of limits, overrides laid over them: each key once, under the strictest of what applies to it.
+    /// Looks at limits, overrides laid over them: each key once, under the strictest of what applies to it. All jobs
+    /// have those `of_all`; each set `of_held` is that of some held jobs.
     async fn of_queue(
         &self,
         queue: &str,
         job: Option<(JobPlace, Value)>,
-        sets: impl IntoIterator<Item = Arc<[Limited]>>,
+        of_all: Vec<Arc<[Limited]>>,
+        of_held: Vec<Arc<[Limited]>>,
     ) -> Result<Explanation, Fault> {
-        let now = |set| overrides::limits_now(self.sidecar(), queue, &set).to_vec();
-        let all: Vec<Limited> = sets.into_iter().flat_map(now).collect();
+        let now = |set: &Arc<[Limited]>| overrides::limits_now(self.sidecar(), queue, set).to_vec();
+        let of_all: Vec<Limited> = of_all.iter().flat_map(now).collect();
+        let of_held: Vec<Vec<Limited>> = of_held.iter().map(now).collect();
+        let all: Vec<Limited> = of_all
+            .iter()
+            .chain(of_held.iter().flatten())
+            .cloned()
+            .collect();
         let keys = all.iter().filter(|one| one.space == Space::Job);
         let keys: Vec<Key> = keys.map(|one| one.key.clone()).collect();
+        let scope = self.sidecar().scopes.of(&self.parts.headers);
+        waiting::refresh(self.proxy, &[Arc::from(queue)], scope).await;
         self.look.refresh(self.proxy, &keys).await;
+        let id = match &job {
+            Some((_, facts)) => facts["id"].as_str().unwrap_or_default(),
+            None => "",
+        };
         let mut applied = Vec::new();
         for (_, one) in each_key(&all) {
             let same = all.iter().filter(|other| other.shares_key(one));
@@ -243,36 +312,53 @@ impl Asker<'_> {
                 limits: limits.unwrap_or_default(),
                 ..one.clone()
             };
-            let view = match one.space {
-                Space::Job => {
-                    let (key, sidecar) = (&limited.key, self.sidecar());
-                    let KeyStates { states, now } =
-                        sidecar.store.states(&[(one.space, key)]).await?;
-                    let state = states.into_iter().next().unwrap_or_default();
-                    Some(limits::view(sidecar, &limited, (state, now), &self.look).await)
-                }
-                Space::Queue => overrides::queue_state(self.proxy, self.parts, queue).await?,
-            };
-            let (id, pays) = match &job {
-                Some((_, facts)) => (facts["id"].as_str(), limited.cost.pays.get()),
-                None => (None, 1),
-            };
-            applied.extend(view.map(|view| Applied {
-                refused: view.refused(id.unwrap_or(""), pays),
-                limited,
-                view,
-            }));
+            if let Some(view) = self.view(queue, &limited).await? {
+                applied.push(Applied::of(self.sidecar(), limited, view, id).await);
+            }
         }
-        Ok(self.explain(Some(queue), job, &applied).await)
+        let last_of = |set: &[Limited]| {
+            let of_set = |one: &Applied| set.iter().any(|other| other.shares_key(&one.limited));
+            let causes = applied.iter().enumerate();
+            let causes = causes.filter(|(_, one)| one.cause.is_some() && of_set(one));
+            causes
+                .max_by_key(|(_, one)| one.cause.as_ref().map(find::lets_go))
+                .map(|(nth, _)| nth)
+        };
+        // One set without a cause is enough for a start.
+        let held: Option<Vec<usize>> = of_held.iter().map(|set| last_of(set)).collect();
+        let lets_go = |nth: &usize| applied.get(*nth)?.cause.as_ref().map(find::lets_go);
+        let found = Found {
+            queue: Some(queue),
+            of_all: last_of(&of_all),
+            of_held: held.into_iter().flatten().min_by_key(lets_go),
+            applied: &applied,
+            job,
+        };
+        Ok(self.explain(found).await)
+    }
+
+    async fn view(&self, queue: &str, limited: &Limited) -> Result<Option<LimitView>, Fault> {
+        let (sidecar, key) = (self.sidecar(), &limited.key);
+        if limited.space == Space::Queue {
+            return overrides::queue_state(self.proxy, self.parts, queue).await;
+        }
+        let KeyStates { states, now } = sidecar.store.states(&[(limited.space, key)]).await?;
+        let state = states.into_iter().next().unwrap_or_default();
+        Ok(Some(
+            limits::view(sidecar, limited, (state, now), &self.look).await,
+        ))
     }
 
     /// Puts together what is said of the limits that apply, of the queue and of the job.
-    async fn explain(
-        &self,
-        queue: Option<&str>,
-        job: Option<(JobPlace, Value)>,
-        applied: &[Applied],
-    ) -> Explanation {
+    async fn explain(&self, found: Found<'_>) -> Explanation {
+        let mut causes = self.causes(&found).await;
+        let binding = self.binding(&found, &causes);
+        let Found {
+            queue,
+            job,
+            applied,
+            ..
+        } = found;
         let (place, job) = job.unzip();
         let limits = applied.iter().map(|one| {
             let mut limit = limit_facts(one, self.rows_of(&one.limited));
@@ -293,98 +379,154 @@ impl Asker<'_> {
             "next_start": null,
             "job": job,
             "limits": limits.collect::<Vec<_>>(),
-            "notes": self.notes(queue),
         });
         if let Some(queue) = queue {
             put(&mut facts, "queue", self.queue_facts(queue).await);
         }
-        let said = match place {
-            Some(JobPlace::Out(_)) => Sentences::default(),
-            _ => self.conclude(applied, &mut facts),
-        };
-        let is_paused = facts.pointer("/queue/paused") == Some(&Value::Bool(true));
-        if is_paused {
-            put(&mut facts, "next_start", Value::Null);
+        let mut cause = causes.remove(0);
+        if !matches!(place, Some(JobPlace::Out(_))) {
+            match binding {
+                Some(one) => self.tell_binding(one, &mut facts),
+                // Nothing is known that would keep a job from starting.
+                None if cause.lets_start() && !applied.is_empty() => {
+                    put(
+                        &mut facts,
+                        "next_start",
+                        rfc3339(self.sidecar().store.now()),
+                    );
+                }
+                None => {}
+            }
         }
-        let (why, advice) = say_place(place, queue.filter(|_| is_paused), said);
-        Explanation { why, advice, facts }
+        if let Some(place) = place {
+            cause = place.cause(cause);
+        }
+        let notes = causes
+            .iter()
+            .filter(|one| !one.lets_start() || one.is_a_note());
+        let notes: Vec<&str> = notes.map(Cause::why).collect();
+        put(&mut facts, "notes", notes);
+        put(&mut facts, "cause", cause.name());
+        Explanation {
+            why: cause.why().to_owned(),
+            advice: cause.advice().to_owned(),
+            facts,
+        }
     }
 
-    async fn queue_facts(&self, name: &str) -> Value {
+    /// All causes that hold now. The first one decides.
+    async fn causes(&self, found: &Found<'_>) -> Vec<Cause> {
         let sidecar = self.sidecar();
-        let live = sidecar.live();
+        let of_sidecar = of_sidecar(sidecar);
+        let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.into_iter().partition(stops_all);
+        let of_queue = match found.queue {
+            Some(queue) => self.of_one_queue(queue).await,
+            None => self.of_queues_of_key(found),
+        };
+        let is = |kind: &'static CauseKind| move |one: &Cause| one.kind == kind;
+        let (paused, of_queue): (Vec<_>, Vec<_>) =
+            of_queue.into_iter().partition(is(&causes::QUEUE_PAUSED));
+        let (front, of_queue): (Vec<_>, Vec<_>) =
+            of_queue.into_iter().partition(is(&causes::LOOKAHEAD));
+        let limit = |nth: Option<usize>| found.applied.get(nth?)?.cause.clone();
+        all.extend(paused);
+        all.extend(limit(found.of_all));
+        let is_behind = found.job.as_ref().map(|(place, _)| place.is_behind());
+        // Where a held job may start, the lookahead moves on.
+        if is_behind.unwrap_or(found.of_held.is_some() || found.queue.is_none()) {
+            all.extend(front);
+        }
+        all.extend(limit(found.of_held));
+        all.extend(of_queue);
+        let is_held = found.job.is_some() && is_behind == Some(false);
+        let no_jobs = found.queue.filter(|_| !is_held);
+        all.extend(no_jobs.and_then(|queue| find::no_jobs(sidecar, queue)));
+        if all.iter().all(Cause::lets_start) {
+            all.push(find::open(
+                found.applied.is_empty(),
+                self.may_have_keys(found.queue),
+            ));
+        }
+        all.extend(aside);
+        all
+    }
+
+    /// What is known of a queue beside its limits.
+    async fn of_one_queue(&self, queue: &str) -> Vec<Cause> {
+        let sidecar = self.sidecar();
+        let mut found = of_queue(sidecar, queue);
+        let is_told = found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
+        if !is_told && sidecar.store.is_paused(queue).await.unwrap_or(false) {
+            found.insert(0, find::paused(queue));
+        }
+        found
+    }
+
+    /// What keeps all queues of a key, where something keeps each of them.
+    fn of_queues_of_key(&self, found: &Found<'_>) -> Vec<Cause> {
+        let key = found.applied.first().map(|one| &one.limited.key);
+        let queues = key.map(|key| self.look.queues_of(key)).unwrap_or_default();
+        of_all_queues(self.sidecar(), &queues)
+    }
+
+    fn may_have_keys(&self, queue: Option<&str>) -> bool {
+        queue.is_some_and(|queue| !self.keyed_policies(queue).is_empty())
+    }
+
+    /// Policies that give single jobs of a queue keys of their own.
+    fn keyed_policies(&self, queue: &str) -> Vec<String> {
+        let live = self.sidecar().live();
         let by_job = live.policies.policies().iter().filter(|policy| {
-            policy.key.constant().is_none() && policy.matching.can_match_queue(name)
+            policy.key.constant().is_none() && policy.matching.can_match_queue(queue)
         });
         let by_job = by_job.map(|policy| format!("{}: {}", policy.name, policy.key.as_str()));
-        let level = sidecar.admit.pressure.level(name);
-        json!({
-            "name": name,
-            "paused": sidecar.fetching.paused.has(name)
-                || sidecar.store.is_paused(name).await.unwrap_or(false),
-            "held_here": sidecar.hold.of_queue(name).0,
-            "held_by_siblings": siblings::held_by_siblings(sidecar, name).await,
-            "depth": level.as_ref().map(|level| level.depth),
-            "max_depth": level.and_then(|level| level.max_depth),
-            "keys_by_job": by_job.collect::<Vec<_>>(),
-        })
+        by_job.collect()
     }
 
-    /// What else the reader should know.
-    fn notes(&self, queue: Option<&str>) -> Vec<String> {
-        let sidecar = self.sidecar();
-        let mut notes = Vec::new();
-        // Jobs that were claimed with credentials with which nobody asks any more wait for such a worker.
-        let waiting = queue.map(|queue| sidecar.hold.waiting_by_credentials(queue));
-        for (jobs, fetched) in waiting.into_iter().flatten() {
-            if fetched >= SILENT && jobs > 0 {
-                notes.push(format!(
-                    "{jobs} jobs are held for credentials with which no worker has asked for {} s: only a worker with the same Authorization and X-OJS-Tenant gets them",
-                    fetched.as_secs()
-                ));
-            }
-        }
-        if self.proxy.upstream.is_away() {
-            notes.push("the backend does not answer: `ojs-throttle doctor` says why".into());
-        }
-        if sidecar.store.is_lost() {
-            notes.push("the store does not answer: these are the numbers of this sidecar alone, and on_store_error says what starts".into());
-        }
-        notes
+    /// The limit of which the first cause speaks.
+    fn binding<'a>(&self, found: &Found<'a>, causes: &[Cause]) -> Option<&'a Applied> {
+        let first = causes.first()?;
+        let mut limits = found.of_all.into_iter().chain(found.of_held);
+        let one = limits.find_map(|nth| {
+            let one = found.applied.get(nth)?;
+            (one.cause.as_ref()?.why() == first.why()).then_some(one)
+        });
+        one
     }
 
-    /// Finds which limit binds, and until when.
-    fn conclude(&self, applied: &[Applied], facts: &mut Value) -> Sentences {
+    /// Tells which limit binds, and until when.
+    fn tell_binding(&self, one: &Applied, facts: &mut Value) {
         let sidecar = self.sidecar();
-        let limits = applied.iter();
-        let binding = limits.filter_map(|one| Some((one, one.refused.as_ref()?)));
-        let binding = binding.max_by_key(|(_, refusal)| (refusal.slot, refusal.at));
-        let Some((one, refusal)) = binding else {
-            if self.proxy.upstream.is_away() {
-                return say_away();
-            }
-            let now = (!applied.is_empty()).then(|| rfc3339(sidecar.store.now()));
-            put(facts, "next_start", now);
-            let has_keys = facts.pointer("/queue/keys_by_job/0").is_some();
-            return say_open(applied, has_keys);
-        };
         let is_same = |other: &Limited| other.shares_key(&one.limited);
         let job = facts.pointer("/job/id").and_then(Value::as_str);
         let held = job.filter(|job| sidecar.hold.has(job));
         let ahead = held.map(|job| sidecar.hold.count_before(job, is_same));
         put(facts, "ahead", ahead);
-        put(facts, "limited_by", refusal.strategy.as_str());
-        put(
-            facts,
-            "limited_at",
-            one.limited.space.name_of(&one.limited.key),
-        );
-        let next = one.view.next_start(Some(refusal)).map(rfc3339);
-        put(facts, "next_start", next);
-        if refusal.strategy == Strategy::Concurrency {
+        let strategy = one.refused.as_ref().map(|refusal| refusal.strategy);
+        put(facts, "limited_by", strategy.map(Strategy::as_str));
+        let name = one.limited.space.name_of(&one.limited.key);
+        put(facts, "limited_at", name);
+        let until = one.cause.as_ref().and_then(|cause| cause.until);
+        put(facts, "next_start", until.map(rfc3339));
+        if strategy == Some(Strategy::Concurrency) {
             self.forecast(one, ahead.unwrap_or(0), facts);
         }
-        say_limited(one, refusal)
+    }
+
+    async fn queue_facts(&self, name: &str) -> Value {
+        let sidecar = self.sidecar();
+        let level = sidecar.admit.pressure.level(name);
+        json!({
+            "name": name,
+            "paused": sidecar.fetching.paused.has(name)
+                || sidecar.fetching.backlogs.is_paused(name)
+                || sidecar.store.is_paused(name).await.unwrap_or(false),
+            "held_here": sidecar.hold.of_queue(name).0,
+            "held_by_siblings": siblings::held_by_siblings(sidecar, name).await,
+            "depth": level.as_ref().map(|level| level.depth),
+            "max_depth": level.and_then(|level| level.max_depth),
+            "keys_by_job": self.keyed_policies(name),
+        })
     }
 
     fn forecast(&self, one: &Applied, ahead: usize, facts: &mut Value) {

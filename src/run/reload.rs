@@ -14,7 +14,6 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings};
 use crate::metrics::Metrics;
-use crate::proxy::state::FollowedFile;
 use crate::proxy::{self, Live, Sidecar};
 
 /// How often the file is read although nothing was seen: some mounts report nothing.
@@ -162,7 +161,6 @@ pub(super) struct Following {
     file: ConfigFile,
     reload: Reload,
     metrics: Metrics,
-    told: Arc<FollowedFile>,
     ask: Arc<Notify>,
     level: LogLevel,
     watch: FolderWatch,
@@ -186,7 +184,6 @@ impl Following {
         file: ConfigFile,
         reload: Reload,
         metrics: Metrics,
-        told: FollowedFile,
         ask: Arc<Notify>,
         level: LogLevel,
     ) -> Following {
@@ -195,7 +192,6 @@ impl Following {
             file,
             reload,
             metrics,
-            told: Arc::new(told),
             ask,
             level,
             last: None,
@@ -203,17 +199,12 @@ impl Following {
         }
     }
 
-    /// Whether the file is in force.
-    pub(super) fn told(&self) -> Arc<FollowedFile> {
-        Arc::clone(&self.told)
-    }
-
     /// Follows the file until `stop`.
     pub(super) async fn follow(mut self, stop: CancellationToken) {
         // At once: it may have changed since it was read for the start.
         let mut why = Occasion::Time;
         loop {
-            let (metrics, told) = (self.metrics.clone(), Arc::clone(&self.told));
+            let (metrics, sidecar) = (self.metrics.clone(), Arc::clone(&self.reload.0.sidecar));
             // A slow disk or thousands of policies must not stop the thread that serves.
             let look = tokio::task::spawn_blocking(move || {
                 self.look(why);
@@ -225,7 +216,7 @@ impl Following {
                     "a bug: the config file is not followed any more; restart to change it"
                 );
                 metrics.config_is_not_in_force(None);
-                told.matches(false);
+                sidecar.file().matches(false);
                 return;
             };
             self = back;
@@ -261,16 +252,17 @@ impl Following {
             _ => !same || why == Occasion::Asked,
         };
         let counted = counts.then(|| outcome.word());
-        self.told.matches(outcome.is_good());
+        let sidecar = &self.reload.0.sidecar;
+        sidecar.file().matches(outcome.is_good());
         if !outcome.is_good() {
             self.metrics.config_is_not_in_force(counted);
             return;
         }
         self.metrics.config_is_in_force(counted);
         if is_first || was_bad || matches!(outcome, ReloadOutcome::Applied(_)) {
-            let now = self.reload.0.sidecar.store().now();
+            let now = sidecar.store().now();
             self.metrics.config_good_at(now.0);
-            self.told.changed(now);
+            sidecar.file().changed(now);
         }
         if why == Occasion::Asked && !was_bad && matches!(outcome, ReloadOutcome::Unchanged) {
             let file = self.file.path.display();

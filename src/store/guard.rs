@@ -146,7 +146,22 @@ fn is_unfit<T>(answer: &Result<T, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Unfit(_)))
 }
 
+/// What happens under a limit while the store is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LostMode {
+    /// It has never answered, so nothing that is limited starts.
+    NeverThere,
+    /// What the limit's policy declares.
+    As(OnStoreError),
+}
+
 impl Guard {
+    /// What happens under this limit; `None`: the store is not lost.
+    pub(super) fn lost_mode(&self, limited: &Limited) -> Option<LostMode> {
+        let lost = self.state().lost.clone()?;
+        Some(lost.what_happens(limited))
+    }
+
     /// Whether the store does not answer.
     pub fn is_lost(&self) -> bool {
         self.state().lost.is_some()

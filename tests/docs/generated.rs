@@ -5,6 +5,7 @@ use http_body_util::BodyExt;
 use ojs_throttle::cli::Cli;
 use ojs_throttle::proxy::respond::{CODES, Fault};
 use ojs_throttle::proxy::state::MEMBERS;
+use ojs_throttle::proxy::why;
 use ojs_throttle::{events, metrics};
 
 use super::page::{entries_must_be, entry, prose, section_must_be};
@@ -98,6 +99,80 @@ fn the_manual_has_the_exit_codes_that_the_commands_tell() {
     assert_eq!((told, text.matches("\n- ").count()), (12, 7));
     section_must_be("operate", "## Exit codes", &text);
 }
+
+#[test]
+fn the_manual_has_every_cause_as_it_is_declared() {
+    let mut text = CAUSES_BEGIN.to_owned();
+    for cause in why::CAUSES {
+        let (sentence, _) = with_examples(cause.says, &SENTENCE);
+        let (advice, is_whole) = with_examples(cause.advice, &ADVICE);
+        let todo = match is_whole {
+            true => format!(" What to do: {}.", advice.replace("; ", ". Note: ")),
+            false => String::new(),
+        };
+        let heading = format!("### `{sentence}`");
+        text += &entry(&heading, &format!("{}{todo}", cause.means.trim()));
+    }
+    section_must_be("incidents", "## Jobs do not start", &text);
+}
+
+/// A sentence with examples in place of names, up to the first name for which there is none; and whether all had one.
+fn with_examples(sentence: &str, examples: &[(&str, &str)]) -> (String, bool) {
+    let mut text = String::new();
+    for (nth, part) in sentence.split('{').enumerate() {
+        let Some((name, rest)) = part.split_once('}').filter(|_| nth > 0) else {
+            text += part;
+            continue;
+        };
+        let Some((_, example)) = examples.iter().find(|(known, _)| *known == name) else {
+            let cut = text.trim_end_matches([' ', ':', '(', ';']);
+            return (cut.to_owned(), false);
+        };
+        text += example;
+        text += rest;
+    }
+    (text, true)
+}
+
+const SENTENCE: [(&str, &str); 7] = [
+    ("taken", "2"),
+    ("slots", "2"),
+    ("used", "80"),
+    ("limit", "100"),
+    ("what", "key \"stripe\""),
+    ("queue", "\"billing\""),
+    ("needs", ""),
+];
+const ADVICE: [(&str, &str); 7] = [
+    ("name", "stripe"),
+    ("first", "the key in front"),
+    ("until", "TIME"),
+    ("file", "throttle.toml"),
+    ("raise", "raise the limit"),
+    ("what", "key \"stripe\""),
+    ("queue", "billing"),
+];
+const CAUSES_BEGIN: &str = "\
+Ask the sidecar. `why` only reads: it takes no job and changes nothing.
+
+```sh
+ojs-throttle why --queue billing
+ojs-throttle why --key stripe
+ojs-throttle why --job 0190a1b2-0000-7000-8000-000000000001
+ojs-throttle why --type sync.contacts --meta tenant_id=acme
+```
+
+If a policy makes keys from values of the job, ask by `--type` and `--meta`. You need no key then.
+Values are escaped in keys: `acme corp` is `acmex_20corp`.
+
+The first line says what keeps the next job from starting. The second line says what to do. Below
+stand all limits that apply, with their numbers, and the jobs that have the slots. The page, `top`
+and `doctor` tell the same causes. A `note` tells what holds too.
+
+Raise a limit in the file, or for a key by `ojs-throttle limit`. By hand you can only make a
+`[[queue]]` of the file stricter. What the first line may say:
+
+";
 
 #[test]
 fn the_manual_has_every_member_of_a_state() {

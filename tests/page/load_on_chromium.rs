@@ -80,7 +80,7 @@ fn numbers_move_and_are_those_of_the_workers() {
     let depth = format!("{} of 2,000", thousands(JOBS - started));
     browser.until_is(&cell("queues", "billing", "depth"), &depth);
     browser.until(&format!(
-        "document.querySelector('#events {}').innerText == 'stripe'",
+        "document.querySelector('#events {}').innerText.startsWith('key stripe')",
         "[data-cell=subject]"
     ));
     let bar = format!(

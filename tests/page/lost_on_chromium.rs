@@ -27,10 +27,12 @@ fn a_lost_store_on_redis_is_shown_until_it_is_back() {
     browser.until_is(&slots, "2 of 2");
     assert!(!browser.text("#status [data-fact=store]").contains("lost"));
     store.kill();
-    browser.until("document.querySelector('#problems [data-problem=store]').checkVisibility()");
+    browser.until(
+        "document.querySelector('#problems [data-problem=\"store lost\"]').checkVisibility()",
+    );
     browser.until_is(&cell("limits", "stripe", "mark"), "this sidecar alone");
     store.restart(&[]);
-    browser.until("!document.querySelector('#problems [data-problem=store]')");
+    browser.until("!document.querySelector('#problems [data-problem=\"store lost\"]')");
     // It came back empty, and has been told what is out.
     record.ack(sidecar.data, record.out().keys().next().unwrap());
     browser.until_is(&slots, "1 of 2");

@@ -1,18 +1,29 @@
 //! Why jobs do not start: each cause is staged with real processes, the commands of the chapter `incidents` are run as
 //! they stand there, and what they print has the sentence that stands there for the cause.
 
+use std::path::PathBuf;
+
+use ojs_throttle::proxy::why;
+
+use super::doctor::doctor;
 use super::prelude::*;
 use super::terminal::Terminal;
 use crate::docs::blocks;
+use crate::servers::redis::RedisServer;
 
 const CHAPTER: &str = "src/manual/incidents.md";
 const SYMPTOM: &str = "Jobs do not start";
-/// What blames nothing may stand beside what does.
-const BLAMELESS: [&str; 3] = [
+/// What blames nothing may stand beside what does. Nobody asks for a queue to which these tests send no worker.
+const BLAMELESS: [&str; 6] = [
     "every limit leaves room",
     "no limit applies",
     "the job waits at the backend",
+    "the job runs",
+    "no worker has asked",
+    "the backend has no job of queue",
 ];
+/// Other tests stage these: a start that takes long, and jobs that wait for their cost.
+const STAGED_ELSEWHERE: [&str; 3] = ["starting", "cost", "line"];
 
 /// The id that the commands of the chapter name.
 const JOB: &str = "0190a1b2-0000-7000-8000-000000000001";
@@ -22,7 +33,13 @@ const SLOTS: &str = "
 name = \"stripe\"
 match = { queue = \"billing\" }
 concurrency = 2
-feedback = { codes = [\"RateLimitError\"], default_pause = \"1m\" }
+feedback = { codes = [\"RateLimitError\"], default_pause = \"5m\" }
+";
+const DRAINS: &str = "drain_timeout = \"5m\"
+[[policy]]
+name = \"stripe\"
+match = { queue = \"billing\" }
+concurrency = 2
 ";
 const SLOTS_AND_RATE: &str = "
 [[policy]]
@@ -36,12 +53,23 @@ const TEMPLATE: &str = "
 name = \"per-customer\"
 match = { type = \"sync.*\" }
 key = \"crm:{meta.tenant_id}\"
-rate = { limit = 1, period = \"20s\" }
+rate = { limit = 1, period = \"5m\" }
 ";
+const LOOKAHEAD: &str = "
+[hold]
+max = 4
+[[policy]]
+name = \"tenants\"
+match = { queue = \"billing\" }
+key = \"{meta.tenant}\"
+concurrency = 1
+";
+/// What the store of a sidecar that has none yet is said to be.
+const NOWHERE: &str = "redis://127.0.0.1:1\"";
 const SPACED: &str = "
 [[queue]]
 name = \"slow\"
-throttle = { limit = 1, period = \"20s\" }
+throttle = { limit = 1, period = \"5m\" }
 ";
 
 /// One cause.
@@ -49,13 +77,26 @@ pub struct Cause {
     pub name: &'static str,
     config: &'static str,
     /// What stages it, and the job that waits then.
-    stage: fn(&mut Backend, &Sidecar) -> String,
+    stage: fn(&mut Stage) -> String,
+    /// The path that the backend is said to have.
+    base: &'static str,
     /// Names of the chapter, and what they are called here.
     names: &'static [(&'static str, &'static str)],
+    /// Its short name in the table of causes, which tables show.
+    pub kind: &'static str,
     /// A part of the sentence that the chapter prints for it.
     pub sentence: &'static str,
     /// What has to be asked about for it.
     asked: Asked,
+}
+
+/// A backend, a sidecar and its store, of one cause alone.
+pub struct Stage {
+    pub backend: Backend,
+    pub sidecar: Sidecar,
+    store: Option<RedisServer>,
+    /// The file of its settings, with its folder.
+    file: (tempfile::TempDir, PathBuf),
 }
 
 /// Who sees that jobs do not start knows their queue, and may look at one of them.
@@ -67,11 +108,30 @@ enum Asked {
 
 impl Cause {
     /// Stages it before a backend and a sidecar of its own; with the job that waits.
-    pub fn staged(&self) -> (Backend, Sidecar, String) {
-        let mut backend = Backend::start(Lax::spec());
-        let sidecar = Sidecar::run(&config(backend.addr, "", self.config));
-        let job = (self.stage)(&mut backend, &sidecar);
-        (backend, sidecar, job)
+    pub fn staged(&self) -> (Stage, String) {
+        let backend = Backend::start(Lax::spec());
+        let mut rest = self.config.to_owned();
+        let store = rest.contains("REDIS").then(RedisServer::start);
+        if let Some(store) = &store {
+            rest = rest.replace("REDIS", &store.url());
+        }
+        let at = format!("{}\"", backend.addr);
+        let base = format!("{}{}\"", backend.addr, self.base);
+        let file = file(config(backend.addr, "", &rest).replace(&at, &base));
+        let mut run = program();
+        run.arg("run").arg("--config").arg(&file.1);
+        let sidecar = Sidecar::begin(run, tempfile::tempdir().unwrap());
+        if !self.config.contains(NOWHERE) {
+            sidecar.state("ready");
+        }
+        let mut stage = Stage {
+            backend,
+            sidecar,
+            store,
+            file,
+        };
+        let job = (self.stage)(&mut stage);
+        (stage, job)
     }
 
     /// A text of the chapter with the names that things have here.
@@ -87,21 +147,30 @@ impl Cause {
             .any(|begin| begin.starts_with(self.sentence));
         self.asked == Asked::Queue && !is_blameless
     }
+
+    /// Whether it needs a server of its own.
+    pub fn needs_redis(&self) -> bool {
+        self.config.contains("REDIS")
+    }
 }
 
-pub const CAUSES: [Cause; 14] = [
+pub const CAUSES: [Cause; 27] = [
     Cause {
         name: "all slots are taken",
+        base: "",
+        kind: "slots",
         config: SLOTS,
-        stage: |_, sidecar| two_run_and_one_waits(sidecar),
+        stage: |Stage { sidecar, .. }| two_run_and_one_waits(sidecar),
         names: &[],
         sentence: "are taken",
         asked: Asked::Queue,
     },
     Cause {
         name: "an override pauses the key",
+        base: "",
+        kind: "paused",
         config: SLOTS,
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let pause = json!({"concurrency": 0, "reason": "incident 7", "by": "ana"});
             let path = "/ojs/v1/rate-limits/stripe";
             let set = ask(sidecar.data, "PUT", path, &pause.to_string());
@@ -116,8 +185,10 @@ pub const CAUSES: [Cause; 14] = [
     },
     Cause {
         name: "a nack shuts the key",
+        base: "",
+        kind: "shut",
         config: SLOTS,
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let first = enqueue(sidecar.data, "billing", json!({}));
             let waits = enqueue(sidecar.data, "billing", json!({}));
             assert_eq!(started(sidecar, "billing", 1), [&*first]);
@@ -138,8 +209,12 @@ pub const CAUSES: [Cause; 14] = [
     },
     Cause {
         name: "the backend is down",
+        base: "",
+        kind: "backend away",
         config: SLOTS,
-        stage: |backend, sidecar| {
+        stage: |Stage {
+                    backend, sidecar, ..
+                }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             backend.go();
             wait("an outage", || {
@@ -154,8 +229,10 @@ pub const CAUSES: [Cause; 14] = [
     },
     Cause {
         name: "a policy whose key has a field of the job",
+        base: "",
+        kind: "rate",
         config: TEMPLATE,
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let job = json!({"type": "sync.contacts", "args": [], "meta": {"tenant_id": "acme"}});
             let enqueue = || {
                 let reply = ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string()).json();
@@ -172,29 +249,38 @@ pub const CAUSES: [Cause; 14] = [
     },
     Cause {
         name: "a throttle of the whole queue",
+        base: "",
+        kind: "spacing",
         config: SPACED,
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let first = enqueue(sidecar.data, "slow", json!({}));
             let waits = enqueue(sidecar.data, "slow", json!({}));
             assert_eq!(started(sidecar, "slow", 2), [&*first]);
             waits
         },
-        names: &[("billing", "slow")],
+        names: &[
+            ("key \"stripe\" spaces", "queue \"slow\" spaces"),
+            ("billing", "slow"),
+        ],
         sentence: "spaces its starts",
         asked: Asked::Queue,
     },
     Cause {
         name: "slots are taken, and the rate has room",
+        base: "",
+        kind: "slots",
         config: SLOTS_AND_RATE,
-        stage: |_, sidecar| two_run_and_one_waits(sidecar),
+        stage: |Stage { sidecar, .. }| two_run_and_one_waits(sidecar),
         names: &[],
         sentence: "are taken",
         asked: Asked::Queue,
     },
     Cause {
         name: "the jobs are held for other credentials",
+        base: "",
+        kind: "credentials",
         config: "",
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let limited = json!({"rate_limit": {"key": "k", "concurrency": 1}});
             let jobs: Vec<String> = (0..3)
                 .map(|_| enqueue(sidecar.data, "mail", limited.clone()))
@@ -214,8 +300,9 @@ pub const CAUSES: [Cause; 14] = [
             let ack = json!({"job_id": jobs[0], "worker_id": "w", "result": {}});
             assert_eq!(as_another("ack", ack).status, 200);
             assert_eq!(started(sidecar, "mail", 1), [""; 0]);
-            // It is told once they have not asked for 10 s.
+            // It is told once they have not asked for 10 s, while others ask.
             wait("the silence", || {
+                assert_eq!(started(sidecar, "mail", 1), [""; 0]);
                 get(sidecar.admin, "/throttle/v1/why?queue=mail")
                     .body
                     .contains("are held for")
@@ -228,8 +315,10 @@ pub const CAUSES: [Cause; 14] = [
     },
     Cause {
         name: "the queue is paused",
+        base: "",
+        kind: "queue paused",
         config: SLOTS,
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             let paused = ask(sidecar.data, "POST", "/ojs/v1/queues/billing/pause", "");
             assert_eq!(paused.status, 200, "{paused:?}");
@@ -241,32 +330,40 @@ pub const CAUSES: [Cause; 14] = [
     },
     Cause {
         name: "nobody asks",
+        base: "",
+        kind: "nobody asks",
         config: SLOTS,
-        stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
+        stage: |Stage { sidecar, .. }| enqueue(sidecar.data, "billing", json!({})),
         names: &[],
-        sentence: "every limit leaves room",
+        sentence: "no worker has asked",
         asked: Asked::Queue,
     },
     Cause {
         name: "no policy matches",
+        base: "",
+        kind: "no limit",
         config: "",
-        stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
+        stage: |Stage { sidecar, .. }| enqueue(sidecar.data, "billing", json!({})),
         names: &[],
         sentence: "no limit applies",
         asked: Asked::Queue,
     },
     Cause {
         name: "the job has not been fetched",
+        base: "",
+        kind: "at the backend",
         config: SLOTS,
-        stage: |_, sidecar| enqueue(sidecar.data, "billing", json!({})),
+        stage: |Stage { sidecar, .. }| enqueue(sidecar.data, "billing", json!({})),
         names: &[],
         sentence: "the job waits at the backend",
         asked: Asked::Job,
     },
     Cause {
         name: "the job runs",
+        base: "",
+        kind: "runs",
         config: SLOTS,
-        stage: |_, sidecar| {
+        stage: |Stage { sidecar, .. }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             assert_eq!(started(sidecar, "billing", 1), [&*job]);
             job
@@ -276,9 +373,28 @@ pub const CAUSES: [Cause; 14] = [
         asked: Asked::Job,
     },
     Cause {
-        name: "a worker went around the sidecar",
+        name: "the job has ended",
+        base: "",
+        kind: "other state",
         config: SLOTS,
-        stage: |backend, sidecar| {
+        stage: |Stage { sidecar, .. }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [&*job]);
+            assert_eq!(ack(sidecar.data, &job, "w").status, 200);
+            job
+        },
+        names: &[],
+        sentence: "no limit matters",
+        asked: Asked::Job,
+    },
+    Cause {
+        name: "a worker went around the sidecar",
+        base: "",
+        kind: "elsewhere",
+        config: SLOTS,
+        stage: |Stage {
+                    backend, sidecar, ..
+                }| {
             let job = enqueue(sidecar.data, "billing", json!({}));
             assert_eq!(fetch(backend.addr, "billing", 1, "w").jobs(), [&*job]);
             job
@@ -287,7 +403,214 @@ pub const CAUSES: [Cause; 14] = [
         sentence: "it has no slot here",
         asked: Asked::Job,
     },
+    Cause {
+        name: "the file allows no start",
+        base: "",
+        kind: "no slots",
+        config: "\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 0\n",
+        stage: |Stage { sidecar, .. }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [""; 0]);
+            job
+        },
+        names: &[],
+        sentence: "has no slots",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the lookahead is full",
+        base: "",
+        kind: "lookahead full",
+        config: LOOKAHEAD,
+        stage: |Stage { sidecar, .. }| {
+            let job = |tenant: &str| {
+                let job = json!({"type": "t", "args": [], "meta": {"tenant": tenant}, "options": {"queue": "billing"}});
+                let reply = ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string()).json();
+                reply["job"]["id"].as_str().unwrap().to_owned()
+            };
+            let first = job("stripe");
+            (0..8).for_each(|_| drop(job("stripe")));
+            let waits = job("other");
+            assert_eq!(started(sidecar, "billing", 1), [&*first]);
+            wait("a full lookahead", || {
+                assert_eq!(started(sidecar, "billing", 1), [""; 0]);
+                sidecar.metric("ojs_throttle_lookahead_full_queues") == 1.0
+            });
+            waits
+        },
+        names: &[],
+        sentence: "the lookahead of queue",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the queue is paused at the backend alone",
+        base: "",
+        kind: "queue paused",
+        config: SLOTS,
+        stage: |Stage {
+                    backend, sidecar, ..
+                }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            let paused = ask(backend.addr, "POST", "/ojs/v1/queues/billing/pause", "");
+            assert_eq!(paused.status, 200, "{paused:?}");
+            job
+        },
+        names: &[],
+        sentence: "queue \"billing\" is paused",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the queue is full",
+        base: "",
+        kind: "queue full",
+        config: "\n[[queue]]\nname = \"billing\"\nmax_depth = 1\n",
+        stage: |Stage { sidecar, .. }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            let more = json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+            let refused = ask(sidecar.data, "POST", "/ojs/v1/jobs", &more.to_string());
+            assert_eq!(refused.status, 429, "{refused:?}");
+            job
+        },
+        names: &[],
+        sentence: "is full: producers",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "all jobs of the queue run",
+        base: "",
+        kind: "no jobs",
+        config: SLOTS,
+        stage: |Stage { sidecar, .. }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [&*job]);
+            job
+        },
+        names: &[],
+        sentence: "the backend has no job of queue",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the backend is elsewhere",
+        base: "/nowhere",
+        kind: "backend refuses",
+        config: SLOTS,
+        stage: |Stage {
+                    backend, sidecar, ..
+                }| {
+            let job = enqueue(backend.addr, "billing", json!({}));
+            let fetch = json!({"queues": ["billing"], "count": 1, "worker_id": "w"});
+            let refused = ask(
+                sidecar.data,
+                "POST",
+                "/ojs/v1/workers/fetch",
+                &fetch.to_string(),
+            );
+            assert_eq!(refused.status, 404, "{refused:?}");
+            job
+        },
+        names: &[],
+        sentence: "the backend answers a FETCH with",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the sidecar drains",
+        base: "",
+        kind: "draining",
+        config: DRAINS,
+        stage: |Stage { sidecar, .. }| {
+            let first = enqueue(sidecar.data, "billing", json!({}));
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            assert_eq!(started(sidecar, "billing", 1), [&*first]);
+            sidecar.signal("TERM");
+            sidecar.state("draining");
+            job
+        },
+        names: &[],
+        sentence: "the sidecar stops",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the file was refused",
+        base: "",
+        kind: "file refused",
+        config: SLOTS,
+        stage: |Stage { sidecar, file, .. }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            std::fs::write(&file.1, "[server]\nupstream = 7\n").unwrap();
+            wait("the refusal", || {
+                sidecar.metric("ojs_throttle_config_file_matches") == 0.0
+            });
+            let health = get(sidecar.data, "/ojs/v1/health").json();
+            assert_eq!(health["throttle"]["config_file"], "refused");
+            job
+        },
+        names: &[],
+        sentence: "the config file is not in force",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the store was never there",
+        base: "",
+        kind: "store never there",
+        config: "\n[store]\nurl = \"redis://127.0.0.1:1\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
+        stage: |Stage { sidecar, .. }| {
+            let job = enqueue(sidecar.data, "billing", json!({}));
+            wait("the loss", || {
+                sidecar.metric("ojs_throttle_store_up") == 0.0
+            });
+            assert_eq!(started(sidecar, "billing", 1), [""; 0]);
+            job
+        },
+        names: &[],
+        sentence: "the store has not answered since the start",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the store is lost",
+        base: "",
+        kind: "store lost",
+        config: "\n[store]\nurl = \"REDIS\"\non_store_error = \"open\"\n",
+        stage: |stage| store_is_lost(stage),
+        names: &[],
+        sentence: "the store does not answer: these are the numbers",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the store is lost, and that closes the key",
+        base: "",
+        kind: "store closed",
+        config: "\n[store]\nurl = \"REDIS\"\non_store_error = \"closed\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
+        stage: |stage| store_is_lost(stage),
+        names: &[],
+        sentence: "the store does not answer, and on_store_error is",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "the store is lost, and this sidecar had no slot",
+        base: "",
+        kind: "store share",
+        config: "\n[store]\nurl = \"REDIS\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
+        stage: |stage| store_is_lost(stage),
+        names: &[],
+        sentence: "this sidecar has used up its part",
+        asked: Asked::Queue,
+    },
 ];
+
+/// A job waits, and then the store goes.
+fn store_is_lost(Stage { sidecar, store, .. }: &mut Stage) -> String {
+    let job = enqueue(sidecar.data, "billing", json!({}));
+    // It has answered before.
+    assert_eq!(
+        get(sidecar.admin, "/throttle/v1/why?queue=billing").status,
+        200
+    );
+    store.as_mut().unwrap().kill();
+    wait("the loss", || {
+        sidecar.metric("ojs_throttle_store_up") == 0.0
+    });
+    job
+}
 
 fn started(sidecar: &Sidecar, queue: &str, count: usize) -> Vec<String> {
     fetch(sidecar.data, queue, count, "w").jobs()
@@ -322,9 +645,10 @@ fn of_the_chapter() -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Stages a cause and asks as the chapter does.
+/// Stages a cause and asks as the chapter does, and `top` and `doctor` too.
 fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
-    let (_backend, sidecar, job) = cause.staged();
+    let (stage, job) = cause.staged();
+    let sidecar = &stage.sidecar;
     let named = |text: &str| cause.named(text);
     let expected = sentences
         .iter()
@@ -337,38 +661,89 @@ fn look(cause: &Cause, commands: &[String], sentences: &[String]) {
     let mut was_asked = false;
     for written in commands {
         let command = named(written).replace(JOB, &job);
-        let words = command.strip_prefix("ojs-throttle ").expect("a command");
-        let mut run = program();
-        run.args(words.split(' '));
-        run.env("OJS_THROTTLE_ADMIN", format!("http://{}", sidecar.admin));
-        let said = ran(run);
+        let said = says(sidecar, &command);
         let told: Vec<&String> = sentences
             .iter()
-            .filter(|sentence| said.out.contains(&named(sentence)))
+            .filter(|sentence| said.contains(&named(sentence)))
             .collect();
-        let what = format!("{}: {command}: {}{}", cause.name, said.out, said.err);
+        let what = format!("{}: {command}: {said}", cause.name);
         let is_it = written.contains(option);
         was_asked |= is_it;
         assert!(!is_it || told.contains(&expected), "{what}");
         // What else is asked must not blame something else.
         let is_blameless = |told: &str| BLAMELESS.iter().any(|begin| told.starts_with(begin));
         let mut others = told.iter().filter(|told| **told != expected);
-        assert!(others.all(|told| is_blameless(told)), "{what}");
+        // A lost store is told of beside what it means.
+        let is_store =
+            |told: &str| cause.kind.starts_with("store") && told.starts_with("the store");
+        assert!(
+            others.all(|told| is_blameless(told) || is_store(told)),
+            "{what}"
+        );
     }
     assert!(was_asked, "the chapter has no command with {option}");
+    if cause.binds_a_queue() {
+        let shown = [cause.kind, &named(expected)];
+        wait(cause.name, || {
+            let top = says(sidecar, "ojs-throttle top --once");
+            shown.iter().any(|words| top.contains(words))
+        });
+        doctor_says(cause, &stage, &named(expected));
+    }
+}
+
+/// What a command prints.
+fn says(sidecar: &Sidecar, command: &str) -> String {
+    let words = command.strip_prefix("ojs-throttle ").expect("a command");
+    let mut run = program();
+    run.args(words.split(' '));
+    run.env("COLUMNS", "400");
+    run.env("OJS_THROTTLE_ADMIN", format!("http://{}", sidecar.admin));
+    let said = ran(run);
+    said.out + &said.err
+}
+
+/// `doctor` tells the cause with what to do, beside what it finds out itself.
+fn doctor_says(cause: &Cause, stage: &Stage, sentence: &str) {
+    let text = config(
+        stage.backend.addr,
+        &format!("admin_listen = \"{}\"", stage.sidecar.admin),
+        "",
+    );
+    // How much waits is known once the backend has said so.
+    until(cause.name, || {
+        let (report, _) = doctor(&text, &[]);
+        let mut all = report["findings"].as_array().unwrap().iter();
+        let is_it = |one: &&Value| {
+            one["part"] == "sidecar" && one["says"].as_str().unwrap().contains(sentence)
+        };
+        let found = all.find(is_it)?;
+        assert!(found["do"].is_string(), "{found}");
+        Some(())
+    });
 }
 
 #[test]
 fn each_cause_is_found_by_the_commands_of_the_chapter() {
     let (commands, sentences) = of_the_chapter();
-    for sentence in &sentences {
-        let mut causes = CAUSES.iter();
-        let has_cause = causes.any(|cause| sentence.contains(cause.sentence));
-        assert!(has_cause, "nobody has seen {sentence:?}");
+    for kind in why::CAUSES {
+        let is_staged = STAGED_ELSEWHERE.contains(&kind.name)
+            || CAUSES.iter().any(|cause| cause.kind == kind.name)
+            || kind.name == "nothing";
+        assert!(is_staged, "nobody has seen {:?}", kind.name);
     }
+    find_all(&commands, &sentences, |cause| !cause.needs_redis());
+}
+
+#[test]
+fn causes_of_a_lost_store_are_found_on_redis() {
+    let (commands, sentences) = of_the_chapter();
+    find_all(&commands, &sentences, Cause::needs_redis);
+}
+
+fn find_all(commands: &[String], sentences: &[String], which: fn(&Cause) -> bool) {
     std::thread::scope(|scope| {
-        for cause in &CAUSES {
-            let (commands, sentences) = (&commands, &sentences);
+        for cause in CAUSES.iter().filter(|cause| which(cause)) {
             scope.spawn(move || look(cause, commands, sentences));
         }
     });

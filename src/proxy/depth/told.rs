@@ -12,6 +12,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::pressure::{Away, Bounds, Counts, StatsTold};
 use crate::proxy::calls;
 use crate::proxy::load::Seldom;
+use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Reply;
 
@@ -122,7 +123,7 @@ pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64)
     let name = crate::ojs::encoded(queue);
     let mut absent = None;
     if !stats.plain_only.load(Ordering::Relaxed) {
-        match asked(proxy, format!("/ojs/v1/admin/queues/{name}"), scope).await {
+        match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await {
             Ok(reply) => match read(&reply) {
                 StatsReply::Counts(counts) => return StatsTold::Counts(counts),
                 StatsReply::Away => return StatsTold::Away(Away::Failing(reply.status.as_u16())),
@@ -131,7 +132,7 @@ pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64)
             Err(away) => return StatsTold::Away(away),
         }
     }
-    match asked(proxy, format!("/ojs/v1/queues/{name}/stats"), scope).await {
+    match asked(proxy, queue, format!("/ojs/v1/queues/{name}/stats"), scope).await {
         Ok(reply) => match read(&reply) {
             StatsReply::Counts(counts) => {
                 // The queue is there, and `admin` does not know it: there is no such route.
@@ -152,7 +153,7 @@ pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64)
     }
 }
 
-async fn asked(proxy: &Proxy, target: String, scope: u64) -> Result<Reply, Away> {
+async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {
     let mut call = calls::get(proxy, scope, target);
     call.timeout = call.timeout.min(PATIENCE);
     let reply = calls::call(proxy, "queue_stats", call).await;
@@ -164,6 +165,11 @@ async fn asked(proxy: &Proxy, target: String, scope: u64) -> Result<Reply, Away>
     {
         let refused = &proxy.sidecar.admit.stats.refused;
         refused.store(reply.status.as_u16(), Ordering::Relaxed);
+    }
+    if let Ok(reply) = &reply
+        && let Some(is_paused) = read_paused(&reply.body)
+    {
+        (proxy.sidecar.fetching.backlogs).note_paused(queue, is_paused);
     }
     reply.map_err(Away::Unanswered)
 }

@@ -293,6 +293,7 @@ impl Claim {
             Ok(reply) => reply,
             Err(error) => return ClaimEnd::Lost(error),
         };
+        sidecar.fetching.note_status(reply.status);
         let origin = ClaimOrigin {
             asked: n,
             scope: wanted.scope,

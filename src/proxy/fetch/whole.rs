@@ -44,6 +44,7 @@ pub(super) async fn pass_whole(
         Ok(reply) => reply,
         Err(error) => return Whole::Answer(refuse(parts, Fault::backend(&error))),
     };
+    sidecar.fetching.note_status(reply.status);
     // Policies that came while the backend was asked may touch what it gave.
     let all = all || sidecar.live().edition != live.edition;
     let brings = mirror::may_bring(&reply.body);

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::proxy::control::shape::rfc3339;
+use crate::proxy::why::Cause;
+
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
 macro_rules! parts {
     ($(
@@ -79,6 +82,17 @@ parts! {
         /// `[[queue]]` entries with limits of starts.
         queues: usize,
     }
+    /// A cause for which jobs do not start (chapter `incidents`).
+    CausePart at "causes" {
+        /// Its short name.
+        name: &'static str,
+        /// The sentence.
+        why: Box<str>,
+        /// What to do.
+        r#do: Box<str>,
+        /// When it lets go, as far as time goes; `null`: nobody knows.
+        next_start: Option<String>,
+    }
     /// The keys.
     KeysPart at "keys" {
         /// Keys that are known.
@@ -105,6 +119,8 @@ parts! {
         minute: MinutePart,
         /// What `GET /ojs/v1/rate-limits/KEY` says.
         state: Box<RawValue>,
+        /// What keeps its next job from starting, as one of `causes`; `null`: nothing that is known.
+        cause: Option<CausePart>,
         /// What was seen here in the last hour; only with `key`, and of the first `metrics.top_keys` keys.
         #[serde(skip_serializing_if = "Option::is_none")]
         history: Option<HistoryPart>,
@@ -129,7 +145,7 @@ parts! {
         /// Questions for a start that were refused.
         refused: Vec<u32>,
     }
-    /// The queues that are bounded, paused, or have held jobs.
+    /// The queues that have limits or a bound, are paused, or have jobs that wait.
     QueuesPart at "queues" {
         /// How many there are.
         total: usize,
@@ -144,6 +160,8 @@ parts! {
         paused: bool,
         /// Its jobs that are held here.
         held: usize,
+        /// Its jobs that wait: those that are held here, and those that the backend has available.
+        waiting: u64,
         /// Its depth, of a bounded queue.
         depth: Option<u64>,
         /// The bound of that.
@@ -152,6 +170,8 @@ parts! {
         pressure: Option<f64>,
         /// Enqueues that were refused in the last minute.
         refused: u32,
+        /// What is known of it beside its limits, as one of `causes`; `null`: nothing that keeps its jobs.
+        cause: Option<CausePart>,
     }
     /// What happened while somebody watched the stream.
     EventsPart at "events" {
@@ -166,12 +186,27 @@ parts! {
         time: String,
         /// Its type.
         r#type: String,
-        /// What it is facts.
+        /// What it is about: a job, a key or a queue.
         subject: String,
         /// Its queue, if it happened in one.
         queue: Option<String>,
         /// The id of its job, if it happened to one.
         job: Option<String>,
+        /// Its key, if it happened to one.
+        key: Option<String>,
+        /// Which limit it is about, if it is about one.
+        strategy: Option<String>,
+    }
+}
+
+impl From<&Cause> for CausePart {
+    fn from(cause: &Cause) -> CausePart {
+        CausePart {
+            name: cause.name(),
+            why: cause.why().into(),
+            r#do: cause.advice().into(),
+            next_start: cause.until.map(rfc3339),
+        }
     }
 }
 
@@ -184,6 +219,9 @@ pub(super) struct State<'a> {
     pub(super) keys: KeysPart,
     pub(super) queues: &'a QueuesPart,
     pub(super) events: &'a EventsPart,
+    /// With `key`: what `GET /throttle/v1/why` says of it, as of the same moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<Box<RawValue>>,
 }
 
 /// What is the same for every question.
@@ -193,4 +231,6 @@ pub(super) struct StateHead {
     pub(super) store: StorePart,
     pub(super) backend: BackendPart,
     pub(super) config: ConfigPart,
+    /// What is wrong with the sidecar as a whole.
+    pub(super) causes: Vec<CausePart>,
 }

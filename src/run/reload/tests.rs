@@ -41,8 +41,7 @@ fn following(path: &Path, text: &str) -> Following {
     };
     // There is no log that it would change.
     let (_, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
-    let told = FollowedFile::new(None, reload.0.sidecar.store().now());
-    Following::new(file, reload, metrics, told, Arc::default(), level)
+    Following::new(file, reload, metrics, Arc::default(), level)
 }
 
 impl Following {

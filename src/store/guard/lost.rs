@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Declared, Notes, OnStoreError};
+use super::{Declared, LostMode, Notes, OnStoreError};
 use crate::limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
     each_key, is_priced,
@@ -105,6 +105,14 @@ impl Lost {
         Err(StoreError::Unavailable(
             "nothing starts while it is lost".to_owned(),
         ))
+    }
+
+    /// What happens under a limit, for people.
+    pub(super) fn what_happens(&self, limited: &Limited) -> LostMode {
+        match self.declared {
+            None => LostMode::NeverThere,
+            Some(_) => LostMode::As(self.mode_of(limited)),
+        }
     }
 
     /// What happens under the limits of a policy.

@@ -1,0 +1,62 @@
+//! Asks the sidecar of this config, where one runs, for what keeps its jobs from starting.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "JSON is null where it lacks a name"
+)]
+
+use serde_json::Value;
+
+use super::{Diagnosis, Evidence, Severity};
+use crate::ask::{AdminPort, AskError, url_of};
+use crate::config::Settings;
+
+const PART: &str = "sidecar";
+
+pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
+    let url = url_of(settings.server.admin_listen);
+    let token = settings.server.control_token.as_ref();
+    let state = match AdminPort::new(&url, token.map(|token| token.expose())) {
+        Ok(port) => port.get("/throttle/v1/state").await,
+        Err(error) => Err(error),
+    };
+    let state = match state {
+        Ok(state) => state,
+        Err(AskError::Unreached(_)) => {
+            let says = format!("none answers at {url} (server.admin_listen)");
+            return report.add(PART, "runs", Evidence::Measured, says);
+        }
+        Err(error) => {
+            report.add(PART, "runs", Evidence::Measured, error.to_string());
+            return report.but(Severity::Warn, "see the end of that line");
+        }
+    };
+    let text = |pointer: &str| state.pointer(pointer).and_then(Value::as_str);
+    let name = text("/sidecar/name").unwrap_or("unnamed");
+    let says = format!("{name}, {}", text("/sidecar/ready").unwrap_or("unknown"));
+    report.add(PART, "runs", Evidence::Measured, says);
+    let list = |pointer: &str| state.pointer(pointer).and_then(Value::as_array);
+    for cause in list("/causes").into_iter().flatten() {
+        tell(cause, Severity::Warn, report);
+    }
+    for queue in list("/queues/rows").into_iter().flatten() {
+        tell(&queue["cause"], Severity::Warn, report);
+    }
+    // That a limit holds jobs back is what it is for.
+    for key in list("/keys/rows").into_iter().flatten() {
+        if key["state"]["waiting_count"] != 0 {
+            tell(&key["cause"], Severity::Ok, report);
+        }
+    }
+}
+
+/// Reports one cause, in its own words.
+fn tell(cause: &Value, severity: Severity, report: &mut Diagnosis) {
+    let (Some(why), Some(todo)) = (cause["why"].as_str(), cause["do"].as_str()) else {
+        return;
+    };
+    let is_told = report.findings().iter().any(|told| told.says == why);
+    if !is_told {
+        report.add(PART, "jobs wait", Evidence::Measured, why);
+        report.but(severity, todo);
+    }
+}

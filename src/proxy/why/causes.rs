@@ -1,0 +1,248 @@
+//! The causes for which jobs do not start: each is declared once. `why`, the page, `top`, `doctor` and the chapter
+//! `incidents` all say it in these words.
+
+use std::fmt::Display;
+
+use serde_json::{Value, json};
+
+use crate::limit::Timestamp;
+use crate::proxy::control::shape::rfc3339;
+
+/// A cause, as it is declared. Names in braces stand for what is known of the case.
+#[derive(PartialEq, Eq, Debug)]
+pub struct CauseKind {
+    /// Its short name, for tables.
+    pub name: &'static str,
+    /// The sentence.
+    pub says: &'static str,
+    /// What to do, by commands of our own where there is one.
+    pub advice: &'static str,
+    /// What the manual says of it.
+    pub means: &'static str,
+}
+
+macro_rules! causes {
+    ($( $(#[doc = $means:literal])* $KIND:ident $name:literal: $says:literal => $advice:literal; )*) => {
+        $(
+            pub(super) static $KIND: CauseKind = CauseKind {
+                name: $name,
+                says: $says,
+                advice: $advice,
+                means: concat!($($means),*),
+            };
+        )*
+
+        /// All causes, in the order of the manual.
+        pub static CAUSES: &[&CauseKind] = &[$( &$KIND ),*];
+    };
+}
+
+causes! {
+    /// Workers are slow or dead. The jobs with their workers are listed. See "Slots are full, and workers are idle".
+    SLOTS "slots": "{taken} of {slots} slots of {what} are taken{needs}{set}"
+        => "wait until one of the jobs below ends, or {raise}; the slot of a dead worker is free after its visibility timeout";
+    /// Someone paused the key. The line says who, why and until when. `ojs_throttle_paused_keys` counts keys and queues
+    /// that were paused over HTTP.
+    PAUSED "paused": "{what} is paused: its concurrency is 0{set}"
+        => "`ojs-throttle resume {name}` ends the pause";
+    /// The file, or the job itself, allows no start.
+    NO_SLOTS "no slots": "{what} has no slots: its limit says concurrency = 0" => "{raise}";
+    /// A nack said that the service has had enough, or someone set the next start.
+    SHUT "shut": "{what} is shut until {until}: a nack said so, or somebody by hand"
+        => "wait, or open it: `ojs-throttle clear {name}`";
+    /// The `rate` is used up until the time in the line.
+    RATE "rate": "{what} has started as many jobs as its window allows, until {until}{set}" => "wait, or {raise}";
+    /// The job needs more of a limit than is left of it.
+    COST "cost": "{used} of {limit} of {what} are used{needs}: there is room at {until}{set}" => "wait, or {raise}";
+    /// A `throttle` allows the next start at the time in the line. Slots have nothing to do with it.
+    SPACING "spacing": "{what} spaces its starts, and the next one is at {until}{set}" => "wait, or {raise}";
+    /// See the chapter `cost`.
+    LINE "line": "another job is first in line of {what}, because its cost needs more room than there is"
+        => "wait, or {raise}";
+    /// The sidecar looks no further into the queue, because the jobs in front of it fill what it may hold. Jobs of other
+    /// keys behind them do not start, although they may. On nats only a queue of its own helps, because the lookahead
+    /// ends near 1,000.
+    LOOKAHEAD "lookahead full": "the lookahead of queue {queue} is full: {held} jobs are held for {keys}, and {behind} behind them"
+        => "give {first} a queue of its own, or raise hold.max";
+    /// Someone paused the queue at the backend.
+    QUEUE_PAUSED "queue paused": "queue {queue} is paused: none of its jobs starts"
+        => "resume the queue as it was paused: by the backend's own commands or page";
+    /// Jobs of the queue may start, but no more of them come in.
+    QUEUE_FULL "queue full": "queue {queue} is full: producers get 429 or wait"
+        => "start more workers, or set a larger bound in the file (see \"Producers get 429\")";
+    /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
+    NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"
+        => "start workers of this queue, and give them the sidecar's address (server.listen)";
+    /// The jobs were fetched with another `Authorization` or `X-OJS-Tenant`. Only a worker with the same ones gets them.
+    CREDENTIALS "credentials": "jobs are held for credentials with which no worker has asked for {seconds} s ({jobs} jobs)"
+        => "start a worker with the same Authorization and X-OJS-Tenant, or wait until the backend takes the jobs back";
+    /// Either all jobs of the queue run, or they came to another queue.
+    NO_JOBS "no jobs": "the backend has no job of queue {queue} that can be fetched"
+        => "look at the queue that producers name; scheduled jobs wait for their time";
+    /// Nothing is fetched while the backend is away. The log has the reason.
+    BACKEND_AWAY "backend away": "the backend does not answer: nothing can be fetched"
+        => "bring it back; `ojs-throttle doctor` says what is wrong with it";
+    /// Workers get the same answer. 401 and 403 speak of their credentials, 404 of a wrong `server.upstream`.
+    BACKEND_REFUSES "backend refuses": "the backend answers a FETCH with {status}: nothing can be fetched"
+        => "correct the credentials of the workers (401, 403) or server.upstream (404); `ojs-throttle doctor` says more";
+    /// Limits are not known while the store is away, and `closed` was chosen for this case.
+    STORE_CLOSED "store closed": "the store does not answer, and on_store_error is \"closed\": no job of {what} starts"
+        => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
+    /// With `share`, a sidecar goes on with the slots that it had, and with its part of a rate or a throttle.
+    STORE_SHARE "store share": "the store does not answer, and this sidecar has used up its part of {what}"
+        => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
+    /// Nothing that is limited starts before the store has answered once, whatever `on_store_error` says.
+    STORE_NEVER "store never there": "the store has not answered since the start: no job of {what} starts"
+        => "look at store.url; `ojs-throttle doctor` says what is wrong with the store";
+    /// What starts without the store is said by `on_store_error` of each policy.
+    STORE_LOST "store lost": "the store does not answer: these are the numbers of this sidecar alone"
+        => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
+    /// It waits for the backend's manifest and the list of jobs that run.
+    STARTING "starting": "the sidecar takes no work yet: it starts" => "wait; the log says what it waits for";
+    /// Somebody stops it.
+    DRAINING "draining": "the sidecar stops: it starts no job that has limits"
+        => "let workers ask another sidecar, or wait for the next start of this one";
+    /// The last good settings are in force. This alone keeps no job from starting.
+    FILE_REFUSED "file refused": "the config file is not in force: it was refused, and what it said before stands since {since}"
+        => "`ojs-throttle check {file}` says what is wrong";
+    /// No worker has fetched the job through this sidecar. The rest of the line says what is known of its queue and its
+    /// limits.
+    AT_BACKEND "at the backend": "the job waits at the backend, or another sidecar holds it; {rest}" => "{do}";
+    /// The job has started. If its worker is dead, the next line says when the slot is free.
+    RUNS "runs": "the job runs: {worker} has it since {since}"
+        => "nothing; if the worker is dead, the job's slots are free after its visibility timeout ({until})";
+    /// A worker got it around the sidecar, or another sidecar holds it.
+    ELSEWHERE "elsewhere": "the backend says that the job is active, and it has no slot here"
+        => "give all workers of a limited queue the sidecar's address";
+    /// Finished and scheduled jobs are in such a state.
+    OTHER_STATE "other state": "no limit matters: the backend says that the job is {state}" => "nothing; a job starts when it is available";
+    /// No policy matches. If one should, see "Limits have no effect".
+    NO_LIMIT "no limit": "no limit applies{but}"
+        => "if nothing starts: does a worker ask for this queue here, and has the backend jobs?";
+    /// Store, backend, pause, lookahead and limits were looked at. A job starts when a worker asks.
+    OPEN "nothing": "every limit leaves room: the next job may start now"
+        => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";
+}
+
+/// A cause, as it stands now.
+#[derive(Clone, Debug)]
+pub(in crate::proxy) struct Cause {
+    pub(super) kind: &'static CauseKind,
+    name: &'static str,
+    why: String,
+    advice: String,
+    /// When it lets go, as far as time goes; `None`: nobody knows.
+    pub(in crate::proxy) until: Option<Timestamp>,
+}
+
+impl Cause {
+    /// A cause with what is known of the case, by the names in its sentences.
+    pub(super) fn new(kind: &'static CauseKind, known: &[(&str, &dyn Display)]) -> Cause {
+        Cause {
+            kind,
+            name: kind.name,
+            why: filled(kind.says, known),
+            advice: filled(kind.advice, known),
+            until: None,
+        }
+    }
+
+    /// Lets go at this time.
+    pub(super) fn until(mut self, until: Option<Timestamp>) -> Cause {
+        self.until = until;
+        self
+    }
+
+    /// Whether jobs start all the same.
+    pub(in crate::proxy) fn lets_start(&self) -> bool {
+        let starts = [
+            &NO_LIMIT,
+            &OPEN,
+            &QUEUE_FULL,
+            &CREDENTIALS,
+            &STORE_LOST,
+            &FILE_REFUSED,
+        ];
+        starts.contains(&self.kind)
+    }
+
+    /// Whether tables show it although jobs start.
+    pub(in crate::proxy) fn is_shown(&self) -> bool {
+        [&QUEUE_FULL, &CREDENTIALS].contains(&self.kind)
+    }
+
+    /// Whether it is worth telling beside what decides.
+    pub(super) fn is_a_note(&self) -> bool {
+        ![&NO_LIMIT, &OPEN].contains(&self.kind)
+    }
+
+    /// Its short name.
+    pub(in crate::proxy) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// As JSON has it.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "why": self.why,
+            "do": self.advice,
+            "next_start": self.until.map(rfc3339),
+        })
+    }
+
+    /// The sentence.
+    pub(in crate::proxy) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// What to do.
+    pub(in crate::proxy) fn advice(&self) -> &str {
+        &self.advice
+    }
+}
+
+/// A sentence with what is `known` in place of the names in braces. What is filled in is not looked at again: it may
+/// have braces of its own.
+fn filled(sentence: &str, known: &[(&str, &dyn Display)]) -> String {
+    let mut text = String::with_capacity(sentence.len());
+    for (nth, part) in sentence.split('{').enumerate() {
+        let Some((name, rest)) = part.split_once('}').filter(|_| nth > 0) else {
+            text += part;
+            continue;
+        };
+        if let Some((_, value)) = known.iter().find(|(known, _)| *known == name) {
+            text += &value.to_string();
+        }
+        text += rest;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_braces_stay_as_they_are() {
+        let known: [(&str, &dyn Display); 2] = [("what", &"key \"{until}\""), ("until", &"noon")];
+        assert_eq!(
+            filled("{what} is shut until {until}{set}", &known),
+            "key \"{until}\" is shut until noon"
+        );
+    }
+
+    #[test]
+    fn no_advice_sends_requests_by_hand() {
+        for kind in CAUSES {
+            let both = format!("{} {}", kind.says, kind.advice);
+            assert!(
+                !both.contains("/ojs/v1") && !both.contains("PUT "),
+                "{}",
+                kind.name
+            );
+            let same = CAUSES.iter().filter(|other| other.name == kind.name);
+            assert_eq!(same.count(), 1, "{}", kind.name);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Finds the causes that hold now: those of the whole sidecar, of one limit, and of one queue. No job is claimed for
+//! it, and nothing is changed.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::causes::{self, Cause};
+use crate::hold::Front;
+use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
+use crate::ojs::shell_word;
+use crate::proxy::Sidecar;
+use crate::proxy::control::overrides;
+use crate::proxy::control::shape::{LimitView, rfc3339};
+use crate::store::Override;
+use crate::store::guard::{LostMode, OnStoreError};
+
+/// Workers that have asked for nothing for so long are told of.
+const SILENT: Duration = Duration::from_secs(10);
+/// So many keys are named that fill a lookahead.
+const NAMED: usize = 3;
+
+/// What is wrong with the sidecar as a whole. What keeps every job from starting stands first.
+pub(in crate::proxy) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
+    let mut found = Vec::new();
+    if sidecar.readiness.word() == "starting" {
+        found.push(Cause::new(&causes::STARTING, &[]));
+    }
+    if sidecar.tasks.draining.is_cancelled() || sidecar.readiness.word() == "draining" {
+        found.push(Cause::new(&causes::DRAINING, &[]));
+    }
+    let refused = StatusCode::from_u16(sidecar.fetching.refused.load(Ordering::Relaxed));
+    if sidecar.tasks.threads.backend_is_away() {
+        found.push(Cause::new(&causes::BACKEND_AWAY, &[]));
+    } else if let Ok(status) = refused {
+        found.push(Cause::new(&causes::BACKEND_REFUSES, &[("status", &status)]));
+    }
+    if sidecar.store.is_lost() {
+        found.push(Cause::new(&causes::STORE_LOST, &[]));
+    }
+    let file = &sidecar.file;
+    if !file.is_in_force() {
+        let path = shell_word(file.path().map_or("", |path| path));
+        let since = rfc3339(file.since());
+        let known: [(&str, &dyn Display); 2] = [("file", &path), ("since", &since)];
+        found.push(Cause::new(&causes::FILE_REFUSED, &known));
+    }
+    found
+}
+
+/// Whether a cause keeps every job from starting, whatever its limits.
+pub(in crate::proxy) fn stops_all(cause: &Cause) -> bool {
+    let all = [
+        &causes::STARTING,
+        &causes::DRAINING,
+        &causes::BACKEND_AWAY,
+        &causes::BACKEND_REFUSES,
+    ];
+    all.contains(&cause.kind)
+}
+
+/// Why a limit lets this job not start, or the next one; and its refusal, where the limit itself refuses.
+pub(in crate::proxy) async fn of_limit(
+    sidecar: &Sidecar,
+    limited: &Limited,
+    view: &LimitView,
+    job: &str,
+) -> (Option<Refusal>, Option<Cause>) {
+    let lost = sidecar.store.lost_mode(limited);
+    let by_mode = match &lost {
+        None | Some(LostMode::As(OnStoreError::Share)) => None,
+        Some(LostMode::As(OnStoreError::Open)) => return (None, None),
+        Some(LostMode::As(OnStoreError::Closed)) => Some(&causes::STORE_CLOSED),
+        Some(LostMode::NeverThere) => Some(&causes::STORE_NEVER),
+    };
+    let what = named(limited.space, &view.name);
+    let of_store = |kind| Cause::new(kind, &[("what", &what)]);
+    if let Some(kind) = by_mode {
+        return (None, Some(of_store(kind)));
+    }
+    let pays = if job.is_empty() {
+        1
+    } else {
+        limited.cost.pays.get()
+    };
+    if let Some(refusal) = view.refused(job, pays) {
+        let cause = of_refusal(limited, view, &refusal);
+        return (Some(refusal), Some(cause));
+    }
+    if lost.is_none() {
+        return (None, None);
+    }
+    let cause = match sidecar.store.room(std::slice::from_ref(limited)).await {
+        Ok(room) if room.starts > 0 => None,
+        Ok(room) => Some(of_store(&causes::STORE_SHARE).until(room.at.filter(|_| !room.slot))),
+        Err(_) => Some(of_store(&causes::STORE_SHARE)),
+    };
+    (None, cause)
+}
+
+/// A key or a queue, as a sentence names it.
+fn named(space: Space, name: &str) -> String {
+    match space {
+        Space::Job => format!("key {name:?}"),
+        Space::Queue => format!("queue {name:?}"),
+    }
+}
+
+/// What a limit that refuses has used up, and what helps.
+fn of_refusal(limited: &Limited, view: &LimitView, refusal: &Refusal) -> Cause {
+    let slots = view.limits.concurrency.unwrap_or(0);
+    let set = view.set.as_deref().filter(|set| is_binding(set, refusal));
+    let kind = match refusal.strategy {
+        Strategy::Concurrency if slots == 0 && set.is_some() => &causes::PAUSED,
+        Strategy::Concurrency if slots == 0 => &causes::NO_SLOTS,
+        Strategy::Concurrency => &causes::SLOTS,
+        Strategy::Rate if refusal.current < refusal.limit => &causes::COST,
+        Strategy::Rate => &causes::RATE,
+        Strategy::Throttle => &causes::SPACING,
+        Strategy::Shut => &causes::SHUT,
+        Strategy::Line => &causes::LINE,
+    };
+    let name = match limited.space {
+        Space::Job => shell_word(&view.name),
+        Space::Queue => shell_word(&format!("_queue:{}", view.name)),
+    };
+    let pays = limited.cost.pays.get();
+    let needs = match pays {
+        1 => String::new(),
+        _ => format!(", and the job costs {pays}"),
+    };
+    let until = refusal.at.map(rfc3339).unwrap_or_default();
+    let next = refusal.at.filter(|_| !refusal.slot);
+    let known: [(&str, &dyn Display); 10] = [
+        ("what", &named(limited.space, &view.name)),
+        ("name", &name),
+        ("taken", &view.usage.active),
+        ("slots", &slots),
+        ("used", &refusal.current),
+        ("limit", &refusal.limit),
+        ("needs", &needs),
+        ("until", &until),
+        ("set", &set.map(set_by_hand).unwrap_or_default()),
+        ("raise", &raise(limited, set, refusal.strategy, &name)),
+    ];
+    Cause::new(kind, &known).until(next)
+}
+
+/// Whether the number that refuses was set by hand.
+fn is_binding(set: &Override, refusal: &Refusal) -> bool {
+    match refusal.strategy {
+        Strategy::Concurrency => set.limits.concurrency == Some(refusal.limit),
+        Strategy::Rate | Strategy::Line => {
+            let mut rates = set.limits.rates.iter();
+            rates.any(|rate| rate.limit.get() == refusal.limit)
+        }
+        Strategy::Throttle => set.limits.throttle.is_some(),
+        Strategy::Shut => false,
+    }
+}
+
+/// Who set a limit, why, and until when.
+fn set_by_hand(set: &Override) -> String {
+    let told = [("by", &set.by), ("because", &set.reason)].into_iter();
+    let told = told.filter_map(|(word, text)| Some(format!(" {word} {:?}", text.as_ref()?)));
+    let until = match set.expires_at {
+        Some(at) => format!(" until {}", rfc3339(at)),
+        None => " until somebody takes it away".to_owned(),
+    };
+    format!("; set by hand{}{until}", told.collect::<String>())
+}
+
+/// How more may start under a limit.
+fn raise(limited: &Limited, set: Option<&Override>, strategy: Strategy, name: &str) -> String {
+    if set.is_some() {
+        return format!("take away what was set by hand: `ojs-throttle clear {name}`");
+    }
+    let place = match &*limited.policy {
+        "job" => "raise the limit that the jobs bring",
+        _ => "raise the limit in the file",
+    };
+    // By hand a [[queue]] of the file is only made stricter.
+    if limited.space == Space::Queue {
+        return place.to_owned();
+    }
+    let option = match strategy {
+        Strategy::Concurrency => "--concurrency N",
+        Strategy::Throttle => "--throttle N/1s",
+        Strategy::Rate | Strategy::Line | Strategy::Shut => "--rate N/1m",
+    };
+    format!("{place}, or for a while: `ojs-throttle limit {name} {option} --for 1h`")
+}
+
+/// The queue is paused at the backend.
+pub(super) fn paused(queue: &str) -> Cause {
+    Cause::new(&causes::QUEUE_PAUSED, &[("queue", &quoted(queue))])
+}
+
+/// What is known of a queue beside its limits, first what weighs most.
+pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
+    let mut found = Vec::new();
+    let fetching = &sidecar.fetching;
+    if fetching.paused.has(queue) || fetching.backlogs.is_paused(queue) {
+        found.push(paused(queue));
+    }
+    let (name, available) = (quoted(queue), fetching.backlogs.available(queue));
+    let most = sidecar.hold_most(&sidecar.live().settings);
+    let front = sidecar.hold.front_if_full(queue, most);
+    found.extend(front.and_then(|front| lookahead(&name, &front, available)));
+    let waits = available.unwrap_or(1) > 0 || sidecar.hold.holds_of(queue);
+    let silence = sidecar.hold.asked_for(queue);
+    if waits && fetches_are_seen(sidecar, queue) && silence.is_none_or(|since| since >= SILENT) {
+        let lately = match silence {
+            Some(since) => format!(" for {} s", since.as_secs()),
+            None => " lately".to_owned(),
+        };
+        let known: [(&str, &dyn Display); 2] = [("queue", &name), ("lately", &lately)];
+        found.push(Cause::new(&causes::NOBODY_ASKS, &known));
+    }
+    for (jobs, fetched) in sidecar.hold.waiting_by_credentials(queue) {
+        if fetched >= SILENT && jobs > 0 {
+            let seconds = fetched.as_secs();
+            let known: [(&str, &dyn Display); 2] = [("jobs", &jobs), ("seconds", &seconds)];
+            found.push(Cause::new(&causes::CREDENTIALS, &known));
+        }
+    }
+    let level = sidecar.admit.pressure.level(queue);
+    if level.is_some_and(|level| level.pressure() >= 1.0) {
+        found.push(Cause::new(&causes::QUEUE_FULL, &[("queue", &name)]));
+    }
+    found
+}
+
+/// What keeps each of these queues, where something does.
+pub(in crate::proxy) fn of_all_queues(sidecar: &Sidecar, queues: &[Arc<str>]) -> Vec<Cause> {
+    let of_each = queues.iter().map(|queue| {
+        let mut causes = of_queue(sidecar, queue).into_iter();
+        causes.find(|one| !one.lets_start())
+    });
+    let of_each: Option<Vec<Cause>> = of_each.collect();
+    of_each.unwrap_or_default()
+}
+
+/// The queue has no job that can be fetched, as far as the backend says; `None`: it has, or nobody knows.
+pub(super) fn no_jobs(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
+    let is_empty =
+        sidecar.fetching.backlogs.available(queue) == Some(0) && !sidecar.hold.holds_of(queue);
+    is_empty.then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
+}
+
+/// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
+fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
+    !sidecar.live().policies.gate(queue).open()
+        || overrides::set_for_queue(sidecar, queue).is_some()
+        || sidecar.fetching.is_limited(queue)
+}
+
+/// The jobs in front fill what may be held of a queue, unless none waits behind them.
+fn lookahead(queue: &str, front: &Front, available: Option<u64>) -> Option<Cause> {
+    let behind = match available {
+        Some(0) => return None,
+        Some(1) => "1 job waits".to_owned(),
+        Some(jobs) => format!("{jobs} jobs wait"),
+        None => "nobody knows how many wait".to_owned(),
+    };
+    let names = front.keys.iter().take(NAMED);
+    let names =
+        names.map(|((_, space, key), jobs)| format!("{} ({jobs})", named(*space, key.as_str())));
+    let mut keys = names.collect::<Vec<_>>().join(", ");
+    let others = front.keys.len().saturating_sub(NAMED);
+    if others > 0 {
+        keys += &format!(" and {others} other keys");
+    }
+    let first = front.keys.first();
+    let first = first.map_or_else(String::new, |((_, space, key), _)| {
+        named(*space, key.as_str())
+    });
+    let known: [(&str, &dyn Display); 5] = [
+        ("queue", &queue),
+        ("held", &front.held),
+        ("keys", &keys),
+        ("behind", &behind),
+        ("first", &first),
+    ];
+    Some(Cause::new(&causes::LOOKAHEAD, &known))
+}
+
+fn quoted(name: &str) -> String {
+    format!("{name:?}")
+}
+
+/// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.
+pub(super) fn lets_go(cause: &Cause) -> (bool, Option<Timestamp>) {
+    (cause.until.is_none(), cause.until)
+}
+
+/// Nothing that is known keeps a job from starting.
+pub(super) fn open(has_no_limit: bool, may_have_keys: bool) -> Cause {
+    let but = match may_have_keys {
+        true => " to all jobs of the queue; single jobs may have keys",
+        false => "",
+    };
+    match has_no_limit {
+        true => Cause::new(&causes::NO_LIMIT, &[("but", &but)]),
+        false => Cause::new(&causes::OPEN, &[]),
+    }
+}
