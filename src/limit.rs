@@ -18,7 +18,7 @@ mod window;
 mod windows;
 
 pub use calendar::{Edges, Unit, UnknownZone, Zone};
-pub use cost::{Cost, CostRule, Served, Share, is_priced, share_of};
+pub use cost::{Cost, CostRule, Served, Share, is_priced, most_paid, share_of};
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
 pub use shares::{AskOutcome, Shares};

@@ -283,7 +283,7 @@ impl Sidecar {
 
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
     async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
-        self.end_by(&End::from((Arc::from(job), generation))).await
+        self.end_by(&End::of(Arc::from(job), generation)).await
     }
 
     /// The same, by what is known of the end.

@@ -379,6 +379,8 @@ async fn idle_keys_are_forgotten_and_busy_ones_are_not() {
     };
     assert_eq!(usage(500).await, None, "expired without a call");
     assert_eq!(usage(3).await.map(|usage| usage.active), Some(1));
+    // The last spaced start is remembered for an hour.
+    tokio::time::advance(Duration::from_secs(3_600)).await;
     for n in 0..2_000 {
         store
             .take(&[&claimed("asker", n + 2, &one(0))], 0)

@@ -20,6 +20,7 @@ mod queue_limits;
 mod required;
 mod rig;
 mod seen;
+mod slower;
 mod spellings;
 mod state;
 mod strangers;

@@ -60,7 +60,7 @@ fn cost(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Result<Option<Cos
         return Ok(fixed.map(|fixed| CostRule {
             from: None,
             default: fixed,
-            max: fixed,
+            max: Some(fixed),
             settle: None,
         }));
     }
@@ -73,15 +73,24 @@ fn cost(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Result<Option<Cos
         (!is_result).then_some(SETTLE)
     });
     let default = count(&mut table, "default", 1);
-    let max = count(&mut table, "max", MOST);
+    let max = table.has("max").then(|| count(&mut table, "max", MOST));
     let rule = CostRule {
         from: from?,
         default: default?,
-        max: max?,
+        max: max.transpose()?,
         settle: settle?,
     };
-    if rule.default > rule.max {
+    if rule.max.is_some_and(|max| rule.default > max) {
         table.refuse("default", "is more than `max`", "no job pays more than max");
+    }
+    if rule.from.is_some() && rule.max.is_none() {
+        let hint = "add max, so that one wrong number cannot hold up the key; without it no job pays more than the \
+                    smallest limit of its key";
+        table.warn(
+            &table.span,
+            "jobs say what they cost, and nothing says the most",
+            hint,
+        );
     }
     let has_no_rate = |limits: &Limits| *limits != Limits::default() && limits.rates.is_empty();
     if rule.settle.is_some() && limits.is_some_and(has_no_rate) {

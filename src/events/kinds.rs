@@ -28,6 +28,8 @@ kinds! {
     "rate_limit.released" [key strategy job_id];
     /// A job that was refused was ended (`on_limit = "drop"`).
     "rate_limit.dropped" [key job_id job_type];
+    /// A job said that it costs more than one job may, or its ACK that it used more. It counts the most.
+    "rate_limit.cost_capped" [key job_id];
     /// A nack shut a key until a time.
     "rate_limit.dynamic_adjusted" [key until reason];
     /// A queue came near a bound. `unit` is there if the numbers are not jobs of the queue.

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::{Key, Limited, Space};
+use super::{Key, Limited, Limits, Space};
 
 /// How a policy or a queue prices a job (`cost`).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -13,8 +13,8 @@ pub struct CostRule {
     pub from: Option<Box<str>>,
     /// What a job pays that says nothing usable.
     pub default: NonZeroU32,
-    /// The most that a job pays.
-    pub max: NonZeroU32,
+    /// The most that a job pays; `None`: as much as the smallest limit of its key ([`most_paid`]).
+    pub max: Option<NonZeroU32>,
     /// Where an ACK says what was really used, as a path such as `result.usage.total_tokens`.
     pub settle: Option<Box<str>>,
 }
@@ -50,6 +50,22 @@ impl Cost {
     pub fn asks(&self, limit: u32) -> u32 {
         self.pays.get().min(limit)
     }
+}
+
+/// The most that a job pays to a key with these limits where nobody says how much: all of the smallest window or throttle,
+/// so that no job has to be waited for longer than one period of each. Slots end with their job, and count where nothing
+/// else does.
+pub fn most_paid<'a>(limits: impl Iterator<Item = &'a Limits> + Clone) -> NonZeroU32 {
+    let rates = limits.clone().flat_map(|limits| &limits.rates);
+    let rates = rates.map(|rate| rate.limit);
+    let throttles = limits
+        .clone()
+        .filter_map(|limits| Some(limits.throttle?.limit));
+    let slots = limits.filter_map(|limits| limits.concurrency).min();
+    let smallest = rates.chain(throttles).min();
+    smallest
+        .or(slots.and_then(NonZeroU32::new))
+        .unwrap_or(NonZeroU32::MIN)
 }
 
 impl Default for Cost {

@@ -26,11 +26,17 @@ pub(super) const LONGEST: u64 = 1 << 61;
 /// The last time in nanoseconds since 1970 that is told apart, in the year 2116.
 const LAST: u64 = 1 << 62;
 
+/// So long the last start of a key is remembered, in microseconds: a throttle that is slower and comes later does not count
+/// from it. The keys that jobs bring in that time take memory.
+const KEPT: u64 = 3_600_000_000;
+
 /// How far the starts of a key have run ahead of their spacing.
 ///
-/// Only times are kept, no limits: a throttle that changes is applied to them at the next decision.
-/// One that was raised does not wait for what the old one asked for, but has no bursts until that
-/// time has passed; where jobs bring different throttles to one key, each keeps its own spacing.
+/// Only times are kept, no limits: a throttle that changes is applied to them at the next decision, and each start keeps
+/// the distance of its own throttle from the key's last start. So a slower one binds the very next start, and one that
+/// was raised does not wait for what the old one asked for. Where a throttle has bursts, the key's last start has taken
+/// one of them, and of those before as many count as have not been earned back by the throttle that they came under. A
+/// raised one has no bursts until that time has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pace {
     /// When every start so far has been earned back: GCRA's theoretical arrival time, in
@@ -79,18 +85,23 @@ impl Pace {
     }
 
     /// This pace when a job has ended that ran for `took` microseconds, where that counts towards the
-    /// wait for the next start.
+    /// wait for the next start: as if all had started so much earlier.
     #[must_use]
     pub fn ended(&self, took: u64) -> Pace {
         Pace {
             earned: self.earned.saturating_sub(took.saturating_mul(1000)),
-            last: self.last,
+            last: self.last.minus(took),
         }
     }
 
     /// Whether nothing is left to be earned back.
     pub fn idle(&self, now: Timestamp) -> bool {
         self.earned <= nanos(now)
+    }
+
+    /// Whether it may be forgotten: nobody counts from its last start any more.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.idle(now) && (self.last == Timestamp(0) || self.last.plus(KEPT) <= now)
     }
 
     /// How many starts are allowed at `now`, and when one more is. Where a slower throttle has left
@@ -150,11 +161,15 @@ impl Pace {
         })
     }
 
-    /// The time at which all is earned back, as far as `spacing` can tell: no start leaves more debt
-    /// than a whole burst behind, or its cost, so a limit that was raised does not wait for what the old one
-    /// asked for.
+    /// The time at which all is earned back, as far as `spacing` can tell: the last start leaves one step of debt
+    /// behind, or its cost, and no more than a whole burst, whatever throttle it came under.
     fn earned_under(&self, spacing: &Spacing) -> u64 {
-        self.earned.min(nanos(self.last) + spacing.whole())
+        match nanos(self.last) {
+            0 => self.earned,
+            last => self
+                .earned
+                .clamp(last + spacing.step, last + spacing.whole()),
+        }
     }
 }
 
@@ -311,16 +326,34 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_job_does_not_shorten_the_wait_of_a_slower_one() {
+    fn a_slower_job_keeps_its_distance_from_the_last_start_of_a_faster_one() {
         let hourly = throttle(1, 3_600_000_000, 1);
         let ten = throttle(10, 1_000_000, 3);
         let mut pace = Pace::default().after(&hourly, 1, DAY);
+        let mut last = DAY;
         for n in 1..50 {
             let at = pace.next(&ten, 1, DAY);
             assert_eq!(at, DAY.plus(n * 100_000));
-            pace = pace.after(&ten, 1, at);
+            (pace, last) = (pace.after(&ten, 1, at), at);
         }
-        assert_eq!(pace.next(&hourly, 1, DAY), DAY.plus(3_600_000_000));
+        assert_eq!(pace.next(&hourly, 1, DAY), last.plus(3_600_000_000));
+        // Three bursts, of which the last start has one, and those before are earned back.
+        let bursts = throttle(1, 3_600_000_000, 3);
+        let fast = Pace::default().after(&ten, 1, DAY).after(&ten, 1, DAY);
+        let later = DAY.plus(1_000_000);
+        let after = fast.after(&bursts, 1, later);
+        assert_eq!(fast.next(&bursts, 1, later), later);
+        assert_eq!(after.next(&bursts, 1, later), later);
+        let third = after.after(&bursts, 1, later).next(&bursts, 1, later);
+        assert_eq!(third, DAY.plus(3_600_000_000));
+    }
+
+    #[test]
+    fn the_last_start_is_remembered_for_an_hour() {
+        let pace = Pace::default().after(&throttle(10, 1_000_000, 1), 1, DAY);
+        assert!(pace.idle(DAY.plus(100_000)));
+        assert!(!pace.is_over(DAY.plus(KEPT - 1)) && pace.is_over(DAY.plus(KEPT)));
+        assert!(Pace::default().is_over(Timestamp(1)));
     }
 
     #[test]

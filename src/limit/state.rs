@@ -224,7 +224,8 @@ impl KeyState {
     }
 
     /// Puts windows right that count a start which paid so much and used another amount. What was not used leaves the
-    /// place of the start; what was used besides counts from now on, and nobody is asked.
+    /// place of the start; what was used besides counts from now on, and nobody is asked. No window counts more of that
+    /// than all of its limit, so one wrong number closes it for one period at most.
     pub fn settle<'a>(
         &mut self,
         limits: impl Iterator<Item = &'a Limits> + Clone,
@@ -235,7 +236,7 @@ impl KeyState {
         for rate in each_window(limits) {
             match used.checked_sub(paid) {
                 Some(0) => {}
-                Some(more) => self.windows.add(rate, now, more, now),
+                Some(more) => self.windows.add(rate, now, more.min(rate.limit.get()), now),
                 None => self.windows.remove(rate, undo.at, paid - used, undo.then),
             }
         }
@@ -390,9 +391,11 @@ impl KeyState {
     }
 
     /// Whether forgetting the key would change no decision: nothing is used, nobody is first in line, and no group was
-    /// asked for lately.
+    /// asked for lately, nor a start spaced.
     pub fn idle(&self, now: Timestamp) -> bool {
-        self.is_unused(now) && self.rare.as_ref().is_none_or(|rare| rare.is_idle(now))
+        self.is_unused(now)
+            && self.pace.is_over(now)
+            && self.rare.as_ref().is_none_or(|rare| rare.is_idle(now))
     }
 
     /// All of it as bytes, with the latest time at which it was looked at.

@@ -33,11 +33,13 @@ pub enum Counted {
     CostUnsaid,
     /// A job said a cost above the most, and pays that.
     CostOverMax,
+    /// An ACK said that its job used more beside its cost than a limit of its key.
+    UsedOverLimit,
 }
 
 impl Counted {
     /// Each of them.
-    pub(super) const ALL: [Counted; 15] = [
+    pub(super) const ALL: [Counted; 16] = [
         Counted::Returned,
         Counted::HoldLost,
         Counted::SlotReclaimed,
@@ -53,6 +55,7 @@ impl Counted {
         Counted::PolicyRefused,
         Counted::CostUnsaid,
         Counted::CostOverMax,
+        Counted::UsedOverLimit,
     ];
 
     /// The series that counts it, with its label.
@@ -81,6 +84,7 @@ impl Counted {
             Counted::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
             Counted::CostUnsaid => ("ojs_throttle_costs_replaced_total", Some(("by", "default"))),
             Counted::CostOverMax => ("ojs_throttle_costs_replaced_total", Some(("by", "max"))),
+            Counted::UsedOverLimit => ("ojs_throttle_costs_replaced_total", Some(("by", "limit"))),
         }
     }
 }
@@ -147,8 +151,8 @@ series! {
     counter "ojs_throttle_cost_charged_total" [policy];
     /// What jobs paid and, by their ACKs, did not use (cost.settle).
     counter "ojs_throttle_cost_refunded_total" [policy];
-    /// Claimed jobs that pay another cost than they say. They pay the default, where they say no number from 1, or the
-    /// max.
+    /// Jobs that count another cost than they say. They pay the default, where they say no number from 1, or the max. An
+    /// ACK with cost.settle adds no more to a window than its limit.
     counter "ojs_throttle_costs_replaced_total" [by];
     /// Starts by groups of a key whose turns are shared (fair). Only the first metrics.top_keys groups have series of
     /// their own.

@@ -66,9 +66,11 @@ pub enum Unpaid {
     OverMax,
 }
 
-/// What a job pays by this rule, whose members are at hand by their names.
+/// What a job pays by this rule, whose members are at hand by their names. `most`, or the default where that is more, is
+/// paid at most where the rule does not say how much.
 pub fn pays<'a>(
     rule: &CostRule,
+    most: impl FnOnce() -> NonZeroU32,
     member: impl Fn(&str) -> Option<Json<'a>>,
 ) -> (NonZeroU32, Option<Unpaid>) {
     let Some(from) = &rule.from else {
@@ -77,9 +79,10 @@ pub fn pays<'a>(
     let value = from.split_once('.');
     let value = value.and_then(|(first, rest)| at(member(first)?, rest));
     let said = value.and_then(|value| amount(value, 1.0));
+    let most = rule.max.unwrap_or_else(|| most().max(rule.default));
     match said.and_then(NonZeroU32::new) {
         None => (rule.default, Some(Unpaid::Unsaid)),
-        Some(over) if over > rule.max => (rule.max, Some(Unpaid::OverMax)),
+        Some(over) if over > most => (most, Some(Unpaid::OverMax)),
         Some(said) => (said, None),
     }
 }

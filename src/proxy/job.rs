@@ -10,10 +10,10 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::live::Live;
-use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope};
+use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope, tell};
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{Json, JsonError, Kind, Reader};
-use crate::limit::{Limited, Timestamp};
+use crate::limit::{Limited, Timestamp, most_paid};
 use crate::metrics::Counted;
 use crate::policy::price::{self, Unpaid};
 use crate::policy::{self, Accept, JobView, LimitCache};
@@ -174,11 +174,10 @@ pub(super) fn read_job(
         sidecar.fetching.brought.store(true, Ordering::Relaxed);
     }
     let limits = limits_of(&view, &own, live, &mut reading.known);
-    let limits = priced(limits, &view, job, |unpaid| {
-        sidecar.metrics.count(match unpaid {
-            Unpaid::Unsaid => Counted::CostUnsaid,
-            Unpaid::OverMax => Counted::CostOverMax,
-        });
+    let mut capped = Vec::new();
+    let limits = priced(limits, &view, job, |nth, unpaid| match unpaid {
+        Unpaid::Unsaid => sidecar.metrics.count(Counted::CostUnsaid),
+        Unpaid::OverMax => capped.push(nth),
     });
     let wished = brings.then(|| mirror::visibility(job)).flatten();
     let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
@@ -199,6 +198,12 @@ pub(super) fn read_job(
         limited: limits,
         has_more: false,
     });
+    for one in capped
+        .into_iter()
+        .filter_map(|nth| claimed.limited.get(nth))
+    {
+        tell::capped(sidecar, &claimed, one, Counted::CostOverMax);
+    }
     let body = match brings {
         true => mirror::shown(job),
         // Found in this text, so it is within.
@@ -227,17 +232,18 @@ pub(super) fn limits_again(held: &Held, live: &Live) -> Arc<[Limited]> {
     };
     let limits = limits_of(&view, &held.own, live, &mut live.known());
     match job {
-        Some(job) => priced(limits, &view, job, |_| {}),
+        Some(job) => priced(limits, &view, job, |_, _| {}),
         None => limits,
     }
 }
 
-/// The limits of a job with what it pays by its own bytes. What it could not pay as it says is told, once for a key.
+/// The limits of a job with what it pays by its own bytes. What it could not pay as it says is told, once for a key, with
+/// the place of the first limit.
 pub(super) fn priced(
     mut limits: Arc<[Limited]>,
     view: &JobView<'_>,
     job: Json<'_>,
-    mut tell: impl FnMut(Unpaid),
+    mut tell: impl FnMut(usize, Unpaid),
 ) -> Arc<[Limited]> {
     let member = |name: &str| match name {
         "meta" => view.meta,
@@ -250,10 +256,12 @@ pub(super) fn priced(
         else {
             continue;
         };
-        let (pays, unpaid) = price::pays(rule, member);
+        let of_key = limits.iter().filter(|other| other.shares_key(one));
+        let most = || most_paid(of_key.map(|other| &other.limits));
+        let (pays, unpaid) = price::pays(rule, most, member);
         let is_first = !limits.iter().take(nth).any(|before| before.shares_key(one));
         if let Some(unpaid) = unpaid.filter(|_| is_first) {
-            tell(unpaid);
+            tell(nth, unpaid);
         }
         // The others of this list are told by the default.
         if pays != one.cost.pays
@@ -326,14 +334,15 @@ mod tests {
             ("cost = 5", 5, true),
             ("cost = { from = 'meta.n' }", 1, true),
             ("cost = { from = 'meta.m', default = 9 }", 9, true),
-            ("cost = { from = 'args.0' }", 7, false),
+            ("cost = { from = 'args.0', max = 7 }", 7, false),
+            ("cost = { from = 'args.0' }", 3, false),
         ] {
             let file = format!(
                 "server.upstream = 'http://h'\n[[queue]]\nname = 'q'\nconcurrency = 3\n{cost}"
             );
             let policies = Settings::parse(&file, "t").unwrap().policies;
             let list = policies.limits(&view, &[]).unwrap();
-            let found = priced(list.clone(), &view, job, |_| {});
+            let found = priced(list.clone(), &view, job, |_, _| {});
             assert_eq!(found[0].cost.pays.get(), pays, "{cost}");
             assert_eq!(Arc::ptr_eq(&list, &found), is_shared, "{cost}");
         }

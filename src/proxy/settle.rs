@@ -337,10 +337,9 @@ async fn follow_answer(
 async fn release(proxy: &Proxy, settled: &Settling<'_>, end: ReleaseScope) {
     let (sidecar, job) = (&proxy.sidecar, settled.job);
     let for_good = end == ReleaseScope::ForGood;
-    let claim = settled.row.map(|row| row.claimed.generation);
-    if let Some(claim) = claim.filter(|_| !for_good) {
-        sidecar.hold.forget_claim(job, claim);
-        sidecar.end(job, Some(claim)).await;
+    if let Some(row) = settled.row.filter(|_| !for_good) {
+        sidecar.hold.forget_claim(job, row.claimed.generation);
+        sidecar.end_by(&End::of_claim(&row.claimed)).await;
         return;
     }
     if (for_good || settled.hidden)
@@ -355,12 +354,12 @@ async fn release(proxy: &Proxy, settled: &Settling<'_>, end: ReleaseScope) {
             sidecar.end(job, Some(row.claimed.generation)).await;
         }
     } else {
-        let mut end = End::from((Arc::from(job), None));
-        if let (true, Some(row)) = (for_good, settled.row) {
-            end.used = cost::used(&row.claimed.limited, &settled.call.body);
-        }
+        let end = match settled.row.filter(|_| for_good) {
+            Some(row) => cost::end(row, &settled.call.body),
+            None => End::of(Arc::from(job), None),
+        };
         if let Some(ended) = sidecar.end_by(&end).await {
-            cost::count(&sidecar.metrics, &ended, &end.used);
+            cost::count(sidecar, &ended, end.used());
         }
     }
 }

@@ -112,6 +112,25 @@ pub(super) fn dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
     tell(sidecar, "rate_limit.dropped", &about, &data);
 }
 
+/// A job was to count more under a key than one job may: that is counted so, and told.
+pub(super) fn capped(sidecar: &Sidecar, job: &Claimed, by: &Limited, counted: Counted) {
+    sidecar.metrics.count(counted);
+    let key = by.space.name_of(&by.key);
+    let event = NewEvent {
+        kind: "rate_limit.cost_capped",
+        subject: &job.job,
+        queue: Some(&job.queue),
+        job: Some(&job.job),
+        job_type: None,
+        scope: Some(job.scope),
+        data: &[
+            ("key", Value::Text(&key)),
+            ("job_id", Value::Text(&job.job)),
+        ],
+    };
+    sidecar.events.tell(sidecar.store.now(), &event);
+}
+
 /// The service behind a key said, through the nack of a job, that the key is to be shut.
 pub(super) fn adjusted(sidecar: &Sidecar, by: &Claimed, key: &Key, pause: Pause) {
     let event = NewEvent {

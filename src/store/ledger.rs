@@ -82,7 +82,7 @@ pub trait LedgerExt: Ledger {
     /// Ends one job, and gives its row as it was ([`Ledger::end_all`]).
     fn end<'a>(&'a self, job: &'a str, claim: Option<Gen>) -> Answer<'a, Option<Row>> {
         Answer::later(async move {
-            let ended = self.end_all(&[End::from((Arc::from(job), claim))]).await?;
+            let ended = self.end_all(&[End::of(Arc::from(job), claim)]).await?;
             Ok(ended.into_iter().next())
         })
     }

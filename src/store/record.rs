@@ -250,7 +250,7 @@ fn read_cost((pays, settle): (NonZeroU32, Option<Box<str>>)) -> Cost {
     let rule = settle.map(|settle| CostRule {
         from: None,
         default: pays,
-        max: pays,
+        max: Some(pays),
         settle: Some(settle),
     });
     Cost {

@@ -78,6 +78,15 @@ impl RedisStore {
                 self.link.place()
             )));
         }
+        let memory = self.info("memory").await;
+        let policy = memory.as_ref().and_then(inspect::eviction);
+        if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
+            tracing::warn!(
+                id = %"store_evicts",
+                policy,
+                "the Redis forgets keys when its memory is full: set maxmemory-policy noeviction"
+            );
+        }
         self.announce(&[]).await
     }
 

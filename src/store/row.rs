@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Space, Timestamp};
+use crate::limit::{Key, Limited, Space, Timestamp, each_key};
 #[cfg(test)]
 use crate::limit::{Limits, OnLimit};
 
@@ -81,11 +81,10 @@ pub struct End {
     pub job: Arc<str>,
     /// The newest claim whose row ends; `None`: any.
     pub claim: Option<Gen>,
-    /// What the job really used of keys with a cost, as far as it said so. Windows that count its start are put right
-    /// by that; what nobody says stays as it was paid.
-    pub used: Vec<Used>,
-    /// The limits under which it started, where `used` says something.
-    pub limited: Arc<[Limited]>,
+    pub(super) used: Vec<Used>,
+    /// Those under which it started, where that is known: what is used beside the cost counts in their windows, and its
+    /// slots end also where the store has lost its row.
+    pub(super) limited: Arc<[Limited]>,
 }
 
 /// What a job really used of a key.
@@ -99,14 +98,46 @@ pub struct Used {
     pub amount: u32,
 }
 
-impl From<(Arc<str>, Option<Gen>)> for End {
-    fn from((job, claim): (Arc<str>, Option<Gen>)) -> End {
+impl End {
+    /// The end of a job of which no more is known. It says nothing of what it used, so that stays as it was paid.
+    pub fn of(job: Arc<str>, claim: Option<Gen>) -> End {
         End {
             job,
             claim,
             used: Vec::new(),
             limited: Arc::default(),
         }
+    }
+
+    /// The end of this claim, which says nothing of what its job used.
+    pub fn of_claim(claimed: &Claimed) -> End {
+        End {
+            limited: claimed.limited.clone(),
+            ..End::of(claimed.job.clone(), Some(claimed.generation))
+        }
+    }
+
+    /// The end of the job of this row, whatever its claim. `says` is what it used by a path of `cost.settle`, as far as
+    /// it says so, and the windows that count its start are put right by that.
+    pub fn settled(row: &Row, mut says: impl FnMut(&str) -> Option<u32>) -> End {
+        let limited = &row.claimed.limited;
+        let used = each_key(limited).filter_map(|(_, one)| {
+            Some(Used {
+                space: one.space,
+                key: one.key.clone(),
+                amount: says(one.cost.rule.as_ref()?.settle.as_deref()?)?,
+            })
+        });
+        End {
+            claim: None,
+            used: used.collect(),
+            ..End::of_claim(&row.claimed)
+        }
+    }
+
+    /// What the job really used of keys with a cost.
+    pub fn used(&self) -> &[Used] {
+        &self.used
     }
 }
 

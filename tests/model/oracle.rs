@@ -331,6 +331,11 @@ impl Oracle {
         let step =
             |t: &Throttle| u128::from(t.period.get() * 1000).div_ceil(u128::from(t.limit.get()));
         let whole = |t: &Throttle| step(t) * u128::from(t.burst.get());
+        // What each start left behind, in the terms of the one who asks: a step at least, a burst at most.
+        let under = |t: &Throttle, earned: u128, last: u128| match last {
+            0 => earned,
+            last => earned.clamp(last + step(t), last + whole(t)),
+        };
         let (mut earned, mut last) = (0_u128, 0_u128);
         for start in self
             .starts
@@ -338,16 +343,17 @@ impl Oracle {
             .filter(|s| s.space == space && s.key == *key && s.spaces())
         {
             if start.took > 0 {
-                earned = earned.saturating_sub(u128::from(start.took) * 1000);
+                let took = u128::from(start.took) * 1000;
+                (earned, last) = (earned.saturating_sub(took), last.saturating_sub(took));
                 continue;
             }
             let at = u128::from(start.at.0) * 1000;
-            let after = |t: &Throttle| earned.min(last + whole(t)).max(at) + step(t);
+            let after = |t: &Throttle| under(t, earned, last).max(at) + step(t);
             earned = start.throttles.iter().map(after).max().unwrap().max(earned);
             last = last.max(at);
         }
         let burst = step(throttle) * u128::from(throttle.burst.get() - 1);
-        let next = earned.min(last + whole(throttle)).saturating_sub(burst);
+        let next = under(throttle, earned, last).saturating_sub(burst);
         Timestamp(next.div_ceil(1000) as u64)
     }
 

@@ -213,7 +213,7 @@ proptest! {
     }
 
     /// Limits that are lowered, raised and added while jobs are out: P2 and P3 hold for the starts
-    /// since the change, and windows that were there before know the starts before it.
+    /// since the change, windows that were there before know the starts before it, and a throttle the last of them.
     #[test]
     fn a_changed_limit_holds_from_the_change_on(
         first in any_limits(), second in any_limits(), waits in prop::collection::vec(wait(), 2..80),
@@ -234,6 +234,13 @@ proptest! {
         }
         check(&old, &first);
         check(&new, &second);
+        // The first start after the change keeps the new distance from the last one before it.
+        if let (Some(before), Some(after)) = (old.last(), new.first())
+            && let Some(slower) = second.throttle.filter(|to| to.measure == Measure::Start && to.burst.get() == 1)
+            && first.throttle.is_some()
+        {
+            check(&[*before, *after], &Limits { throttle: Some(slower), ..Limits::default() });
+        }
         let same = |one: &Rate, other: &Rate| one.period == other.period && one.window == other.window;
         let kept = |limits: &Limits, one: &Rate| limits.rates.iter().any(|rate| same(rate, one));
         let both: Vec<Granted> = old.into_iter().chain(new).collect();

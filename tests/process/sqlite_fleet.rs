@@ -3,6 +3,7 @@
 use super::fleet_on_redis::{TWO, patient, woken_in_time};
 use super::ledger::Ledger;
 use super::prelude::*;
+use super::settled_on_redis::{POLICY, what_was_used_is_counted};
 
 fn sidecar(backend: &Backend, dir: &tempfile::TempDir, policy: &str) -> Sidecar {
     let patience = "timeout = \"2s\"\n";
@@ -125,4 +126,11 @@ fn file(dir: &tempfile::TempDir) -> String {
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
     let dir = tempfile::tempdir().unwrap();
     woken_in_time(&file(&dir));
+}
+
+#[test]
+fn what_was_used_beyond_the_cost_is_counted() {
+    let (backend, dir) = (Backend::start(Lax::redis()), tempfile::tempdir().unwrap());
+    let sidecars = [(); 2].map(|()| sidecar(&backend, &dir, POLICY));
+    what_was_used_is_counted(&backend, &sidecars);
 }

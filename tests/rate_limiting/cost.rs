@@ -167,13 +167,66 @@ async fn a_window_counts_what_the_ack_says_that_was_used() {
     };
     assert_eq!(total("charged").await, Some((100 * starts + more) as f64));
     assert_eq!(total("refunded").await, Some(less as f64));
-    // More than a window counts is the most that it counts.
+    // One ACK adds no more than all of the limit, and that is over with the window.
+    let before = counted(&rig, "tokens").await;
     let job = started(&rig).await;
     let result = Some(r#"{"usage":{"total_tokens":1e300}}"#);
     rig.client
         .post("/ojs/v1/workers/ack", sdk::ack(&job, result))
         .await;
-    assert_eq!(counted(&rig, "tokens").await, u64::from(u32::MAX));
+    assert_eq!(counted(&rig, "tokens").await, before + 100 + 1_000_000);
+    let more = (100 * (starts + 1) + more + 1_000_000) as f64;
+    assert_eq!(total("charged").await, Some(more));
+    let limit = "ojs_throttle_costs_replaced_total{by=\"limit\"}";
+    assert_eq!(rig.metric(limit).await, Some(1.0));
+    sleep(Duration::from_secs(3_640)).await;
+    started(&rig).await;
+}
+
+const WITHOUT_MAX: &str = "
+    [[policy]]
+    name = 'p'
+    match = { queue = 'q' }
+    rate = [{ limit = 100, period = '20s' }, { limit = 5000, period = '1h' }]
+    throttle = { limit = 200, period = '20s', burst = 100 }
+    cost = { from = 'meta.tokens' }
+";
+
+/// Of what a job says no more counts than the smallest limit of its key, so that one wrong number closes it for one
+/// period.
+#[tokio::test(start_paused = true)]
+async fn without_max_a_job_pays_no_more_than_the_smallest_limit() {
+    let rig = Rig::with(WITHOUT_MAX).await;
+    let mut listener = Listener::open(&rig.client, "/ojs/v1/events/stream", &[]).await;
+    let job = |tokens: &str| {
+        let meta = format!("{{\"tokens\":{tokens}}}");
+        format!(
+            "{{\"type\":\"t\",\"args\":[],\"meta\":{meta},\"options\":{{\"queue\":\"q\",\"metadata\":{meta}}}}}"
+        )
+    };
+    rig.enqueue(&job("1000000000"), 1).await;
+    let huge = rig.client.fetch("q", 1).await;
+    assert_eq!(huge.len(), 1);
+    assert_eq!(counted(&rig, "p").await, 100);
+    let max = "ojs_throttle_costs_replaced_total{by=\"max\"}";
+    assert_eq!(rig.metric(max).await, Some(1.0));
+    let heard = loop {
+        let heard = listener.next().await;
+        if heard.event == "rate_limit.cost_capped" {
+            break heard;
+        }
+    };
+    assert_eq!(
+        heard.data["data"],
+        json!({"key": "p", "job_id": id(&huge[0])})
+    );
+    rig.enqueue(&job("1"), 1).await;
+    let began = Instant::now();
+    while rig.client.fetch("q", 1).await.is_empty() {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(21), "{took:?}");
 }
 
 /// The backend gets an ACK as it was sent, whatever is read in it.

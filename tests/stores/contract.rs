@@ -198,10 +198,10 @@ pub async fn many_claims_end_at_once(rig: &Rig) {
     for nth in 0..300 {
         let ask = claimed(&format!("{nth}"), 2, &many);
         let claim = Gen(2 - u64::from(nth == 7));
-        claims.push(End::from((ask.job.clone(), Some(claim))));
+        claims.push(End::of(ask.job.clone(), Some(claim)));
         assert!(started(&take(&*store, ask).await));
     }
-    claims.push(End::from(("unknown".into(), Some(Gen(2)))));
+    claims.push(End::of("unknown".into(), Some(Gen(2))));
     store.end_all(&claims).await.unwrap();
     assert_eq!(store.count_out().await.unwrap(), 1);
     assert!(store.row("7").await.unwrap().is_some(), "a newer claim");
@@ -697,4 +697,52 @@ pub async fn ones_own_held_jobs_are_not_those_of_others(rig: &Rig) {
     store.set(Change::Holds { queue, jobs }).await.unwrap();
     assert!(started(&take(&*store, claimed("1", 1, &free)).await));
     assert_eq!(store.held_by_others("queue").await.unwrap(), 0);
+}
+
+/// Jobs bring what throttles they like to one key. Each keeps its own distance from the last start, whoever's that was.
+pub async fn a_start_keeps_its_own_distance_from_the_last(rig: &Rig) {
+    let store = rig.open("a").await;
+    let fast = limited("k", None, None, Some(10));
+    let mut slow = limited("k", None, None, Some(1));
+    slow.limits.throttle.as_mut().unwrap().period = super::rig::period(5 * SECOND);
+    let mut bursts = slow.clone();
+    bursts.limits.throttle.as_mut().unwrap().burst = super::rig::number(3);
+    assert!(started(
+        &take(&*store, claimed("f1", 1, &[fast.clone()])).await
+    ));
+    for (nth, of) in [&slow, &bursts].into_iter().enumerate() {
+        // Also when nothing of the key is used by its own number any more.
+        advance(rig, SECOND);
+        let fast = claimed(&format!("f{nth}"), 2, &[fast.clone()]);
+        assert!(started(&take(&*store, fast).await));
+        let last = now(rig);
+        advance(rig, SECOND);
+        let ask = || {
+            take(
+                &*store,
+                claimed(&format!("s{nth}"), 1, std::slice::from_ref(of)),
+            )
+        };
+        match of.limits.throttle.unwrap().burst.get() {
+            1 => {
+                let Verdict::Refused { at, .. } = ask().await else {
+                    panic!("too soon")
+                };
+                assert_eq!(at, Some(last.plus(5 * SECOND)));
+                advance(rig, 4 * SECOND - EARLY - 1);
+                assert!(!started(&ask().await));
+                advance(rig, 1);
+                assert!(started(&ask().await));
+            }
+            // The last start has taken one of the three.
+            _ => {
+                for (more, allowed) in [true, true, false].into_iter().enumerate() {
+                    let ask = claimed(&format!("b{more}"), 1, std::slice::from_ref(of));
+                    assert_eq!(started(&take(&*store, ask).await), allowed, "{more}");
+                }
+            }
+        }
+        // And the fast ones do not wait for what the slow ones ask for.
+        advance(rig, SECOND);
+    }
 }

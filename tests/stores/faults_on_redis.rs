@@ -469,6 +469,40 @@ async fn a_row_and_its_slots_outlast_its_time() {
     }
 }
 
+/// Their sidecar is gone, so nobody else puts right what the server has lost of its jobs.
+#[tokio::test]
+async fn what_is_lost_of_the_dead_is_found_by_who_needs_the_slots() {
+    let server = RedisServer::start();
+    let (micros, clock) = clock();
+    let [gone, store] =
+        ["a", "b"].map(|owner| RedisStore::new(config(&server, owner), clock.clone()));
+    let [row, index] = ["row", "index"].map(|key| [limited(key, Some(1), None, None)]);
+    assert!(started(&take(&gone, claimed("1", 1, &row)).await));
+    assert!(started(&take(&gone, claimed("2", 1, &index)).await));
+    for lost in ["r:1", "o:a"] {
+        assert_eq!(
+            cli(&server, &["DEL", &format!("{{ojs-throttle}}:{lost}")]),
+            "1"
+        );
+    }
+    // The visibility of both, and as long as a sidecar may say nothing.
+    micros.fetch_add(35 * SECOND - 1, Ordering::AcqRel);
+    assert_eq!(store.room(&row).await.unwrap().starts, 0);
+    assert!(!started(&take(&store, claimed("3", 1, &row)).await));
+    micros.fetch_add(1, Ordering::AcqRel);
+    assert_eq!(store.room(&row).await.unwrap().starts, 1);
+    assert!(started(&take(&store, claimed("3", 1, &row)).await));
+    // Of the other its row is there: the backend is asked first.
+    assert!(!started(&take(&store, claimed("4", 1, &index)).await));
+    let due = store.due(9).await.unwrap();
+    assert_eq!(
+        due.iter().map(|row| &*row.claimed.job).collect::<Vec<_>>(),
+        ["2"]
+    );
+    assert!(store.end("2", None).await.unwrap().is_some());
+    assert!(started(&take(&store, claimed("4", 1, &index)).await));
+}
+
 #[tokio::test]
 async fn a_key_stays_under_a_kilobyte_whatever_it_counts() {
     let server = RedisServer::start();

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use ojs_throttle::limit::{Cost, CostRule, Measure, Share, Unit, WindowKind, Zone};
-use ojs_throttle::store::{End, Taken, Used, Wish};
+use ojs_throttle::store::{End, Taken, Wish};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
@@ -96,13 +96,14 @@ impl Dice {
     fn cost(&mut self) -> Cost {
         let pays = match self.below(4) {
             0 => self.of(&[2, 3, 10, 90]),
-            1 => self.of(&[7, 150, 1_000, 20_000, u32::MAX]),
+            // The most that 40 jobs of a key may pay in all, as slots are counted.
+            1 => self.of(&[7, 150, 1_000, 20_000, u32::MAX / 40]),
             _ => 1,
         };
         let rule = CostRule {
             from: None,
             default: number(pays),
-            max: number(u32::MAX),
+            max: Some(number(u32::MAX)),
             settle: self.one_in(2).then(|| "result.used".into()),
         };
         match self.one_in(2) && pays == 1 {
@@ -243,17 +244,14 @@ impl Both<'_> {
         let job = self.job();
         let name = format!("job-{job}");
         let generation = (!self.dice.one_in(3)).then_some(Gen(self.claims[job]));
-        let mut end = End::from((name.as_str().into(), generation));
-        let row = self.core.row(&name).await.unwrap();
-        for limited in row.iter().flat_map(|row| row.claimed.limited.iter()) {
-            let is_there = |used: &Used| used.space == limited.space && used.key == limited.key;
-            if self.dice.one_in(2) && !end.used.iter().any(is_there) {
+        let mut end = match self.store.row(&name).await.unwrap() {
+            Some(row) => End::settled(&row, |_| {
                 let amount = self.dice.of(&[0, 1, 5, 80, 1_500, u32::MAX]);
-                let (space, key) = (limited.space, limited.key.clone());
-                end.used.push(Used { space, key, amount });
-            }
-        }
-        end.limited = row.map_or_else(Default::default, |row| row.claimed.limited.clone());
+                Some(amount).filter(|_| self.dice.one_in(2))
+            }),
+            None => End::of(name.as_str().into(), None),
+        };
+        end.claim = generation;
         let ended = self.store.end_all(std::slice::from_ref(&end)).await;
         let expected = self.core.end_all(&[end]).await.unwrap();
         assert_eq!(shown(ended.unwrap()), shown(expected));

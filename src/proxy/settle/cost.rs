@@ -1,46 +1,42 @@
 //! What a job says that it used, in place of what it paid (`cost.settle`).
 
 use crate::json::Json;
-use crate::limit::{Limited, each_key};
-use crate::metrics::Metrics;
+use crate::limit::Limited;
+use crate::metrics::Counted;
 use crate::policy::price;
-use crate::proxy::REPLY_DEPTH;
-use crate::store::{Row, Used};
+use crate::proxy::{REPLY_DEPTH, Sidecar, tell};
+use crate::store::{End, Row, Used};
 
-/// What an ACK says of the keys among a job's limits whose windows are settled.
-pub(super) fn used(limited: &[Limited], ack: &[u8]) -> Vec<Used> {
-    let settles = each_key(limited).filter_map(|(_, one)| {
-        let path = one.cost.rule.as_ref()?.settle.as_deref()?;
-        Some((one, path))
-    });
-    let mut settles = settles.peekable();
+/// The end of the job of this row, with what its ACK says that it used.
+pub(super) fn end(row: &Row, ack: &[u8]) -> End {
     // Most settle nothing, and a result may be long.
-    let ack = settles
-        .peek()
-        .and_then(|_| Json::parse(ack, REPLY_DEPTH).ok());
-    let Some(ack) = ack else { return Vec::new() };
-    let used = settles.filter_map(|(one, path)| {
-        Some(Used {
-            space: one.space,
-            key: one.key.clone(),
-            amount: price::used(ack, path)?,
-        })
-    });
-    used.collect()
+    let mut read = None;
+    End::settled(row, |path| {
+        let ack = *read.get_or_insert_with(|| Json::parse(ack, REPLY_DEPTH).ok());
+        price::used(ack?, path)
+    })
 }
 
 /// Counts the differences to what was paid at the start of a job whose row has ended with that.
-pub(super) fn count(metrics: &Metrics, ended: &Row, used: &[Used]) {
+pub(super) fn count(sidecar: &Sidecar, ended: &Row, used: &[Used]) {
+    let metrics = &sidecar.metrics;
     for used in used.iter().filter(|_| ended.started.is_some()) {
-        let mut limited = ended.claimed.limited.iter();
-        let of_key = |one: &&Limited| one.space == used.space && one.key == used.key;
-        let Some(one) = limited.find(of_key) else {
+        let limited = ended.claimed.limited.iter();
+        let mut of_key = limited.filter(|one| one.space == used.space && one.key == used.key);
+        let Some(one) = of_key.clone().next() else {
             continue;
         };
-        let (paid, used) = (u64::from(one.cost.pays.get()), u64::from(used.amount));
-        match used.checked_sub(paid) {
-            Some(more) => metrics.charged(&one.policy, more),
-            None => metrics.refunded(&one.policy, paid - used),
+        let (paid, used) = (one.cost.pays.get(), used.amount);
+        let Some(more) = used.checked_sub(paid) else {
+            metrics.refunded(&one.policy, u64::from(paid - used));
+            continue;
+        };
+        // No window counts more of it than its limit.
+        let limits = of_key.clone().flat_map(|one: &Limited| &one.limits.rates);
+        let most = limits.map(|rate| rate.limit.get()).max().unwrap_or(0);
+        metrics.charged(&one.policy, u64::from(more.min(most)));
+        if of_key.any(|one| one.limits.rates.iter().any(|rate| more > rate.limit.get())) {
+            tell::capped(sidecar, &ended.claimed, one, Counted::UsedOverLimit);
         }
     }
 }

@@ -472,7 +472,7 @@ pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) ->
             return None;
         }
         let limits = job::limits_of(&view, &own, &live, &mut live.known());
-        job::priced(limits, &view, job, |_| {})
+        job::priced(limits, &view, job, |_, _| {})
     };
     let limited = overrides::limits_now(sidecar, &queue, &limits).into_owned();
     if limited.is_empty() || sidecar.hold.has(&id) {

@@ -14,7 +14,7 @@ use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::proxy::job::micros;
 use crate::proxy::{Proxy, Sidecar, prove};
-use crate::store::{Change, Claimed, Gen, LedgerExt, Row};
+use crate::store::{Change, Claimed, End, Gen, LedgerExt, Row};
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;
@@ -183,7 +183,7 @@ async fn unasked_for(sidecar: &Sidecar, row: Row, slots: &mut ByClaim) -> Option
 
 /// The backend says that the job is over: so is its slot.
 pub(super) async fn reclaim(sidecar: &Sidecar, claimed: &Claimed) {
-    let ended = sidecar.end(&claimed.job, Some(claimed.generation)).await;
+    let ended = sidecar.end_by(&End::of_claim(claimed)).await;
     if ended.is_some() {
         sidecar.metrics.count(Counted::SlotReclaimed);
     }

@@ -55,7 +55,7 @@ impl Guard {
         for some in ended.chunks(AT_ONCE) {
             let each = some
                 .iter()
-                .map(|(job, claim)| End::from((job.clone(), Some(*claim))));
+                .map(|(job, claim)| End::of(job.clone(), Some(*claim)));
             self.inner.end_all(&each.collect::<Vec<_>>()).await?;
             let heard: HashSet<_> = some.iter().collect();
             self.state().untold.retain(|one| !heard.contains(one));

@@ -6,7 +6,7 @@ local r = row(job)
 if not r or r.gen ~= gen or r.place ~= 'o' then return { now, 0 } end
 for _, undo in ipairs(taken_of(r)) do
   local k = key(undo[1])
-  undo_take(k, undo)
+  undo_take(k, job, undo)
   k.changed = true
   freed[#freed + 1] = undo[1]
 end

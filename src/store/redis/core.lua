@@ -65,13 +65,30 @@ end
 
 local keys = {}
 
+-- Who has slots of a key: what each pays, and its job, by the time of its row. A server that is told to evicts single
+-- keys, and anybody may delete one. What the count of a key or a row has lost is found by this.
+local function holders(name)
+  return P .. 's:' .. name
+end
+
+local MOST = 4294967295
+
+-- The slots of all holders of a key.
+local function held(name)
+  local sum = 0
+  for _, holder in ipairs(redis.call('ZRANGE', holders(name), 0, -1)) do
+    sum = min(sum + tonumber(string.match(holder, '^%d+')), MOST)
+  end
+  return sum
+end
+
 -- What is known of a key; read once in a call.
 local function key(name)
   local k = keys[name]
   if k then return k end
   local s = redis.call('GET', P .. 'k:' .. name)
   if not s then
-    k = { name = name, active = 0, seen = 0, eu = 0, en = 0, last = 0, w = {} }
+    k = { name = name, active = held(name), seen = 0, eu = 0, en = 0, last = 0, w = {} }
   else
     local pos, has, n
     k = { name = name, w = {} }
@@ -118,13 +135,14 @@ local function window_ends(w)
   return ends
 end
 
--- So long is kept what groups were served after the last of them was asked for.
-local KEPT = 60000000
+-- So long is kept what groups were served after the last of them was asked for, and the last start of a key with spacing.
+local KEPT, SPACED = 60000000, 3600000000
 
 local function save(k)
   local has = (k.shut and 1 or 0) + (k.first and 2 or 0)
   local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, has) }
   local ends = k.eu + 1
+  if k.last > 0 then ends = max(ends, k.last + SPACED) end
   local n = 1
   if k.shut then
     n = n + 1
@@ -148,6 +166,7 @@ local function save(k)
   local lasts = floor((ends - now) / 1000) + 1000
   if k.active > 0 then lasts = max(lasts, week_after(k.till or 0), redis.call('PTTL', P .. 'k:' .. k.name)) end
   if lasts > 2 * WEEK * 60 then lasts = 2 * WEEK * 60 end
+  if k.till then redis.call('PEXPIRE', holders(k.name), lasts) end
   if k.active == 0 and ends <= now then
     redis.call('DEL', P .. 'k:' .. k.name)
   else
@@ -215,8 +234,6 @@ local function ring_clear(w, r, low)
   r.low = max(r.low, low)
   return gone
 end
-
-local MOST = 4294967295
 
 local function ring_add(w, r, at, cost)
   local n = max(floor(at / r.width), r.low)
@@ -426,9 +443,14 @@ local function less(au, an, bu, bn)
   return au < bu or (au == bu and an < bn)
 end
 
+-- The last start leaves one step of debt behind, or its cost, and no more than a whole burst, whatever throttle it came
+-- under.
 local function pace_earned(k, t)
-  local u, n = add(k.last, 0, t.wholeu, t.wholen)
-  if less(u, n, k.eu, k.en) then return u, n end
+  if k.last == 0 then return k.eu, k.en end
+  local mostu, mostn = add(k.last, 0, t.wholeu, t.wholen)
+  if less(mostu, mostn, k.eu, k.en) then return mostu, mostn end
+  local leastu, leastn = add(k.last, 0, t.stepu, t.stepn)
+  if less(k.eu, k.en, leastu, leastn) then return leastu, leastn end
   return k.eu, k.en
 end
 
@@ -482,6 +504,13 @@ local IN_LINE = 1000000
 -- A longer id stands in no line.
 local LONGEST = 256
 
+-- Frees the slots of a key whose rows are gone; set where rows are.
+local free_lost
+
+local function is_full(k, l, pays)
+  return l.slots == 0 or (l.slots > 0 and k.active > max(l.slots - pays, 0))
+end
+
 -- The time of a start that pays so much, or nil and the refusal that lets go last.
 local function ask(k, l, job, pays)
   local worst, opens
@@ -500,7 +529,8 @@ local function ask(k, l, job, pays)
     return nil, worst
   end
   if k.shut and k.shut > now then refuse(SHUT, 0, 0, k.shut + EARLY) end
-  if l.slots == 0 or (l.slots > 0 and k.active > max(l.slots - pays, 0)) then refuse(CONCURRENCY, l.slots, k.active, nil) end
+  if is_full(k, l, pays) then free_lost(k) end
+  if is_full(k, l, pays) then refuse(CONCURRENCY, l.slots, k.active, nil) end
   for _, rate in ipairs(l.rates) do
     local w = window(k, rate)
     if w then
@@ -528,7 +558,7 @@ local function ask(k, l, job, pays)
   return at
 end
 
--- Takes from a key with all the limits that the job brings to it, and says how to undo it.
+-- Counts a start with all the limits that the job brings to a key, but its slots, and says how to undo it.
 local function take(k, limits, at)
   local undo = { k.name, 1, at, now, k.eu, k.en, k.last }
   local eu, en, last = k.eu, k.en, k.last
@@ -554,7 +584,6 @@ local function take(k, limits, at)
       end
     end
   end
-  k.active = min(k.active + limits[1].pays, MOST)
   undo[8], undo[9], undo[10] = k.eu, k.en, k.last
   undo[11], undo[12], undo[13] = completion and 1 or 0, periods, limits[1].pays
   return undo
@@ -565,8 +594,19 @@ local function paid(undo)
   return undo[2] == 0 and undo[3] or undo[13]
 end
 
-local function undo_take(k, undo)
+-- A job has slots of a key, by its row of this time. One that has them already has no more.
+local function occupy(k, job, pays, till)
+  if redis.call('ZADD', holders(k.name), till, pays .. ' ' .. job) == 1 then k.active = min(k.active + pays, MOST) end
+  k.till = max(k.till or 0, till)
+end
+
+local function vacate(k, job, undo)
+  redis.call('ZREM', holders(k.name), paid(undo) .. ' ' .. job)
   k.active = max(k.active - paid(undo), 0)
+end
+
+local function undo_take(k, job, undo)
+  vacate(k, job, undo)
   if undo[2] == 0 then return end
   local at, as_of = undo[3], undo[4]
   if k.eu == undo[8] and k.en == undo[9] and k.last == undo[10] then
@@ -587,23 +627,24 @@ local function rate_of(limits, name, period, kind)
   end
 end
 
--- Puts the windows right that count a start which used another amount than it paid.
+-- Puts the windows right that count a start which used another amount than it paid. None counts more of that than all
+-- of its limit.
 local function settle(k, undo, limits, used)
   if undo[2] == 0 then return end
   local more, periods = used - paid(undo), undo[12]
   for i = 1, #periods, 2 do
     if more < 0 then window_remove(k, periods[i], periods[i + 1], undo[3], undo[4], -more) end
     local rate = more > 0 and rate_of(limits, k.name, periods[i], periods[i + 1])
-    if rate then window_add(k, rate, now, more) end
+    if rate then window_add(k, rate, now, min(more, rate.limit)) end
   end
 end
 
 -- Slots end, after a start that counted: the running time may count towards the next start's wait.
-local function end_slot(k, undo)
-  k.active = max(k.active - paid(undo), 0)
+local function end_slot(k, job, undo)
+  vacate(k, job, undo)
   if undo[2] == 1 and undo[11] == 1 then
     local took = max(now - undo[3], 0)
-    k.eu = k.eu - took
+    k.eu, k.last = k.eu - took, max(k.last - took, 0)
     if k.eu < 0 then k.eu, k.en = 0, 0 end
   end
 end
@@ -826,12 +867,41 @@ end
 
 local freed = {}
 
+-- How long a row is overdue before its holder counts as lost: sidecars that live have put it back by then.
+local LOST = 5000000
+
+-- The slots of a job whose row is gone are free, if it has them still.
+local function free_holder(k, holder)
+  if redis.call('ZREM', holders(k.name), holder) == 0 then return end
+  k.active, k.changed = max(k.active - string.match(holder, '^%d+'), 0), true
+  freed[#freed + 1] = k.name
+end
+
+-- Frees the slots of jobs that have no rows any more, as their sidecars are gone too. Rows that no index names are put back.
+function free_lost(k)
+  for _, holder in ipairs(redis.call('ZRANGEBYSCORE', holders(k.name), '-inf', now - LOST, 'LIMIT', 0, 100)) do
+    local r = row(string.match(holder, '^%d+ (.*)$'))
+    if r and r.place == 'o' then
+      put_row(r)
+      redis.call('ZADD', holders(k.name), max(r.till, now), holder)
+    else
+      free_holder(k, holder)
+    end
+  end
+end
+
+-- The error that has a sidecar put its rows back: the index of those that are out names one that is gone.
+local function lost_row(job)
+  redis.pcall('ZREM', index(owner, 'o'), job)
+  return redis.error_reply('WIPED a row is gone')
+end
+
 -- The row goes, and its slots with it.
 local function end_row(r)
   drop_row(r)
   for _, undo in ipairs(taken_of(r)) do
     local k = key(undo[1])
-    end_slot(k, undo)
+    end_slot(k, r.job, undo)
     k.changed = true
     freed[#freed + 1] = undo[1]
   end

@@ -19,6 +19,9 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ends', '-inf', now - 24 
   redis.call('ZREM', P .. 'ends', name)
 end
 
+-- Whether a row of the caller's is gone: it is to put it back.
+local lost
+
 -- The rows of an index that are due by a time; what is gone by itself goes from the index too.
 local function overdue(of, place, after, by, from, count)
   local found = {}
@@ -27,6 +30,8 @@ local function overdue(of, place, after, by, from, count)
     local r = row(job)
     if r and r.owner == of and r.place == place then
       found[#found + 1] = r
+    elseif not r and of == owner and place == 'o' then
+      lost = lost_row(job)
     else
       redis.call('ZREM', set, job)
     end
@@ -86,6 +91,7 @@ for i = 1, #known, 2 do
   end
 end
 
+if lost then return lost end
 local others = redis.call('ZCARD', P .. 'live') - 1
 local told = { now, live, others, first, tonumber(redis.call('HGET', P .. 'meta', 'over') or '0'), ahead,
   tonumber(redis.call('HGET', P .. 'meta', 'adopted') or '0'), {} }

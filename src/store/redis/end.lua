@@ -6,6 +6,9 @@ for i = 1, num() do
   local settles, limits = num(), nil
   for _ = 1, settles do used[arg()] = num() end
   if settles > 0 then limits = read_limits() end
+  -- What it had slots of, as the caller knows it.
+  local had = {}
+  for j = 1, num() do had[j] = { name = arg(), pays = arg() } end
   local r = row(job)
   if r and (gen < 0 or gen >= r.gen) then
     for _, undo in ipairs(settles > 0 and taken_of(r) or {}) do
@@ -14,6 +17,10 @@ for i = 1, num() do
     end_row(r)
     told[#told + 1] = tell(r)
     if r.owner ~= owner then publish('row\n' .. job) end
+  elseif not r then
+    -- Where the row was lost its slots are there still, and nobody is to put it back.
+    redis.call('ZREM', index(owner, 'o'), job)
+    for _, one in ipairs(had) do free_holder(key(one.name), one.pays .. ' ' .. job) end
   end
 end
 save_all()

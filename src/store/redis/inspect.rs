@@ -122,7 +122,7 @@ fn version(info: &str) -> Option<(&'static str, (u32, u32))> {
 }
 
 /// What a server does when its memory is full; of several the one that forgets.
-fn eviction(told: &Value) -> Option<String> {
+pub(super) fn eviction(told: &Value) -> Option<String> {
     let policy = |line: &str| line.strip_prefix("maxmemory_policy:").map(str::to_owned);
     let infos = texts(told);
     let policies = infos

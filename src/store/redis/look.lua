@@ -7,7 +7,17 @@ if verb == 'row' then
   local r = row(arg())
   if r then told[2] = tell(r) end
 elseif verb == 'keys' then
-  for i = 1, num() do told[i + 1] = redis.call('GET', P .. 'k:' .. arg()) end
+  for i = 1, num() do
+    local name = arg()
+    -- Where nothing can be written it is told as it is.
+    pcall(function()
+      if redis.call('ZCOUNT', holders(name), '-inf', now - LOST) > 0 then
+        free_lost(key(name))
+        save_all()
+      end
+    end)
+    told[i + 1] = redis.call('GET', P .. 'k:' .. name)
+  end
 elseif verb == 'count' then
   told[2] = redis.call('ZCARD', index(owner, 'o'))
 elseif verb == 'over' then

@@ -41,7 +41,6 @@ for _ = 1, want do
     break
   end
   take(k, limits, at)
-  k.active = k.active - 1
   table.insert(told[2], from)
   table.insert(told[2], at)
 end

@@ -7,12 +7,21 @@ local HOLDS_LAST = 60000000
 local function till()
   local job, gen, at, lasts = arg(), num(), num(), num()
   local r = row(job)
+  if not r and redis.call('ZSCORE', index(owner, 'o'), job) then return lost_row(job) end
   if not r or r.gen ~= gen or r.place ~= 'o' then return false end
   r.till, r.lasts = at, lasts
   put_row(r)
   for _, undo in ipairs(taken_of(r)) do
-    local name = P .. 'k:' .. undo[1]
-    redis.call('PEXPIRE', name, max(week_after(at), redis.call('PTTL', name)))
+    local name = undo[1]
+    local count, who = P .. 'k:' .. name, holders(name)
+    local is_new = redis.call('ZADD', who, at, paid(undo) .. ' ' .. job) == 1
+    local lasts = max(week_after(at), redis.call('PTTL', count), redis.call('PTTL', who))
+    redis.call('PEXPIRE', who, lasts)
+    -- Where its holders or the count were lost, both may be.
+    if redis.call('PEXPIRE', count, lasts) == 0 or is_new then
+      local k = key(name)
+      k.active, k.till, k.changed = max(k.active, held(name)), at, true
+    end
   end
   return true
 end
@@ -66,8 +75,7 @@ local function adopt()
   if r and (r.gen > gen or (r.gen == gen and r.place == 'o')) then return false end
   if r then end_row(r) end
   local taken = each_key(limits, function(k, same)
-    k.active = min(k.active + same[1].pays, MOST)
-    k.till = max(k.till or 0, at)
+    occupy(k, job, same[1].pays, at)
     return { k.name, 0, same[1].pays }
   end)
   put_row({ job = job, gen = gen, place = 'o', till = at, owner = owner, lasts = lasts,

@@ -56,10 +56,12 @@ local function start(ask)
     return { 2, which_of(ask), LINE, 0, 0, soon, 0, soon, 0 }, false
   end
   local till = at + ask.lasts
-  local taken = each_key(ask.limits, function(k, same) return take(k, same, at) end)
+  local taken = each_key(ask.limits, function(k, same)
+    occupy(k, ask.job, same[1].pays, till)
+    return take(k, same, at)
+  end)
   for _, l in ipairs(ask.limits) do
     local k = key(l.key)
-    k.till = max(k.till or 0, till)
     if ask.is_priced and k.first == ask.job then
       k.first = nil
       freed[#freed + 1] = k.name

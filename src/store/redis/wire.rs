@@ -9,7 +9,7 @@ use super::super::record::{self, Written};
 use super::super::{Change, Claimed, End, Gen, Place, Row, Verdict};
 use crate::limit::{
     Limited, Limits, Measure, Rate, Refusal, Reserved, Served, Space, Strategy, Timestamp, Turn,
-    WindowKind,
+    WindowKind, each_key,
 };
 
 /// What is later is never: up to here a script's numbers are exact.
@@ -316,6 +316,11 @@ pub(super) fn write_end(to: &mut Cmd, end: &End, now: Timestamp) {
     }
     if !end.used.is_empty() {
         write_limits(to, &end.limited, now);
+    }
+    to.arg(each_key(&end.limited).count());
+    for (_, one) in each_key(&end.limited) {
+        to.arg(record::name(one.space, &one.key))
+            .arg(one.cost.pays.get());
     }
 }
 

@@ -1,0 +1,74 @@
+//! A throttle that becomes slower binds the very next start, however it became so.
+
+use super::prelude::*;
+use crate::sidecar;
+
+const POLICY: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'q' }\n";
+const FAST: &str = "throttle = { limit = 10, period = '1s' }\n";
+const SLOW: &str = "throttle = { limit = 1, period = '5s' }\n";
+
+/// When the next job starts, by asking so often.
+async fn next(client: &Client, often: Duration) -> Instant {
+    loop {
+        if !client.fetch("q", 1).await.is_empty() {
+            return Instant::now();
+        }
+        sleep(often).await;
+    }
+}
+
+/// Some start at the fast distance; then this is done, and the next is at least `apart` from the last.
+async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&sidecar::Sidecar, &str)) {
+    let net = Net::Sim(sim::Network::default());
+    let behind = backend(&net, Lax::spec(), 7).await;
+    let config = [POLICY, FAST].concat();
+    let start = sidecar::Start::before(&net, &behind.base(), &config);
+    let running = start.store(Arc::new(store)).start().await;
+    let client = running.client();
+    for nth in 0..9 {
+        let job = json!({"type": "t", "args": [nth], "options": {"queue": "q"}});
+        client.enqueue(job).await;
+    }
+    let often = Duration::from_millis(10);
+    let mut last = next(&client, often).await;
+    for _ in 0..3 {
+        let at = next(&client, often).await;
+        assert!(at - last < Duration::from_millis(200), "{:?}", at - last);
+        last = at;
+    }
+    slow(&running, &behind.base()).await;
+    for _ in 0..2 {
+        let at = next(&client, apart / 10).await;
+        let gap = at - last;
+        assert!(gap + Duration::from_millis(5) >= apart, "{gap:?}");
+        assert!(gap < apart + apart / 5, "{gap:?}");
+        last = at;
+    }
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_binds_the_next_start() {
+    binds(
+        MemoryStore::new(super::rig::NOON),
+        Duration::from_secs(5),
+        async |running, upstream| {
+            let settings = sidecar::settings(upstream, &[POLICY, SLOW].concat());
+            running.reload.apply(settings);
+        },
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_set_over_http_binds_the_next_start() {
+    binds(
+        MemoryStore::new(super::rig::NOON),
+        Duration::from_secs(3_600),
+        async |running, _| {
+            let set = json!({"throttle": {"limit": 1, "period": "PT1H"}});
+            running.client().set("/ojs/v1/rate-limits/p", set).await;
+        },
+    )
+    .await;
+}
