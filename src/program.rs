@@ -28,7 +28,7 @@ use crate::store::memory::MemoryStore;
 use anyhow::Context;
 use clap::Parser;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -210,14 +210,15 @@ fn admin_port(args: &AdminArgs) -> anyhow::Result<(String, Option<String>)> {
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let (runtime, signals) = watched_runtime()?;
     let overrides = args.overrides();
     let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
     let file = args.config.as_deref().map(|path| (path, overrides));
-    start(runtime()?, settings, file, None)
+    start(runtime, signals, settings, file, None)
 }
 
 fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
-    let runtime = runtime()?;
+    let (runtime, signals) = watched_runtime()?;
     let listen = args.backend_listen;
     let listener = runtime
         .block_on(Net::Tcp.bind(listen))
@@ -238,13 +239,14 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         tell(&format!("to change limits by hand: export {TOKEN}={token}"));
     }
     let file = args.config.as_deref().map(|path| (path, overrides));
-    start(runtime, settings, file, Some(listener))
+    start(runtime, signals, settings, file, Some(listener))
 }
 
 /// Runs the sidecar until it is told to end. It follows `file`, if there is one; a `backend` in memory serves on its
 /// listener as long.
 fn start(
     runtime: Runtime,
+    signals: Signals,
     settings: Settings,
     file: Option<(&Path, CommandLine)>,
     backend: Option<Listener>,
@@ -254,7 +256,7 @@ fn start(
     let file = file.and_then(|(path, overrides)| followed(path, overrides));
     let served = runtime.block_on(async {
         let stop = Stop::default();
-        let hangup = watch_signals(stop.clone(), file.as_ref())?;
+        let hangup = heed(signals, stop.clone(), file.as_ref());
         let file = file.map(|file| (file, hangup, level));
         let Some(listener) = backend else {
             return serve(settings, file, Mode::Run, stop).await;
@@ -275,6 +277,7 @@ fn start(
 }
 
 fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
+    let (runtime, mut signals) = watched_runtime()?;
     let settings = Settings::load_with(args.config.as_deref(), &args.overrides())?;
     let env = doctor::DoctorEnv {
         net: Net::Tcp,
@@ -282,14 +285,10 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         seed: seed(),
         probe: args.probe,
     };
-    let runtime = runtime()?;
     let report = runtime.block_on(async {
-        // The first process of a container gets no default handler for this signal.
-        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
         tokio::select! {
             report = doctor::examine(&settings, env) => Ok(report),
-            _ = terminate.recv() => anyhow::bail!("told to end before everything was looked at"),
-            _ = tokio::signal::ctrl_c() => anyhow::bail!("told to end before everything was looked at"),
+            () = signals.any() => anyhow::bail!("told to end before everything was looked at"),
         }
     });
     // A look-up of a name that gets no answer must not keep the process.
@@ -434,13 +433,46 @@ fn followed(path: &Path, overrides: CommandLine) -> Option<config::ConfigFile> {
     })
 }
 
-/// Handles signals: the first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies the returned
-/// handle; if no file `is_followed` the log says that it changes nothing.
-fn watch_signals(stop: Stop, file: Option<&config::ConfigFile>) -> anyhow::Result<Arc<Notify>> {
-    let is_followed = file.is_some();
-    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+/// The signals that are heeded, watched since before anything was read. Until then SIGTERM is lost where this is the
+/// first process of a container, and SIGHUP ends any other.
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Waits for any of them: for what runs beside a terminal and has nothing to read anew.
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.hangup.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Makes a runtime and watches the signals, before anything is read.
+fn watched_runtime() -> anyhow::Result<(Runtime, Signals)> {
+    let runtime = runtime()?;
+    let inside = runtime.enter();
+    let signals = Signals {
+        hangup: signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?,
+        terminate: signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?,
+        interrupt: signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?,
+    };
+    drop(inside);
+    Ok((runtime, signals))
+}
+
+/// Heeds signals: the first SIGTERM or SIGINT drains, the second ends at once. A SIGHUP notifies the returned handle;
+/// if no file is followed the log says that it changes nothing.
+fn heed(signals: Signals, stop: Stop, file: Option<&config::ConfigFile>) -> Arc<Notify> {
+    let Signals {
+        mut hangup,
+        mut terminate,
+        mut interrupt,
+    } = signals;
     tokio::spawn(async move {
         for (token, word) in [
             (&stop.drain, "draining; a second signal ends at once"),
@@ -454,6 +486,7 @@ fn watch_signals(stop: Stop, file: Option<&config::ConfigFile>) -> anyhow::Resul
             token.cancel();
         }
     });
+    let is_followed = file.is_some();
     let ask = Arc::new(Notify::new());
     let asked = Arc::clone(&ask);
     tokio::spawn(async move {
@@ -464,7 +497,7 @@ fn watch_signals(stop: Stop, file: Option<&config::ConfigFile>) -> anyhow::Resul
             asked.notify_one();
         }
     });
-    Ok(ask)
+    ask
 }
 
 /// Makes a runtime with one thread for blocking work (names, files), which starts now and stays. If no other thread

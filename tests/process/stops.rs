@@ -1,5 +1,8 @@
 //! Stops that meet a backend which does not answer.
 
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, ExitStatus};
+
 use super::hole::Hole;
 use super::prelude::*;
 
@@ -46,7 +49,11 @@ fn hear(stream: &TcpStream, lists: &AtomicUsize) {
     while let Some(line) = requests.find(|line| line.starts_with("GET ")) {
         if line.contains("/ojs/manifest") {
             // Whether it is still there to hear it does not matter.
-            drop((&*stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"));
+            drop(
+                (&*stream).write_all(
+                    b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Length: 2\r\n\r\n{}",
+                ),
+            );
         } else if line.contains("state=active") {
             lists.fetch_add(1, Ordering::SeqCst);
         }
@@ -106,6 +113,101 @@ fn a_doctor_hears_that_it_is_to_end() {
     let upstream = format!("http://{}", backend.local_addr().unwrap());
     command.args(["doctor", "--upstream", &upstream]);
     waits_in_vain(command, &backend);
+}
+
+/// A program that reads its config from a pipe: it waits there until the text comes.
+struct Early {
+    child: Child,
+    pipe: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Early {
+    /// Starts it and waits until it reads. `wrap` stands before the program.
+    fn reads(wrap: &[&str], what: &[&str]) -> Early {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("throttle.toml");
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let program = program();
+        let mut words = wrap.iter().map(|word| (*word).to_owned());
+        let mut command = match words.next() {
+            Some(first) => {
+                let mut command = Command::new(first);
+                command.args(words).arg(program.get_program());
+                command.env_remove("OJS_THROTTLE_CONFIG");
+                command
+            }
+            None => program,
+        };
+        command.args(what).arg("--config").arg(&pipe);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        Early {
+            child,
+            pipe,
+            _dir: dir,
+        }
+    }
+
+    /// Sends signals while it reads, and then lets it go on.
+    fn hears(mut self, signals: &[&str]) -> ExitStatus {
+        // Without waiting: it may never read.
+        let mut asks = std::fs::File::options();
+        asks.write(true).custom_flags(0o4000);
+        let mut pipe = until("it reads", || asks.open(&self.pipe).ok());
+        // The innermost: under `unshare` that is the first process of its own space.
+        let pid = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let inner = children.unwrap_or_default().trim().to_owned();
+        let of = if inner.is_empty() {
+            pid.to_string()
+        } else {
+            inner
+        };
+        for signal in signals {
+            let kill = format!("kill -s {signal} {of}");
+            let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
+            assert!(sent.success(), "{kill}");
+        }
+        let nobody = "127.0.0.1:1".parse().unwrap();
+        // It may be gone, which is seen below.
+        drop(pipe.write_all(config(nobody, "", "").as_bytes()));
+        drop(pipe);
+        until("it ends", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        // It has ended already, unless the test has failed.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn a_stop_is_heard_while_the_config_is_read() {
+    let status = Early::reads(&[], &["run"]).hears(&["HUP", "TERM"]);
+    assert_eq!(status.code(), Some(0), "{status:?}");
+    // `doctor` says that it did not look at everything.
+    let status = Early::reads(&[], &["doctor"]).hears(&["TERM"]);
+    assert_eq!(status.code(), Some(1), "{status:?}");
+}
+
+/// The kernel drops a signal that the first process of a container does not watch yet.
+#[test]
+fn the_first_process_of_a_container_hears_a_stop_while_it_reads_its_config() {
+    let unshare = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ];
+    let status = Early::reads(&unshare, &["run"]).hears(&["TERM"]);
+    assert_eq!(status.code(), Some(0), "{status:?}");
 }
 
 #[test]
