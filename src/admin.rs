@@ -22,7 +22,7 @@ use crate::proxy::body::Body;
 use crate::proxy::control::{guard, verbs};
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::state::{SidecarFacts, States};
-use crate::proxy::{Proxy, measure};
+use crate::proxy::{ADMIN, Proxy, measure};
 use crate::server;
 
 /// How long a page may take.
@@ -81,7 +81,11 @@ impl Admin {
                 match self.proxy.sidecar().readiness().word() {
                     // The store's URL may be wrong, so a rollout must not go on.
                     "ready" if !answered => unready("the store has not answered yet\n"),
-                    "ready" => text(StatusCode::OK, "ready\n"),
+                    // So may the backend's, which would take none of the work.
+                    "ready" => match self.proxy.sidecar().stranger() {
+                        Some(stranger) => unready(format!("{stranger}\n")),
+                        None => text(StatusCode::OK, "ready\n"),
+                    },
                     "starting" => unready("starting\n"),
                     _ => unready("draining\n"),
                 }
@@ -96,6 +100,7 @@ impl Admin {
             _ => {
                 let message = "there is no such page on the admin port";
                 return Err(Fault::new("not_found", message)
+                    .with("port", ADMIN)
                     .hinting("here are /, /livez, /readyz, /metrics and /throttle/v1"));
             }
         })
@@ -153,12 +158,12 @@ fn late() -> Fault {
         .later(Duration::from_secs(1))
 }
 
-fn unready(words: &'static str) -> Response<Body> {
+fn unready(words: impl Into<Bytes>) -> Response<Body> {
     text(StatusCode::SERVICE_UNAVAILABLE, words)
 }
 
-fn text(status: StatusCode, words: &'static str) -> Response<Body> {
-    let mut page = Response::new(Body::from(Bytes::from_static(words.as_bytes())));
+fn text(status: StatusCode, words: impl Into<Bytes>) -> Response<Body> {
+    let mut page = Response::new(Body::from(words.into()));
     *page.status_mut() = status;
     page.headers_mut().insert(
         CONTENT_TYPE,

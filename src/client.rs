@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 
-use crate::upstream::{Call, Target, Upstream};
+use crate::upstream::{Call, Reply, Target, Upstream};
 
 /// Calls one server.
 #[derive(Debug)]
@@ -85,6 +85,20 @@ impl JsonClient {
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let reply = self.ask(method, path, body).await?;
+        Ok((reply.status, reply.body))
+    }
+
+    /// Makes one call and returns the whole reply, whatever it is.
+    ///
+    /// # Errors
+    /// No reply.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Reply> {
         let call = Call {
             method,
             target: path.into(),
@@ -92,7 +106,6 @@ impl JsonClient {
             body: body.map_or_else(Bytes::new, |body| body.to_string().into()),
             timeout: self.timeout,
         };
-        let reply = self.server.call(call).await?;
-        Ok((reply.status, reply.body))
+        Ok(self.server.call(call).await?)
     }
 }

@@ -109,7 +109,7 @@
 //! main     -> program
 //! program  -> ask backend cli config demo doctor log net run store
 //! demo     -> backend client config net run store upstream
-//! doctor   -> ask client config duration net proxy::BackendFacts run store upstream
+//! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client duration limit net ojs upstream
 //! client   -> upstream
 //! run      -> admin config log::lines metrics net proxy server store upstream

@@ -74,7 +74,8 @@ mod tell;
 mod waiting;
 pub mod why;
 
-pub use backend::BackendFacts;
+pub(crate) use backend::ADMIN;
+pub use backend::{BackendFacts, Stranger};
 pub use live::Live;
 pub use process::{FollowedFile, Readiness};
 pub use service::Proxy;
@@ -85,9 +86,9 @@ use scope::Scopes;
 
 /// How deep JSON may nest in requests on routes that are read.
 pub(crate) const DEPTH: usize = 64;
-/// How deep in replies: a job may have come to the backend in another way, and those written in Go store what is
-/// as deep as this.
-const REPLY_DEPTH: usize = 10_000;
+/// How deep in replies: a job may have come to the backend in another way, and what it brings is limited however deep
+/// it nests. Nothing that reads them recurses.
+const REPLY_DEPTH: usize = usize::MAX;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
 pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
@@ -220,6 +221,11 @@ impl Sidecar {
         });
         settings::follow_settings(&sidecar);
         sidecar
+    }
+
+    /// What answers in place of the backend, as far as was seen.
+    pub fn stranger(&self) -> Option<Stranger> {
+        self.backend.stranger()
     }
 
     /// The store, for drain and inspection.

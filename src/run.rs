@@ -124,16 +124,17 @@ impl Running {
         if proxied.worker_id.is_none() && matches!(env.net, Net::Tcp) {
             proxied.worker_id = stable_worker_id(data.local_addr()?.port());
         }
+        let name = storage::name(env.seed);
         let sidecar = Sidecar::new(
             proxied,
             Arc::clone(&settings.policies),
             env.store.clone(),
             BackendFacts::new(&settings.upstream),
             metrics.clone(),
-            &storage::name(env.seed),
+            &name,
         );
         reload::tell_store(&sidecar, &settings);
-        let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings));
+        let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
         Ok(Running {
             env,
@@ -386,9 +387,9 @@ impl Thread {
     }
 }
 
-/// Logs that the sidecar is ready, once the store has answered.
+/// Logs that the sidecar is ready, once the store has answered and nothing answers in place of the backend.
 async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
-    while !sidecar.store().has_answered() {
+    while !sidecar.store().has_answered() || sidecar.stranger().is_some() {
         let waited = tokio::time::sleep(LOOK);
         if stop.run_until_cancelled(waited).await.is_none() {
             return;

@@ -1,5 +1,6 @@
 //! The listener: connections in, one task each, requests to a [`Service`], and an orderly end.
 
+mod bare;
 mod io;
 mod rules;
 mod watchdog;
@@ -33,7 +34,7 @@ pub use crate::proxy::load::Service;
 use crate::proxy::load::{Load, Seldom, Urgency};
 use crate::proxy::respond::{self, Fault};
 use crate::tick;
-use crate::upstream::WakeGate;
+use crate::upstream::{HEADER_LINES, WakeGate};
 use io::Guarded;
 use watchdog::{Flags, Watchdog};
 
@@ -221,6 +222,7 @@ fn http() -> http1::Builder {
     http.header_read_timeout(None)
         .half_close(false)
         .max_header_size(HEAD)
+        .max_headers(HEADER_LINES)
         .max_buf_size(BUFFER);
     http
 }

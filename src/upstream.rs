@@ -3,6 +3,7 @@
 
 mod base_url;
 mod body;
+mod coding;
 mod gate;
 mod headers;
 mod link;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
+use memchr::memmem;
 use parking_lot::Mutex;
 use rustls::CertificateError;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -33,12 +35,21 @@ use crate::boxed::boxed;
 use crate::net::{Net, Stream};
 use crate::tick;
 use headers::{SpecialHeaders, says_length};
-use link::{ExchangeFailure, HttpLink, Idle, Patience};
+use link::{BUFFER as HEAD, ExchangeFailure, HttpLink, Idle, Patience};
 use outage::Outage;
 
 /// How many times longer than its request a reply may be in any case. A batch is echoed job by job, each with more
 /// members than were sent.
 pub const ECHO: usize = 32;
+
+/// The most header lines of a message, in either direction.
+pub const HEADER_LINES: usize = 256;
+
+/// What is asked for where a reply is to be read.
+pub const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+
+/// What a reply that crosses says in `Via`.
+const VIA: HeaderValue = HeaderValue::from_static("1.1 ojs-throttle");
 
 /// One request whose body is known, and whose reply is read whole.
 #[derive(Clone, Debug)]
@@ -81,6 +92,9 @@ pub enum UpstreamError {
     /// The reply is larger than we read.
     #[error("the backend's reply is larger than {0} bytes")]
     TooLarge(usize),
+    /// The reply came whole, and is none that is understood.
+    #[error("the backend's reply cannot be read: {0}")]
+    Unreadable(String),
 }
 
 /// Rounds to whole milliseconds: the rest of a budget is a number that nobody set.
@@ -155,6 +169,8 @@ struct ConnectionPool {
     target: Target,
     net: Net,
     limits: CallBounds,
+    /// What requests that cross say in `Via`.
+    via: Option<HeaderValue>,
     idle: Mutex<Idle>,
     outage: Arc<Outage>,
 }
@@ -166,6 +182,7 @@ impl Upstream {
             target,
             net,
             limits,
+            via: None,
             idle: Mutex::default(),
             outage: Arc::default(),
         }))
@@ -173,6 +190,17 @@ impl Upstream {
 
     /// The same backend for another thread, with connections of its own.
     pub fn another(&self) -> Upstream {
+        self.saying(self.0.via.clone())
+    }
+
+    /// Says in each message that it came through a proxy, in requests under this name (RFC 9110, 7.6.3): by that a
+    /// request is known that comes round again.
+    pub fn via(&self, name: &str) -> Upstream {
+        // What can stand in no header is no name.
+        self.saying(HeaderValue::try_from(format!("1.1 {name}")).ok())
+    }
+
+    fn saying(&self, via: Option<HeaderValue>) -> Upstream {
         let ConnectionPool {
             target,
             net,
@@ -184,9 +212,19 @@ impl Upstream {
             target: target.clone(),
             net: net.clone(),
             limits: *limits,
+            via,
             idle: Mutex::default(),
             outage: Arc::clone(outage),
         }))
+    }
+
+    /// Whether a request with these headers came from here, and has come round.
+    pub fn has_sent(&self, headers: &HeaderMap) -> bool {
+        let Some(via) = &self.0.via else {
+            return false;
+        };
+        let mut lines = headers.get_all(header::VIA).iter();
+        lines.any(|line| memmem::find(line.as_bytes(), via.as_bytes()).is_some())
     }
 
     /// Whether the backend is away, as of the last [`Upstream::look`]: a request of any thread got no answer, and
@@ -246,10 +284,13 @@ impl Upstream {
             let why = "it switched protocols unasked".to_owned();
             return Err(UpstreamError::Lost(why));
         }
+        let (status, mut headers) = (parts.status, parts.headers);
+        let body = self.read(body, since, time, most).await?;
+        let body = coding::unpack(&mut headers, body, most).await?;
         Ok(Reply {
-            body: self.read(body, since, time, most).await?,
-            status: parts.status,
-            headers: parts.headers,
+            status,
+            headers,
+            body,
         })
     }
 
@@ -334,7 +375,7 @@ impl Upstream {
     /// Notes whether there was an answer.
     fn note(&self, error: Option<&UpstreamError>) {
         match error {
-            Some(UpstreamError::TooLarge(_)) => {}
+            Some(UpstreamError::TooLarge(_) | UpstreamError::Unreadable(_)) => {}
             Some(error) => self.0.outage.failed(error),
             None => self.0.outage.answered(),
         }
@@ -355,10 +396,8 @@ impl Upstream {
             Method::POST | Method::PUT | Method::PATCH
         );
         let headers = request.headers_mut();
-        if seen.accept_encoding {
-            // A reply that we read must not be compressed.
-            headers.remove(header::ACCEPT_ENCODING);
-        }
+        // A reply that we read shall not be compressed.
+        headers.insert(header::ACCEPT_ENCODING, IDENTITY);
         // A correct length from the client stays: hyper would make the same one anew.
         let fits = seen.content_length && says_length(headers, length);
         if seen.content_length && !fits {
@@ -395,6 +434,9 @@ impl Upstream {
             Some(theirs) => *theirs = host,
             None => drop(headers.insert(header::HOST, host)),
         }
+        if let Some(via) = &self.0.via {
+            headers.append(header::VIA, via.clone());
+        }
         Ok(())
     }
 
@@ -403,6 +445,11 @@ impl Upstream {
         match failure {
             ExchangeFailure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
             ExchangeFailure::Broken(Some(error)) => {
+                if error.is_parse_too_large() {
+                    let most =
+                        format!("its head has more than {HEADER_LINES} lines or {HEAD} bytes");
+                    return UpstreamError::Lost(most);
+                }
                 let hint = match error.is_parse() && self.0.target.tls().is_none() {
                     true => {
                         " (that is no HTTP: does it speak TLS, and must server.upstream begin with https://?)"
@@ -474,6 +521,9 @@ impl Upstream {
         let (mut parts, body) = head.into_parts();
         let mut body = ReplyBody::new(body, link, self.clone());
         parts.version = Version::HTTP_11;
+        if self.0.via.is_some() {
+            parts.headers.append(header::VIA, VIA);
+        }
         if parts.status != StatusCode::SWITCHING_PROTOCOLS {
             strip_hop_by_hop(&mut parts.headers);
             body.release_at_end();

@@ -21,6 +21,9 @@ use wire::{Message, framed, read};
 /// Marks a request with the number of its exchange; the sidecar's own calls have no mark.
 const MARK: &str = "x-replay";
 
+/// Names the sidecar.
+const SEED: u64 = 7;
+
 /// No jobs.
 const EMPTY: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: application/openjobspec+json\r\nContent-Length: 11\r\n\r\n{\"jobs\":[]}";
@@ -83,7 +86,10 @@ async fn replay(listener: TcpListener, replies: Arc<Vec<Message>>, received: Rec
                     // A FETCH that limits touch may ask again; the queue is empty then.
                     Some(_) if again => EMPTY.to_vec(),
                     Some(number) => framed(&replies[number]),
-                    None => b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}".to_vec(),
+                    None => {
+                        b"HTTP/1.1 404 Not Found\r\nOJS-Version: 1.0\r\nContent-Length: 2\r\n\r\n{}"
+                            .to_vec()
+                    }
                 };
                 {
                     let mut received = received.lock().unwrap();
@@ -114,7 +120,7 @@ async fn through(name: &str, exchanges: &[Exchange], config: &str) -> (Counts, V
         .collect();
     let received = Received::default();
     let backend = tokio::spawn(replay(listener, Arc::new(replies), received.clone()));
-    let sidecar = Sidecar::start(Net::Tcp, &format!("http://{authority}"), 7, config).await;
+    let sidecar = Sidecar::start(Net::Tcp, &format!("http://{authority}"), SEED, config).await;
     let (mut counts, mut limited) = (Counts::new(), HashSet::new());
     let mut connections: HashMap<u64, (TcpStream, Vec<u8>)> = HashMap::new();
     for (number, exchange) in exchanges.iter().enumerate() {
@@ -237,8 +243,12 @@ fn compare_request(
     let mut count = |what| *counts.entry(what).or_default() += 1;
     let mut headers = end_to_end(sent);
     headers.insert("host".to_owned(), vec![authority.to_owned()]);
-    // Replies that are read must not come packed.
-    headers.remove("accept-encoding");
+    headers.insert(
+        "via".to_owned(),
+        vec![format!("1.1 ojs-throttle-{SEED:016x}")],
+    );
+    // Replies that are read shall not come packed.
+    headers.insert("accept-encoding".to_owned(), vec!["identity".to_owned()]);
     assert_eq!(end_to_end(got), headers, "{about}: headers");
     let mut start = sent.start.clone();
     if start.contains('%') {
@@ -289,6 +299,7 @@ fn compare_reply(about: &str, exchange: &Exchange, got: &Message, counts: &mut C
     let mut count = |what| *counts.entry(what).or_default() += 1;
     assert_eq!(got.start, sent.start, "{about}: status line");
     let mut headers = end_to_end(sent);
+    headers.insert("via".to_owned(), vec!["1.1 ojs-throttle".to_owned()]);
     let agent = exchange.request.header("user-agent").unwrap_or_default();
     if agent.starts_with("python-httpx") {
         let kind = headers.get_mut("content-type").unwrap();

@@ -217,8 +217,11 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
         let title = "`server.listen` and `server.admin_listen` are the same";
         file.error(&span, title, "give each its own port");
     }
-    if points_at(&settings.upstream.url, server.listen) {
-        let title = "`server.upstream` is this program's own `listen`";
+    let own = ports
+        .into_iter()
+        .find(|(_, port)| points_at(&settings.upstream.url, *port));
+    if let Some((name, _)) = own {
+        let title = format!("`server.upstream` is this program's own `{name}`");
         file.error(
             &file.span_of("upstream"),
             title,

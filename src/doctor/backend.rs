@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context;
+use http::header::VIA;
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use super::probe::{Probe, Probed};
 use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::client::JsonClient;
 use crate::config::{self, Settings, StoreUrl};
-use crate::proxy::BackendFacts;
+use crate::proxy::{BackendFacts, Stranger};
 use crate::run;
 use crate::upstream::{Target, Upstream};
 
@@ -112,8 +113,8 @@ async fn manifest(
     report: &mut Diagnosis,
 ) -> bool {
     let url = &upstream.url;
-    let asked = backend.exchange(Method::GET, "/ojs/manifest", None);
-    let (status, body) = match asked.await {
+    let asked = backend.ask(Method::GET, "/ojs/manifest", None);
+    let reply = match asked.await {
         Ok(reply) => reply,
         Err(why) => {
             let why = why.to_string();
@@ -129,6 +130,23 @@ async fn manifest(
         }
     };
     report.add(PART, "reachable", Evidence::Measured, format!("yes, {url}"));
+    if let Some(stranger) = Stranger::of(&reply) {
+        let says = format!("{stranger} ({})", reply.status);
+        report.add(PART, "manifest", Evidence::Measured, says);
+        let todo = match stranger {
+            Stranger::NoOjs => "if OJS is elsewhere there, add its base path to server.upstream",
+            Stranger::Itself | Stranger::AdminPort => {
+                "write the backend's address in server.upstream"
+            }
+        };
+        report.but(Severity::Fail, todo);
+        return false;
+    }
+    let is_sidecars = reply.headers.get_all(VIA).iter().any(|via| {
+        let mut words = via.as_bytes().split(|byte| b" ,".contains(byte));
+        words.any(|word| word.starts_with(b"ojs-throttle"))
+    });
+    let (status, body) = (reply.status, reply.body);
     let manifest: Option<Value> = serde_json::from_slice(&body).ok();
     let manifest = manifest.filter(|_| status.is_success());
     let text = |pointer: &str| {
@@ -156,8 +174,17 @@ async fn manifest(
     let version = text("/implementation/version").unwrap_or_else(|| "of no version".to_owned());
     let spec = text("/specversion").or_else(|| text("/ojs_version"));
     let spec = spec.map_or(String::new(), |spec| format!(", OJS {spec}"));
-    let says = format!("{name} {version}{spec}");
+    let behind = match is_sidecars {
+        true => ", behind another ojs-throttle",
+        false => "",
+    };
+    let says = format!("{name} {version}{spec}{behind}");
     report.add(PART, "manifest", Evidence::Measured, says);
+    if is_sidecars {
+        let todo =
+            "each holds jobs back by its own limits: let server.upstream name the backend itself";
+        report.but(Severity::Warn, todo);
+    }
     true
 }
 

@@ -4,9 +4,17 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::REPLY_DEPTH;
 use crate::config::UpstreamSettings;
 use crate::json::Json;
 use crate::limit::Timestamp;
+use crate::ojs;
+use crate::upstream::Reply;
 
 /// How the backend behaves where the official ones differ.
 #[derive(Debug, Default)]
@@ -21,7 +29,65 @@ pub struct BackendFacts {
     from_start: Trait,
     /// Whether `retryable: false` in a nack is never heeded.
     retries_always: Trait,
+    /// What answers in its place.
+    stranger: Mutex<Option<Stranger>>,
 }
+
+/// What answers at the address of the backend and is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stranger {
+    /// The sidecar that asked.
+    Itself,
+    /// The admin port of a sidecar.
+    AdminPort,
+    /// It speaks HTTP and no OJS.
+    NoOjs,
+}
+
+impl Stranger {
+    /// What a reply to `GET /ojs/manifest` shows; `None`: OJS, or somebody between here and a backend speaks.
+    pub fn of(reply: &Reply) -> Option<Stranger> {
+        let says = |pointer: &str, word: &str| {
+            let json: Option<Value> = serde_json::from_slice(&reply.body).ok();
+            json.is_some_and(|json| json.pointer(pointer).is_some_and(|said| said == word))
+        };
+        match reply.status {
+            StatusCode::LOOP_DETECTED if says("/error/code", "loop_detected") => {
+                return Some(Stranger::Itself);
+            }
+            StatusCode::NOT_FOUND if says("/error/details/port", ADMIN) => {
+                return Some(Stranger::AdminPort);
+            }
+            StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS => return None,
+            status if status.is_server_error() => return None,
+            _ => {}
+        }
+        let kind = reply.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let is_ojs = reply.headers.contains_key(ojs::OJS_VERSION)
+            || kind.is_some_and(|kind| kind.starts_with(ojs::MEDIA_TYPE.as_bytes()));
+        let manifest = Json::parse(&reply.body, REPLY_DEPTH).ok();
+        let names = ["implementation", "specversion", "ojs_version"];
+        let is_manifest =
+            manifest.is_some_and(|manifest| manifest.pick(names).iter().any(Option::is_some));
+        (!is_ojs && !is_manifest).then_some(Stranger::NoOjs)
+    }
+}
+
+impl std::fmt::Display for Stranger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Stranger::Itself => "server.upstream leads back to this sidecar itself",
+            Stranger::AdminPort => "server.upstream is the admin port of an ojs-throttle",
+            Stranger::NoOjs => "what answers at server.upstream speaks HTTP and no OJS",
+        })
+    }
+}
+
+/// How the admin port names itself where it has no such page.
+pub(crate) const ADMIN: &str = "admin";
 
 impl BackendFacts {
     /// How the queues are called that the doctor's probe leaves behind, each with a number of its own.
@@ -137,9 +203,21 @@ impl BackendFacts {
         }
     }
 
+    /// Notes what a reply to `GET /ojs/manifest` shows in place of the backend, if so.
+    pub(super) fn note_stranger(&self, reply: &Reply) -> Option<Stranger> {
+        let stranger = Stranger::of(reply);
+        *self.stranger.lock() = stranger;
+        stranger
+    }
+
+    /// What answers in its place, as far as was seen.
+    pub(crate) fn stranger(&self) -> Option<Stranger> {
+        *self.stranger.lock()
+    }
+
     /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
     pub fn read_manifest(&self, text: &[u8]) {
-        let Ok(manifest) = Json::parse(text, super::REPLY_DEPTH) else {
+        let Ok(manifest) = Json::parse(text, REPLY_DEPTH) else {
             return;
         };
         let Some(implementation) = manifest.get("implementation") else {

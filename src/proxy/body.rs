@@ -65,6 +65,14 @@ impl Body {
         }
     }
 
+    /// The bytes of one that is known.
+    pub fn as_whole(&self) -> &[u8] {
+        match &self.0 {
+            BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _) => bytes,
+            _ => &[],
+        }
+    }
+
     /// No body, and what the connection is for after it.
     pub fn before(tunnel: Tunnel) -> Body {
         Body(BodyKind::Tunnel(tunnel))

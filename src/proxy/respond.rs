@@ -20,7 +20,7 @@ use super::body::{Body, ReadError};
 use super::{mirror, ours, refuse};
 use crate::config::MediaType;
 use crate::ojs::{self, BadPath};
-use crate::upstream::{Reply, SendError, UpstreamError};
+use crate::upstream::{HEADER_LINES, Reply, SendError, UpstreamError};
 
 /// What went wrong, as the client is told. Answered in the envelope of OJS backends:
 /// `{"error":{"code","message","retryable","request_id","hint",…}}`.
@@ -127,6 +127,27 @@ impl Fault {
         Fault::new("method_not_allowed", message).with_header(header::ALLOW, allow)
     }
 
+    /// 400 or 431: a head that cannot be read at all.
+    pub fn head(status: StatusCode) -> Fault {
+        let fault = match status {
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                let most = format!("the head has more than {HEADER_LINES} lines, or is too long");
+                Fault::new("head_too_large", most)
+            }
+            _ => Fault::bad_request("the head is no HTTP/1.1: its first line or a header has what may not stand there")
+                .hinting("encode what a path or query may not have, such as %22 for a quotation mark and %20 for a space"),
+        };
+        fault.closing()
+    }
+
+    /// 508: a request that has been here before.
+    pub fn comes_round() -> Fault {
+        Fault::new(
+            "loop_detected",
+            "this request went out from here and came back: see its Via headers",
+        )
+    }
+
     /// 500: something of ours broke.
     pub fn internal() -> Fault {
         let message = "ojs-throttle failed on this request; its log says how";
@@ -159,6 +180,7 @@ impl Fault {
             UpstreamError::Unreachable(_) => "backend_unreachable",
             UpstreamError::Lost(_) | UpstreamError::TooLarge(_) => "backend_reply_lost",
             UpstreamError::Timeout(_) => "backend_timeout",
+            UpstreamError::Unreadable(_) => "backend_reply_unreadable",
         };
         let mut fault = Fault::new(code, error.to_string());
         if matches!(error, UpstreamError::TooLarge(_)) {

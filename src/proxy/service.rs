@@ -101,6 +101,9 @@ impl Proxy {
 
     /// Answers one request.
     pub async fn handle(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
+        if self.upstream.has_sent(&parts.headers) {
+            return refuse(&parts, Fault::comes_round());
+        }
         guard::keep_control_token(&self.sidecar, &mut parts);
         // A reference to the same bytes: the operation's names are parts of them.
         let uri = parts.uri.clone();

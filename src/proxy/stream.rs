@@ -26,7 +26,7 @@ use crate::events::{
 };
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
-use crate::upstream::detached;
+use crate::upstream::{IDENTITY, detached};
 use relay::{Relay, is_stream, without_mirrors};
 
 /// How often a stream says that it is alive (real-time text, 2.4).
@@ -255,7 +255,7 @@ pub(super) async fn backends_stream(
     body: Incoming,
 ) -> Response<Body> {
     // What is read must not come packed.
-    parts.headers.remove(header::ACCEPT_ENCODING);
+    parts.headers.insert(header::ACCEPT_ENCODING, IDENTITY);
     let reply = proxy.pass(parts, body).await;
     if reply.status() != StatusCode::OK || !is_stream(reply.headers()) {
         return reply;

@@ -54,6 +54,8 @@ impl Keeper {
 
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_millis(500);
+/// How often a backend that has not told what it is is asked again.
+const UNLEARNT: Duration = Duration::from_secs(2);
 /// Rows looked at in one go.
 const AT_ONCE: usize = 256;
 /// How often what came with requests and is not used any more is forgotten.
@@ -196,11 +198,18 @@ pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
     sidecar.store.count_out().await.ok()
 }
 
-/// Looks whether an outage of the backend is over, and asks it where nobody else does.
+/// Looks whether an outage of the backend is over, and asks it where nobody else does. One that has not told what it is
+/// is asked again: something else may answer in its place.
 async fn watch_backend(proxy: &Proxy) {
     let mut ticks = ticks(EVERY);
+    let mut asked = Instant::now();
     loop {
         ticks.tick().await;
+        if !adopt::is_learnt(&proxy.sidecar) && asked.elapsed() >= UNLEARNT {
+            // Who fails is told.
+            let _failed = adopt::ensure_learnt(proxy).await;
+            asked = Instant::now();
+        }
         if proxy.upstream.look() {
             let question = calls::get(proxy, 0, "/ojs/v1/health".to_owned());
             // Whatever it says, it is an answer.

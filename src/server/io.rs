@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::bare;
 use super::watchdog::Flags;
 use crate::net::Stream;
 
@@ -22,6 +24,8 @@ pub(super) struct Guarded {
     stream: Stream,
     flags: Arc<Flags>,
     linger: Option<Linger>,
+    /// What is still to be written in place of a refusal by hyper.
+    refusal: Bytes,
 }
 
 /// Reads what the client still sends after our side is shut. Closing over unread bytes resets the connection, and the
@@ -38,7 +42,26 @@ impl Guarded {
             stream,
             flags,
             linger: None,
+            refusal: Bytes::new(),
         }
+    }
+
+    /// Writes our refusal in place of hyper's, which `written` may be; `None`: it is none.
+    fn poll_refuse(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: &[u8],
+    ) -> Option<Poll<io::Result<usize>>> {
+        if self.refusal.is_empty() {
+            self.refusal = bare::refusal(written)?;
+        }
+        while !self.refusal.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.refusal) {
+                Poll::Ready(Ok(some @ 1..)) => self.refusal.advance(some),
+                other => return Some(other),
+            }
+        }
+        Some(Poll::Ready(Ok(written.len())))
     }
 }
 
@@ -64,7 +87,8 @@ impl AsyncWrite for Guarded {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
+        let refused = this.poll_refuse(cx, buf);
+        let polled = refused.unwrap_or_else(|| Pin::new(&mut this.stream).poll_write(cx, buf));
         this.flags.wrote(&polled);
         polled
     }
@@ -75,7 +99,12 @@ impl AsyncWrite for Guarded {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        let refused = match bufs {
+            [only] => this.poll_refuse(cx, only),
+            _ => None,
+        };
+        let stream = Pin::new(&mut this.stream);
+        let polled = refused.unwrap_or_else(|| stream.poll_write_vectored(cx, bufs));
         this.flags.wrote(&polled);
         polled
     }
@@ -93,6 +122,7 @@ impl AsyncWrite for Guarded {
             stream,
             linger,
             flags,
+            ..
         } = self.get_mut();
         if flags.is_tunnel() {
             // The tunnel reads what the client still sends.

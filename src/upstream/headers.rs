@@ -15,7 +15,6 @@ pub(super) struct SpecialHeaders {
     pub(super) hop_by_hop: bool,
     pub(super) upgrade: bool,
     pub(super) expect: bool,
-    pub(super) accept_encoding: bool,
     pub(super) content_length: bool,
 }
 
@@ -32,7 +31,6 @@ impl SpecialHeaders {
         for name in headers.keys() {
             match *name {
                 header::EXPECT => seen.expect = true,
-                header::ACCEPT_ENCODING => seen.accept_encoding = true,
                 header::CONTENT_LENGTH => seen.content_length = true,
                 _ => {
                     seen.upgrade |= *name == header::UPGRADE;

@@ -13,13 +13,14 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep};
 
+use super::HEADER_LINES;
 use super::body::{Progress, RequestBody};
 use super::gate::hold;
 use crate::boxed::boxed;
 use crate::net::Stream;
 
-/// The most bytes that one connection buffers.
-const BUFFER: usize = 64 * 1024;
+/// The most bytes that one connection buffers, and so of a head.
+pub(super) const BUFFER: usize = 64 * 1024;
 
 /// When the timer of a new connection fires first. Later it moves to where it is needed.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
@@ -67,7 +68,7 @@ impl HttpLink {
     /// Begins HTTP on a fresh stream.
     pub(super) async fn open(stream: Stream) -> hyper::Result<Box<HttpLink>> {
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(BUFFER);
+        builder.max_buf_size(BUFFER).max_headers(HEADER_LINES);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
         let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
         Ok(Box::new(HttpLink {

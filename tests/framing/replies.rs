@@ -321,3 +321,61 @@ async fn an_answer_before_the_whole_request_passes() {
     let reply = client.reply().await;
     assert_eq!((reply.status, reply.text()), (413, "no"));
 }
+
+#[tokio::test]
+async fn a_reply_may_have_256_header_lines() {
+    for (lines, status) in [(256, 200), (257, 502)] {
+        let many: String = (1..lines).map(|n| format!("X{n}: 1\r\n")).collect();
+        let reply = format!("HTTP/1.1 200 OK\r\n{many}Content-Length: 2\r\n\r\nhi");
+        let backend = Backend::run(move |connection| {
+            while connection.request().is_some() {
+                connection.write(&reply);
+            }
+        });
+        let front = Front::before(&backend).await;
+        let got = front.ask(OTHER).await;
+        assert_eq!(got.status, status, "{}", got.head);
+        if status == 502 {
+            got.refuses(502, "backend_reply_lost", lines);
+            let why = got.text();
+            assert!(why.contains("256 lines") && !why.contains("TLS"), "{why}");
+        }
+    }
+}
+
+/// A small reply that becomes a large one is as large as a plain one.
+#[tokio::test]
+async fn a_bomb_is_a_reply_that_is_too_large() {
+    // 1,000,000 zeros, packed twice.
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+    let mut packed = vec![0; 1_000_000];
+    for _ in 0..2 {
+        let mut twice = GzEncoder::new(Vec::new(), Compression::best());
+        twice.write_all(&packed).unwrap();
+        packed = twice.finish().unwrap();
+    }
+    let length = packed.len();
+    assert!(length < 200);
+    let backend = Backend::run(move |connection| {
+        while connection.request().is_some() {
+            let head = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\nContent-Length: ";
+            connection.write(format!("{head}{length}\r\n\r\n"));
+            connection.write(&packed);
+        }
+    });
+    for (most, fits) in [(999_999, false), (1_000_000, true)] {
+        let tight = CallBounds {
+            reply: most,
+            ..CallBounds::default()
+        };
+        let came = to(&backend, tight).call(call(Duration::from_secs(5))).await;
+        match came {
+            Ok(reply) => assert!(fits && reply.body.len() == 1_000_000),
+            Err(error) => assert!(
+                !fits && matches!(error, UpstreamError::TooLarge(_)),
+                "{error}"
+            ),
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use ojs_throttle::backend::{Liveness, Requeue};
 
+use super::outage::nonsense;
 use super::prelude::*;
 use super::relay::Relay;
 
@@ -226,4 +227,29 @@ fn what_is_no_backend_is_said_so_in_words() {
     assert_eq!(status, Some(1), "{report}");
     assert_eq!(finding(&report, "backend", "manifest")["level"], "warn");
     assert_eq!(report["healthy"], json!(false));
+}
+
+/// What answers HTTP and speaks no OJS fails, and ports of our own are named.
+#[test]
+fn what_answers_and_speaks_no_ojs_is_named() {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
+    let absent = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
+    for (upstream, word, level) in [
+        (nonsense(page), "no OJS", "fail"),
+        (nonsense(absent), "no OJS", "fail"),
+        (sidecar.admin, "admin port", "fail"),
+        (sidecar.data, "another ojs-throttle", "warn"),
+        (backend.addr, "embedded", "ok"),
+    ] {
+        let (report, status) = doctor(&config(upstream, "", ""), &[]);
+        let one = finding(&report, "backend", "manifest");
+        assert_eq!(one["level"], level, "{word}: {report}");
+        assert!(
+            level == "ok" || one["says"].as_str().unwrap().contains(word),
+            "{word}: {one}"
+        );
+        assert_eq!(status, Some(i32::from(level == "fail")), "{word}: {report}");
+    }
 }

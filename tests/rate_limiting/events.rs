@@ -301,7 +301,7 @@ async fn vanishes(mut listener: net::Listener) {
                 )
             }
             false => {
-                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into()
+                "HTTP/1.1 404 Not Found\r\nOJS-Version: 1.0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into()
             }
         };
         stream.write_all(answer.as_bytes()).await.unwrap();

@@ -36,8 +36,9 @@ async fn before(
                         continue;
                     };
                     let length = body.len();
-                    let reply =
-                        format!("HTTP/1.1 {status} S\r\nContent-Length: {length}\r\n\r\n{body}");
+                    let reply = format!(
+                        "HTTP/1.1 {status} S\r\nOJS-Version: 1.0\r\nContent-Length: {length}\r\n\r\n{body}"
+                    );
                     stream.write_all(reply.as_bytes()).await.unwrap();
                 }
             });

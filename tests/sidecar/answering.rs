@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -17,6 +17,8 @@ use tokio::time::sleep;
 
 use crate::sidecar::Sidecar;
 use crate::sidecar::client::Client;
+
+const OJS: HeaderName = HeaderName::from_static("ojs-version");
 
 /// A listener, and its address as a URL.
 pub async fn bind(net: &Net) -> (Listener, String) {
@@ -60,6 +62,16 @@ pub async fn answering_by(
     config: &str,
     says: impl Fn(&Parts) -> (u16, Bytes) + Clone + Send + 'static,
 ) -> (Answering, Sidecar, Client) {
+    answering_as(Some("1.0"), long, config, says).await
+}
+
+/// The same, where replies may name no version of OJS.
+pub async fn answering_as(
+    version: Option<&'static str>,
+    long: Duration,
+    config: &str,
+    says: impl Fn(&Parts) -> (u16, Bytes) + Clone + Send + 'static,
+) -> (Answering, Sidecar, Client) {
     let net = Net::Sim(sim::Network::default());
     let (mut listener, base) = bind(&net).await;
     let answering = Answering::default();
@@ -79,6 +91,10 @@ pub async fn answering_by(
                     sleep(long).await;
                     let mut response = Response::new(Full::new(body));
                     *response.status_mut() = StatusCode::from_u16(status).unwrap();
+                    let version = version.map(HeaderValue::from_static);
+                    response
+                        .headers_mut()
+                        .extend(version.map(|said| (OJS, said)));
                     Ok::<_, Infallible>(response)
                 }
             };

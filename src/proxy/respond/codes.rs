@@ -31,6 +31,8 @@ codes! {
     /// - a policy's key is missing (`key_missing = "reject"`); an ambiguous path or head;
     /// - a FETCH for more than 1,000 queues, or one that cannot be read, where there are limits;
     /// - `options`, `queue`, `jobs` or `queues` several times, in whatever spelling;
+    /// - an enqueue with `NaN`, or with a number that no double holds, where jobs may be limited;
+    /// - a head that is no HTTP/1.1, such as a path or query with a raw `"`, `<` or space;
     /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
     BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
     /// Looking at an admin port that others reach, without the control token. `WWW-Authenticate` lets a browser ask for it.
@@ -55,6 +57,8 @@ codes! {
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type": "send the body as it is";
     /// `Expect` other than 100-continue.
     EXPECTATION_FAILED "expectation_failed": "leave the Expect header out";
+    /// A request has more than 256 header lines, or a head of more than 32 KiB.
+    REQUEST_HEADER_FIELDS_TOO_LARGE "head_too_large": "send fewer or shorter headers";
     /// An enqueue met a bound of its queue. The chapter `producers` shows the answer.
     TOO_MANY_REQUESTS "QUEUE_FULL": "come back after Retry-After; more workers or a larger bound let more in";
     /// An enqueue met the bound of a tenant.
@@ -71,8 +75,13 @@ codes! {
     /// No connection to the backend.
     BAD_GATEWAY "backend_unreachable":
         "look whether the backend runs where server.upstream says; `ojs-throttle doctor` tells more";
-    /// The backend's reply broke off. Or it must be read and is over 256 MiB, or more: see `server.max_body`.
+    /// The backend's reply broke off, or has more than 256 header lines. Or it must be read and is over 256 MiB, or
+    /// more: see `server.max_body`.
     BAD_GATEWAY "backend_reply_lost": "look in the backend's log why it broke its reply off";
+    /// A FETCH was answered with what cannot be read, and jobs in it may be limited. The message says what it is. What
+    /// was claimed comes again when its claim lapses.
+    BAD_GATEWAY "backend_reply_unreadable":
+        "look what stands between here and the backend, and whether server.upstream is an OJS backend";
     /// The backend does not tell the depth of a queue that may be full (5xx, 429 or 408).
     BAD_GATEWAY "backend_stats_failed": "look in the backend's log why GET /ojs/v1/queues/NAME/stats fails";
     /// The backend does not say where a job is that `why` asks about.
@@ -89,6 +98,8 @@ codes! {
     /// first manifest.
     GATEWAY_TIMEOUT "backend_timeout":
         "look why the backend is slow; server.upstream_timeout is how long it may take";
+    /// A request came back to the sidecar that had sent it on.
+    LOOP_DETECTED "loop_detected": "server.upstream leads back to this sidecar: let it name the backend";
 }
 
 /// What is declared of the code. It must be; were it not, the fault would be ours.

@@ -14,7 +14,7 @@ use crate::events::frames::{data, field, with_data};
 use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
 use crate::ojs;
-use crate::upstream::{Path, ReplyBody};
+use crate::upstream::{IDENTITY, Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -150,8 +150,11 @@ pub(super) fn without_mirrors(frame: Bytes) -> Bytes {
     }
 }
 
-/// Whether the head of a reply says that events follow.
+/// Whether the head of a reply says that events follow which can be read: packed ones pass as they are, or not at all.
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return false;
+    }
     let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind.map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -162,8 +165,8 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
 fn asking(sent: &HeaderMap, last_id: Option<&str>) -> HeaderMap {
     let mut headers = sent.clone();
     // What is read must not come packed.
+    headers.insert(header::ACCEPT_ENCODING, IDENTITY);
     for name in [
-        header::ACCEPT_ENCODING,
         header::UPGRADE,
         header::CONTENT_LENGTH,
         header::TRANSFER_ENCODING,

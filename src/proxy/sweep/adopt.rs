@@ -170,6 +170,11 @@ impl Drop for Listing<'_> {
     }
 }
 
+/// Whether the backend has told what it is, and what runs.
+pub(super) fn is_learnt(sidecar: &Sidecar) -> bool {
+    sidecar.keeper.adoption.learnt.initialized()
+}
+
 /// Learns what must be known before the first limited FETCH: what kind of backend it is, and which
 /// limited jobs are running already. A backend that does not answer is asked again at each FETCH.
 ///
@@ -217,6 +222,9 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
     let mut call = calls::get(proxy, 0, "/ojs/manifest".to_owned());
     call.timeout = patience.min(proxy.sidecar.live().settings.upstream.timeout);
     let reply = calls::call(proxy, "manifest", call).await?;
+    if let Some(stranger) = proxy.sidecar.backend.note_stranger(&reply) {
+        return Err(UpstreamError::Unreadable(stranger.to_string()));
+    }
     if reply.status.is_server_error() {
         // Something between us and the backend speaks for it.
         return Err(UpstreamError::Lost(format!(
