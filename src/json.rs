@@ -7,6 +7,7 @@
 
 mod lane;
 mod name;
+mod odd;
 mod read;
 mod scan;
 mod splice;
@@ -16,6 +17,7 @@ mod string;
 mod tests;
 
 pub use name::{Name, contains_ignore_case, may_name};
+pub use odd::{is_wide, may_have_odd_number, oddity, overflow};
 pub use read::Reader;
 pub use splice::Splice;
 pub use string::{quote, quote_to};

@@ -14,7 +14,7 @@ use crate::client::JsonClient;
 use crate::config::{self, Settings, StoreUrl};
 use crate::proxy::{BackendFacts, Stranger};
 use crate::run;
-use crate::upstream::{Target, Upstream};
+use crate::upstream::{Reply, Target, Upstream};
 
 const PART: &str = "backend";
 /// The longest that one call may take.
@@ -131,21 +131,10 @@ async fn manifest(
     };
     report.add(PART, "reachable", Evidence::Measured, format!("yes, {url}"));
     if let Some(stranger) = Stranger::of(&reply) {
-        let says = format!("{stranger} ({})", reply.status);
-        report.add(PART, "manifest", Evidence::Measured, says);
-        let todo = match stranger {
-            Stranger::NoOjs => "if OJS is elsewhere there, add its base path to server.upstream",
-            Stranger::Itself | Stranger::AdminPort => {
-                "write the backend's address in server.upstream"
-            }
-        };
-        report.but(Severity::Fail, todo);
+        tell_stranger(stranger, reply.status, report);
         return false;
     }
-    let is_sidecars = reply.headers.get_all(VIA).iter().any(|via| {
-        let mut words = via.as_bytes().split(|byte| b" ,".contains(byte));
-        words.any(|word| word.starts_with(b"ojs-throttle"))
-    });
+    let is_sidecars = is_sidecars(&reply);
     let (status, body) = (reply.status, reply.body);
     let manifest: Option<Value> = serde_json::from_slice(&body).ok();
     let manifest = manifest.filter(|_| status.is_success());
@@ -154,21 +143,7 @@ async fn manifest(
         value.as_str().map(str::to_owned)
     };
     let Some(name) = text("/implementation/name") else {
-        let says = format!("no manifest of OJS at /ojs/manifest ({status})");
-        report.add(PART, "manifest", Evidence::Measured, says);
-        match status.as_u16() {
-            401 | 403 => report.but(Severity::Fail, "set upstream.token to one that may read it"),
-            404 => report.but(
-                Severity::Warn,
-                "if OJS is elsewhere there, add its base path to server.upstream",
-            ),
-            500.. => report.but(
-                Severity::Fail,
-                "something in front of the backend speaks for it: is the backend up?",
-            ),
-            _ => report.but(Severity::Warn, "is that an OJS backend? --probe finds out"),
-        }
-        return status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN;
+        return tell_nameless(status, report);
     };
     known.read_manifest(&body);
     let version = text("/implementation/version").unwrap_or_else(|| "of no version".to_owned());
@@ -186,6 +161,44 @@ async fn manifest(
         report.but(Severity::Warn, todo);
     }
     true
+}
+
+/// Reports what answers in place of a backend.
+fn tell_stranger(stranger: Stranger, status: StatusCode, report: &mut Diagnosis) {
+    let says = format!("{stranger} ({status})");
+    report.add(PART, "manifest", Evidence::Measured, says);
+    let todo = match stranger {
+        Stranger::NoOjs => "if OJS is elsewhere there, add its base path to server.upstream",
+        Stranger::Itself | Stranger::AdminPort => "write the backend's address in server.upstream",
+    };
+    report.but(Severity::Fail, todo);
+}
+
+/// Whether a reply came through another sidecar.
+fn is_sidecars(reply: &Reply) -> bool {
+    reply.headers.get_all(VIA).iter().any(|via| {
+        let mut words = via.as_bytes().split(|byte| b" ,".contains(byte));
+        words.any(|word| word.starts_with(b"ojs-throttle"))
+    })
+}
+
+/// Reports a manifest that names no implementation, or none at all. Returns whether there is any use in going on.
+fn tell_nameless(status: StatusCode, report: &mut Diagnosis) -> bool {
+    let says = format!("no manifest of OJS at /ojs/manifest ({status})");
+    report.add(PART, "manifest", Evidence::Measured, says);
+    match status.as_u16() {
+        401 | 403 => report.but(Severity::Fail, "set upstream.token to one that may read it"),
+        404 => report.but(
+            Severity::Warn,
+            "if OJS is elsewhere there, add its base path to server.upstream",
+        ),
+        500.. => report.but(
+            Severity::Fail,
+            "something in front of the backend speaks for it: is the backend up?",
+        ),
+        _ => report.but(Severity::Warn, "is that an OJS backend? --probe finds out"),
+    }
+    status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
 }
 
 /// What to do where a sidecar believes otherwise, and how bad that is.

@@ -13,7 +13,7 @@ pub enum Counted {
     SlotAdopted,
     /// A held job of a sibling was taken over.
     HoldAdopted,
-    /// The backend answered FETCH with something that is no FETCH reply; it was passed on.
+    /// The backend answered FETCH with something that is no FETCH reply, or has what is no job.
     Nonsense,
     /// An ACK or nack was sent again inside the sidecar.
     SettleRetried,
@@ -207,7 +207,7 @@ series! {
     counter "ojs_throttle_reserved_turns_total" [];
     /// Start times that the store granted ahead and that passed unused.
     counter "ojs_throttle_reserved_turns_unused_total" [];
-    /// FETCH replies that could not be read and were passed on.
+    /// FETCH replies that could not be read, for which the worker got 502, and jobs in others that have no id.
     counter "ojs_throttle_upstream_nonsense_total" [];
     /// ACKs and nacks that the sidecar sent again.
     counter "ojs_throttle_settle_retries_total" [];

@@ -59,6 +59,11 @@ pub(super) async fn enqueue(
     let mirrors = policies.accept() != Accept::Ignore || limits || bounded;
     let brings = (mirrors && sent::may_name(&body, mirror::NEEDLE))
         || (limits && (policies.rejects() || sent::may_name(&body, VISIBILITY)));
+    // It may come in one reply with limited jobs, which could not be read then.
+    let joins = limits || bounded || brings || sidecar.fetching.has_limited();
+    if joins && let Some(fault) = sent::odd_number(&body) {
+        return refuse(&parts, fault);
+    }
     let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
     let read = match bounded || brings || may_be_flat {
         true => sent::read_jobs(&body, sends),

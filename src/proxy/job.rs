@@ -6,19 +6,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header;
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::live::Live;
 use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope, tell};
 use crate::hold::{Held, Lane, Proof};
-use crate::json::{Json, JsonError, Kind, Reader};
+use crate::json::{self, Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp, most_paid};
 use crate::metrics::Counted;
 use crate::policy::price::{self, Unpaid};
 use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
+use crate::upstream::Reply;
 
 /// The circumstances of a claim.
 pub(super) struct ClaimOrigin<'a> {
@@ -80,10 +82,26 @@ impl<'a> Shown<'a> {
         Ok(Shown { job, members })
     }
 
-    /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty
-    /// object; `None`: it is no FETCH reply. So many were asked for.
-    pub(super) fn all(reply: &'a [u8], asked: usize) -> Option<Vec<Shown<'a>>> {
-        let mut reader = Reader::new(reply, REPLY_DEPTH);
+    /// The jobs of a FETCH reply, which is read in one pass: `jobs`, or a lone `job`, or none of an empty object or of
+    /// nothing. So many were asked for.
+    ///
+    /// # Errors
+    /// It is no FETCH reply: what it is instead.
+    pub(super) fn all(reply: &'a Reply, asked: usize) -> Result<Vec<Shown<'a>>, String> {
+        let text = &reply.body;
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let coding = reply.headers.get(header::CONTENT_ENCODING);
+        Shown::plain(text, asked).map_err(|error| match (coding, json::oddity(text, error)) {
+            (Some(coding), _) => format!("it is packed as {coding:?}, which could not be undone"),
+            (None, Some(oddity)) => format!("it {oddity}"),
+            (None, None) => error.to_string(),
+        })?
+    }
+
+    fn plain(text: &'a [u8], asked: usize) -> Result<Result<Vec<Shown<'a>>, String>, JsonError> {
+        let mut reader = Reader::new(text, REPLY_DEPTH);
         let mut shown = Vec::with_capacity(asked.min(LIKELY));
         let (mut jobs, mut lone) = (None, None);
         let whole = reader.members(|name, reader| {
@@ -100,16 +118,18 @@ impl<'a> Shown<'a> {
                 reader.value()?;
             }
             Ok(())
-        });
-        let is_object = whole.ok()?.kind() == Kind::Object;
-        reader.end().ok()?;
-        match (jobs, lone) {
-            _ if !is_object => None,
-            (Some(jobs), _) if jobs.kind() == Kind::Array => Some(shown),
-            (Some(jobs), None) if !jobs.is_null() => None,
-            (_, Some(job)) if job.kind() == Kind::Object => Some(vec![Shown::of(job)]),
-            _ => Some(Vec::new()),
-        }
+        })?;
+        reader.end()?;
+        Ok(match (jobs, lone) {
+            _ if whole.kind() == Kind::Array => {
+                Err("it is an array, and no object with `jobs`".to_owned())
+            }
+            _ if whole.kind() != Kind::Object => Err("it is no object with `jobs`".to_owned()),
+            (Some(jobs), _) if jobs.kind() == Kind::Array => Ok(shown),
+            (Some(jobs), None) if !jobs.is_null() => Err("its `jobs` is no list".to_owned()),
+            (_, Some(job)) if job.kind() == Kind::Object => Ok(vec![Shown::of(job)]),
+            _ => Ok(Vec::new()),
+        })
     }
 }
 

@@ -16,8 +16,8 @@ use crate::policy::Pause;
 use crate::store::{Claimed, LedgerExt};
 use crate::upstream::Reply;
 
-/// A backend's FETCH reply is none that can be read, and is passed on.
-pub(super) fn unreadable(sidecar: &Sidecar, reply: &Reply) {
+/// A backend's FETCH reply cannot be read, for this reason; the worker gets 502 for it.
+pub(super) fn unreadable(sidecar: &Sidecar, reply: &Reply, why: &str) {
     sidecar.metrics.count(Counted::Nonsense);
     if sidecar.fetching.unreadable.now() {
         let kind = reply.headers.get(http::header::CONTENT_TYPE);
@@ -26,8 +26,9 @@ pub(super) fn unreadable(sidecar: &Sidecar, reply: &Reply) {
             status = reply.status.as_u16(),
             content_type = kind.and_then(|kind| kind.to_str().ok()),
             bytes = reply.body.len(),
-            "a FETCH was answered with what is no list of jobs; it is passed on, and nothing of it is \
-             limited: is server.upstream an OJS backend?"
+            why = &*cut(why),
+            "a FETCH was answered with what is no list of jobs: the worker gets 502, and what was claimed comes again \
+             when its claim lapses; is server.upstream an OJS backend?"
         );
     }
 }

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
+use super::dress::Dress;
 use super::ledger::{Claimed, Credentials, Sent, credentials};
 
 /// Which requests a fault is for.
@@ -58,6 +59,8 @@ pub enum Fault {
     Status(u16),
     /// It is not done; 200 with this body.
     Says(&'static str),
+    /// It is done, and the answer comes in this form.
+    Comes(Dress),
 }
 
 struct Rule {
@@ -339,6 +342,7 @@ impl Faulty {
             Some(Fault::LateReply(time)) => sleep(time).await,
             Some(Fault::ReplyLost) => return Err(Closed),
             Some(Fault::ReplyCut) => return Ok(reply.map(Half::cut)),
+            Some(Fault::Comes(dress)) => return Ok(dressed(reply, dress)),
             Some(Fault::Unnumbered) => return Ok(reply.map(|body| Half::whole(unnumbered(&body)))),
             _ => {}
         }
@@ -359,6 +363,18 @@ fn bare(status: u16) -> Response<Half> {
     let mut response = Response::new(Half::whole(Bytes::new()));
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     response
+}
+
+/// A reply in another form.
+fn dressed(reply: Response<Bytes>, dress: Dress) -> Response<Half> {
+    let (mut head, body) = reply.into_parts();
+    let (coding, body) = dress.put_on(&body);
+    head.headers.remove("content-length");
+    if let Some(coding) = coding {
+        let coding = coding.parse().expect("a value");
+        head.headers.insert("content-encoding", coding);
+    }
+    Response::from_parts(head, Half::whole(body))
 }
 
 /// A body without the attempts of its jobs.

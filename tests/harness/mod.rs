@@ -18,6 +18,7 @@
 
 pub mod backend;
 pub mod check;
+pub mod dress;
 pub mod fleet;
 pub mod http;
 pub mod judge;

@@ -277,16 +277,16 @@ fn nonsense_from_a_backend_is_told_as_such_or_passed() {
         ),
         (b"", &[502]),
         (
-            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n<html/>\r\n",
+            b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\nContent-Length: 9\r\n\r\n<html/>\r\n",
+            &[502, 200],
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"jobs\":null}",
             &[200],
         ),
         (
-            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"jobs\":null}",
-            &[200],
-        ),
-        (
-            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
-            &[200],
+            b"HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nConnection: close\r\nContent-Length: 14\r\n\r\n{\"jobs\":[[[[]]",
+            &[502, 200],
         ),
     ];
     for (answer, want) in answers {

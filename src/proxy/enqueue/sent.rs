@@ -11,12 +11,6 @@ use crate::proxy::respond::Fault;
 /// The option whose value backends do not give back.
 pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
 
-/// The byte order marks of UTF-8 and of UTF-16; that of UTF-32 begins as one of them or with NUL.
-const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xEF\xBB\xBF", b"\xFE\xFF", b"\xFF\xFE"];
-
-/// Numbers that JSON does not have, as some backends read them: Python's do by default.
-const NO_NUMBERS: [&[u8]; 2] = [b"nan", b"inf"];
-
 /// A job as a producer sends it.
 pub(super) struct SentJob<'a> {
     /// What stands before its fields in messages.
@@ -92,36 +86,33 @@ fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
     let why = match error {
         JsonError::Deep(_) => return Some(Fault::deep()),
         JsonError::Trailing(_) => return Some(Fault::bad_request(error.to_string())),
-        JsonError::Malformed(_) if BYTE_ORDER_MARKS.iter().any(|mark| body.starts_with(mark)) => {
-            "the body begins with a byte order mark"
-        }
-        JsonError::Malformed(_) if is_wide(body) => "the body is in UTF-16 or UTF-32",
-        JsonError::Malformed(at) if is_no_number(body.get(at..).unwrap_or_default()) => {
-            "the body has a number in it that JSON does not have, such as NaN or Infinity"
-        }
-        JsonError::Malformed(_) => return None,
+        JsonError::Malformed(_) => format!("the body {}", json::oddity(body, error)?),
     };
     let hint = "send JSON as RFC 8259 has it: in UTF-8, without a byte order mark";
     Some(Fault::bad_request(why).hinting(hint))
 }
 
-/// Whether a body is JSON in UTF-16 or UTF-32: then a character of its first two has a NUL byte.
-fn is_wide(body: &[u8]) -> bool {
-    body.iter().take(4).any(|byte| *byte == 0)
-}
-
-/// Whether a text begins with such a number, or with what follows its sign.
-fn is_no_number(text: &[u8]) -> bool {
-    let text = text.strip_prefix(b"-").unwrap_or(text);
-    let first = text.get(..3).unwrap_or_default();
-    NO_NUMBERS
-        .iter()
-        .any(|word| first.eq_ignore_ascii_case(word))
+/// Why a body is refused for a number in it: one that JSON does not have, or that no double holds. Some backends write
+/// both back as what JSON does not have, and then no FETCH that brings the job can be read.
+pub(super) fn odd_number(body: &[u8]) -> Option<Fault> {
+    if !json::may_have_odd_number(body) {
+        return None;
+    }
+    let why = match Json::parse(body, usize::MAX) {
+        Ok(whole) => {
+            let at = json::overflow(whole.raw())? + whole.range().start;
+            format!("the number at byte {at} of the body is larger than any double")
+        }
+        Err(error) => return unreadable(body, error),
+    };
+    Some(
+        Fault::bad_request(why).hinting("send it as text: not every reader can hold such a number"),
+    )
 }
 
 /// As [`json::may_name`], in whatever encoding the body is.
 pub(super) fn may_name(body: &[u8], needle: &str) -> bool {
-    if !is_wide(body) {
+    if !json::is_wide(body) {
         return json::may_name(body, needle);
     }
     let narrow: Vec<u8> = body.iter().copied().filter(|byte| *byte != 0).collect();

@@ -304,8 +304,10 @@ impl Claim {
             sent,
             mark,
         };
-        let Some((shown, jobs)) = sidecar.read_reply(&reply, &origin, ended) else {
-            return ClaimEnd::Other(reply);
+        let (shown, jobs) = match sidecar.read_reply(&reply, &origin, ended) {
+            Ok(Some(came)) => came,
+            Ok(None) => return ClaimEnd::Other(reply),
+            Err(error) => return ClaimEnd::Lost(error),
         };
         if !jobs.is_empty() {
             hold(proxy, wanted, jobs, &origin);
@@ -428,20 +430,23 @@ impl Sidecar {
 
 impl Sidecar {
     /// Reads the jobs of a FETCH reply that came at `ended`: they are ours now, and in no other place. How many it
-    /// shows, and those that can be read; `None`: it is no FETCH reply.
+    /// shows, and those that can be read; `None`: it is a refusal.
+    ///
+    /// # Errors
+    /// It may have jobs in it, and cannot be read: it must go to nobody, for what it brings would not be limited.
     pub(super) fn read_reply(
         &self,
         reply: &Reply,
         origin: &ClaimOrigin<'_>,
         ended: Instant,
-    ) -> Option<(usize, Vec<Held>)> {
-        if reply.status != http::StatusCode::OK {
-            return None;
+    ) -> Result<Option<(usize, Vec<Held>)>, UpstreamError> {
+        if !reply.status.is_success() {
+            return Ok(None);
         }
-        let Some(all) = Shown::all(&reply.body, origin.asked) else {
-            tell::unreadable(self, reply);
-            return None;
-        };
+        let all = Shown::all(reply, origin.asked).map_err(|why| {
+            tell::unreadable(self, reply, &why);
+            UpstreamError::Unreadable(why)
+        })?;
         let shown = all.len();
         let mut jobs = Vec::with_capacity(shown);
         {
@@ -464,7 +469,7 @@ impl Sidecar {
             }
         }
         self.fetching.backlogs.claimed(origin.lanes, &mut jobs);
-        Some((shown, jobs))
+        Ok(Some((shown, jobs)))
     }
 }
 

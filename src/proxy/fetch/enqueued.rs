@@ -69,6 +69,11 @@ impl Fetching {
     pub(in crate::proxy) fn limits(&self, queue: &Arc<str>) {
         self.limited.note(queue);
     }
+
+    /// Whether limited jobs were enqueued to any queue of late.
+    pub(in crate::proxy) fn has_limited(&self) -> bool {
+        self.limited.any()
+    }
 }
 
 /// The body of an enqueue, if FETCHes must learn of the priorities in it once it is stored: jobs are held that may

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Response;
+use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use tokio::time::Instant;
 
@@ -10,6 +11,7 @@ use super::asked::Asked;
 use super::claim::{self, Wanted};
 use crate::boxed::boxed;
 use crate::hold::Lane;
+use crate::json;
 use crate::policy::Accept;
 use crate::pressure::Mark;
 use crate::proxy::body::Body;
@@ -19,7 +21,7 @@ use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, depth, mirror, refuse};
 use crate::tick;
-use crate::upstream::Reply;
+use crate::upstream::{Reply, UpstreamError};
 
 /// What a FETCH that was passed whole came to.
 pub(super) enum Whole {
@@ -48,8 +50,11 @@ pub(super) async fn pass_whole(
     // Policies that came while the backend was asked may touch what it gave.
     let all = all || sidecar.live().edition != live.edition;
     let brings = mirror::may_bring(&reply.body);
-    let limits =
-        brings && live.policies.accept() != Accept::Ignore && mirror::may_limit(&reply.body);
+    // What cannot be searched may bring anything. Some servers say a coding and send none.
+    let is_packed = reply.headers.contains_key(CONTENT_ENCODING) && !reply.body.starts_with(b"{");
+    let is_unsearched = is_packed || json::is_wide(&reply.body);
+    let limits = live.policies.accept() != Accept::Ignore
+        && (is_unsearched || (brings && mirror::may_limit(&reply.body)));
     if !all && !limits {
         if let Some(asked) = &wanted.asked {
             depth::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
@@ -74,21 +79,25 @@ pub(super) async fn pass_whole(
     });
     // A worker that hangs up now has claimed them all the same.
     match to_the_end(&sidecar.tasks.left, work).await {
-        (Some((jobs, queues)), _) => Whole::Held(jobs, queues),
-        (None, reply) => Whole::Answer(respond::theirs(reply)),
+        (Ok(Some((jobs, queues))), _) => Whole::Held(jobs, queues),
+        (Ok(None), reply) => Whole::Answer(respond::theirs(reply)),
+        (Err(error), _) => Whole::Answer(refuse(parts, Fault::backend(&error))),
     }
 }
 
 /// Takes the jobs of a FETCH that was passed whole into the hold. They are claimed under the worker's own id
 /// if it gave one: where any heartbeat of a worker keeps all its jobs, its own keep these too. Says how
-/// many came and of which queues; `None`: none that can be read.
+/// many came and of which queues; `None`: none.
+///
+/// # Errors
+/// The reply cannot be read, and what it brings may be limited.
 async fn take_in(
     proxy: &Proxy,
     wanted: &Wanted,
     reply: &Reply,
     sent: Instant,
     mark: Mark,
-) -> Option<(usize, Vec<Arc<str>>)> {
+) -> Result<Option<(usize, Vec<Arc<str>>)>, UpstreamError> {
     let sidecar = &proxy.sidecar;
     let asked = wanted.asked.as_ref();
     let worker_id = asked.and_then(|asked| asked.worker_id(&wanted.body));
@@ -108,10 +117,12 @@ async fn take_in(
         sent,
         mark,
     };
-    let came = sidecar.read_reply(reply, &origin, tick::now());
-    let (shown, jobs) = came.filter(|(shown, _)| *shown > 0)?;
+    let came = sidecar.read_reply(reply, &origin, tick::now())?;
+    let Some((shown, jobs)) = came.filter(|(shown, _)| *shown > 0) else {
+        return Ok(None);
+    };
     let mut queues: Vec<Arc<str>> = jobs.iter().map(|held| held.claimed.queue.clone()).collect();
     queues.dedup();
     claim::hold(proxy, wanted, jobs, &origin);
-    Some((shown, queues))
+    Ok(Some((shown, queues)))
 }
