@@ -217,7 +217,7 @@ impl Sidecar {
             fetching: fetch::Fetching::new(worker_id.unwrap_or_else(|| Arc::from(name))),
             settle: settle::Settle::default(),
             admit: admit::Admit::new(pressure),
-            keeper: sweep::Keeper::new(Instant::now()),
+            keeper: sweep::Keeper::default(),
         });
         settings::follow_settings(&sidecar);
         sidecar

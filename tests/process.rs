@@ -18,6 +18,7 @@ mod failover_on_redis;
 mod fleet_depth;
 mod fleet_on_postgres;
 mod fleet_on_redis;
+mod fleet_reload;
 mod hole;
 pub mod http;
 mod https;

@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 use super::body::Body;
 use super::outlive::to_the_end;
 use super::prove::{Extension, named};
-use super::sweep::{self, adopt, heard};
+use super::sweep::{self, heard};
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, siblings};
 use crate::boxed::boxed;
 use crate::json::{Json, Kind, Member, Splice, quote};
@@ -27,7 +27,7 @@ use crate::tick;
 use crate::upstream::{Call, Reply};
 
 /// The longest that a worker waits for the backend's answers to its heartbeat, and the least time that the backend
-/// gets when jobs had to be looked up first.
+/// gets where the store was slow.
 const LONGEST: Duration = Duration::from_secs(10);
 const LEAST: Duration = Duration::from_secs(1);
 /// How long a store that fails is asked again about the jobs of a heartbeat. After that time it counts as lost.
@@ -88,9 +88,6 @@ pub(super) async fn heartbeat(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes)
     let Some(beat) = read(&body) else {
         return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::Known).await;
     };
-    if adopt::adopts_from_heartbeats(&proxy.sidecar) {
-        adopt::adopt_named(proxy, scope, &beat.jobs).await;
-    }
     let mend = beat.crooked && proxy.sidecar.live().settings.repairs.heartbeat_active_jobs;
     if beat.crooked && !mend {
         // With the repair switched off the backend answers, whoever claimed the jobs.

@@ -29,9 +29,9 @@ use overdue::Slots;
 pub(super) use overdue::heard;
 
 /// What is remembered for what is done unasked.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Keeper {
-    /// Jobs that were running before this sidecar started.
+    /// Jobs that ran before limits applied to them.
     pub(super) adoption: Adoption,
     /// Where siblings have held jobs for workers of ours.
     pub(super) offered: Offered,
@@ -39,17 +39,6 @@ pub(super) struct Keeper {
     pub(super) holds: share::Holds,
     /// Held jobs that the backend took back.
     pub(super) given_back: AtomicU64,
-}
-
-impl Keeper {
-    pub(super) fn new(now: Instant) -> Keeper {
-        Keeper {
-            adoption: Adoption::new(now),
-            offered: Offered::default(),
-            holds: share::Holds::default(),
-            given_back: AtomicU64::new(0),
-        }
-    }
 }
 
 /// The longest time between two looks.

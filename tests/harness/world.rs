@@ -242,10 +242,17 @@ impl World {
         );
     }
 
-    /// Other limits from now on. Where limiting is off it stays off.
+    /// Other limits from now on, of the first sidecar. Where limiting is off it stays off.
     pub fn reload(&self, limits: &str) {
         let sidecar = self.sidecar.lock().expect("no panic");
-        if let Some(sidecar) = sidecar.as_ref().filter(|_| !self.ctx.unlimited) {
+        if let Some(sidecar) = &*sidecar {
+            self.reload_of(sidecar, limits);
+        }
+    }
+
+    /// The same of this sidecar.
+    pub fn reload_of(&self, sidecar: &Sidecar, limits: &str) {
+        if !self.ctx.unlimited {
             let rest = format!("{}{limits}\n", self.head);
             let settings = sidecar::settings(&self.upstream(), &rest);
             let outcome = sidecar.running.reload.apply(settings);

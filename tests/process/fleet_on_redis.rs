@@ -88,6 +88,12 @@ fn what_is_not_limited_costs_no_store_call() {
 }
 
 #[test]
+fn limits_change_and_starts_go_on() {
+    let store = RedisServer::start();
+    super::fleet_reload::limits_change_and_starts_go_on(&store.url());
+}
+
+#[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
     let store = RedisServer::start();
     woken_in_time(&store.url());

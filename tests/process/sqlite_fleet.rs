@@ -123,6 +123,12 @@ fn file(dir: &tempfile::TempDir) -> String {
 }
 
 #[test]
+fn limits_change_and_starts_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    super::fleet_reload::limits_change_and_starts_go_on(&file(&dir));
+}
+
+#[test]
 fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
     let dir = tempfile::tempdir().unwrap();
     woken_in_time(&file(&dir));

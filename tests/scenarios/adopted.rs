@@ -7,90 +7,37 @@ fn job() -> Job {
     Job::new("email.send").queue("mail")
 }
 
-/// A sidecar that gets no list of the `n` jobs that worker `one` runs already, and their ids. One more may start.
-async fn without_a_list(ctx: Ctx, n: usize, shared: bool) -> (World, Vec<String>) {
+/// The backend refuses its list of active jobs: those that run already are not counted, and nobody looks for them one by
+/// one. Their heartbeats and ACKs go on as if nothing limited them.
+pub async fn list_refused(ctx: Ctx) -> Judge {
     let lax = ctx.pick(&[Lax::redis(), Lax::postgres(), Lax::spec()]);
-    let slots = n + 1;
-    let limits = format!("[[queue]]\nname = 'mail'\nconcurrency = {slots}");
-    let world = ctx.world().lax(lax).limits(&limits);
-    let world = world.shared_if(shared);
-    let w = world.start().await;
-    w.enqueue_all(n + 3, |_| job()).await;
-    let ids = w.backend.fetch("one", n).await;
+    let world = ctx.world().lax(lax);
+    let w = world
+        .limits("[[queue]]\nname = 'mail'\nconcurrency = 3")
+        .start()
+        .await;
+    w.enqueue_all(5, |_| job()).await;
+    let ids = w.backend.fetch("one", 2).await;
     w.backend.often(Op::List, 1.0, Fault::Status(403));
     w.restart().await;
-    (w, ids)
-}
-
-/// What a worker gets that comes now, when one slot is free.
-async fn one_is_free(w: &World, judge: &mut Judge) {
-    let got = w.hands("two").fetch(&["mail"], 3).await;
-    let got = got.unwrap_or_default().len();
-    judge.that(got == 1, format!("{got} jobs started where one may"));
-}
-
-/// A worker gives up its heartbeat while its jobs are being looked up.
-pub async fn heartbeat_given_up(ctx: Ctx) -> Judge {
-    let (w, ids) = without_a_list(ctx, 12, false).await;
-    let takes = pick(ctx.seed / 3, &[500, 3_000]);
-    let takes = Fault::Slow(Duration::from_millis(takes));
-    w.backend.often(Op::Job, 1.0, takes);
-    let one = w.hands("one");
-    let patience = Duration::from_millis(10 + ctx.seed * 37);
-    let given_up = timeout(patience, one.beat(&ids, ctx.even())).await;
-    w.pass(5_000).await;
-    let begun = Instant::now();
-    let beat = one.beat(&ids, ctx.even()).await;
-    let took = begun.elapsed();
-    let mut judge = w.judge().await;
-    judge.that(ids.len() == 12, format!("{} run", ids.len()));
-    judge.that(given_up.is_err(), "it was answered before that");
-    judge.that(beat == 200, format!("a heartbeat got {beat}"));
-    judge.took("they were looked up once more:", took, 500);
-    one_is_free(&w, &mut judge).await;
-    judge
-}
-
-/// Many jobs, and a backend that is slow to show each, or does not show some at first: the heartbeat is answered
-/// soon all the same, and the next one finds the others.
-pub async fn heartbeat_of_many(ctx: Ctx) -> Judge {
-    let (w, ids) = without_a_list(ctx, 30, false).await;
-    let unshown = (ctx.seed / 3 % 2) as u32 * 4;
-    w.backend.next(Op::Job, unshown, Fault::Status(503));
-    let takes = Fault::Slow(Duration::from_millis(ctx.pick(&[400, 1_500])));
-    w.backend.often(Op::Job, 1.0, takes);
-    let one = w.hands("one");
+    let one = w.hands("one").visibility(20_000);
     let mut beats = Vec::new();
-    for _ in 0..2 {
-        let begun = Instant::now();
-        let beat = one.beat(&ids, ctx.even()).await;
-        beats.push((beat, begun.elapsed()));
-        w.pass(3_000).await;
+    for _ in 0..8 {
+        w.pass(5_000).await;
+        beats.push(one.beat(&ids, ctx.even()).await);
     }
+    let looked_up = (w.backend.seen().iter())
+        .filter(|sent| ids.iter().any(|id| sent.path.ends_with(id)))
+        .count();
+    let got = w.hands("two").get("mail", 5).await;
+    let acks = [one.ack(&ids[0]).await, one.ack(&ids[1]).await];
     let mut judge = w.judge().await;
-    let soon = |(beat, took): &(u16, Duration)| *beat == 200 && took.as_millis() < 2_500;
-    judge.that(beats.iter().all(soon), format!("heartbeats: {beats:?}"));
-    one_is_free(&w, &mut judge).await;
-    judge
-}
-
-/// The store does not always answer while jobs are looked up: later heartbeats find those.
-pub async fn heartbeat_while_the_store_stumbles(ctx: Ctx) -> Judge {
-    let (w, ids) = without_a_list(ctx, 12, true).await;
-    w.pass(1_500).await;
-    w.first_way(|way| way.unheard(ctx.seed));
-    let one = w.hands("one");
-    // Of the queue's numbers it does not always tell at once either.
-    let all = w
-        .until(25, async || {
-            one.beat(&ids, ctx.even()).await;
-            w.pass(2_000).await;
-            let queue = w.get("/ojs/v1/admin/queues/mail/rate-limit").await;
-            queue["concurrency"]["active"] == 12
-        })
-        .await;
-    let mut judge = w.judge().await;
-    judge.that(all, "not all have their slots");
+    let lapsed = judge.lapsed();
+    judge.that(beats == [200; 8], format!("heartbeats: {beats:?}"));
+    judge.that(lapsed == 0, format!("{lapsed} claims lapsed"));
+    judge.equal("were looked up", looked_up, 0);
+    judge.equal("started beside two that nobody counts", got.len(), 3);
+    judge.equal("ACKs", acks, [200; 2]);
     judge
 }
 
@@ -101,8 +48,6 @@ const ONE: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'mail' }\nkey = 'k:
 pub async fn reloaded_while_the_list_hangs(ctx: Ctx) -> Judge {
     let world = ctx.limits(ONE);
     let w = world.settings("[hold]\nidle = '10m'").start().await;
-    // No heartbeat tells of running jobs any more.
-    w.pass(61_000).await;
     let held = || job().label("k:a").meta("tenant", json!("a"));
     w.enqueue_all(6, |_| held()).await;
     w.enqueue_all(5, |_| Job::new("a.b").queue("free")).await;
@@ -195,56 +140,12 @@ pub async fn only_held(ctx: Ctx) -> Judge {
     judge
 }
 
-/// Somebody names 12,000 jobs that nobody has: those that run are adopted all the same.
-pub async fn heartbeat_after_a_flood(ctx: Ctx) -> Judge {
-    let (w, ids) = without_a_list(ctx, 12, ctx.even()).await;
-    w.pass(1_500).await;
-    let made_up: Vec<String> = (0..12_000).map(|nth| format!("made_up_{nth}")).collect();
-    // He waits for what comes of it, or for no longer than anybody.
-    w.hands("stranger").beat(&made_up, false).await;
-    let one = w.hands("one");
-    let beat = one.beat(&ids, false).await;
-    let mut judge = w.judge().await;
-    judge.that(beat == 200, format!("a heartbeat got {beat}"));
-    one_is_free(&w, &mut judge).await;
-    judge
-}
-
-/// A job whose tenant only its FETCH named runs when the sidecar starts anew, with or without a list of such: its
-/// worker's heartbeat says whose it is.
-pub async fn tenant_of_a_running_job(ctx: Ctx) -> Judge {
-    const TENANT: &str = "[[policy]]\nname = 'p'\nkey = 'crm:{tenant}'\nconcurrency = 1\n";
-    let world = ctx.world().server("trust_tenant_header = true");
-    let w = world.limits(TENANT).start().await;
-    w.enqueue_all(3, |_| job()).await;
-    w.enqueue(job().queue("other")).await;
-    let acme = |name| w.hands_with(name, "x-ojs-tenant", "acme");
-    let out = acme("one").get("mail", 1).await;
-    let out: Vec<String> = out.into_iter().map(|delivery| delivery.job).collect();
-    if ctx.even() {
-        w.backend.often(Op::List, 1.0, Fault::Status(403));
-    }
-    w.restart().await;
-    acme("one").beat(&out, false).await;
-    let more = acme("two").fetch(&["mail"], 1).await;
-    let more = more.map_or(0, |got| got.len());
-    // Of another tenant, or of none, nothing runs.
-    let free = w.hands("three").fetch(&["other"], 1).await;
-    let free = free.map_or(0, |got| got.len());
-    let mut judge = w.judge().await;
-    judge.that(out.len() == 1, format!("{} are out", out.len()));
-    judge.that(more == 0, format!("{more} started beside one of one"));
-    judge.that(free == 1, format!("{free} started where nothing runs"));
-    judge
-}
-
 /// One heartbeat asks the store about no more jobs than workers run, however many it makes up.
 pub async fn heartbeat_of_made_up_ids(ctx: Ctx) -> Judge {
     let world = ctx.world().shared();
     let w = world.limits(ONE).start().await;
     let _other = w.sibling().await;
-    // Nothing is adopted any more.
-    w.pass(65_000).await;
+    w.pass(1_500).await;
     w.first_way(|way| way.slow(ctx.seed, Duration::from_millis(10)));
     let made_up: Vec<String> = (0..6_000).map(|nth| format!("made_up_{nth}")).collect();
     let begun = Instant::now();
@@ -263,7 +164,7 @@ pub async fn ended_through_a_sibling(ctx: Ctx) -> Judge {
     let world = ctx.world().shared().limits(limits);
     let w = world.start().await;
     let other = w.sibling().await;
-    w.pass(61_000).await;
+    w.pass(1_500).await;
     w.enqueue_all(9, |_| job()).await;
     let one = w.hands_of("one", &other);
     let out = one.get("mail", 3).await;

@@ -23,7 +23,7 @@ use crate::policy::{self, FieldError, Pattern, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::sweep::adopt;
+use crate::proxy::sweep::adopt::{self, LimitedBefore};
 use crate::proxy::{DEPTH, Proxy, Sidecar, siblings, waiting};
 use crate::store::{Change, KeyStates, LedgerExt, MAX_OVERRIDES, Override, Usage};
 
@@ -258,10 +258,10 @@ pub(super) async fn set_queue(
     let done = set_limits(&proxy.sidecar, Space::Queue, key, set).await?;
     if is_new {
         let sidecar = &proxy.sidecar;
-        let proxy = proxy.clone();
+        let (proxy, before) = (proxy.clone(), LimitedBefore::AllBut(Arc::from(queue)));
         let looking = sidecar
             .tasks
-            .spawn(async move { adopt::adopt_running(&proxy).await });
+            .spawn(async move { adopt::adopt_running(&proxy, &before).await });
         // It goes on even if nobody waits for it any longer.
         let looked = tokio::time::timeout(PATIENCE, looking).await;
         if !matches!(looked, Ok(Ok(Ok(_)))) {

@@ -1,6 +1,9 @@
-//! Adoption: jobs that were running before this sidecar started get their slots, from the backend's
-//! list of active jobs, and from workers' heartbeats where it has no such list for us. Windows start empty
-//! with the memory store; slots do not.
+//! Adoption: jobs that run already when limits begin to apply to them get their slots, from the backend's list of active
+//! jobs. Windows start empty with the memory store; slots do not.
+//!
+//! A job that a sibling holds is active in the backend too, and must get no slot: its holder starts it later. No store
+//! says what siblings hold, but they can: whatever was only seen to run ends when its holder names it. So where siblings
+//! live, a found job first gets a row without limits. Slots come when the siblings had time to name what they hold.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,55 +11,46 @@ use std::time::Duration;
 
 use http::StatusCode;
 use parking_lot::Mutex;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::duration;
 use crate::json::Json;
-use crate::limit::Timestamp;
+use crate::limit::{Limited, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::{Accept, JobView};
-use crate::proxy::calls::{self, Lookup, job_in};
+use crate::proxy::calls;
 use crate::proxy::control::{named, overrides};
+use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
-use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove, siblings};
+use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
 use crate::store::{Change, Claim, Claimed, Gen, LedgerExt};
 use crate::upstream::UpstreamError;
 
-/// The most unknown jobs looked up from heartbeats.
-const MAX_SEEN: usize = 10_000;
 /// Jobs on one page of the backend's list, and the most pages read.
 const PAGE: usize = 100;
 const PAGES: usize = 100;
 /// The pauses before the list is asked for again when it did not come.
 const LIST_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
-/// So many jobs that heartbeats name are looked up at once.
-const LOOK_UPS: usize = 16;
-/// The most that are looked up for one heartbeat; the rest is for the next one.
-const MOST: usize = 1_000;
-/// How long a look-up waits for its turn. Past that it is for the next heartbeat.
-const TURN: Duration = Duration::from_secs(5);
-/// How long a heartbeat waits for the look-ups of its jobs.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the backend may take for its manifest, and twice as long each time after it was late: one that hangs keeps
 /// nobody for long, and one that is slow is heard in the end.
 const MANIFEST: Duration = Duration::from_secs(2);
-/// How long the end of a job may be on its way through a sibling that found no row of it.
-const UNDER_WAY: Duration = Duration::from_millis(250);
+/// By then a live sibling has named what it holds of the jobs that were found: it looks at the store every 1.2 s, and
+/// its sweep may be half a second late.
+const NAMED_BY: Duration = Duration::from_millis(2_500);
 /// No job that runs began longer ago, in microseconds. A time that was never set may be one of the year 1.
 const LONGEST: u64 = 30 * 86_400 * 1_000_000;
 
-/// What is known of jobs that were running before this sidecar started.
-#[derive(Debug)]
+/// What is known of jobs that ran before limits applied to them.
+#[derive(Default, Debug)]
 pub(in crate::proxy) struct Adoption {
     /// Done when the backend has told what it is and which limited jobs are running.
     learnt: OnceCell<()>,
     unlearnt: Mutex<Unlearnt>,
-    adopting: Mutex<Adopting>,
-    /// Look-ups of jobs that heartbeats name that may be on their way.
-    look_ups: Semaphore,
+    /// The policies under which the last list was read to its end.
+    listed_under: Mutex<Option<Arc<Live>>>,
+    listing: Mutex<ListsUnderWay>,
 }
 
 /// How often learning has failed, and why last.
@@ -66,77 +60,43 @@ struct Unlearnt {
     last: Option<UpstreamError>,
 }
 
-/// Which unknown jobs of heartbeats were looked up already.
-#[derive(Debug)]
-struct Adopting {
-    /// Until when they are; `None`: the backend's list has told them all.
-    until: Option<Instant>,
-    seen: HashSet<Box<str>>,
-    /// How many such lists are on their way, and which jobs ended meanwhile: what they say of those is
-    /// over.
+/// Lists of running jobs that are on their way.
+#[derive(Default, Debug)]
+struct ListsUnderWay {
     lists: usize,
+    /// Which jobs ended meanwhile: what the lists say of those is over.
     ended: HashSet<Box<str>>,
 }
 
-impl Adoption {
-    pub(in crate::proxy) fn new(now: Instant) -> Adoption {
-        Adoption {
-            learnt: OnceCell::new(),
-            unlearnt: Mutex::default(),
-            adopting: Mutex::new(Adopting {
-                until: Some(now + 2 * DEFAULT_VISIBILITY),
-                seen: HashSet::new(),
-                lists: 0,
-                ended: HashSet::new(),
-            }),
-            look_ups: Semaphore::new(LOOK_UPS),
-        }
-    }
+/// Which running jobs had limits before: those have their slots, or somebody holds them.
+#[derive(Clone)]
+pub(in crate::proxy) enum LimitedBefore {
+    /// None of them, as far as is known here.
+    None,
+    /// Those that these policies limit.
+    Under(Arc<Live>),
+    /// All but those of this queue, which gets its first limit.
+    AllBut(Arc<str>),
+}
 
+impl Adoption {
     /// Notes that a job is over, if a list of running jobs is on its way.
     pub(in crate::proxy) fn note_end(&self, job: &str) {
-        let mut adopting = self.adopting.lock();
-        if adopting.lists > 0 {
-            adopting.ended.insert(job.into());
+        let mut listing = self.listing.lock();
+        if listing.lists > 0 {
+            listing.ended.insert(job.into());
         }
     }
 
     /// Whether the job ended since the list was asked for.
     fn has_ended(&self, job: &str) -> bool {
-        self.adopting.lock().ended.contains(job)
+        self.listing.lock().ended.contains(job)
     }
-
-    /// Notes that the job is being looked up. Returns `true` the first time.
-    fn note_seen(&self, job: &str) -> bool {
-        let mut adopting = self.adopting.lock();
-        adopting.seen.len() < MAX_SEEN && adopting.seen.insert(job.into())
-    }
-
-    /// The job could not be looked up.
-    fn forget_seen(&self, job: &str) {
-        self.adopting.lock().seen.remove(job);
-    }
-}
-
-/// Whether heartbeats may still name jobs that ran before this sidecar started.
-pub(in crate::proxy) fn adopts_from_heartbeats(sidecar: &Sidecar) -> bool {
-    let until = sidecar.keeper.adoption.adopting.lock().until;
-    until.is_some_and(|until| Instant::now() < until) && !never_limits(sidecar)
 }
 
 /// Whether neither the config nor a job can bring a limit.
-fn never_limits(sidecar: &Sidecar) -> bool {
-    let live = sidecar.live();
+fn never_limits(live: &Live) -> bool {
     live.policies.is_empty() && live.policies.accept() == Accept::Ignore
-}
-
-/// The backend answers: where it has no list, workers can tell from now on what they run.
-fn adopt_from_now(sidecar: &Sidecar, list: &Result<usize, Unlisted>) {
-    // Whose a job is, a list does not tell where only the FETCH's header did.
-    let tells_all = list.is_ok() && !sidecar.live().settings.server.trust_tenant_header;
-    let mut adopting = sidecar.keeper.adoption.adopting.lock();
-    adopting.until = (!tells_all).then(|| Instant::now() + 2 * DEFAULT_VISIBILITY);
-    adopting.seen.clear();
 }
 
 /// No list of running jobs came: the status of what did, if anything.
@@ -155,17 +115,17 @@ struct Listing<'a>(&'a Adoption);
 
 impl<'a> Listing<'a> {
     fn begin(adoption: &'a Adoption) -> Listing<'a> {
-        adoption.adopting.lock().lists += 1;
+        adoption.listing.lock().lists += 1;
         Listing(adoption)
     }
 }
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let mut adopting = self.0.adopting.lock();
-        adopting.lists = adopting.lists.saturating_sub(1);
-        if adopting.lists == 0 {
-            adopting.ended = HashSet::new();
+        let mut listing = self.0.listing.lock();
+        listing.lists = listing.lists.saturating_sub(1);
+        if listing.lists == 0 {
+            listing.ended = HashSet::new();
         }
     }
 }
@@ -233,34 +193,7 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
         )));
     }
     proxy.sidecar.backend.read_manifest(&reply.body);
-    if never_limits(&proxy.sidecar) {
-        return Ok(());
-    }
-    // Without policies too: jobs bring limits of their own.
-    let adopted = adopt_running(proxy).await;
-    adopt_from_now(&proxy.sidecar, &adopted);
-    match adopted {
-        Ok(0) => {}
-        Ok(adopted) => {
-            tracing::info!(
-                adopted,
-                "limited jobs were running already; they have their slots"
-            );
-        }
-        Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
-            tracing::warn!(
-                id = %"active_refused",
-                status = status.as_u16(),
-                "the backend refuses us its list of active jobs: set upstream.token to one that may read it; those \
-             that run already are learnt from heartbeats"
-            )
-        }
-        Err(Unlisted(status)) => tracing::warn!(
-            id = %"active_missing",
-            status = status.map(|status| status.as_u16()),
-            "the backend has no list of active jobs for us; those that run already are learnt from heartbeats"
-        ),
-    }
+    adopt_newly_limited(proxy).await;
     Ok(())
 }
 
@@ -271,32 +204,76 @@ pub(super) fn adopt_again(proxy: &Proxy, stop: &CancellationToken) -> JoinHandle
     let (proxy, stop) = (proxy.clone(), stop.clone());
     // Tracked, and over when the sweep is.
     sidecar.tasks.spawn(async move {
-        stop.run_until_cancelled(adopt_newly_limited(&proxy)).await;
+        if proxy.sidecar.keeper.adoption.learnt.initialized() {
+            stop.run_until_cancelled(adopt_newly_limited(&proxy)).await;
+        }
     })
 }
 
+/// Gives their slots to running jobs that the policies of now limit and those of the last list did not. Without
+/// policies too: jobs bring limits of their own.
 async fn adopt_newly_limited(proxy: &Proxy) {
-    if !proxy.sidecar.keeper.adoption.learnt.initialized() || never_limits(&proxy.sidecar) {
-        return;
-    }
-    let adopted = adopt_running(proxy).await;
-    adopt_from_now(&proxy.sidecar, &adopted);
-    if let Ok(adopted @ 1..) = adopted {
-        tracing::info!(
-            adopted,
-            "running jobs are limited from now on; they have their slots"
-        );
+    let (sidecar, adoption) = (&proxy.sidecar, &proxy.sidecar.keeper.adoption);
+    let live = sidecar.control.live.load_full();
+    let last = adoption.listed_under.lock().clone();
+    let before = last.map_or(LimitedBefore::None, LimitedBefore::Under);
+    let adopted = match never_limits(&live) {
+        true => Ok(0),
+        false => adopt_running(proxy, &before).await,
+    };
+    match adopted {
+        Ok(adopted) => {
+            *adoption.listed_under.lock() = Some(live);
+            if adopted > 0 {
+                tracing::info!(
+                    adopted,
+                    "jobs that run already are limited; they have their slots"
+                );
+            }
+        }
+        Err(Unlisted(Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))) => {
+            tracing::warn!(
+                id = %"active_refused",
+                status = status.as_u16(),
+                "the backend refuses us its list of active jobs: set upstream.token to one that may read it; until \
+                 those that run already have ended, as many more may run"
+            )
+        }
+        Err(Unlisted(status)) => tracing::warn!(
+            id = %"active_missing",
+            status = status.map(|status| status.as_u16()),
+            "the backend has no list of active jobs for us; until those that run already have ended, as many more \
+             may run"
+        ),
     }
 }
 
-/// Reads the backend's list of active jobs and takes their slots. Says how many were adopted, or what came in
-/// place of a list.
-pub(in crate::proxy) async fn adopt_running(proxy: &Proxy) -> Result<usize, Unlisted> {
-    let _listing = Listing::begin(&proxy.sidecar.keeper.adoption);
+/// Reads the backend's list of active jobs and takes the slots of those that were not limited before. Says how many were
+/// found, or what came in place of a list.
+pub(in crate::proxy) async fn adopt_running(
+    proxy: &Proxy,
+    before: &LimitedBefore,
+) -> Result<usize, Unlisted> {
+    let sidecar = &proxy.sidecar;
+    let _listing = Listing::begin(&sidecar.keeper.adoption);
+    // A look at the store tells whether siblings live; at the start there was none yet.
+    let looked = sidecar.store.due(0).await.is_ok();
+    let is_alone = looked && sidecar.store.siblings() == 0;
     let mut adopted = Vec::new();
     let mut pauses = LIST_AGAIN.into_iter();
     let listed = loop {
-        let listed = adopt_listed(proxy, &mut adopted).await;
+        let mut found = Vec::new();
+        let listed = list_running(proxy, before, &mut found).await;
+        for claimed in found {
+            let row = match is_alone {
+                true => claimed.clone(),
+                false => without_limits(&claimed),
+            };
+            let until = sidecar.store.now().plus(row.visibility);
+            if adopt(sidecar, row, until).await {
+                adopted.push(claimed);
+            }
+        }
         match (&listed, pauses.next()) {
             (Err(unlisted), Some(pause)) if unlisted.may_come() => {
                 tokio::time::sleep(pause).await;
@@ -305,22 +282,50 @@ pub(in crate::proxy) async fn adopt_running(proxy: &Proxy) -> Result<usize, Unli
         }
     };
     let count = adopted.len();
-    look_again(proxy, adopted);
+    if !is_alone {
+        limit_unnamed(proxy, adopted);
+    }
     listed.map(|()| count)
 }
 
-async fn adopt_listed(proxy: &Proxy, adopted: &mut Vec<Claimed>) -> Result<(), Unlisted> {
-    let mut found = Vec::new();
-    let listed = list_running(proxy, &mut found).await;
-    for claimed in found {
-        adopted.extend(adopt(proxy, claimed).await.flatten());
-    }
-    listed
+/// The same job with no limits: its row takes no slot.
+fn without_limits(claimed: &Claimed) -> Claimed {
+    let mut free = claimed.clone();
+    free.limited = Arc::default();
+    free
 }
 
-/// Reads the backend's list of active jobs. Those that are limited here and not held come to `found`, also where the
-/// list breaks off.
-pub(super) async fn list_running(proxy: &Proxy, found: &mut Vec<Claimed>) -> Result<(), Unlisted> {
+/// Gives these found jobs their slots if no sibling names them as held, nor ends them, while it has time for that.
+fn limit_unnamed(proxy: &Proxy, found: Vec<Claimed>) {
+    if found.is_empty() {
+        return;
+    }
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    let _task = sidecar.tasks.spawn(async move {
+        tokio::time::sleep(NAMED_BY).await;
+        let sidecar = &proxy.sidecar;
+        for claimed in found {
+            let _listing = Listing::begin(&sidecar.keeper.adoption);
+            let free = sidecar.store.end(&claimed.job, Some(Gen::ADOPTED)).await;
+            if let Ok(Some(free)) = free
+                && adopt(sidecar, claimed.clone(), free.until).await
+                // It may have ended through a sibling before it had a row.
+                && prove::shown_active(&proxy, &claimed).await == Some(false)
+            {
+                overdue::reclaim(sidecar, &claimed).await;
+            }
+        }
+    });
+}
+
+/// Reads the backend's list of active jobs. Those that are limited here, were not before and are not held come to
+/// `found`, also where the list breaks off.
+pub(super) async fn list_running(
+    proxy: &Proxy,
+    before: &LimitedBefore,
+    found: &mut Vec<Claimed>,
+) -> Result<(), Unlisted> {
     for page in 1..=PAGES {
         let target = format!("/ojs/v1/admin/jobs?state=active&page={page}&per_page={PAGE}");
         let mut call = calls::get(proxy, 0, target);
@@ -337,7 +342,7 @@ pub(super) async fn list_running(proxy: &Proxy, found: &mut Vec<Claimed>) -> Res
         let mut count = 0;
         for job in jobs.items() {
             count += 1;
-            found.extend(running(&proxy.sidecar, 0, job));
+            found.extend(running(&proxy.sidecar, 0, job, before));
         }
         if count < PAGE {
             break;
@@ -346,112 +351,42 @@ pub(super) async fn list_running(proxy: &Proxy, found: &mut Vec<Claimed>) -> Res
     Ok(())
 }
 
-/// Where siblings share the store, jobs that ended through them before their slots were taken had no row to end
-/// any more. So those that were adopted are asked about once more; a slot of one that is over ends.
-fn look_again(proxy: &Proxy, adopted: Vec<Claimed>) {
-    if adopted.is_empty() || !proxy.sidecar.store.is_shared() {
-        return;
-    }
-    let sidecar = &proxy.sidecar;
-    let proxy = proxy.clone();
-    let _task = sidecar.tasks.spawn(async move {
-        tokio::time::sleep(UNDER_WAY).await;
-        for of in &adopted {
-            if prove::shown_active(&proxy, of).await == Some(false) {
-                overdue::reclaim(&proxy.sidecar, of).await;
-            }
-        }
-    });
-}
-
-/// Has the jobs of a heartbeat that have no row looked up, and their slots taken. Look-ups run to their ends
-/// whoever hangs up, and the heartbeat waits for them for a while only.
-pub(in crate::proxy) async fn adopt_named(proxy: &Proxy, scope: u64, jobs: &[Arc<str>]) {
-    let sidecar = &proxy.sidecar;
-    let mut look_ups = Vec::new();
-    for id in jobs {
-        if look_ups.len() >= MOST {
-            break;
-        }
-        if sidecar.hold.has(id) || !sidecar.keeper.adoption.note_seen(id) {
-            continue;
-        }
-        match siblings::row_of(sidecar, id).await {
-            Ok(None) => {
-                let looking = adopt_if_running(proxy.clone(), scope, id.clone());
-                look_ups.push(sidecar.tasks.spawn(looking));
-            }
-            Ok(Some(_)) | Err(_) => sidecar.keeper.adoption.forget_seen(id),
-        }
-    }
-    let all = async {
-        for looking in look_ups {
-            // Only a panic in there could fail, and would have been logged.
-            drop(looking.await);
-        }
+/// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it
+/// when `until` has come.
+async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Timestamp) -> bool {
+    let adoption = &sidecar.keeper.adoption;
+    let Ok(row) = sidecar.store.row(&claimed.job).await else {
+        return false;
     };
-    let _late = timeout(PATIENCE, all).await;
-}
-
-/// Looks one job up and takes its slots if it is running. Where the backend did not show it, or the store did not
-/// answer, it is for the next heartbeat: of what is made up, or another's, nothing is remembered.
-async fn adopt_if_running(proxy: Proxy, scope: u64, id: Arc<str>) {
-    let sidecar = &proxy.sidecar;
-    let known = match timeout(TURN, sidecar.keeper.adoption.look_ups.acquire()).await {
-        Ok(Ok(_turn)) => looked_up(&proxy, scope, &id).await,
-        _ => None,
-    };
-    if known.is_none() {
-        sidecar.keeper.adoption.forget_seen(&id);
+    if row.is_some() || sidecar.hold.has(&claimed.job) || adoption.has_ended(&claimed.job) {
+        return false;
     }
-}
-
-/// Adopts the job if it is running; `None`: it is not known whether it is.
-async fn looked_up(proxy: &Proxy, scope: u64, id: &str) -> Option<()> {
-    let _listing = Listing::begin(&proxy.sidecar.keeper.adoption);
-    let reply = match calls::look_up(proxy, scope, id).await {
-        Lookup::Found(reply) => reply,
-        Lookup::Gone | Lookup::Unknown | Lookup::Unanswered => return None,
-    };
-    let running = job_in(&reply).and_then(|job| running(&proxy.sidecar, scope, job));
-    if let Some(claimed) = running {
-        let adopted = adopt(proxy, claimed).await?;
-        look_again(proxy, adopted.into_iter().collect());
-    }
-    Some(())
-}
-
-/// Takes the slots of one running job, above its limits if need be. Says what was adopted, if anything; `None`: the
-/// store did not say.
-async fn adopt(proxy: &Proxy, claimed: Claimed) -> Option<Option<Claimed>> {
-    let sidecar = &proxy.sidecar;
-    let (id, limited) = (claimed.job.clone(), claimed.limited.clone());
-    let row = sidecar.store.row(&id).await.ok()?;
-    let is_held = sidecar.hold.has(&id);
-    if is_held || row.is_some() || sidecar.keeper.adoption.has_ended(&id) {
-        return Some(None);
-    }
-    let until = sidecar.store.now().plus(claimed.visibility);
     let adopt = Change::Adopt {
         claimed: claimed.clone(),
         until,
     };
-    if !sidecar.store.set(adopt).await.ok()? {
-        return Some(None);
+    if !matches!(sidecar.store.set(adopt).await, Ok(true)) {
+        return false;
     }
-    sidecar.scopes.accept_known(claimed.scope);
-    named::noted(sidecar, std::iter::once(&claimed));
-    sidecar.metrics.adopted(&limited);
-    sidecar.metrics.count(Counted::SlotAdopted);
+    if !claimed.limited.is_empty() {
+        named::noted(sidecar, std::iter::once(&claimed));
+        sidecar.metrics.adopted(&claimed.limited);
+        sidecar.metrics.count(Counted::SlotAdopted);
+    }
     // Who ended it while the store was at it found no row to end.
-    if sidecar.keeper.adoption.has_ended(&id) {
-        sidecar.end(&id, Some(Gen::ADOPTED)).await;
+    if adoption.has_ended(&claimed.job) {
+        sidecar.end(&claimed.job, Some(Gen::ADOPTED)).await;
     }
-    Some(Some(claimed))
+    true
 }
 
-/// A running job as a claim, if it is limited and not held.
-pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) -> Option<Claimed> {
+/// A running job as a claim, if it is limited, was not before, and is not held.
+pub(in crate::proxy) fn running(
+    sidecar: &Sidecar,
+    scope: u64,
+    job: Json<'_>,
+    before: &LimitedBefore,
+) -> Option<Claimed> {
     let [id, kind, queue, state, attempt, started] =
         job.pick(["id", "type", "queue", "state", "attempt", "started_at"]);
     let text = |value: Option<Json<'_>>| value.and_then(|v| v.text()).map(|v| v.into_owned());
@@ -462,26 +397,7 @@ pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) ->
     let queue = filed.or_else(|| text(queue));
     let queue = queue.unwrap_or_else(|| "default".to_owned());
     let kind = text(kind).unwrap_or_default();
-    let tenant = sidecar.scopes.tenant_of(scope);
-    let limits = {
-        let own = job::own(job, &queue);
-        let live = sidecar.live();
-        let view = JobView {
-            queue: &queue,
-            kind: &kind,
-            meta: job.get("meta"),
-            tenant: live.trusted(tenant.as_deref()),
-        };
-        if scope == 0
-            && live.settings.server.trust_tenant_header
-            && live.policies.lacks_tenant(&view)
-        {
-            // Whose it is only its FETCH said. Its worker's heartbeats say it too.
-            return None;
-        }
-        let limits = job::limits_of(&view, &own, &live, &mut live.known());
-        job::priced(limits, &view, job, |_, _| {})
-    };
+    let limits = new_limits(sidecar, scope, job, (&queue, &kind), before)?;
     let limited = overrides::limits_now(sidecar, &queue, &limits).into_owned();
     if limited.is_empty() || sidecar.hold.has(&id) {
         return None;
@@ -502,6 +418,38 @@ pub(in crate::proxy) fn running(sidecar: &Sidecar, scope: u64, job: Json<'_>) ->
         limited,
         has_more: false,
     }))
+}
+
+/// What limits a running job of this queue and type; `None`: it was limited before, or nobody knows whose it is.
+fn new_limits(
+    sidecar: &Sidecar,
+    scope: u64,
+    job: Json<'_>,
+    (queue, kind): (&str, &str),
+    before: &LimitedBefore,
+) -> Option<Arc<[Limited]>> {
+    let (own, live) = (job::own(job, queue), sidecar.live());
+    let tenant = sidecar.scopes.tenant_of(scope);
+    let view = JobView {
+        queue,
+        kind,
+        meta: job.get("meta"),
+        tenant: live.trusted(tenant.as_deref()),
+    };
+    if scope == 0 && live.settings.server.trust_tenant_header && live.policies.lacks_tenant(&view) {
+        // Whose it is only its FETCH said.
+        return None;
+    }
+    let under = |live: &Live| job::limits_of(&view, &own, live, &mut live.known());
+    let limits = under(&live);
+    let was_limited = match before {
+        LimitedBefore::None => false,
+        LimitedBefore::Under(last) => {
+            !under(last).is_empty() || overrides::set_for_queue(sidecar, queue).is_some()
+        }
+        LimitedBefore::AllBut(of) => !limits.is_empty() || **of != *queue,
+    };
+    (!was_limited).then(|| job::priced(limits, &view, job, |_, _| {}))
 }
 
 /// When a running job was claimed, by its `started_at`: where claims last from their start, its heartbeats must ask

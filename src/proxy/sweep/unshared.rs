@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::adopt::list_running;
+use super::adopt::{LimitedBefore, list_running};
 use crate::proxy::Proxy;
 use crate::store::{Claimed, LedgerExt};
 
@@ -28,7 +28,10 @@ pub(super) async fn look_for_unshared(proxy: &Proxy) {
     loop {
         let mut running = Vec::new();
         // Without a list nothing is known of others.
-        if list_running(proxy, &mut running).await.is_ok() {
+        if list_running(proxy, &LimitedBefore::None, &mut running)
+            .await
+            .is_ok()
+        {
             let (own, now) = (&sidecar.fetching.worker_id, sidecar.store.now());
             // After a restart jobs run on that were claimed before, and nobody keeps those that a dead sidecar held.
             let is_kept = |job: &&Claimed| {
