@@ -123,6 +123,7 @@ crate::scenarios! {
     crossings::pause_read_while_it_ends: 4;
     crossings::pause_carried_out_after_a_resume: 4;
     crossings::pauses_while_cut_off: 2;
+    held::seen_while_claims_are_under_way: 8;
     held::settled_by_who_had_it: 2;
     held::cancelled_while_held: 9;
     held::scopes_never_mix: 6 limit;

@@ -133,6 +133,8 @@ pub(super) struct Queue {
     pub(super) in_flight: usize,
     /// Jobs known, in hand and hidden ones included.
     pub(super) known: usize,
+    /// How often a job came into the hold, or left it other than to a worker.
+    pub(super) moved: u64,
 }
 
 impl Queue {
@@ -148,6 +150,7 @@ impl Queue {
             highest: None,
             in_flight: 0,
             known: 0,
+            moved: 0,
         }
     }
 

@@ -50,6 +50,11 @@ impl Known {
         matches!(self.whereabouts, Whereabouts::InHand)
     }
 
+    /// Whether somebody has it who may be ending it in the backend.
+    pub(super) fn may_be_leaving(&self) -> bool {
+        self.is_picked() || self.hide
+    }
+
     /// Whether it is this claim of the job that is in hand.
     pub(super) fn in_hand(&self, held: &Held) -> bool {
         self.is_picked() && self.generation == held.claimed.generation
@@ -149,6 +154,7 @@ impl HoldState {
         let queue = self.queues.open(&lane, held.since);
         let was_busy = queue.is_busy();
         queue.known += 1;
+        queue.moved += 1;
         queue.saw(held.claimed.priority);
         queue.place(held, wakes);
         if !was_busy {
@@ -283,7 +289,11 @@ impl HoldState {
     /// A job is not known any more; says where it was.
     pub(super) fn leave(&mut self, job: &str) -> Option<Lane> {
         let known = self.jobs.remove(job)?;
-        Some(self.left(job, known))
+        let lane = self.left(job, known);
+        if let Some(queue) = self.queues.get_mut(&lane) {
+            queue.moved += 1;
+        }
+        Some(lane)
     }
 
     /// What was known of a job is known no longer; says where it was.

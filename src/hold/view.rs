@@ -162,6 +162,19 @@ impl Hold {
         tallies
     }
 
+    /// How often jobs of a queue, or of any, have moved between the backend and the hold. While two answers are the same,
+    /// none has moved. `None`: some may be on their way just now, claimed, given back or cancelled.
+    pub fn moves(&self, queue: Option<&str>) -> Option<u64> {
+        let state = self.state();
+        let is_of = |lane: &Lane| queue.is_none_or(|name| *lane.queue == *name);
+        let lanes = state.queues.iter().filter(|(lane, _)| is_of(lane));
+        let moves = lanes.map(|(_, of)| (of.in_flight == 0).then_some(of.moved));
+        let moves: Option<u64> = moves.sum();
+        let on_their_way =
+            (state.jobs.values()).any(|known| is_of(&known.lane) && known.may_be_leaving());
+        moves.filter(|_| !on_their_way)
+    }
+
     /// How many held jobs each queue has.
     pub fn counts(&self) -> HashMap<Arc<str>, usize> {
         let state = self.state();

@@ -1,13 +1,19 @@
 //! Held jobs as they are seen from outside: what the OJS text says they are, `available` (or
 //! `scheduled`, where `on_limit` is `reschedule`), with the attempt they had before the claim. Pausing,
 //! cancelling and deleting them works at once.
+//!
+//! The backend answers as of one moment, and the hold is read as of another. A job that is claimed in between would be
+//! counted twice, or as running though no worker has it. So numbers count only if no job moved meanwhile; else the
+//! backend is asked again. To keep claims waiting instead would cost workers time whenever somebody looks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
+use tokio::time::{Instant, sleep};
 
 use super::body::Body;
 use super::control::shape::rfc3339;
@@ -23,6 +29,12 @@ use crate::limit::Timestamp;
 use crate::store::{LedgerExt, Place};
 use crate::upstream::{Call, Reply, UpstreamError};
 
+/// How often the backend is asked for numbers at most while jobs move.
+const TRIES: usize = 4;
+/// How long a reader waits at most for claims that are on their way, and between two looks.
+const SETTLES: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(5);
+
 /// `GET` of one job: a held one is shown as it was before its claim.
 pub(super) async fn show_job(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
     let call = plain_call(proxy, &parts, Bytes::new());
@@ -30,6 +42,9 @@ pub(super) async fn show_job(proxy: &Proxy, parts: Box<Parts>) -> Response<Body>
         Ok(reply) => reply,
         Err(error) => return refuse(&parts, Fault::backend(&error)),
     };
+    if reply.status == StatusCode::OK {
+        await_claim_of(&proxy.sidecar, &reply.body).await;
+    }
     let scope = proxy.sidecar.scopes.of(&parts.headers);
     let shown = match held_elsewhere(proxy, scope, &reply).await {
         None if reply.status == StatusCode::OK => relabelled(proxy, &reply.body),
@@ -57,10 +72,8 @@ pub(super) async fn queues(
     parts: &Parts,
     queue: Option<&str>,
 ) -> Result<Reply, UpstreamError> {
-    let call = plain_call(proxy, parts, Bytes::new());
-    let mut reply = proxy.upstream.call(call).await?;
     let sight = proxy.sidecar.scopes.sight(&parts.headers);
-    let mut tallies = tallies(&proxy.sidecar, &sight);
+    let (mut reply, mut tallies) = as_of_one_moment(proxy, parts, queue, &sight).await?;
     if let Some(queue) = queue
         && reply.status == StatusCode::OK
         && sight.is_whole()
@@ -83,6 +96,55 @@ pub(super) async fn queues(
         reply.body = body.into();
     }
     Ok(reply)
+}
+
+/// The backend's numbers, and how many jobs of each queue were held as they were true. Where jobs move all the time, the
+/// last try counts as it is.
+async fn as_of_one_moment(
+    proxy: &Proxy,
+    parts: &Parts,
+    queue: Option<&str>,
+    sight: &Sight,
+) -> Result<(Reply, HashMap<Arc<str>, Tally>), UpstreamError> {
+    let sidecar = &proxy.sidecar;
+    let until = Instant::now() + SETTLES;
+    let mut tries = TRIES;
+    loop {
+        let before = settled(sidecar, queue, until).await;
+        let reply = (proxy.upstream)
+            .call(plain_call(proxy, parts, Bytes::new()))
+            .await?;
+        let tallies = tallies(sidecar, sight);
+        tries -= 1;
+        let is_whole = before.is_some() && sidecar.hold.moves(queue) == before;
+        if is_whole || tries == 0 || Instant::now() >= until {
+            return Ok((reply, tallies));
+        }
+    }
+}
+
+/// Waits until no job of the queue is on its way into the hold or out of it, and gives the number of moves until then.
+async fn settled(sidecar: &Sidecar, queue: Option<&str>, until: Instant) -> Option<u64> {
+    loop {
+        let moves = sidecar.hold.moves(queue);
+        if moves.is_some() || Instant::now() >= until {
+            return moves;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// The backend shows a job as active that may be in the reply to a claim which is on its way: it is seen here once that
+/// has come.
+async fn await_claim_of(sidecar: &Sidecar, reply: &[u8]) {
+    if sidecar.hold.in_flight() == 0 {
+        return;
+    }
+    let job = Json::parse(reply, REPLY_DEPTH).ok().and_then(one_job);
+    let active = job.filter(|job| job.says("state", "active"));
+    if let Some(queue) = active.and_then(mirror::queue) {
+        settled(sidecar, Some(&queue), Instant::now() + SETTLES).await;
+    }
 }
 
 /// Cancel or delete of a job: a held one is hidden first, then the call goes on.

@@ -3,6 +3,55 @@
 use std::collections::BTreeSet;
 
 use super::prelude::*;
+
+/// Statistics and a job are asked for while a claim is under way: it is carried out before the backend is asked and
+/// heard of afterwards, or carried out and heard of while the backend's answer is on its way. What waits in the sidecar
+/// is available, and only what a worker has is active.
+pub async fn seen_while_claims_are_under_way(ctx: Ctx) -> Judge {
+    let w = ctx.world().limits(ONE).start().await;
+    let ids = w.enqueue_all(3, |_| job()).await;
+    let (one, two) = (w.hands("one"), w.hands("two"));
+    let out = one.get("mail", 1).await;
+    let asking = |n| {
+        let two = two.clone();
+        tokio::spawn(async move { two.fetch(&["mail"], n).await })
+    };
+    let late = Fault::LateReply(Duration::from_millis(20 + ctx.seed * 10));
+    let path = "/ojs/v1/queues/mail/stats";
+    let (a, b) = (&ids[1], &ids[2]);
+    let (claiming, stats, waiting) = if ctx.even() {
+        w.backend.next(Op::Fetch, 1, late);
+        let claiming = asking(3);
+        w.pass(10).await;
+        let (stats, a, b) = tokio::join!(w.get(path), w.job(a), w.job(b));
+        (claiming, stats, [a, b])
+    } else {
+        w.backend.next(Op::Stats, 1, late);
+        let client = w.client();
+        let stats = tokio::spawn(async move { client.get(path).await.expect("an answer").json() });
+        w.pass(10).await;
+        let claiming = asking(3);
+        let stats = stats.await.expect("no panic");
+        (claiming, stats, [w.job(a).await, w.job(b).await])
+    };
+    let waiting = waiting.map(|job| job["state"].clone());
+    let claimed = w.active("mail").await;
+    let more = claiming.await.expect("no panic").unwrap_or_default();
+    one.ack_all(&out).await;
+    w.worker(Worker::js(3).queues(&["mail"]));
+    let mut judge = w.judge_when_done(60).await;
+    let queue = stats.get("queue").unwrap_or(&stats);
+    let counts = (queue["available"].clone(), queue["active"].clone());
+    judge.equal("available and active", counts, (json!(2), json!(1)));
+    judge.equal(
+        "what waits is",
+        waiting,
+        [json!("available"), json!("available")],
+    );
+    judge.equal("claimed at the backend", claimed, 3);
+    judge.equal("started beside one of one", more.len(), 0);
+    judge.all_well()
+}
 use crate::harness::judge::Claim;
 
 /// A worker's claim lapses, and its job is claimed again and held, for nothing of its key may start. Its ACK ends the
