@@ -410,6 +410,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
             id = %"held_jobs_left",
             given_back,
             left,
+            jobs = give_back::some_held(sidecar),
             "held jobs are left to their claims: {fate}"
         );
     } else if given_back > 0 {

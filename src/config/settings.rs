@@ -158,7 +158,7 @@ settings! {
         admin_listen: SocketAddr = local(9091), "server.admin_listen" Restart address;
         /// Threads, each with its own listener and connections.
         threads: usize = 1, "server.threads" Restart count(1..=64);
-        /// The longest that a stop waits for limited jobs that are out.
+        /// The longest that a stop waits for limited jobs that are out, or held where that costs attempts.
         drain_timeout: Duration = seconds(25), "server.drain_timeout" Live time(Duration::ZERO..=HOUR);
         /// The least that a stop goes on serving, whatever is out; at most `drain_timeout`.
         drain_min: Duration = seconds(5), "server.drain_min" Live time(Duration::ZERO..=HOUR);

@@ -185,8 +185,9 @@ impl Proxy {
             return refuse(&parts, fault);
         }
         let unread = limits && asked.is_none();
-        if draining && (unread || sidecar.fetching.brought.load(Ordering::Relaxed)) {
-            // What comes may be limited, and would only be held for its claim to end.
+        // What comes may be limited, and would only be held for its claim to end.
+        let only_held = draining && sidecar.fetching.brought.load(Ordering::Relaxed);
+        if draining && (unread || (only_held && !held)) {
             return self.nothing(&parts);
         }
         let touched =
@@ -211,11 +212,11 @@ impl Proxy {
             }
             sections = sections_of(sidecar, wanted.scope, wanted.queues(), &live.policies);
         }
-        let leaves_out = draining && sections.iter().any(|section| section.gate.is_some());
+        let leaves_out = draining && (only_held || sections.iter().any(|of| of.gate.is_some()));
         if leaves_out {
-            // Other queues go on to the end: nobody waits for their jobs.
-            sections.retain(|section| section.gate.is_none());
-            if !wanted.keep(sections.iter().flat_map(|section| &section.lanes)) {
+            sections.retain(|section| section.goes_on(sidecar, only_held));
+            let is_free = sections.iter().all(|section| section.gate.is_none());
+            if is_free && !wanted.keep(sections.iter().flat_map(|section| &section.lanes)) {
                 return self.nothing(&parts);
             }
         }
@@ -277,6 +278,15 @@ impl Section {
             spent: false,
             closed: None,
             was_closed: false,
+        }
+    }
+
+    /// Whether its jobs may start in a drain: what is held, and jobs that nothing limits, for nobody waits for those.
+    /// `only_held`: any job may bring limits.
+    fn goes_on(&self, sidecar: &Sidecar, only_held: bool) -> bool {
+        match self.gate {
+            Some(_) => !sidecar.hold.holds_none(self.lanes.iter()),
+            None => !only_held,
         }
     }
 }

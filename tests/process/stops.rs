@@ -29,6 +29,76 @@ fn a_backend_that_takes_nothing_back_does_not_hold_up_a_stop() {
     assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
+/// A backend where a fetch counts as an attempt, and a sidecar that holds 19 jobs on their last one beside one that is
+/// out.
+fn nineteen_held(server: &str) -> (Backend, Sidecar, String) {
+    let backend = Backend::start(Lax::spec());
+    let patient = format!("{ONE}[fetch]\nmax_wait = \"20s\"\n");
+    let sidecar = Sidecar::run(&config(backend.addr, server, &patient));
+    for _ in 0..20 {
+        enqueue(sidecar.data, "q", json!({"retry": {"max_attempts": 1}}));
+    }
+    let mut out = fetch(sidecar.data, "q", 20, "w").jobs();
+    assert_eq!(out.len(), 1);
+    assert_eq!(backend.total(EventKind::Claimed), 20);
+    (backend, sidecar, out.remove(0))
+}
+
+#[test]
+fn held_jobs_on_their_last_attempt_run_while_it_stops() {
+    let (backend, mut sidecar, out) = nineteen_held("");
+    let data = sidecar.data;
+    sidecar.signal("INT");
+    sidecar.state("draining");
+    enqueue(data, "q", json!({}));
+    let first = std::thread::spawn(move || fetch(data, "q", 1, "w").jobs());
+    assert_eq!(ack(data, &out, "w").status, 200);
+    let mut next = first.join().unwrap();
+    for _ in 0..19 {
+        assert_eq!(next.len(), 1, "{}", sidecar.log());
+        let last = backend.total(EventKind::Acked) == 19;
+        assert_eq!(ack(data, &next[0], "w").status, 200);
+        if !last {
+            next = fetch(data, "q", 1, "w").jobs();
+        }
+    }
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    assert_eq!(backend.total(EventKind::Acked), 20);
+    assert_eq!(
+        backend.total(EventKind::Claimed),
+        20,
+        "nothing new is claimed"
+    );
+    assert_eq!(backend.total(EventKind::Requeued), 0);
+    let log = sidecar.log();
+    assert!(!log.contains("held_jobs_left"), "{log}");
+}
+
+#[test]
+fn held_jobs_that_nobody_fetches_are_kept_to_the_end_and_named() {
+    let (backend, mut sidecar, out) = nineteen_held("drain_timeout = \"2s\"");
+    let begun = Instant::now();
+    sidecar.signal("TERM");
+    assert_eq!(ack(sidecar.data, &out, "w").status, 200);
+    assert!(sidecar.ended().success(), "{}", sidecar.log());
+    assert!(
+        begun.elapsed() >= Duration::from_secs(2),
+        "they were let go early"
+    );
+    assert_eq!(backend.total(EventKind::Discarded), 0);
+    let lines = sidecar.lines();
+    let line = lines.iter().find(|line| line.contains("held_jobs_left"));
+    let line = line.unwrap_or_else(|| panic!("{}", sidecar.log()));
+    assert!(
+        line.contains("left=19") && line.contains("discards"),
+        "{line}"
+    );
+    let held = backend.ledger().into_iter();
+    let held = held.filter(|event| event.kind == EventKind::Claimed && *event.job != *out);
+    let named = held.filter(|event| line.contains(&*event.job)).count();
+    assert_eq!(named, 19, "{line}");
+}
+
 /// A backend that says what it is, and answers nothing else; and how often it was asked for its running jobs.
 fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

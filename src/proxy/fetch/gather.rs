@@ -2,6 +2,7 @@
 
 use crate::store::LedgerExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -83,8 +84,9 @@ impl Fetch {
             };
             let (ready, limited) = (section.ready(&sidecar), section.limited().cloned());
             let higher = |lane: &Lane| !looked_higher && sidecar.hold.outranked(lane);
-            let ends = limited.is_some() && sidecar.tasks.draining.is_cancelled();
-            section.spent |= ends;
+            if sidecar.tasks.draining.is_cancelled() {
+                section.spent |= limited.is_some() || sidecar.fetching.brought.load(Relaxed);
+            }
             if section.spent {
                 return Ok(ready);
             }

@@ -48,10 +48,14 @@ impl Fetch {
     pub(super) async fn wait(&mut self, wakes: Wakes) -> Result<bool, Outcome> {
         let sidecar = Arc::clone(&self.proxy.sidecar);
         let (now, draining) = (Instant::now(), &sidecar.tasks.draining);
+        let drains = draining.is_cancelled();
         let left = self.deadline.saturating_duration_since(now) + Duration::from_micros(EARLY);
         let prospect = self.prospect();
         let helps = prospect.is_by(sidecar.store.now().plus(micros(left)));
-        if now >= self.deadline || draining.is_cancelled() || !helps {
+        // In a drain only what is held can start.
+        let lanes = self.sections.iter().flat_map(|section| &section.lanes);
+        let in_vain = drains && sidecar.hold.holds_none(lanes);
+        if now >= self.deadline || in_vain || !helps {
             return Ok(false);
         }
         if self.line.is_none() {
@@ -70,7 +74,7 @@ impl Fetch {
         tokio::select! {
             () = line.woken() => {}
             () = tokio::time::sleep_until(until) => {}
-            () = draining.cancelled() => {}
+            () = draining.cancelled(), if !drains => {}
             end = any_end(&mut self.running) => match end {
                 ClaimEnd::Other(reply) => return Err(Outcome::Theirs(reply)),
                 ClaimEnd::Lost(error) => return Err(Outcome::Lost(error)),
@@ -116,10 +120,11 @@ impl Fetch {
         if let Some(start) = prospect.at {
             at = at.min(asked_from(sidecar, start));
         }
+        let drains = sidecar.tasks.draining.is_cancelled();
         for section in self
             .sections
             .iter()
-            .filter(|section| section.closed.is_none())
+            .filter(|section| section.closed.is_none() && !drains)
         {
             let first = section.lanes.first();
             if let Some(lane) = first.filter(|lane| line.is_first(lane)) {

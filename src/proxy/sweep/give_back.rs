@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{EVERY, ticks};
 use crate::hold::Pick;
+use crate::log::cut;
 use crate::metrics::Counted;
 use crate::proxy::control::named;
 use crate::proxy::{Proxy, Sidecar, calls, siblings};
@@ -30,6 +31,8 @@ pub(super) enum Back {
 /// How long the backend may take to take a job back, and how long the others wait after one that it may have
 /// taken back or not.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So many held jobs are named at most when the process ends.
+const NAMED: usize = 20;
 /// How often a drain looks whether anything is out still.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -41,6 +44,18 @@ pub(crate) fn given_back(sidecar: &Sidecar) -> u64 {
 /// How many jobs are held.
 pub(crate) fn held(sidecar: &Sidecar) -> usize {
     sidecar.hold.len()
+}
+
+/// The ids of some held jobs.
+pub(crate) fn some_held(sidecar: &Sidecar) -> String {
+    let hold = &sidecar.hold;
+    let held = hold
+        .unwanted(Duration::ZERO)
+        .into_iter()
+        .chain(hold.all_offers());
+    let names = held.take(NAMED).map(|of| cut(&of.job).into_owned());
+    let names: Vec<String> = names.collect();
+    names.join(" ")
 }
 
 /// What becomes of held jobs if the process ends now, in words.
@@ -97,11 +112,11 @@ fn is_idle(proxy: &Proxy, fetched_at: Instant) -> bool {
     fetched_at.elapsed() >= proxy.sidecar.live().settings.hold.idle
 }
 
-/// Nothing new starts from now on: waiting FETCHes are answered, claims in flight end in the hold, and
-/// held jobs are offered to siblings. What none of them takes goes back where that costs it nothing
-/// (elsewhere it is kept until the process ends, and the backend takes it back when its claim lapses), and so
-/// does what comes into the hold later. Ends when nothing limited is out with workers, and after `least`: of
-/// jobs that nothing limits it is not known whether any are out. `most`: how much time there is for all of it.
+/// Nothing of a limited queue is claimed from now on: claims in flight end in the hold, and held jobs are offered to
+/// siblings. What none of them takes goes back where that costs it nothing, and so does what comes into the hold later.
+/// Elsewhere each would lose an attempt, so workers may have what is held until the process ends. Ends when nothing
+/// limited is out with workers nor held for them, and after `least`: of jobs that nothing limits it is not known whether
+/// any are out. `most`: how much time there is for all of it.
 pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
     let sidecar = &proxy.sidecar;
     let least = Instant::now() + least;
@@ -119,14 +134,23 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
     }
     let mut stay = HashSet::new();
     loop {
-        // Asked first, so that what was out until now is given back before the end.
+        // Asked first, so that what was out until now is given back before the end, and what was held is out.
+        let keeps_held = burns_held(sidecar);
         let quiet = super::out(sidecar).await == Some(0);
         return_all(proxy, &mut stay).await;
-        if quiet && Instant::now() >= least {
-            return;
+        if quiet && !keeps_held && Instant::now() >= least {
+            // Who waits for held jobs waits in vain.
+            return sidecar.hold.wake_all();
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Whether the end of the process costs held jobs an attempt. The backend of `dev` ends with it.
+fn burns_held(sidecar: &Sidecar) -> bool {
+    let backend = &sidecar.backend;
+    let costs = backend.claims_count() && !backend.requeue_harmless();
+    costs && !sidecar.hold.is_empty() && !sidecar.live().settings.reset
 }
 
 /// Gives all held jobs back but those that stay, where that costs them nothing. What cannot be given back
