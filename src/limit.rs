@@ -8,6 +8,7 @@
 mod block;
 mod calendar;
 mod cost;
+mod fingerprint;
 mod pace;
 mod packed;
 mod reserve;
@@ -19,6 +20,7 @@ mod windows;
 
 pub use calendar::{Edges, Unit, UnknownZone, Zone};
 pub use cost::{Cost, CostRule, Served, Share, is_priced, most_paid, share_of};
+pub use fingerprint::fingerprint;
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
 pub use shares::{AskOutcome, Shares};

@@ -204,7 +204,7 @@ impl Sidecar {
         });
         let worker_id = settings.worker_id.as_deref().map(Arc::from);
         let sidecar = Arc::new(Sidecar {
-            scopes: Scopes::new(store.is_shared()),
+            scopes: Scopes::default(),
             readiness: Readiness::default(),
             file: FollowedFile::new(store.now()),
             store,

@@ -2,14 +2,13 @@
 //! to believe it is `[policy.feedback]`.
 
 use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::UNIX_EPOCH;
 
 use super::Pattern;
 use super::template::scalar;
 use crate::duration;
 use crate::json::{Json, Kind};
-use crate::limit::Timestamp;
+use crate::limit::{Timestamp, fingerprint};
 
 /// `[policy.feedback]`: which signals of a nack shut the policy's keys, and for how long.
 #[derive(Clone, PartialEq, Debug)]
@@ -170,9 +169,8 @@ impl Feedback {
 
 /// A number from 0 to 1. Job ids differ, and the same run gives the same pauses.
 fn dice(job: &str, times: u32) -> f64 {
-    let mut hasher = DefaultHasher::new();
-    (job, times).hash(&mut hasher);
-    f64::from(hasher.finish() as u32) / f64::from(u32::MAX)
+    let hash = fingerprint([job.as_bytes(), &times.to_be_bytes()]);
+    f64::from(hash as u32) / f64::from(u32::MAX)
 }
 
 /// Whether a code is the text, or names the error that the text tells of. Stock SDKs can say no more

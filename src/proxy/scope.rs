@@ -2,13 +2,13 @@
 //! sidecar's own calls for them carry its headers. Kept in memory only, never logged.
 
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 
 use hashbrown::{HashMap, HashSet};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
 use super::Sidecar;
+use crate::limit::fingerprint;
 use crate::upstream::detached;
 
 /// The tenant header of the OJS multi-tenancy text.
@@ -23,8 +23,6 @@ const MAX: usize = 4096;
 /// The credentials of each scope seen.
 #[derive(Default)]
 pub(super) struct Scopes {
-    /// `None`: all sidecars must come to the same, for they hand each other's held jobs out.
-    hasher: Option<RandomState>,
     known: Mutex<KnownScope>,
 }
 
@@ -75,15 +73,19 @@ impl fmt::Debug for Scopes {
     }
 }
 
-impl Scopes {
-    /// No scopes yet; `is_shared` says whether other sidecars must find the same.
-    pub(super) fn new(is_shared: bool) -> Scopes {
-        Scopes {
-            hasher: (!is_shared).then(RandomState::new),
-            known: Mutex::default(),
-        }
-    }
+/// The scope of these headers: the same in each sidecar and in each version, for rows in stores have it, and sidecars
+/// hand each other's held jobs out by it.
+fn scope_of(headers: &HeaderMap) -> u64 {
+    let names = [AUTHORIZATION, TENANT];
+    let values = names.iter().flat_map(|name| {
+        let value = headers.get(name).map(HeaderValue::as_bytes);
+        let has: &[u8] = if value.is_some() { b"+" } else { b"" };
+        [has, value.unwrap_or_default()]
+    });
+    fingerprint(values) as u64
+}
 
+impl Scopes {
     /// The scope of a request, remembered.
     pub(super) fn of(&self, headers: &HeaderMap) -> u64 {
         self.look(headers).0
@@ -91,14 +93,7 @@ impl Scopes {
 
     /// The scope of a request, remembered, and whether it was [`Scopes::accept`]ed.
     pub(super) fn look(&self, headers: &HeaderMap) -> (u64, bool) {
-        let credentials = (
-            headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
-            headers.get(&TENANT).map(HeaderValue::as_bytes),
-        );
-        let scope = match &self.hasher {
-            Some(hasher) => hasher.hash_one(credentials),
-            None => BuildHasherDefault::<DefaultHasher>::default().hash_one(credentials),
-        };
+        let scope = scope_of(headers);
         let mut known = self.known.lock();
         (scope, known.of(scope, headers).accepted)
     }
@@ -276,11 +271,20 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.clone());
         headers.insert(TENANT, value);
-        let scopes = Scopes::new(false);
+        let scopes = Scopes::default();
         let scope = scopes.of(&headers);
         drop(headers);
         assert!(head.is_unique());
         assert_eq!(scopes.credentials(scope).tenant.unwrap(), "Bearer abc");
+    }
+
+    /// Rows in stores have them: an older sidecar and a newer one must find the same.
+    #[test]
+    fn a_scope_is_the_same_in_every_version() {
+        let scope = |headers: &HeaderMap| format!("{:016x}", scope_of(headers));
+        assert_eq!(scope(&HeaderMap::new()), "6c8fc18b8e9f8e20");
+        assert_eq!(scope(&headers("Bearer a", None)), "5e6afd3821d36be8");
+        assert_eq!(scope(&headers("Bearer a", Some("t"))), "401912fb3c6f65c8");
     }
 
     #[test]
@@ -379,7 +383,7 @@ mod tests {
 
     #[test]
     fn of_many_accepted_those_in_use_stay() {
-        let scopes = Scopes::new(true);
+        let scopes = Scopes::default();
         let accepted = |token: &str| {
             let headers = headers(token, None);
             let scope = scopes.of(&headers);

@@ -3,10 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 
-use crate::limit::{Key, Space, Timestamp};
+use crate::limit::{Key, Space, Timestamp, fingerprint};
 
 /// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s. The sweep looks twice a
 /// second, so the word comes every 1.5 s, and an idle sidecar makes less than one call a second.
@@ -94,13 +93,8 @@ pub(super) fn kept_name(name: &str) -> Cow<'_, str> {
     if name.len() <= LONGEST_NAME && !name.contains('\0') {
         return Cow::Borrowed(name);
     }
-    let half = |first: u8| {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u8(first);
-        hasher.write(name.as_bytes());
-        hasher.finish()
-    };
-    Cow::Owned(format!("hashed:{:016x}{:016x}", half(0), half(1)))
+    let hash = fingerprint([name.as_bytes()]);
+    Cow::Owned(format!("hashed:{hash:032x}"))
 }
 
 /// A shared number after a step.
@@ -189,6 +183,13 @@ mod tests {
     use super::*;
 
     const T: Timestamp = Timestamp(1_000);
+
+    #[test]
+    fn a_name_that_no_database_has_room_for_is_the_same_hash_in_every_version() {
+        assert_eq!(kept_name("q\n"), "q\n");
+        let kept = "hashed:f2eae95e31033dff8ebc879cb6730a80";
+        assert_eq!(kept_name(&"q".repeat(1_001)), kept);
+    }
 
     #[test]
     fn a_number_stays_at_or_below_its_most() {
