@@ -86,6 +86,18 @@ fn distrusted(why: String) -> String {
 #[error("{0}")]
 pub struct BadUrl(String);
 
+/// Refuses a fragment behind the login of a URL: some clients take one as an order to trust any certificate.
+fn refuse_fragment(behind_login: &str) -> Result<(), BadUrl> {
+    match behind_login.contains('#') {
+        true => {
+            let why = "it has a `#`: certificates are always checked (ca_file names those to trust), and a `#` \
+                       that belongs to a name is %23";
+            Err(BadUrl(why.to_owned()))
+        }
+        false => Ok(()),
+    }
+}
+
 /// What a store that sidecars share is told.
 #[derive(Clone, Debug)]
 pub struct StoreConfig<T> {

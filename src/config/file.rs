@@ -11,7 +11,7 @@ use super::kinds::must_have_certificates;
 use super::origins::Origins;
 use super::reader::{FileReading, TablesByName, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
-use super::{BaseUrl, CommandLine, Settings, policies};
+use super::{BaseUrl, CommandLine, Settings, StoreUrl, policies};
 
 /// Reads a whole file.
 pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Settings, Report> {
@@ -136,6 +136,7 @@ fn sections<'r>(
     let mut settings = Settings::read(&mut tables, limiting);
     put_over(&mut settings, overrides, tables.table("server"));
     check_backend(&settings, overrides, &mut tables);
+    check_store(&settings, tables.table("store"));
     check_addresses(&settings, tables.table("server"));
     check_drain(&settings, tables.table("server"));
     settings
@@ -182,6 +183,25 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
         "`upstream.ca_file` is not used: `server.upstream` is http",
         "write https:// there if the backend speaks TLS",
     );
+}
+
+/// Trust in certificates is of use where the store is spoken to in TLS.
+fn check_store(settings: &Settings, store: &mut TomlTable<'_>) {
+    let is_plain = match &settings.store.url {
+        StoreUrl::Memory | StoreUrl::Sqlite(_) => true,
+        StoreUrl::Redis(url) => {
+            let scheme = url.expose().split([':', '+']).next();
+            scheme.is_some_and(|scheme| !scheme.ends_with("ss") && !scheme.ends_with("ys"))
+        }
+        StoreUrl::Postgres(url) => url.expose().contains("sslmode=disable"),
+    };
+    if is_plain && settings.store.ca_file.is_some() {
+        store.warn(
+            &store.span_of("ca_file"),
+            "`store.ca_file` is not used: the connection to `store.url` is not encrypted",
+            "write rediss:// there, or sslmode=require",
+        );
+    }
 }
 
 /// No address may lead back to the program itself. Where others reach the data port, nobody can change a limit

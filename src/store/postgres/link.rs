@@ -14,7 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::super::remote::to_connect;
-use super::super::{BadUrl, Clock, StoreError, distrusted};
+use super::super::{BadUrl, Clock, StoreError, distrusted, refuse_fragment};
 use super::table::{ALIVE, Failed, Session};
 
 /// One in so many parts of the time to connect is what an address has that lets packets vanish. Whoever needs longer
@@ -47,6 +47,7 @@ impl Target {
             let why = "it has more than one `@`: percent-encode what is in user and password (`@` is %40)";
             return Err(BadUrl(why.to_owned()));
         }
+        refuse_fragment(after_scheme.rsplit('@').next().unwrap_or_default())?;
         let given = url.contains("sslmode=");
         // What other clients call so is what this one always does.
         let url = url
@@ -285,6 +286,9 @@ mod tests {
             "postgres://u:geh@secret:1@a/l",
             "postgres://u:geh@b/secret@a/l",
             "postgres://u:geh@b?secret=1@a/l",
+            "postgres://u:secret@a/l#insecure",
+            "postgres://u:secret@a/l?sslmode=require#insecure",
+            "postgres://u:secret@a/l?sslmode=allow",
         ] {
             let error = Target::parse(url, None).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");

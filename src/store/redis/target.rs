@@ -5,7 +5,7 @@ use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates, TlsMode,
 };
 
-use crate::store::BadUrl;
+use crate::store::{BadUrl, refuse_fragment};
 
 /// Where Redis is.
 #[derive(Clone)]
@@ -59,11 +59,14 @@ impl Target {
             let why = "before its `@` is a `/`, a `?` or a `#`: percent-encode what is in user and password";
             return Err(BadUrl(format!("{why} (%2F, %3F, %23)")));
         }
+        refuse_fragment(hosts)?;
+        let (hosts, query) = hosts.split_once('?').unwrap_or((hosts, ""));
         let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
-        let (path, query) = match mode {
-            "sentinel" => path.split_once('?').unwrap_or((path, "")),
-            _ => (path, ""),
-        };
+        if mode != "sentinel" && !query.is_empty() {
+            // The library would heed some and ignore others.
+            let why = "nothing may follow its path: a `?` says something of sentinels only";
+            return Err(BadUrl(why.to_owned()));
+        }
         let (master, db) = match mode {
             "sentinel" => path.split_once('/').unwrap_or((path, "")),
             _ => ("", path),
@@ -218,6 +221,10 @@ mod tests {
     #[test]
     fn what_is_no_redis_is_refused_without_its_password() {
         for url in [
+            "rediss://u:secret@host/0#insecure",
+            "rediss+sentinel://u:secret@host/main#insecure",
+            "redis://u:secret@host/0?protocol=resp2",
+            "redis+cluster://u:secret@host?read=secret",
             "host:6379",
             "http://u:secret@host",
             "redis+ring://u:secret@host",
