@@ -454,7 +454,7 @@ fn stable_worker_id(port: u16) -> Option<String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let host = host.trim();
     let is_usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
-    is_usable.then(|| format!("ojs-throttle-{host}-{port}"))
+    is_usable.then(|| format!("{}{host}-{port}", crate::store::NAMES))
 }
 
 #[cfg(test)]

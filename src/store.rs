@@ -58,7 +58,7 @@ mod step;
 pub use crate::limit::Room;
 pub use answer::Answer;
 pub use clock::Clock;
-pub use fleet::{HOLDS_LAST, NUMBER_LASTS, Number, Step, Wake};
+pub use fleet::{HOLDS_LAST, NAMES, NUMBER_LASTS, Number, Step, Wake, sidecar_of};
 pub use inspection::Inspection;
 pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, RowsOf, Standing};
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};

@@ -14,6 +14,7 @@ use crate::client::JsonClient;
 use crate::config::{self, Settings, StoreUrl};
 use crate::proxy::{BackendFacts, Stranger};
 use crate::run;
+use crate::store::sidecar_of;
 use crate::upstream::{Reply, Target, Upstream};
 
 const PART: &str = "backend";
@@ -94,8 +95,7 @@ async fn sidecars(backend: &JsonClient, settings: &Settings, report: &mut Diagno
     let list: Value = serde_json::from_slice(&body).unwrap_or_default();
     let jobs = list.get("items").and_then(Value::as_array);
     let workers = (jobs.into_iter().flatten()).filter_map(|job| job.get("worker_id")?.as_str());
-    let is_sidecar = |name: &&str| name.starts_with("ojs-throttle-");
-    let names: BTreeSet<&str> = workers.filter(is_sidecar).collect();
+    let names: BTreeSet<&str> = workers.filter_map(sidecar_of).collect();
     if names.len() > 1 && settings.store.url == StoreUrl::Memory {
         let names = Vec::from_iter(names).join(", ");
         let says = format!("store.url is memory:, and jobs run that were claimed by {names}");

@@ -201,7 +201,7 @@ series! {
     /// Other sidecars that share the store and live.
     gauge "ojs_throttle_siblings" [];
     /// Other sidecars that start jobs of the same limits and share no store with this one, which keeps its usage in
-    /// memory. Looked for a minute after the start and each 10 minutes.
+    /// memory. Looked for every 20 s; who is seen for a minute counts.
     gauge "ojs_throttle_unshared_sidecars" [];
     /// Start times that the store granted ahead (sync = "reserved").
     counter "ojs_throttle_reserved_turns_total" [];

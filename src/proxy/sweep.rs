@@ -11,7 +11,7 @@ mod overdue;
 mod pauses;
 mod unshared;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -39,6 +39,8 @@ pub(super) struct Keeper {
     pub(super) holds: share::Holds,
     /// Held jobs that the backend took back.
     pub(super) given_back: AtomicU64,
+    /// Other sidecars that limit the same jobs with a store of their own.
+    pub(super) unshared: AtomicUsize,
 }
 
 /// The longest time between two looks.

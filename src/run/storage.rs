@@ -8,11 +8,13 @@ use crate::config::{StoreSettings, StoreUrl};
 use crate::store::guard::Guard;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
-use crate::store::{Clock, Inspection, Ledger, Store, StoreConfig, StoreError, postgres, sqlite};
+use crate::store::{
+    Clock, Inspection, Ledger, NAMES, Store, StoreConfig, StoreError, postgres, sqlite,
+};
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
-    format!("ojs-throttle-{seed:016x}")
+    format!("{NAMES}{seed:016x}")
 }
 
 /// A store outside this process, and how to open it.

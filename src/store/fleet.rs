@@ -19,6 +19,18 @@ pub(super) const SETTLING: u64 = 2_000_000;
 /// holder is gone.
 pub const HOLDS_LAST: u64 = 60_000_000;
 
+/// How the names of sidecars begin, unless the settings say otherwise.
+pub const NAMES: &str = "ojs-throttle-";
+
+/// The sidecar that made a claim under this id: its name, behind which some claims have the time in microseconds.
+pub fn sidecar_of(claim_id: &str) -> Option<&str> {
+    let own = claim_id.strip_prefix(NAMES)?;
+    let is_time = |text: &str| text.len() >= 15 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = own.rsplit_once('-').filter(|(_, number)| is_time(number));
+    let behind = number.map_or(0, |(_, number)| number.len() + 1);
+    claim_id.get(..claim_id.len() - behind)
+}
+
 /// What a sibling did that matters here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wake {
@@ -183,6 +195,17 @@ mod tests {
     use super::*;
 
     const T: Timestamp = Timestamp(1_000);
+
+    #[test]
+    fn a_claim_is_its_sidecars_with_or_without_a_number() {
+        for own in ["0000000000000001", "web-7d9f-8080", "web-7d9f-8081", "1"] {
+            let own = format!("{NAMES}{own}");
+            assert_eq!(sidecar_of(&own), Some(&*own));
+            let numbered = format!("{own}-1764172800000000");
+            assert_eq!(sidecar_of(&numbered), Some(&*own));
+        }
+        assert_eq!(sidecar_of("worker-1"), None);
+    }
 
     #[test]
     fn a_name_that_no_database_has_room_for_is_the_same_hash_in_every_version() {

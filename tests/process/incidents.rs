@@ -22,8 +22,8 @@ const BLAMELESS: [&str; 6] = [
     "no worker has asked",
     "the backend has no job of queue",
 ];
-/// Other tests stage these: a start that takes long, and jobs that wait for their cost.
-const STAGED_ELSEWHERE: [&str; 3] = ["starting", "cost", "line"];
+/// Other tests stage these: a start that takes long, jobs that wait for their cost, and sidecars that share no store.
+const STAGED_ELSEWHERE: [&str; 4] = ["starting", "cost", "line", "unshared"];
 
 /// The id that the commands of the chapter name.
 const JOB: &str = "0190a1b2-0000-7000-8000-000000000001";

@@ -88,21 +88,88 @@ async fn two_with_memory_stores_warn_of_each_other() {
     let running = [of_a, (&at_b, id(&of_b[0]))];
     seconds(10, &running).await;
     assert_eq!((gauge(&b).await, fleet.warned()), ("0".into(), 0));
-    seconds(20, &running).await;
+    seconds(60, &running).await;
     // What b has may still end with it, as in an update.
     assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "1".into()));
     assert_eq!(fleet.warned(), 1);
     let named = fleet.lines.with("ojs-throttle-0000000000000001");
     assert_eq!(named.len(), 1, "b names a");
     seconds(570, &running).await;
-    assert_eq!(fleet.warned(), 1, "once in 10 minutes");
-    seconds(40, &running).await;
+    assert_eq!(fleet.warned(), 2, "each once in 10 minutes");
+    seconds(80, &running).await;
     assert_eq!((gauge(&a).await, gauge(&b).await), ("1".into(), "1".into()));
-    assert_eq!(fleet.warned(), 3);
+    assert_eq!(fleet.warned(), 4);
     // Once only one of them has jobs, it is over.
     at_b.ack(id(&of_b[0])).await;
     seconds(600, &running[..1]).await;
     assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "1".into()));
+}
+
+/// So many seconds in which a worker of each client runs one job after the other, for a second each.
+async fn short_jobs(seconds: u64, clients: &[&Client]) {
+    for _ in 0..seconds {
+        let mut out = Vec::new();
+        for client in clients {
+            enqueue(client, 1).await;
+            out.extend(
+                client
+                    .fetch("q", 1)
+                    .await
+                    .iter()
+                    .map(|job| (*client, id(job).to_owned())),
+            );
+        }
+        sleep(Duration::from_secs(1)).await;
+        for (client, job) in out {
+            client.ack(&job).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_jobs_show_two_with_memory_stores_to_each_other() {
+    let (fleet, _logged) = Fleet::new().await;
+    let (a, b) = (
+        fleet.sidecar(1, memory()).await,
+        fleet.sidecar(2, memory()).await,
+    );
+    let (at_a, at_b) = (a.client(), b.client());
+    enqueue(&at_a, 20).await;
+    short_jobs(60, &[&at_a, &at_b]).await;
+    assert_eq!((gauge(&a).await, gauge(&b).await), ("0".into(), "0".into()));
+    short_jobs(90, &[&at_a, &at_b]).await;
+    assert_eq!((gauge(&a).await, gauge(&b).await), ("1".into(), "1".into()));
+    assert_eq!(fleet.warned(), 2);
+    for (sidecar, other) in [(&a, 2), (&b, 1)] {
+        let state = sidecar.admin().get("/throttle/v1/state").await.json();
+        let mut causes = state["causes"].as_array().unwrap().iter();
+        assert!(causes.any(|cause| cause["name"] == "unshared"), "{state}");
+        let named = fleet.lines.with(&format!("ojs-throttle-{other:016x}"));
+        assert_eq!(named.len(), 1, "{named:?}");
+    }
+    // Alone again.
+    b.task.abort();
+    short_jobs(100, &[&at_a]).await;
+    assert_eq!((gauge(&a).await, fleet.warned()), ("0".into(), 2));
+}
+
+/// A sidecar that is replaced again and again, by one that comes a little before it goes, and a worker that goes
+/// around all of them.
+#[tokio::test(start_paused = true)]
+async fn one_that_is_updated_all_the_time_warns_of_nothing() {
+    let (fleet, _logged) = Fleet::new().await;
+    let mut current = fleet.sidecar(1, memory()).await;
+    let around = Client::new(&fleet.net, fleet.behind.addr);
+    enqueue(&around, 50).await;
+    for seed in 2..6 {
+        short_jobs(100, &[&current.client(), &around]).await;
+        let next = fleet.sidecar(seed, memory()).await;
+        short_jobs(40, &[&current.client(), &next.client(), &around]).await;
+        current.task.abort();
+        current = next;
+    }
+    short_jobs(100, &[&current.client(), &around]).await;
+    assert_eq!((gauge(&current).await, fleet.warned()), ("0".into(), 0));
 }
 
 /// It finds what its predecessor left: a job that runs on, and jobs that were held and are nobody's. Under another

@@ -1,21 +1,26 @@
 //! Looks whether other sidecars limit the same jobs with a store of their own. Then each of them starts as much as a
 //! limit allows, and together they start several times as much.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::adopt::{LimitedBefore, list_running};
+use crate::limit::Timestamp;
 use crate::proxy::Proxy;
-use crate::store::{Claimed, LedgerExt};
+use crate::store::{Claimed, LedgerExt, sidecar_of};
 
-/// When it is looked first.
-const FIRST: Duration = Duration::from_secs(60);
-/// How often it is looked after that, and warned at most.
-const EVERY: Duration = Duration::from_secs(600);
-/// How the names of sidecars begin.
-const NAMES: &str = "ojs-throttle-";
+/// How often the backend's list of running jobs is looked at.
+const EVERY: Duration = Duration::from_secs(20);
+/// One look takes at most one part in so many of the time: a list may be long.
+const SELDOM: u32 = 100;
+/// Whoever shows signs of life for so long is no predecessor that ends, as in an update.
+const TOGETHER: Duration = Duration::from_secs(60);
+/// How often the log has the others.
+const AGAIN: Duration = Duration::from_secs(600);
 
 /// Looks now and then, where the store is this process's own.
 pub(super) async fn look_for_unshared(proxy: &Proxy) {
@@ -23,34 +28,85 @@ pub(super) async fn look_for_unshared(proxy: &Proxy) {
     if sidecar.store.is_shared() {
         return;
     }
-    let began = sidecar.store.now();
-    sleep(FIRST).await;
+    let mut others = Others::new(&sidecar.fetching.worker_id, sidecar.store.now());
+    let mut warned: Option<Instant> = None;
     loop {
-        let mut running = Vec::new();
+        sleep(EVERY).await;
+        let (mut running, begun) = (Vec::new(), Instant::now());
         // Without a list nothing is known of others.
-        if list_running(proxy, &LimitedBefore::None, &mut running)
-            .await
-            .is_ok()
-        {
-            let (own, now) = (&sidecar.fetching.worker_id, sidecar.store.now());
-            // After a restart jobs run on that were claimed before, and nobody keeps those that a dead sidecar held.
-            let is_kept = |job: &&Claimed| {
-                job.claimed_at > began && now.since(job.claimed_at) >= job.visibility
-            };
-            let names = running.iter().filter(is_kept).map(|job| &job.claim_id);
-            let others: BTreeSet<_> = names
-                .filter(|name| name.starts_with(NAMES) && *name != own)
-                .collect();
-            sidecar.metrics.unshared(others.len());
-            if !others.is_empty() {
+        let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
+        if listed.is_ok() {
+            let found = others.look(&running, sidecar.store.now());
+            sidecar.metrics.unshared(found.len());
+            let unshared = &sidecar.keeper.unshared;
+            unshared.store(found.len(), Ordering::Relaxed);
+            let is_due = warned.is_none_or(|at| at.elapsed() >= AGAIN);
+            if !found.is_empty() && is_due {
+                warned = Some(Instant::now());
                 tracing::warn!(
                     id = %"unshared_sidecars",
-                    ?others,
+                    others = ?found,
                     "other sidecars start jobs of the same limits, and each has a store of its own: together they \
                      start several times as many as a limit allows; give all of them one store.url"
                 );
             }
         }
-        sleep(EVERY).await;
+        sleep(begun.elapsed() * SELDOM).await;
+    }
+}
+
+/// What was seen of other sidecars.
+struct Others {
+    own: Box<str>,
+    began: Timestamp,
+    /// The claims of others at the last look; `None`: there was none yet.
+    known: Option<HashSet<(Arc<str>, Arc<str>)>>,
+    /// When each first and last showed that it lives.
+    lived: HashMap<Box<str>, (Instant, Instant)>,
+}
+
+impl Others {
+    fn new(own: &str, began: Timestamp) -> Others {
+        Others {
+            own: sidecar_of(own).unwrap_or(own).into(),
+            began,
+            known: None,
+            lived: HashMap::new(),
+        }
+    }
+
+    /// Notes what runs now. Gives those that have lived beside this sidecar for [`TOGETHER`], and live still.
+    fn look(&mut self, running: &[Claimed], now: Timestamp) -> BTreeSet<Box<str>> {
+        let (mut claims, mut alive) = (HashSet::new(), HashSet::new());
+        for job in running {
+            let Some(name) = sidecar_of(&job.claim_id).filter(|name| **name != *self.own) else {
+                continue;
+            };
+            let claim = (job.job.clone(), job.claim_id.clone());
+            let is_new = self
+                .known
+                .as_ref()
+                .is_some_and(|known| !known.contains(&claim));
+            // A claim that was there before this sidecar was may be a dead one's, whose job runs on.
+            let is_kept =
+                job.claimed_at > self.began && now.since(job.claimed_at) >= job.visibility;
+            if is_new || is_kept {
+                alive.insert(name);
+            }
+            claims.insert(claim);
+        }
+        let seen = Instant::now();
+        for name in &alive {
+            let lived = self.lived.entry((*name).into()).or_insert((seen, seen));
+            lived.1 = seen;
+        }
+        self.known = Some(claims);
+        // Not each look finds something new of each.
+        self.lived.retain(|_, (_, last)| seen - *last < TOGETHER);
+        let found = self
+            .lived
+            .iter()
+            .filter(|(_, (first, last))| *last - *first >= TOGETHER);
+        found.map(|(name, _)| name.clone()).collect()
     }
 }

@@ -105,6 +105,9 @@ causes! {
     /// The last good settings are in force. This alone keeps no job from starting.
     FILE_REFUSED "file refused": "the config file is not in force: it was refused, and what it said before stands since {since}"
         => "`ojs-throttle check {file}` says what is wrong";
+    /// Each of them gives out the whole limit. See "More jobs run than may".
+    UNSHARED "unshared": "other sidecars start jobs of the same limits, and each has a store of its own"
+        => "give all of them one store.url";
     /// No worker has fetched the job through this sidecar. The rest of the line says what is known of its queue and its
     /// limits.
     AT_BACKEND "at the backend": "the job waits at the backend, or another sidecar holds it; {rest}" => "{do}";
@@ -162,6 +165,7 @@ impl Cause {
             &CREDENTIALS,
             &STORE_LOST,
             &FILE_REFUSED,
+            &UNSHARED,
         ];
         starts.contains(&self.kind)
     }

@@ -48,6 +48,9 @@ pub(in crate::proxy) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
         let known: [(&str, &dyn Display); 2] = [("file", &path), ("since", &since)];
         found.push(Cause::new(&causes::FILE_REFUSED, &known));
     }
+    if sidecar.keeper.unshared.load(Ordering::Relaxed) > 0 {
+        found.push(Cause::new(&causes::UNSHARED, &[]));
+    }
     found
 }
 
