@@ -85,6 +85,9 @@ fn by_word(error: &StoreError) -> Option<&'static str> {
         said if said.contains("when used memory > 'maxmemory'") => {
             "the server is at its maxmemory: raise it"
         }
+        said if said.contains("pool_mode") => {
+            "set pool_mode = session in the pooler for this database or user, or let store.url lead past it"
+        }
         said if said.contains("read only replica") => {
             "that server is a replica: store.url must lead to its master"
         }

@@ -42,7 +42,7 @@ pub fn programs() -> PathBuf {
 }
 
 /// Postgres refuses to run as root: who it is to run as then.
-fn other_user(dir: &Path) -> Option<(u32, u32)> {
+pub fn other_user(dir: &Path) -> Option<(u32, u32)> {
     if std::fs::metadata(dir).unwrap().uid() != 0 {
         return None;
     }
@@ -102,6 +102,11 @@ impl PostgresServer {
 
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
+    }
+
+    /// The name of its socket.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn url(&self) -> String {

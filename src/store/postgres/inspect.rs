@@ -8,7 +8,7 @@ use super::super::remote::to_connect;
 use super::super::sql::SILENCE;
 use super::super::{Clock, Inspection, StoreError};
 use super::link::Link;
-use super::table::{Failed, usable};
+use super::table::{Failed, keeps_session, usable};
 use super::{Config, clock as kept, schema};
 
 /// Microseconds since 1970 there.
@@ -28,7 +28,10 @@ pub async fn inspect(
 ) -> Result<Inspection, StoreError> {
     let link = Link::new(config);
     let looked = timeout(to_connect(config.timeout), async {
-        let client = link.connect(None).await?;
+        let (client, other) = (link.connect(None).await?, link.connect(None).await?);
+        let kept = keeps_session(&client, &other).await;
+        kept.map_err(|failed| link.told(&failed))?;
+        drop(other);
         let seen = look(&client, &config.namespace).await;
         let (server, live) = seen.map_err(|failed| link.told(&failed))?;
         Ok((client, server, live))

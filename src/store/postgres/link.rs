@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::str::FromStr as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
@@ -15,7 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::super::remote::to_connect;
 use super::super::{BadUrl, Clock, StoreError, distrusted, refuse_fragment};
-use super::table::{ALIVE, Failed, Session};
+use super::table::{ALIVE, Failed, POOLED, Session, keeps_session};
 
 /// One in so many parts of the time to connect is what an address has that lets packets vanish. Whoever needs longer
 /// has no session in time: that takes more than so many round trips.
@@ -121,6 +122,8 @@ pub(super) struct Link {
     target: Target,
     namespace: String,
     timeout: Duration,
+    /// The way there was seen to keep sessions. Whoever finds later that it does not says so.
+    keeps_sessions: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -133,6 +136,7 @@ impl Link {
             target,
             namespace: config.namespace.clone(),
             timeout: config.timeout,
+            keeps_sessions: Arc::default(),
         }
     }
 
@@ -145,6 +149,12 @@ impl Link {
         let longest = to_connect(self.timeout);
         let made = tokio::time::timeout(longest, async {
             let client = self.connect(None).await?;
+            if !self.keeps_sessions.load(Ordering::Relaxed) {
+                let other = self.connect(None).await?;
+                let kept = keeps_session(&client, &other).await;
+                kept.map_err(|failed| self.told(&failed))?;
+                self.keeps_sessions.store(true, Ordering::Relaxed);
+            }
             let made = Session::new(client, &self.namespace, self.timeout, given).await;
             made.map_err(|failed| self.told(&failed))
         });
@@ -228,6 +238,9 @@ impl Link {
         match said.code().code() {
             // Our tables are gone; the next connection makes new ones.
             "42P01" | "3F000" | "42703" => StoreError::Wiped,
+            // Statements of another session, or no transactions at all.
+            "26000" | "42P05" => StoreError::Unusable(format!("{text}; {POOLED}")),
+            _ if text.contains("pooling mode") => StoreError::Unusable(format!("{text}; {POOLED}")),
             "57014" | "55P03" | "25P03" => StoreError::Timeout,
             // What it was told, and not how it is, made it fail: data exceptions, and limits of the program.
             code if code.starts_with("22") || code.starts_with("54") => StoreError::Unfit(text),

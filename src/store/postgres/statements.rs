@@ -23,7 +23,7 @@ fn head() -> String {
     let (now, ahead, behind) = (clock::now(), clock::ahead(), clock::behind());
     format!(
         "SELECT {now}, epoch, opens, edition, array(SELECT owner FROM live ORDER BY owner),
-         array(SELECT seen FROM live ORDER BY owner), {ahead}, {behind}
+         array(SELECT seen FROM live ORDER BY owner), {ahead}, {behind}, pg_backend_pid()
          FROM (SELECT 1) AS one LEFT JOIN meta ON id = 1"
     )
 }

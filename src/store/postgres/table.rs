@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
-use tokio_postgres::{Client, Error, Row, Statement as Prepared};
+use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, Statement as Prepared};
 
 use super::super::Clock;
 use super::super::fleet::SETTLING;
@@ -26,6 +26,9 @@ const OLDEST: i32 = 120_000;
 /// of each one that was cut off silently for two hours.
 pub(super) const ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
     SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
+/// So often it is asked whether a session stays ours: others may have taken it in between.
+const LOOKS: usize = 3;
+
 /// How a step failed.
 pub(super) enum Failed {
     Postgres(Error),
@@ -47,8 +50,43 @@ pub(super) struct Session {
     given: Option<Clock>,
     /// Which of the server's histories this is: another one begins when a standby takes over.
     timeline: String,
+    /// The server's process of this session.
+    process: i32,
     begun: bool,
     statements: Statements,
+}
+
+/// Why a pooler that gives a session to each transaction will not do.
+pub(super) const POOLED: &str = "a pooler in between leads each transaction to another session, as PgBouncer does with \
+    pool_mode = transaction: set pool_mode = session there for this database or user, or let store.url lead past it";
+
+/// The server's process that answers, asked without a prepared statement.
+async fn process(client: &Client) -> Result<String, Failed> {
+    let told = client.simple_query("SELECT pg_backend_pid()").await?;
+    let rows = told.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    rows.last().map(str::to_owned).ok_or_else(strange)
+}
+
+/// Asks whether a session stays ours while `other` has a transaction.
+///
+/// # Errors
+/// A pooler gives it away between transactions.
+pub(super) async fn keeps_session(client: &Client, other: &Client) -> Result<(), Failed> {
+    let pooled = || Failed::Unusable(POOLED.to_owned());
+    for _ in 0..LOOKS {
+        let ours = process(client).await?;
+        other.batch_execute("BEGIN").await?;
+        // A pooler gives a transaction the session that was used last, or the one that was not used for longest: that
+        // is ours, or ours is another now.
+        if process(other).await? == ours || process(client).await? != ours {
+            return Err(pooled());
+        }
+        other.batch_execute("COMMIT").await?;
+    }
+    Ok(())
 }
 
 /// The server's version.
@@ -90,13 +128,15 @@ impl Session {
             ))
             .await?;
         schema::prepare(&client, namespace).await?;
-        let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
-        let timeline: String = client.query_one(timeline, &[]).await?.try_get(0)?;
+        let about = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), pg_backend_pid()";
+        let about = client.query_one(about, &[]).await?;
+        let (timeline, process) = (about.try_get(0)?, about.try_get(1)?);
         let statements = Statements::new(&client, namespace).await?;
         Ok(Session {
             client,
             given,
             timeline,
+            process,
             begun: false,
             statements,
         })
@@ -117,6 +157,9 @@ impl Session {
         if row.try_get::<_, i64>(7)? > clock::SMALL_STEP {
             self.keep_time().await?;
             row = self.client.query_one(head, &with).await?;
+        }
+        if row.try_get::<_, i32>(8)? != self.process {
+            return Err(Failed::Unusable(POOLED.to_owned()));
         }
         let now: i64 = row.try_get(0)?;
         let epoch: Option<String> = row.try_get(1)?;

@@ -1,0 +1,53 @@
+//! Sidecars whose way to Postgres leads through a pooler.
+
+use super::doctor::{doctor, finding};
+use super::fleet_on_redis::{TWO, know_each_other};
+use super::ledger::Ledger;
+use super::prelude::*;
+use crate::servers::pgbouncer::PgBouncer;
+
+fn store(pooler: &PgBouncer) -> String {
+    let wait = "[fetch]\nmax_wait = \"100ms\"\n";
+    format!(
+        "{TWO}{wait}[store]\nurl = \"{}\"\ntimeout = \"2s\"\n",
+        pooler.url()
+    )
+}
+
+/// It would lead each transaction to a session of somebody else, with their settings and without our news.
+#[test]
+fn a_pooler_that_gives_sessions_away_is_refused_with_its_name() {
+    let backend = Backend::start(Lax::redis());
+    for mode in ["transaction", "statement"] {
+        let pooler = PgBouncer::start(mode);
+        let text = config(backend.addr, "", &store(&pooler));
+        let (report, status) = doctor(&text, &[]);
+        assert_eq!(status, Some(1), "{mode}: {report}");
+        let one = finding(&report, "store", "reachable").to_string();
+        assert!(
+            one.contains("PgBouncer") && one.contains("pool_mode = session"),
+            "{one}"
+        );
+        let (_dir, command) = run_with(&text);
+        let run = ran(command);
+        assert_ne!(run.status, Some(0), "{mode}");
+        let said = run.out + &run.err;
+        assert!(said.contains("pool_mode = session"), "{mode}: {said}");
+    }
+}
+
+#[test]
+fn a_pooler_that_keeps_sessions_is_a_way_like_any_other() {
+    let (backend, pooler) = (Backend::start(Lax::redis()), PgBouncer::start("session"));
+    let text = config(backend.addr, "", &store(&pooler));
+    let (report, status) = doctor(&text, &[]);
+    assert_eq!(status, Some(0), "{report}");
+    let sidecars = [(); 2].map(|()| Sidecar::run(&text));
+    for _ in 0..40 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let ledger = Ledger::default();
+    ledger.all_work(&sidecars, 40, || ());
+    assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
+    know_each_other(&sidecars, 1.0);
+}
