@@ -179,16 +179,19 @@ fn imports_are_read_in_all_their_forms() {
 }
 
 /// What `tests/run.sh --without` leaves out, and the words of a source that starts it.
-const SERVICES: [(&str, &[&str]); 7] = [
+const SERVICES: [(&str, &[&str]); 9] = [
     (
         "redis",
         &[
             "RedisServer",
             "RedisCluster",
             "WatchedRedis",
+            "OldRedis",
             "redis-server",
         ],
     ),
+    ("redis_6", &["OldRedis"]),
+    ("pgbouncer", &["PgBouncer"]),
     ("postgres", &["PostgresServer", "shared_postgres", "initdb"]),
     ("faketime", &["libfaketime"]),
     ("prometheus", &["PrometheusServer", "promtool"]),

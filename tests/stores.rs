@@ -12,6 +12,7 @@ mod fleet;
 mod memory;
 mod on_postgres;
 mod on_redis;
+mod on_redis_6;
 mod priced;
 pub mod rig;
 mod sequences;

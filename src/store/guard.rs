@@ -239,9 +239,7 @@ impl Guard {
         if suspect {
             let back = self.recover().await;
             if let (Err(error), Some(lost)) = (&back, lost) {
-                if self.state().note_reason(error) {
-                    tracing::error!(id = %"store_still_lost", %error, "the store is still lost");
-                }
+                self.state().log_loss(&lost, error);
                 return lost.local.due(max).await;
             }
             self.note(&back, failed);

@@ -43,6 +43,8 @@ pub struct RedisStore {
     link: Arc<Link>,
     scripts: Scripts,
     prefix: String,
+    /// The key that says whose data these are.
+    meta: String,
     owner: Arc<str>,
     remote: Remote,
 }
@@ -56,6 +58,7 @@ impl RedisStore {
         RedisStore {
             link: Link::new(config, format!("{prefix}wake"), told.clone()),
             scripts: Scripts::new(),
+            meta: format!("{prefix}meta"),
             prefix,
             owner,
             remote: Remote::new(ServerClock::new(clock), News::new(told, heard)),

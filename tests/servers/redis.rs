@@ -1,6 +1,7 @@
 //! A Redis of the test's own.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::port;
@@ -8,6 +9,7 @@ use super::port;
 /// A server in a folder of its own, on a free port; ended with this.
 pub struct RedisServer {
     child: Child,
+    program: PathBuf,
     pub port: u16,
     pub dir: tempfile::TempDir,
 }
@@ -18,12 +20,21 @@ impl RedisServer {
     }
 
     pub fn with(more: &[&str]) -> RedisServer {
+        RedisServer::of("redis-server".into(), more)
+    }
+
+    fn of(program: PathBuf, more: &[&str]) -> RedisServer {
         let dir = tempfile::tempdir().unwrap();
         // Somebody else may take the port in between; then it does not start, and another is tried.
         for _ in 0..20 {
             let port = free_port();
-            if let Some(child) = serve(port, dir.path(), more) {
-                return RedisServer { child, port, dir };
+            if let Some(child) = serve(&program, port, dir.path(), more) {
+                return RedisServer {
+                    child,
+                    program,
+                    port,
+                    dir,
+                };
             }
         }
         panic!("redis-server does not start")
@@ -41,7 +52,20 @@ impl RedisServer {
 
     /// Starts again on the same port.
     pub fn restart(&mut self, more: &[&str]) {
-        self.child = serve(self.port, self.dir.path(), more).expect("its port is still free");
+        let child = serve(&self.program, self.port, self.dir.path(), more);
+        self.child = child.expect("its port is still free");
+    }
+}
+
+/// A server of the oldest version that will do, 6.2, from where `tests/run.sh` puts it.
+pub struct OldRedis;
+
+impl OldRedis {
+    pub fn start() -> RedisServer {
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redis-6.2/redis-server");
+        let missing = "Redis 6.2 is missing: bash tests/run.sh fetches it, or --without redis_6";
+        assert!(program.exists(), "{missing}");
+        RedisServer::of(program, &[])
     }
 }
 
@@ -50,8 +74,8 @@ pub fn free_port() -> u16 {
     port::own().port()
 }
 
-fn serve(port: u16, dir: &std::path::Path, more: &[&str]) -> Option<Child> {
-    let mut child = Command::new("redis-server")
+fn serve(program: &Path, port: u16, dir: &Path, more: &[&str]) -> Option<Child> {
+    let mut child = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--dir"])
         .arg(dir)

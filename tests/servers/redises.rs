@@ -129,6 +129,71 @@ impl RedisCluster {
         )
     }
 
+    /// Begins to move a slot of our node to the first of the others, and leaves it half moved.
+    pub fn begin_move(&self, slot: &str) {
+        let (from, to) = (self.ours.master.port, self.others[0].port);
+        let (source, target) = (my_id(from), my_id(to));
+        for (port, state, id) in [(to, "IMPORTING", source), (from, "MIGRATING", target)] {
+            assert_eq!(cli(port, &["CLUSTER", "SETSLOT", slot, state, &id]), "OK");
+        }
+    }
+
+    /// Moves every other key of the slot, or all of them.
+    pub fn move_keys(&self, slot: &str, part: Part) {
+        let (from, to) = (self.ours.master.port, self.others[0].port.to_string());
+        let keys = cli(from, &["CLUSTER", "GETKEYSINSLOT", slot, "10000"]);
+        let step = match part {
+            Part::Half => 2,
+            Part::All => 1,
+        };
+        let keys: Vec<&str> = keys.lines().step_by(step).collect();
+        assert!(!keys.is_empty(), "there is something to move");
+        let migrate = ["MIGRATE", "127.0.0.1", &to, "", "0", "5000", "KEYS"];
+        let said = cli(from, &[&migrate[..], &keys].concat());
+        assert_eq!(said, "OK", "none of them is at the target");
+    }
+
+    /// The slot is the other node's from now on.
+    pub fn end_move(&self, slot: &str) {
+        let target = my_id(self.others[0].port);
+        for port in [self.others[0].port, self.ours.master.port] {
+            assert_eq!(
+                cli(port, &["CLUSTER", "SETSLOT", slot, "NODE", &target]),
+                "OK"
+            );
+        }
+    }
+
+    /// Moves the first slot of the first of the others back to our node, with the tool that people use. Gives what it
+    /// said where it failed.
+    pub fn reshard(&self) -> Result<(), String> {
+        let (from, to) = (self.others[0].port, self.ours.master.port);
+        let (source, target) = (my_id(from), my_id(to));
+        // What was said of the slot before has gone around.
+        let knows = |server: &RedisServer| {
+            cli(server.port, &["CLUSTER", "NODES"])
+                .lines()
+                .any(|line| line.starts_with(&source) && line.split(' ').any(|word| word == "0"))
+        };
+        let all = || self.others.iter().chain([&self.ours.master]).all(knows);
+        until("all know whose the slot is", all);
+        let place = place(&self.ours.master);
+        let mut command = Command::new("redis-cli");
+        command.args(["--cluster", "reshard", &place, "--cluster-from", &source]);
+        command.args([
+            "--cluster-to",
+            &target,
+            "--cluster-slots",
+            "1",
+            "--cluster-yes",
+        ]);
+        let done = command.output().expect("redis-cli is there");
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&done.stdout).into_owned()),
+        }
+    }
+
     /// What is written from now on is lost with the node that has our keys.
     pub fn cut(&self) {
         self.ours.cut();
@@ -144,6 +209,16 @@ impl RedisCluster {
             self.others.iter().chain([&self.ours.replica]).all(knows)
         });
     }
+}
+
+/// How many of the keys of a slot are moved.
+pub enum Part {
+    Half,
+    All,
+}
+
+fn my_id(port: u16) -> String {
+    cli(port, &["CLUSTER", "MYID"])
 }
 
 fn place(server: &RedisServer) -> String {

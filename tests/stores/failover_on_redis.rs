@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use ojs_throttle::store::redis::{Config, Target};
 use socket2::{Domain, Socket, Type};
+use tokio::net::TcpListener;
 
 use super::prelude::*;
 use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis, cli};
@@ -121,6 +122,52 @@ async fn a_master_that_its_sentinel_no_longer_names_is_left() {
         b.due(9).await.ok();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// A way whose new connections lead to the server of this port, as an address that moves with the master does.
+async fn way(to: Arc<AtomicUsize>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let to = to.load(Ordering::SeqCst) as u16;
+            tokio::spawn(async move {
+                let server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await;
+                let mut server = server.unwrap();
+                let both = tokio::io::copy_bidirectional(&mut client, &mut server);
+                both.await.ok();
+            });
+        }
+    });
+    port
+}
+
+/// The master becomes a replica of the other server. It answers on, and refuses what writes.
+pub async fn leaves_a_demoted_master(master: RedisServer, other: RedisServer) {
+    let to = Arc::new(AtomicUsize::new(usize::from(master.port)));
+    let url = format!("redis://127.0.0.1:{}", way(to.clone()).await);
+    let store = sidecar(&url, "a");
+    back(&store).await;
+    let one = [limited("k", Some(1), None, None)];
+    assert!(started(&take(&store, claimed("1", 1, &one)).await));
+    to.store(usize::from(other.port), Ordering::SeqCst);
+    let follows = ["REPLICAOF", "127.0.0.1", &other.port.to_string()];
+    assert_eq!(cli(master.port, &follows), "OK");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while cli(other.port, &["EXISTS", "{ojs-throttle}:meta"]) != "1" {
+        assert!(Instant::now() < deadline, "it stays with the old master");
+        store.due(9).await.ok();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    back(&store).await;
+    assert_eq!(store.count_out().await.unwrap(), 1, "it was announced");
+    let second = take_answered(&store, &claimed("2", 1, &one)).await;
+    assert!(!started(&second));
+}
+
+#[tokio::test]
+async fn a_master_that_became_a_replica_is_left() {
+    leaves_a_demoted_master(RedisServer::start(), RedisServer::start()).await;
 }
 
 #[tokio::test]

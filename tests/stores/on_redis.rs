@@ -14,7 +14,10 @@ pub fn config(server: &RedisServer, owner: &str) -> Config {
 }
 
 fn rig() -> Rig {
-    let server = RedisServer::start();
+    rig_of(RedisServer::start())
+}
+
+pub fn rig_of(server: RedisServer) -> Rig {
     Rig::of(|clock| {
         move |owner| {
             let store = RedisStore::new(config(&server, owner), clock.clone());

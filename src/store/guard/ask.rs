@@ -54,16 +54,8 @@ impl Guard {
                 false => (OnStoreError::Closed, None),
             };
             let lost = Lost::new(&*self.inner, &state, mode, declared);
-            match state.known {
-                true => lost.tell(error),
-                false => tracing::error!(
-                    id = %"store_never_answered",
-                    %error,
-                    "the store has not answered since the start: nothing that is limited starts before it does, \
-                     whatever on_store_error says"
-                ),
-            }
-            state.note_reason(error);
+            state.losses.begin();
+            state.log_loss(&lost, error);
             self.alone.store(Some(Arc::new(lost.clock.clone())));
             state.lost = Some(Arc::new(lost));
             self.turned.notify_one();

@@ -68,13 +68,22 @@ impl Lost {
         }
     }
 
-    /// Says that the store is lost, and what that means here.
-    pub(super) fn tell(&self, error: &StoreError) {
-        let declared = self.declared.as_ref().map(|declared| {
+    /// Says that the store is lost, and what that means here. `left_out`: so many losses before it were not logged.
+    pub(super) fn tell(&self, error: &StoreError, left_out: u32) {
+        let Some(declared) = &self.declared else {
+            tracing::error!(
+                id = %"store_never_answered",
+                %error,
+                "the store has not answered since the start: nothing that is limited starts before it does, \
+                 whatever on_store_error says"
+            );
+            return;
+        };
+        let other_modes = {
             let declared = declared.lock();
             let others = declared.values().filter(|mode| **mode != self.mode);
             others.count()
-        });
+        };
         let effect = match self.mode {
             OnStoreError::Share => {
                 "this sidecar goes on with its part of each limit, and of slots with those that it has now"
@@ -86,9 +95,10 @@ impl Lost {
             id = %"store_lost",
             %error,
             on_store_error = self.mode.as_str(),
-            policies_that_say_otherwise = declared.unwrap_or(0),
+            policies_that_say_otherwise = other_modes,
             sidecars = self.sidecars,
             slots = self.slots.values().sum::<u32>(),
+            not_logged_before = (left_out > 0).then_some(left_out),
             "the store is lost: {effect}"
         );
     }

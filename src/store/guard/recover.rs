@@ -3,17 +3,15 @@
 use crate::store::LedgerExt;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::state::SAID;
 use super::{Clock, End, Gen, Guard, Notes, Row, StoreError};
 use crate::limit::Timestamp;
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;
-/// How often it is said at most that the store was told of our rows again without being lost.
-const SAID: Duration = Duration::from_secs(10);
 /// After an outage the backend is asked so soon about jobs that are out, in microseconds.
 const SOON: u64 = 1_000_000;
 /// So many ends are told in one call.
@@ -93,8 +91,10 @@ impl Guard {
             state.failures.takes = 0;
             let clock = Clock::new(self.inner.now().0);
             state.before = Some(lost.local.emptied(clock));
-            let (rows, ended) = (told.rows.len(), told.ended.len());
-            tracing::info!(rows, ended, "the store is back");
+            if state.losses.end() {
+                let (rows, ended) = (told.rows.len(), told.ended.len());
+                tracing::info!(rows, ended, "the store is back");
+            }
         } else if state.said.is_none_or(|said| said.elapsed() >= SAID) {
             state.said = Some(Instant::now());
             let rows = told.rows.len();

@@ -14,6 +14,8 @@ use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
 
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
+/// How often the log has at most that the store was lost, or was told of our rows again without being lost.
+pub(super) const SAID: Duration = Duration::from_secs(10);
 /// How often the log has the reason of a lasting loss.
 const AGAIN: Duration = Duration::from_secs(60);
 /// So many different reasons are told in that time.
@@ -34,6 +36,39 @@ pub(super) struct Failures {
     reasons: HashMap<String, Instant>,
 }
 
+/// Which losses the log has: a store that comes and goes all the time must not fill it.
+#[derive(Default, Debug)]
+pub(super) struct LossLog {
+    /// When it last had one.
+    at: Option<Instant>,
+    /// Whether it has the one that stands now.
+    pub(super) has_this: bool,
+    /// How many it did not get since the last that it has.
+    left_out: u32,
+}
+
+impl LossLog {
+    /// Another loss begins.
+    pub(super) fn begin(&mut self) {
+        self.has_this = false;
+    }
+
+    /// Whether the log is to have the loss that stands now. Gives how many it did not get before.
+    pub(super) fn take_due(&mut self) -> Option<u32> {
+        if self.has_this || self.at.is_some_and(|at| at.elapsed() < SAID) {
+            return None;
+        }
+        (self.has_this, self.at) = (true, Some(Instant::now()));
+        Some(std::mem::take(&mut self.left_out))
+    }
+
+    /// The loss is over. Returns whether the log is to have that.
+    pub(super) fn end(&mut self) -> bool {
+        self.left_out += u32::from(!self.has_this);
+        self.has_this
+    }
+}
+
 /// What the guard knows beside the store.
 #[derive(Default, Debug)]
 pub(super) struct Notes {
@@ -44,6 +79,7 @@ pub(super) struct Notes {
     /// Claims that ended while the store failed or was lost: it may not have heard of them.
     pub(super) untold: Vec<(Arc<str>, Gen)>,
     pub(super) failures: Failures,
+    pub(super) losses: LossLog,
     /// The store is lost, or may have forgotten something: our rows are put back before anything starts.
     pub(super) suspect: bool,
     /// It has answered before.
@@ -62,9 +98,23 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    /// Logs the loss, unless the log has it or had another just now; then a reason that is new.
+    pub(super) fn log_loss(&mut self, lost: &Lost, error: &StoreError) {
+        match self.losses.take_due() {
+            Some(left_out) => {
+                lost.tell(error, left_out);
+                self.note_reason(error);
+            }
+            None if self.losses.has_this && self.note_reason(error) => {
+                tracing::error!(id = %"store_still_lost", %error, "the store is still lost");
+            }
+            None => {}
+        }
+    }
+
     /// The store does not answer for this reason. Returns whether the log is to have it: a new one at once, and each
     /// once a minute.
-    pub(super) fn note_reason(&mut self, error: &StoreError) -> bool {
+    fn note_reason(&mut self, error: &StoreError) -> bool {
         let (reasons, reason) = (&mut self.failures.reasons, error.to_string());
         reasons.retain(|_, told| told.elapsed() < AGAIN);
         let is_due = reasons.len() < MOST_REASONS && !reasons.contains_key(&reason);

@@ -62,6 +62,39 @@ async fn lose(rig: &Rig) {
     assert!(rig.guard.is_lost());
 }
 
+/// Two log lines in 10 s are enough; and one loss that lasts is in the log whatever came before it.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_comes_and_goes_fills_no_log() {
+    let (lines, _listening) = Lines::listen();
+    let rig = rig(OnStoreError::Share);
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    for _ in 0..100 {
+        lose(&rig).await;
+        rig.faulty.standing(None);
+        rig.guard.due(9).await.unwrap();
+        assert!(!rig.guard.is_lost());
+        tokio::time::advance(Duration::from_millis(300)).await;
+    }
+    let lost = |lines: &Lines| lines.with("id=store_lost").len();
+    assert!((2..=4).contains(&lost(&lines)), "{}", lines.text());
+    assert_eq!(lines.with("the store is back").len(), lost(&lines));
+    assert!(
+        !lines.with("not_logged_before=3").is_empty(),
+        "{}",
+        lines.text()
+    );
+    let before = lost(&lines);
+    lose(&rig).await;
+    for _ in 0..25 {
+        tokio::time::advance(Duration::from_millis(500)).await;
+        rig.guard.due(9).await.ok();
+    }
+    assert_eq!(lost(&lines), before + 1, "{}", lines.text());
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    assert_eq!(lines.with("the store is back").len(), before + 1);
+}
+
 /// As on a full disk.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_and_lets_nothing_start_is_lost() {

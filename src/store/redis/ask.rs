@@ -20,7 +20,10 @@ impl RedisStore {
     /// A call on these data.
     pub(super) fn command(&self, script: &Script, data: &Data) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&script.hash).arg(1).arg(&self.prefix);
+        // No key has the first name alone. With two keys, one of which is nowhere, a cluster refuses a script for as
+        // long as the slot moves: it would find a part of the data on either node.
+        let keys = (&self.prefix, &self.meta);
+        command.arg(&script.hash).arg(2).arg(keys.0).arg(keys.1);
         match &self.remote.clock.given {
             Some(given) => command.arg(given.now().0),
             None => command.arg(""),

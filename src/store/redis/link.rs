@@ -26,8 +26,13 @@ use super::{Config, wire};
 
 /// After a connection could not be made, calls fail at once for this long.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a question waits before it is asked again while the slot of our keys moves to another node of a cluster.
+const MOVING: Duration = Duration::from_millis(20);
 /// How often sentinels are asked whether the server that we are connected to is still the master.
 const LOOK: Duration = Duration::from_secs(3);
+
+/// How long the library waits before it asks a node of a cluster once more, in milliseconds.
+const WAIT: std::ops::Range<u64> = 10..20;
 
 /// One in so many parts of the time to connect is what a node of a cluster has that is silent: all that are named are
 /// waited for, then those that they name.
@@ -122,12 +127,20 @@ impl Link {
         let mut used = None;
         let answer = tokio::time::timeout(self.timeout, async {
             let (mut connection, number) = self.connection().await.map_err(Failed::Store)?;
-            used = Some((number, Instant::now()));
-            let sent = connection
-                .send(command)
-                .await
-                .and_then(Value::extract_error);
-            sent.map_err(|error| self.failed(number, &error))
+            let asked = Instant::now();
+            used = Some((number, asked));
+            loop {
+                let sent = connection.send(command).await;
+                match sent.and_then(Value::extract_error) {
+                    Err(error)
+                        if error.code() == Some("TRYAGAIN")
+                            && asked.elapsed() + 2 * MOVING < self.timeout =>
+                    {
+                        sleep(MOVING).await;
+                    }
+                    sent => return sent.map_err(|error| self.failed(number, &error)),
+                }
+            }
         });
         match answer.await {
             Ok(answer) => answer,
@@ -164,7 +177,7 @@ impl Link {
     }
 
     fn failed(&self, number: u64, error: &RedisError) -> Failed {
-        let code = error.code().unwrap_or_default();
+        let code = code_of(error);
         // What they have in common: another server may be the one to ask.
         let gone = [
             "READONLY",
@@ -179,7 +192,7 @@ impl Link {
         }
         if error.is_timeout() {
             Failed::Store(StoreError::Timeout)
-        } else if gone || code.is_empty() {
+        } else if gone || code.is_empty() || code == "TRYAGAIN" {
             Failed::Store(StoreError::Unavailable(self.told(error)))
         } else {
             Failed::Said(code.to_owned(), self.told(error))
@@ -317,7 +330,10 @@ impl Link {
                 let builder = ClusterClient::builder(nodes.clone())
                     .connection_timeout(to_connect(self.timeout) / SILENT)
                     .response_timeout(self.timeout)
+                    // Whoever asks waits by itself, and no longer than the timeout.
                     .retries(1)
+                    .min_retry_wait(WAIT.start)
+                    .max_retry_wait(WAIT.end)
                     .use_protocol(ProtocolVersion::RESP3)
                     .push_sender(self.news_of(number));
                 let builder = match self.target.certificates() {
@@ -397,8 +413,61 @@ fn news_in(push: &PushInfo, me: &str) -> Option<String> {
     }
 }
 
+/// The code of an error. Before 7.0 that of an error within a script stands in the text of an `ERR`, with a `-` or
+/// without.
+fn code_of(error: &RedisError) -> &str {
+    let code = error.code().unwrap_or_default();
+    let text = error.detail().unwrap_or_default();
+    let Some((_, text)) = text.split_once("running script").filter(|_| code == "ERR") else {
+        return code;
+    };
+    let is_code = |word: &str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let words = text.split(": ").filter_map(|part| part.split(' ').next());
+    let mut words = words.map(|word| word.trim_start_matches('-'));
+    words.find(|word| is_code(word)).unwrap_or(code)
+}
+
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.place())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_within_a_script_is_known_by_its_own_code_in_every_version() {
+        for (text, code) in [
+            (
+                "-READONLY You can't write against a read only replica. script: 5, on @user_script:9.",
+                "READONLY",
+            ),
+            (
+                "-ERR Error running script (call to f_5): @user_script:9: @user_script: 9: -READONLY You can't write \
+              against a read only replica.",
+                "READONLY",
+            ),
+            (
+                "-ERR Error running script (call to f_5): @user_script:9: @user_script: 9: -NOREPLICAS Not enough good \
+              replicas to write.",
+                "NOREPLICAS",
+            ),
+            (
+                "-ERR Error running script (call to f_5): @user_script:9: user_script:9: attempt to index a nil value",
+                "ERR",
+            ),
+            (
+                "-ERR Error running script (call to f_5): @user_script:9: WRONGTYPE Operation against a key holding the \
+              wrong kind of value",
+                "WRONGTYPE",
+            ),
+            ("-ERR unknown command: -READONLY", "ERR"),
+        ] {
+            let value = redis::parse_redis_value(format!("{text}\r\n").as_bytes()).unwrap();
+            let error = value.extract_error().unwrap_err();
+            assert_eq!(code_of(&error), code, "{text}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 
 /// Where the arguments of a call of a script have the time past which it is refused.
-const NOT_AFTER: usize = 8;
+const NOT_AFTER: usize = 9;
 
 /// A take and an end as the store calls them.
 pub struct Calls {
