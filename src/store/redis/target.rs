@@ -50,16 +50,7 @@ impl Target {
             let known = "redis, rediss, redis+cluster or redis+sentinel";
             return Err(BadUrl(format!("its scheme is not {known}")));
         }
-        let (login, hosts) = rest
-            .rsplit_once('@')
-            .map_or((String::new(), rest), |(login, hosts)| {
-                (format!("{login}@"), hosts)
-            });
-        if login.contains(['/', '?', '#']) {
-            let why = "before its `@` is a `/`, a `?` or a `#`: percent-encode what is in user and password";
-            return Err(BadUrl(format!("{why} (%2F, %3F, %23)")));
-        }
-        refuse_fragment(hosts)?;
+        let (login, hosts) = split_login(rest)?;
         let (hosts, query) = hosts.split_once('?').unwrap_or((hosts, ""));
         let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
         if mode != "sentinel" && !query.is_empty() {
@@ -148,6 +139,22 @@ impl Target {
         }
         builder
     }
+}
+
+/// The login with its `@`, and what is behind it.
+fn split_login(rest: &str) -> Result<(String, &str), BadUrl> {
+    let (login, behind) = rest
+        .rsplit_once('@')
+        .map_or((String::new(), rest), |(login, behind)| {
+            (format!("{login}@"), behind)
+        });
+    if login.contains(['/', '?', '#']) {
+        let why =
+            "before its `@` is a `/`, a `?` or a `#`: percent-encode what is in user and password";
+        return Err(BadUrl(format!("{why} (%2F, %3F, %23)")));
+    }
+    refuse_fragment(behind)?;
+    Ok((login, behind))
 }
 
 /// What `?sentinel=user:password` says; an empty user is the default one.
