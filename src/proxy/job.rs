@@ -209,21 +209,15 @@ pub(super) fn read_job(
         worker: None,
         scope: origin.scope,
         queue,
-        priority: priority
-            .and_then(|p| p.int())
-            .map_or(0, |p| p.clamp(-1000, 1000) as i32),
+        priority: priority_of(priority),
         attempt,
         claimed_at: came_at,
         visibility: micros(visibility),
         limited: limits,
         has_more: false,
     });
-    for one in capped
-        .into_iter()
-        .filter_map(|nth| claimed.limited.get(nth))
-    {
-        tell::capped(sidecar, &claimed, one, Counted::CostOverMax);
-    }
+    let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
+    capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));
     let body = match brings {
         true => mirror::shown(job),
         // Found in this text, so it is within.
@@ -237,6 +231,12 @@ pub(super) fn read_job(
     (held.own, held.lasts) = (own, lasts);
     held.tenant = origin.tenant.map(Arc::from);
     Some(held)
+}
+
+/// A job's priority, in the range that OJS allows; 0 if it says none.
+fn priority_of(said: Option<Json<'_>>) -> i32 {
+    said.and_then(|said| said.int())
+        .map_or(0, |priority| priority.clamp(-1000, 1000) as i32)
 }
 
 /// Everything that limits a held job under `live`.

@@ -360,19 +360,7 @@ impl Asker<'_> {
             ..
         } = found;
         let (place, job) = job.unzip();
-        let limits = applied.iter().map(|one| {
-            let mut limit = limit_facts(one, self.rows_of(&one.limited));
-            if job.is_some() {
-                let share = one.limited.share.as_ref();
-                put(&mut limit, "cost", one.limited.cost.pays.get());
-                put(&mut limit, "group", share.map(|share| &*share.group));
-                put(&mut limit, "weight", share.map(|share| share.weight.get()));
-            }
-            let is = |other: &Limited| other.shares_key(&one.limited);
-            let groups = group_facts(one, self.sidecar().hold.groups_of(is));
-            put(&mut limit, "groups", groups);
-            limit
-        });
+        let limits = applied.iter().map(|one| self.limit_of(one, job.is_some()));
         let mut facts = json!({
             "limited_by": null,
             "limited_at": null,
@@ -412,6 +400,21 @@ impl Asker<'_> {
             advice: cause.advice().to_owned(),
             facts,
         }
+    }
+
+    /// What is shown of one limit; of a single job also what it pays and whose share it takes.
+    fn limit_of(&self, one: &Applied, of_job: bool) -> Value {
+        let mut limit = limit_facts(one, self.rows_of(&one.limited));
+        if of_job {
+            let share = one.limited.share.as_ref();
+            put(&mut limit, "cost", one.limited.cost.pays.get());
+            put(&mut limit, "group", share.map(|share| &*share.group));
+            put(&mut limit, "weight", share.map(|share| share.weight.get()));
+        }
+        let is = |other: &Limited| other.shares_key(&one.limited);
+        let groups = group_facts(one, self.sidecar().hold.groups_of(is));
+        put(&mut limit, "groups", groups);
+        limit
     }
 
     /// All causes that hold now. The first one decides.
@@ -487,11 +490,10 @@ impl Asker<'_> {
     fn binding<'a>(&self, found: &Found<'a>, causes: &[Cause]) -> Option<&'a Applied> {
         let first = causes.first()?;
         let mut limits = found.of_all.into_iter().chain(found.of_held);
-        let one = limits.find_map(|nth| {
+        limits.find_map(|nth| {
             let one = found.applied.get(nth)?;
             (one.cause.as_ref()?.why() == first.why()).then_some(one)
-        });
-        one
+        })
     }
 
     /// Tells which limit binds, and until when.

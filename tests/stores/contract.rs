@@ -708,12 +708,12 @@ pub async fn a_start_keeps_its_own_distance_from_the_last(rig: &Rig) {
     let mut bursts = slow.clone();
     bursts.limits.throttle.as_mut().unwrap().burst = super::rig::number(3);
     assert!(started(
-        &take(&*store, claimed("f1", 1, &[fast.clone()])).await
+        &take(&*store, claimed("f1", 1, std::slice::from_ref(&fast))).await
     ));
     for (nth, of) in [&slow, &bursts].into_iter().enumerate() {
         // Also when nothing of the key is used by its own number any more.
         advance(rig, SECOND);
-        let fast = claimed(&format!("f{nth}"), 2, &[fast.clone()]);
+        let fast = claimed(&format!("f{nth}"), 2, std::slice::from_ref(&fast));
         assert!(started(&take(&*store, fast).await));
         let last = now(rig);
         advance(rig, SECOND);
