@@ -40,7 +40,7 @@ use crate::limit::Timestamp;
 use crate::policy::{Gate, PolicySet};
 use crate::store::Gen;
 use crate::tick;
-use crate::upstream::{Path, Reply, UpstreamError};
+use crate::upstream::{Reply, UpstreamError};
 use asked::{Asked, once};
 pub(super) use claim::name_claims;
 use claim::{Cap, ClaimTask, Missing, Wanted};
@@ -193,16 +193,8 @@ impl Proxy {
         let touched =
             |queue: &Arc<str>| held || !live.policies.gate(queue).open() || limited.has(queue);
         let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
-        let mut wanted = Wanted {
-            body,
-            target: Path::Read(std::mem::take(&mut parts.uri)),
-            headers: respond::take_headers(&mut parts),
-            timeout: live.settings.upstream.timeout,
-            scope: 0,
-            accepted: false,
-            count: asked.as_ref().map_or(1, |asked| asked.count),
-            asked,
-        };
+        let timeout = live.settings.upstream.timeout;
+        let mut wanted = Wanted::take(&mut parts, body, asked, timeout);
         let mut sections = Vec::new();
         if touched {
             (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);

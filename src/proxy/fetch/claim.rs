@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use http::HeaderMap;
+use http::request::Parts;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::watch;
@@ -29,7 +30,7 @@ use crate::pressure::TakenTo;
 use crate::proxy::control::{named, overrides};
 use crate::proxy::depth::{self, share};
 use crate::proxy::job::{self, ClaimOrigin, Shown, micros};
-use crate::proxy::{Proxy, Sidecar, tell};
+use crate::proxy::{Proxy, Sidecar, respond, tell};
 use crate::store::{Claimed, LedgerExt, Place, Row};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
@@ -543,6 +544,25 @@ fn once_each(jobs: &mut Vec<Held>) {
 }
 
 impl Wanted {
+    /// One FETCH, as its head and body say it. Path and headers are taken out of the head.
+    pub(super) fn take(
+        parts: &mut Parts,
+        body: Bytes,
+        asked: Option<Asked>,
+        timeout: Duration,
+    ) -> Wanted {
+        Wanted {
+            body,
+            target: Path::Read(std::mem::take(&mut parts.uri)),
+            headers: respond::take_headers(parts),
+            timeout,
+            scope: 0,
+            accepted: false,
+            count: asked.as_ref().map_or(1, |asked| asked.count),
+            asked,
+        }
+    }
+
     /// The queues that it names.
     pub(super) fn queues(&self) -> &[Arc<str>] {
         self.asked.as_ref().map_or(&[], |asked| &asked.queues)
