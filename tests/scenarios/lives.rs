@@ -95,8 +95,19 @@ pub async fn replaced_beside_a_backlog(ctx: Ctx) -> Judge {
         }
     }
     let health = w.get("/ojs/v1/health").await;
+    let ids: Vec<String> = out.iter().map(|of| of.job.clone()).collect();
+    // Where claims count attempts, a drain goes on for as long as it may.
+    let runs_on = async {
+        for _ in 0..10 {
+            w.pass(5_000).await;
+            two.beat(&ids, false).await;
+        }
+    };
     match ctx.even() {
-        true => w.drain().await,
+        true => tokio::select! {
+            () = w.drain() => {}
+            () = runs_on => {}
+        },
         false => w.kill_sidecar(),
     }
     w.start_sidecar().await;
