@@ -42,7 +42,6 @@ pub use places::{Amount, Lookahead};
 pub use view::{Front, Prospect, Tally};
 
 use places::FEW;
-use queue::regrouped;
 use state::{Glance, HoldState, Whereabouts};
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
@@ -284,9 +283,10 @@ impl Hold {
         let held = match &mut known.whereabouts {
             Whereabouts::Hidden(held) => Some(held),
             Whereabouts::Offered(offer) => Some(&mut offer.held),
-            _ => {
-                (queues.get_mut(&known.lane)).and_then(|queue| queue.find_mut(known.priority, job))
+            Whereabouts::Waiting(stand) => {
+                (queues.get_mut(&known.lane)).and_then(|queue| queue.groups.job_mut(*stand))
             }
+            Whereabouts::InHand => None,
         };
         if let Some(held) = held.filter(|held| held.proof.at <= since) {
             held.proof = Proof::new(since, visibility);
@@ -302,11 +302,17 @@ impl Hold {
         let mut state = self.state();
         state.edition = state.edition.max(edition);
         let woken = state.woken();
-        for queue in state.queues.values_mut() {
-            for groups in queue.groups.values_mut() {
-                if groups.iter().any(|group| group.edition < edition) {
-                    let old = std::mem::take(groups);
-                    *groups = regrouped(old, edition, &mut limits, woken);
+        let HoldState { queues, jobs, .. } = &mut *state;
+        for queue in queues.values_mut() {
+            for mut held in queue.groups.take_before(edition) {
+                let job = held.claimed.job.clone();
+                let new = limits.remove(&job);
+                if let Some(new) = new.filter(|new| new.generation == held.claimed.generation) {
+                    held.limit(new.limits, edition);
+                }
+                let stand = queue.groups.place(held, woken);
+                if let Some(known) = jobs.get_mut(&job) {
+                    known.whereabouts = Whereabouts::Waiting(stand);
                 }
             }
         }
@@ -341,27 +347,25 @@ impl Hold {
     /// A slot of these keys ended, or a start of theirs was undone: whoever waits for one of them may
     /// ask again.
     pub fn wake(&self, freed: &[Limited]) {
-        self.wake_where(|space, key| freed.iter().any(|f| f.space == space && f.key == *key));
+        let keys = freed.iter().map(|one| (one.space, one.key.clone()));
+        self.wake_keys(&SmallVec::<[_; 4]>::from_iter(keys));
     }
 
-    /// The same for keys of which nothing else is known.
+    /// A slot of these keys ended, of which nothing else is known.
     pub fn wake_keys(&self, freed: &[(Space, Key)]) {
-        self.wake_where(|space, key| freed.iter().any(|f| f.0 == space && f.1 == *key));
-    }
-
-    fn wake_where(&self, is_freed: impl Fn(Space, &Key) -> bool) {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            let touches = |limited: &[Limited]| limited.iter().any(|l| is_freed(l.space, &l.key));
-            // The queue's own limits may have been set since its jobs were read.
-            let whole = is_freed(Space::Queue, &queue.key);
-            let mut woken = whole || touches(&queue.gate.limited);
-            for group in queue.all_groups_mut() {
-                if whole || touches(&group.limits) {
-                    group.wake(wakes);
+            let mut woken = false;
+            for of in freed {
+                // The queue's own limits may have been set since its jobs were read.
+                if of.0 == Space::Queue && of.1 == queue.key {
+                    queue.groups.all_mut().for_each(|group| group.wake(wakes));
                     woken = true;
                 }
+                let mut gate = queue.gate.limited.iter();
+                woken |= gate.any(|one| (one.space, &one.key) == (of.0, &of.1));
+                woken |= queue.groups.wake(of, wakes);
             }
             if woken {
                 queue.line.wake();
@@ -375,9 +379,7 @@ impl Hold {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            for group in queue.all_groups_mut() {
-                group.wake(wakes);
-            }
+            queue.groups.all_mut().for_each(|group| group.wake(wakes));
             queue.line.wake_all();
         }
     }
@@ -406,10 +408,7 @@ impl Hold {
     pub fn tidy(&self, before: Instant) {
         let mut state = self.state();
         for queue in state.queues.values_mut() {
-            for groups in queue.groups.values_mut() {
-                groups.retain(|group| !group.jobs.is_empty());
-            }
-            queue.groups.retain(|_, groups| !groups.is_empty());
+            queue.groups.tidy();
         }
         state.queues.retain(|queue| {
             queue.known > 0

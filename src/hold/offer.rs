@@ -1,11 +1,12 @@
 //! Jobs that are offered to siblings. They stay known, they keep their places, and their claims are kept alive. No worker
 //! here gets one before the store says that it is ours again, because a sibling may have taken it over.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::Held;
 use super::state::{HoldState, Whereabouts};
-use crate::store::Claimed;
+use super::{Held, Lane};
+use crate::store::{Claimed, Gen};
 
 /// A job that is offered to siblings.
 #[derive(Debug)]
@@ -15,22 +16,28 @@ pub(super) struct Offer {
     pub(super) is_known: bool,
 }
 
-impl Offer {
-    pub(super) fn of(held: Held) -> Offer {
-        Offer {
-            held,
-            is_known: false,
-        }
-    }
-}
-
 impl HoldState {
+    /// The offered jobs, those of one lane in the order of their claims.
     pub(super) fn offers(&self) -> impl Iterator<Item = &Offer> {
-        let known = self.jobs.values();
-        known.filter_map(|known| match &known.whereabouts {
-            Whereabouts::Offered(offer) => Some(&**offer),
+        let jobs = self.offered.values().flat_map(BTreeMap::values);
+        jobs.filter_map(|job| self.offer(job))
+    }
+
+    /// The offered jobs of a lane, in the order of their claims.
+    pub(super) fn offers_of(&self, lane: &Lane) -> impl Iterator<Item = &Offer> {
+        let jobs = self
+            .offered
+            .get(lane)
+            .into_iter()
+            .flat_map(BTreeMap::values);
+        jobs.filter_map(|job| self.offer(job))
+    }
+
+    fn offer(&self, job: &str) -> Option<&Offer> {
+        match &self.jobs.get(job)?.whereabouts {
+            Whereabouts::Offered(offer) => Some(offer),
             _ => None,
-        })
+        }
     }
 
     pub(super) fn offer_mut(&mut self, claimed: &Claimed) -> Option<&mut Offer> {
@@ -41,19 +48,36 @@ impl HoldState {
         }
     }
 
+    /// A job that is out of its group is offered from now on.
+    pub(super) fn begin_offer(&mut self, held: Held) {
+        let Some(known) = self.jobs.get_mut(&held.claimed.job) else {
+            return;
+        };
+        let of_lane = self.offered.entry_ref(&known.lane).or_default();
+        of_lane.insert(held.claimed.generation, held.claimed.job.clone());
+        known.whereabouts = Whereabouts::Offered(Box::new(Offer {
+            held,
+            is_known: false,
+        }));
+        self.glance.offers.fetch_add(1, Ordering::Release);
+    }
+
     /// The job is offered no longer; the caller says where it is from now on.
     pub(super) fn end_offer(&mut self, claimed: &Claimed) -> Option<Held> {
         let held = self.offer_mut(claimed)?.held.clone();
-        let known = self.jobs.get_mut(&claimed.job)?;
-        known.whereabouts = Whereabouts::Waiting;
-        self.count_offers(-1);
+        self.note_offer_over(&held.lane(), claimed.generation);
         Some(held)
     }
 
-    /// So many jobs more are offered.
-    pub(super) fn count_offers(&mut self, more: isize) {
-        let offers = self.glance.offers.load(Ordering::Relaxed);
-        let offers = offers.saturating_add_signed(more);
-        self.glance.offers.store(offers, Ordering::Release);
+    pub(super) fn note_offer_over(&mut self, lane: &Lane, claim: Gen) {
+        let of_lane = self.offered.get_mut(lane);
+        let of_lane = of_lane.filter(|of_lane| of_lane.contains_key(&claim));
+        if let Some(of_lane) = of_lane {
+            of_lane.remove(&claim);
+            self.glance.offers.fetch_sub(1, Ordering::Release);
+            if of_lane.is_empty() {
+                self.offered.remove(lane);
+            }
+        }
     }
 }

@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::offer::Offer;
 use super::order::order;
-use super::queue::{Group, Queue};
+use super::queue::{Group, GroupId};
 use super::state::{HoldState, Whereabouts};
 use super::{Held, Hold, Lane};
 use crate::limit::{PolicyAndKey, Timestamp, share_of};
@@ -129,26 +128,26 @@ impl Hold {
             return Vec::new();
         };
         let mut picked = Vec::new();
-        for groups in queue.groups.values_mut() {
-            let may_ask = |group: &&mut Group| group.may_ask(now);
-            let groups = groups.iter_mut().map(Box::as_mut).filter(may_ask);
-            let mut groups: Vec<&mut Group> = groups.collect();
-            let seen: Vec<&Group> = groups.iter().map(|group| &**group).collect();
+        let groups = &mut queue.groups;
+        let mut next = groups.next_priority(None);
+        while let Some(priority) = next {
+            let may_ask = groups.of_priority(priority);
+            let may_ask = may_ask.filter(|(_, group)| group.may_ask(now));
+            let (ids, seen): (Vec<GroupId>, Vec<&Group>) = may_ask.unzip();
             let turns = order(&seen, fair, want, most.saturating_sub(picked.len()));
             let before = picked.len();
-            for nth in &turns {
-                picked.extend(
-                    groups
-                        .get_mut(*nth)
-                        .and_then(|group| group.jobs.pop_front()),
-                );
+            for id in turns.iter().filter_map(|nth| ids.get(*nth)) {
+                let group = groups.get_mut(*id);
+                picked.extend(group.and_then(|group| group.jobs.pop_front()));
             }
-            for (held, nth) in picked.iter_mut().skip(before).zip(turns) {
+            let ids = turns.into_iter().filter_map(|nth| ids.get(nth));
+            for (held, id) in picked.iter_mut().skip(before).zip(ids) {
                 if share_of(&held.written).is_some() {
-                    let group = groups.get(nth);
+                    let group = groups.get(*id);
                     held.claimed.has_more = group.is_some_and(|group| !group.jobs.is_empty());
                 }
             }
+            next = groups.next_priority(Some(priority));
         }
         self.picks(&mut state, picked)
     }
@@ -177,25 +176,28 @@ impl Hold {
         stay: &HashSet<Arc<str>>,
     ) -> Option<Pick> {
         let mut state = self.state();
-        let mut queues = state.queues.values_mut();
-        let last = queues.find_map(|queue| {
-            let groups = queue.groups.values_mut().rev();
-            let mut groups = groups
-                .filter(|_| idle(queue.fetched_at))
-                .flat_map(|groups| groups.iter_mut().rev());
-            groups.find_map(|group| {
-                let may_go = |held: &Held| !stay.contains(&held.claimed.job);
-                group.jobs.remove(group.jobs.iter().rposition(may_go)?)
-            })
+        let mut idle = state.queues.values().filter(|queue| idle(queue.fetched_at));
+        let last = idle.find_map(|queue| {
+            let jobs = queue
+                .groups
+                .in_order()
+                .rev()
+                .flat_map(|group| group.jobs.iter().rev());
+            let mut may_go = jobs.filter(|held| !stay.contains(&held.claimed.job));
+            Some(may_go.next()?.claimed.job.clone())
         })?;
-        self.picks(&mut state, vec![last]).pop()
+        let (_, held) = state.take_out(&last)?;
+        self.picks(&mut state, vec![held]).pop()
     }
 
     /// Picks the waiting job of a queue that was claimed first, over all scopes.
     pub fn pick_oldest(self: &Arc<Hold>, queue_name: &str) -> Option<Pick> {
         let mut state = self.state();
-        let waiting = state.queues.of_queue(queue_name).flat_map(Queue::jobs);
-        let oldest = waiting.min_by_key(|held| held.claimed.claimed_at)?;
+        let queues = state.queues.of_queue(queue_name);
+        let groups = queues.flat_map(|queue| queue.all_groups());
+        // Of each group the first is the oldest.
+        let first = groups.filter_map(|group| group.jobs.front());
+        let oldest = first.min_by_key(|held| held.claimed.claimed_at)?;
         let job = oldest.claimed.job.clone();
         let (_, held) = state.take_out(&job)?;
         self.picks(&mut state, vec![held]).pop()
@@ -227,8 +229,7 @@ impl Hold {
         if !matches!(known.whereabouts, Whereabouts::Hidden(_)) {
             return;
         }
-        if let Whereabouts::Hidden(held) =
-            mem::replace(&mut known.whereabouts, Whereabouts::Waiting)
+        if let Whereabouts::Hidden(held) = mem::replace(&mut known.whereabouts, Whereabouts::InHand)
         {
             state.place(held);
         }
@@ -241,11 +242,10 @@ impl Hold {
         for claimed in claims {
             let known = state.jobs.get(&claimed.job);
             if known.is_some_and(|known| known.generation == claimed.generation)
-                && let Some((known, held)) = state.take_out(&claimed.job)
+                && let Some((_, held)) = state.take_out(&claimed.job)
             {
                 offered.push(held.claimed.clone());
-                known.whereabouts = Whereabouts::Offered(Box::new(Offer::of(held)));
-                state.count_offers(1);
+                state.begin_offer(held);
             }
         }
         offered
@@ -275,7 +275,7 @@ impl Hold {
             (held.claimed.generation, known.generation) = (*next, *next);
             // The row by which it is ours again ends when it is named.
             held.named = false;
-            state.unnamed += usize::from(mem::replace(&mut known.named, false));
+            state.unnamed.insert(claimed.job.clone());
             if known.hide {
                 known.whereabouts = Whereabouts::Hidden(held);
                 continue;
@@ -291,6 +291,12 @@ impl Hold {
     /// Whether any job is offered.
     pub fn has_offers(&self) -> bool {
         self.glance.offers.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the store knows that a job is offered.
+    pub fn is_offer_known(&self, claimed: &Claimed) -> bool {
+        let mut state = self.state();
+        (state.offer_mut(claimed)).is_some_and(|offer| offer.is_known)
     }
 
     /// Whether a job is offered.

@@ -8,8 +8,8 @@ use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::line::Line;
-use super::{Held, Refusal, Refused, Relimited, Wakes};
-use crate::limit::{EARLY, Key, LINE, Limited, PolicyAndKey, Timestamp, is_priced};
+use super::{Held, Refusal, Refused, Wakes};
+use crate::limit::{EARLY, Key, LINE, Limited, PolicyAndKey, Space, Timestamp, is_priced};
 use crate::policy::{self, Gate};
 
 /// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
@@ -17,6 +17,9 @@ const KNOWN: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Group {
+    pub(super) priority: i32,
+    /// When it has its turn among those of its priority.
+    turn: u64,
     pub(super) limits: Arc<[Limited]>,
     /// Which edition of the policies the limits are from.
     pub(super) edition: u64,
@@ -34,18 +37,20 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// A group of one, which may be asked at once.
-    pub(super) fn of(held: Held, woken: Wakes) -> Box<Group> {
-        Box::new(Group {
+    /// One for jobs like this, which may be asked at once.
+    fn of(held: &Held, turn: u64, woken: Wakes) -> Group {
+        Group {
+            priority: held.claimed.priority,
+            turn,
             limits: held.written.clone(),
             edition: held.edition,
-            jobs: VecDeque::from([held]),
+            jobs: VecDeque::new(),
             refused: None,
             refused_at: Timestamp::default(),
             woken,
             refused_by: None,
             rescheduled: None,
-        })
+        }
     }
 
     /// It may be asked again.
@@ -70,6 +75,13 @@ impl Group {
         let before = |other: &Held| other.place <= held.place;
         let at = self.jobs.partition_point(before);
         self.jobs.insert(at, held);
+    }
+
+    /// Where the job of this place stands.
+    fn nth(&self, place: u64) -> Option<usize> {
+        self.jobs
+            .binary_search_by_key(&place, |held| held.place)
+            .ok()
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
@@ -115,9 +127,7 @@ impl Group {
 pub(super) struct Queue {
     /// The key of the queue's own limits.
     pub(super) key: Key,
-    /// By priority, highest first; the groups of one priority in the order of their turns. Boxed, because a turn moves
-    /// those behind it.
-    pub(super) groups: BTreeMap<Reverse<i32>, VecDeque<Box<Group>>>,
+    pub(super) groups: Groups,
     pub(super) line: Line,
     /// What the queue's name says, as of the last FETCH.
     pub(super) gate: Gate,
@@ -141,7 +151,7 @@ impl Queue {
     pub(super) fn new(name: &str, now: Instant) -> Queue {
         Queue {
             key: policy::queue_key(name),
-            groups: BTreeMap::new(),
+            groups: Groups::default(),
             line: Line::default(),
             gate: Gate::default(),
             asked_at: None,
@@ -166,17 +176,7 @@ impl Queue {
 
     /// All groups, highest priority first.
     pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.values().flatten().map(Box::as_ref)
-    }
-
-    pub(super) fn all_groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.groups.values_mut().flatten().map(Box::as_mut)
-    }
-
-    /// The groups of one priority.
-    pub(super) fn of_priority(&mut self, priority: i32) -> impl Iterator<Item = &mut Group> {
-        let groups = self.groups.get_mut(&Reverse(priority));
-        groups.into_iter().flatten().map(Box::as_mut)
+        self.groups.in_order()
     }
 
     /// The waiting jobs, highest priority first.
@@ -187,119 +187,193 @@ impl Queue {
     pub(super) fn saw(&mut self, priority: i32) {
         self.highest = self.highest.max(Some(priority));
     }
+}
 
-    /// A job waits in its place.
-    pub(super) fn place(&mut self, held: Held, wakes: Wakes) {
-        let groups = self
-            .groups
-            .entry(Reverse(held.claimed.priority))
-            .or_default();
-        match position(groups, held.edition, &held.written).and_then(|at| groups.get_mut(at)) {
-            Some(group) => group.insert(held),
-            None => groups.push_back(Group::of(held, wakes)),
-        }
+/// Names a group of a lane, for as long as that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct GroupId(u64);
+
+/// Where a job waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stand {
+    group: GroupId,
+    /// Its [place](super::held::HeldJob::place).
+    place: u64,
+}
+
+/// The groups of a lane. There may be as many as there are jobs, so none is looked for among all others: they are found
+/// by name, by what their jobs have in common, and by a key.
+#[derive(Default, Debug)]
+pub(super) struct Groups {
+    all: HashMap<GroupId, Group>,
+    /// In the order of their turns, highest priority first.
+    turns: BTreeMap<(Reverse<i32>, u64), GroupId>,
+    /// By priority, edition and limits of their jobs.
+    alike: HashMap<(i32, u64, Arc<[Limited]>), GroupId>,
+    by_key: HashMap<(Space, Key), Vec<GroupId>>,
+    /// The latest turn, and the latest name.
+    last: u64,
+}
+
+impl Groups {
+    pub(super) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.all.get(&id)
     }
 
-    pub(super) fn group(
-        &mut self,
+    pub(super) fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.all.get_mut(&id)
+    }
+
+    /// All, highest priority first, and those of one priority in the order of their turns.
+    pub(super) fn in_order(&self) -> impl DoubleEndedIterator<Item = &Group> {
+        self.turns.values().filter_map(|id| self.get(*id))
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.all.values_mut()
+    }
+
+    /// The groups of one priority, in the order of their turns.
+    pub(super) fn of_priority(&self, priority: i32) -> impl Iterator<Item = (GroupId, &Group)> {
+        let turns = (Reverse(priority), 0)..=(Reverse(priority), u64::MAX);
+        let of_it = self.turns.range(turns);
+        of_it.filter_map(|(_, id)| Some((*id, self.get(*id)?)))
+    }
+
+    /// The highest priority, or the highest below another.
+    pub(super) fn next_priority(&self, below: Option<i32>) -> Option<i32> {
+        let first = match below {
+            None => self.turns.first_key_value(),
+            Some(below) => self.turns.range((Reverse(below), u64::MAX)..).next(),
+        };
+        first.map(|((Reverse(priority), _), _)| *priority)
+    }
+
+    /// The group of jobs like these.
+    pub(super) fn find(
+        &self,
         priority: i32,
         edition: u64,
-        limits: &[Limited],
-    ) -> Option<&mut Group> {
-        let groups = self.groups.get_mut(&Reverse(priority))?;
-        let at = position(groups, edition, limits)?;
-        groups.get_mut(at).map(Box::as_mut)
+        limits: &Arc<[Limited]>,
+    ) -> Option<GroupId> {
+        let alike = (priority, edition, Arc::clone(limits));
+        self.alike.get(&alike).copied()
+    }
+
+    /// A job waits in its place.
+    pub(super) fn place(&mut self, held: Held, woken: Wakes) -> Stand {
+        let (priority, edition) = (held.claimed.priority, held.edition);
+        let known = self.find(priority, edition, &held.written);
+        let id = known.unwrap_or_else(|| self.open(&held, woken));
+        let stand = Stand {
+            group: id,
+            place: held.place,
+        };
+        if let Some(group) = self.all.get_mut(&id) {
+            group.insert(held);
+        }
+        stand
+    }
+
+    /// A new group, behind all others of its priority.
+    fn open(&mut self, held: &Held, woken: Wakes) -> GroupId {
+        self.last += 1;
+        let id = GroupId(self.last);
+        let group = Group::of(held, self.last, woken);
+        let alike = (group.priority, group.edition, group.limits.clone());
+        self.turns.insert((Reverse(group.priority), group.turn), id);
+        self.alike.insert(alike, id);
+        for one in &*group.limits {
+            let key = (one.space, one.key.clone());
+            self.by_key.entry(key).or_default().push(id);
+        }
+        self.all.insert(id, group);
+        id
+    }
+
+    fn close(&mut self, id: GroupId) -> Option<Group> {
+        let group = self.all.remove(&id)?;
+        self.turns.remove(&(Reverse(group.priority), group.turn));
+        let alike = (group.priority, group.edition, group.limits.clone());
+        self.alike.remove(&alike);
+        for one in &*group.limits {
+            let key = (one.space, one.key.clone());
+            if let Some(ids) = self.by_key.get_mut(&key) {
+                ids.retain(|of| *of != id);
+                if ids.is_empty() {
+                    self.by_key.remove(&key);
+                }
+            }
+        }
+        Some(group)
     }
 
     /// Moves a group to the end of the turns; an empty one goes.
-    pub(super) fn turn_over(&mut self, priority: i32, edition: u64, limits: &[Limited]) {
-        let Some(groups) = self.groups.get_mut(&Reverse(priority)) else {
+    pub(super) fn turn_over(&mut self, id: GroupId) {
+        let Some(group) = self.all.get_mut(&id) else {
             return;
         };
-        let Some(at) = position(groups, edition, limits) else {
+        if group.jobs.is_empty() {
+            self.close(id);
             return;
+        }
+        self.last += 1;
+        let before = std::mem::replace(&mut group.turn, self.last);
+        self.turns.remove(&(Reverse(group.priority), before));
+        self.turns.insert((Reverse(group.priority), group.turn), id);
+    }
+
+    pub(super) fn job(&self, stand: Stand) -> Option<&Held> {
+        let group = self.get(stand.group)?;
+        group.jobs.get(group.nth(stand.place)?)
+    }
+
+    pub(super) fn job_mut(&mut self, stand: Stand) -> Option<&mut Held> {
+        let group = self.all.get_mut(&stand.group)?;
+        let nth = group.nth(stand.place)?;
+        group.jobs.get_mut(nth)
+    }
+
+    /// The group in which a job waits.
+    pub(super) fn group_of(&self, stand: Stand) -> Option<&Group> {
+        self.get(stand.group)
+    }
+
+    pub(super) fn take(&mut self, stand: Stand) -> Option<Held> {
+        let group = self.all.get_mut(&stand.group)?;
+        let nth = group.nth(stand.place)?;
+        group.jobs.remove(nth)
+    }
+
+    /// Groups that a key limits may be asked again. Says whether there are any.
+    pub(super) fn wake(&mut self, key: &(Space, Key), woken: Wakes) -> bool {
+        let Some(ids) = self.by_key.get(key) else {
+            return false;
         };
-        if let Some(group) = groups.remove(at)
-            && !group.jobs.is_empty()
-        {
-            groups.push_back(group);
-        }
-        if groups.is_empty() {
-            self.groups.remove(&Reverse(priority));
-        }
-    }
-
-    pub(super) fn find(&self, priority: i32, job: &str) -> Option<&Held> {
-        let groups = self.groups.get(&Reverse(priority))?;
-        let mut waiting = groups.iter().flat_map(|group| &group.jobs);
-        waiting.find(|held| &*held.claimed.job == job)
-    }
-
-    pub(super) fn find_mut(&mut self, priority: i32, job: &str) -> Option<&mut Held> {
-        let groups = self.groups.get_mut(&Reverse(priority))?;
-        groups
-            .iter_mut()
-            .flat_map(|group| &mut group.jobs)
-            .find(|held| &*held.claimed.job == job)
-    }
-
-    pub(super) fn remove(&mut self, priority: i32, job: &str) -> Option<Held> {
-        let groups = self.groups.get_mut(&Reverse(priority))?;
-        for group in groups {
-            if let Some(at) = group.jobs.iter().position(|held| &*held.claimed.job == job) {
-                return group.jobs.remove(at);
+        for id in ids {
+            if let Some(group) = self.all.get_mut(id) {
+                group.wake(woken);
             }
         }
-        None
+        true
     }
-}
 
-/// Where among groups that of jobs under these limits stands.
-fn position(groups: &VecDeque<Box<Group>>, edition: u64, limits: &[Limited]) -> Option<usize> {
-    let find = |is: fn(&[Limited], &[Limited]) -> bool| {
-        let of_edition = |group: &Group| group.edition == edition && is(&group.limits, limits);
-        groups.iter().map(Box::as_ref).position(of_edition)
-    };
-    // Mostly they are the very same, for the limits of a job are found in a cache. Only where none is are all compared.
-    find(|one, other| std::ptr::eq(one, other)).or_else(|| find(|one, other| one == other))
-}
+    /// Forgets groups without jobs.
+    pub(super) fn tidy(&mut self) {
+        let empty = self.all.iter().filter(|(_, group)| group.jobs.is_empty());
+        let empty: Vec<GroupId> = empty.map(|(id, _)| *id).collect();
+        for id in empty {
+            self.close(id);
+        }
+    }
 
-/// The same jobs in groups by the limits of now. A job without new limits is left with those it has.
-pub(super) fn regrouped(
-    old: VecDeque<Box<Group>>,
-    edition: u64,
-    limits: &mut HashMap<Arc<str>, Relimited>,
-    woken: Wakes,
-) -> VecDeque<Box<Group>> {
-    let mut groups = VecDeque::new();
-    let mut jobs: Vec<Held> = Vec::new();
-    for group in old {
-        if group.edition < edition {
-            jobs.extend(group.jobs);
-        } else {
-            groups.push_back(group);
-        }
+    /// The jobs of groups of earlier editions, in the order in which they came; they wait here no longer.
+    pub(super) fn take_before(&mut self, edition: u64) -> Vec<Held> {
+        let early = self.all.iter().filter(|(_, group)| group.edition < edition);
+        let early: Vec<GroupId> = early.map(|(id, _)| *id).collect();
+        let groups = early.into_iter().filter_map(|id| self.close(id));
+        let mut jobs: Vec<Held> = groups.flat_map(|group| group.jobs).collect();
+        jobs.sort_by_key(|held| held.place);
+        jobs
     }
-    jobs.sort_by_key(|held| held.place);
-    let index = |(at, group): (usize, &Group)| ((group.edition, group.limits.clone()), at);
-    let mut places: HashMap<(u64, Arc<[Limited]>), usize> = groups
-        .iter()
-        .map(Box::as_ref)
-        .enumerate()
-        .map(index)
-        .collect();
-    for mut held in jobs {
-        let new = limits.remove(&held.claimed.job);
-        if let Some(new) = new.filter(|new| new.generation == held.claimed.generation) {
-            held.limit(new.limits, edition);
-        }
-        let place = *places
-            .entry((held.edition, held.written.clone()))
-            .or_insert(groups.len());
-        match groups.get_mut(place) {
-            Some(group) => group.insert(held),
-            None => groups.push_back(Group::of(held, woken)),
-        }
-    }
-    groups
 }

@@ -1,18 +1,18 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
-use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
+use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::lanes::Lanes;
 use super::offer::Offer;
 use super::order::{KnownShares, are_alike, order};
-use super::queue::{Group, Queue};
+use super::queue::{Group, GroupId, Queue, Stand};
 use super::{Held, Lane, Refusal, Wakes};
 use crate::limit::share_of;
 use crate::store::Gen;
@@ -21,7 +21,7 @@ use crate::store::Gen;
 #[derive(Debug)]
 pub(super) enum Whereabouts {
     /// In its group.
-    Waiting,
+    Waiting(Stand),
     /// Picked, to be started, dropped or given back.
     InHand,
     /// Out of its group, because a cancel, a delete or a settle that names it is under way.
@@ -34,14 +34,11 @@ pub(super) enum Whereabouts {
 pub(super) struct Known {
     pub(super) generation: Gen,
     pub(super) lane: Lane,
-    pub(super) priority: i32,
     pub(super) attempt: Option<u32>,
     pub(super) bytes: usize,
     pub(super) whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.
     pub(super) hide: bool,
-    /// Whether the store has heard of this claim.
-    pub(super) named: bool,
 }
 
 impl Known {
@@ -91,8 +88,12 @@ pub(super) struct HoldState {
     pub(super) came: u64,
     /// What groups with a share were served.
     pub(super) fair: KnownShares,
-    /// How many of the known jobs are not named to the store yet.
-    pub(super) unnamed: usize,
+    /// The known jobs of whose claims the store has not heard.
+    pub(super) unnamed: HashSet<Arc<str>>,
+    /// The jobs that are offered to siblings, by lane and claim.
+    pub(super) offered: HashMap<Lane, BTreeMap<Gen, Arc<str>>>,
+    /// How many jobs are in hand.
+    pub(super) picked: usize,
 }
 
 impl HoldState {
@@ -117,10 +118,14 @@ impl HoldState {
         }
     }
 
-    /// A job waits, in its place.
+    /// A known job waits, in its place.
     pub(super) fn place(&mut self, held: Held) {
         let (now, wakes) = (held.since, self.wakes());
-        self.queues.open(&held.lane(), now).place(held, wakes);
+        let HoldState { queues, jobs, .. } = self;
+        if let Some(known) = jobs.get_mut(&held.claimed.job) {
+            let queue = queues.open(&known.lane, now);
+            known.whereabouts = Whereabouts::Waiting(queue.groups.place(held, wakes));
+        }
     }
 
     /// A job comes, behind all others.
@@ -134,32 +139,33 @@ impl HoldState {
     pub(super) fn enter(&mut self, mut held: Held) {
         // It may be a part of a reply, all of which would stay as long as it waits.
         held.body = Bytes::copy_from_slice(&held.body);
-        let (lane, bytes, wakes) = (held.lane(), held.body.len(), self.wakes());
+        let (lane, bytes) = (held.lane(), held.body.len());
         let known = Known {
             generation: held.claimed.generation,
             lane: lane.clone(),
-            priority: held.claimed.priority,
             attempt: held.claimed.attempt,
             bytes,
-            whereabouts: Whereabouts::Waiting,
+            // Until it stands in its group, which is below.
+            whereabouts: Whereabouts::InHand,
             hide: false,
-            named: held.named,
         };
         if let Some(earlier) = self.jobs.insert(held.claimed.job.clone(), known) {
             self.left(&held.claimed.job, earlier);
         }
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes += bytes;
-        self.unnamed += usize::from(!held.named);
+        if !held.named {
+            self.unnamed.insert(held.claimed.job.clone());
+        }
         let queue = self.queues.open(&lane, held.since);
         let was_busy = queue.is_busy();
         queue.known += 1;
         queue.moved += 1;
         queue.saw(held.claimed.priority);
-        queue.place(held, wakes);
         if !was_busy {
             self.queues.follow(&lane);
         }
+        self.place(held);
     }
 
     /// Jobs that are neither in hand nor gone, each with its lane.
@@ -181,7 +187,7 @@ impl HoldState {
     pub(super) fn find(&self, job: &str) -> Option<&Held> {
         let known = self.jobs.get(job)?;
         match &known.whereabouts {
-            Whereabouts::Waiting => self.queues.get(&known.lane)?.find(known.priority, job),
+            Whereabouts::Waiting(stand) => self.queues.get(&known.lane)?.groups.job(*stand),
             Whereabouts::InHand => None,
             Whereabouts::Hidden(held) => Some(held),
             Whereabouts::Offered(offer) => Some(&offer.held),
@@ -192,8 +198,8 @@ impl HoldState {
     pub(super) fn turns_before(&self, this: &Held) -> Option<usize> {
         share_of(&this.written)?;
         let queue = self.queues.get(&this.lane())?;
-        let groups = queue.groups.get(&Reverse(this.claimed.priority))?;
-        let groups: Vec<&Group> = groups.iter().map(Box::as_ref).collect();
+        let groups = queue.groups.of_priority(this.claimed.priority);
+        let groups: Vec<&Group> = groups.map(|(_, group)| group).collect();
         let mut jobs: Vec<_> = groups.iter().map(|group| group.jobs.iter()).collect();
         let turns = order(&groups, &self.fair, usize::MAX, usize::MAX);
         let mut leaves = turns
@@ -206,6 +212,7 @@ impl HoldState {
         for held in picked {
             if let Some(known) = self.jobs.get_mut(&held.claimed.job) {
                 known.whereabouts = Whereabouts::InHand;
+                self.picked += 1;
             }
         }
     }
@@ -214,7 +221,10 @@ impl HoldState {
     pub(super) fn take_out(&mut self, job: &str) -> Option<(&mut Known, Held)> {
         let HoldState { queues, jobs, .. } = self;
         let known = jobs.get_mut(job)?;
-        let held = queues.get_mut(&known.lane)?.remove(known.priority, job)?;
+        let Whereabouts::Waiting(stand) = &known.whereabouts else {
+            return None;
+        };
+        let held = queues.get_mut(&known.lane)?.groups.take(*stand)?;
         Some((known, held))
     }
 
@@ -230,7 +240,10 @@ impl HoldState {
         let known = known.remove();
         let lane = self.left(job, known);
         if let Some(queue) = self.queues.get_mut(&lane) {
-            queue.turn_over(held.claimed.priority, held.edition, &held.written);
+            let groups = &mut queue.groups;
+            if let Some(id) = groups.find(held.claimed.priority, held.edition, &held.written) {
+                groups.turn_over(id);
+            }
         }
         true
     }
@@ -245,31 +258,36 @@ impl HoldState {
         if !known.in_hand(&held) {
             return false;
         }
-        if held.named && !known.named {
-            known.named = true;
-            self.unnamed -= 1;
+        self.picked -= 1;
+        if held.named {
+            self.unnamed.remove(&held.claimed.job);
         }
         if known.hide {
             known.whereabouts = Whereabouts::Hidden(held);
             return false;
         }
-        known.whereabouts = Whereabouts::Waiting;
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
         let limits = held.written.clone();
         self.place(held);
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == self.edition);
         if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane))
-            && let Some(group) = queue.group(priority, edition, &limits)
+            && let Some(id) = queue.groups.find(priority, edition, &limits)
         {
-            match share_of(&limits) {
-                None => group.refuse(refusal),
+            let alike: Vec<GroupId> = match share_of(&limits) {
+                None => vec![id],
                 Some(_) => {
-                    for group in queue.of_priority(priority) {
-                        if group.edition == edition && are_alike(&group.limits, &limits) {
-                            group.refuse(refusal.clone());
-                        }
-                    }
+                    let is_alike = |group: &Group| {
+                        group.edition == edition && are_alike(&group.limits, &limits)
+                    };
+                    let groups = queue.groups.of_priority(priority);
+                    let alike = groups.filter(|(_, group)| is_alike(group));
+                    alike.map(|(id, _)| id).collect()
+                }
+            };
+            for id in alike {
+                if let Some(group) = queue.groups.get_mut(id) {
+                    group.refuse(refusal.clone());
                 }
             }
         }
@@ -278,7 +296,7 @@ impl HoldState {
 
     /// Whether a job is picked, which may make room in the hold soon.
     pub(super) fn has_picks(&self) -> bool {
-        self.jobs.values().any(Known::is_picked)
+        self.picked > 0
     }
 
     pub(super) fn forget_claim(&mut self, job: &str, generation: Gen) -> bool {
@@ -298,16 +316,17 @@ impl HoldState {
 
     /// What was known of a job is known no longer; says where it was.
     fn left(&mut self, job: &str, known: Known) -> Lane {
-        if matches!(known.whereabouts, Whereabouts::Offered(_)) {
-            self.count_offers(-1);
+        if let Whereabouts::Offered(offer) = &known.whereabouts {
+            self.note_offer_over(&known.lane, offer.held.claimed.generation);
         }
-        self.unnamed -= usize::from(!known.named);
+        self.unnamed.remove(job);
+        self.picked -= usize::from(known.is_picked());
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);
-            if matches!(known.whereabouts, Whereabouts::Waiting) {
-                queue.remove(known.priority, job);
+            if let Whereabouts::Waiting(stand) = &known.whereabouts {
+                queue.groups.take(*stand);
             }
             if !queue.is_busy() {
                 self.queues.follow(&known.lane);

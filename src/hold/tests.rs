@@ -838,12 +838,12 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     drop(in_hand);
     assert_eq!(hold.len(), 4);
     // Nobody gets back what the store has not heard of.
-    assert!(hold.offers_of(&lane(1)).is_empty());
+    assert!(hold.offers_of(&lane(1), 9).is_empty());
     assert_eq!(hold.untold_offers().len(), 3);
     hold.note_offers_known(&wanted);
     assert!(hold.untold_offers().is_empty());
-    assert_eq!(hold.offers_of(&lane(1)).len(), 3);
-    assert!(hold.offers_of(&lane(2)).is_empty());
+    assert_eq!(hold.offers_of(&lane(1), 9).len(), 3);
+    assert!(hold.offers_of(&lane(2), 9).is_empty());
     // Its claim is known wherever it is but in hand.
     let known = |id: &str| hold.claimed(id).map(|of| of.generation);
     assert_eq!(
@@ -1026,7 +1026,7 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     }
     assert!(hold.is_empty());
     assert!(named(&hold).is_empty());
-    assert_eq!(hold.state().unnamed, 0);
+    assert!(hold.state().unnamed.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -1101,4 +1101,42 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
     });
     assert!(hold.pick(&lane, 9, 9, NOW).is_empty(), "neither group");
     assert_eq!(hold.pick(&lane, 1, 9, NOW.plus(400_000)).len(), 2);
+}
+
+/// So many jobs of so many keys, and the least time in which one of them was looked after a hundred times.
+fn time_of_each(jobs: usize, keys: usize) -> Duration {
+    let hold = hold();
+    let key = |nth: usize| format!("k{}", nth % keys);
+    let held = |nth: usize| job(&nth.to_string(), 0, &[&key(nth)]);
+    hold.add((0..jobs).map(held).collect());
+    assert_eq!(hold.take_unnamed().len(), jobs);
+    let some = jobs / 4 * 3;
+    let (name, freed) = (some.to_string(), limits(&[&key(some)]));
+    let now = Instant::now();
+    let look_after = || {
+        let begun = std::time::Instant::now();
+        for _ in 0..100 {
+            hold.proved(&name, now, Duration::from_secs(30));
+            assert!(hold.seen(&name, NOW).is_some() && hold.claimed(&name).is_some());
+            assert!(hold.take_unnamed().is_empty());
+            hold.wake(&freed);
+            hold.lookahead(&lane(1), most(jobs, usize::MAX));
+        }
+        begun.elapsed()
+    };
+    (0..9).map(|_| look_after()).min().unwrap()
+}
+
+/// The time for one job does not grow with the number of jobs that are held: whoever looks for it among all others
+/// takes a hundred times as long.
+#[tokio::test(start_paused = true)]
+async fn a_job_is_found_as_soon_among_many() {
+    for of_keys in [1, 100, 30_000] {
+        let few = time_of_each(300, of_keys.min(300));
+        let many = time_of_each(30_000, of_keys);
+        assert!(
+            many < 20 * few,
+            "{of_keys} keys: {few:?}, and {many:?} among many"
+        );
+    }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::offer::Offer;
 use super::queue::Queue;
-use super::state::Known;
+use super::state::{Known, Whereabouts};
 use super::{Amount, Held, Hold, Lane, Proof, Refused};
 use crate::limit::{Limited, Limits, PolicyAndKey, Share, Timestamp};
 use crate::policy::Gate;
@@ -100,20 +100,15 @@ impl Hold {
     pub fn seen(&self, job: &str, now: Timestamp) -> Option<(Option<u32>, Option<Timestamp>)> {
         let state = self.state();
         let known = state.jobs.get(job)?;
-        let groups = state
-            .queues
-            .get(&known.lane)
-            .and_then(|queue| queue.groups.get(&Reverse(known.priority)));
-        // Only a job in a group that was refused can be scheduled: few groups are looked through.
-        let scheduled_at = groups
-            .into_iter()
-            .flatten()
-            .filter(|group| group.rescheduled.is_some())
-            .find_map(|group| {
-                let held = group.jobs.iter().find(|held| &*held.claimed.job == job)?;
-                group.scheduled_at(held.claimed.visibility, now)
-            });
-        Some((known.attempt, scheduled_at))
+        let scheduled_at = || {
+            let Whereabouts::Waiting(stand) = &known.whereabouts else {
+                return None;
+            };
+            let groups = &state.queues.get(&known.lane)?.groups;
+            let visibility = groups.job(*stand)?.claimed.visibility;
+            groups.group_of(*stand)?.scheduled_at(visibility, now)
+        };
+        Some((known.attempt, scheduled_at()))
     }
 
     /// Whether the job is held, in hand included.
@@ -153,7 +148,10 @@ impl Hold {
         for (lane, queue) in lanes.filter(|(lane, of)| of.known > 0 && sees(lane.scope)) {
             let tally = tallies.entry(lane.queue.clone()).or_default();
             tally.held += queue.known;
-            for group in queue.all_groups() {
+            let rescheduled = queue
+                .all_groups()
+                .filter(|group| group.rescheduled.is_some());
+            for group in rescheduled {
                 let later =
                     |held: &&Held| group.scheduled_at(held.claimed.visibility, now).is_some();
                 tally.scheduled += group.jobs.iter().filter(later).count();
@@ -442,34 +440,23 @@ impl Hold {
         let Some(queue) = state.queues.get(lane) else {
             return false;
         };
-        let best = queue
-            .groups
-            .iter()
-            .find(|(_, groups)| groups.iter().any(|g| !g.jobs.is_empty()));
-        best.is_some_and(|(Reverse(best), _)| queue.highest > Some(*best))
+        let best = queue.all_groups().find(|group| !group.jobs.is_empty());
+        best.is_some_and(|group| queue.highest > Some(group.priority))
     }
 
     /// The claims of which the store has not heard, each given once; but for picked ones, for which the question of
     /// their start is the first word.
     pub fn take_unnamed(&self) -> Vec<Claimed> {
         let mut state = self.state();
-        if state.unnamed == 0 {
-            return Vec::new();
-        }
         let now = Instant::now();
-        let is_unnamed = |held: &&Held| {
-            let known = state.jobs.get(&held.claimed.job);
-            // What is past its deadline may run elsewhere.
-            held.proof.deadline > now && known.is_some_and(|known| !known.named)
-        };
-        let unnamed = state.each().map(|(_, held)| held).filter(is_unnamed);
-        let unnamed: Vec<Claimed> = unnamed.map(|held| held.claimed.clone()).collect();
+        let held = state.unnamed.iter().filter_map(|job| state.find(job));
+        // What is past its deadline may run elsewhere.
+        let lasts = held.filter(|held| held.proof.deadline > now);
+        let mut unnamed: Vec<Claimed> = lasts.map(|held| held.claimed.clone()).collect();
+        unnamed.sort_by_key(|claimed| claimed.generation);
         for claimed in &unnamed {
-            if let Some(known) = state.jobs.get_mut(&claimed.job) {
-                known.named = true;
-            }
+            state.unnamed.remove(&claimed.job);
         }
-        state.unnamed -= unnamed.len();
         unnamed
     }
 
@@ -477,11 +464,9 @@ impl Hold {
     pub fn unname(&self, claims: &[Claimed]) {
         let mut state = self.state();
         for claimed in claims {
-            let known = state.jobs.get_mut(&claimed.job);
-            let known = known.filter(|known| known.generation == claimed.generation);
-            if let Some(known) = known.filter(|known| known.named) {
-                known.named = false;
-                state.unnamed += 1;
+            let known = state.jobs.get(&claimed.job);
+            if known.is_some_and(|known| known.generation == claimed.generation) {
+                state.unnamed.insert(claimed.job.clone());
             }
         }
     }
@@ -489,9 +474,7 @@ impl Hold {
     /// All that is held is to be named to the store once more: a sibling may have taken it for running.
     pub fn unname_all(&self) {
         let mut state = self.state();
-        let all = state.jobs.values_mut();
-        all.for_each(|known| known.named = false);
-        state.unnamed = state.jobs.len();
+        state.unnamed = state.jobs.keys().cloned().collect();
     }
 
     /// The waiting jobs whose limits are of an earlier edition of the policies.
@@ -519,9 +502,16 @@ impl Hold {
         self.offers_that(|offer| !offer.is_known)
     }
 
-    /// The jobs of a lane of which the store knows that they are offered, those first that were claimed first.
-    pub fn offers_of(&self, lane: &Lane) -> Vec<Claimed> {
-        self.offers_that(|offer| offer.is_known && offer.held.lane() == *lane)
+    /// At most so many jobs of a lane of which the store knows that they are offered, those first that were claimed
+    /// first.
+    pub fn offers_of(&self, lane: &Lane, most: usize) -> Vec<Claimed> {
+        if !self.has_offers() {
+            return Vec::new();
+        }
+        let state = self.state();
+        let known = state.offers_of(lane).filter(|offer| offer.is_known);
+        let claims = known.map(|offer| offer.held.claimed.clone());
+        claims.take(most).collect()
     }
 
     /// All jobs of which the store knows that they are offered, those first that were claimed first.

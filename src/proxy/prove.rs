@@ -2,6 +2,7 @@
 //! name are looked up.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,17 +107,17 @@ pub(super) async fn confirm(
     let mut heartbeat = calls::post(proxy, scope, target, body);
     heartbeat.timeout = heartbeat.timeout.min(patience);
     let answer = calls::call(proxy, "heartbeat", heartbeat).await;
-    let named = match answer {
+    let named: HashSet<String> = match answer {
         // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
         Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
-            named(&reply.body)
+            named(&reply.body).into_iter().collect()
         }
-        _ => Vec::new(),
+        _ => HashSet::new(),
     };
     let mut words = vec![Word::None; jobs.len()];
     let mut unnamed = Vec::new();
     for (nth, ((job, attempt), word)) in jobs.iter().zip(&mut words).enumerate() {
-        if named.iter().any(|id| **id == **job) {
+        if named.contains(&**job) {
             sidecar.hold.proved(job, sent, extension.lasts);
             *word = Word::Ours(sent);
         } else if nth < asked {
@@ -143,7 +144,12 @@ pub(super) async fn confirm(
             && let Some(word) = words.get_mut(nth)
         {
             *word = match active {
-                Some(true) => Word::Ours(sent),
+                Some(true) => {
+                    if let Some((job, _)) = jobs.get(nth) {
+                        sidecar.hold.proved(job, sent, extension.lasts);
+                    }
+                    Word::Ours(sent)
+                }
                 Some(false) => Word::Gone,
                 None => Word::None,
             };

@@ -140,8 +140,7 @@ pub(super) async fn take_over_of(proxy: &Proxy, scope: u64, queues: &[Arc<str>])
     let taken = sidecar.tasks.spawn(async move {
         for queue in queues {
             let lane = Lane { scope, queue };
-            let mut offers = proxy.sidecar.hold.offers_of(&lane);
-            offers.truncate(AT_ONCE);
+            let offers = proxy.sidecar.hold.offers_of(&lane, AT_ONCE);
             own_again(&proxy.sidecar, offers).await;
             take_over(&proxy, &lane).await;
         }
@@ -417,7 +416,7 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
         };
         if sidecar.hold.is_offered(&claimed) {
             // What is being told only now has no row yet.
-            if sidecar.hold.all_offers().iter().any(|of| of.job == job) {
+            if sidecar.hold.is_offer_known(&claimed) {
                 follow_offer(sidecar, &claimed).await;
             }
         } else if sidecar.scopes.knows(claimed.scope)

@@ -158,10 +158,7 @@ async fn keep_claims(proxy: Proxy, (scope, extension): Group, claims: Vec<Claime
     );
     for (claimed, word) in claims.iter().zip(words) {
         let gone = match word {
-            Word::Ours(since) => {
-                hold.proved(&claimed.job, since, extension.lasts);
-                false
-            }
+            Word::Ours(_) => false,
             Word::Gone => true,
             // For want of its word the claim counts until its deadline.
             Word::None => hold.is_past_deadline(&claimed.job),
