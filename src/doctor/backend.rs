@@ -12,12 +12,15 @@ use super::probe::{Probe, Probed};
 use super::{Diagnosis, DoctorEnv, Evidence, Severity};
 use crate::client::JsonClient;
 use crate::config::{self, Settings, StoreUrl};
+use crate::duration;
 use crate::proxy::{BackendFacts, Stranger};
 use crate::run;
 use crate::store::sidecar_of;
 use crate::upstream::{Reply, Target, Upstream};
 
 const PART: &str = "backend";
+/// How long most SDKs sleep after an empty FETCH.
+const POLL: Duration = Duration::from_secs(1);
 /// The longest that one call may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -50,6 +53,7 @@ pub(super) async fn examine(settings: &Settings, env: &DoctorEnv, report: &mut D
         return;
     }
     sidecars(&backend, settings, report).await;
+    waits(settings, report);
     if !env.probe {
         for belief in beliefs(&settings.upstream, &known) {
             belief.tell(report);
@@ -244,7 +248,10 @@ const LIVENESS: Habit = Habit {
     yes: "any heartbeat of a worker keeps all its jobs",
     no: "a heartbeat keeps the jobs that it names",
     if_yes: (Severity::Warn, "set upstream.liveness = \"worker\""),
-    if_no: (Severity::Fail, "set upstream.liveness = \"job\""),
+    if_no: (
+        Severity::Warn,
+        "set upstream.liveness = \"job\": then jobs are claimed together",
+    ),
 };
 const HEARTBEAT: Habit = Habit {
     name: "heartbeat",
@@ -269,14 +276,23 @@ impl Habit {
 /// What a sidecar with these settings believes of a habit, and why.
 struct Belief {
     habit: Habit,
-    is_so: bool,
+    /// `None`: it does not know, and does what is right either way.
+    is_so: Option<bool>,
     evidence: Evidence,
 }
 
 impl Belief {
     fn tell(&self, report: &mut Diagnosis) {
-        let says = self.habit.says(self.is_so);
+        let unknown = "not known: each limited job is claimed by itself";
+        let says = self.is_so.map_or(unknown, |is_so| self.habit.says(is_so));
         report.add(PART, self.habit.name, self.evidence, says);
+        if self.is_so.is_none() {
+            report.but(
+                Severity::Warn,
+                "set upstream.liveness: \"job\" if a heartbeat keeps only the jobs that it names, else \"worker\"; \
+                 --probe finds out on most backends",
+            );
+        }
     }
 
     /// Reports what the probe has found, if it has, and what to do where the belief is another. `why`: more than the
@@ -287,13 +303,38 @@ impl Belief {
         };
         let says = why.unwrap_or_else(|| self.habit.says(is_so));
         report.add(PART, self.habit.name, Evidence::Probed, says);
-        if is_so != self.is_so {
+        if self.is_so != Some(is_so) {
             let (severity, todo) = match is_so {
                 true => self.habit.if_yes,
                 false => self.habit.if_no,
             };
             report.but(severity, todo);
         }
+    }
+}
+
+/// Reports how long a FETCH waits for a slot, where there are slots.
+fn waits(settings: &Settings, report: &mut Diagnosis) {
+    let policies = settings.policies.policies().iter();
+    let queues = settings.policies.queues().iter();
+    let limits = policies
+        .map(|of| &of.limits)
+        .chain(queues.map(|of| &of.limits));
+    if !limits.into_iter().any(|of| of.concurrency.is_some()) {
+        return;
+    }
+    let wait = settings.fetch.max_wait;
+    let says = format!(
+        "an empty FETCH waits up to {} for a slot",
+        duration::plain(wait)
+    );
+    report.add(PART, "waits", Evidence::Config, says);
+    if wait < POLL {
+        report.but(
+            Severity::Warn,
+            "slots lie idle with jobs waiting while all workers sleep between two FETCHes, which SDKs do for 1 to 2.4 s: \
+             set fetch.max_wait = \"2s\"",
+        );
     }
 }
 
@@ -326,15 +367,26 @@ fn beliefs(upstream: &config::UpstreamSettings, known: &BackendFacts) -> [Belief
     };
     let belief = |habit, setting: Option<bool>, is_so, otherwise| Belief {
         habit,
-        is_so,
+        is_so: Some(is_so),
         evidence: setting.map_or(otherwise, |_| Evidence::Config),
     };
+    let mut liveness = belief(
+        LIVENESS,
+        upstream.worker_liveness,
+        known.worker_liveness(),
+        by_name,
+    );
+    if !known.is_liveness_known() {
+        liveness.is_so = None;
+    } else if liveness.evidence == Evidence::Assumed {
+        liveness.evidence = Evidence::Manifest;
+    }
     let (count, harmless) = (known.claims_count(), known.requeue_harmless());
-    let (by_worker, from_start) = (known.worker_liveness(), known.from_start());
+    let from_start = known.from_start();
     [
         belief(ATTEMPTS, upstream.claims_count, count, Evidence::Assumed),
         belief(REQUEUE, upstream.requeue_harmless, harmless, by_name),
-        belief(LIVENESS, upstream.worker_liveness, by_worker, by_name),
+        liveness,
         belief(
             HEARTBEAT,
             upstream.heartbeat_from_start,

@@ -17,6 +17,10 @@ const VISIBILITY: Duration = Duration::from_millis(VISIBILITY_MS);
 const BEAT: Duration = Duration::from_millis(1200);
 /// How long the probe waits for a claim to end. After that the backend did not heed so short a visibility.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// How long the probe waits where the backend itself says how long claims last, which is half a minute mostly.
+const LONG: Duration = Duration::from_secs(45);
+/// For how long a heartbeat then asks.
+const KEPT_MS: u64 = 120_000;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -30,7 +34,7 @@ pub(super) struct Probed {
     /// How long a claim for [`VISIBILITY`] lasted. `None` if it lasted longer than the probe waited.
     pub(super) lasted: Option<Duration>,
     /// Whether a heartbeat kept a job that it did not name. `None` if nothing ran out to compare with, or everything
-    /// ran out at once.
+    /// ran out at once: then nobody knows.
     pub(super) worker_liveness: Option<bool>,
     /// Whether a heartbeat did not move the end of the claim that it named.
     pub(super) from_start: Option<bool>,
@@ -82,7 +86,8 @@ impl<'a> Probe<'a> {
         &self.queue
     }
 
-    /// Runs the probe. It takes about [`VISIBILITY`] and a second, or [`PATIENCE`] where claims last longer.
+    /// Runs the probe. It takes about [`VISIBILITY`] and a second, or up to [`LONG`] where the backend says how long claims
+    /// last.
     pub(super) async fn run(&mut self) -> anyhow::Result<Probed> {
         let (first_attempt, requeue) = self.requeue().await?;
         for _ in 0..3 {
@@ -96,14 +101,9 @@ impl<'a> Probe<'a> {
         let active = self.stats("active").await;
         let stats = judge_stats(&waiting, &active);
         sleep(BEAT.saturating_sub(claimed.elapsed())).await;
-        let beat = json!({
-            "worker_id": self.worker("beats"),
-            "active_jobs": [named],
-            "visibility_timeout_ms": VISIBILITY_MS,
-        });
         let beaten = Instant::now();
-        self.post("workers/heartbeat", beat).await?;
-        let lasted = self.runs_out(&alone, claimed).await?;
+        self.beat(&named, VISIBILITY_MS).await?;
+        let lasted = self.runs_out(&alone, claimed, PATIENCE).await?;
         let (mut worker_liveness, mut from_start) = (None, None);
         if lasted.is_some() {
             // The backend may look at these claims a moment later.
@@ -112,6 +112,10 @@ impl<'a> Probe<'a> {
             if let Some((by_worker, unmoved)) = heeded(named, unnamed, beaten.elapsed()) {
                 (worker_liveness, from_start) = (Some(by_worker), Some(unmoved));
             }
+        } else {
+            worker_liveness = self
+                .keeps_unnamed(&alone, &named, &unnamed, claimed)
+                .await?;
         }
         Ok(Probed {
             first_attempt,
@@ -121,6 +125,40 @@ impl<'a> Probe<'a> {
             from_start,
             stats,
         })
+    }
+
+    /// One heartbeat of the worker that has two jobs; it names one of them.
+    async fn beat(&self, named: &str, ms: u64) -> anyhow::Result<()> {
+        let beat = json!({
+            "worker_id": self.worker("beats"),
+            "active_jobs": [named],
+            "visibility_timeout_ms": ms,
+        });
+        self.post("workers/heartbeat", beat).await.map(drop)
+    }
+
+    /// Whether a heartbeat keeps a job that it does not name, where claims do not last as long as the FETCH says.
+    async fn keeps_unnamed(
+        &self,
+        alone: &str,
+        named: &str,
+        unnamed: &str,
+        claimed: Instant,
+    ) -> anyhow::Result<Option<bool>> {
+        // The first heartbeat was for a short time: where that was heeded, it has shown for whom.
+        match (self.active(named).await?, self.active(unnamed).await?) {
+            (true, true) => {}
+            (false, unnamed) => return Ok(Some(!unnamed)),
+            (true, false) => return Ok(None),
+        }
+        self.beat(named, KEPT_MS).await?;
+        if self.runs_out(alone, claimed, LONG).await?.is_none() {
+            return Ok(None);
+        }
+        // The backend may look at these claims a moment later.
+        sleep(LOOK * 3).await;
+        let (named, unnamed) = (self.active(named).await?, self.active(unnamed).await?);
+        Ok(named.then_some(unnamed))
     }
 
     /// Gives back a job on its last attempt, and sees what that costs it.
@@ -238,10 +276,15 @@ impl<'a> Probe<'a> {
         Ok(self.state(id).await? == "active")
     }
 
-    /// How long the claim lasted, if it ended within [`PATIENCE`].
-    async fn runs_out(&self, id: &str, claimed: Instant) -> anyhow::Result<Option<Duration>> {
+    /// How long the claim lasted, if it ended within `patience`.
+    async fn runs_out(
+        &self,
+        id: &str,
+        claimed: Instant,
+        patience: Duration,
+    ) -> anyhow::Result<Option<Duration>> {
         while self.active(id).await? {
-            if claimed.elapsed() > PATIENCE {
+            if claimed.elapsed() > patience {
                 return Ok(None);
             }
             sleep(LOOK).await;

@@ -94,6 +94,18 @@ impl BackendFacts {
     pub const PROBED: &str = "ojs-throttle-doctor-";
 }
 
+/// The backends of which it is known that a heartbeat keeps the jobs that it names, and no others. What only looks like
+/// one of them, or stores its jobs in the same place, may be another.
+const KEEP_NAMED: [&str; 7] = [
+    "ojs-backend-redis",
+    "ojs-backend-postgres",
+    "ojs-backend-lite",
+    "ojs-backend-nats",
+    "ojs-backend-sqs",
+    "ojs-backend-kafka",
+    "ojs-throttle-dev",
+];
+
 /// A yes or no that is set, learnt, or not known yet.
 #[derive(Debug, Default)]
 struct Trait(AtomicU8);
@@ -163,9 +175,20 @@ impl BackendFacts {
             .unwrap_or(!self.claims_count())
     }
 
-    /// Whether one heartbeat of a worker id keeps all its jobs alive.
+    /// Whether one heartbeat of a worker id is known to keep all its jobs alive.
     pub fn worker_liveness(&self) -> bool {
         self.worker_liveness.known().unwrap_or(false)
+    }
+
+    /// Whether a heartbeat is known to keep no job but those that it names. Where it is not known, a claim id that
+    /// covers a held job and one that is out would keep the job of a worker that died.
+    pub fn job_liveness(&self) -> bool {
+        self.worker_liveness.known() == Some(false)
+    }
+
+    /// Whether it is known what a heartbeat keeps.
+    pub fn is_liveness_known(&self) -> bool {
+        self.worker_liveness.known().is_some()
     }
 
     /// Whether a heartbeat's value counts from the job's start instead of from now.
@@ -215,7 +238,7 @@ impl BackendFacts {
         *self.stranger.lock()
     }
 
-    /// Learns from the manifest's `implementation`: the two official backends that are unlike the rest.
+    /// Learns from the manifest's `implementation`: the official backends, and how two of them are unlike the rest.
     pub fn read_manifest(&self, text: &[u8]) {
         let Ok(manifest) = Json::parse(text, REPLY_DEPTH) else {
             return;
@@ -223,6 +246,10 @@ impl BackendFacts {
         let Some(implementation) = manifest.get("implementation") else {
             return;
         };
+        let name = implementation.get("name").and_then(|name| name.text());
+        if name.is_some_and(|name| KEEP_NAMED.contains(&&*name)) {
+            self.worker_liveness.learn_no();
+        }
         let words = [implementation.get("name"), implementation.get("backend")];
         let says = |word: &str| {
             let is = |text: &str| {
@@ -284,5 +311,22 @@ mod tests {
         assert!(backend.claims_count() && backend.requeue_harmless());
         backend.read_manifest(br#"{"implementation":{"name":"ojs-backend-amqp"}}"#);
         assert!(backend.worker_liveness() && backend.requeue_harmless());
+    }
+
+    #[test]
+    fn only_a_backend_that_is_known_by_name_keeps_single_jobs() {
+        for (name, by_job, by_worker) in [
+            ("ojs-backend-redis", true, false),
+            ("ojs-backend-amqp", false, true),
+            ("acme-redis", false, false),
+            ("acme", false, false),
+        ] {
+            let backend = BackendFacts::default();
+            let manifest =
+                format!("{{\"implementation\":{{\"name\":\"{name}\",\"backend\":\"redis\"}}}}");
+            backend.read_manifest(manifest.as_bytes());
+            let known = (backend.job_liveness(), backend.worker_liveness());
+            assert_eq!(known, (by_job, by_worker), "{name}");
+        }
     }
 }

@@ -105,9 +105,14 @@ fn a_backend_as_the_lite_one_discards_what_is_given_back() {
 #[test]
 fn a_backend_as_the_amqp_one_goes_by_workers() {
     // As it is, and with a visibility that can be seen to run out.
-    let (report, status) = probed(Lax::amqp(), "");
+    let lax = Lax {
+        visibility: Duration::from_secs(12),
+        ..Lax::amqp()
+    };
+    let (report, status) = probed(lax, "");
     assert_eq!(status, Some(0), "{report}");
     says(&report, "visibility", "not heeded");
+    says(&report, "liveness", "any heartbeat of a worker");
     // Whether a claim ever ends by itself was not seen.
     assert_eq!(finding(&report, "backend", "visibility")["level"], "warn");
     let lax = Lax {
@@ -117,6 +122,36 @@ fn a_backend_as_the_amqp_one_goes_by_workers() {
     let (report, status) = probed(lax, "");
     assert_eq!(status, Some(0), "{report}");
     says(&report, "liveness", "any heartbeat of a worker");
+}
+
+/// Not by its name, and not by a claim that a FETCH makes short either.
+#[test]
+fn a_backend_of_which_nothing_is_known_is_found_out() {
+    for (liveness, beats, word) in [
+        (Liveness::Worker, "worker", "any heartbeat of a worker"),
+        (Liveness::Job, "job", "that it names"),
+    ] {
+        let lax = Lax {
+            name: "acme-jobs",
+            liveness,
+            visibility: Duration::from_secs(12),
+            ..Lax::amqp()
+        };
+        let (report, status) = probed(lax, "");
+        assert_eq!(status, Some(0), "{report}");
+        let one = finding(&report, "backend", "liveness");
+        assert_eq!(
+            (&one["level"], &one["source"]),
+            (&json!("warn"), &json!("probed")),
+            "{one}"
+        );
+        assert!(one["says"].as_str().unwrap().contains(word), "{one}");
+        let todo = one["do"].as_str().unwrap();
+        assert!(
+            todo.contains(&format!("upstream.liveness = \"{beats}\"")),
+            "{one}"
+        );
+    }
 }
 
 #[test]

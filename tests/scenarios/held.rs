@@ -372,6 +372,31 @@ pub async fn kept_each_under_its_own_claim(ctx: Ctx) -> Judge {
     all_kept(judge)
 }
 
+/// A backend of which nobody knows what a heartbeat keeps, and where any of a worker keeps all its jobs: what is held
+/// does not keep the job of a worker that died.
+pub async fn keeps_no_dead_workers_job(ctx: Ctx) -> Judge {
+    let name = ctx.pick(&["acme-jobs", "acme-redis", "ojs-backend-amqp"]);
+    let lax = Lax {
+        name,
+        ..Lax::amqp()
+    };
+    let w = ctx.world().lax(lax).limits(ONE).start().await;
+    let ids = w.enqueue_all(4, |_| job()).await;
+    let dead = w.hands("dead").get("mail", 4).await;
+    let died = Instant::now();
+    w.worker(Worker::js(2).queues(&["mail"]).runs(50..100));
+    let mut judge = w.judge_when_done(60).await;
+    judge.that(dead.len() == 1, format!("{} went out", dead.len()));
+    let again = (judge.records.deliveries.iter()).filter(|d| d.job == ids[0] && d.at > died);
+    let again: Vec<Duration> = again.map(|d| d.at - died).collect();
+    judge.that(
+        again.len() == 1 && again[0] < Duration::from_secs(40),
+        format!("{name}: it ran again after {again:?}"),
+    );
+    judge.concurrency("k:a", 1);
+    judge.settled()
+}
+
 /// An empty FETCH waits only when waiting may help, and never longer than `fetch.max_wait`.
 pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nmatch = { type = 'email.*' }\nkey = 'k:{meta.tenant}'\nconcurrency = 1\n\
@@ -379,7 +404,11 @@ pub async fn waits_only_with_reason(ctx: Ctx) -> Judge {
         [[policy]]\nname = 'both'\nmatch = { type = 'both.*' }\nkey = 'both:{meta.tenant}'\nconcurrency = 1\nrate = { limit = 1, period = '1h' }\n\
         [[queue]]\nname = 'one'\nconcurrency = 1\n\
         [[queue]]\nname = 'two'\nconcurrency = 1\nrate = { limit = 1, period = '1h' }";
-    let w = ctx.limits(limits).start().await;
+    let world = ctx.limits(limits).settings(
+        "[fetch]
+max_wait = '500ms'",
+    );
+    let w = world.start().await;
     let one = w.hands("one");
     let mut waits = Vec::new();
     let mut look = async |queues: &'static [&'static str], name: &'static str, reason: bool| {

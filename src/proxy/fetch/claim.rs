@@ -247,9 +247,9 @@ impl Claim {
     }
 
     /// Whether no other claim may be under its id: one claim id never covers held jobs and jobs out with a worker where
-    /// liveness is by worker.
+    /// liveness is by worker, or may be.
     fn is_alone(&self) -> bool {
-        self.limited && self.proxy.sidecar.backend.worker_liveness()
+        self.limited && !self.proxy.sidecar.backend.job_liveness()
     }
 
     /// Asks for each job by itself.

@@ -193,6 +193,13 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
         )));
     }
     proxy.sidecar.backend.read_manifest(&reply.body);
+    if !proxy.sidecar.backend.is_liveness_known() {
+        tracing::warn!(
+            id = %"liveness_unknown",
+            "nobody says whether a heartbeat keeps single jobs on this backend, so each limited job is claimed by itself, \
+             which costs more calls: run `ojs-throttle doctor --probe`, and set upstream.liveness"
+        );
+    }
     adopt_newly_limited(proxy).await;
     Ok(())
 }

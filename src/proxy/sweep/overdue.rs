@@ -2,7 +2,7 @@
 //! at a time: held jobs get their heartbeats meanwhile, however slow the backend is.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -27,10 +27,12 @@ const TAKES: Duration = Duration::from_secs(7);
 const SOON: Duration = Duration::from_secs(1);
 /// How long after its next look a slot is remembered of which the backend could not be asked.
 const UNASKED_FOR: Duration = Duration::from_secs(60);
+/// How long backends take to notice that a claim is over.
+const NOTICED: Duration = Duration::from_secs(10);
 
 /// The slots that are asked about, or were without an answer. Locked by the round that is under way.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Slots(Arc<Mutex<ByClaim>>);
+pub(super) struct Slots(Arc<Mutex<ByClaim>>, Arc<OnceLock<()>>);
 
 /// By job, and which claim of it.
 type ByClaim = HashMap<(Arc<str>, Gen), OverdueSlot>;
@@ -44,6 +46,8 @@ struct OverdueSlot {
     words: u64,
     /// When it is looked at next.
     to: Timestamp,
+    /// Since when its job is active although its time is over.
+    outlives: Option<Instant>,
 }
 
 /// A row's time says in its last three digits, which are less than a millisecond, how often its worker was heard
@@ -87,15 +91,27 @@ pub(super) async fn ask_about(
         return super::renew_rows(&proxy.sidecar, later.collect()).await;
     };
     let sidecar = &proxy.sidecar;
-    let (proxy, stop) = (proxy.clone(), stop.clone());
+    let (proxy, stop, said) = (proxy.clone(), stop.clone(), Arc::clone(&overdue.1));
     // Tracked, and over when the sweep is.
     let _task = sidecar.tasks.spawn(async move {
-        let round = ask_round(&proxy, rows, &mut slots);
+        let round = ask_round(&proxy, rows, &mut slots, &said);
         stop.run_until_cancelled(round).await;
     });
 }
 
-async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim) {
+/// A worker is silent, and the backend keeps its job.
+fn tell_outlived(claimed: &Claimed) {
+    tracing::warn!(
+        id = %"job_outlives_its_visibility",
+        job = &*claimed.job,
+        queue = &*claimed.queue,
+        "a job is active although its worker was not heard of for longer than its visibility, and keeps its slots: if \
+         its worker is dead, look at upstream.liveness (`ojs-throttle doctor --probe` finds out), or its backend ends \
+         claims only at a FETCH"
+    );
+}
+
+async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &OnceLock<()>) {
     let sidecar = &proxy.sidecar;
     let (begun, now) = (Instant::now(), sidecar.store.now());
     slots.retain(|_, slot| now.since(slot.to) < micros(UNASKED_FOR));
@@ -103,8 +119,13 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim) {
     let to = now.plus(micros(TAKES));
     for row in &rows {
         let (slot, words) = (slots.entry(name(row)).or_default(), words(row));
-        let since = slot.since.filter(|_| slot.words == words);
-        *slot = OverdueSlot { since, words, to };
+        let is_silent = slot.words == words;
+        *slot = OverdueSlot {
+            since: slot.since.filter(|_| is_silent),
+            words,
+            to,
+            outlives: slot.outlives.filter(|_| is_silent),
+        };
     }
     let moved = rows.iter().map(|row| look_later(row, to)).collect();
     super::renew_rows(sidecar, moved).await;
@@ -122,12 +143,19 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim) {
             break;
         };
         match answered {
-            Ok((row, Some(active))) => {
-                slots.remove(&name(&row));
-                match active {
-                    true => later.push(look_later(&row, next_look(sidecar, &row))),
-                    false => reclaim(sidecar, &row.claimed).await,
+            Ok((row, Some(true))) => {
+                let to = next_look(sidecar, &row);
+                let slot = slots.entry(name(&row)).or_default();
+                (slot.since, slot.to) = (None, to);
+                let outlives = *slot.outlives.get_or_insert_with(Instant::now);
+                if outlives.elapsed() >= NOTICED {
+                    said.get_or_init(|| tell_outlived(&row.claimed));
                 }
+                later.push(look_later(&row, to));
+            }
+            Ok((row, Some(false))) => {
+                slots.remove(&name(&row));
+                reclaim(sidecar, &row.claimed).await;
             }
             Ok((row, None)) => unanswered.push(row),
             // A panic in there was logged.
