@@ -383,7 +383,7 @@ fn the_command_line_wins_over_the_file() {
     assert_eq!(settings.server.listen.port(), 2);
     assert_eq!(settings.upstream.url.to_string(), "http://other:3/x");
     assert_eq!(settings.server.log, LogFormat::Json);
-    assert_eq!(settings.fetch.max_wait, Duration::from_millis(500));
+    assert_eq!(settings.fetch.max_wait, Duration::from_secs(2));
 
     let bare = Settings::load_with(None, &overrides).unwrap();
     assert_eq!(bare.upstream.url.port, 3);

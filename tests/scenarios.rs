@@ -125,6 +125,8 @@ crate::scenarios! {
     crossings::pauses_while_cut_off: 2;
     held::seen_while_claims_are_under_way: 8;
     held::settled_by_who_had_it: 2;
+    held::keeps_no_dead_workers_job: 6;
+    flow::one_slot_is_used: 8;
     held::cancelled_while_held: 9;
     held::scopes_never_mix: 6 limit;
     held::held_stays_in_its_scope: 10;

@@ -207,7 +207,7 @@ settings! {
         claims_count: Option<bool> = None, "upstream.claims_count" Restart
             word(&[("auto", None), ("yes", Some(true)), ("no", Some(false))]);
         /// Whether any heartbeat of the worker id that claimed a job keeps its claim alive; else one that names
-        /// the job. `None`: as the backend is known, else not.
+        /// the job. `None`: as the backend is known; of another each limited job is claimed by itself.
         worker_liveness: Option<bool> = None, "upstream.liveness" Restart
             word(&[("auto", None), ("job", Some(false)), ("worker", Some(true))]);
         /// Whether a heartbeat's visibility counts from the start of the job; else from the heartbeat. `None`:
@@ -234,7 +234,7 @@ settings! {
     /// `[fetch]`: how long a FETCH may take on our account.
     fetch: FetchSettings {
         /// How long an empty FETCH may wait for a start.
-        max_wait: Duration = millis(500), "fetch.max_wait" Live time(Duration::ZERO..=LONGEST_WAIT);
+        max_wait: Duration = seconds(2), "fetch.max_wait" Live time(Duration::ZERO..=LONGEST_WAIT);
         /// How long one FETCH may go on claiming.
         claim_budget: Duration = millis(200), "fetch.claim_budget" Live time(LEAST..=LONGEST_WAIT);
     }
@@ -245,7 +245,7 @@ settings! {
         idle: Duration = seconds(10), "hold.idle" Live time(LEAST..=HOUR);
         /// The most held jobs, beside a quarter more for queues that find it full; `None`: 1024, or 32 where
         /// claims count as attempts.
-        max: Option<usize> = None, "hold.max" Live count(1..=1_000_000);
+        max: Option<usize> = None, "hold.max" Live count(1..=50_000);
         /// The most bytes of held jobs, and a quarter more likewise.
         max_bytes: usize = 64 << 20, "hold.max_bytes" Live size(1 << 20..=16 << 30);
     }

@@ -66,7 +66,7 @@ fn what_is_set_is_shown_with_who_said_so() {
             "default".into(),
             Value::Null,
         ),
-        ("fetch.max_wait", json!("100ms"), at(9), json!("500ms")),
+        ("fetch.max_wait", json!("100ms"), at(9), json!("2s")),
         (
             "server.max_body",
             json!("8MiB"),

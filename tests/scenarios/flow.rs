@@ -54,6 +54,29 @@ pub async fn throttle_is_used(ctx: Ctx) -> Judge {
     judge.all_well()
 }
 
+/// One slot, jobs of 1 s, and four workers as stock SDKs with the default settings: nearly always one of them waits when
+/// it is free.
+pub async fn one_slot_is_used(ctx: Ctx) -> Judge {
+    let key = pick(ctx.seed / 4, &[KEYED, GATED]);
+    let sdks = [
+        Worker::js(10),
+        Worker::js(1),
+        Worker::python(10),
+        Worker::python(1),
+    ];
+    let w = ctx.limits(&format!("{key}concurrency = 1")).start().await;
+    w.enqueue_all(60, |_| job()).await;
+    let worker = ctx.pick(&sdks).queues(&["mail"]);
+    w.workers(4, worker.runs(1_000..1_001));
+    // Each begins within a second.
+    w.pass(51_000).await;
+    let mut judge = w.judge().await;
+    let starts = judge.records.deliveries.len();
+    judge.that(starts >= 45, format!("{starts} of 50 started"));
+    judge.concurrency("k", 1);
+    judge
+}
+
 /// A throttle of a few starts a second is used by workers that poll every second.
 pub async fn slow_throttle_is_used(ctx: Ctx) -> Judge {
     let limit = 2 + (ctx.seed / 2 % 3) as u32;

@@ -7,6 +7,7 @@ pub mod pair;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ojs_throttle::config::Settings;
 use ojs_throttle::net::Net;
@@ -33,11 +34,16 @@ pub fn config(upstream: &str, rest: &str) -> String {
     text + rest
 }
 
-/// The settings of such a file.
+/// The settings of such a file. Where it does not say how long an empty FETCH waits, that is half a second: most of these
+/// tests ask on when nothing came, and count the time that passes.
 pub fn settings(upstream: &str, rest: &str) -> Settings {
     let text = config(upstream, rest);
-    Settings::parse(&text, "throttle.toml")
-        .unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)))
+    let read = Settings::parse(&text, "throttle.toml");
+    let mut settings = read.unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)));
+    if !rest.contains("max_wait") {
+        settings.fetch.max_wait = Duration::from_millis(500);
+    }
+    settings
 }
 
 /// A sidecar that is to be started in this process.
