@@ -1,5 +1,7 @@
 //! How much of a limit is used, and how soon.
 
+use ojs_throttle::config::Settings;
+
 use super::prelude::*;
 
 fn job() -> Job {
@@ -64,7 +66,11 @@ pub async fn one_slot_is_used(ctx: Ctx) -> Judge {
         Worker::python(10),
         Worker::python(1),
     ];
-    let w = ctx.limits(&format!("{key}concurrency = 1")).start().await;
+    let default = Settings::parse("server.upstream = 'http://a'", "t").unwrap();
+    let wait = default.fetch.max_wait.as_millis();
+    let wait = format!("[fetch]\nmax_wait = '{wait}ms'");
+    let world = ctx.limits(&format!("{key}concurrency = 1")).settings(&wait);
+    let w = world.start().await;
     w.enqueue_all(60, |_| job()).await;
     let worker = ctx.pick(&sdks).queues(&["mail"]);
     w.workers(4, worker.runs(1_000..1_001));
