@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::load::Urgency;
-use super::{Sidecar, depth, waiting};
+use super::{Sidecar, depth, waiting, why};
 use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
 use crate::metrics::{Labels, StoreFigures};
@@ -94,9 +94,8 @@ fn measure_here(sidecar: &Sidecar) {
         sidecar.hold_most(&sidecar.live().settings).jobs,
         &waiting,
     );
-    let most = sidecar.hold_most(&sidecar.live().settings);
     let held = sidecar.hold.counts().into_keys();
-    let full = held.filter(|queue| sidecar.hold.front_if_full(queue, most).is_some());
+    let full = held.filter(|queue| why::full_front(sidecar, queue).is_some());
     sidecar.metrics.lookahead_full(full.count());
     sidecar.metrics.store(&StoreFigures {
         is_lost: sidecar.store.is_lost(),

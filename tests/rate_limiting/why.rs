@@ -167,6 +167,23 @@ async fn a_full_lookahead_names_the_keys_in_front() {
     );
 }
 
+/// Where all jobs wait for the queue's own limit, none behind them could start.
+#[tokio::test(start_paused = true)]
+async fn a_full_hold_before_a_throttle_is_no_full_lookahead() {
+    let config =
+        "[hold]\nmax = 2\n[[queue]]\nname = \"mail\"\nthrottle = { limit = 10, period = \"1s\" }\n";
+    let rig = Rig::with(config).await;
+    queued(&rig, "mail", 20).await;
+    assert_eq!(rig.client.fetch("mail", 5).await.len(), 1);
+    let answer = why(&rig, "queue=mail").await;
+    says(&answer, "why", "queue \"mail\" spaces its starts");
+    assert!(answer["queue"]["held_here"].as_u64() > Some(0), "{answer}");
+    assert_eq!(
+        rig.metric("ojs_throttle_lookahead_full_queues").await,
+        Some(0.0)
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shut_key_says_until_when() {
     let rig = Rig::with(CONFIG).await;

@@ -10,7 +10,7 @@ use http::StatusCode;
 
 use super::causes::{self, Cause};
 use crate::hold::Front;
-use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
+use crate::limit::{Limited, PolicyAndKey, Refusal, Space, Strategy, Timestamp};
 use crate::ojs::shell_word;
 use crate::proxy::Sidecar;
 use crate::proxy::control::overrides;
@@ -210,8 +210,7 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
         found.push(paused(queue));
     }
     let (name, available) = (quoted(queue), fetching.backlogs.available(queue));
-    let most = sidecar.hold_most(&sidecar.live().settings);
-    let front = sidecar.hold.front_if_full(queue, most);
+    let front = full_front(sidecar, queue);
     found.extend(front.and_then(|front| lookahead(&name, &front, available)));
     let waits = available.unwrap_or(1) > 0 || sidecar.hold.holds_of(queue);
     let silence = sidecar.hold.asked_for(queue);
@@ -259,6 +258,19 @@ fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
     !sidecar.live().policies.gate(queue).open()
         || overrides::set_for_queue(sidecar, queue).is_some()
         || sidecar.fetching.is_limited(queue)
+}
+
+/// The jobs that fill what may be held of a queue, where jobs of other keys may be behind them. Where all of them wait
+/// for limits that each job of the queue has, none behind them could start.
+pub(in crate::proxy) fn full_front(sidecar: &Sidecar, queue: &str) -> Option<Front> {
+    let live = sidecar.live();
+    let front = (sidecar.hold).front_if_full(queue, sidecar.hold_most(&live.settings))?;
+    let gate = live.policies.gate(queue);
+    let is_of_all = |by: &PolicyAndKey| {
+        by.1 == Space::Queue || gate.limited.iter().any(|one| one.names() == *by)
+    };
+    let has_others = front.keys.iter().any(|(by, _)| !is_of_all(by));
+    has_others.then_some(front)
 }
 
 /// The jobs in front fill what may be held of a queue, unless none waits behind them.
