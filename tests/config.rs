@@ -459,7 +459,7 @@ fn check_says_what_is_in_a_file() {
     }
     let warned = config::check(&folder.join("valid/warnings.toml"), false);
     assert!(
-        warned.text.ends_with("ok: 3 policies, 1 queue, 8 warnings"),
+        warned.text.ends_with("ok: 3 policies, 1 queue, 9 warnings"),
         "{}",
         warned.text
     );
