@@ -140,16 +140,13 @@ const CASES: [Case; 15] = [
     Case {
         alert: "OjsThrottleHoldFull",
         at: "6m",
-        value: "1024",
+        value: "2",
         labels: OF_SIDECAR,
-        fires: &[
-            ("ojs_throttle_held_jobs", "a", "1024x20"),
-            ("ojs_throttle_hold_capacity", "a", "1024x20"),
+        fires: &[("ojs_throttle_lookahead_full_queues", "a", "2x20")],
+        quiet: &[
+            &[("ojs_throttle_lookahead_full_queues", "a", "0x20")],
+            &[("ojs_throttle_lookahead_full_queues", "a", "0x5 1x3 0x20")],
         ],
-        quiet: &[&[
-            ("ojs_throttle_held_jobs", "a", "1023x20"),
-            ("ojs_throttle_hold_capacity", "a", "1024x20"),
-        ]],
     },
     Case {
         alert: "OjsThrottleHeldJobsLost",
