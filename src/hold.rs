@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::limit::{Key, Limited, Served, Space};
+use crate::limit::{Key, Limited, Served, Space, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 
@@ -154,9 +154,9 @@ impl Hold {
     }
 
     /// Notes what the store said that groups with a share were served.
-    pub fn note_served(&self, served: &[Served]) {
+    pub fn note_served(&self, served: &[Served], now: Timestamp) {
         if !served.is_empty() {
-            self.state().fair.note(served);
+            self.state().fair.note(served, now);
         }
     }
 

@@ -84,8 +84,9 @@
 //! | adopted | seen to run while nobody knew its claim; whoever names the job ends that row |
 //! | turn, lead | a start that a fleet granted ahead; how far ahead |
 //! | episode | from a job's first refusal until it starts |
-//! | first in line | of a key: the job that starts next, because it needs more room; in the hold FETCHes wait in line |
+//! | first in line | of a key: the job for which the room is kept that it needs; in the hold FETCHes wait in line |
 //! | share, group | whose part of a key a job takes, by weight (`fair`) |
+//! | virtual time | of a shared key: what its groups were served, by weight; it orders their jobs |
 //! | settle | end a job in the backend; of a cost: put its windows right by what was used |
 //!
 //! # Orders

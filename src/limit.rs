@@ -23,7 +23,7 @@ pub use cost::{Cost, CostRule, Served, Share, is_priced, most_paid, share_of};
 pub use fingerprint::fingerprint;
 pub use pace::Pace;
 pub use reserve::{Reserved, Turn};
-pub use shares::{AskOutcome, Shares};
+pub use shares::Shares;
 pub use state::{KeyState, Undo, each_window};
 pub use window::Window;
 pub use windows::MOST as MOST_WINDOWS;
@@ -38,9 +38,9 @@ use std::sync::Arc;
 /// 1,000/s would lose half of itself.
 pub const EARLY: u64 = 5_000;
 
-/// How long a job that needs more room than there is stays first in line of its keys, in microseconds. It is asked
-/// for again meanwhile; if it is not, others go on.
-pub const LINE: u64 = 1_000_000;
+/// How long a job that needs more room than there is stays first in line, in microseconds: workers poll every second
+/// or two, and each of them that asks for it keeps its place.
+pub const LINE: u64 = 5_000_000;
 
 /// The longest job id that stands in line, in bytes.
 const LONGEST_IN_LINE: usize = 256;
@@ -359,7 +359,7 @@ pub enum Strategy {
     Throttle,
     /// The key is shut until a time (9.1).
     Shut,
-    /// Another job is first in line: there is room, and less than it needs.
+    /// There is room, and it is kept: for a job that is first in line, or for a group whose turn it is.
     Line,
 }
 

@@ -71,6 +71,13 @@ crate::scenarios! {
     shares::behind_five_hundred: 1;
     shares::costs_use_the_limit: 2;
     shares::big_beside_small: 1;
+    shares::big_polled_every_second: 2;
+    shares::big_polled_every_two_seconds: 2;
+    shares::all_slots_at_once: 1;
+    shares::used_up_holds_nobody_up: 2;
+    shares::a_line_drops_nothing: 1;
+    shares::newcomers_and_an_honest_one: 2;
+    shares::a_slow_sibling_wastes_nothing: 1;
     shares::settled_once: 2;
     bounds::hammered: 2 limit real;
     bounds::drained: 4 limit real;

@@ -1,34 +1,80 @@
 //! In which order held jobs of one priority leave: round robin over groups. Groups that share a key by weight have one
-//! turn together, and the one that was served least has it.
+//! turn together, and the one has it whose job is done first in the virtual time of the key.
+
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::queue::Group;
-use crate::limit::{Key, Limited, Served, Shares, Space, share_of};
+use crate::limit::{Key, Limited, Served, Share, Space, Timestamp, share_of};
 
 /// The most keys of which is known what their groups were served. What is forgotten comes back with the store's next
 /// answers.
 const MOST: usize = 256;
 
-/// What the store said of groups, last, by their keys.
+/// The most groups of a key of which is known since when they wait.
+const MOST_GROUPS: usize = 2_000;
+/// A group that was not looked at for so long was away, in microseconds: workers poll every second or two.
+const AWAY: u64 = 2_000_000;
+
+/// Since when groups wait, in the virtual times of their keys: what the store said last, and for those that came since
+/// what the time was then.
 #[derive(Default, Debug)]
-pub(super) struct KnownShares(HashMap<(Space, Key), Shares>);
+pub(super) struct KnownShares(HashMap<(Space, Key), KnownKey>);
+
+#[derive(Default, Debug)]
+struct KnownKey {
+    turn: u64,
+    /// Since when each group waits, and when it was last looked at.
+    groups: HashMap<Arc<str>, (u64, Timestamp)>,
+}
 
 impl KnownShares {
-    pub(super) fn note(&mut self, served: &[Served]) {
+    pub(super) fn note(&mut self, served: &[Served], now: Timestamp) {
         for of in served {
-            if self.0.len() >= MOST {
-                self.0.clear();
+            let known = self.key(of.space, &of.key);
+            // The store has begun anew.
+            if of.turn < known.turn / 2 {
+                *known = KnownKey::default();
             }
-            let shares = self.0.entry((of.space, of.key.clone())).or_default();
-            shares.note(&of.group, of.served, of.turn);
+            known.turn = known.turn.max(of.turn);
+            known.groups.insert(of.group.clone(), (of.served, now));
         }
     }
 
-    fn of(&self, one: &Limited, group: &str) -> u64 {
-        let shares = self.0.get(&(one.space, one.key.clone()));
-        shares.map_or(0, |shares| shares.of(group))
+    fn key(&mut self, space: Space, key: &Key) -> &mut KnownKey {
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        self.0.entry((space, key.clone())).or_default()
+    }
+
+    /// A worker asks for jobs of these groups: who comes, or comes back, waits from now on.
+    pub(super) fn see(&mut self, groups: &[&Group], now: Timestamp) {
+        let shared = groups.iter().filter_map(|group| share_of(&group.limits));
+        for (one, share) in shared {
+            let known = self.key(one.space, &one.key);
+            if known.groups.len() >= MOST_GROUPS {
+                known.groups.retain(|_, (_, seen)| seen.plus(AWAY) > now);
+            }
+            let turn = known.turn;
+            let place = known.groups.entry_ref(&*share.group);
+            let (since, seen) = place.or_insert((turn, now));
+            if seen.plus(AWAY) <= now {
+                *since = turn.max(*since);
+            }
+            *seen = now;
+        }
+    }
+
+    /// Since when a group waits.
+    pub(super) fn since(&self, one: &Limited, share: &Share) -> u64 {
+        let known = self.0.get(&(one.space, one.key.clone()));
+        known.map_or(0, |known| {
+            let place = known.groups.get(&share.group);
+            place.map_or(known.turn, |(since, _)| *since)
+        })
     }
 }
 
@@ -59,7 +105,7 @@ pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: us
         let member = TurnMember {
             group: nth,
             gone: 0,
-            served: share.map_or(0, |(one, share)| fair.of(one, &share.group)),
+            served: share.map_or(0, |(one, share)| fair.since(one, share)),
         };
         let by = share.map(|(one, _)| one);
         let shares_turn = |turn: &&mut SharedTurn<'_>| {
@@ -99,12 +145,14 @@ impl SharedTurn<'_> {
             let held = groups.get(member.group)?.jobs.get(member.gone)?;
             Some((member, held))
         });
-        let (member, held) = waiting.min_by_key(|(member, _)| member.served)?;
-        member.gone += 1;
+        let waiting = waiting.map(|(member, held)| {
+            let share = share_of(&held.written);
+            let price = share.map_or(0, |(one, share)| share.price(&one.cost));
+            (member.served.saturating_add(price), member)
+        });
+        let (done, member) = waiting.min_by_key(|(done, _)| *done)?;
+        (member.gone, member.served) = (member.gone + 1, done);
         self.left -= 1;
-        if let Some((one, share)) = share_of(&held.written) {
-            member.served = member.served.saturating_add(share.price(&one.cost));
-        }
         Some(member.group)
     }
 }

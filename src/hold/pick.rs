@@ -134,17 +134,16 @@ impl Hold {
             let may_ask = groups.of_priority(priority);
             let may_ask = may_ask.filter(|(_, group)| group.may_ask(now));
             let (ids, seen): (Vec<GroupId>, Vec<&Group>) = may_ask.unzip();
+            fair.see(&seen, now);
             let turns = order(&seen, fair, want, most.saturating_sub(picked.len()));
             let before = picked.len();
             for id in turns.iter().filter_map(|nth| ids.get(*nth)) {
                 let group = groups.get_mut(*id);
                 picked.extend(group.and_then(|group| group.jobs.pop_front()));
             }
-            let ids = turns.into_iter().filter_map(|nth| ids.get(nth));
-            for (held, id) in picked.iter_mut().skip(before).zip(ids) {
-                if share_of(&held.written).is_some() {
-                    let group = groups.get(*id);
-                    held.claimed.has_more = group.is_some_and(|group| !group.jobs.is_empty());
+            for held in picked.iter_mut().skip(before) {
+                if let Some((one, share)) = share_of(&held.written) {
+                    held.claimed.since = fair.since(one, share);
                 }
             }
             next = groups.next_priority(Some(priority));

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::line::Line;
 use super::{Held, Refusal, Refused, Wakes};
-use crate::limit::{EARLY, Key, LINE, Limited, PolicyAndKey, Space, Timestamp, is_priced};
+use crate::limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp};
 use crate::policy::{self, Gate};
 
 /// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
@@ -85,17 +85,7 @@ impl Group {
     }
 
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
-        self.may_start(now) || self.refused_at.plus(self.known()) <= now
-    }
-
-    /// How long what is known keeps it from being asked. A job that is first in line for its cost keeps its place by
-    /// asking again.
-    fn known(&self) -> u64 {
-        let first = self.jobs.front();
-        match first.is_some_and(|held| is_priced(&held.written)) {
-            true => LINE * 3 / 4,
-            false => KNOWN,
-        }
+        self.may_start(now) || self.refused_at.plus(KNOWN) <= now
     }
 
     /// Whether nothing known keeps its jobs from starting.

@@ -11,7 +11,7 @@ use super::offer::Offer;
 use super::queue::Queue;
 use super::state::{Known, Whereabouts};
 use super::{Amount, Held, Hold, Lane, Proof, Refused};
-use crate::limit::{Limited, Limits, PolicyAndKey, Share, Timestamp};
+use crate::limit::{Cost, Limited, Limits, PolicyAndKey, Share, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 
@@ -232,18 +232,20 @@ impl Hold {
         busy.iter().map(|group| group.limits.clone()).collect()
     }
 
-    /// The groups that share a key, and how many jobs of each are held.
-    pub fn groups_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<(Share, usize)> {
+    /// The groups that share a key, what the next job of each costs, and how many are held.
+    pub fn groups_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<(Share, Cost, usize)> {
         let state = self.state();
-        let mut found = BTreeMap::<Arc<str>, (Share, usize)>::new();
+        let mut found = BTreeMap::<Arc<str>, (Share, Cost, usize)>::new();
         for group in state.queues.values().flat_map(Queue::all_groups) {
-            let key = group.limits.iter().find(|one| is(one));
-            if let Some(share) = key.and_then(|key| key.share.as_ref()) {
+            let first = group.jobs.front();
+            let key = first.and_then(|held| held.written.iter().find(|one| is(one)));
+            if let Some((key, share)) = key.and_then(|key| Some((key, key.share.as_ref()?))) {
                 let name = Arc::clone(&share.group);
-                found.entry(name).or_insert((share.clone(), 0)).1 += group.jobs.len();
+                let known = || (share.clone(), key.cost.clone(), 0);
+                found.entry(name).or_insert_with(known).2 += group.jobs.len();
             }
         }
-        found.into_values().filter(|(_, jobs)| *jobs > 0).collect()
+        found.into_values().collect()
     }
 
     /// How many held jobs of which `is` says so leave before this one, as far as priority and age say, and the turns of

@@ -43,17 +43,13 @@ impl KeyState {
         until: Timestamp,
         now: Timestamp,
     ) -> Reserved {
-        let mut reserved = Reserved {
-            refused: self.is_behind("", now).filter(|_| want > 0),
-            ..Reserved::default()
-        };
-        if reserved.refused.is_some() {
-            return reserved;
-        }
-        let only_now = self.shut_until(now).is_some() || self.lacks_place(limits, now);
+        let mut reserved = Reserved::default();
+        // What is kept for the first in line is kept now.
+        let only_now =
+            self.shut_until(now).is_some() || self.lacks_place(limits, now) || self.has_line(now);
         let mut from = now;
         while reserved.turns.len() < want {
-            match self.ask(limits, 1, from) {
+            match self.ask_for("", limits, (1, u64::MAX), from) {
                 Ok(at) => {
                     self.take(std::iter::once(limits), 1, at, now);
                     self.end(1);

@@ -1,92 +1,90 @@
-//! How much each group of a key was served, so that the one that had least by its weight goes first.
+//! Whose turn it is among the groups of a key: fair queueing by when each job is done.
 
 use std::sync::Arc;
 
 use super::packed::{PackedReader, Writer};
 use super::{Cost, EARLY, Refusal, Share, Strategy, Timestamp};
 
-/// The most groups of a key. Those beyond share one place.
+/// The most groups of a key. For one more, others are forgotten: their sidecars know since when they wait.
 const MOST: usize = 1_000;
-/// The place of those beyond.
-const OTHER: &str = "_other";
 /// What a cost of 1 adds to a group of weight 1.
 const UNIT: u64 = 1_000;
 /// How long they are kept after the last of them was asked for, in microseconds.
 const KEPT: u64 = 60_000_000;
-/// What was not asked for in so long does not wait any more, in microseconds: workers poll every second or two.
-const AWAY: u64 = 2_000_000;
-/// A group that is ahead is asked for again so soon, in microseconds.
-const AHEAD: u64 = 50_000;
+/// A group is owed what it missed in one or two of these, in microseconds, or one job.
+const OWED: u64 = 2_000_000;
+/// So long one group waits for a job of another one that may start, in microseconds.
+const GRACE: u64 = 50_000;
 /// From there on all begin anew, so that numbers stay exact in every store.
 const ANEW: u64 = 1 << 52;
 
-/// What the groups of one key were served, as start-time fair queueing counts it.
+/// What the groups of one key were served, in virtual time: a job lasts as long as its cost by the weight of its group,
+/// begins where the one before it of its group was done, and never before its group began to wait. The job goes first
+/// that is done first (Golestani, 1994). The virtual time is where the last one was done, so that it moves on with all
+/// that is served, and newcomers begin there: however many they are, they pass nobody who waits.
 ///
-/// A sidecar asks for the one that had least of those it holds. Where another sidecar has one that had less, and it
-/// waits, the first is ahead: it starts only if nobody else lacks room.
+/// A sidecar orders the groups that it holds. Of those at other sidecars only the ones count that somebody stays for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shares {
-    /// What the group whose turn was last had been served before that start.
+    /// The virtual time.
     turn: u64,
+    /// What it was at `turned`, and a while before that.
+    turns: [u64; 2],
+    turned: Timestamp,
     /// When one of them was asked for last.
     asked: Timestamp,
-    /// When the key had no room last.
-    full: Timestamp,
     /// In the order of their names.
-    served: Vec<(Arc<str>, GroupPlace)>,
+    groups: Vec<(Arc<str>, GroupPlace)>,
 }
 
 /// Where one group stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct GroupPlace {
+    /// When the last of its jobs is done, or its next one begins, in virtual time.
     served: u64,
-    /// When it was asked for last; long ago if another key refused it, for then it saves nothing.
-    asked: Timestamp,
-    /// Whether it was refused then, or others of it waited behind it.
-    waits: bool,
-}
-
-impl GroupPlace {
-    fn is_here(&self, now: Timestamp) -> bool {
-        self.asked.plus(AWAY) > now
-    }
-}
-
-/// How the question for a job of a group ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AskOutcome {
-    /// It started, and others of its group wait where it did.
-    StartedOf,
-    /// It started, and was the last of its group there.
-    StartedLast,
-    /// The key has no room for it.
-    Full,
-    /// Others go first.
-    Behind,
-    /// Another key refused it.
-    PassedOver,
+    /// When the job that somebody stays for is done.
+    done: u64,
+    /// When it is expected to be asked for again.
+    comes: Timestamp,
+    /// Until when somebody stays for it.
+    until: Timestamp,
 }
 
 impl Shares {
-    /// What the group was served. One that is not known stands where the last turn was.
+    /// What the group was served. One that is not known stands where the virtual time is.
     pub fn of(&self, group: &str) -> u64 {
         self.find(group).map_or(self.turn, |place| place.served)
     }
 
-    /// The turn that was last.
+    /// The virtual time.
     pub fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// Notes what a store said of a group.
-    pub fn note(&mut self, group: &Arc<str>, served: u64, turn: u64) {
-        self.turn = turn;
-        self.make_room(group);
-        let place = GroupPlace {
-            served,
-            ..GroupPlace::default()
-        };
-        self.put(group, place);
+    /// Shares as a store keeps them in a table of its own: groups under `g` and their names, and all else without a name.
+    pub fn of_rows<'a>(rows: impl IntoIterator<Item = (&'a str, Vec<u64>)>) -> Shares {
+        let mut shares = Shares::default();
+        for (name, numbers) in rows {
+            match (name.strip_prefix('g'), &*numbers) {
+                (Some(group), &[served, done, comes, until]) => {
+                    let (comes, until) = (Timestamp(comes), Timestamp(until));
+                    let place = GroupPlace {
+                        served,
+                        done,
+                        comes,
+                        until,
+                    };
+                    shares.groups.push((Arc::from(group), place));
+                }
+                (None, &[turn, a, b, turned, asked]) => {
+                    (shares.turn, shares.turns) = (turn, [a, b]);
+                    (shares.turned, shares.asked) = (Timestamp(turned), Timestamp(asked));
+                }
+                _ => {}
+            }
+        }
+        shares.groups.sort_by(|(a, _), (b, _)| a.cmp(b));
+        shares
     }
 
     /// Whether nobody asks for them any more.
@@ -94,148 +92,166 @@ impl Shares {
         self.asked.plus(KEPT) <= now
     }
 
-    /// Whether a group that was served less waits while the key has no room, and by more than this start adds.
-    pub fn is_ahead(&self, share: &Share, cost: &Cost, now: Timestamp) -> Option<Refusal> {
-        let least = self.least(&share.group, now)?;
-        let is_full = self.full.plus(AWAY) > now;
-        let ahead = self.standing(&share.group, now) > least.saturating_add(share.price(cost));
-        (is_full && ahead).then(|| Refusal {
+    /// Where a job begins whose group began to wait at `since`. It is owed what others were served in the last seconds,
+    /// or one job where that is more.
+    pub fn begins(&self, share: &Share, cost: &Cost, since: u64) -> u64 {
+        let owed_from = self.turns[1].min(self.turn.saturating_sub(share.price(cost)));
+        let served = self.find(&share.group).map_or(0, |place| place.served);
+        served.max(since.clamp(owed_from, self.turn))
+    }
+
+    /// Whether somebody stays for a job of another group that is done before this one.
+    pub fn is_ahead(&self, share: &Share, cost: &Cost, begins: u64, now: Timestamp) -> bool {
+        let done = begins.saturating_add(share.price(cost));
+        let mut others = self.groups.iter().filter(|(of, _)| *of != share.group);
+        !self.idle(now) && others.any(|(_, other)| other.is_before(done, now))
+    }
+
+    /// The refusal of one that is ahead. Those that it waits for have a moment to come, where that is not later than they
+    /// meant to.
+    pub(crate) fn hold_up(
+        &mut self,
+        share: &Share,
+        cost: &Cost,
+        begins: u64,
+        now: Timestamp,
+    ) -> Refusal {
+        let done = begins.saturating_add(share.price(cost));
+        let others = self.groups.iter_mut().filter(|(of, _)| *of != share.group);
+        for (_, other) in others.filter(|(_, other)| other.is_before(done, now)) {
+            other.until = other.until.min(other.comes.max(now).plus(GRACE));
+        }
+        Refusal {
             strategy: Strategy::Line,
             limit: 0,
             current: 0,
-            at: Some(now.plus(AHEAD + EARLY)),
+            at: Some(now.plus(GRACE + EARLY)),
             slot: false,
-        })
+        }
     }
 
-    /// Notes how the question for a job of a group ended.
-    pub(crate) fn asked(&mut self, share: &Share, cost: &Cost, asked: AskOutcome, now: Timestamp) {
+    /// A job of a group was asked for.
+    pub(crate) fn asked(&mut self, now: Timestamp) {
         if self.idle(now) {
             *self = Shares::default();
         }
-        self.asked = now;
-        self.make_room(&share.group);
-        let mut place = GroupPlace {
-            served: self.standing(&share.group, now),
-            asked: now,
-            waits: true,
-        };
-        match asked {
-            AskOutcome::StartedOf | AskOutcome::StartedLast if place.served > ANEW => {
-                (self.turn, self.served) = (0, Vec::new());
-                place = GroupPlace::default();
-            }
-            AskOutcome::StartedOf | AskOutcome::StartedLast => {
-                self.turn = place.served;
-                place.served = place.served.saturating_add(share.price(cost));
-                place.waits = asked == AskOutcome::StartedOf;
-            }
-            AskOutcome::Full => self.full = now,
-            AskOutcome::Behind => {}
-            AskOutcome::PassedOver => (place.asked, place.waits) = (Timestamp(0), false),
+        if self.turned.plus(OWED) <= now {
+            (self.turns, self.turned) = ([self.turn, self.turns[0]], now);
         }
-        self.put(&share.group, place);
+        self.asked = now;
     }
 
-    /// What a group was served, as it counts now: who comes, or comes back, is owed nothing for the time before, and
-    /// begins with the least of those that wait.
-    fn standing(&self, group: &str, now: Timestamp) -> u64 {
-        let known = self.find(group);
-        let here = known.filter(|place| place.is_here(now));
-        here.map_or_else(
-            || {
-                let least = self.least(group, now).unwrap_or(self.turn);
-                known.map_or(least, |place| place.served.max(least))
-            },
-            |place| place.served,
-        )
+    /// One that begins there has started.
+    pub(crate) fn serve(&mut self, share: &Share, cost: &Cost, begins: u64) {
+        let mut done = begins.saturating_add(share.price(cost));
+        if begins > ANEW {
+            (self.turn, self.turns, done) = (0, [0; 2], 0);
+            self.groups.clear();
+        }
+        self.turn = self.turn.max(done);
+        let served = GroupPlace {
+            served: done,
+            ..GroupPlace::default()
+        };
+        self.put(&share.group, served);
     }
 
-    /// The least of the groups that wait, but for this one.
-    fn least(&self, group: &str, now: Timestamp) -> Option<u64> {
-        let others = self.served.iter().filter(|(name, _)| **name != *group);
-        let waiting = others.filter(|(_, place)| place.waits && place.is_here(now));
-        waiting.map(|(_, place)| place.served).min()
+    /// One that begins there waits, and somebody stays for it: it is asked for again at that time, if one is known, and
+    /// at any time until they go.
+    pub(crate) fn wait(
+        &mut self,
+        share: &Share,
+        cost: &Cost,
+        begins: u64,
+        (comes, until): (Option<Timestamp>, Timestamp),
+    ) {
+        let waits = GroupPlace {
+            served: begins,
+            done: begins.saturating_add(share.price(cost)),
+            comes: comes.unwrap_or_default(),
+            until,
+        };
+        self.put(&share.group, waits);
     }
 
     fn find(&self, group: &str) -> Option<&GroupPlace> {
-        let at = self.place(group).ok()?;
-        self.served.get(at).map(|(_, place)| place)
+        let at = self.index(group).ok()?;
+        self.groups.get(at).map(|(_, place)| place)
     }
 
-    /// Where the group stands, or those beyond the most.
-    fn place(&self, group: &str) -> Result<usize, usize> {
-        let find = |name: &str| {
-            self.served
-                .binary_search_by(|(known, _)| (**known).cmp(name))
-        };
-        match find(group) {
-            Err(_) if self.served.len() >= MOST => find(OTHER),
-            place => place,
-        }
-    }
-
-    /// Where there are too many, those go that are not ahead of the last turn.
-    fn make_room(&mut self, group: &str) {
-        let is_known = |(known, _): &(Arc<str>, GroupPlace)| **known == *group;
-        if self.served.len() >= MOST && !self.served.iter().any(is_known) {
-            let turn = self.turn;
-            self.served.retain(|(_, place)| place.served > turn);
-        }
+    fn index(&self, group: &str) -> Result<usize, usize> {
+        self.groups
+            .binary_search_by(|(known, _)| (**known).cmp(group))
     }
 
     fn put(&mut self, group: &Arc<str>, place: GroupPlace) {
-        match self.place(group) {
+        if self.groups.len() >= MOST && self.index(group).is_err() {
+            let owed_from = self.turns[1];
+            self.groups.retain(|(_, place)| place.served > owed_from);
+            if self.groups.len() >= MOST {
+                self.groups.clear();
+            }
+        }
+        match self.index(group) {
             Ok(at) => {
-                if let Some((_, known)) = self.served.get_mut(at) {
+                if let Some((_, known)) = self.groups.get_mut(at) {
                     *known = place;
                 }
             }
-            Err(at) if self.served.len() < MOST => {
-                self.served.insert(at, (Arc::clone(group), place));
-            }
-            Err(at) => self.served.insert(at, (Arc::from(OTHER), place)),
+            Err(at) => self.groups.insert(at, (Arc::clone(group), place)),
         }
     }
 
     pub(super) fn pack(&self, to: &mut Writer) {
         to.long(self.turn);
+        self.turns.iter().for_each(|turn| to.long(*turn));
+        to.time(self.turned);
         to.time(self.asked);
-        to.time(self.full);
-        // At most MOST and the others.
-        to.u16(u16::try_from(self.served.len()).unwrap_or(u16::MAX));
-        for (group, place) in &self.served {
+        // At most MOST.
+        to.u16(u16::try_from(self.groups.len()).unwrap_or(u16::MAX));
+        for (group, place) in &self.groups {
             to.text(group);
             to.long(place.served);
-            to.time(place.asked);
-            to.byte(u8::from(place.waits));
+            to.long(place.done);
+            to.time(place.comes);
+            to.time(place.until);
         }
     }
 
     pub(super) fn unpack(from: &mut PackedReader<'_>) -> Option<Shares> {
-        let (turn, asked, full) = (from.long()?, from.time()?, from.time()?);
+        let (turn, turns) = (from.long()?, [from.long()?, from.long()?]);
+        let (turned, asked) = (from.time()?, from.time()?);
         let place = |from: &mut PackedReader<'_>| {
             let group = Arc::from(from.text()?);
             let place = GroupPlace {
                 served: from.long()?,
-                asked: from.time()?,
-                waits: from.byte()? > 0,
+                done: from.long()?,
+                comes: from.time()?,
+                until: from.time()?,
             };
             Some((group, place))
         };
         let count = from.u16()?;
-        let served = (0..count).map(|_| place(from));
+        let groups = (0..count).map(|_| place(from));
         Some(Shares {
             turn,
+            turns,
+            turned,
             asked,
-            full,
-            served: served.collect::<Option<_>>()?,
+            groups: groups.collect::<Option<_>>()?,
         })
     }
 
     pub(super) fn heap(&self) -> usize {
-        let names = self.served.iter().map(|(group, _)| group.len() + 16);
-        self.served.capacity() * size_of::<(Arc<str>, GroupPlace)>() + names.sum::<usize>()
+        let names = self.groups.iter().map(|(group, _)| group.len() + 16);
+        self.groups.capacity() * size_of::<(Arc<str>, GroupPlace)>() + names.sum::<usize>()
+    }
+}
+
+impl GroupPlace {
+    /// Whether somebody stays for a job that is done before another one is.
+    fn is_before(&self, done: u64, now: Timestamp) -> bool {
+        self.until > now && self.done < done
     }
 }
 

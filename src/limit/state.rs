@@ -32,14 +32,41 @@ struct Rare {
     shares: Option<Shares>,
 }
 
-/// A job that is first in line.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The place of a job that needs more room than there is. What it needs is kept for it, and what is beside that is for
+/// others.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Line {
+    /// The job; empty: there is none any more.
     first: Arc<str>,
-    /// Until when nobody else starts.
+    /// Its cost.
+    pays: u32,
+    /// When it is done in the virtual time of the key, if it takes a share: whose turn is before passes it. 0: nobody's is.
+    done: u64,
+    /// Until when the place is its.
     until: Timestamp,
-    /// When it is expected to start: those behind it are asked for again then.
-    opens: Timestamp,
+    /// When it was first asked for, if it was not asked for again since.
+    stood: Timestamp,
+    /// How long it took, the last time, until the first in line was asked for again: until then others may use a sliding
+    /// window, as far as they leave it again.
+    gap: u64,
+}
+
+impl Line {
+    /// From when on its room is kept.
+    fn kept_from(&self) -> Timestamp {
+        match self.stood {
+            Timestamp(0) => Timestamp(0),
+            stood => stood.plus(self.gap),
+        }
+    }
+
+    /// It is asked for again.
+    fn comes(&mut self, now: Timestamp) {
+        if self.stood > Timestamp(0) {
+            self.gap = now.since(self.stood);
+            self.stood = Timestamp(0);
+        }
+    }
 }
 
 impl Rare {
@@ -260,43 +287,126 @@ impl KeyState {
         }
     }
 
-    /// Until when no job but another one may start, if one is first in line.
-    pub fn is_behind(&self, job: &str, now: Timestamp) -> Option<Refusal> {
-        let line = self.rare.as_ref()?.line.as_ref()?;
-        let is_behind = *line.first != *job && line.until > now;
-        let end = granted_from(line.until);
-        is_behind.then(|| Refusal {
-            strategy: Strategy::Line,
-            limit: 0,
-            current: 0,
-            at: Some(match line.opens > now.plus(EARLY) {
-                true => line.opens.min(end),
-                false => end,
+    /// Asks for one job among others: it starts only beside what the first in line needs, if that is another one. With its
+    /// cost comes when it is done in the virtual time of the key.
+    ///
+    /// # Errors
+    /// As [`KeyState::ask`], and [`Strategy::Line`] where there is room, and it is kept.
+    pub fn ask_for(
+        &self,
+        job: &str,
+        limits: &Limits,
+        (pays, done): (u32, u64),
+        now: Timestamp,
+    ) -> Result<Timestamp, Refusal> {
+        let at = self.ask(limits, pays, now)?;
+        let line = self
+            .line(now)
+            .filter(|line| *line.first != *job && line.done <= done);
+        match line.and_then(|line| self.is_kept(line, limits, pays, now)) {
+            None => Ok(at),
+            Some(opens) => Err(Refusal {
+                strategy: Strategy::Line,
+                limit: 0,
+                current: 0,
+                at: Some(opens),
+                slot: false,
             }),
-            slot: false,
-        })
-    }
-
-    /// Nothing but this job starts for [`LINE`]. It is expected to start at `opens`, if that is known.
-    pub fn stand_in_line(&mut self, job: &Arc<str>, opens: Option<Timestamp>, now: Timestamp) {
-        if job.len() <= LONGEST_IN_LINE {
-            self.rare_mut().line = Some(Line {
-                first: Arc::clone(job),
-                until: now.plus(LINE),
-                opens: opens.unwrap_or_default(),
-            });
         }
     }
 
+    /// When there may be room for a start of this cost beside what the first in line needs, if there is none now.
+    fn is_kept(
+        &self,
+        line: &Line,
+        limits: &Limits,
+        pays: u32,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let mut opens: Option<Timestamp> = None;
+        // No time brings a slot, and no time makes a limit larger.
+        let both = |limit: u32| u64::from(pays.min(limit)) + u64::from(line.pays.min(limit));
+        if let Some(most) = limits.concurrency
+            && u64::from(self.active) + both(most) > u64::from(most)
+        {
+            opens = Some(Timestamp::NEVER);
+        }
+        for rate in &limits.rates {
+            let fits = self
+                .windows
+                .fits(rate, (pays, line.pays), line.kept_from(), now);
+            opens = opens.max(fits.map(granted_from));
+        }
+        // Without a burst it waits for no more than others.
+        for throttle in limits.throttle.iter().filter(|of| of.burst.get() > 1) {
+            let burst = throttle.burst.get();
+            let cells = u32::try_from(both(burst)).unwrap_or(u32::MAX);
+            let at = match cells > burst {
+                true => Timestamp::NEVER,
+                false => self.pace.next(throttle, cells, now),
+            };
+            opens = opens.max(Some(at).filter(|at| *at > now.plus(EARLY)));
+        }
+        // It is asked for when the first may start, and others after it.
+        let first = self.ask(limits, line.pays, now).err();
+        let first = first.and_then(|first| first.at);
+        Some(
+            opens?
+                .min(first.unwrap_or(Timestamp::NEVER))
+                .min(granted_from(line.until)),
+        )
+    }
+
+    fn line(&self, now: Timestamp) -> Option<&Line> {
+        let line = self.rare.as_ref()?.line.as_ref()?;
+        (line.until > now && !line.first.is_empty()).then_some(line)
+    }
+
+    /// Whether somebody is first in line.
+    pub fn has_line(&self, now: Timestamp) -> bool {
+        self.line(now).is_some()
+    }
+
+    /// Whether this job is first in line.
+    pub fn is_first(&self, job: &str, now: Timestamp) -> bool {
+        self.line(now).is_some_and(|line| *line.first == *job)
+    }
+
+    /// What this job needs is kept for [`LINE`], if it is first in line, or nobody is whose turn is not after its.
+    pub fn stand_in_line(&mut self, job: &Arc<str>, (pays, done): (u32, u64), now: Timestamp) {
+        let is_first = self.is_first(job, now);
+        let is_behind = self.line(now).is_some_and(|line| line.done <= done);
+        if job.len() > LONGEST_IN_LINE || is_behind && !is_first {
+            return;
+        }
+        let line = self.rare_mut().line.get_or_insert_default();
+        match is_first {
+            true => line.comes(now),
+            false => (line.first, line.stood) = (Arc::clone(job), now),
+        }
+        (line.pays, line.done, line.until) = (pays, done, now.plus(LINE));
+    }
+
     /// The job stands in line no longer; says whether it did.
-    pub fn leave_line(&mut self, job: &str) -> bool {
-        let line = self.rare.as_mut().map(|rare| &mut rare.line);
-        line.is_some_and(|line| line.take_if(|line| *line.first == *job).is_some())
+    pub fn leave_line(&mut self, job: &str, now: Timestamp) -> bool {
+        let is_first = self.is_first(job, now);
+        if let Some(line) = self.rare.as_mut().and_then(|rare| rare.line.as_mut())
+            && is_first
+        {
+            line.comes(now);
+            line.first = Arc::default();
+        }
+        is_first
     }
 
     /// What the key's groups were served.
     pub fn shares(&self) -> Option<&Shares> {
         self.rare.as_ref()?.shares.as_ref()
+    }
+
+    /// Lays shares beside it that were kept apart.
+    pub fn keep_shares(&mut self, shares: Shares) {
+        self.rare_mut().shares = Some(shares);
     }
 
     /// The same, to be changed.
@@ -412,8 +522,11 @@ impl KeyState {
         }
         if let Some(line) = line {
             to.text(&line.first);
+            to.u32(line.pays);
+            to.long(line.done);
             to.time(line.until);
-            to.time(line.opens);
+            to.time(line.stood);
+            to.long(line.gap);
         }
         if let Some(shares) = shares {
             shares.pack(&mut to);
@@ -436,11 +549,13 @@ impl KeyState {
             state.rare_mut().shut = Some(from.time()?);
         }
         if has & 2 > 0 {
-            let (first, until, opens) = (from.text()?, from.time()?, from.time()?);
             state.rare_mut().line = Some(Line {
-                first: Arc::from(first),
-                until,
-                opens,
+                first: Arc::from(from.text()?),
+                pays: from.u32()?,
+                done: from.long()?,
+                until: from.time()?,
+                stood: from.time()?,
+                gap: from.long()?,
             });
         }
         if has & 4 > 0 {

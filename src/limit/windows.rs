@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::packed::{PackedReader, Writer};
-use super::{Rate, Timestamp, Window, WindowKind};
+use super::{EARLY, Rate, Timestamp, Window, WindowKind};
 
 /// The most windows of one key that count starts at once. Each decision looks through them, and jobs bring
 /// what periods they like. A ninth period is refused where it is said; one that comes all the same starts
@@ -185,6 +185,35 @@ impl Windows {
         let limit = rate.limit.get();
         let opens = window.opens(limit - pays.min(limit) + 1, now)?;
         Some((window.count(now), opens))
+    }
+
+    /// When a start of one cost fits beside a later one of another cost, if it does not now: the later one needs its room
+    /// from `kept` on. A start that has left a sliding window by then takes none of it.
+    pub(super) fn fits(
+        &self,
+        rate: &Rate,
+        (pays, later): (u32, u32),
+        kept: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let (limit, period) = (rate.limit.get(), rate.period.get());
+        let at = match rate.window {
+            WindowKind::Sliding => kept.max(now),
+            _ => now,
+        };
+        // A ring keeps a start a little longer than a log.
+        let leaves = now.plus(period + period / 64 + 2 * EARLY);
+        let pays = match leaves <= at {
+            true => 0,
+            false => pays.min(limit),
+        };
+        let Some(limit) = limit
+            .checked_sub(pays)
+            .and_then(|rest| rest.checked_sub(later.min(limit)))
+        else {
+            return Some(Timestamp::NEVER);
+        };
+        self.get(rate)?.opens(limit + 1, at)
     }
 
     /// When the key has a place for the window of `rate`; `None`: it has one now.

@@ -214,7 +214,8 @@ pub(super) fn read_job(
         claimed_at: came_at,
         visibility: micros(visibility),
         limited: limits,
-        has_more: false,
+        since: 0,
+        stays: Timestamp(0),
     });
     let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
     capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));

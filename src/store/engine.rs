@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
 use crate::limit::{
-    AskOutcome, Key, KeyState, Limited, Limits, OnLimit, Refusal, Reserved, Served, Space,
-    Strategy, Timestamp, Undo, each_key, is_priced, share_of,
+    EARLY, Key, KeyState, LINE, Limited, OnLimit, Reserved, Served, Share, Shares, Space, Strategy,
+    Timestamp, Undo, each_key, is_priced, share_of,
 };
 
 /// A row as a store keeps it.
@@ -105,21 +105,25 @@ impl<T: Tables> Engine<'_, T> {
         want: usize,
     ) -> Taken {
         let ended = self.end_older(asks.clone());
-        let (mut started, mut served) = (0, Vec::new());
+        let mut started = 0;
         let mut verdicts = Vec::with_capacity(asks.len());
-        for ask in asks {
+        for ask in asks.clone() {
             let verdict = match self.tables.entry(&ask.job) {
                 Some(_) => Verdict::Lost,
                 None if started >= want => Verdict::Unasked,
-                None => {
-                    let verdict = self.start(ask);
-                    served.extend(self.serve(ask, &verdict));
-                    verdict
-                }
+                None => self.start(ask),
             };
             started += usize::from(verdict.is_started());
             verdicts.push(verdict);
         }
+        // A FETCH that has got something goes with it.
+        let stays = |ask: &Claimed| match started {
+            0 => ask.stays,
+            _ => Timestamp(0),
+        };
+        let told = asks.zip(&verdicts);
+        let served = told.filter_map(|(ask, verdict)| self.tell(ask, verdict, stays(ask)));
+        let served = served.collect();
         Taken {
             verdicts,
             ended,
@@ -147,102 +151,163 @@ impl<T: Tables> Engine<'_, T> {
     /// Starts a job if every key allows it. All keys are asked before any is taken from.
     fn start(&mut self, ask: &Claimed) -> Verdict {
         let now = self.now;
-        let ahead = self.ahead(ask);
-        let at = match (self.ask(ask, |one| one.cost.pays.get()), ahead) {
+        let at = ask_all(&ask.limited, now, |one| {
+            let pays = one.cost.pays.get();
+            match self.tables.state(one.space, &one.key) {
+                Some(state) => {
+                    let turn = (pays, done(state, one, ask).unwrap_or(u64::MAX));
+                    state.ask_for(&ask.job, &one.limits, turn, now)
+                }
+                None => KeyState::default().ask(&one.limits, pays, now),
+            }
+        });
+        let at = match (at, self.ahead(ask)) {
             (Ok(at), None) => at,
-            // There is room, and it is for another group.
-            (Ok(_), Some(ahead)) => return ahead,
-            (Err(refused), None) => return self.stand_in_line(ask, refused),
-            (Err(refused), Some(_)) => return refused,
+            (Ok(_), Some((one, share))) => return self.hold_up(ask, one, share),
+            (Err(refused), _) => {
+                if is_priced(&ask.limited) {
+                    self.stand_in_line(ask, &refused);
+                }
+                return refused;
+            }
         };
         let slots = self.each_key(&ask.limited, |state, limits, one| {
             Some(state.take(limits, one.cost.pays.get(), at, now))
         });
         self.insert(Row::started(ask.clone(), at), slots);
+        if let Some((one, share)) = share_of(&ask.limited) {
+            let shares = self.shares_mut(one);
+            let begins = shares.begins(share, &one.cost, ask.since);
+            shares.serve(share, &one.cost, begins);
+        }
         if is_priced(&ask.limited) {
             self.leave_line(ask);
         }
         Verdict::Started { at }
     }
 
-    /// The refusal of a job whose group is ahead of one that waits. It waits too, whatever its limit says.
-    fn ahead(&self, ask: &Claimed) -> Option<Verdict> {
+    /// The share of a job, if somebody stays for one of another group that has its turn before.
+    fn ahead<'c>(&self, ask: &'c Claimed) -> Option<(&'c Limited, &'c Share)> {
         let (one, share) = share_of(&ask.limited)?;
-        let shares = self.tables.state(one.space, &one.key)?.shares()?;
-        let why = shares.is_ahead(share, &one.cost, self.now)?;
-        Some(Verdict::Refused {
-            which: ask.limited.iter().position(|by| by.shares_key(one))?,
+        let state = self.tables.state(one.space, &one.key)?;
+        let shares = state.shares()?;
+        let begins = shares.begins(share, &one.cost, ask.since);
+        let is_ahead = shares.is_ahead(share, &one.cost, begins, self.now);
+        is_ahead.then_some((one, share))
+    }
+
+    /// The refusal of a job that may start, and whose group is ahead. It waits, whatever its limit says.
+    fn hold_up(&mut self, ask: &Claimed, one: &Limited, share: &Share) -> Verdict {
+        let (now, shares) = (self.now, self.shares_mut(one));
+        let begins = shares.begins(share, &one.cost, ask.since);
+        let why = shares.hold_up(share, &one.cost, begins, now);
+        let mut all = ask.limited.iter();
+        Verdict::Refused {
+            which: all.position(|by| by.shares_key(one)).unwrap_or(0),
             at: why.at,
             why,
             action: OnLimit::Wait,
-        })
+        }
     }
 
-    /// When a job may start that pays so much, if all its keys allow it.
-    fn ask(&self, ask: &Claimed, pays: impl Fn(&Limited) -> u32) -> Result<Timestamp, Verdict> {
-        let (tables, now) = (&*self.tables, self.now);
-        ask_all(&ask.limited, now, |one| {
-            let state = tables.state(one.space, &one.key);
-            ask_key(state, (&ask.job, pays(one)), &one.limits, now)
-        })
-    }
-
-    /// A job was refused. If that is for its cost alone, nothing else starts under its keys for a moment; else it
-    /// comes back when there is room for something.
-    fn stand_in_line(&mut self, ask: &Claimed, refused: Verdict) -> Verdict {
-        if !is_priced(&ask.limited) {
-            return refused;
-        }
-        if let Err(sooner) = self.ask(ask, |_| 1) {
-            return sooner;
-        }
-        let opens = match &refused {
-            Verdict::Refused { at, .. } => *at,
-            _ => None,
+    /// A job was refused. What it needs is kept for it under the key that refused it for longest, if that did so for its
+    /// cost alone, and under keys where it is first in line already; else nowhere.
+    fn stand_in_line(&mut self, ask: &Claimed, refused: &Verdict) {
+        let Some(by) = self.refused_for_cost(ask, refused) else {
+            return self.leave_line(ask);
         };
-        for (_, one) in each_key(&ask.limited).filter(|(_, one)| one.cost.pays.get() > 1) {
-            let (now, tables) = (self.now, &mut *self.tables);
-            let state = tables.state_mut(one.space, &one.key);
-            state.stand_in_line(&ask.job, opens, now);
+        for (_, one) in each_key(&ask.limited) {
+            let known = self.tables.state(one.space, &one.key);
+            if one.shares_key(by) || known.is_some_and(|of| of.is_first(&ask.job, self.now)) {
+                let (now, pays) = (self.now, one.cost.pays.get());
+                let state = self.tables.state_mut(one.space, &one.key);
+                let done = done(state, one, ask).unwrap_or(0);
+                state.stand_in_line(&ask.job, (pays, done), now);
+            }
         }
-        refused
     }
 
-    /// A job has started that may have been first in line. Those behind it are told.
+    /// The limit that refused a job for longest, if it would not refuse one that costs less for as long. Who is to be
+    /// dropped or shown as scheduled needs no room.
+    fn refused_for_cost<'c>(&self, ask: &'c Claimed, refused: &Verdict) -> Option<&'c Limited> {
+        let Verdict::Refused {
+            which,
+            why,
+            at,
+            action: OnLimit::Wait,
+        } = refused
+        else {
+            return None;
+        };
+        let by = ask.limited.get(*which)?;
+        // Nobody knows when slots end: perhaps sooner than another key opens.
+        let is_longest = !why.slot || at.is_none_or(|at| at <= self.now.plus(LINE));
+        let is_own = !matches!(why.strategy, Strategy::Line | Strategy::Shut);
+        let is_for_cost = || {
+            let state = self.tables.state(by.space, &by.key)?;
+            let one = state.ask(&by.limits, 1, self.now).err();
+            // All slots are taken, and of those that end others would take each.
+            let is_slots = why.strategy == Strategy::Concurrency && why.limit > 0;
+            Some(is_slots || one.is_none_or(|one| why.outlasts(&one)))
+        };
+        let may_stand = by.cost.pays.get() > 1 && is_longest && is_own;
+        (may_stand && is_for_cost().unwrap_or(true)).then_some(by)
+    }
+
+    /// A job is not first in line any more, if it was. Those behind it are told.
     fn leave_line(&mut self, ask: &Claimed) {
+        let now = self.now;
         for (_, one) in each_key(&ask.limited) {
-            if self
-                .tables
-                .state_mut(one.space, &one.key)
-                .leave_line(&ask.job)
-            {
+            let known = self.tables.state(one.space, &one.key);
+            if known.is_some_and(|state| state.is_first(&ask.job, now)) {
+                let state = self.tables.state_mut(one.space, &one.key);
+                state.leave_line(&ask.job, now);
                 self.tables.freed(one.space, &one.key);
             }
         }
     }
 
-    /// Notes for the share of an asked job how its question ended, and says what its group was served.
-    fn serve(&mut self, ask: &Claimed, verdict: &Verdict) -> Option<Served> {
+    /// What is told of the group of an asked job. Where the key that it shares refused the job, it waits, and others let
+    /// it go first as long as somebody stays for it.
+    fn tell(&mut self, ask: &Claimed, verdict: &Verdict, stays: Timestamp) -> Option<Served> {
         let (one, share) = share_of(&ask.limited)?;
-        let asked = match verdict {
-            Verdict::Refused { why, .. } if why.strategy == Strategy::Line => AskOutcome::Behind,
-            Verdict::Refused { which, .. } => match ask.limited.get(*which) {
-                Some(by) if !by.shares_key(one) => AskOutcome::PassedOver,
-                _ => AskOutcome::Full,
-            },
-            _ if ask.has_more => AskOutcome::StartedOf,
-            _ => AskOutcome::StartedLast,
+        let refused = match verdict {
+            Verdict::Unasked | Verdict::Lost => return None,
+            Verdict::Started { .. } => None,
+            Verdict::Refused { which, at, .. } => ask.limited.get(*which).zip(Some(*at)),
         };
-        let now = self.now;
-        let shares = self.tables.state_mut(one.space, &one.key).shares_mut();
-        shares.asked(share, &one.cost, asked, now);
+        let (now, shares) = (self.now, self.shares_mut(one));
+        let served = match refused {
+            None => shares.of(&share.group),
+            // What another key keeps from starting saves nothing.
+            Some((by, _)) if !by.shares_key(one) => shares.of(&share.group).max(shares.turn()),
+            Some((_, at)) => {
+                let begins = shares.begins(share, &one.cost, ask.since);
+                if stays > now && at.is_none_or(|at| at <= stays) {
+                    shares.wait(
+                        share,
+                        &one.cost,
+                        begins,
+                        (at.map(|at| at.minus(EARLY)), stays),
+                    );
+                }
+                begins
+            }
+        };
         Some(Served {
             space: one.space,
             key: one.key.clone(),
             group: Arc::clone(&share.group),
-            served: shares.of(&share.group),
+            served,
             turn: shares.turn(),
         })
+    }
+
+    /// The shares of a key, of which one was asked for.
+    fn shares_mut(&mut self, one: &Limited) -> &mut Shares {
+        let shares = self.tables.state_mut(one.space, &one.key).shares_mut();
+        shares.asked(self.now);
+        shares
     }
 
     /// Grants starts of a key ahead of their time, and takes back those that were granted and not used.
@@ -469,18 +534,10 @@ pub(super) fn row_for(entry: Entry, me: &str) -> Row {
     }
 }
 
-/// Asks one key with the numbers that come with it, for a job that pays so much.
-fn ask_key(
-    state: Option<&KeyState>,
-    (job, pays): (&str, u32),
-    limits: &Limits,
-    now: Timestamp,
-) -> Result<Timestamp, Refusal> {
-    match state {
-        Some(state) => match state.is_behind(job, now) {
-            Some(refusal) => Err(refusal),
-            None => state.ask(limits, pays, now),
-        },
-        None => KeyState::default().ask(limits, pays, now),
-    }
+/// When a job that takes a share of a key is done, in the virtual time of the key.
+fn done(state: &KeyState, one: &Limited, ask: &Claimed) -> Option<u64> {
+    let share = one.share.as_ref()?;
+    let shares = state.shares();
+    let begins = shares.map_or(0, |shares| shares.begins(share, &one.cost, ask.since));
+    Some(begins.saturating_add(share.price(&one.cost)))
 }

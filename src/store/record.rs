@@ -114,7 +114,8 @@ pub(super) fn claimed(
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
-        has_more: false,
+        since: 0,
+        stays: Timestamp(0),
     }))
 }
 

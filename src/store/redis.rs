@@ -15,7 +15,7 @@ mod wire;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ use super::{
     Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreConfig, StoreError, Taken,
     Verdict, Wake, Wish,
 };
-use crate::limit::{Key, KeyState, Reserved, Space, Timestamp};
+use crate::limit::{Key, Reserved, Space, Timestamp};
 use link::Link;
 use script::Scripts;
 
@@ -103,7 +103,8 @@ impl RedisStore {
                 to.arg(&*ask.job)
                     .arg(wire::time(ask.generation.0))
                     .arg(wire::time(ask.claimed_at.0))
-                    .arg(u8::from(ask.has_more));
+                    .arg(ask.since)
+                    .arg(wire::time(ask.stays.0));
                 wire::write_job(to, ask);
                 wire::write_limits(to, &ask.limited, now);
             }
@@ -297,15 +298,10 @@ impl Ledger for RedisStore {
             let mut now = now.ok_or_else(|| self.strange(&told))?;
             let mut states = Vec::with_capacity(keys.len());
             for nth in 1..=keys.len() {
-                states.push(match told.get(nth) {
-                    None | Some(Value::Nil) => KeyState::default(),
-                    Some(kept) => {
-                        let state = wire::bytes(kept).and_then(KeyState::unpack);
-                        let (state, seen) = state.ok_or_else(|| self.strange(&told))?;
-                        now = now.max(seen);
-                        state
-                    }
-                });
+                let (state, seen) = wire::state(told.get(2 * nth - 1), told.get(2 * nth))
+                    .ok_or_else(|| self.strange(&told))?;
+                now = now.max(seen);
+                states.push(state);
             }
             Ok(KeyStates { states, now })
         })

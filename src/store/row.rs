@@ -70,8 +70,10 @@ pub struct Claim {
     /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
     /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
-    /// Whether other jobs of the group whose share it takes wait here, as it is picked.
-    pub has_more: bool,
+    /// When its group began to wait here, in the virtual time of the key whose share it takes.
+    pub since: u64,
+    /// Until when the FETCH that asks for it stays, if it does.
+    pub stays: Timestamp,
 }
 
 /// The end of a job's row.
@@ -173,7 +175,8 @@ impl Claim {
             claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
             limited: [].into(),
-            has_more: false,
+            since: 0,
+            stays: Timestamp(0),
         }
     }
 

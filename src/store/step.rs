@@ -1,7 +1,7 @@
 //! What the steps of a store are made of, whichever store takes them.
 
 use super::Verdict;
-use crate::limit::{Limited, Limits, OnLimit, Refusal, Timestamp};
+use crate::limit::{Limited, Limits, OnLimit, Refusal, Strategy, Timestamp};
 
 /// When a start counts that all limits of a job allow, at `soonest` or later. All are asked also where one
 /// has refused, so that the refusal names the last to let go, with the strongest action of all.
@@ -17,7 +17,10 @@ pub(super) fn ask_all(
             Ok(allowed) => at = at.max(allowed),
             Err(why) => {
                 opens = opens.max(why.at);
-                action = action.max(one.on_limit);
+                // There is room: whom others go before waits.
+                if why.strategy != Strategy::Line {
+                    action = action.max(one.on_limit);
+                }
                 if last.as_ref().is_none_or(|(_, known)| why.outlasts(known)) {
                     last = Some((which, why));
                 }

@@ -131,7 +131,8 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         claimed_at: Timestamp(0),
         visibility: 30_000_000,
         limited,
-        has_more: false,
+        since: 0,
+        stays: Timestamp(0),
     })
 }
 

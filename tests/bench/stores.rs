@@ -232,7 +232,8 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
             cost: Default::default(),
             share: None,
         }]),
-        has_more: false,
+        since: 0,
+        stays: Timestamp(0),
     })
 }
 

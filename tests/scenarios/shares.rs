@@ -314,6 +314,233 @@ pub async fn big_beside_small(ctx: Ctx) -> Judge {
     judge
 }
 
+/// Asks for one job of a queue after the other, as SDKs do that find nothing: every so often, a fifth more or less.
+async fn poll(hands: &Hands, queue: &str, every: Duration, seed: u64, end: Instant) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    while Instant::now() < end {
+        let got = hands.get(queue, 1).await;
+        hands.ack_all(&got).await;
+        tokio::time::sleep(every.mul_f64(rng.random_range(0.8..1.2))).await;
+    }
+}
+
+/// A job of 80 of 100, of which workers ask every second or two on another sidecar, starts every second or third time
+/// that they ask; and what it takes is all that others lose, beside a full load of ones.
+async fn big_and_polled(ctx: Ctx, every: u64) -> Judge {
+    let every = Duration::from_millis(every);
+    let hundred = VENDOR.replace("limit = 5000", "limit = 100");
+    let (w, other) = ctx
+        .limits(&hundred.replace("queue = 'mail'", "queue = '*'"))
+        .pair()
+        .await;
+    w.enqueue_all(60, |_| costing("big", 80).queue("big")).await;
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(40);
+    // Small ones come a little faster than they may start, and evenly.
+    let come = async {
+        for nth in 0.. {
+            tokio::time::sleep_until(begun + nth * Duration::from_micros(9_500)).await;
+            if Instant::now() >= end {
+                return;
+            }
+            w.enqueue(costing("small", 1)).await;
+        }
+    };
+    let small: Vec<Hands> = (0..8).map(|nth| w.hands(&format!("s{nth}"))).collect();
+    let large = w.hands_of("d", &other);
+    let ones = work(&small, || Instant::now() >= end, async |_| ());
+    tokio::join!(come, ones, poll(&large, "big", every, ctx.seed, end));
+    let mut judge = w.judge().await;
+    judge.costs_within(100);
+    let all = judge.records.deliveries.iter();
+    let big = all.filter(|of| cost(of) == 80).count() as u64;
+    let small = judge.records.deliveries.len() as u64 - big;
+    let least = 40_000 / (every.as_millis() as u64) * 3 / 8;
+    println!("SEED={}: {big} big ones and {small} small ones", ctx.seed);
+    judge.that(big >= least, format!("{big} big ones, not {least}"));
+    let used = small + 80 * big;
+    judge.that(
+        used >= 3_400,
+        format!("{used} of 4,000 used: {big} big ones"),
+    );
+    judge
+}
+
+pub async fn big_polled_every_second(ctx: Ctx) -> Judge {
+    big_and_polled(ctx, 1_000).await
+}
+
+pub async fn big_polled_every_two_seconds(ctx: Ctx) -> Judge {
+    big_and_polled(ctx, 2_000).await
+}
+
+/// A job of all 64 slots, of which a worker asks every two seconds, starts though small ones never stop.
+pub async fn all_slots_at_once(ctx: Ctx) -> Judge {
+    let slots = "[[policy]]\nname = 'vendor'\nmatch = { queue = '*' }\nconcurrency = 64\n\
+        cost = { from = 'meta.tokens', max = 64 }\n";
+    let (w, other) = ctx.limits(slots).pair().await;
+    w.enqueue_all(3, |_| costing("big", 64).queue("big")).await;
+    w.enqueue_all(900, |_| costing("small", 1)).await;
+    for _ in 0..8 {
+        w.worker(Worker::js(8).queues(&["mail"]).runs(200..900));
+    }
+    w.pass(3_000).await;
+    let (begun, hands) = (Instant::now(), w.hands_of("d", &other));
+    let end = begun + Duration::from_secs(20);
+    poll(&hands, "big", Duration::from_secs(2), ctx.seed, end).await;
+    let mut judge = w.judge().await;
+    let all = judge.records.deliveries.iter();
+    let big = all.clone().filter(|of| cost(of) == 64).count();
+    let late = all.filter(|of| of.at > begun + Duration::from_secs(5));
+    let small = late.filter(|of| cost(of) == 1).count();
+    println!("SEED={}: {big} big ones, {small} small ones", ctx.seed);
+    judge.that(big == 3, format!("{big} of 3 big ones started"));
+    judge.that(small >= 100, format!("{small} small ones later"));
+    judge
+}
+
+/// A tenant whose day is used up holds up nobody else: its next job costs more than is left to it, and the vendor's key
+/// has room for all.
+pub async fn used_up_holds_nobody_up(ctx: Ctx) -> Judge {
+    let two = "[[policy]]\nname = 'tenant'\nkey = 'tenant:{meta.tenant}'\n\
+        cost = { from = 'meta.tokens', max = 100 }\nrate = { limit = 100, period = 'P1D' }\n\
+        [[policy]]\nname = 'vendor'\ncost = { from = 'meta.tokens', max = 100 }\n\
+        rate = { limit = 10000, period = '1m' }\n";
+    let w = ctx
+        .limits(&two.replace(
+            "cost =",
+            &ctx.pick(&["cost =", "on_limit = 'drop'\ncost ="]),
+        ))
+        .start()
+        .await;
+    w.enqueue_all(2, |_| costing("a", 60)).await;
+    w.enqueue_all(100, |nth| costing(&format!("t{nth}"), 1))
+        .await;
+    w.worker(Worker::js(4).queues(&["mail"]).runs(10..50));
+    w.pass(40_000).await;
+    let mut judge = w.judge().await;
+    let started = judge.records.deliveries.len();
+    judge.equal("starts", started, 101);
+    judge
+}
+
+/// A job that is to be dropped keeps no room, and whom another one holds up waits and is not dropped.
+pub async fn a_line_drops_nothing(ctx: Ctx) -> Judge {
+    let drops = "[[policy]]\nname = 'vendor'\nmatch = { queue = '*' }\non_limit = 'drop'\n\
+        cost = { from = 'meta.tokens', max = 100 }\nrate = { limit = 100, period = '1h' }\n\
+        [[policy]]\nname = 'tenant'\nkey = 'tenant:{meta.tenant}'\n\
+        cost = { from = 'meta.tokens', max = 100 }\nrate = { limit = 60, period = '10s' }\n";
+    let w = ctx.limits(drops).start().await;
+    let hands = w.hands("a");
+    // Of the second one, the tenant's key lets it wait; the third one is more than is left, and dropped.
+    w.enqueue(costing("a", 30)).await;
+    w.enqueue(costing("a", 40)).await;
+    let first = hands.get("mail", 1).await;
+    judge_empty(&hands).await;
+    w.enqueue(costing("b", 60).queue("mail")).await;
+    w.enqueue_all(10, |nth| costing(&format!("t{nth}"), 1))
+        .await;
+    let (mut got, end) = (first.len(), Instant::now() + Duration::from_secs(30));
+    while Instant::now() < end {
+        let jobs = hands.get("mail", 3).await;
+        got += jobs.len();
+        hands.ack_all(&jobs).await;
+        w.pass(500).await;
+    }
+    let mut judge = w.judge().await;
+    // All but the one of `a` that came too late for the hour: whether that or the one of `b` is a matter of order.
+    judge.that(got >= 12, format!("{got} of 13 started"));
+    judge
+}
+
+async fn judge_empty(hands: &Hands) {
+    assert!(hands.get("mail", 1).await.is_empty());
+}
+
+/// However many tenants come with one job each, the one with the weight gets its part at any time.
+pub async fn newcomers_and_an_honest_one(ctx: Ctx) -> Judge {
+    let weight = ctx.pick(&[1_000, 1]);
+    let twenty = VENDOR.replace("limit = 5000", "limit = 20");
+    let fair = format!("fair = {{ by = '{{meta.tenant}}', weights = {{ honest = {weight} }} }}\n");
+    let w = ctx.limits(&format!("{twenty}{fair}")).start().await;
+    w.enqueue_all(200, |_| costing("honest", 1)).await;
+    let hands = [w.hands("a"), w.hands("b"), w.hands("c")];
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(20);
+    let come = async {
+        let mut nth = 0;
+        while Instant::now() < end {
+            w.enqueue(costing(&format!("t{nth}"), 1)).await;
+            nth += 1;
+            w.pass(48).await;
+        }
+    };
+    tokio::join!(work(&hands, || Instant::now() >= end, async |_| ()), come);
+    let mut judge = w.judge().await;
+    let all = judge.records.deliveries.clone();
+    let honest = |from, to| {
+        let within = |of: &&Delivery| of.at >= begun + from && of.at < begun + to;
+        let honest = all.iter().filter(|of| tenant(of) == "honest");
+        honest.filter(within).count()
+    };
+    let each: Vec<_> = (0..20)
+        .map(Duration::from_secs)
+        .map(|from| honest(from, from + Duration::from_secs(1)))
+        .collect();
+    println!("SEED={}: weight {weight}, {each:?}", ctx.seed);
+    match weight {
+        // Fifty and more wait then, and each gets as much.
+        1 => {
+            let late = honest(Duration::from_secs(10), Duration::from_secs(20));
+            judge.that(late >= 4, format!("{each:?} in each second"));
+        }
+        _ => {
+            let early = honest(Duration::ZERO, Duration::from_secs(11));
+            judge.that(early >= 180, format!("{each:?} in each second"));
+        }
+    }
+    judge
+}
+
+/// Two sidecars under one key with a share: one has one slow worker, the other four quick ones. The limit is used
+/// whatever the slow one does.
+pub async fn a_slow_sibling_wastes_nothing(ctx: Ctx) -> Judge {
+    let fifty = VENDOR.replace("limit = 5000", "limit = 50");
+    let (w, other) = ctx
+        .limits(&format!("{fifty}{FAIR}").replace("'mail'", "'*'"))
+        .pair()
+        .await;
+    let rng = RefCell::new(SmallRng::seed_from_u64(ctx.seed));
+    w.enqueue_all(100, |_| costing("slow", 1).queue("slow"))
+        .await;
+    w.enqueue_all(600, |nth| costing(&format!("t{}", nth % 3), 1))
+        .await;
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(30);
+    let slow = w.hands_of("slow", &other);
+    let one_by_one = async {
+        while Instant::now() < end {
+            let got = slow.get("slow", 1).await;
+            w.pass(rng.borrow_mut().random_range(500..1_500)).await;
+            slow.ack_all(&got).await;
+        }
+    };
+    let quick: Vec<Hands> = (0..4).map(|nth| w.hands(&format!("q{nth}"))).collect();
+    let ones = work(
+        &quick,
+        || Instant::now() >= end,
+        async |of| drop(w.enqueue(costing(tenant(of), 1)).await),
+    );
+    tokio::join!(ones, one_by_one);
+    let mut judge = w.judge().await;
+    let starts = judge.records.deliveries.len();
+    let of_slow = judge.by_tenant(begun).get("slow").copied().unwrap_or(0);
+    println!("SEED={}: {starts} starts, {of_slow} of them slow", ctx.seed);
+    judge.that(starts >= 1_425, format!("{starts} of 1,500 starts"));
+    judge.that(of_slow >= 15, format!("{of_slow} slow starts"));
+    judge
+}
+
 /// What an ACK says was used counts once: through either sidecar, sent twice at the same time, with the backend's
 /// reply lost, and after the sidecar that started the job was killed. A job that fails pays what it paid.
 pub async fn settled_once(ctx: Ctx) -> Judge {

@@ -130,7 +130,7 @@ pub async fn a_job_that_needs_more_room_is_first_in_line(rig: &Rig) {
     // There is room for it, and it is kept for the one before.
     assert_eq!(
         refused(start("small", 1).await),
-        (Strategy::Line, Timestamp(T + LINE + EARLY).min(at)),
+        (Strategy::Line, at),
         "it comes back when the other starts"
     );
     advance(rig, 900_000);
@@ -140,7 +140,7 @@ pub async fn a_job_that_needs_more_room_is_first_in_line(rig: &Rig) {
         "asked again, it stays"
     );
     advance(rig, at.0 - EARLY - now(rig).0);
-    assert_eq!(refused(start("small", 1).await).0, Strategy::Line);
+    assert_eq!(refused(start("small", 30).await).0, Strategy::Line);
     assert!(started(&start("big", 80).await));
     assert!(started(&start("small", 1).await), "behind it others go on");
     // Who does not ask again loses the place.
@@ -151,6 +151,116 @@ pub async fn a_job_that_needs_more_room_is_first_in_line(rig: &Rig) {
     let both = [paying(&hundred, 90), limited("full", Some(0), None, None)];
     refused(take(&*store, claimed("both", 1, &both)).await);
     assert!(started(&start("last", 1).await));
+}
+
+/// Workers poll every two seconds. The place lasts until then, and others have what is beside its cost.
+pub async fn a_place_outlasts_polls_and_keeps_its_cost(rig: &Rig) {
+    let store = rig.open("a").await;
+    let rate = limited("k", None, Some((100, SECOND)), None);
+    let slots = limited("s", Some(64), None, None);
+    let start = async |job: &str, of: &Limited, pays| {
+        let ask = claimed(job, 1, &[paying(of, pays)]);
+        take(&*store, ask).await
+    };
+    assert!(started(&start("first", &rate, 60).await));
+    assert!(started(&start("three", &slots, 3).await));
+    refused(start("big", &rate, 80).await);
+    refused(start("all", &slots, 64).await);
+    advance(rig, 1_900_000);
+    for nth in 0..20 {
+        assert!(
+            started(&start(&format!("small-{nth}"), &rate, 1).await),
+            "{nth}"
+        );
+    }
+    assert_eq!(refused(start("more", &rate, 1).await).0, Strategy::Line);
+    assert_eq!(refused(start("one", &slots, 1).await).0, Strategy::Line);
+    advance(rig, 100_000);
+    assert!(started(&start("big", &rate, 80).await));
+    store.end("three", None).await.unwrap();
+    assert!(started(&start("all", &slots, 64).await));
+    assert_eq!(
+        refused(start("one", &slots, 1).await).0,
+        Strategy::Concurrency
+    );
+}
+
+/// A line is where a key refused for the cost, and nowhere for a job that another key refuses for longer.
+pub async fn only_the_key_that_refused_has_a_line(rig: &Rig) {
+    let store = rig.open("a").await;
+    let day = limited("tenant-a", None, Some((100, 86_400 * SECOND)), None);
+    let vendor = limited("vendor", None, Some((100, 60 * SECOND)), None);
+    let start = async |job: &str, of: &[Limited]| take(&*store, claimed(job, 1, of)).await;
+    let both = |pays| [paying(&vendor, pays), paying(&day, pays)];
+    assert!(started(&start("a", &both(60)).await));
+    assert_eq!(refused(start("b", &both(60)).await).0, Strategy::Rate);
+    let other = limited("tenant-b", None, Some((100, 86_400 * SECOND)), None);
+    let others = [paying(&vendor, 30), paying(&other, 30)];
+    assert!(started(&start("c", &others).await), "the vendor has room");
+    assert_eq!(
+        refused(start("d", &both(1)).await).0,
+        Strategy::Line,
+        "its own key has none"
+    );
+    // What keeps it from starting is gone: it stands where its cost is all that is missing.
+    store
+        .set(Change::Unused {
+            key: day.key.clone(),
+        })
+        .await
+        .unwrap();
+    assert_eq!(refused(start("b", &both(60)).await).0, Strategy::Rate);
+    let late = [paying(&vendor, 1), paying(&other, 1)];
+    assert_eq!(refused(start("e", &late).await).0, Strategy::Line);
+    // And stands there no longer than that is so.
+    let shut = Timestamp(now(rig).0 + 3_600 * SECOND);
+    let key = day.key.clone();
+    store
+        .set(Change::Shut {
+            key,
+            until: shut,
+            at_least: false,
+        })
+        .await
+        .unwrap();
+    assert_eq!(refused(start("b", &both(60)).await).0, Strategy::Shut);
+    assert!(started(&start("e", &late).await));
+}
+
+/// Who is to be dropped needs no room, and whom others go before is not dropped.
+pub async fn a_line_is_no_reason_to_drop(rig: &Rig) {
+    let store = rig.open("a").await;
+    for action in [OnLimit::Drop, OnLimit::Reschedule] {
+        let mut of = limited(
+            &format!("k{action:?}"),
+            None,
+            Some((100, 60 * SECOND)),
+            None,
+        );
+        let start = async |name: &str, of: &Limited, pays| {
+            let job = format!("{name}-{action:?}");
+            take(&*store, claimed(&job, 1, &[paying(of, pays)])).await
+        };
+        of.on_limit = action;
+        assert!(started(&start("first", &of, 60).await));
+        let Verdict::Refused { action: told, .. } = start("big", &of, 50).await else {
+            panic!("there is no room");
+        };
+        assert_eq!(told, action);
+        assert!(started(&start("small", &of, 1).await), "{action:?}");
+        // One that waits is first in line, and one that does not is behind it.
+        let waits = Limited {
+            on_limit: OnLimit::Wait,
+            ..of.clone()
+        };
+        refused(start("waits", &waits, 50).await);
+        match start("behind", &of, 1).await {
+            Verdict::Refused { why, action, .. } => {
+                assert_eq!((why.strategy, action), (Strategy::Line, OnLimit::Wait));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 pub async fn what_a_job_used_is_settled_once(rig: &Rig) {
@@ -235,142 +345,177 @@ pub async fn an_ack_adds_no_more_than_all_of_a_limit(rig: &Rig) {
     }
 }
 
+/// A job of this group, which waits since then in virtual time.
+fn of_turn(
+    key: &Limited,
+    job: &str,
+    group: &str,
+    (pays, weight): (u32, u32),
+    since: u64,
+) -> Claimed {
+    let mut ask = claimed(job, 1, &[of_group(&paying(key, pays), group, weight)]);
+    ask.since = since;
+    ask
+}
+
 pub async fn groups_are_served_by_weight(rig: &Rig) {
     let store = rig.open("a").await;
     let key = limited("k", None, Some((1_000, SECOND)), None);
-    let ask = |job: &str, group: &str, pays, weight| {
-        claimed(job, 1, &[of_group(&paying(&key, pays), group, weight)])
-    };
+    let ask = |job: &str, group: &str, by, since| of_turn(&key, job, group, by, since);
     let served = async |ask: Claimed, want| {
         let told = store.take(&[&ask], want).await.unwrap().served;
         told.first().map(|of| (of.served, of.turn))
     };
-    assert_eq!(served(ask("a", "slow", 10, 1), 1).await, Some((10_000, 0)));
-    assert_eq!(served(ask("b", "fast", 10, 5), 1).await, Some((2_000, 0)));
     assert_eq!(
-        served(ask("c", "fast", 10, 5), 1).await,
-        Some((4_000, 2_000))
+        served(ask("a", "slow", (10, 1), 0), 1).await,
+        Some((10_000, 10_000))
     );
     assert_eq!(
-        served(ask("d", "new", 1, 1), 1).await,
-        Some((3_000, 2_000)),
-        "it begins with the last turn"
+        served(ask("b", "fast", (10, 5), 0), 1).await,
+        Some((2_000, 10_000))
     );
     assert_eq!(
-        served(ask("e", "slow", 10, 1), 1).await,
-        Some((20_000, 10_000))
+        served(ask("c", "fast", (10, 5), 0), 1).await,
+        Some((4_000, 10_000))
     );
-    // It waited, and is owed its turn.
+    // A newcomer begins where the virtual time is, and never after it.
+    let new = ask("d", "new", (1, 1), 70_000);
+    assert_eq!(served(new, 1).await, Some((11_000, 11_000)));
+    advance(rig, 2 * SECOND);
     assert_eq!(
-        served(ask("f", "fast", 10, 5), 1).await,
-        Some((6_000, 4_000))
+        served(ask("e", "slow", (10, 1), 0), 1).await,
+        Some((20_000, 20_000))
     );
+    advance(rig, 2 * SECOND);
     assert_eq!(
-        served(ask("g", "slow", 10, 1), 1).await,
-        Some((30_000, 20_000))
+        served(ask("f", "slow", (10, 1), 0), 1).await,
+        Some((30_000, 30_000))
     );
-    // It was away, and is not.
-    for nth in 0..3 {
-        advance(rig, SECOND);
-        served(ask(&format!("x{nth}"), "slow", 1, 1_000), 1).await;
-    }
-    let back = ask("h", "fast", 10, 5);
-    assert_eq!(served(back, 1).await, Some((32_002, 30_002)));
+    // Who has waited for long is owed what was served in the last seconds, or one job.
+    let late = ask("g", "late", (1, 1), 0);
+    assert_eq!(served(late, 1).await, Some((12_000, 30_000)));
+    let large = ask("h", "large", (25, 1), 0);
+    assert_eq!(served(large, 1).await, Some((30_000, 30_000)));
     // What another key refuses saves nothing.
-    let mut shut = ask("i", "new", 1, 1);
+    let mut shut = ask("i", "new", (1, 1), 0);
     shut.limited = [
         shut.limited[0].clone(),
         limited("full", Some(0), None, None),
     ]
     .into();
-    assert_eq!(served(shut, 1).await, Some((30_002, 30_002)));
-    assert_eq!(served(ask("j", "x", 1, 1), 0).await, None, "not asked");
+    assert_eq!(served(shut, 1).await, Some((30_000, 30_000)));
+    assert_eq!(served(ask("j", "x", (1, 1), 0), 0).await, None, "not asked");
+    // Whoever looks finds the same in any store.
+    let known = store.states(&[(key.space, &key.key)]).await.unwrap();
+    let shares = known.states[0].shares().unwrap();
+    let groups = ["slow", "fast", "new", "late", "large", "none"];
+    assert_eq!(
+        (shares.turn(), groups.map(|group| shares.of(group))),
+        (30_000, [30_000, 4_000, 11_000, 12_000, 30_000, 30_000])
+    );
     // Nobody asked for a minute: all begin anew.
     advance(rig, 61 * SECOND);
-    assert_eq!(served(ask("k", "slow", 1, 1), 1).await, Some((1_000, 0)));
+    assert_eq!(
+        served(ask("k", "slow", (1, 1), 0), 1).await,
+        Some((1_000, 1_000))
+    );
 }
 
 /// Sidecars hold jobs of other groups each: the one that asks first is not the one whose turn it is.
-pub async fn a_group_that_is_ahead_lets_another_go_first(rig: &Rig) {
+pub async fn a_group_lets_another_go_first_that_somebody_stays_for(rig: &Rig) {
     let store = rig.open("a").await;
     let ten = limited("k", None, Some((10, SECOND)), None);
-    let start = async |job: &str, group: &str, pays| {
-        let of = of_group(&paying(&ten, pays), group, 1);
-        take(&*store, claimed(job, 1, &[of])).await
+    let ask = |job: &str, group: &str, pays, since, stays| {
+        let mut ask = of_turn(&ten, job, group, (pays, 1), since);
+        ask.stays = now(rig).plus(stays);
+        ask
     };
+    let start = async |ask: Claimed| take(&*store, ask).await;
+    let until_room = |at: Timestamp| advance(rig, at.0 - EARLY - now(rig).0);
+    let long = 3 * SECOND;
     // Nobody lacks room: who asks starts.
-    assert!(started(&start("a", "y", 1).await) && started(&start("b", "x", 9).await));
-    let (strategy, at) = refused(start("c", "y", 1).await);
+    assert!(started(&start(ask("a", "y", 1, 0, long)).await));
+    assert!(started(&start(ask("b", "x", 9, 0, long)).await));
+    let (strategy, at) = refused(start(ask("c", "y", 1, 1_000, long)).await);
     assert_eq!(strategy, Strategy::Rate);
-    advance(rig, at.0 - EARLY - now(rig).0);
-    let (strategy, at) = refused(start("d", "x", 1).await);
+    until_room(at);
     let soon = now(rig).plus(50_000 + EARLY);
+    let (strategy, at) = refused(start(ask("d", "x", 1, 9_000, long)).await);
     assert_eq!((strategy, at), (Strategy::Line, soon), "y waits");
-    assert!(started(&start("c", "y", 1).await));
-    assert!(started(&start("d", "x", 1).await) && started(&start("e", "x", 8).await));
-    // Who waited and asks no more holds nobody up for long.
-    refused(start("f", "y", 1).await);
-    advance(rig, 1_500_000);
-    refused(start("g", "x", 1).await);
-    advance(rig, 500_000);
-    assert!(started(&start("g", "x", 1).await));
-}
-
-/// Of the group that started others may wait where it did: its sidecar says so.
-pub async fn a_group_goes_on_waiting_where_it_has_more(rig: &Rig) {
-    let store = rig.open("a").await;
-    for has_more in [true, false] {
-        let ten = limited(&format!("k-{has_more}"), None, Some((10, SECOND)), None);
-        let ask = |job: &str, group: &str, pays| {
-            let of = of_group(&paying(&ten, pays), group, 1);
-            claimed(&format!("{job}-{has_more}"), 1, &[of])
-        };
-        let mut less = ask("a", "y", 1);
-        less.has_more = has_more;
-        assert!(started(&take(&*store, less).await));
-        assert!(started(&take(&*store, ask("b", "x", 9)).await));
-        let (strategy, at) = refused(take(&*store, ask("c", "x", 1)).await);
-        assert_eq!(strategy, Strategy::Rate);
-        advance(rig, at.0 - EARLY - now(rig).0);
-        let verdict = take(&*store, ask("c", "x", 1)).await;
-        assert_eq!(started(&verdict), !has_more, "{verdict:?}");
+    assert!(started(&start(ask("c", "y", 1, 1_000, long)).await));
+    assert!(started(&start(ask("d", "x", 9, 9_000, long)).await));
+    // Who waits and goes holds nobody up: at once, or for a moment where it meant to stay.
+    for (nth, stays) in [(0, 0), (1, SECOND / 2), (2, long)] {
+        let name = |of: &str| format!("{of}-{nth}");
+        let (_, at) = refused(start(ask(&name("e"), "y", 1, 2_000, stays)).await);
+        until_room(at);
+        let begins = 18_000 + 10_000 * nth;
+        let verdict = start(ask(&name("f"), "x", 10, begins, long)).await;
+        assert_eq!(started(&verdict), stays < SECOND, "{verdict:?}");
+        if !started(&verdict) {
+            until_room(refused(verdict).1);
+            assert!(started(
+                &start(ask(&name("f"), "x", 10, begins, long)).await
+            ));
+        }
     }
+    // A FETCH that has got something goes with it.
+    advance(rig, SECOND + 20_000);
+    let (some, more) = (ask("g", "y", 10, 0, long), ask("h", "y", 1, 0, long));
+    let taken = store.take(&[&some, &more], 2).await.unwrap();
+    assert_eq!(
+        taken.verdicts.iter().filter(|of| of.is_started()).count(),
+        1
+    );
+    advance(rig, SECOND + 20_000);
+    assert!(started(&start(ask("i", "x", 10, 90_000, long)).await));
+    // Whom others go before waits, whatever its limit says.
+    refused(start(ask("j", "y", 1, 0, long)).await);
+    advance(rig, SECOND + 20_000);
+    let mut drop = ask("k", "x", 1, 90_000, long).limited.to_vec();
+    drop[0].on_limit = OnLimit::Drop;
+    let mut drops = ask("k", "x", 1, 90_000, long);
+    drops.limited = drop.into();
+    let verdict = start(drops).await;
+    assert!(
+        matches!(
+            verdict,
+            Verdict::Refused {
+                action: OnLimit::Wait,
+                ..
+            }
+        ),
+        "{verdict:?}"
+    );
 }
 
 /// Names come from jobs, and there may be any number of them.
-pub async fn groups_beyond_the_most_share_a_place(rig: &Rig) {
+pub async fn groups_beyond_the_most_are_forgotten_and_known_by_their_sidecars(rig: &Rig) {
     let store = rig.open("a").await;
     let key = limited("k", None, Some((1_000_000, 60 * SECOND)), None);
-    let ask = |job: String, group: &str, pays, weight| {
-        claimed(&job, 1, &[of_group(&paying(&key, pays), group, weight)])
-    };
     let served = async |asks: Vec<Claimed>| {
         let asks: Vec<&Claimed> = asks.iter().collect();
         let taken = store.take(&asks, asks.len()).await.unwrap();
         taken.served.last().map(|of| (of.served, of.turn)).unwrap()
     };
-    let many = (0..999).map(|nth| ask(format!("many-{nth}"), &format!("t{nth}"), 5, 1));
-    for some in many.collect::<Vec<_>>().chunks(333) {
-        assert_eq!(served(some.to_vec()).await, (5_000, 0));
+    let one = |nth: u32| of_turn(&key, &format!("j{nth}"), &format!("t{nth}"), (5, 1), 0);
+    for some in (0..1_000).map(one).collect::<Vec<_>>().chunks(250) {
+        assert_eq!(served(some.to_vec()).await, (5_000, 5_000));
     }
-    // One more has a place, and is far behind all others, so that none of them may be forgotten.
-    let low = |nth| ask(format!("low-{nth}"), "low", 1, 1_000);
-    assert_eq!(served(vec![low(0)]).await, (1, 0));
-    for nth in 1..=5 {
-        let beyond = ask(format!("beyond-{nth}"), &format!("beyond-{nth}"), 5, 1);
-        let sum = served(vec![beyond]).await.0;
-        assert_eq!(sum, 5_000 * nth, "all of them together");
-        served(vec![low(nth)]).await;
+    let known = async || {
+        let known = store.states(&[(key.space, &key.key)]).await.unwrap();
+        known.states[0].shares().unwrap().of("low")
+    };
+    let low = |job: &str, since| of_turn(&key, job, "low", (1, 1_000), since);
+    assert_eq!(
+        served(vec![low("a", 0)]).await,
+        (1, 5_000),
+        "for it the others went"
+    );
+    assert_eq!(known().await, 1);
+    for some in (1_000..2_000).map(one).collect::<Vec<_>>().chunks(250) {
+        assert_eq!(served(some.to_vec()).await, (5_000, 5_000));
     }
-    // Those that are not ahead are forgotten for a new one.
-    let far = ask("far".into(), "low", 9_000, 1);
-    served(vec![far]).await;
-    assert_eq!(
-        served(vec![ask("next".into(), "t1", 5, 1)]).await,
-        (10_000, 5_000)
-    );
-    assert_eq!(
-        served(vec![ask("new".into(), "new", 5, 1)]).await,
-        (10_000, 5_000)
-    );
+    assert_eq!(known().await, 5_000, "forgotten");
+    assert_eq!(served(vec![low("b", 1)]).await, (2, 5_000));
 }

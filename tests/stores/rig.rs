@@ -177,9 +177,11 @@ macro_rules! contract {
                 what_a_job_used_is_settled_once,
                 an_ack_adds_no_more_than_all_of_a_limit,
                 groups_are_served_by_weight,
-                a_group_that_is_ahead_lets_another_go_first,
-                a_group_goes_on_waiting_where_it_has_more,
-                groups_beyond_the_most_share_a_place,
+                a_place_outlasts_polls_and_keeps_its_cost,
+                only_the_key_that_refused_has_a_line,
+                a_line_is_no_reason_to_drop,
+                a_group_lets_another_go_first_that_somebody_stays_for,
+                groups_beyond_the_most_are_forgotten_and_known_by_their_sidecars,
             ]
         );
     };
@@ -254,7 +256,8 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         claimed_at: Timestamp(2 * T),
         visibility: 30 * SECOND,
         limited: Arc::from(limited),
-        has_more: false,
+        since: 0,
+        stays: Timestamp(0),
     })
 }
 

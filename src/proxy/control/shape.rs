@@ -103,8 +103,8 @@ impl LimitView {
 
     /// Why this job does not start now if it pays so much; of several limits, the one that lets go last.
     pub(in crate::proxy) fn refused(&self, job: &str, pays: u32) -> Option<Refusal> {
-        let behind = self.state.is_behind(job, self.now);
-        behind.or_else(|| self.state.ask(&self.limits, pays, self.now).err())
+        let asked = (self.state).ask_for(job, &self.limits, (pays, u64::MAX), self.now);
+        asked.err()
     }
 
     /// When the next start can be after this refusal; `None`: a slot must end first, and nobody knows when.
@@ -343,7 +343,8 @@ mod tests {
         start(&mut view, 0.25);
         assert_eq!(why(&view, "big", 1), None);
         assert_eq!(why(&view, "big", 2), Some(("rate", 3, 2)));
-        view.state.stand_in_line(&Arc::from("big"), None, view.now);
+        view.state
+            .stand_in_line(&Arc::from("big"), (2, 0), view.now);
         assert_eq!(why(&view, "", 1), Some(("line", 0, 0)));
         assert_eq!(why(&view, "big", 1), None);
         assert_eq!(view.next_start(None), Some(view.now));

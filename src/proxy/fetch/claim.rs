@@ -400,7 +400,11 @@ impl Sidecar {
         };
         let slots = limited.iter().filter_map(|one| one.limits.concurrency);
         let slots = slots.min().map_or(usize::MAX, |slots| slots as usize);
-        let starts = room.starts as usize;
+        // Of a queue with a cost one job is held at any time: only then it is known how much room it needs.
+        let is_priced = limited.iter().any(|one| one.cost.rule.is_some());
+        let is_paused = limited.iter().any(|one| one.limits.concurrency == Some(0));
+        let least = usize::from(is_priced && !is_paused && promised == 0);
+        let starts = (room.starts as usize).max(least);
         // Only the jobs claimed ahead are bounded here: while the store is lost there may be more starts than slots.
         let ahead = ahead.min(slots.saturating_sub(starts));
         let most = starts.saturating_add(ahead);

@@ -90,8 +90,10 @@ pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
     fetch.picks = most.saturating_mul(2);
     let asked = fetch.wanted.asked.as_ref();
     let worker = asked.and_then(|asked| asked.worker_id(&fetch.wanted.body));
+    let stays = sidecar.store.at(fetch.deadline);
     for pick in &mut picked {
         pick.claimed.worker.clone_from(&worker);
+        pick.claimed.stays = stays;
     }
     let (scope, visibility) = (fetch.wanted.scope, fetch.wanted.visibility());
     let proxy = fetch.proxy.clone();
@@ -129,7 +131,7 @@ impl Proxy {
             return Vec::new();
         };
         sidecar.reclaimed(&taken.ended);
-        sidecar.hold.note_served(&taken.served);
+        sidecar.hold.note_served(&taken.served, sidecar.store.now());
         jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
         let (mut started, mut refused) = (Vec::new(), Vec::new());

@@ -423,7 +423,8 @@ pub(in crate::proxy) fn running(
         claimed_at: claimed_at(text(started).as_deref(), sidecar.store.now()),
         visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
         limited,
-        has_more: false,
+        since: 0,
+        stays: Timestamp(0),
     }))
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Applied;
 use super::causes::{self, Cause};
-use crate::limit::{Share, Timestamp};
+use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
 use crate::store::Row;
 
@@ -87,12 +87,15 @@ pub(super) fn limit_facts<'a>(
     })
 }
 
-/// The groups that share a limit and have held jobs, with these numbers of jobs, in the order of their turns.
-pub(super) fn group_facts(one: &Applied, groups: Vec<(Share, usize)>) -> Vec<Value> {
+/// The groups that share a limit and have held jobs, each with what its next one costs and how many they are, in the
+/// order of their turns.
+pub(super) fn group_facts(one: &Applied, groups: Vec<(Share, Cost, usize)>) -> Vec<Value> {
     let shares = one.view.state.shares();
-    let served = |share: &Share| shares.map_or(0, |shares| shares.of(&share.group));
     let mut groups: Vec<_> = (groups.into_iter())
-        .map(|(share, held)| (served(&share), share, held))
+        .map(|(share, cost, held)| {
+            let served = shares.map_or(0, |shares| shares.of(&share.group));
+            (served.saturating_add(share.price(&cost)), share, held)
+        })
         .collect();
     groups.sort_by(|a, b| (a.0, &a.1.group).cmp(&(b.0, &b.1.group)));
     let groups = groups.into_iter().take(SHOWN);

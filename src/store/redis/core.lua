@@ -94,7 +94,11 @@ local function key(name)
     k = { name = name, w = {} }
     k.active, k.seen, k.eu, k.en, k.last, has, pos = unpack('<I4I7I7I2I7B', s)
     if has % 2 == 1 then k.shut, pos = unpack('<I7', s, pos) end
-    if has >= 2 then k.first, k.alone, k.opens, pos = unpack('<I2c0I7I7', s, pos) end
+    if has >= 2 then
+      local line = {}
+      line.first, line.pays, line.done, line.till, line.stood, line.gap, pos = unpack('<I2c0I4I7I7I7I7', s, pos)
+      k.line = line
+    end
     n, pos = unpack('B', s, pos)
     for i = 1, n do
       local w, len = {}, 0
@@ -139,7 +143,7 @@ end
 local KEPT, SPACED = 60000000, 3600000000
 
 local function save(k)
-  local has = (k.shut and 1 or 0) + (k.first and 2 or 0)
+  local has = (k.shut and 1 or 0) + (k.line and 2 or 0)
   local parts = { pack('<I4I7I7I2I7B', k.active, now, k.eu, k.en, k.last, has) }
   local ends = k.eu + 1
   if k.last > 0 then ends = max(ends, k.last + SPACED) end
@@ -149,10 +153,11 @@ local function save(k)
     parts[n] = pack('<I7', k.shut)
     ends = max(ends, k.shut)
   end
-  if k.first then
+  if k.line then
     n = n + 1
-    parts[n] = pack('<I2c0I7I7', #k.first, k.first, k.alone, k.opens)
-    ends = max(ends, k.alone)
+    local line = k.line
+    parts[n] = pack('<I2c0I4I7I7I7I7', #line.first, line.first, line.pays, line.done, line.till, line.stood, line.gap)
+    ends = max(ends, k.line.till)
   end
   n = n + 1
   parts[n] = pack('B', #k.w)
@@ -172,7 +177,12 @@ local function save(k)
   else
     redis.call('SET', P .. 'k:' .. k.name, table.concat(parts), 'PX', lasts)
   end
-  if k.shared then redis.call('PEXPIRE', P .. 'f:' .. k.name, KEPT / 1000) end
+  local f = k.shared and k.shares
+  if f then
+    redis.call('HSET', P .. 'f:' .. k.name, '',
+      string.format('%.0f %.0f %.0f %.0f %.0f', f.turn, f.a, f.b, f.turned, f.asked))
+    redis.call('PEXPIRE', P .. 'f:' .. k.name, KEPT / 1000)
+  end
 end
 
 -- Sliding windows: a log of up to 128 starts, else a ring of 128 sub-windows -------------------------
@@ -500,7 +510,7 @@ end
 
 local SHUT, CONCURRENCY, RATE, THROTTLE, LINE = 4, 1, 2, 3, 5
 -- So long a job is first in line that needs more room than there is.
-local IN_LINE = 1000000
+local IN_LINE = 5000000
 -- A longer id stands in no line.
 local LONGEST = 256
 
@@ -511,8 +521,41 @@ local function is_full(k, l, pays)
   return l.slots == 0 or (l.slots > 0 and k.active > max(l.slots - pays, 0))
 end
 
+local function has_line(k)
+  return k.line and k.line.first ~= '' and k.line.till > now
+end
+
+local function is_first(k, job)
+  return has_line(k) and k.line.first == job
+end
+
+-- Who is first in line is asked for again.
+local function comes(line)
+  if line.stood > 0 then line.gap, line.stood = now - line.stood, 0 end
+end
+
+-- When a start of one cost fits beside a later one that needs its room from `kept` on.
+local function fits(k, rate, pays, later, kept)
+  local at, period = now, rate.period
+  if rate.kind == '' then at = max(kept, now) end
+  pays = min(pays, rate.limit)
+  if now + period + floor(period / 64) + 2 * EARLY <= at then pays = 0 end
+  local limit = rate.limit - pays - min(later, rate.limit)
+  if limit < 0 then return NEVER end
+  local w = window(k, rate)
+  if not w then return nil end
+  local real, opens = now, nil
+  now = at
+  local count = window_count(w, rate)
+  if count > limit then
+    if w.kind == 2 then opens = edged_grows(w, rate, limit + 1) else opens = sliding_leaves(w, count - limit - 1) end
+  end
+  now = real
+  return opens
+end
+
 -- The time of a start that pays so much, or nil and the refusal that lets go last.
-local function ask(k, l, job, pays)
+local function ask(k, l, pays)
   local worst, opens
   local function refuse(strategy, limit, current, at)
     local slot = at == nil and 1 or 0
@@ -521,12 +564,6 @@ local function ask(k, l, job, pays)
     if not worst or slot > worst.slot or (slot == worst.slot and at > worst.own) then
       worst = { strategy = strategy, limit = limit, current = current, own = at, slot = slot }
     end
-  end
-  if k.first and k.first ~= job and k.alone > now then
-    local ends = k.alone + EARLY
-    refuse(LINE, 0, 0, k.opens > now + EARLY and min(k.opens, ends) or ends)
-    worst.at = opens
-    return nil, worst
   end
   if k.shut and k.shut > now then refuse(SHUT, 0, 0, k.shut + EARLY) end
   if is_full(k, l, pays) then free_lost(k) end
@@ -556,6 +593,68 @@ local function ask(k, l, job, pays)
     return nil, worst
   end
   return at
+end
+
+-- The spacing of a job that costs so many cells.
+local function spacing_of(t, cells)
+  local more = t.stepn * (cells - 1)
+  local moreu, moren = t.stepu * (cells - 1) + floor(more / 1000), more % 1000
+  return setmetatable({ moreu = moreu, moren = moren }, { __index = t })
+end
+
+-- When there may be room for a start beside what the first in line needs, if there is none now.
+local function is_kept(k, l, pays)
+  local line, opens = k.line, nil
+  local function later(at)
+    if at then opens = max(opens or 0, at) end
+  end
+  if l.slots >= 0 and k.active + min(pays, l.slots) + min(line.pays, l.slots) > l.slots then later(NEVER) end
+  local kept = line.stood > 0 and line.stood + line.gap or 0
+  for _, rate in ipairs(l.rates) do
+    local at = fits(k, rate, pays, line.pays, kept)
+    later(at and min(at + EARLY, NEVER))
+  end
+  local t = l.spacing
+  local burst = t and floor((t.aheadu + t.aheadn / 1000) / (t.stepu + t.stepn / 1000) + 0.5) + 1
+  if t and burst > 1 then
+    local cells = min(pays, burst) + min(line.pays, burst)
+    local at = NEVER
+    if cells <= burst then at = pace_next(k, spacing_of(t, cells), now, cells) end
+    if at > now + EARLY then later(at) end
+  end
+  if not opens then return nil end
+  local mine = t
+  if t and burst > 1 then l.spacing = spacing_of(t, min(line.pays, burst)) end
+  local _, first = ask(k, l, line.pays)
+  l.spacing = mine
+  if first and first.at >= 0 then opens = min(opens, first.at) end
+  return min(opens, line.till + EARLY)
+end
+
+-- The time of a start of a job among others, or nil and why not.
+local function ask_for(k, l, job, pays, done)
+  local at, why = ask(k, l, pays)
+  if not at or not has_line(k) or k.line.first == job or k.line.done > done then return at, why end
+  local opens = is_kept(k, l, pays)
+  if not opens then return at end
+  return nil, { strategy = LINE, limit = 0, current = 0, own = opens, at = opens, slot = 0 }
+end
+
+local function stand_in_line(k, job, pays, done)
+  local first = is_first(k, job)
+  if #job > LONGEST or has_line(k) and k.line.done <= done and not first then return end
+  local line = k.line or { gap = 0 }
+  if first then comes(line) else line.first, line.stood = job, now end
+  line.pays, line.done, line.till = pays, done, now + IN_LINE
+  k.line, k.changed = line, true
+end
+
+-- Says whether it was first.
+local function leave_line(k, job)
+  if not is_first(k, job) then return false end
+  comes(k.line)
+  k.line.first, k.changed = '', true
+  return true
 end
 
 -- Counts a start with all the limits that the job brings to a key, but its slots, and says how to undo it.
@@ -706,96 +805,97 @@ local function each_key(limits, step)
 end
 
 -- What the groups of a key were served, as src/limit/shares.rs counts it: a hash of its own, read once in a call.
-local GROUPS, UNIT, AWAY, AHEAD, ANEW = 1000, 1000, 2000000, 50000, 4503599627370496
-local STARTED, FULL, BEHIND, PASSED_OVER = 1, 2, 3, 4
+local GROUPS, UNIT, OWED, GRACE, ANEW = 1000, 1000, 2000000, 50000, 4503599627370496
 
 local function shares(k)
   if k.shares then return k.shares end
-  local f, all = { turn = 0, asked = 0, full = 0, g = {}, n = 0 }, redis.call('HGETALL', P .. 'f:' .. k.name)
+  local f, all = { turn = 0, a = 0, b = 0, turned = 0, asked = 0, g = {}, n = 0 }, redis.call('HGETALL', P .. 'f:' .. k.name)
   for i = 1, #all, 2 do
-    local a, b, c = string.match(all[i + 1], '(%d+) (%d+) (%d+)')
-    a, b, c = tonumber(a), tonumber(b), tonumber(c)
+    local n = {}
+    for number in string.gmatch(all[i + 1], '%d+') do n[#n + 1] = tonumber(number) end
     if all[i] == '' then
-      f.turn, f.asked, f.full = a, b, c
+      f.turn, f.a, f.b, f.turned, f.asked = n[1], n[2], n[3], n[4], n[5]
     else
-      f.g[sub(all[i], 2)], f.n = { served = a, asked = b, waits = c == 1 }, f.n + 1
+      f.g[sub(all[i], 2)], f.n = { served = n[1], done = n[2], comes = n[3], till = n[4] }, f.n + 1
     end
   end
   k.shares = f
   return f
 end
 
-local function put_share(k, name, a, b, c)
-  redis.call('HSET', P .. 'f:' .. k.name, name, string.format('%.0f %.0f %.0f', a, b, c))
+local function put_share(k, group, g)
+  redis.call('HSET', P .. 'f:' .. k.name, 'g' .. group, string.format('%.0f %.0f %.0f %.0f', g.served, g.done, g.comes, g.till))
 end
 
-local function place_of(f, group)
-  if not f.g[group] and f.n >= GROUPS then group = '_other' end
-  return f.g[group], group
-end
-
--- The least of the groups that wait, but for this one.
-local function least(f, group)
-  local found
-  for name, g in pairs(f.g) do
-    if name ~= group and g.waits and g.asked + AWAY > now then found = min(found or g.served, g.served) end
+local function put_group(k, group, g)
+  local f = shares(k)
+  if not f.g[group] and f.n >= GROUPS then
+    for name, other in pairs(f.g) do
+      if other.served <= f.b then
+        redis.call('HDEL', P .. 'f:' .. k.name, 'g' .. name)
+        f.g[name], f.n = nil, f.n - 1
+      end
+    end
+    if f.n >= GROUPS then
+      redis.call('DEL', P .. 'f:' .. k.name)
+      f.g, f.n = {}, 0
+    end
   end
-  return found
-end
-
-local function standing(f, group)
-  local g = place_of(f, group)
-  if g and g.asked + AWAY > now then return g.served end
-  return max(g and g.served or 0, least(f, group) or f.turn)
+  if not f.g[group] then f.n = f.n + 1 end
+  f.g[group] = g
+  put_share(k, group, g)
 end
 
 local function price(l)
   return max(floor(UNIT * l.pays / l.weight), 1)
 end
 
-local function is_ahead(k, l)
+local function begins(k, l, since)
   local f = shares(k)
-  local most = least(f, l.group)
-  return most and f.full + AWAY > now and standing(f, l.group) > most + price(l)
+  local from = min(f.b, max(f.turn - price(l), 0))
+  local g = f.g[l.group]
+  return max(g and g.served or 0, min(max(since, from), f.turn))
 end
 
-local function served(k, l, how, more)
+-- When a job that takes a share is done, in the virtual time of the key.
+local function done_at(k, l, since)
+  return begins(k, l, since) + price(l)
+end
+
+-- Those that somebody stays for and that are done before this one.
+local function before(k, l, done)
+  local f, others = shares(k), {}
+  if f.asked + KEPT <= now then return nil end
+  for name, g in pairs(f.g) do
+    if name ~= l.group and g.till > now and g.done < done then others[name] = g end
+  end
+  return next(others) and others
+end
+
+-- One of them was asked for.
+local function asked(k)
   local f = shares(k)
-  local function begin()
-    redis.call('DEL', P .. 'f:' .. k.name)
-    f.turn, f.g, f.n = 0, {}, 0
-  end
   if f.asked + KEPT <= now then
-    begin()
-    f.full = 0
+    redis.call('DEL', P .. 'f:' .. k.name)
+    f = { turn = 0, a = 0, b = 0, turned = 0, asked = 0, g = {}, n = 0 }
+    k.shares = f
   end
+  if f.turned + OWED <= now then f.a, f.b, f.turned = f.turn, f.a, now end
   f.asked = now
-  if not f.g[l.group] and f.n >= GROUPS then
-    for name, g in pairs(f.g) do
-      if g.served <= f.turn then
-        redis.call('HDEL', P .. 'f:' .. k.name, 'g' .. name)
-        f.g[name], f.n = nil, f.n - 1
-      end
-    end
-  end
-  local mine = { served = standing(f, l.group), asked = now, waits = true }
-  if how == STARTED and mine.served > ANEW then
-    begin()
-    mine = { served = 0, asked = 0, waits = false }
-  elseif how == STARTED then
-    f.turn, mine.served, mine.waits = mine.served, mine.served + price(l), more
-  elseif how == FULL then
-    f.full = now
-  elseif how == PASSED_OVER then
-    mine.asked, mine.waits = 0, false
-  end
-  local known, group = place_of(f, l.group)
-  if not known then f.n = f.n + 1 end
-  f.g[group] = mine
-  put_share(k, '', f.turn, f.asked, f.full)
-  put_share(k, 'g' .. group, mine.served, mine.asked, mine.waits and 1 or 0)
   k.shared, k.changed = true, true
-  return { k.name, l.group, mine.served, f.turn }
+  return f
+end
+
+local function serve(k, l, since)
+  local f = asked(k)
+  local at = begins(k, l, since)
+  local done = at + price(l)
+  if at > ANEW then
+    redis.call('DEL', P .. 'f:' .. k.name)
+    f.turn, f.a, f.b, f.g, f.n, done = 0, 0, 0, {}, 0, 0
+  end
+  f.turn = max(f.turn, done)
+  put_group(k, l.group, { served = done, done = 0, comes = 0, till = 0 })
 end
 
 local function save_all()

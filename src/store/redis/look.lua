@@ -16,7 +16,8 @@ elseif verb == 'keys' then
         save_all()
       end
     end)
-    told[i + 1] = redis.call('GET', P .. 'k:' .. name)
+    told[2 * i] = redis.call('GET', P .. 'k:' .. name)
+    told[2 * i + 1] = redis.call('HGETALL', P .. 'f:' .. name)
   end
 elseif verb == 'count' then
   told[2] = redis.call('ZCARD', index(owner, 'o'))

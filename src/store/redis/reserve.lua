@@ -20,7 +20,7 @@ end
 local told = { now, {} }
 local real, from, till = now, now, now + ahead
 -- A window for which there is no place now gets none ahead.
-local only_now = (k.shut and k.shut > now) or (k.first and k.alone > now)
+local only_now = (k.shut and k.shut > now) or has_line(k)
 for _, rate in ipairs(l.rates) do
   only_now = only_now or not window(k, rate) and place_at(k)
 end
@@ -28,7 +28,7 @@ for _ = 1, want do
   local at, why
   repeat
     now = from
-    at, why = ask(k, l, '', 1)
+    at, why = ask_for(k, l, '', 1, NEVER)
     now = real
     if not at then
       local next = why.at - EARLY

@@ -6,16 +6,16 @@ if want > 0 and meta[2] and now < tonumber(meta[2]) then
   return redis.error_reply('SETTLING others have to announce themselves first')
 end
 
--- The refusal that lets go last, with the strongest action of all. The job pays its costs, or `pays` to each.
-local function refused(ask_of, pays)
-  local limits = ask_of.limits
+-- The refusal that lets go last, with the strongest action of all.
+local function refused(ask)
   local at, worst, which, action, opens = now, nil, 0, 0, -1
-  for i, l in ipairs(limits) do
-    local allowed, why = ask(key(l.key), l, ask_of.job, pays or l.pays)
+  for i, l in ipairs(ask.limits) do
+    local k = key(l.key)
+    local allowed, why = ask_for(k, l, ask.job, l.pays, l.group and done_at(k, l, ask.since) or NEVER)
     if allowed then
       at = max(at, allowed)
     else
-      action = max(action, l.action)
+      if why.strategy ~= LINE then action = max(action, l.action) end
       opens = max(opens, why.at)
       if not worst or why.slot > worst.slot or (why.slot == worst.slot and why.at > worst.at) then
         worst, which = why, i - 1
@@ -26,17 +26,37 @@ local function refused(ask_of, pays)
   return { 2, which, worst.strategy, worst.limit, worst.current, worst.at, worst.slot, opens, action }
 end
 
--- The refusal of a job with a cost: if it is for that alone, nothing else starts under its keys for a moment.
-local function stand_in_line(ask, no)
-  local sooner = refused(ask, 1)
-  if sooner then return sooner end
+-- The limit that refused a job for longest, if it would not refuse one that costs less for as long.
+local function refused_for_cost(job, no)
+  local l = job.limits[no[2] + 1]
+  if no[9] > 0 or l.pays <= 1 or no[3] == LINE or no[3] == SHUT then return nil end
+  -- Nobody knows when slots end: perhaps sooner than another key opens.
+  if no[7] == 1 and no[8] > now + IN_LINE then return nil end
+  local at, one = ask(key(l.key), l, 1)
+  -- All slots are taken, and of those that end others would take each.
+  if at or no[3] == CONCURRENCY and no[4] > 0 then return l end
+  if no[7] > one.slot or (no[7] == one.slot and no[6] > one.at) then return l end
+end
+
+-- Those behind a job that is not first in line any more are told.
+local function leave_lines(ask)
   for _, l in ipairs(ask.limits) do
-    if l.pays > 1 and #ask.job <= LONGEST then
-      local k = key(l.key)
-      k.first, k.alone, k.opens, k.changed = ask.job, now + IN_LINE, max(no[8], 0), true
-    end
+    if leave_line(key(l.key), ask.job) then freed[#freed + 1] = l.key end
   end
-  return no
+end
+
+-- A refused job: what it needs is kept for it, or it is first in line nowhere.
+local function stand(ask, no)
+  local by = refused_for_cost(ask, no)
+  if not by then return leave_lines(ask) end
+  local seen = {}
+  for _, l in ipairs(ask.limits) do
+    local k = key(l.key)
+    if not seen[l.key] and (l.key == by.key or is_first(k, ask.job)) then
+      stand_in_line(k, ask.job, l.pays, l.group and done_at(k, l, ask.since) or 0)
+    end
+    seen[l.key] = true
+  end
 end
 
 -- The place of a job's share among its limits.
@@ -46,27 +66,38 @@ local function which_of(ask)
   end
 end
 
-local function start(ask)
-  local ahead = ask.share and is_ahead(key(ask.share.key), ask.share)
-  local no, at = refused(ask)
-  if no then return ask.is_priced and not ahead and stand_in_line(ask, no) or no, false end
-  -- There is room, and it is for another group.
-  if ahead then
-    local soon = now + AHEAD + EARLY
-    return { 2, which_of(ask), LINE, 0, 0, soon, 0, soon, 0 }, false
+-- The groups that a job lets go first.
+local function ahead_of(ask)
+  if not ask.share then return nil end
+  local k, l = key(ask.share.key), ask.share
+  return before(k, l, done_at(k, l, ask.since))
+end
+
+local function hold_up(ask, others)
+  local k, soon = key(ask.share.key), now + GRACE + EARLY
+  asked(k)
+  for name, g in pairs(others) do
+    g.till = min(g.till, max(g.comes, now) + GRACE)
+    put_share(k, name, g)
   end
+  return { 2, which_of(ask), LINE, 0, 0, soon, 0, soon, 0 }, false
+end
+
+local function start(ask)
+  local no, at = refused(ask)
+  if no then
+    if ask.is_priced then stand(ask, no) end
+    return no, false
+  end
+  local others = ahead_of(ask)
+  if others then return hold_up(ask, others) end
   local till = at + ask.lasts
   local taken = each_key(ask.limits, function(k, same)
     occupy(k, ask.job, same[1].pays, till)
     return take(k, same, at)
   end)
-  for _, l in ipairs(ask.limits) do
-    local k = key(l.key)
-    if ask.is_priced and k.first == ask.job then
-      k.first = nil
-      freed[#freed + 1] = k.name
-    end
-  end
+  if ask.share then serve(key(ask.share.key), ask.share, ask.since) end
+  if ask.is_priced then leave_lines(ask) end
   put_row({ job = ask.job, gen = ask.gen, place = 'o', till = till, owner = owner, lasts = ask.lasts, lane = ask.lane,
     claim = ask.claim, limits = ask.blob, taken = cmsgpack.pack(taken), start = at })
   return { 1, at }, true
@@ -75,7 +106,7 @@ end
 -- The jobs that have rows, so that none is read twice.
 local asks, ended, has_row = {}, {}, {}
 for i = 1, num() do
-  local ask = { job = arg(), gen = num(), made = num(), more = num() == 1, lasts = num(), lane = arg(), claim = arg(), blob = arg() }
+  local ask = { job = arg(), gen = num(), made = num(), since = num(), stays = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
   ask.limits = read_limits()
   for _, l in ipairs(ask.limits) do
     ask.is_priced = ask.is_priced or l.pays > 1
@@ -97,30 +128,42 @@ for i = 1, num() do
   end
 end
 
+-- What is told of the group of an asked job. Where the key that it shares refused the job, it waits, and others let it go
+-- first as long as somebody stays for it.
+local function tell_share(ask, verdict, stays)
+  local k, l = key(ask.share.key), ask.share
+  local f = asked(k)
+  local g = f.g[l.group]
+  local sum = g and g.served or f.turn
+  if verdict[1] == 2 then
+    if ask.limits[verdict[2] + 1].key ~= l.key then
+      sum = max(sum, f.turn)
+    else
+      sum = begins(k, l, ask.since)
+      if stays > now and verdict[8] <= stays then
+        put_group(k, l.group, { served = sum, done = sum + price(l), comes = max(verdict[8] - EARLY, 0), till = stays })
+      end
+    end
+  end
+  return { k.name, l.group, sum, f.turn }
+end
+
 local started, groups = 0, {}
 local told = { now, ended, groups }
 for i, ask in ipairs(asks) do
   local verdict, out = { 0 }, false
   if not has_row[ask.job] then
-    if started >= want then
-      verdict = { 3 }
-    else
-      verdict, out = start(ask)
-      if ask.share then
-        local how = FULL
-        if out then
-          how = STARTED
-        elseif verdict[3] == LINE then
-          how = BEHIND
-        elseif ask.limits[verdict[2] + 1].key ~= ask.share.key then
-          how = PASSED_OVER
-        end
-        groups[#groups + 1] = served(key(ask.share.key), ask.share, how, ask.more)
-      end
-    end
+    if started >= want then verdict = { 3 } else verdict, out = start(ask) end
   end
   if out then started, has_row[ask.job] = started + 1, true end
   told[i + 3] = verdict
+end
+for i, ask in ipairs(asks) do
+  local verdict = told[i + 3]
+  -- A FETCH that has got something goes with it.
+  if ask.share and (verdict[1] == 1 or verdict[1] == 2) then
+    groups[#groups + 1] = tell_share(ask, verdict, started == 0 and ask.stays or 0)
+  end
 end
 save_all()
 publish_freed()

@@ -8,8 +8,8 @@ use super::super::fleet;
 use super::super::record::{self, Written};
 use super::super::{Change, Claimed, End, Gen, Place, Row, Verdict};
 use crate::limit::{
-    Limited, Limits, Measure, Rate, Refusal, Reserved, Served, Space, Strategy, Timestamp, Turn,
-    WindowKind, each_key,
+    KeyState, Limited, Limits, Measure, Rate, Refusal, Reserved, Served, Shares, Space, Strategy,
+    Timestamp, Turn, WindowKind, each_key,
 };
 
 /// What is later is never: up to here a script's numbers are exact.
@@ -184,6 +184,25 @@ pub(super) fn served(of: &Value) -> Option<Vec<Served>> {
         })
     });
     each.collect()
+}
+
+/// What is kept of a key, of which shares are kept apart, and as of when.
+pub(super) fn state(kept: Option<&Value>, shares: Option<&Value>) -> Option<(KeyState, Timestamp)> {
+    let (mut state, seen) = match kept {
+        None | Some(Value::Nil) => (KeyState::default(), Timestamp(0)),
+        Some(kept) => KeyState::unpack(bytes(kept)?)?,
+    };
+    let fields = shares.and_then(list).unwrap_or_default();
+    let rows = fields.chunks_exact(2).map(|pair| {
+        let [name, numbers] = pair else { return None };
+        let numbers = text(numbers)?.split(' ').map(str::parse);
+        Some((text(name)?, numbers.collect::<Result<Vec<u64>, _>>().ok()?))
+    });
+    let rows = rows.collect::<Option<Vec<_>>>()?;
+    if !rows.is_empty() {
+        state.keep_shares(Shares::of_rows(rows));
+    }
+    Some((state, seen))
 }
 
 /// A row, as the sidecar of this name sees it.
