@@ -92,6 +92,10 @@ impl Line {
         self.waiters.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
     pub(super) fn join(&mut self, waiter: &Waiter) {
         self.waiters.push_back(waiter.clone());
     }

@@ -127,7 +127,7 @@ impl Hold {
         let Some(queue) = queues.get_mut(lane) else {
             return Vec::new();
         };
-        let mut picked = Vec::new();
+        let (mut picked, waiters) = (Vec::new(), queue.line.len());
         let groups = &mut queue.groups;
         let mut next = groups.next_priority(None);
         while let Some(priority) = next {
@@ -141,9 +141,15 @@ impl Hold {
                 let group = groups.get_mut(*id);
                 picked.extend(group.and_then(|group| group.jobs.pop_front()));
             }
-            for held in picked.iter_mut().skip(before) {
+            let ids = turns.into_iter().filter_map(|nth| ids.get(nth));
+            for (held, id) in picked.iter_mut().skip(before).zip(ids) {
                 if let Some((one, share)) = share_of(&held.written) {
+                    let has_more = groups.get(*id).is_some_and(|group| !group.jobs.is_empty());
                     held.claimed.since = fair.since(one, share);
+                    held.claimed.followed = match has_more && waiters > 1 {
+                        true => Timestamp::NEVER,
+                        false => Timestamp(0),
+                    };
                 }
             }
             next = groups.next_priority(Some(priority));

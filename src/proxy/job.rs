@@ -216,6 +216,7 @@ pub(super) fn read_job(
         limited: limits,
         since: 0,
         stays: Timestamp(0),
+        followed: Timestamp(0),
     });
     let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
     capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));

@@ -119,7 +119,7 @@ impl<T: Tables> Engine<'_, T> {
         // A FETCH that has got something goes with it.
         let stays = |ask: &Claimed| match started {
             0 => ask.stays,
-            _ => Timestamp(0),
+            _ => ask.followed,
         };
         let told = asks.zip(&verdicts);
         let served = told.filter_map(|(ask, verdict)| self.tell(ask, verdict, stays(ask)));
@@ -243,15 +243,14 @@ impl<T: Tables> Engine<'_, T> {
         // Nobody knows when slots end: perhaps sooner than another key opens.
         let is_longest = !why.slot || at.is_none_or(|at| at <= self.now.plus(LINE));
         let is_own = !matches!(why.strategy, Strategy::Line | Strategy::Shut);
-        let is_for_cost = || {
-            let state = self.tables.state(by.space, &by.key)?;
-            let one = state.ask(&by.limits, 1, self.now).err();
-            // All slots are taken, and of those that end others would take each.
-            let is_slots = why.strategy == Strategy::Concurrency && why.limit > 0;
-            Some(is_slots || one.is_none_or(|one| why.outlasts(&one)))
-        };
+        let fresh = KeyState::default();
+        let state = self.tables.state(by.space, &by.key).unwrap_or(&fresh);
+        let one = state.ask(&by.limits, 1, self.now).err();
+        // All slots are taken, and of those that end others would take each.
+        let is_slots = why.strategy == Strategy::Concurrency && why.limit > 0;
+        let is_for_cost = is_slots || one.is_none_or(|one| why.outlasts(&one));
         let may_stand = by.cost.pays.get() > 1 && is_longest && is_own;
-        (may_stand && is_for_cost().unwrap_or(true)).then_some(by)
+        (may_stand && is_for_cost).then_some(by)
     }
 
     /// A job is not first in line any more, if it was. Those behind it are told.
@@ -273,16 +272,20 @@ impl<T: Tables> Engine<'_, T> {
         let (one, share) = share_of(&ask.limited)?;
         let refused = match verdict {
             Verdict::Unasked | Verdict::Lost => return None,
-            Verdict::Started { .. } => None,
+            Verdict::Started { .. } => Some((one, None)),
             Verdict::Refused { which, at, .. } => ask.limited.get(*which).zip(Some(*at)),
         };
         let (now, shares) = (self.now, self.shares_mut(one));
         let served = match refused {
-            None => shares.of(&share.group),
+            None => return None,
             // What another key keeps from starting saves nothing.
             Some((by, _)) if !by.shares_key(one) => shares.of(&share.group).max(shares.turn()),
             Some((_, at)) => {
-                let begins = shares.begins(share, &one.cost, ask.since);
+                // Where it has started, the next of its group waits.
+                let begins = match verdict.is_started() {
+                    true => shares.of(&share.group),
+                    false => shares.begins(share, &one.cost, ask.since),
+                };
                 if stays > now && at.is_none_or(|at| at <= stays) {
                     shares.wait(
                         share,

@@ -116,6 +116,7 @@ pub(super) fn claimed(
         limited: limited?.into(),
         since: 0,
         stays: Timestamp(0),
+        followed: Timestamp(0),
     }))
 }
 

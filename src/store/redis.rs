@@ -104,7 +104,8 @@ impl RedisStore {
                     .arg(wire::time(ask.generation.0))
                     .arg(wire::time(ask.claimed_at.0))
                     .arg(ask.since)
-                    .arg(wire::time(ask.stays.0));
+                    .arg(wire::time(ask.stays.0))
+                    .arg(wire::time(ask.followed.0));
                 wire::write_job(to, ask);
                 wire::write_limits(to, &ask.limited, now);
             }

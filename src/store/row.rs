@@ -74,6 +74,8 @@ pub struct Claim {
     pub since: u64,
     /// Until when the FETCH that asks for it stays, if it does.
     pub stays: Timestamp,
+    /// Until when another FETCH stays that would take a job of its group, as it is picked: others of the group wait here.
+    pub followed: Timestamp,
 }
 
 /// The end of a job's row.
@@ -177,6 +179,7 @@ impl Claim {
             limited: [].into(),
             since: 0,
             stays: Timestamp(0),
+            followed: Timestamp(0),
         }
     }
 

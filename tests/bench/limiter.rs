@@ -133,6 +133,7 @@ fn claimed(n: usize, limited: Arc<[Limited]>) -> Claimed {
         limited,
         since: 0,
         stays: Timestamp(0),
+        followed: Timestamp(0),
     })
 }
 

@@ -234,6 +234,7 @@ fn claimed_as(job: &str, key: &str) -> Claimed {
         }]),
         since: 0,
         stays: Timestamp(0),
+        followed: Timestamp(0),
     })
 }
 

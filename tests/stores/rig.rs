@@ -258,6 +258,7 @@ pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
         limited: Arc::from(limited),
         since: 0,
         stays: Timestamp(0),
+        followed: Timestamp(0),
     })
 }
 

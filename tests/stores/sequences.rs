@@ -142,6 +142,7 @@ impl Both<'_> {
         let mut claim = claimed(&format!("job-{job}"), self.claims[job], &limits);
         claim.visibility = self.dice.of(&[3_000, 30_000_000]);
         claim.since = self.dice.below(40_000);
+        claim.followed = now(self.rig).plus(self.dice.of(&[0, 0, 2_000_000]));
         claim.stays = now(self.rig).plus(self.dice.of(&[0, 0, 30_000, 2_000_000, 90_000_000]));
         claim
     }
@@ -323,7 +324,8 @@ fn shown(rows: impl IntoIterator<Item = ojs_throttle::store::Row>) -> String {
             one.policy = name.into();
         }
         row.claimed.limited = limited.into();
-        (row.claimed.since, row.claimed.stays) = (0, Timestamp(0));
+        row.claimed.since = 0;
+        (row.claimed.stays, row.claimed.followed) = (Timestamp(0), Timestamp(0));
         row
     });
     format!("{:?}", rows.collect::<Vec<_>>())

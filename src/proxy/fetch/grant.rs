@@ -94,6 +94,7 @@ pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
     for pick in &mut picked {
         pick.claimed.worker.clone_from(&worker);
         pick.claimed.stays = stays;
+        pick.claimed.followed = pick.claimed.followed.min(stays);
     }
     let (scope, visibility) = (fetch.wanted.scope, fetch.wanted.visibility());
     let proxy = fetch.proxy.clone();

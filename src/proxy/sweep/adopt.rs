@@ -425,6 +425,7 @@ pub(in crate::proxy) fn running(
         limited,
         since: 0,
         stays: Timestamp(0),
+        followed: Timestamp(0),
     }))
 }
 

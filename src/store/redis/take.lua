@@ -106,7 +106,7 @@ end
 -- The jobs that have rows, so that none is read twice.
 local asks, ended, has_row = {}, {}, {}
 for i = 1, num() do
-  local ask = { job = arg(), gen = num(), made = num(), since = num(), stays = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
+  local ask = { job = arg(), gen = num(), made = num(), since = num(), stays = num(), followed = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
   ask.limits = read_limits()
   for _, l in ipairs(ask.limits) do
     ask.is_priced = ask.is_priced or l.pays > 1
@@ -135,14 +135,14 @@ local function tell_share(ask, verdict, stays)
   local f = asked(k)
   local g = f.g[l.group]
   local sum = g and g.served or f.turn
-  if verdict[1] == 2 then
-    if ask.limits[verdict[2] + 1].key ~= l.key then
-      sum = max(sum, f.turn)
-    else
-      sum = begins(k, l, ask.since)
-      if stays > now and verdict[8] <= stays then
-        put_group(k, l.group, { served = sum, done = sum + price(l), comes = max(verdict[8] - EARLY, 0), till = stays })
-      end
+  if verdict[1] == 2 and ask.limits[verdict[2] + 1].key ~= l.key then
+    sum = max(sum, f.turn)
+  else
+    -- Where it has started, the next of its group waits.
+    if verdict[1] == 2 then sum = begins(k, l, ask.since) end
+    local at = verdict[1] == 2 and verdict[8] or -1
+    if stays > now and at <= stays then
+      put_group(k, l.group, { served = sum, done = sum + price(l), comes = max(at - EARLY, 0), till = stays })
     end
   end
   return { k.name, l.group, sum, f.turn }
@@ -162,7 +162,7 @@ for i, ask in ipairs(asks) do
   local verdict = told[i + 3]
   -- A FETCH that has got something goes with it.
   if ask.share and (verdict[1] == 1 or verdict[1] == 2) then
-    groups[#groups + 1] = tell_share(ask, verdict, started == 0 and ask.stays or 0)
+    groups[#groups + 1] = tell_share(ask, verdict, started == 0 and ask.stays or ask.followed)
   end
 end
 save_all()
