@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use ojs_throttle::limit::{Key, Reserved, Space, Timestamp};
-use ojs_throttle::store::{
+use ojs_limit::{Key, Reserved, Space, Timestamp};
+use ojs_store::{
     Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing,
     Step, StoreError, Taken, Wake, Wish,
 };

@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, PhaseChange, api};
-use crate::net::{Listener, Stream};
+use ojs_net::{Listener, Stream};
 
 /// How often deadlines are checked without a request.
 const REAPER: Duration = Duration::from_millis(500);

@@ -489,7 +489,7 @@ async fn retries_wait_pause_holds_and_counts_add_up() {
 /// A client of a backend that serves on a simulated network.
 struct Served {
     backend: Backend,
-    net: crate::net::Net,
+    net: ojs_net::Net,
     stop: tokio_util::sync::CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -498,7 +498,7 @@ type Sender = hyper::client::conn::http1::SendRequest<http_body_util::Full<Bytes
 
 impl Served {
     async fn new() -> Served {
-        let net = crate::net::Net::Sim(crate::net::sim::Network::default());
+        let net = ojs_net::Net::Sim(ojs_net::sim::Network::default());
         let listener = net.bind("127.0.0.1:80".parse().unwrap()).await.unwrap();
         let stop = tokio_util::sync::CancellationToken::new();
         let backend = Backend::new(Lax::spec(), 1);

@@ -172,7 +172,7 @@ fn closes(edges: &Edges, start: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{KeyState, Limits, Measure, Throttle};
+    use crate::{KeyState, Limits, Measure, Throttle};
     use std::num::{NonZeroU32, NonZeroU64};
 
     const T: Timestamp = Timestamp(1_800_000_000_000_000);

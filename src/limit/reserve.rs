@@ -90,7 +90,7 @@ mod tests {
     use rand::{Rng as _, SeedableRng};
 
     use super::*;
-    use crate::limit::{Rate, Strategy, Throttle};
+    use crate::{Rate, Strategy, Throttle};
 
     const T: Timestamp = Timestamp(1_800_000_000_000_000);
     const SECOND: u64 = 1_000_000;

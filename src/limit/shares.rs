@@ -109,7 +109,7 @@ impl Shares {
 
     /// The refusal of one that is ahead. Those that it waits for have a moment to come, where that is not later than they
     /// meant to.
-    pub(crate) fn hold_up(
+    pub fn hold_up(
         &mut self,
         share: &Share,
         cost: &Cost,
@@ -131,7 +131,7 @@ impl Shares {
     }
 
     /// A job of a group was asked for.
-    pub(crate) fn asked(&mut self, now: Timestamp) {
+    pub fn asked(&mut self, now: Timestamp) {
         if self.idle(now) {
             *self = Shares::default();
         }
@@ -142,7 +142,7 @@ impl Shares {
     }
 
     /// One that begins there has started.
-    pub(crate) fn serve(&mut self, share: &Share, cost: &Cost, begins: u64) {
+    pub fn serve(&mut self, share: &Share, cost: &Cost, begins: u64) {
         let mut done = begins.saturating_add(share.price(cost));
         if begins > ANEW {
             (self.turn, self.turns, done) = (0, [0; 2], 0);
@@ -158,7 +158,7 @@ impl Shares {
 
     /// One that begins there waits, and somebody stays for it: it is asked for again at that time, if one is known, and
     /// at any time until they go.
-    pub(crate) fn wait(
+    pub fn wait(
         &mut self,
         share: &Share,
         cost: &Cost,

@@ -410,7 +410,7 @@ impl KeyState {
     }
 
     /// The same, to be changed.
-    pub(crate) fn shares_mut(&mut self) -> &mut Shares {
+    pub fn shares_mut(&mut self) -> &mut Shares {
         self.rare_mut().shares.get_or_insert_default()
     }
 

@@ -97,7 +97,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::net::{Net, Stream};
+    use crate::{Net, Stream};
 
     /// How an address answers: after so many milliseconds, and whether well.
     async fn tried(ports: &'static [(u64, bool)]) -> (Result<u16, io::ErrorKind>, u128) {

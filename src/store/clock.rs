@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// Wall time that does not step.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
-use crate::limit::{
+use ojs_limit::{
     EARLY, Key, KeyState, LINE, Limited, OnLimit, Reserved, Served, Share, Shares, Space, Strategy,
     Timestamp, Undo, each_key, is_priced, share_of,
 };

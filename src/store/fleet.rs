@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::limit::{Key, Space, Timestamp, fingerprint};
+use ojs_limit::{Key, Space, Timestamp, fingerprint};
 
 /// How often a sidecar says that it lives, in microseconds. Others take it for gone after 5 s. The sweep looks twice a
 /// second, so the word comes every 1.5 s, and an idle sidecar makes less than one call a second.

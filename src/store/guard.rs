@@ -19,7 +19,7 @@ mod lost;
 mod recover;
 mod state;
 
-use crate::store::LedgerExt;
+use crate::LedgerExt;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ use super::{
     Answer, Change, Claimed, Clock, CountOf, End, Gen, KeyStates, Known, Ledger, Number, Room, Row,
     RowsOf, Standing, Step, StoreError, Taken, Wake, Wish,
 };
-use crate::limit::{Key, Limited, Reserved, Space, Timestamp};
 use lost::Lost;
+use ojs_limit::{Key, Limited, Reserved, Space, Timestamp};
 use state::Notes;
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has

@@ -11,7 +11,7 @@ use super::{
     Answer, Change, Claimed, End, Gen, Number, Overrides, Room, Row, Step, Taken, Usage, Wake,
     Wish, fleet,
 };
-use crate::limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
+use ojs_limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 
 /// The contract that every store keeps.
 pub trait Ledger: std::fmt::Debug + Send + Sync {

@@ -19,9 +19,9 @@ use super::remote::put_back;
 use super::{
     Answer, Change, Claimed, End, Gen, Number, Overrides, Place, Row, Step, Taken, Wake, Wish,
 };
-use crate::limit::{Key, Reserved, Space, Timestamp};
 use books::Books;
 use keys::Keys;
+use ojs_limit::{Key, Reserved, Space, Timestamp};
 
 /// How many keys the sweep looks at for each job that is asked. With more than one, it goes round
 /// faster than new keys can come.

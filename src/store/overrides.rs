@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::record::{self, Kept, Written};
-use crate::limit::{Key, Limits, Space, Timestamp};
+use ojs_limit::{Key, Limits, Space, Timestamp};
 
 /// More than this are not kept: keys come from requests.
 pub const MAX: usize = 100_000;
@@ -316,7 +316,7 @@ impl Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Rate, Throttle};
+    use ojs_limit::{Rate, Throttle};
 
     fn key(name: &str) -> Key {
         Key::new(name).unwrap()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Claim, Claimed, Gen, Override};
-use crate::limit::{
+use ojs_limit::{
     Cost, CostRule, Key, Limited, Limits, Measure, OnLimit, Rate, Share, Space, Throttle,
     Timestamp, WindowKind,
 };
@@ -307,6 +307,7 @@ fn text(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claims::TestClaim as _;
 
     fn attempt_of(claim: &str) -> Option<u32> {
         let limits = "[]";

@@ -28,8 +28,8 @@ use super::{
     Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreConfig, StoreError, Taken,
     Verdict, Wake, Wish,
 };
-use crate::limit::{Key, Reserved, Space, Timestamp};
 use link::Link;
+use ojs_limit::{Key, Reserved, Space, Timestamp};
 use script::Scripts;
 
 pub use target::Target;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::clock::ServerClock;
 use super::record::{self, Kept, Written};
 use super::{Change, Ledger, OFFERED, Overrides, Row, Standing, StoreError, Wake};
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// The most rows that are changed in one call: the server does nothing else meanwhile, or they are locked.
 pub(super) const AT_ONCE: usize = 256;

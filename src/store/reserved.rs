@@ -12,7 +12,7 @@ mod start;
 mod state;
 mod turns;
 
-use crate::store::LedgerExt;
+use crate::LedgerExt;
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::{
     Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Known, Ledger, Number, Room, Row,
     RowsOf, Standing, Step, Taken, Wake, Wish,
 };
-use crate::limit::{
+use ojs_limit::{
     Key, Limited, Limits, Measure, OnLimit, Rate, Reserved, Space, Throttle, Timestamp, WindowKind,
 };
 use state::Ahead;

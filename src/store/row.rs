@@ -3,9 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::limit::{Key, Limited, Space, Timestamp, each_key};
-#[cfg(test)]
-use crate::limit::{Limits, OnLimit};
+use ojs_limit::{Key, Limited, Space, Timestamp, each_key};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
 /// names an older one does nothing.
@@ -160,47 +158,6 @@ impl Claim {
     }
 }
 
-#[cfg(test)]
-impl Claim {
-    /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
-    pub(crate) fn of(job: &str) -> Claim {
-        Claim {
-            job: job.into(),
-            generation: Gen(1),
-            claim_id: "sidecar".into(),
-            worker: None,
-            scope: 1,
-            queue: "q".into(),
-            priority: 0,
-            attempt: Some(1),
-            // Later than any start of a test, so that a newer claim ends the row of an older one.
-            claimed_at: Timestamp(4_000_000_000_000_000),
-            visibility: 30_000_000,
-            limited: [].into(),
-            since: 0,
-            stays: Timestamp(0),
-            followed: Timestamp(0),
-        }
-    }
-
-    /// The same, under a key `k` that limits nothing: it has a row while it is out.
-    pub(crate) fn limited(job: &str) -> Claim {
-        let limited = Limited {
-            space: Space::Job,
-            key: Key::new("k").unwrap(),
-            limits: Limits::default(),
-            on_limit: OnLimit::Wait,
-            policy: "p".into(),
-            cost: Default::default(),
-            share: None,
-        };
-        Claim {
-            limited: [limited].into(),
-            ..Claim::of(job)
-        }
-    }
-}
-
 /// Where the job of a row is. A held job has no row, unless it is on its way from one sidecar to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -233,7 +190,7 @@ pub struct Row {
 
 impl Row {
     /// A row of this sidecar's, of which no start is known.
-    pub(crate) fn of(claimed: Claimed, place: Place, until: Timestamp) -> Row {
+    pub fn of(claimed: Claimed, place: Place, until: Timestamp) -> Row {
         Row {
             claimed,
             place,

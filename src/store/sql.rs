@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::StoreError;
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 pub(super) use front::Post;
 pub use front::SqlStore;

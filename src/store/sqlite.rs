@@ -28,7 +28,7 @@ use super::sql::{
     Database, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
 };
 use super::{Clock, StoreConfig, StoreError};
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 pub use inspect::inspect;
 

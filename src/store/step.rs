@@ -1,7 +1,7 @@
 //! What the steps of a store are made of, whichever store takes them.
 
 use super::Verdict;
-use crate::limit::{Limited, Limits, OnLimit, Refusal, Strategy, Timestamp};
+use ojs_limit::{Limited, Limits, OnLimit, Refusal, Strategy, Timestamp};
 
 /// When a start counts that all limits of a job allow, at `soonest` or later. All are asked also where one
 /// has refused, so that the refusal names the last to let go, with the strongest action of all.

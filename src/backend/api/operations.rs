@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Answer, ok, text};
-use crate::backend::Extended;
-use crate::backend::job::{Phase, ShownJob, StoredJob};
-use crate::backend::retry::JobError;
-use crate::backend::state::{BackendState, BeatOutcome, FetchRequest};
-use crate::backend::wire::{ErrorReply, Members, Raw};
+use crate::Extended;
+use crate::job::{Phase, ShownJob, StoredJob};
+use crate::retry::JobError;
+use crate::state::{BackendState, BeatOutcome, FetchRequest};
+use crate::wire::{ErrorReply, Members, Raw};
 
 /// The most jobs that one FETCH claims.
 const MOST: usize = 1000;

@@ -8,14 +8,14 @@ use rand::seq::SliceRandom;
 use tokio::time::Instant;
 
 use super::BackendState;
-use crate::backend::job::{Phase, StoredJob};
-use crate::backend::retry::{JobError, Retry};
-use crate::backend::wire::{ErrorReply, Raw};
-use crate::backend::{EventKind, Extended, Liveness, Requeue};
+use crate::job::{Phase, StoredJob};
+use crate::retry::{JobError, Retry};
+use crate::wire::{ErrorReply, Raw};
+use crate::{EventKind, Extended, Liveness, Requeue};
 
 /// A FETCH request.
 #[derive(Debug)]
-pub(in crate::backend) struct FetchRequest {
+pub(crate) struct FetchRequest {
     pub queues: Vec<String>,
     pub count: usize,
     pub worker: Option<Arc<str>>,
@@ -24,14 +24,14 @@ pub(in crate::backend) struct FetchRequest {
 
 /// The result of a heartbeat.
 #[derive(Debug, Default)]
-pub(in crate::backend) struct BeatOutcome {
+pub(crate) struct BeatOutcome {
     pub extended: Vec<String>,
     pub directive: Option<String>,
 }
 
 impl BackendState {
     /// Claims up to `count` jobs: queues left to right, then priority, then order of arrival.
-    pub(in crate::backend) fn fetch(&mut self, fetch: &FetchRequest, now: Instant) -> Vec<u64> {
+    pub(crate) fn fetch(&mut self, fetch: &FetchRequest, now: Instant) -> Vec<u64> {
         self.reap(&fetch.queues, now);
         let mut claimed = Vec::new();
         for name in &fetch.queues {
@@ -131,7 +131,7 @@ impl BackendState {
     }
 
     /// ACK.
-    pub(in crate::backend) fn ack(
+    pub(crate) fn ack(
         &mut self,
         id: &str,
         worker: Option<&str>,
@@ -152,7 +152,7 @@ impl BackendState {
     }
 
     /// Nack; without an error it gives the job back (`requeue`).
-    pub(in crate::backend) fn nack(
+    pub(crate) fn nack(
         &mut self,
         id: &str,
         worker: Option<&str>,
@@ -200,7 +200,7 @@ impl BackendState {
     }
 
     /// Ends an attempt in `error`: another attempt follows later, or the job ends.
-    pub(in crate::backend) fn fail(&mut self, number: u64, mut error: JobError, now: Instant) {
+    pub(crate) fn fail(&mut self, number: u64, mut error: JobError, now: Instant) {
         let counts = u32::from(self.lax.counts_at_nack);
         let Some(job) = self.jobs.get_mut(&number) else {
             return;
@@ -240,7 +240,7 @@ impl BackendState {
     }
 
     /// Discards a job whose attempts are spent, or for which another attempt is no use.
-    pub(in crate::backend) fn discard(&mut self, number: u64, now: Instant) {
+    pub(crate) fn discard(&mut self, number: u64, now: Instant) {
         let lite = self.lax.requeue == Requeue::DiscardsLast;
         self.end(number, Phase::Discarded, EventKind::Discarded, now);
         if let Some(job) = self.jobs.get_mut(&number) {
@@ -258,7 +258,7 @@ impl BackendState {
     }
 
     /// Cancels a job that has not ended.
-    pub(in crate::backend) fn cancel(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
+    pub(crate) fn cancel(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
         let (number, job) = self.find(id)?;
         let from = job.phase;
         if from.terminal() {
@@ -273,17 +273,13 @@ impl BackendState {
     }
 
     /// Gives a job of the dead-letter list a fresh life.
-    pub(in crate::backend) fn revive_dead(
-        &mut self,
-        id: &str,
-        now: Instant,
-    ) -> Result<u64, ErrorReply> {
+    pub(crate) fn revive_dead(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
         self.find_dead(id)?;
         self.revive(id, now)
     }
 
     /// Gives a job that waits or has ended a fresh life.
-    pub(in crate::backend) fn revive(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
+    pub(crate) fn revive(&mut self, id: &str, now: Instant) -> Result<u64, ErrorReply> {
         let (number, job) = self.find(id)?;
         if matches!(
             job.phase,
@@ -302,7 +298,7 @@ impl BackendState {
     }
 
     /// Deletes a job of the dead-letter list.
-    pub(in crate::backend) fn bury(&mut self, id: &str) -> Result<(), ErrorReply> {
+    pub(crate) fn bury(&mut self, id: &str) -> Result<(), ErrorReply> {
         let number = self.find_dead(id)?;
         self.remove(number);
         Ok(())
@@ -318,7 +314,7 @@ impl BackendState {
     }
 
     /// Heartbeat. It is refused if another worker has claimed all the jobs it could extend.
-    pub(in crate::backend) fn beat(
+    pub(crate) fn beat(
         &mut self,
         worker: &str,
         named: Vec<String>,

@@ -1,7 +1,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use super::*;
-use crate::limit::WindowKind;
+use crate::WindowKind;
 
 const T: Timestamp = Timestamp(1_800_000_000_000_000);
 const SECOND: u64 = 1_000_000;

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::CommandLine;
-use crate::log::lines::Lines;
+use crate::lines::Lines;
 use crate::metrics::Metrics;
 use crate::proxy::BackendFacts;
 use crate::store::Store;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::lost::Lost;
 use super::{Guard, OnStoreError};
-use crate::store::{Claimed, Gen, LedgerExt, StoreError, Taken};
+use crate::{Claimed, Gen, LedgerExt, StoreError, Taken};
 
 /// So many failures in a row are a loss.
 const FAILURES: u32 = 2;

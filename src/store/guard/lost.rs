@@ -7,12 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Declared, LostMode, Notes, OnStoreError};
-use crate::limit::{
+use crate::memory::MemoryStore;
+use crate::{Change, Claimed, Clock, Ledger, LedgerExt, Room, StoreError, Taken, Verdict};
+use ojs_limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
     each_key, is_priced,
 };
-use crate::store::memory::MemoryStore;
-use crate::store::{Change, Claimed, Clock, Ledger, LedgerExt, Room, StoreError, Taken, Verdict};
 
 /// When a job is asked for again of which a limit is closed, in microseconds.
 const AGAIN: u64 = 500_000;

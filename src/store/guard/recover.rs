@@ -1,6 +1,6 @@
 //! The return of a store: it is told of our rows, of what was undone and of what ended, until it knows all.
 
-use crate::store::LedgerExt;
+use crate::LedgerExt;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::state::SAID;
 use super::{Clock, End, Gen, Guard, Notes, Row, StoreError};
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// So many times it is told what happened meanwhile before it decides all the same.
 const ROUNDS: u32 = 3;

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::MOST_ENDED;
 use super::lost::Lost;
-use crate::limit::Timestamp;
-use crate::store::memory::MemoryStore;
-use crate::store::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
+use crate::memory::MemoryStore;
+use crate::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
+use ojs_limit::Timestamp;
 
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);

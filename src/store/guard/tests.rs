@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::limit::{Limits, OnLimit, Rate, Strategy, WindowKind};
-use crate::log::lines::Lines;
-use crate::store::faulty::{Fault, Faulty};
-use crate::store::memory::MemoryStore;
-use crate::store::{Claim, Ledger, LedgerExt, Place, Verdict};
+use crate::claims::TestClaim as _;
+use crate::faulty::{Fault, Faulty};
+use crate::lines::Lines;
+use crate::memory::MemoryStore;
+use crate::{Claim, Ledger, LedgerExt, Place, Verdict};
+use ojs_limit::{Limits, OnLimit, Rate, Strategy, WindowKind};
 
 const T: u64 = 1_800_000_000_000_000;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::keys::Keys;
-use crate::limit::{Key, KeyState, Space, Timestamp};
-use crate::store::Claimed;
-use crate::store::engine::{Engine, Entry, Tables};
+use crate::Claimed;
+use crate::engine::{Engine, Entry, Tables};
+use ojs_limit::{Key, KeyState, Space, Timestamp};
 
 /// All that the memory store keeps.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Tables for Books {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Change;
+    use crate::Change;
 
     #[test]
     fn a_clock_that_steps_back_stands_still() {

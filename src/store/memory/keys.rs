@@ -3,7 +3,7 @@
 use hashbrown::DefaultHashBuilder;
 use indexmap::{Equivalent, IndexMap};
 
-use crate::limit::{Key, KeyState, Space, Timestamp};
+use ojs_limit::{Key, KeyState, Space, Timestamp};
 
 /// State by key. A key that is not here is one with nothing used; a key whose usage is all gone is
 /// forgotten by and by.

@@ -4,8 +4,9 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use super::MemoryStore;
-use crate::limit::{Key, Limited, Limits, OnLimit, Rate, Space, Timestamp};
-use crate::store::{Change, Claim, Claimed, Gen, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use crate::claims::TestClaim as _;
+use crate::{Change, Claim, Claimed, Gen, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use ojs_limit::{Key, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 
 const T: u64 = 1_800_000_000_000_000;
 

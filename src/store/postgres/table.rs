@@ -18,7 +18,7 @@ use super::super::sql::{First, Found, Head, Need, Page, Rows, Statement, Value, 
 use super::clock;
 use super::schema::{self, VERSION};
 use super::statements::Statements;
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// The oldest server that will do.
 const OLDEST: i32 = 120_000;

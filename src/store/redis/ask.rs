@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use super::link::Failed;
 use super::script::{Script, with_text};
 use super::{RedisStore, wire};
-use crate::limit::Timestamp;
-use crate::log::cut;
-use crate::store::remote::{self, Data};
-use crate::store::{Row, StoreError};
+use crate::remote::{self, Data};
+use crate::{Row, StoreError};
+use ojs_limit::Timestamp;
+use ojs_log::cut;
 
 impl RedisStore {
     pub(super) fn failed(&self, why: &str) -> StoreError {
@@ -123,8 +123,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::Clock;
-    use crate::store::redis::{Config, Target};
+    use crate::Clock;
+    use crate::redis::{Config, Target};
 
     fn store() -> RedisStore {
         let config = Config {

@@ -3,9 +3,9 @@
 use redis::{Cmd, Value, cmd};
 
 use super::{RedisStore, wire};
-use crate::store::clock::compare;
-use crate::store::remote::Data;
-use crate::store::{Inspection, StoreError};
+use crate::clock::compare;
+use crate::remote::Data;
+use crate::{Inspection, StoreError};
 
 /// The oldest server that has all that the scripts need.
 pub(super) const OLDEST: (u32, u32) = (6, 2);

@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use super::super::fleet;
 use super::super::record::{self, Written};
 use super::super::{Change, Claimed, End, Gen, Place, Row, Verdict};
-use crate::limit::{
+use ojs_limit::{
     KeyState, Limited, Limits, Measure, Rate, Refusal, Reserved, Served, Shares, Space, Strategy,
     Timestamp, Turn, WindowKind, each_key,
 };

@@ -2,8 +2,8 @@
 
 use super::ReservedStore;
 use super::turns::{AHEAD, Next};
-use crate::limit::{EARLY, Limited, Refusal, Reserved, Strategy, Timestamp};
-use crate::store::{Claimed, Ledger, LedgerExt, Row, StoreError, Taken, Verdict, Wish};
+use crate::{Claimed, Ledger, LedgerExt, Row, StoreError, Taken, Verdict, Wish};
+use ojs_limit::{EARLY, Limited, Refusal, Reserved, Strategy, Timestamp};
 
 impl ReservedStore {
     /// Asks for jobs in their order; those that follow each other and go the same way go together. If the

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::turns::{Mine, Turns};
 use super::{Policies, is_hot};
-use crate::limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
-use crate::store::{Change, Claimed, Gen, Row, Verdict};
+use crate::{Change, Claimed, Gen, Row, Verdict};
+use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 /// The rows that are kept here, and the turns of each key.
 #[derive(Debug)]

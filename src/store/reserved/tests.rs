@@ -8,11 +8,12 @@ use rand::{Rng as _, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::limit::{EARLY, Rate, Strategy, Throttle};
-use crate::store::faulty::{Fault, Faulty};
-use crate::store::guard::OnStoreError;
-use crate::store::memory::MemoryStore;
-use crate::store::{Claim, Clock, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use crate::claims::TestClaim as _;
+use crate::faulty::{Fault, Faulty};
+use crate::guard::OnStoreError;
+use crate::memory::MemoryStore;
+use crate::{Claim, Clock, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use ojs_limit::{EARLY, Rate, Strategy, Throttle};
 
 const T: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -440,6 +441,6 @@ fn what_cannot_be_reserved() {
     };
     assert!(objection(&slots, wait).is_some());
     let mut fixed = windowed(1, 1);
-    fixed.rates[0].window = crate::limit::WindowKind::Fixed;
+    fixed.rates[0].window = ojs_limit::WindowKind::Fixed;
     assert!(objection(&fixed, wait).is_some());
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Timestamp, Turn};
+use ojs_limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Timestamp, Turn};
 
 /// How far ahead turns are asked for, in microseconds: no longer than workers wait.
 pub(super) const AHEAD: u64 = 500_000;
@@ -209,7 +209,7 @@ mod tests {
     use std::num::{NonZeroU32, NonZeroU64};
 
     use super::*;
-    use crate::limit::{Rate, WindowKind};
+    use ojs_limit::{Rate, WindowKind};
 
     const T: Timestamp = Timestamp(1_800_000_000_000_000);
 
@@ -311,7 +311,7 @@ mod tests {
         let mut turns = Turns::new(&window(128));
         let refuse = |turns: &mut Turns, granted: Vec<Turn>, at, now| {
             let refused = Some(Refusal {
-                strategy: crate::limit::Strategy::Rate,
+                strategy: ojs_limit::Strategy::Rate,
                 limit: 128,
                 current: 128,
                 at: Some(at),

@@ -19,8 +19,8 @@ use super::super::{
     Answer, Change, Claimed, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
 };
 use super::{First, Found, Job, Need, Operation, Page};
-use crate::limit::{Key, Reserved, Space, Timestamp};
-use crate::log::cut;
+use ojs_limit::{Key, Reserved, Space, Timestamp};
+use ojs_log::cut;
 
 /// So often in a row keys that nobody uses are looked for, while most of those that were looked at are such.
 const ROUNDS: usize = 8;
@@ -29,7 +29,7 @@ const ROUNDS: usize = 8;
 const LONGEST_NAME: usize = 2_600;
 
 /// Where operations go.
-pub(in crate::store) enum Post {
+pub(crate) enum Post {
     /// To a thread.
     Thread(SyncSender<Job>),
     /// To tasks.
@@ -57,7 +57,7 @@ pub struct SqlStore {
 
 impl SqlStore {
     /// `work` makes who works from where the news of others go: lines as `freed`, `row`, `offered`, `paused`, `joined`, `over` and `all`.
-    pub(in crate::store) fn new(
+    pub(crate) fn new(
         clock: ServerClock,
         timeout: Duration,
         work: impl FnOnce(UnboundedSender<String>) -> Post,

@@ -10,10 +10,10 @@ use super::super::{Claimed, NUMBER_LASTS, Number};
 use super::row::{self, keys_of};
 use super::statements::{Dialect, Statement};
 use super::value::{Rows, Value, unsigned};
-use crate::limit::{Key, KeyState, Space, Timestamp};
+use ojs_limit::{Key, KeyState, Space, Timestamp};
 
 /// How long a sidecar may say nothing before it counts as gone, in microseconds.
-pub(in crate::store) const SILENCE: u64 = 5_000_000;
+pub(crate) const SILENCE: u64 = 5_000_000;
 /// How late the owner of a row may be.
 pub(super) const PATIENCE: u64 = 3_000_000;
 /// For how long, in microseconds, a sidecar has a held job at a time, at most; it sees to that again when a
@@ -25,9 +25,9 @@ pub(super) const LONG_OVER: u64 = 60_000_000;
 
 /// A part of the database, in the middle of a transaction.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Page {
+pub(crate) struct Page {
     /// The sidecar that asks.
-    pub(in crate::store) me: Arc<str>,
+    pub(crate) me: Arc<str>,
     pub(super) head: Head,
     pub(super) rows: BTreeMap<String, Loaded<Option<Entry>>>,
     pub(super) keys: BTreeMap<String, Loaded<KeyState>>,
@@ -37,14 +37,14 @@ pub(in crate::store) struct Page {
     /// What stands under these names from now on.
     pub(super) overridden: BTreeMap<String, Option<Written>>,
     /// Everything else goes before the rest is written.
-    pub(in crate::store) is_cleared: bool,
+    pub(crate) is_cleared: bool,
     pub(super) freed: Vec<String>,
     /// How many jobs of these queues the sidecar holds.
     pub(super) holds: Vec<(String, u64)>,
     /// What the others are to hear.
     pub(super) news: Vec<String>,
     /// Whether the sidecar is to be written down as living.
-    pub(in crate::store) beats: bool,
+    pub(crate) beats: bool,
 }
 
 #[derive(Debug, Default)]
@@ -68,19 +68,19 @@ impl<T> Loaded<T> {
 
 /// What a database begins with when it fills a page.
 #[derive(Clone, Default, Debug)]
-pub(in crate::store) struct Head {
+pub(crate) struct Head {
     /// The store's time: not before any time that these keys have seen.
-    pub(in crate::store) now: Timestamp,
+    pub(crate) now: Timestamp,
     /// Which data these are.
-    pub(in crate::store) epoch: String,
+    pub(crate) epoch: String,
     /// Nothing starts before this.
-    pub(in crate::store) opens: Timestamp,
+    pub(crate) opens: Timestamp,
     /// Which edition of the overrides that is.
-    pub(in crate::store) edition: i64,
+    pub(crate) edition: i64,
     /// The sidecars that live or have lived, and when each was last heard of.
-    pub(in crate::store) live: Vec<(String, Timestamp)>,
+    pub(crate) live: Vec<(String, Timestamp)>,
     /// Microseconds that the time is ahead of the clock of the database's host, which was set back.
-    pub(in crate::store) ahead: u64,
+    pub(crate) ahead: u64,
 }
 
 impl Head {
@@ -91,7 +91,7 @@ impl Head {
 }
 
 impl Page {
-    pub(in crate::store) fn new(me: Arc<str>, head: Head) -> Page {
+    pub(crate) fn new(me: Arc<str>, head: Head) -> Page {
         Page {
             me,
             head,
@@ -100,7 +100,7 @@ impl Page {
     }
 
     /// Takes in rows of a table as the database has them; `None`: somebody else wrote one.
-    pub(in crate::store) fn read(&mut self, asked: Statement, rows: Rows) -> Option<()> {
+    pub(crate) fn read(&mut self, asked: Statement, rows: Rows) -> Option<()> {
         for columns in rows {
             match asked {
                 Statement::Rows => {
@@ -140,7 +140,7 @@ impl Page {
     }
 
     /// What has to be written, in this order: statements, each with the rows that it is told.
-    pub(in crate::store) fn writes(&self, dialect: &Dialect) -> Vec<(Statement, Rows)> {
+    pub(crate) fn writes(&self, dialect: &Dialect) -> Vec<(Statement, Rows)> {
         let now = self.head.now;
         let (rows, gone_rows) = put_and_drop(self.rows(), |_, entry| {
             let mut columns = row::columns(entry);
@@ -190,13 +190,13 @@ impl Page {
     }
 
     /// The keys that the rows have slots of.
-    pub(in crate::store) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let rows = self.rows.values().filter_map(|entry| entry.value.as_ref());
         rows.flat_map(keys_of).collect()
     }
 
     /// The time to write with a key: when it was last looked at.
-    pub(in crate::store) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.head.now
     }
 
@@ -227,7 +227,7 @@ impl Page {
     }
 
     /// Whether these are another edition of limits and settings.
-    pub(in crate::store) fn is_new_edition(&self) -> bool {
+    pub(crate) fn is_new_edition(&self) -> bool {
         self.is_cleared || !self.overridden.is_empty()
     }
 

@@ -3,7 +3,7 @@
 use super::super::engine::{Entry, Slot, Slots};
 use super::super::{Gen, Place, Row, record};
 use super::value::{Value, unsigned};
-use crate::limit::{Limited, Timestamp, Undo};
+use ojs_limit::{Limited, Timestamp, Undo};
 
 /// The columns of a row, in the order of its table, but for the last one.
 pub(super) fn columns(kept: &Entry) -> Vec<Value> {
@@ -58,7 +58,7 @@ pub(super) fn read(columns: Vec<Value>) -> Option<Entry> {
 }
 
 /// The names of the keys that a row has slots of.
-pub(in crate::store) fn keys_of(kept: &Entry) -> impl Iterator<Item = String> {
+pub(crate) fn keys_of(kept: &Entry) -> impl Iterator<Item = String> {
     let taken = kept.taken();
     taken.map(|(one, _)| record::name(one.space, &one.key))
 }

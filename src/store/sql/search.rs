@@ -9,7 +9,7 @@ use super::page::Page;
 use super::statements::{MINE, OTHERS_OUT, Statement};
 use super::steps::ADOPTED;
 use super::value::{Rows, Value, unsigned};
-use crate::limit::{KeyState, Space, Timestamp};
+use ojs_limit::{KeyState, Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
 /// locked until it is forgotten, and a server has room for some thousands of locks, for all its programs.
@@ -20,22 +20,22 @@ const OVERRIDES: &str = "overrides";
 
 /// What a transaction is about. Sorted: all lock in this order.
 #[derive(Default, Debug)]
-pub(in crate::store) struct Need {
-    pub(in crate::store) jobs: BTreeSet<String>,
+pub(crate) struct Need {
+    pub(crate) jobs: BTreeSet<String>,
     /// Keys, by [`record::name`]; those that the rows have slots of come by themselves.
-    pub(in crate::store) names: BTreeSet<String>,
-    pub(in crate::store) numbers: BTreeSet<String>,
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) numbers: BTreeSet<String>,
     /// Limits and settings made over HTTP, as [`record::Written`] names them.
-    pub(in crate::store) overrides: BTreeSet<String>,
+    pub(crate) overrides: BTreeSet<String>,
     /// Whether anything may be changed; else nothing has to be locked.
-    pub(in crate::store) writes: bool,
+    pub(crate) writes: bool,
     /// What an operation asks before it knows what it is about.
     pub(super) first: Option<First>,
 }
 
 /// What is asked before anything is locked.
 #[derive(Debug)]
-pub(in crate::store) enum First {
+pub(crate) enum First {
     /// What to look after: at most `max` rows of ours that are out, at most `max` that we offer or have taken over (what
     /// we offer comes last), and as many that others have out. And as [`First::Idle`].
     Due { max: usize },
@@ -60,35 +60,30 @@ pub(in crate::store) enum First {
 
 /// What was found before anything was locked: the page is asked again.
 #[derive(Default, Debug)]
-pub(in crate::store) struct Found {
+pub(crate) struct Found {
     /// Ours that are due, or all that were asked for.
-    pub(in crate::store) jobs: Vec<String>,
-    pub(in crate::store) others_out: Vec<String>,
+    pub(crate) jobs: Vec<String>,
+    pub(crate) others_out: Vec<String>,
     /// Where others have offered rows. These need no page: who asks for such a row is told what is true then.
-    pub(in crate::store) lanes: Vec<String>,
+    pub(crate) lanes: Vec<String>,
     /// Whether others have rows.
-    pub(in crate::store) strangers: bool,
+    pub(crate) strangers: bool,
     /// The first time at which one of ours is due; those that were offered are no reason to look.
-    pub(in crate::store) first: Timestamp,
+    pub(crate) first: Timestamp,
     /// Keys with nothing used.
-    pub(in crate::store) idle: Vec<String>,
+    pub(crate) idle: Vec<String>,
     /// How many jobs were ever adopted, or as many as were to be counted.
-    pub(in crate::store) count: u64,
+    pub(crate) count: u64,
     /// Names and texts of what was made over HTTP, and which edition that is.
-    pub(in crate::store) overrides: (i64, Vec<(String, String)>),
+    pub(crate) overrides: (i64, Vec<(String, String)>),
     /// Which data were [joined](First::Join).
-    pub(in crate::store) epoch: String,
+    pub(crate) epoch: String,
 }
 
 impl First {
     /// What is asked, in this order; `time` is what the database reckons with, and `after` where its search for keys with
     /// nothing used is.
-    pub(in crate::store) fn asks(
-        &self,
-        me: &str,
-        time: &Value,
-        after: &str,
-    ) -> Vec<(Statement, Vec<Value>)> {
+    pub(crate) fn asks(&self, me: &str, time: &Value, after: &str) -> Vec<(Statement, Vec<Value>)> {
         let (me, time, most) = (
             || Value::from(me),
             || time.clone(),
@@ -122,12 +117,7 @@ impl First {
 impl Found {
     /// Takes in what one of [`First::asks`] has told; `None`: somebody else wrote it. The search for keys with nothing
     /// used is moved on.
-    pub(in crate::store) fn read(
-        &mut self,
-        asked: Statement,
-        rows: Rows,
-        after: &mut String,
-    ) -> Option<()> {
+    pub(crate) fn read(&mut self, asked: Statement, rows: Rows, after: &mut String) -> Option<()> {
         let mut keys = Vec::new();
         for row in rows {
             let mut row = row.into_iter();
@@ -270,7 +260,7 @@ impl Need {
 }
 
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.
-pub(in crate::store) trait Database: Send {
+pub(crate) trait Database: Send {
     /// What has to be known before a transaction begins.
     fn first(&mut self, first: &First) -> impl Future<Output = Result<Found, StoreError>> + Send;
 

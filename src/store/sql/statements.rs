@@ -6,7 +6,7 @@ use super::super::HOLDS_LAST;
 use super::page::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
 use super::steps::ADOPTED;
 use super::value::number;
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// Limits set over HTTP are kept this long after their end, for whoever looks at them.
 const DAY: u64 = 24 * 3600 * 1_000_000;
@@ -49,7 +49,7 @@ const LIVE: Table = Table("live", "owner", "owner text NOT NULL, seen bigint NOT
 const ALL: [Table; 5] = [ROWS, KEYS, NUMBERS, OVERRIDES, HOLDS];
 
 /// What empties them.
-pub(in crate::store) fn clear() -> String {
+pub(crate) fn clear() -> String {
     ALL.map(|table| format!("DELETE FROM {};", table.0))
         .concat()
 }
@@ -59,17 +59,17 @@ macro_rules! statements {
     ($dialect:ident: $($(#[$about:meta])* $name:ident = $text:expr;)*) => {
         /// What every database is asked and told; [`Dialect::text`] says how.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(in crate::store) enum Statement {
+        pub(in crate) enum Statement {
             $($(#[$about])* $name,)*
         }
 
         impl Statement {
-            pub(in crate::store) const ALL: &[Statement] = &[$(Statement::$name,)*];
+            pub(in crate) const ALL: &[Statement] = &[$(Statement::$name,)*];
         }
 
         impl Dialect {
             /// The statement, with `$1` for its first argument.
-            pub(in crate::store) fn text(&self, statement: Statement) -> String {
+            pub(in crate) fn text(&self, statement: Statement) -> String {
                 let $dialect = self;
                 match statement {
                     $(Statement::$name => $text,)*
@@ -136,15 +136,15 @@ statements! { says:
 }
 
 /// How a database says it.
-pub(in crate::store) struct Dialect {
+pub(crate) struct Dialect {
     /// The time, by what the caller gives as `$1`.
-    pub(in crate::store) now: Cow<'static, str>,
-    pub(in crate::store) greatest: &'static str,
-    pub(in crate::store) least: &'static str,
+    pub(crate) now: Cow<'static, str>,
+    pub(crate) greatest: &'static str,
+    pub(crate) least: &'static str,
     /// Whether a statement about rows of a table is told of all of them at once, each column being a list.
-    pub(in crate::store) has_lists: bool,
+    pub(crate) has_lists: bool,
     /// What leaves rows alone that another one is at.
-    pub(in crate::store) skips: &'static str,
+    pub(crate) skips: &'static str,
 }
 
 /// The time in a statement that begins with [`Dialect::at_once`].
@@ -152,7 +152,7 @@ const NOW: &str = "(SELECT now FROM t)";
 
 impl Dialect {
     /// What makes the tables, each with what is said `behind` it.
-    pub(in crate::store) fn create(&self, behind: impl Fn(&str) -> &'static str) -> String {
+    pub(crate) fn create(&self, behind: impl Fn(&str) -> &'static str) -> String {
         let create = |table: &Table| {
             let (Table(name, key, _), columns) = (table, self.columns(table));
             let behind = behind(name);
@@ -163,7 +163,7 @@ impl Dialect {
 
     /// What forgets of what nothing speaks any more: offers of the dead, of which nobody is left to make anything,
     /// numbers, limits whose time is over, what others held, and sidecars that are gone and have left no row.
-    pub(in crate::store) fn sweep(&self, now: Timestamp) -> String {
+    pub(crate) fn sweep(&self, now: Timestamp) -> String {
         let (greatest, skips) = (self.greatest, self.skips);
         let seen = "coalesce((SELECT seen FROM live WHERE live.owner = rows.owner), 0)";
         let before = |past: u64| number(now.0.saturating_sub(past));

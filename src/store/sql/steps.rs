@@ -6,10 +6,10 @@ use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
 use super::page::{Page, SILENCE};
 use super::search::Found;
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// The number that says how many jobs were ever adopted.
-pub(in crate::store) const ADOPTED: &str = "adopted";
+pub(crate) const ADOPTED: &str = "adopted";
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;

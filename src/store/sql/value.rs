@@ -2,7 +2,7 @@
 
 /// A column of a row, or an argument of a statement. A flag is 0 or 1.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::store) enum Value {
+pub(crate) enum Value {
     Nothing,
     Number(i64),
     Text(String),
@@ -10,7 +10,7 @@ pub(in crate::store) enum Value {
 }
 
 /// Rows, each as its columns.
-pub(in crate::store) type Rows = Vec<Vec<Value>>;
+pub(crate) type Rows = Vec<Vec<Value>>;
 
 impl Value {
     pub(super) fn number(&self) -> Option<i64> {
@@ -48,12 +48,12 @@ impl From<&str> for Value {
 }
 
 /// A time or a length as databases have it: their numbers have a sign.
-pub(in crate::store) fn number(value: u64) -> i64 {
+pub(crate) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// A time or a length that was written as a [`number`].
-pub(in crate::store) fn unsigned(value: i64) -> u64 {
+pub(crate) fn unsigned(value: i64) -> u64 {
     match u64::try_from(value) {
         Ok(value) if value < i64::MAX.unsigned_abs() => value,
         Ok(_) => u64::MAX,

@@ -13,7 +13,7 @@ use super::super::fleet::SETTLING;
 use super::super::sql::{
     Dialect, First, Found, Head, Need, Page, Rows, Statement, Value, clear, number, unsigned,
 };
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// News are kept this long, in microseconds: whoever was stopped for longer looks at everything.
 const NEWS_LAST: u64 = 60_000_000;

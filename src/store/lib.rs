@@ -33,16 +33,26 @@
 //! Below `Store` each is a [`Ledger`]. Memory and SQL run one step engine over their rows and keys, and Redis runs its
 //! scripts.
 
+// Unit tests use parts of the integration tests, which name this crate so.
+#[cfg(test)]
+extern crate self as ojs_store;
+
 mod answer;
+#[cfg(test)]
+#[path = "../../tests/harness/claims.rs"]
+pub mod claims;
 mod clock;
 mod engine;
 #[cfg(test)]
-#[path = "../tests/faulty.rs"]
+#[path = "../../tests/faulty.rs"]
 pub mod faulty;
 mod fleet;
 pub mod guard;
 mod inspection;
 mod ledger;
+#[cfg(test)]
+#[path = "../../tests/harness/lines.rs"]
+pub mod lines;
 pub mod memory;
 mod overrides;
 pub mod postgres;
@@ -55,12 +65,12 @@ mod sql;
 pub mod sqlite;
 mod step;
 
-pub use crate::limit::Room;
 pub use answer::Answer;
 pub use clock::Clock;
 pub use fleet::{HOLDS_LAST, NAMES, NUMBER_LASTS, Number, Step, Wake, sidecar_of};
 pub use inspection::Inspection;
 pub use ledger::{CountOf, KeyStates, Ledger, LedgerExt, RowsOf, Standing};
+pub use ojs_limit::Room;
 pub use overrides::{MAX as MAX_OVERRIDES, MAX_SETTINGS, Override, Overrides};
 pub use row::{Claim, Claimed, End, Gen, Known, OFFERED, Place, Row, Used};
 pub use sql::SqlStore;
@@ -71,7 +81,7 @@ use reserved::ReservedStore;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limit::{Key, Limited, OnLimit, Refusal, Served, Space, Timestamp};
+use ojs_limit::{Key, Limited, OnLimit, Refusal, Served, Space, Timestamp};
 
 /// What went wrong with a connection, and what to do where it was the server's certificate.
 fn distrusted(why: String) -> String {
@@ -317,9 +327,9 @@ pub struct Usage {
 
 impl Usage {
     /// What a key's state says under these limits; `None`: nothing is used.
-    pub(crate) fn of(
-        state: &crate::limit::KeyState,
-        limits: &crate::limit::Limits,
+    pub fn of(
+        state: &ojs_limit::KeyState,
+        limits: &ojs_limit::Limits,
         now: Timestamp,
     ) -> Option<Usage> {
         if state.is_unused(now) {

@@ -1,9 +1,5 @@
 //! Writes the log's lines in a thread of its own, so that a slow reader of the log stops nothing else.
 
-#[cfg(test)]
-#[path = "../tests/harness/lines.rs"]
-pub mod lines;
-
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Write};

@@ -1,0 +1,47 @@
+//! Claims for unit tests of several crates.
+
+use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
+use ojs_store::{Claim, Gen};
+
+/// Makes claims for tests.
+pub trait TestClaim {
+    /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
+    fn of(job: &str) -> Claim {
+        Claim {
+            job: job.into(),
+            generation: Gen(1),
+            claim_id: "sidecar".into(),
+            worker: None,
+            scope: 1,
+            queue: "q".into(),
+            priority: 0,
+            attempt: Some(1),
+            // Later than any start of a test, so that a newer claim ends the row of an older one.
+            claimed_at: Timestamp(4_000_000_000_000_000),
+            visibility: 30_000_000,
+            limited: [].into(),
+            since: 0,
+            stays: Timestamp(0),
+            followed: Timestamp(0),
+        }
+    }
+
+    /// The first claim of a job under a key `k` that limits nothing: the job has a row while it is out.
+    fn limited(job: &str) -> Claim {
+        let limited = Limited {
+            space: Space::Job,
+            key: Key::new("k").unwrap(),
+            limits: Limits::default(),
+            on_limit: OnLimit::Wait,
+            policy: "p".into(),
+            cost: Default::default(),
+            share: None,
+        };
+        Claim {
+            limited: [limited].into(),
+            ..Claim::of(job)
+        }
+    }
+}
+
+impl TestClaim for Claim {}
