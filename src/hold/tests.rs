@@ -1105,6 +1105,10 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
 }
 
 /// So many jobs of so many keys, and the least time in which one of them was looked after a hundred times.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time is measured; the paused clock stands still"
+)]
 fn time_of_each(jobs: usize, keys: usize) -> Duration {
     let hold = hold();
     let key = |nth: usize| format!("k{}", nth % keys);
