@@ -109,13 +109,7 @@ impl Shares {
 
     /// The refusal of one that is ahead. Those that it waits for have a moment to come, where that is not later than they
     /// meant to.
-    pub fn hold_up(
-        &mut self,
-        share: &Share,
-        cost: &Cost,
-        begins: u64,
-        now: Timestamp,
-    ) -> Refusal {
+    pub fn hold_up(&mut self, share: &Share, cost: &Cost, begins: u64, now: Timestamp) -> Refusal {
         let done = begins.saturating_add(share.price(cost));
         let others = self.groups.iter_mut().filter(|(of, _)| *of != share.group);
         for (_, other) in others.filter(|(_, other)| other.is_before(done, now)) {
