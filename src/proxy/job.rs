@@ -177,7 +177,6 @@ pub(super) fn read_job(
     let id = id?.text()?;
     let filed = || brings.then(|| mirror::filed(job)).flatten();
     let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
-    let kind = kind_of(kind, live);
     let attempt = attempt.and_then(|a| a.u32());
     sidecar.backend.saw_attempt(attempt);
     let own = match brings {
@@ -186,7 +185,7 @@ pub(super) fn read_job(
     };
     let view = JobView {
         queue: &queue,
-        kind: &kind,
+        kind: &kind_of(kind, live),
         meta,
         tenant: live.trusted(origin.tenant),
     };
