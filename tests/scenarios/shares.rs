@@ -407,10 +407,7 @@ pub async fn used_up_holds_nobody_up(ctx: Ctx) -> Judge {
         [[policy]]\nname = 'vendor'\ncost = { from = 'meta.tokens', max = 100 }\n\
         rate = { limit = 10000, period = '1m' }\n";
     let w = ctx
-        .limits(&two.replace(
-            "cost =",
-            &ctx.pick(&["cost =", "on_limit = 'drop'\ncost ="]),
-        ))
+        .limits(&two.replace("cost =", ctx.pick(&["cost =", "on_limit = 'drop'\ncost ="])))
         .start()
         .await;
     w.enqueue_all(2, |_| costing("a", 60)).await;
@@ -521,7 +518,8 @@ pub async fn a_slow_sibling_wastes_nothing(ctx: Ctx) -> Judge {
     let one_by_one = async {
         while Instant::now() < end {
             let got = slow.get("slow", 1).await;
-            w.pass(rng.borrow_mut().random_range(500..1_500)).await;
+            let pause = rng.borrow_mut().random_range(500..1_500);
+            w.pass(pause).await;
             slow.ack_all(&got).await;
         }
     };
