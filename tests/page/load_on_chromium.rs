@@ -74,9 +74,10 @@ fn numbers_move_and_are_those_of_the_workers() {
     browser.until_is(&slots, "3 of 3");
     // Those that the backend has and no worker ever got.
     let waits = backend.total(EventKind::Stored) - started;
-    browser.until_is(&waiting, &waits.to_string());
+    browser.until_is(&waiting, &thousands(waits));
     let rate = browser.text(&cell("limits", "stripe", "rate"));
-    assert!(rate.starts_with(&format!("{started} of 10,000")), "{rate}");
+    let used = format!("{} of 10,000", thousands(started));
+    assert!(rate.starts_with(&used), "{rate}");
     let depth = format!("{} of 2,000", thousands(JOBS - started));
     browser.until_is(&cell("queues", "billing", "depth"), &depth);
     browser.until(&format!(

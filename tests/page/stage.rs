@@ -113,7 +113,7 @@ pub fn site(says: impl Fn(&str) -> String + Clone + Send + 'static) -> SocketAdd
                     false => "application/json",
                 };
                 let head = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                     body.len()
                 );
                 // Who asked may have hung up.
