@@ -435,29 +435,8 @@ async fn without_limits_nothing_changes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_elsewhere_change_nothing() {
-    for (exchanges, own) in unchanged(&format!("{IGNORE}{ELSEWHERE}"), &[]).await {
-        let own = but_queues(own);
-        let (first, looked_up) = own.split_at(2);
-        assert_eq!(first, [MANIFEST, RUNNING]);
-        // The backend had no list of running jobs, so those that heartbeats name are looked at: each time, where it does
-        // not show them.
-        let mut named: Vec<String> = exchanges
-            .iter()
-            .filter(|exchange| exchange.request.start.contains("/heartbeat"))
-            .flat_map(|exchange| {
-                let beat: Value = serde_json::from_slice(&exchange.request.body).unwrap();
-                let ids = [&beat["active_jobs"], &beat["active_job_ids"]];
-                let ids = ids.into_iter().filter_map(Value::as_array).flatten();
-                ids.map(|id| format!("GET /ojs/v1/jobs/{} HTTP/1.1", id.as_str().unwrap()))
-                    .collect::<Vec<String>>()
-            })
-            .collect();
-        let mut looked_up = looked_up.to_vec();
-        named.sort_unstable();
-        named.dedup();
-        looked_up.sort_unstable();
-        looked_up.dedup();
-        assert_eq!(looked_up, named);
+    for (_, own) in unchanged(&format!("{IGNORE}{ELSEWHERE}"), &[]).await {
+        assert_eq!(but_queues(own), [MANIFEST, RUNNING]);
     }
 }
 

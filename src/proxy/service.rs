@@ -295,6 +295,7 @@ impl Proxy {
         let config = Settings::parse("[server]\nupstream = 'http://127.0.0.1:1'", "t").unwrap();
         let settings = super::ProxySettings::new(Arc::new(config), false).unwrap();
         let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");
+        sidecar.readiness.ready();
         let target = Target::parse("http://127.0.0.1:1", None).unwrap();
         let upstream = Upstream::new(target, Default::default(), CallBounds::default());
         Proxy::new(sidecar, upstream)

@@ -9,7 +9,8 @@ use super::doctor::doctor;
 use super::prelude::*;
 use super::terminal::Terminal;
 use crate::docs::blocks;
-use crate::servers::redis::RedisServer;
+// Under another name, because only causes that need it start it.
+use crate::servers::redis::RedisServer as Store;
 
 const CHAPTER: &str = "src/manual/incidents.md";
 const SYMPTOM: &str = "Jobs do not start";
@@ -94,7 +95,7 @@ pub struct Cause {
 pub struct Stage {
     pub backend: Backend,
     pub sidecar: Sidecar,
-    store: Option<RedisServer>,
+    store: Option<Store>,
     /// The file of its settings, with its folder.
     file: (tempfile::TempDir, PathBuf),
 }
@@ -111,7 +112,7 @@ impl Cause {
     pub fn staged(&self) -> (Stage, String) {
         let backend = Backend::start(Lax::spec());
         let mut rest = self.config.to_owned();
-        let store = rest.contains("REDIS").then(RedisServer::start);
+        let store = rest.contains("REDIS").then(Store::start);
         if let Some(store) = &store {
             rest = rest.replace("REDIS", &store.url());
         }
