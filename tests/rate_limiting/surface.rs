@@ -188,7 +188,7 @@ async fn health_has_a_throttle_object() {
     );
     assert_eq!(
         health["throttle"],
-        json!({"status": "ok", "held": 2, "slots": 1, "near_bound": 0, "blocked": 0, "version": env!("CARGO_PKG_VERSION")})
+        json!({"status": "ok", "config_file": "in_force", "held": 2, "slots": 1, "near_bound": 0, "blocked": 0, "version": env!("CARGO_PKG_VERSION")})
     );
     pair.stop().await;
     let (_, sidecar, client) = answering(503, r#"{"status":"degraded", "n": 1.0}"#, "").await;
@@ -196,7 +196,7 @@ async fn health_has_a_throttle_object() {
     assert_eq!(reply.status, 503);
     assert!(
         reply.text().starts_with(
-            r#"{"status":"degraded", "n": 1.0,"throttle":{"status":"ok","held":0,"slots":0,"#
+            r#"{"status":"degraded", "n": 1.0,"throttle":{"status":"ok","config_file":"in_force","held":0,"slots":0,"#
         ),
         "{}",
         reply.text()

@@ -175,9 +175,17 @@ async fn a_full_hold_before_a_throttle_is_no_full_lookahead() {
     let rig = Rig::with(config).await;
     queued(&rig, "mail", 20).await;
     assert_eq!(rig.client.fetch("mail", 5).await.len(), 1);
-    let answer = why(&rig, "queue=mail").await;
-    says(&answer, "why", "queue \"mail\" spaces its starts");
+    // A FETCH that goes with a job may leave none held for the next one.
+    let mut answer = why(&rig, "queue=mail").await;
+    for _ in 0..5 {
+        if answer["queue"]["held_here"].as_u64() > Some(0) {
+            break;
+        }
+        assert_eq!(rig.client.fetch("mail", 1).await.len(), 1);
+        answer = why(&rig, "queue=mail").await;
+    }
     assert!(answer["queue"]["held_here"].as_u64() > Some(0), "{answer}");
+    says(&answer, "why", "queue \"mail\" spaces its starts");
     assert_eq!(
         rig.metric("ojs_throttle_lookahead_full_queues").await,
         Some(0.0)
