@@ -114,7 +114,7 @@
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client duration limit net ojs upstream
 //! client   -> upstream
-//! run      -> admin config lines metrics net proxy server store upstream
+//! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config duration manual ship
 //! admin    -> metrics proxy server
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick upstream
@@ -126,7 +126,7 @@
 //! metrics  -> limit
 //! store    -> limit log
 //! policy   -> duration json limit
-//! upstream -> boxed lines net tick
+//! upstream -> boxed net tick
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
@@ -164,14 +164,8 @@
 #[cfg(test)]
 extern crate self as ojs_throttle;
 #[cfg(test)]
-#[path = "../tests/harness/claims.rs"]
-pub mod claims;
-#[cfg(test)]
-#[path = "../tests/faulty.rs"]
-pub mod faulty;
-#[cfg(test)]
-#[path = "../tests/harness/lines.rs"]
-pub mod lines;
+#[path = "../tests/equipment.rs"]
+pub mod equipment;
 
 pub use {
     ojs_backend as backend, ojs_json as json, ojs_limit as limit, ojs_log as log, ojs_net as net,

@@ -115,7 +115,9 @@ fn every_import_is_on_the_map() {
         let allowed = &table[&module];
         for import in imports(&source, root) {
             seen += 1;
-            if !within(&import, &module) && !allowed.iter().any(|to| within(&import, to)) {
+            // Any unit test may use what tests share.
+            let is_own = within(&import, &module) || within(&import, "equipment");
+            if !is_own && !allowed.iter().any(|to| within(&import, to)) {
                 wrong.push(format!("{}: {module} -> {import}", path.display()));
             }
         }
@@ -144,7 +146,8 @@ fn every_module_is_on_the_map() {
     let map = fs::read_to_string(src().join("lib.rs")).unwrap();
     let modules = map
         .lines()
-        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+        .filter(|module| *module != "equipment");
     for module in modules {
         assert!(
             table.iter().any(|(name, _)| name == module),

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::claims::TestClaim as _;
+use crate::equipment::claims::TestClaim as _;
 use crate::limit::{Key, Limited, Limits, OnLimit, Served, Share, Space, Timestamp};
 use crate::store::{Claim, Gen};
 

@@ -284,7 +284,7 @@ fn packed() -> Fault {
 
 #[cfg(test)]
 impl Proxy {
-    /// A sidecar over this store, with no policies and no backend.
+    /// A sidecar over this store, with no policies and an empty backend.
     pub(in crate::proxy) fn on(store: crate::store::Store) -> Proxy {
         use crate::config::Settings;
         use crate::policy::{Accept, PolicySet};
@@ -297,7 +297,7 @@ impl Proxy {
         let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");
         sidecar.readiness.ready();
         let target = Target::parse("http://127.0.0.1:1", None).unwrap();
-        let upstream = Upstream::new(target, Default::default(), CallBounds::default());
-        Proxy::new(sidecar, upstream)
+        let net = crate::equipment::backend();
+        Proxy::new(sidecar, Upstream::new(target, net, CallBounds::default()))
     }
 }

@@ -507,7 +507,7 @@ pub(super) async fn offer_all(sidecar: &Sidecar, most: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claims::TestClaim as _;
+    use crate::equipment::claims::TestClaim as _;
     use crate::limit::Timestamp;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;

@@ -219,10 +219,10 @@ pub(super) fn ticks(every: Duration) -> Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claims::TestClaim as _;
+    use crate::equipment::claims::TestClaim as _;
     use std::sync::Arc;
 
-    use crate::faulty::{Fault, Faulty};
+    use crate::equipment::faulty::{Fault, Faulty};
     use crate::hold::Held;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;

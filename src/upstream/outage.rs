@@ -98,7 +98,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::lines::Lines;
+    use crate::equipment::lines::Lines;
 
     /// Those since the last look: how many failures each tells of, and whether it tells of the end.
     fn told(lines: &Lines) -> Vec<(u64, bool)> {

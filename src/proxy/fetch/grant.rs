@@ -339,7 +339,7 @@ impl Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claims::TestClaim as _;
+    use crate::equipment::claims::TestClaim as _;
     use crate::store::Claim;
 
     #[tokio::test(start_paused = true)]

@@ -180,7 +180,7 @@ async fn undo(proxy: &Proxy, mut job: Held) {
 
 #[cfg(test)]
 mod tests {
-    use crate::claims::TestClaim as _;
+    use crate::equipment::claims::TestClaim as _;
     use std::sync::Arc;
 
     use super::*;

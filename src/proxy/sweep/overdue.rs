@@ -231,7 +231,7 @@ fn next_look(sidecar: &Sidecar, row: &Row) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claims::TestClaim as _;
+    use crate::equipment::claims::TestClaim as _;
     use crate::store::{Claim, Place};
 
     const SECOND: u64 = 1_000_000;

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, advance};
 
 use super::*;
-use crate::claims::TestClaim as _;
+use crate::equipment::claims::TestClaim as _;
 use crate::hold::Held;
 use crate::limit::{Limits, Measure, Throttle};
 use crate::store::memory::MemoryStore;

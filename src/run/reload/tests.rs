@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::CommandLine;
-use crate::lines::Lines;
+use crate::equipment::lines::Lines;
 use crate::metrics::Metrics;
 use crate::proxy::BackendFacts;
 use crate::store::Store;
