@@ -64,6 +64,7 @@ impl Process {
             log_level = "warn"
             [upstream]
             claims_count = "no"
+            liveness = "job"
             [hold]
             max = 4096
             [[queue]]
