@@ -108,7 +108,8 @@ pub struct Served {
     pub group: Arc<str>,
     /// Thousandths of cost by weight. The group with the least goes first.
     pub served: u64,
-    /// The same number of the group whose turn was last, before its start. A group that is not known stands there.
+    /// Where the key's virtual time stands: what the group that started last had been served before that start. A group
+    /// that is not known begins there.
     pub turn: u64,
 }
 

@@ -128,7 +128,7 @@ impl Undo {
 }
 
 impl KeyState {
-    /// The same with no job out.
+    /// A copy of this state in which no job is out.
     pub fn without_slots(&self) -> KeyState {
         KeyState {
             active: 0,
@@ -409,7 +409,7 @@ impl KeyState {
         self.rare_mut().shares = Some(shares);
     }
 
-    /// The same, to be changed.
+    /// What the key's groups were served, for its caller to change; nothing yet if none was kept.
     pub fn shares_mut(&mut self) -> &mut Shares {
         self.rare_mut().shares.get_or_insert_default()
     }

@@ -42,7 +42,7 @@ pub struct Pipe {
 }
 
 impl Network {
-    /// The same network for a process of its own, which [`Network::kill`] cuts off.
+    /// A way into this network for a process of its own, which [`Network::kill`] cuts off.
     pub fn process(&self) -> Network {
         Network {
             ports: Arc::clone(&self.ports),

@@ -111,7 +111,7 @@ impl Guard {
         }
     }
 
-    /// The same store, which has answered before it was guarded.
+    /// Notes that the store answered before it was guarded: if it is lost, what is declared for that happens.
     #[must_use]
     pub fn that_has_answered(self) -> Guard {
         Guard {

@@ -173,7 +173,7 @@ impl Taken {
         started.count()
     }
 
-    /// The same of the jobs that were asked for next.
+    /// Adds what became of the jobs that were asked for next.
     fn extend(&mut self, next: Taken) {
         self.verdicts.extend(next.verdicts);
         self.ended.extend(next.ended);
@@ -395,7 +395,7 @@ pub struct Wish<'a> {
 #[derive(Clone, Debug)]
 pub struct Store {
     ledger: Arc<dyn Ledger>,
-    /// The same, where others share it.
+    /// The ledger once more as what it is, where other sidecars share it; `None`: it is this process's alone.
     shared: Option<Arc<ReservedStore>>,
 }
 

@@ -199,7 +199,7 @@ impl File {
         done.map_err(|error| self.failed(&error))
     }
 
-    /// The same in a transaction that is open: in the file in which it was begun.
+    /// Does something within the transaction that is open, in the file in which it was begun.
     fn within<T>(
         &mut self,
         what: impl FnOnce(&mut Open) -> Result<T, Error>,

@@ -8,7 +8,7 @@ use ojs_throttle::store::{End, Usage};
 use super::prelude::*;
 use super::rig::number;
 
-/// The same limits for a job that pays so much.
+/// These limits for a job that pays so much.
 fn paying(limited: &Limited, pays: u32) -> Limited {
     let rule = CostRule {
         from: Some("meta.tokens".into()),

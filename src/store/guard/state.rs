@@ -26,7 +26,7 @@ const MOST_REASONS: usize = 8;
 pub(super) struct Failures {
     /// Those since the last success, each begun after the one before.
     pub(super) in_a_row: u32,
-    /// The same of `take` alone: on a full disk reading goes on and hides that nothing can start.
+    /// Failures of `take` since its last success: on a full disk reading goes on and hides that nothing can start.
     pub(super) takes: u32,
     /// All that were ever counted.
     pub(super) ever: u64,

@@ -1005,7 +1005,7 @@ async fn an_older_claim_of_a_closed_limit_ends_there_too() {
     }
 }
 
-/// The same where the store did not hear of it, and was not lost.
+/// The store did not hear that the older claim ended, and was not lost.
 #[tokio::test(start_paused = true)]
 async fn an_older_claim_that_was_to_end_unheard_is_not_put_back() {
     let rig = rig(OnStoreError::Share);

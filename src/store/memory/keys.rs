@@ -25,7 +25,7 @@ impl Equivalent<(Space, Key)> for Named<'_> {
 }
 
 impl Keys {
-    /// The same without slots.
+    /// A copy of all keys in which no slot is taken.
     pub(super) fn emptied(&self) -> Keys {
         let states = self.states.iter();
         let states = states.map(|(name, state)| (name.clone(), state.without_slots()));

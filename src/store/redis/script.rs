@@ -48,8 +48,8 @@ impl std::fmt::Debug for Scripts {
     }
 }
 
-/// The same with the script's text, which the server keeps from then on. (It is not loaded by itself: that
-/// would ask all nodes of a cluster, also those that are none of ours.)
+/// The command with the script's text in place of its hash. The server keeps the text from then on. (The script is not
+/// loaded in a call of its own: that would ask all nodes of a cluster, also those that are none of ours.)
 pub(super) fn with_text(command: &Cmd, script: &Script) -> Cmd {
     let mut whole = redis::cmd("EVAL");
     whole.arg(&script.text);

@@ -108,7 +108,7 @@ impl SqlStore {
         self.ask_of(Some(data), need, step).await
     }
 
-    /// The same on data that are known, or that are met.
+    /// Takes a step on the `data` that this sidecar knows; with `None` it takes the data that it finds.
     async fn ask_of<T: Send + 'static>(
         &self,
         data: Option<Data>,
