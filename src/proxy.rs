@@ -47,6 +47,7 @@ pub(crate) mod control;
 mod depth;
 mod drop;
 mod enqueue;
+mod enqueued;
 mod fetch;
 mod heartbeat;
 mod hiding;

@@ -9,7 +9,7 @@ mod sent;
 use super::body::Body;
 use super::control::named::{self, Brought};
 use super::control::overrides;
-use super::fetch::enqueued;
+use super::enqueued;
 use super::mirror::{self, Forgotten};
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
@@ -60,7 +60,7 @@ pub(super) async fn enqueue(
     let brings = (mirrors && sent::may_name(&body, mirror::NEEDLE))
         || (limits && (policies.rejects() || sent::may_name(&body, VISIBILITY)));
     // It may come in one reply with limited jobs, which could not be read then.
-    let joins = limits || bounded || brings || sidecar.fetching.has_limited();
+    let joins = limits || bounded || brings || sidecar.fetching.limited.any();
     if joins && let Some(fault) = sent::odd_number(&body) {
         return refuse(&parts, fault);
     }
@@ -113,7 +113,7 @@ async fn send_on(
         .filter(|places| places.looked || !places.look.is_empty());
     let lender = lends.map(|_| proxy.sidecar.scopes.lender(&parts.headers));
     for brought in brought.iter().flatten() {
-        proxy.sidecar.fetching.limits(&brought.queue);
+        proxy.sidecar.fetching.limited.note(&brought.queue);
     }
     let outranks = enqueued::may_outrank(&proxy.sidecar, &body);
     let call = Call {

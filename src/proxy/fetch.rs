@@ -7,7 +7,6 @@
 
 mod asked;
 mod claim;
-pub(super) mod enqueued;
 mod gather;
 mod grant;
 mod handout;
@@ -27,6 +26,7 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::control::overrides;
+use super::enqueued::LimitedQueues;
 use super::live::Live;
 use super::load::Seldom;
 use super::paused::Paused;
@@ -65,7 +65,8 @@ pub(in crate::proxy) struct Fetching {
     claims: claim::Claims,
     /// What the backend said of queues whose limits leave no room.
     pub(in crate::proxy) backlogs: Backlogs,
-    limited: enqueued::LimitedQueues,
+    /// The queues to which limited jobs were enqueued.
+    pub(in crate::proxy) limited: LimitedQueues,
     way: wait::Way,
 }
 
@@ -80,7 +81,7 @@ impl Fetching {
             last_claim: AtomicU64::new(1),
             claims: claim::Claims::default(),
             backlogs: Backlogs::default(),
-            limited: enqueued::LimitedQueues::default(),
+            limited: LimitedQueues::default(),
             way: wait::Way::default(),
         }
     }

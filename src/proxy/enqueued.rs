@@ -10,10 +10,9 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Fetching;
+use super::{DEPTH, Sidecar};
 use crate::json::{self, Json};
 use crate::policy::job::filed;
-use crate::proxy::{DEPTH, Sidecar};
 
 /// How long a queue counts as a limited one after the last limited job was enqueued to it.
 const LASTS: Duration = Duration::from_secs(3_600);
@@ -43,7 +42,8 @@ impl LimitedQueues {
         self.any.load(Ordering::Relaxed)
     }
 
-    fn note(&self, queue: &Arc<str>) {
+    /// A limited job is being enqueued to this queue.
+    pub(super) fn note(&self, queue: &Arc<str>) {
         let mut queues = self.queues.lock();
         if queues.len() < MOST || queues.contains_key(queue) {
             queues.insert(Arc::clone(queue), Instant::now());
@@ -64,27 +64,15 @@ impl LimitedQueues {
     }
 }
 
-impl Fetching {
-    /// A limited job is being enqueued to this queue.
-    pub(in crate::proxy) fn limits(&self, queue: &Arc<str>) {
-        self.limited.note(queue);
-    }
-
-    /// Whether limited jobs were enqueued to any queue of late.
-    pub(in crate::proxy) fn has_limited(&self) -> bool {
-        self.limited.any()
-    }
-}
-
 /// The body of an enqueue, if FETCHes must learn of the priorities in it once it is stored: jobs are held that may
 /// be of lower ones.
-pub(in crate::proxy) fn may_outrank(sidecar: &Sidecar, body: &Bytes) -> Option<Bytes> {
+pub(super) fn may_outrank(sidecar: &Sidecar, body: &Bytes) -> Option<Bytes> {
     let may = !sidecar.hold.is_empty() && json::may_name(body, "priority");
     may.then(|| body.clone())
 }
 
 /// Jobs were stored: the backend is asked before held ones of lower priority go out.
-pub(in crate::proxy) fn outrank(sidecar: &Sidecar, body: Option<Bytes>) {
+pub(super) fn outrank(sidecar: &Sidecar, body: Option<Bytes>) {
     let Some(body) = body else { return };
     let Ok(whole) = Json::parse(&body, DEPTH) else {
         return;
