@@ -5,9 +5,11 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::command_line::CommandLine;
 use super::file::unreadable;
+use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
-use super::{CommandLine, Settings};
+use super::settings::Settings;
 use crate::policy::Match;
 
 /// What `check` prints, and how the process ends.
@@ -61,7 +63,7 @@ fn count(number: usize, one: &str, more: &str) -> String {
 pub fn check(path: &Path, colour: bool) -> Checked {
     let file = path.display().to_string();
     let settings = match path.as_os_str() == "-" {
-        true => super::read_whole(std::io::stdin())
+        true => read_whole(std::io::stdin())
             .map_err(|error| unreadable("standard input", &error))
             .and_then(|text| Settings::parse(&text, "standard input")),
         false => Settings::load_with(Some(path), &CommandLine::default()),

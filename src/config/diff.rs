@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Settings;
-use super::settings::{SETTINGS, TakesEffect};
+use super::settings::{SETTINGS, Settings, TakesEffect};
 use crate::policy::{Policy, PolicySet, QueueLimits};
 use crate::pressure::Given;
 

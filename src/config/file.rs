@@ -7,11 +7,15 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::choices::StoreUrl;
+use super::command_line::CommandLine;
 use super::kinds::must_have_certificates;
 use super::origins::Origins;
-use super::reader::{FileReading, TablesByName, TomlTable};
+use super::policies;
+use super::reader::{FileReading, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
-use super::{BaseUrl, CommandLine, Settings, StoreUrl, policies};
+use super::settings::{Settings, TablesByName};
+use crate::upstream::BaseUrl;
 
 /// Reads a whole file.
 pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Settings, Report> {
@@ -114,8 +118,9 @@ pub(super) fn unreadable(name: &str, error: &std::io::Error) -> Report {
     )
 }
 
-/// Every field asked for while reading `text`.
-pub(super) fn known_fields(text: &str) -> Vec<String> {
+/// The paths of all fields that the reader knows (`fetch.max_wait`), as far as `text` has their
+/// tables.
+pub fn known_fields(text: &str) -> Vec<String> {
     let Ok(document) = DeTable::parse(text) else {
         return Vec::new();
     };

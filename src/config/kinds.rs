@@ -13,13 +13,16 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::choices::StoreUrl;
+use super::listen::Listen;
 use super::reader::TomlTable;
-use super::{BaseUrl, Listen, Secret, StoreUrl};
+use super::secret::Secret;
 use crate::duration::plain;
 use crate::limit::Key;
 use crate::policy::fields::Fields;
 use crate::policy::numbers::plain_size;
 use crate::store::{postgres, redis, sqlite};
+use crate::upstream::BaseUrl;
 
 /// The largest file of a token, in bytes.
 const MOST_TOKEN: u32 = 64 << 10;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::Settings;
-use super::origins::{POLICIES, QUEUES, TENANTS};
+use super::places::{POLICIES, QUEUES, TENANTS};
+use super::settings::Settings;
 use crate::duration;
 use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use crate::policy::{Match, Pattern, Policy, Prices};

@@ -1,21 +1,7 @@
-//! Who said what is set: the file, in which line, or the command line. And everything that is set, to be shown.
+//! Who said what is set: the file, in which line, or the command line.
 
-use std::collections::BTreeMap;
-
-use indexmap::IndexMap;
-use serde_json::{Value, json};
-
-use super::meaning::{Meaning, meaning};
-use super::{CommandLine, Settings, settings};
-
-/// What a place is of: a setting, or an entry of one of these lists.
-pub(super) const SETTINGS: &str = "settings";
-pub(super) const POLICIES: &str = "policies";
-pub(super) const QUEUES: &str = "queues";
-pub(super) const TENANTS: &str = "tenants";
-
-/// Places in a file, by what stands there: its list and its name.
-pub(super) type Places = BTreeMap<(&'static str, String), usize>;
+use super::command_line::CommandLine;
+use super::places::{Places, SETTINGS};
 
 /// Who said what.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,7 +23,7 @@ impl Origins {
         }
     }
 
-    fn of(&self, list: &'static str, name: &str) -> String {
+    pub(super) fn of(&self, list: &'static str, name: &str) -> String {
         let (line, over) = (self.lines.get(&(list, name.to_owned())), &self.over);
         let is_over = match (list, name) {
             (SETTINGS, "server.listen") => over.listen.is_some(),
@@ -53,40 +39,5 @@ impl Origins {
             Some(line) => format!("{}:{line}", self.file),
             None => "default".to_owned(),
         }
-    }
-}
-
-impl Settings {
-    /// Whether the same is said in the same lines.
-    pub fn stands_as(&self, other: &Settings) -> bool {
-        self.origins == other.origins
-    }
-
-    /// Everything that is set: settings with their values and defaults, and what each entry of a list means, all with
-    /// who said so. Of secrets nothing is shown.
-    pub fn shown(&self) -> Value {
-        let settings = settings::SETTINGS.iter().map(|one| {
-            json!({
-                "name": one.name,
-                "value": (one.shown)(self),
-                "from": self.origins.of(SETTINGS, one.name),
-                "default": (one.default)(),
-                "effect": one.effect,
-            })
-        });
-        let mut shown =
-            json!({SETTINGS: settings.collect::<Vec<_>>(), POLICIES: [], QUEUES: [], TENANTS: []});
-        let mut texts: IndexMap<(&'static str, &str), Vec<String>> = IndexMap::new();
-        for Meaning { list, name, text } in meaning(self) {
-            let all = texts.entry((list, name)).or_default();
-            all.extend(Some(text).filter(|text| !text.is_empty()));
-        }
-        for ((list, name), texts) in texts {
-            let (from, text) = (self.origins.of(list, name), texts.join("; "));
-            if let Some(Value::Array(rows)) = shown.get_mut(list) {
-                rows.push(json!({"name": name, "from": from, "text": text}));
-            }
-        }
-        shown
     }
 }

@@ -2,8 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::reader::{FoundField, TomlTable};
-use super::values::Text;
+use super::reader::{FoundField, Text, TomlTable};
 use crate::policy::Pattern;
 
 /// The characters that names of one sort have. A pattern with another one can never match.

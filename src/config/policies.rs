@@ -8,11 +8,10 @@ use toml::de::DeValue;
 
 use super::costs::{named, prices, refuse_without_limit};
 use super::feedback;
-use super::origins::POLICIES;
 use super::patterns::{QUEUE, TYPE, patterns};
+use super::places::POLICIES;
 use super::queues::queues;
-use super::reader::TomlTable;
-use super::values::Text;
+use super::reader::{Text, TomlTable};
 use crate::limit::{Key, Limits, MOST_WINDOWS, OnLimit, each_window};
 use crate::policy::limits::limits;
 use crate::policy::{Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Template};

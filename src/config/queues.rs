@@ -6,8 +6,8 @@ use std::ops::Range;
 use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
-use super::origins::QUEUES;
 use super::patterns::{QUEUE, patterns};
+use super::places::QUEUES;
 use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;

@@ -9,8 +9,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::kinds::SettingKind;
-use super::origins::{Places, SETTINGS};
+use super::places::{Places, SETTINGS};
 use super::report::{Problem, ProblemSeverity};
 use crate::policy::nearest;
 
@@ -135,6 +134,13 @@ pub(super) struct FoundField<'r> {
     pub(super) path: String,
     pub(super) span: Range<usize>,
     pub(super) value: &'r DeValue<'r>,
+}
+
+/// A text and where it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Text {
+    pub(super) text: String,
+    pub(super) span: Range<usize>,
 }
 
 impl<'r> TomlTable<'r> {
@@ -327,37 +333,6 @@ impl<'r> TomlTable<'r> {
             title,
             hint,
         });
-    }
-}
-
-/// The tables at the top of the file, each of which is read setting by setting.
-pub(super) struct TablesByName<'r> {
-    root: TomlTable<'r>,
-    tables: BTreeMap<&'static str, TomlTable<'r>>,
-}
-
-impl<'r> TablesByName<'r> {
-    pub(super) fn new(root: TomlTable<'r>) -> TablesByName<'r> {
-        TablesByName {
-            root,
-            tables: BTreeMap::new(),
-        }
-    }
-
-    pub(super) fn table(&mut self, name: &'static str) -> &mut TomlTable<'r> {
-        let root = &mut self.root;
-        self.tables.entry(name).or_insert_with(|| root.table(name))
-    }
-
-    /// Reads the setting of this name, such as `fetch.max_wait`.
-    pub(super) fn read<T>(
-        &mut self,
-        name: &'static str,
-        default: T,
-        kind: impl SettingKind<T>,
-    ) -> T {
-        let (table, field) = name.split_once('.').unwrap_or(("", name));
-        kind.read(self.table(table), field, default)
     }
 }
 

@@ -3,6 +3,7 @@
 //! The structs, the reading, what [`super::Diff`] compares and what is shown of what is in force are made from these
 //! lines, so whoever adds a setting adds one line here and one to `config.example.toml`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,18 +12,24 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::choices::{LogFormat, MediaType, StoreUrl};
 use super::kinds::{
-    SettingKind as _, address, certificates, count, flag, name, namespace, path, size, store, time,
+    SettingKind, address, certificates, count, flag, name, namespace, path, size, store, time,
     token, url, word,
 };
 use super::origins::Origins;
 use super::policies::{ACCEPTS, Limiting};
-use super::reader::TablesByName;
-use super::{BaseUrl, LONGEST_WAIT, LogFormat, MediaType, OnStoreError, Report, Secret, StoreUrl};
+use super::reader::TomlTable;
+use super::report::Report;
+use super::secret::Secret;
 use crate::policy::{Accept, PolicySet};
 use crate::pressure::FileBounds;
-use crate::store::guard::Declared;
+use crate::store::guard::{Declared, OnStoreError};
 use crate::store::reserved;
+use crate::upstream::BaseUrl;
+
+/// The longest that an answer may be kept back: the SDKs give up after 30 s.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
 
 /// The shortest timeout that makes sense.
 const LEAST: Duration = Duration::from_millis(1);
@@ -64,6 +71,37 @@ pub(super) enum TakesEffect {
     Live,
     /// After a restart: something was built from it at the start.
     Restart,
+}
+
+/// The tables at the top of the file, each of which is read setting by setting.
+pub(super) struct TablesByName<'r> {
+    root: TomlTable<'r>,
+    tables: BTreeMap<&'static str, TomlTable<'r>>,
+}
+
+impl<'r> TablesByName<'r> {
+    pub(super) fn new(root: TomlTable<'r>) -> TablesByName<'r> {
+        TablesByName {
+            root,
+            tables: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn table(&mut self, name: &'static str) -> &mut TomlTable<'r> {
+        let root = &mut self.root;
+        self.tables.entry(name).or_insert_with(|| root.table(name))
+    }
+
+    /// Reads the setting of this name, such as `fetch.max_wait`.
+    pub(super) fn read<T>(
+        &mut self,
+        name: &'static str,
+        default: T,
+        kind: impl SettingKind<T>,
+    ) -> T {
+        let (table, field) = name.split_once('.').unwrap_or(("", name));
+        kind.read(self.table(table), field, default)
+    }
 }
 
 macro_rules! settings {

@@ -1,7 +1,7 @@
 //! Reads `[[tenant]]`: how many jobs of a tenant may wait.
 
-use super::origins::TENANTS;
 use super::patterns::{Names, patterns};
+use super::places::TENANTS;
 use super::reader::TomlTable;
 use crate::policy::Pattern;
 use crate::policy::fields::Fields;

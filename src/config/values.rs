@@ -2,24 +2,17 @@
 //! on.
 
 use std::borrow::Cow;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{FoundField, Reported, TomlTable, kind_of};
+use super::reader::{FoundField, Reported, Text, TomlTable, kind_of};
 use crate::duration;
 use crate::policy::fields::{FieldValue, Fields, Nested};
 use crate::policy::limits::RATE;
 use crate::policy::numbers::{self, Wrong};
-
-/// A text and where it stands.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Text {
-    pub(super) text: String,
-    pub(super) span: Range<usize>,
-}
 
 impl<'r> Fields<'r> for TomlTable<'r> {
     type Error = Reported;

@@ -1,0 +1,66 @@
+//! The values that a setting may be chosen from, where a type of its own says them.
+
+use std::path::PathBuf;
+
+use super::secret::Secret;
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    pub(super) const WORDS: [(&str, LogFormat); 2] =
+        [("human", LogFormat::Human), ("json", LogFormat::Json)];
+}
+
+/// Where usage is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum StoreUrl {
+    /// `memory:`: in this process.
+    #[default]
+    Memory,
+    /// `redis://` and the like: one budget for all sidecars that share it. It may have a password.
+    Redis(Secret),
+    /// `postgres://`: the same for a fleet that has only Postgres. It may have a password.
+    Postgres(Secret),
+    /// `sqlite:PATH`: a file that the sidecars of one host share.
+    Sqlite(PathBuf),
+}
+
+impl StoreUrl {
+    /// The kind of store, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            StoreUrl::Memory => "memory",
+            StoreUrl::Redis(_) => "redis",
+            StoreUrl::Postgres(_) => "postgres",
+            StoreUrl::Sqlite(_) => "sqlite",
+        }
+    }
+}
+
+/// When replies are labelled `application/json`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MediaType {
+    /// For clients known to read nothing else.
+    #[default]
+    Auto,
+    /// For all.
+    Always,
+    /// Never.
+    Off,
+}
+
+impl MediaType {
+    pub(super) const WORDS: [(&str, MediaType); 3] = [
+        ("auto", MediaType::Auto),
+        ("always", MediaType::Always),
+        ("off", MediaType::Off),
+    ];
+}
