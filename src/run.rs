@@ -416,7 +416,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     } else if given_back > 0 {
         tracing::info!(given_back, "held jobs were given back to the backend");
     }
-    let out = sweep::out(sidecar).await;
+    let out = give_back::out(sidecar).await;
     if out != Some(0) {
         tracing::warn!(
             id = %"running_jobs_left",

@@ -10,6 +10,10 @@ use crate::json::{Json, quote};
 use crate::tick;
 use crate::upstream::{Call, Reply, UpstreamError};
 
+/// The first and the longest pause between tries.
+pub(super) const PAUSES: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
+
 /// One call of the sidecar's own, measured.
 pub(super) async fn call(
     proxy: &Proxy,

@@ -1,6 +1,7 @@
 //! What people set and read over HTTP: limits of keys, queues and tenants, and the state of both.
 
 pub(crate) mod guard;
+pub(super) mod in_force;
 pub(super) mod limits;
 pub(super) mod named;
 pub(super) mod overrides;
@@ -16,8 +17,6 @@ use parking_lot::Mutex;
 
 use super::live::Live;
 use named::KnownKeys;
-
-pub(super) use limits::not_allowed;
 
 /// What is set: by the config, by people over HTTP, and by jobs.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ mod overflow;
 mod sent;
 
 use super::body::Body;
+use super::control::in_force;
 use super::control::named::{self, Brought};
-use super::control::overrides;
 use super::enqueued;
 use super::mirror::{self, Forgotten};
 use super::outlive::to_the_end;
@@ -226,7 +226,7 @@ fn prepare(
 
 /// Whether a limit can touch a queue by its name.
 pub(super) fn limits_queue(sidecar: &Sidecar, queue: &str, policies: &PolicySet) -> bool {
-    !policies.gate(queue).open() || overrides::set_for_queue(sidecar, queue).is_some()
+    !policies.gate(queue).open() || in_force::set_for_queue(sidecar, queue).is_some()
 }
 
 /// Whether limits or bounds look at a job that is filed in one queue and names another, by either name.

@@ -25,7 +25,7 @@ use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::control::overrides;
+use super::control::in_force;
 use super::enqueued::LimitedQueues;
 use super::live::Live;
 use super::load::Seldom;
@@ -253,7 +253,7 @@ fn sections_of(
         let mut gate = policies.gate(queue).into_owned();
         // Jobs with limits of their own make any queue a limited one.
         gate.keyed |= sidecar.hold.holds(&lane) || sidecar.fetching.limited.has(queue);
-        let is_open = gate.open() && overrides::set_for_queue(sidecar, queue).is_none();
+        let is_open = gate.open() && in_force::set_for_queue(sidecar, queue).is_none();
         match sections.last_mut() {
             Some(run) if is_open && run.gate.is_none() => run.lanes.push(lane),
             _ => sections.push(Section::of(lane, (!is_open).then_some(gate))),

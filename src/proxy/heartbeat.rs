@@ -17,8 +17,8 @@ use tracing::Instrument as _;
 use super::body::Body;
 use super::outlive::to_the_end;
 use super::prove::{Extension, named};
-use super::sweep::{self, heard};
-use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, siblings};
+use super::sweep::heard;
+use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, rows};
 use crate::boxed::boxed;
 use crate::json::{Json, Kind, Member, Splice, quote};
 use crate::metrics::Counted;
@@ -182,7 +182,7 @@ async fn split(proxy: &Proxy, beat: &Beat) -> Split {
             }
         }
         // A failed call says nothing about the job, and under the worker's own id our claim is not extended.
-        match siblings::row_by(&proxy.sidecar, job, deadline, Result::is_err).await {
+        match rows::row_by(&proxy.sidecar, job, deadline, Result::is_err).await {
             Ok(Some(row)) if row.place == Place::Out => {
                 if row.claimed.is_with_another(beat.worker.as_deref()) {
                     split.names_others = true;
@@ -255,7 +255,7 @@ async fn note_extended(proxy: &Proxy, rows: &[Row], extended: &[String], lasts: 
         until: heard(row, now.plus(lasts)),
         visibility: lasts,
     });
-    sweep::renew_rows(sidecar, renewals.collect()).await;
+    rows::renew_rows(sidecar, renewals.collect()).await;
 }
 
 async fn beat_as_it_is(

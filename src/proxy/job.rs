@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::live::Live;
-use super::{DEFAULT_VISIBILITY, REPLY_DEPTH, Sidecar, mirror, scope, tell};
+use super::{REPLY_DEPTH, Sidecar, mirror, scope, tell};
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{self, Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp, most_paid};
@@ -21,6 +21,9 @@ use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
 use crate::upstream::Reply;
+
+/// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
+pub(crate) const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
 
 /// The circumstances of a claim.
 pub(super) struct ClaimOrigin<'a> {

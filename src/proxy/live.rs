@@ -1,16 +1,80 @@
 //! What the config says now. Settings and policies are swapped as one, so that no request sees a part
 //! of one file and a part of another.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use arc_swap::Guard;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::control::{named, overrides};
-use super::{ProxySettings, Sidecar, depth, job};
 use crate::config;
-use crate::hold::{Held, Pick, Relimited};
 use crate::policy::{LimitCache, PolicySet};
+
+/// What the proxy is told by the config: all of it, and what is made of it.
+#[derive(Clone, Debug)]
+pub struct ProxySettings {
+    /// The config, so that a setting is said there and used here, and nowhere else.
+    pub config: Arc<config::Settings>,
+    /// The worker id of the sidecar's own claims, if it has one that lasts.
+    pub worker_id: Option<String>,
+    /// The `Authorization` of the sidecar's own calls, where a scope has none to lend.
+    pub token: Option<http::HeaderValue>,
+    /// The token with which limits may be changed on any listener.
+    pub control_token: Option<http::HeaderValue>,
+    /// Whether `POST /ojs/v1/admin/reset` clears the sidecar too (`dev` only).
+    pub reset: bool,
+}
+
+impl Deref for ProxySettings {
+    type Target = config::Settings;
+
+    fn deref(&self) -> &config::Settings {
+        &self.config
+    }
+}
+
+impl ProxySettings {
+    /// From a config; `reset` is for `dev`.
+    ///
+    /// # Errors
+    /// The field of a token that cannot stand in a header.
+    pub fn new(config: Arc<config::Settings>, reset: bool) -> Result<ProxySettings, &'static str> {
+        let header = |field, text: String| match http::HeaderValue::try_from(text) {
+            Ok(mut value) => {
+                value.set_sensitive(true);
+                Ok(value)
+            }
+            Err(_) => Err(field),
+        };
+        let token = config.upstream.token.as_ref();
+        let token =
+            token.map(|token| header("upstream.token", format!("Bearer {}", token.expose())));
+        let control = config.server.control_token.as_ref();
+        let control =
+            control.map(|token| header("server.control_token", token.expose().to_owned()));
+        Ok(ProxySettings {
+            worker_id: config.upstream.worker_id.clone(),
+            token: token.transpose()?,
+            control_token: control.transpose()?,
+            reset,
+            config,
+        })
+    }
+
+    /// Whether the data port can be reached from this machine only, so that whoever reaches it may change limits.
+    pub fn is_on_loopback(&self) -> bool {
+        self.server.listen.ip().to_canonical().is_loopback()
+    }
+
+    /// Whether the admin port can be reached from this machine only.
+    pub fn is_admin_on_loopback(&self) -> bool {
+        self.server.admin_listen.ip().to_canonical().is_loopback()
+    }
+
+    /// The most enqueues that may wait for room at once: they must not keep ACKs out.
+    pub fn max_blocked(&self) -> usize {
+        self.server.max_in_flight / 4
+    }
+}
 
 /// Everything that can change while the sidecar runs.
 #[derive(Debug)]
@@ -32,6 +96,14 @@ impl Live {
         }
     }
 
+    /// What comes after this.
+    pub(super) fn next(&self, settings: ProxySettings, policies: Arc<PolicySet>) -> Live {
+        Live {
+            edition: self.edition + 1,
+            ..Live::new(settings, policies)
+        }
+    }
+
     /// The tenant header of a request, if it is trusted.
     pub(super) fn trusted<'a>(&self, tenant: Option<&'a str>) -> Option<&'a str> {
         tenant.filter(|_| self.settings.server.trust_tenant_header)
@@ -47,76 +119,5 @@ impl Live {
         let known = std::mem::take(&mut *self.known());
         // Not while the lock is held.
         drop(known);
-    }
-}
-
-impl Sidecar {
-    /// The config in force.
-    pub fn config(&self) -> Arc<config::Settings> {
-        Arc::clone(&self.live().settings.config)
-    }
-
-    /// What the config says at this moment; not to be kept over an await.
-    pub(super) fn live(&self) -> Guard<Arc<Live>> {
-        self.control.live.load()
-    }
-
-    /// Swaps settings and policies: they apply from the next decision on, to held jobs and waiting
-    /// FETCHes too. Usage is untouched. What was there before is returned, so that the caller can drop it
-    /// where that takes nobody's time.
-    ///
-    /// Reading thousands of policies takes longer than a request may wait, so call it from a thread that
-    /// serves nothing. One call at a time.
-    pub fn publish(&self, settings: ProxySettings, policies: Arc<PolicySet>) -> Arc<Live> {
-        let edition = self.live().edition + 1;
-        let next = Arc::new(Live {
-            settings,
-            policies,
-            edition,
-            known: Mutex::default(),
-        });
-        // Most of the work is done before the swap and outside all locks.
-        let limits = self.under(&next, self.hold.before(edition));
-        let bounds = Arc::clone(&next.settings.bounds);
-        let last = self.control.live.swap(Arc::clone(&next));
-        let levels = self.admit.pressure.publish(bounds, depth::now(self));
-        depth::tell_edges(self, &levels);
-        self.hold.relimit(edition, limits);
-        // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
-        let limits = self.under(&next, self.hold.before(edition));
-        self.hold.relimit(edition, limits);
-        self.hold.wake_all();
-        last
-    }
-
-    /// The limits of held jobs as they are under `live`.
-    fn under(&self, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
-        let each = jobs.into_iter().map(|held| {
-            let limits = job::limits_again(&held, live);
-            named::renamed(self, &limits);
-            Relimited {
-                job: held.claimed.job.clone(),
-                generation: held.claimed.generation,
-                limits,
-            }
-        });
-        each.collect()
-    }
-
-    /// Puts jobs that are about to be asked for under the limits of now: those of the file, with what was set over
-    /// HTTP laid over them.
-    pub(super) fn renew(&self, jobs: &mut [Pick]) {
-        let live = self.live();
-        for held in jobs {
-            if held.edition != live.edition {
-                let limits = job::limits_again(held, &live);
-                named::renamed(self, &limits);
-                held.limit(limits, live.edition);
-            }
-            let limited = overrides::limits_now(self, &held.claimed.queue, &held.written);
-            if !Arc::ptr_eq(&limited, &held.claimed.limited) {
-                held.claimed.limited = limited.into_owned();
-            }
-        }
     }
 }

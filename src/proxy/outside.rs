@@ -22,7 +22,7 @@ use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::scope::Sight;
 use super::sweep::adopt::{self, LimitedBefore};
-use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, siblings};
+use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, rows, siblings};
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
@@ -466,7 +466,7 @@ async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<
     }
     let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
     let claimed = adopt::running(sidecar, scope, job, &LimitedBefore::None)?;
-    match siblings::row_of(sidecar, &claimed.job).await.ok()? {
+    match rows::row_of(sidecar, &claimed.job).await.ok()? {
         Some(row) if row.place != Place::Held => return None,
         Some(_) => {}
         // The jobs of keys that are reserved ahead run without rows.

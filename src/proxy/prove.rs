@@ -16,6 +16,9 @@ use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::store::{Claimed, LedgerExt};
 
+/// How long the backend's word that a held job is ours is taken at most before it is asked for again.
+pub(crate) const PROOF: Duration = Duration::from_secs(1);
+
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
 

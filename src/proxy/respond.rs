@@ -17,7 +17,7 @@ use codes::declared;
 pub use codes::{CODES, Code};
 
 use super::body::{Body, ReadError};
-use super::{mirror, ours, refuse};
+use super::mirror;
 use crate::config::MediaType;
 use crate::ojs::{self, BadPath};
 use crate::upstream::{HEADER_LINES, Reply, SendError, UpstreamError};
@@ -434,6 +434,20 @@ pub fn relabel(headers: &mut HeaderMap) -> bool {
         headers.insert(header::CONTENT_TYPE, ojs::JSON);
     }
     labelled
+}
+
+/// A reply of our own that is no success.
+pub(super) fn refuse(parts: &Parts, fault: Fault) -> Response<Body> {
+    fault.reply(request_id(&parts.headers))
+}
+
+/// The headers of a success of our own.
+pub(super) fn ours(request: &HeaderMap, reply: &mut HeaderMap) {
+    reply.insert(header::CONTENT_TYPE, ojs::MEDIA_TYPE);
+    reply.insert(ojs::OJS_VERSION, ojs::VERSION);
+    if let Some(id) = request_id(request).or_else(fresh_id) {
+        reply.insert(ojs::REQUEST_ID, id);
+    }
 }
 
 #[cfg(test)]

@@ -148,7 +148,10 @@ impl Proxy {
     ) -> Response<Body> {
         let is_queue = matches!(operation, Operation::QueueConfig { .. });
         match parts.method {
-            Method::OPTIONS => refuse(&parts, control::not_allowed("GET, HEAD, PUT, DELETE")),
+            Method::OPTIONS => refuse(
+                &parts,
+                control::guard::not_allowed("GET, HEAD, PUT, DELETE"),
+            ),
             Method::GET | Method::PUT => self.with_body(parts, body, operation).await,
             Method::DELETE if !is_queue => self.with_body(parts, body, operation).await,
             _ => self.pass(parts, body).await,

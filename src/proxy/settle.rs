@@ -10,7 +10,6 @@ mod unheard;
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -19,13 +18,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::body::{Body, Watch as _};
-use super::calls::{self, Lookup, job_in};
+use super::calls::{self, Lookup, PAUSES, job_in};
 use super::hiding::{self, Hidden};
 use super::outlive::to_the_end;
 use super::prove::{self, attempt_since};
 use super::respond::{self, Fault};
 use super::runs::RunTimes;
-use super::{Proxy, REPLY_DEPTH, Sidecar, depth, mirror, refuse, siblings};
+use super::{Proxy, REPLY_DEPTH, Sidecar, depth, mirror, refuse, rows};
 use crate::boxed::boxed;
 use crate::json::{Json, Reader, Splice, quote};
 use crate::limit::Key;
@@ -34,7 +33,8 @@ use crate::store::{End, Known, LedgerExt, OFFERED, Place, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use feedback::Refusals;
-use unheard::{Request, Unheard};
+pub(super) use unheard::Verb;
+use unheard::{Doubt, Request, Unheard};
 
 /// What settling remembers: requests that were not answered, what the services behind keys refused, and held jobs
 /// that may be about to end.
@@ -61,17 +61,6 @@ impl Settle {
     }
 }
 
-/// The first and the longest pause between tries.
-pub(super) const PAUSES: (Duration, Duration) =
-    (Duration::from_millis(50), Duration::from_millis(500));
-
-/// Which of the two it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Verb {
-    Ack,
-    Nack,
-}
-
 /// An ACK or nack of a job.
 #[derive(Clone, Copy)]
 struct Settling<'a> {
@@ -93,15 +82,6 @@ enum Settled {
     Answered(Reply),
     /// Another worker has the job: nothing was sent.
     WithAnother,
-}
-
-/// Why a request that the backend refuses may have been carried out already.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Doubt {
-    /// A try of ours got no answer.
-    Tried,
-    /// Its worker asked before, and got no answer.
-    Again,
 }
 
 /// Under whose id a request goes to the backend.
@@ -238,7 +218,7 @@ async fn settle_through(
     let deadline = tick::now() + sidecar.live().settings.settle.retry_for;
     let said = call.body.clone();
     let hiding = hiding::hide(sidecar, &job);
-    let mut known = siblings::row_of(sidecar, &job).await;
+    let mut known = rows::row_of(sidecar, &job).await;
     loop {
         let failed = known.is_err();
         let without_row = matches!(known, Ok(None)) && !sidecar.store.may_miss_rows();
@@ -292,7 +272,7 @@ async fn row_after_all(proxy: &Proxy, job: &str, deadline: Instant) -> Option<Ro
         Ok(row) => row.is_none() && sidecar.store.may_miss_rows(),
         Err(_) => true,
     };
-    siblings::row_by(sidecar, job, deadline, unsure)
+    rows::row_by(sidecar, job, deadline, unsure)
         .await
         .ok()
         .flatten()

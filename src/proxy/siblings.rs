@@ -13,11 +13,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{self, Lookup, job_in};
+use super::calls::{self, Lookup, PAUSES, job_in};
 use super::control::{named, settings};
 use super::job::{self, ClaimOrigin, Shown};
 use super::prove::attempt_since;
-use super::settle::PAUSES;
 use super::{Proxy, Sidecar, hiding, prove};
 use crate::hold::{Held, Lane, Pick};
 use crate::metrics::Counted;
@@ -367,34 +366,6 @@ pub(super) async fn held_by_siblings(sidecar: &Sidecar, queue: &str) -> usize {
     }
     let held = sidecar.store.held_by_others(queue).await.unwrap_or(0);
     usize::try_from(held).unwrap_or(usize::MAX)
-}
-
-/// A job's row. The store is asked only where the job may have one that is not known here.
-pub(super) async fn row_of(sidecar: &Sidecar, job: &str) -> Result<Option<Row>, StoreError> {
-    match sidecar.store.known(job) {
-        Known::Out(row) => Ok(Some(*row)),
-        Known::No if !sidecar.hold.has(job) => Ok(None),
-        _ => sidecar.store.row(job).await,
-    }
-}
-
-/// A job's row. The store is asked again and again until `deadline`, while its answer leaves the caller
-/// `unsure`.
-pub(super) async fn row_by(
-    sidecar: &Sidecar,
-    job: &str,
-    deadline: Instant,
-    unsure: impl Fn(&Result<Option<Row>, StoreError>) -> bool,
-) -> Result<Option<Row>, StoreError> {
-    let mut pause = PAUSES.0;
-    loop {
-        let row = row_of(sidecar, job).await;
-        if !unsure(&row) || Instant::now() + pause >= deadline {
-            return row;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
-    }
 }
 
 /// A sibling ended or took over what we offered, or a call that may end a held job came through it: the hold follows.

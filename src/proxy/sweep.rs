@@ -8,6 +8,7 @@ pub(crate) mod adopt;
 pub(crate) mod give_back;
 pub(super) mod keep;
 mod overdue;
+mod pace;
 mod pauses;
 mod unshared;
 
@@ -15,18 +16,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::control::{overrides, settings};
 use super::depth::{self, share};
 use super::siblings::{self, Offered};
 use super::{Proxy, Sidecar, calls, fetch};
-use crate::store::{Change, LedgerExt, Place, Row};
+use crate::store::{LedgerExt, Place, Row};
 
 use adopt::Adoption;
 use overdue::Slots;
 pub(super) use overdue::heard;
+use pace::{EVERY, ticks};
 
 /// What is remembered for what is done unasked.
 #[derive(Default, Debug)]
@@ -43,8 +45,6 @@ pub(super) struct Keeper {
     pub(super) unshared: AtomicUsize,
 }
 
-/// The longest time between two looks.
-const EVERY: Duration = Duration::from_millis(500);
 /// How often a backend that has not told what it is is asked again.
 const UNLEARNT: Duration = Duration::from_secs(2);
 /// Rows looked at in one go.
@@ -172,23 +172,6 @@ fn forget_unused(sidecar: &Sidecar) {
     sidecar.live().forget_known();
 }
 
-/// Moves the times of rows, all in one call.
-pub(super) async fn renew_rows(sidecar: &Sidecar, rows: Vec<Change>) {
-    if !rows.is_empty() {
-        // If the store is away they are overdue when their old times pass, and are looked at then.
-        let _moved = sidecar.store.set_all(rows).await;
-    }
-}
-
-/// How many limited jobs are out with workers through us; `None`: the store does not say. Before it has
-/// ever answered none has started, and it is not waited for.
-pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
-    if !sidecar.store.has_answered() {
-        return Some(0);
-    }
-    sidecar.store.count_out().await.ok()
-}
-
 /// Looks whether an outage of the backend is over, and asks it where nobody else does. One that has not told what it is
 /// is asked again: something else may answer in its place.
 async fn watch_backend(proxy: &Proxy) {
@@ -207,13 +190,6 @@ async fn watch_backend(proxy: &Proxy) {
             let _noted = calls::call(proxy, "health", question).await;
         }
     }
-}
-
-/// Ticks now and then; whoever is late for a tick gets the next one a whole time later.
-pub(super) fn ticks(every: Duration) -> Interval {
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::control::in_force;
 use super::control::named::Waiting;
-use super::control::overrides;
 use super::depth::told;
 use super::{Proxy, Sidecar, tell};
 use crate::hold::{Episode, Held, Lane};
@@ -202,7 +202,7 @@ async fn ask(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
 /// A worker wants more than it gets, and nothing may be claimed of this queue: its limits may be why.
 pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
     let sidecar = &proxy.sidecar;
-    let limited = overrides::limits_now(sidecar, &lane.queue, &gate.limited);
+    let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
     // Without limits of its own it is the hold that is full.
     if limited.is_empty()
         || sidecar.fetching.paused.has(&lane.queue)
@@ -226,7 +226,7 @@ pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
 
 /// Tells once that the next job of a queue waits for a limit, if one is met.
 async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
-    for limited in &**overrides::limits_now(sidecar, queue, &gate.limited) {
+    for limited in &**in_force::limits_now(sidecar, queue, &gate.limited) {
         let states = sidecar.store.states(&[(limited.space, &limited.key)]).await;
         let Ok(KeyStates { states, now }) = states else {
             return;

@@ -26,13 +26,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::calls::{self, Lookup};
+use super::control::in_force;
 use super::control::limits::{self, Look};
-use super::control::overrides;
 use super::control::shape::{LimitView, rfc3339};
 use super::job::{micros, own};
 use super::respond::Fault;
 use super::runs::{Forecast, KeySlots};
-use super::{Proxy, REPLY_DEPTH, Sidecar, siblings, waiting};
+use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
@@ -207,7 +207,7 @@ impl Asker<'_> {
             let since = claimed.claimed_at;
             (JobPlace::Held, claimed, since)
         } else {
-            let row = siblings::row_of(sidecar, id).await?;
+            let row = rows::row_of(sidecar, id).await?;
             let Some(row) = row.filter(|row| row.place == Place::Out) else {
                 return self.job_at_backend(id).await;
             };
@@ -289,7 +289,7 @@ impl Asker<'_> {
         of_all: Vec<Arc<[Limited]>>,
         of_held: Vec<Arc<[Limited]>>,
     ) -> Result<Explanation, Fault> {
-        let now = |set: &Arc<[Limited]>| overrides::limits_now(self.sidecar(), queue, set).to_vec();
+        let now = |set: &Arc<[Limited]>| in_force::limits_now(self.sidecar(), queue, set).to_vec();
         let of_all: Vec<Limited> = of_all.iter().flat_map(now).collect();
         let of_held: Vec<Vec<Limited>> = of_held.iter().map(now).collect();
         let all: Vec<Limited> = of_all
@@ -342,7 +342,7 @@ impl Asker<'_> {
     async fn view(&self, queue: &str, limited: &Limited) -> Result<Option<LimitView>, Fault> {
         let (sidecar, key) = (self.sidecar(), &limited.key);
         if limited.space == Space::Queue {
-            return overrides::queue_state(self.proxy, self.parts, queue).await;
+            return limits::queue_state(self.proxy, self.parts, queue).await;
         }
         let KeyStates { states, now } = sidecar.store.states(&[(limited.space, key)]).await?;
         let state = states.into_iter().next().unwrap_or_default();

@@ -137,7 +137,7 @@ impl Reload {
         };
         // Nothing can fail from here on.
         tell_store(&self.0.sidecar, &settings);
-        let last = self.0.sidecar.publish(next, Arc::clone(&settings.policies));
+        let last = proxy::publish(&self.0.sidecar, next, Arc::clone(&settings.policies));
         retired.push(last);
         drop(retired);
         self.let_go();

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::Method;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::uri::Authority;
@@ -66,6 +67,25 @@ pub(crate) fn may_write(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Faul
     let message = "changes on the admin port are application/json, without a body too";
     Err(Fault::new("unsupported_media_type", message)
         .hinting("send Content-Type: application/json"))
+}
+
+/// Whether a request on the data port may do what its method says.
+pub(super) fn may_ask(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
+    match parts.method {
+        Method::GET | Method::HEAD => Ok(()),
+        Method::PUT | Method::DELETE => may_change(sidecar, parts),
+        _ => Err(not_allowed("GET, HEAD, PUT, DELETE")),
+    }
+}
+
+/// Whether a method only looks.
+pub(super) fn reads(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
+}
+
+/// 405; `allow` are the methods that may be used.
+pub(in crate::proxy) fn not_allowed(allow: &'static str) -> Fault {
+    Fault::not_allowed(allow, format!("only {allow} may be used here"))
 }
 
 /// Whether a request on the data port may change limits.

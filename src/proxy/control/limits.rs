@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Response;
 use http::request::Parts;
-use http::{Method, Response};
 
+use super::guard::{not_allowed, reads};
+use super::in_force::set_for_queue;
 use super::named::Waiting;
-use super::overrides;
 use super::shape::{self, LimitView};
-use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Space, Timestamp};
-use crate::policy::{PolicySet, Template, strictest};
+use crate::limit::{Cost, Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
+use crate::policy::{self, PolicySet, Template, strictest};
 use crate::proxy::body::Body;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{Proxy, Sidecar, waiting};
+use crate::proxy::{Proxy, Sidecar, siblings, waiting};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 
 /// So many rows of other sidecars are looked at for one answer.
@@ -185,7 +186,7 @@ pub(in crate::proxy) async fn views(
         views.push(match space {
             Space::Job => key_view(sidecar, key, look, state, now).await,
             // Its name is its key but for letters that no key has.
-            Space::Queue => overrides::queue_view(sidecar, key.as_str(), state, now).await,
+            Space::Queue => queue_view(sidecar, key.as_str(), state, now).await,
         });
     }
     Ok(views)
@@ -250,6 +251,83 @@ pub(in crate::proxy) async fn view(
     }
 }
 
+/// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
+/// it has none.
+pub(in crate::proxy) async fn queue_state(
+    proxy: &Proxy,
+    parts: &Parts,
+    queue: &str,
+) -> Result<Option<LimitView>, Fault> {
+    let sidecar = &proxy.sidecar;
+    let key = policy::queue_key(queue);
+    let KeyStates { states, now } = sidecar.store.states(&[(Space::Queue, &key)]).await?;
+    let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
+    let scope = sidecar.scopes.of(&parts.headers);
+    waiting::refresh(proxy, &[Arc::from(queue)], scope).await;
+    let state = states.into_iter().next().unwrap_or_default();
+    let view = queue_view(sidecar, queue, state, now).await;
+    Ok(view.map(|view| LimitView {
+        waiting: view.waiting + elsewhere,
+        ..view
+    }))
+}
+
+/// The limits of a queue that the store knows so, with what waits here and in the backend.
+async fn queue_view(
+    sidecar: &Sidecar,
+    queue: &str,
+    state: KeyState,
+    now: Timestamp,
+) -> Option<LimitView> {
+    let set = set_for_queue(sidecar, queue);
+    let policies = Arc::clone(&sidecar.live().policies);
+    let file = policies.queue_limits(queue).map(|entry| &entry.limits);
+    let limits = file.chain(set.as_ref().map(|set| &set.limits));
+    let limits = limits.cloned().reduce(strictest)?;
+    let mut costs = policies
+        .queue_limits(queue)
+        .map(|entry| entry.prices.cost());
+    let cost = costs.next().unwrap_or_default();
+    let in_vain = set
+        .as_ref()
+        .is_some_and(|set| is_beyond(&set.limits, &limits));
+    let limited = Limited {
+        space: Space::Queue,
+        key: policy::queue_key(queue),
+        limits,
+        on_limit: OnLimit::Wait,
+        policy: Arc::from("queue"),
+        cost,
+        share: None,
+    };
+    Some(LimitView {
+        lost: free_slots(sidecar, &limited).await,
+        what: "queue",
+        name: queue.to_owned(),
+        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
+        unit: shape::unit(&limited.cost),
+        state,
+        limits: limited.limits,
+        waiting: waiting::of_queue(sidecar, queue),
+        set,
+        hint: in_vain.then_some(shape::FILE_IS_STRICTER),
+        now,
+    })
+}
+
+/// Whether something of what was set is looser than what stands.
+fn is_beyond(set: &Limits, stands: &Limits) -> bool {
+    let slots = set.concurrency.is_some() && set.concurrency != stands.concurrency;
+    let spaced = set.throttle.is_some() && set.throttle != stands.throttle;
+    // Of several rates of one window that were set, the strictest stands.
+    let least = |rates: &[Rate], like: &Rate| {
+        let same = |rate: &&Rate| rate.period == like.period && rate.window == like.window;
+        rates.iter().filter(same).map(|rate| rate.limit).min()
+    };
+    let is_less = |rate: &Rate| least(&stands.rates, rate) < least(&set.rates, rate);
+    slots || spaced || set.rates.iter().any(is_less)
+}
+
 pub(in crate::proxy) async fn look_at_keys(
     proxy: &Proxy,
     parts: &Parts,
@@ -312,11 +390,6 @@ pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Result<Respo
     Ok(respond::json(parts, list))
 }
 
-/// Whether a method only looks.
-pub(super) fn reads(method: &Method) -> bool {
-    method == Method::GET || method == Method::HEAD
-}
-
 /// The page asked for, from 1, and how long pages are.
 fn pages(query: &str) -> Result<(usize, usize), Fault> {
     let number = |name: &str, default: usize, most: usize| {
@@ -367,11 +440,6 @@ pub(in crate::proxy) fn unknown_key(key: &str) -> Fault {
             "a policy's key is known once a worker has claimed a job with it, one that jobs bring once such a job is enqueued"
         }
     })
-}
-
-/// 405; `allow` are the methods that may be used.
-pub(in crate::proxy) fn not_allowed(allow: &'static str) -> Fault {
-    Fault::not_allowed(allow, format!("only {allow} may be used here"))
 }
 
 impl From<StoreError> for Fault {

@@ -1,10 +1,6 @@
 //! Limits that are set over HTTP: overrides of a key (rate-limiting text, section 10.2) and limits of a
-//! queue (7.2), and how decisions see them.
-//!
-//! What a policy or a job says is read once, when a job is claimed. What is set over HTTP is laid over
-//! that at each question, so held jobs and waiting FETCHes obey it at once.
+//! queue (7.2).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,73 +8,23 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response};
 
-use super::guard;
-use super::limits::{self, not_allowed, reads};
+use super::guard::{self, reads};
+use super::in_force::set_for_queue;
+use super::limits;
 use super::sent;
-use super::shape::{FILE_IS_STRICTER, LimitView, limits_in_log, rfc3339, unit};
+use super::shape::{limits_in_log, rfc3339};
 use crate::json::{Json, quote};
-use crate::limit::{Key, KeyState, Limited, Limits, OnLimit, Rate, Space, Timestamp};
-use crate::policy::price::one_price;
-use crate::policy::{self, FieldError, Pattern, strictest};
+use crate::limit::{Key, Space};
+use crate::policy::{self, FieldError, Pattern};
 use crate::proxy::body::Body;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::sweep::adopt::{self, LimitedBefore};
-use crate::proxy::{DEPTH, Proxy, Sidecar, siblings, waiting};
-use crate::store::{Change, KeyStates, LedgerExt, MAX_OVERRIDES, Override, Usage};
+use crate::proxy::{DEPTH, Proxy, Sidecar};
+use crate::store::{Change, LedgerExt, MAX_OVERRIDES, Override};
 
 /// How long the answer to a queue's first limit waits for its running jobs to be found; the admin port takes 5 s at most.
 const PATIENCE: Duration = Duration::from_secs(4);
-
-/// `limited` as a job of the queue is asked now: overrides laid over each key, and the queue's own
-/// limits that were set over HTTP beside them. Where nothing is set it costs a look.
-pub(in crate::proxy) fn limits_now<'a>(
-    sidecar: &Sidecar,
-    queue: &str,
-    limited: &'a Arc<[Limited]>,
-) -> Cow<'a, Arc<[Limited]>> {
-    let overrides = sidecar.store.overrides();
-    if overrides.is_empty() {
-        return Cow::Borrowed(limited);
-    }
-    let now = sidecar.store.now();
-    let of_job = |one: &Limited| match one.space {
-        Space::Job => overrides.get(Space::Job, &one.key, now),
-        Space::Queue => None,
-    };
-    let of_queue = set_for_queue(sidecar, queue);
-    if of_queue.is_none() && !limited.iter().any(|one| of_job(one).is_some()) {
-        return Cow::Borrowed(limited);
-    }
-    let of_queue = of_queue.map(|set| Limited {
-        space: Space::Queue,
-        key: policy::queue_key(queue),
-        limits: set.limits.clone(),
-        on_limit: OnLimit::Wait,
-        policy: Arc::from("queue"),
-        cost: Default::default(),
-        share: None,
-    });
-    let laid_over = limited.iter().map(|one| match of_job(one) {
-        Some(set) => Limited {
-            limits: set.over(&one.limits),
-            ..one.clone()
-        },
-        None => one.clone(),
-    });
-    let mut all: Vec<Limited> = of_queue.into_iter().chain(laid_over).collect();
-    one_price(&mut all);
-    Cow::Owned(all.into())
-}
-
-/// The limits of a queue that were set over HTTP.
-pub(in crate::proxy) fn set_for_queue(sidecar: &Sidecar, queue: &str) -> Option<Arc<Override>> {
-    let overrides = sidecar.store.overrides();
-    if !overrides.any(Space::Queue) {
-        return None;
-    }
-    overrides.get(Space::Queue, &policy::queue_key(queue), sidecar.store.now())
-}
 
 /// Whoever waits for what ended by itself may ask again.
 pub(in crate::proxy) fn end_expired(sidecar: &Sidecar) {
@@ -144,7 +90,7 @@ pub(in crate::proxy) async fn rate_limit(
     body: Bytes,
     key: &str,
 ) -> Result<Response<Body>, Fault> {
-    may_ask(proxy, parts)?;
+    guard::may_ask(&proxy.sidecar, parts)?;
     Ok(respond::json(
         parts,
         of_key(proxy, parts, &body, key).await?,
@@ -158,20 +104,11 @@ pub(in crate::proxy) async fn queue_limit(
     body: Bytes,
     queue: &str,
 ) -> Result<Response<Body>, Fault> {
-    may_ask(proxy, parts)?;
+    guard::may_ask(&proxy.sidecar, parts)?;
     Ok(respond::json(
         parts,
         of_queue(proxy, parts, &body, queue).await?,
     ))
-}
-
-/// Whether a request on the data port may do what its method says.
-fn may_ask(proxy: &Proxy, parts: &Parts) -> Result<(), Fault> {
-    match parts.method {
-        Method::GET | Method::HEAD => Ok(()),
-        Method::PUT | Method::DELETE => guard::may_change(&proxy.sidecar, parts),
-        _ => Err(not_allowed("GET, HEAD, PUT, DELETE")),
-    }
 }
 
 /// Shows a key after its override is set by PUT or taken away by DELETE, or as it is.
@@ -224,7 +161,7 @@ pub(super) async fn of_queue(
     if changed {
         change_queue(proxy, parts, body, queue).await?;
     }
-    match queue_state(proxy, parts, queue).await? {
+    match limits::queue_state(proxy, parts, queue).await? {
         Some(state) => Ok(state.to_json()),
         None if changed => Ok(format!(r#"{{"queue":{}}}"#, quote(queue))),
         None => Err(no_queue_limit(queue)),
@@ -273,83 +210,6 @@ pub(super) async fn set_queue(
         }
     }
     Ok(done)
-}
-
-/// What is shown of a queue's limits: the strictest of the file's and those set over HTTP. `None`:
-/// it has none.
-pub(in crate::proxy) async fn queue_state(
-    proxy: &Proxy,
-    parts: &Parts,
-    queue: &str,
-) -> Result<Option<LimitView>, Fault> {
-    let sidecar = &proxy.sidecar;
-    let key = policy::queue_key(queue);
-    let KeyStates { states, now } = sidecar.store.states(&[(Space::Queue, &key)]).await?;
-    let elsewhere = siblings::held_by_siblings(sidecar, queue).await as u64;
-    let scope = sidecar.scopes.of(&parts.headers);
-    waiting::refresh(proxy, &[Arc::from(queue)], scope).await;
-    let state = states.into_iter().next().unwrap_or_default();
-    let view = queue_view(sidecar, queue, state, now).await;
-    Ok(view.map(|view| LimitView {
-        waiting: view.waiting + elsewhere,
-        ..view
-    }))
-}
-
-/// The limits of a queue that the store knows so, with what waits here and in the backend.
-pub(super) async fn queue_view(
-    sidecar: &Sidecar,
-    queue: &str,
-    state: KeyState,
-    now: Timestamp,
-) -> Option<LimitView> {
-    let set = set_for_queue(sidecar, queue);
-    let policies = Arc::clone(&sidecar.live().policies);
-    let file = policies.queue_limits(queue).map(|entry| &entry.limits);
-    let limits = file.chain(set.as_ref().map(|set| &set.limits));
-    let limits = limits.cloned().reduce(strictest)?;
-    let mut costs = policies
-        .queue_limits(queue)
-        .map(|entry| entry.prices.cost());
-    let cost = costs.next().unwrap_or_default();
-    let in_vain = set
-        .as_ref()
-        .is_some_and(|set| is_beyond(&set.limits, &limits));
-    let limited = Limited {
-        space: Space::Queue,
-        key: policy::queue_key(queue),
-        limits,
-        on_limit: OnLimit::Wait,
-        policy: Arc::from("queue"),
-        cost,
-        share: None,
-    };
-    Some(LimitView {
-        lost: limits::free_slots(sidecar, &limited).await,
-        what: "queue",
-        name: queue.to_owned(),
-        usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
-        unit: unit(&limited.cost),
-        state,
-        limits: limited.limits,
-        waiting: waiting::of_queue(sidecar, queue),
-        set,
-        hint: in_vain.then_some(FILE_IS_STRICTER),
-        now,
-    })
-}
-
-/// Whether something of what was set is looser than what stands.
-fn is_beyond(set: &Limits, stands: &Limits) -> bool {
-    let slots = set.concurrency.is_some() && set.concurrency != stands.concurrency;
-    let spaced = set.throttle.is_some() && set.throttle != stands.throttle;
-    // Of several rates of one window that were set, the strictest stands.
-    let least = |rates: &[Rate], like: &Rate| {
-        let same = |rate: &&Rate| rate.period == like.period && rate.window == like.window;
-        rates.iter().filter(same).map(|rate| rate.limit).min()
-    };
-    let is_less = |rate: &Rate| least(&stands.rates, rate) < least(&set.rates, rate);
-    slots || spaced || set.rates.iter().any(is_less)
 }
 
 /// Refuses a pattern where a queue's name stands in a path: it would bind a queue that cannot be.

@@ -13,7 +13,7 @@ use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limits;
 use crate::pressure::Given;
 use crate::proxy::body::Body;
-use crate::proxy::control::overrides;
+use crate::proxy::control::{in_force, overrides};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, REPLY_DEPTH, calls, outside};
@@ -98,7 +98,7 @@ fn read_config(
     if wanted.sets_something() {
         one_queue(queue)?;
     }
-    let set = overrides::set_for_queue(&proxy.sidecar, queue);
+    let set = in_force::set_for_queue(&proxy.sidecar, queue);
     if !wanted.limits.is_silent() && set.is_some_and(|set| set.expires_at.is_some()) {
         let message = format!(
             "{queue:?} has limits that end by themselves, and one entry cannot hold both: \
@@ -118,7 +118,7 @@ async fn set_config(proxy: &Proxy, queue: &str, wanted: WantedConfig) -> Result<
     if wanted.limits.is_silent() {
         return Ok(());
     }
-    let before = overrides::set_for_queue(sidecar, queue);
+    let before = in_force::set_for_queue(sidecar, queue);
     let before = before.map(|set| set.limits.clone()).unwrap_or_default();
     let limits = wanted.limits.over(before);
     let set = (limits != Limits::default()).then(|| Override {
@@ -195,7 +195,7 @@ fn shown_alone(parts: &Parts, queue: &str, ours: &[(&'static str, String)]) -> R
 }
 
 fn members(proxy: &Proxy, queue: &str) -> Vec<(&'static str, String)> {
-    let set = overrides::set_for_queue(&proxy.sidecar, queue);
+    let set = in_force::set_for_queue(&proxy.sidecar, queue);
     let limits = set.as_ref().map(|set| &set.limits);
     let slots = limits.and_then(|limits| limits.concurrency);
     let rate_limit = limits.and_then(shape::queue_rate_limit);

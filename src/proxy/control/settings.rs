@@ -1,12 +1,17 @@
-//! Settings that are made over HTTP and kept in the store, so that they outlive this process where the store
-//! does, and hold at every sidecar that shares it: the bounds of queues and of tenants.
+//! Settings of now: those of the file, and those that are made over HTTP. The latter are the bounds of queues and of
+//! tenants. They are kept in the store, so that they outlive this process where the store does, and hold at every
+//! sidecar that shares it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::named;
+use crate::hold::{Held, Relimited};
+use crate::policy::PolicySet;
 use crate::pressure::Given;
+use crate::proxy::live::Live;
 use crate::proxy::respond::Fault;
-use crate::proxy::{Sidecar, depth};
+use crate::proxy::{ProxySettings, Sidecar, depth, job};
 use crate::store::{Change, LedgerExt, MAX_SETTINGS};
 
 /// Before the name of a queue: its bounds.
@@ -15,6 +20,43 @@ pub(super) const BOUNDS: &str = "bounds:";
 const LONGEST_NAME: usize = 1_000;
 /// Before the id of a tenant: how many of its jobs may wait.
 pub(super) const TENANT: &str = "tenant:";
+
+/// Swaps settings and policies: they apply from the next decision on, to held jobs and waiting
+/// FETCHes too. Usage is untouched. What was there before is returned, so that the caller can drop it
+/// where that takes nobody's time.
+///
+/// Reading thousands of policies takes longer than a request may wait, so call it from a thread that
+/// serves nothing. One call at a time.
+pub fn publish(sidecar: &Sidecar, settings: ProxySettings, policies: Arc<PolicySet>) -> Arc<Live> {
+    let next = Arc::new(sidecar.live().next(settings, policies));
+    let edition = next.edition;
+    // Most of the work is done before the swap and outside all locks.
+    let limits = under(sidecar, &next, sidecar.hold.before(edition));
+    let bounds = Arc::clone(&next.settings.bounds);
+    let last = sidecar.control.live.swap(Arc::clone(&next));
+    let levels = sidecar.admit.pressure.publish(bounds, depth::now(sidecar));
+    depth::tell_edges(sidecar, &levels);
+    sidecar.hold.relimit(edition, limits);
+    // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
+    let limits = under(sidecar, &next, sidecar.hold.before(edition));
+    sidecar.hold.relimit(edition, limits);
+    sidecar.hold.wake_all();
+    last
+}
+
+/// The limits of held jobs as they are under `live`.
+fn under(sidecar: &Sidecar, live: &Live, jobs: Vec<Held>) -> Vec<Relimited> {
+    let each = jobs.into_iter().map(|held| {
+        let limits = job::limits_again(&held, live);
+        named::renamed(sidecar, &limits);
+        Relimited {
+            job: held.claimed.job.clone(),
+            generation: held.claimed.generation,
+            limits,
+        }
+    });
+    each.collect()
+}
 
 /// Goes by the settings that the store knows, if others than before. Cheap when they are the same.
 pub(in crate::proxy) fn follow_settings(sidecar: &Sidecar) {

@@ -27,7 +27,7 @@ use crate::limit::{Limited, PolicyAndKey, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::pressure::TakenTo;
-use crate::proxy::control::{named, overrides};
+use crate::proxy::control::{in_force, named};
 use crate::proxy::depth::{self, share};
 use crate::proxy::job::{self, ClaimOrigin, Shown, micros};
 use crate::proxy::{Proxy, Sidecar, respond, tell};
@@ -365,7 +365,7 @@ impl Sidecar {
             jobs: n,
             ..Cap::default()
         };
-        let limited = overrides::limits_now(self, &lane.queue, &gate.limited);
+        let limited = in_force::limits_now(self, &lane.queue, &gate.limited);
         if !limited.is_empty() {
             cap = self.cap_of_queue(lane, gate, &limited, n).await;
         }

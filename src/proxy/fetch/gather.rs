@@ -12,7 +12,7 @@ use super::wait::ASK_AGAIN;
 use super::{Fetch, Outcome, Section};
 use crate::hold::Lane;
 use crate::proxy::Sidecar;
-use crate::proxy::control::overrides;
+use crate::proxy::control::in_force;
 
 /// A claim that must last longer than any FETCH waits for it.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
@@ -138,7 +138,7 @@ impl Fetch {
         let of_gate = |section: &Section| {
             let (gate, lane) = (section.gate.as_ref()?, section.lanes.first()?);
             let sidecar = &self.proxy.sidecar;
-            soon(&overrides::limits_now(sidecar, &lane.queue, &gate.limited))
+            soon(&in_force::limits_now(sidecar, &lane.queue, &gate.limited))
         };
         self.sections.get(nth).and_then(of_gate).is_some()
     }
@@ -214,7 +214,7 @@ impl Fetch {
         let (Some(gate), Some(lane)) = (&section.gate, section.limited()) else {
             return;
         };
-        let limited = overrides::limits_now(sidecar, &lane.queue, &gate.limited);
+        let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
         let soon = soon(&limited).filter(|soon| *soon > 1);
         let left = sidecar
             .hold

@@ -15,6 +15,7 @@ use super::handout::HandOut;
 use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
 use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp, is_priced};
+use crate::proxy::control::in_force;
 use crate::proxy::drop::{self, acting};
 use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
@@ -120,7 +121,7 @@ impl Proxy {
         if jobs.is_empty() {
             return jobs;
         }
-        sidecar.renew(&mut jobs);
+        in_force::renew(sidecar, &mut jobs);
         let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
         let taken = {
             let asks: Claims<'_> = jobs.iter().map(|pick| &pick.claimed).collect();

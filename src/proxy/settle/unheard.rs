@@ -10,7 +10,6 @@ use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Doubt, Verb};
 use crate::proxy::Sidecar;
 use crate::proxy::body::Watch;
 use crate::store::{Claim, Gen};
@@ -20,6 +19,22 @@ use crate::tick;
 const KEEP: Duration = Duration::from_secs(60);
 /// With more requests than this all are forgotten at once.
 const REQUESTS: usize = 16_384;
+
+/// Which of the two it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(in crate::proxy) enum Verb {
+    Ack,
+    Nack,
+}
+
+/// Why a request that the backend refuses may have been carried out already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doubt {
+    /// A try of ours got no answer.
+    Tried,
+    /// Its worker asked before, and got no answer.
+    Again,
+}
 
 /// One run of a job: which claim of it, by which worker.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use crate::limit::{Limited, Timestamp};
 use crate::metrics::Counted;
 use crate::policy::{Accept, JobView};
 use crate::proxy::calls;
-use crate::proxy::control::{named, overrides};
+use crate::proxy::control::{in_force, named};
 use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
@@ -405,7 +405,7 @@ pub(in crate::proxy) fn running(
     let queue = queue.unwrap_or_else(|| "default".to_owned());
     let kind = text(kind).unwrap_or_default();
     let limits = new_limits(sidecar, scope, job, (&queue, &kind), before)?;
-    let limited = overrides::limits_now(sidecar, &queue, &limits).into_owned();
+    let limited = in_force::limits_now(sidecar, &queue, &limits).into_owned();
     if limited.is_empty() || sidecar.hold.has(&id) {
         return None;
     }
@@ -454,7 +454,7 @@ fn new_limits(
     let was_limited = match before {
         LimitedBefore::None => false,
         LimitedBefore::Under(last) => {
-            !under(last).is_empty() || overrides::set_for_queue(sidecar, queue).is_some()
+            !under(last).is_empty() || in_force::set_for_queue(sidecar, queue).is_some()
         }
         LimitedBefore::AllBut(of) => !limits.is_empty() || **of != *queue,
     };

@@ -11,7 +11,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{EVERY, ticks};
+use super::pace::{EVERY, ticks};
 use crate::hold::Pick;
 use crate::log::cut;
 use crate::metrics::Counted;
@@ -39,6 +39,15 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How many held jobs the backend has taken back since the start.
 pub(crate) fn given_back(sidecar: &Sidecar) -> u64 {
     sidecar.keeper.given_back.load(Ordering::Relaxed)
+}
+
+/// How many limited jobs are out with workers through us; `None`: the store does not say. Before it has
+/// ever answered none has started, and it is not waited for.
+pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
+    if !sidecar.store.has_answered() {
+        return Some(0);
+    }
+    sidecar.store.count_out().await.ok()
 }
 
 /// How many jobs are held.
@@ -136,7 +145,7 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
     loop {
         // Asked first, so that what was out until now is given back before the end, and what was held is out.
         let keeps_held = burns_held(sidecar);
-        let quiet = super::out(sidecar).await == Some(0);
+        let quiet = out(sidecar).await == Some(0);
         return_all(proxy, &mut stay).await;
         if quiet && !keeps_held && Instant::now() >= least {
             // Who waits for held jobs waits in vain.

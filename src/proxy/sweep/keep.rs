@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{EVERY, ticks};
+use super::pace::{EVERY, ticks};
 use crate::hold::{Proof, SHORT};
 use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::limit::Timestamp;
 use crate::metrics::Counted;
 use crate::proxy::job::micros;
+use crate::proxy::rows::renew_rows;
 use crate::proxy::{Proxy, Sidecar, prove};
 use crate::store::{Change, Claimed, End, Gen, LedgerExt, Row};
 
@@ -88,7 +89,7 @@ pub(super) async fn ask_about(
         let now = proxy.sidecar.store.now();
         let others = rows.iter().filter(|row| !row.ours);
         let later = others.map(|row| look_later(row, now.plus(micros(SOON))));
-        return super::renew_rows(&proxy.sidecar, later.collect()).await;
+        return renew_rows(&proxy.sidecar, later.collect()).await;
     };
     let sidecar = &proxy.sidecar;
     let (proxy, stop, said) = (proxy.clone(), stop.clone(), Arc::clone(&overdue.1));
@@ -128,7 +129,7 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &On
         };
     }
     let moved = rows.iter().map(|row| look_later(row, to)).collect();
-    super::renew_rows(sidecar, moved).await;
+    renew_rows(sidecar, moved).await;
     let (mut later, mut unanswered) = (Vec::new(), Vec::new());
     let mut questions = JoinSet::new();
     let mut rows = rows.into_iter();
@@ -168,7 +169,7 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &On
             later.push(look_later(&row, until));
         }
     }
-    super::renew_rows(sidecar, later).await;
+    renew_rows(sidecar, later).await;
 }
 
 async fn asked_about(proxy: Proxy, row: Row) -> (Row, Option<bool>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{EVERY, ticks};
+use super::pace::{EVERY, ticks};
 use crate::pressure::{Bounds, OverflowStrategy};
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, calls};

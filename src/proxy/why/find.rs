@@ -13,7 +13,7 @@ use crate::hold::Front;
 use crate::limit::{Limited, PolicyAndKey, Refusal, Space, Strategy, Timestamp};
 use crate::ojs::shell_word;
 use crate::proxy::Sidecar;
-use crate::proxy::control::overrides;
+use crate::proxy::control::in_force;
 use crate::proxy::control::shape::{LimitView, rfc3339};
 use crate::store::Override;
 use crate::store::guard::{LostMode, OnStoreError};
@@ -256,7 +256,7 @@ pub(super) fn no_jobs(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
 fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
     !sidecar.live().policies.gate(queue).open()
-        || overrides::set_for_queue(sidecar, queue).is_some()
+        || in_force::set_for_queue(sidecar, queue).is_some()
         || sidecar.fetching.is_limited(queue)
 }
 
