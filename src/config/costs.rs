@@ -8,9 +8,10 @@ use toml::de::DeValue;
 
 use super::reader::{Reported, TomlTable};
 use crate::limit::{CostRule, Key, Limits};
-use crate::policy::fields::{Fields, Nested};
+use crate::policy::fields::Fields;
 use crate::policy::limits::required;
 use crate::policy::numbers::{self, MOST, Wrong};
+use crate::policy::words::Nested;
 use crate::policy::{Fair, Prices, Template};
 
 const COST: Nested = Nested {

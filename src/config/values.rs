@@ -10,9 +10,10 @@ use toml::de::DeValue;
 
 use super::reader::{FoundField, Reported, Text, TomlTable, kind_of};
 use crate::duration;
-use crate::policy::fields::{FieldValue, Fields, Nested};
-use crate::policy::limits::RATE;
+use crate::policy::fields::{FieldValue, Fields};
 use crate::policy::numbers::{self, Wrong};
+use crate::policy::words::Nested;
+use crate::policy::words::RATE;
 
 impl<'r> Fields<'r> for TomlTable<'r> {
     type Error = Reported;

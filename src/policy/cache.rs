@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::{Fair, JobView, KeyMissing, Policy, PolicySet};
+use super::entry::{KeyMissing, Policy};
+use super::job_view::JobView;
+use super::price::Fair;
+use super::set::PolicySet;
 use crate::limit::Limited;
 
 /// The most queues, and the most lists of limits. Names and keys come from jobs, so there may be any number; a

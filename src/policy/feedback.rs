@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::time::UNIX_EPOCH;
 
-use super::Pattern;
-use super::template::scalar;
+use super::json_path::scalar;
+use super::matcher::Pattern;
 use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Timestamp, fingerprint};

@@ -3,12 +3,21 @@
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
-use super::FieldError;
-use super::limits::RATE;
 use super::numbers::{self, Wrong};
 use super::spelling::{self, misspelt, nearest};
+use super::words::{Nested, RATE};
 use crate::duration;
 use crate::json::{Json, Kind};
+
+/// A field of a body that is wrong: its path, what was found, what would be right.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct FieldError {
+    /// Such as `options.rate_limit.rate.period`.
+    pub field: String,
+    /// What is wrong with it and what would be right, to be read after the field's name.
+    pub message: String,
+}
 
 /// A value of the file or of a JSON body.
 #[derive(Clone, PartialEq, Debug)]
@@ -229,17 +238,6 @@ pub trait Fields<'v>: Sized {
         };
         Err(self.wrong(Wrong::with_hint(name, message, hint)))
     }
-}
-
-/// A field that has fields of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct Nested {
-    /// Its name.
-    pub name: &'static str,
-    /// What it may have inside.
-    pub fields: &'static [&'static str],
-    /// How it is written in the file.
-    pub in_file: &'static str,
 }
 
 /// What becomes of members that mean nothing.

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::entry::{Accept, Policy, QueueLimits};
+use super::job_view::JobView;
+use super::matcher::Pattern;
 use super::price::one_price;
-use super::{Accept, JobView, Pattern, Policy, PolicySet, QueueLimits};
-use crate::limit::{Key, Limited, OnLimit, Space};
+use crate::limit::{Limited, OnLimit};
 
 /// What a queue's name alone says, before any job of it is known.
 #[derive(Clone, Debug, Default)]
@@ -47,103 +49,97 @@ pub(super) struct Gates {
 impl Gates {
     /// Each named queue looks only at the entries that name it and at those with globs: thousands of both
     /// are made in milliseconds.
-    pub(super) fn of(set: &PolicySet) -> Gates {
-        let wide = places(&set.policies, |policy| {
+    pub(super) fn of(policies: &[Policy], queues: &[QueueLimits], accept: Accept) -> Gates {
+        let wide = places(policies, |policy| {
             let patterns = &policy.matching.queue;
             patterns.is_empty() || patterns.iter().any(Pattern::is_glob)
         });
-        let globs = places(&set.queues, |entry| entry.name.is_glob());
+        let globs = places(queues, |entry| entry.name.is_glob());
         let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (nth, policy) in set.policies.iter().enumerate() {
+        for (nth, policy) in policies.iter().enumerate() {
             let patterns = policy.matching.queue.iter();
             for pattern in patterns.filter(|pattern| !pattern.is_glob()) {
                 named.entry(pattern.as_str()).or_default().push(nth);
             }
         }
         let mut entries: HashMap<&str, Vec<&QueueLimits>> = HashMap::new();
-        for entry in set.queues.iter().filter(|entry| !entry.name.is_glob()) {
+        for entry in queues.iter().filter(|entry| !entry.name.is_glob()) {
             entries.entry(entry.name.as_str()).or_default().push(entry);
             named.entry(entry.name.as_str()).or_default();
         }
-        let named = named.into_iter().map(|(queue, mut policies)| {
-            policies.extend(&wide);
-            policies.sort_unstable();
-            policies.dedup();
-            let policies = at(&set.policies, &policies);
-            let own = entries.get(queue).into_iter().flatten().copied();
-            let limits = own.chain(at(&set.queues, &globs));
-            (Box::from(queue), set.gate_of(queue, policies, limits))
+        let named = named.into_iter().map(|(queue, mut own)| {
+            own.extend(&wide);
+            own.sort_unstable();
+            own.dedup();
+            let policies = at(policies, &own);
+            let entries = entries.get(queue).into_iter().flatten().copied();
+            let limits = entries.chain(at(queues, &globs));
+            (Box::from(queue), gate_of(queue, accept, policies, limits))
         });
         let named = named.collect();
         Gates { wide, globs, named }
     }
+
+    /// The gate of a queue, by the entries that these gates were made of. A queue that nothing matches costs no
+    /// allocation.
+    pub(super) fn gate(
+        &self,
+        queue: &str,
+        policies: &[Policy],
+        queues: &[QueueLimits],
+        accept: Accept,
+    ) -> Cow<'_, Gate> {
+        match self.named.get(queue) {
+            Some(gate) => Cow::Borrowed(gate),
+            None => {
+                let policies = at(policies, &self.wide);
+                let limits = at(queues, &self.globs);
+                Cow::Owned(gate_of(queue, accept, policies, limits))
+            }
+        }
+    }
+
+    /// The gates of the queues that some entry names without a glob.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&str, &Gate)> {
+        self.named.iter().map(|(queue, gate)| (&**queue, gate))
+    }
 }
 
-impl PolicySet {
-    /// What the queue's name says. A queue that nothing matches costs no allocation.
-    pub fn gate(&self, queue: &str) -> Cow<'_, Gate> {
-        match self.gates.named.get(queue) {
-            Some(gate) => Cow::Borrowed(gate),
-            None => Cow::Owned(self.find_gate(queue)),
+/// The gate of a queue as far as these entries go.
+fn gate_of<'a>(
+    queue: &str,
+    accept: Accept,
+    policies: impl Iterator<Item = &'a Policy>,
+    limits: impl Iterator<Item = &'a QueueLimits>,
+) -> Gate {
+    let (mut limited, mut keyed) = (Vec::new(), false);
+    // None of those that are asked about it looks further than the queue's name.
+    let job = JobView {
+        queue,
+        kind: "",
+        meta: None,
+        tenant: None,
+    };
+    for entry in limits.filter(|entry| entry.name.matches(queue)) {
+        match entry.prices.fair {
+            None => limited.push(entry.limited(&job)),
+            // Whoever's turn it is may wait behind many others.
+            Some(_) => keyed = true,
         }
     }
-
-    /// The queues that some entry names without a glob.
-    pub fn named_queues(&self) -> impl Iterator<Item = &str> {
-        self.gates.named.keys().map(|queue| &**queue)
-    }
-
-    /// The queues that some entry names without a glob and of which every job waits for this job key.
-    pub fn covered<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a str> {
-        let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-        let named = self.gates.named.iter();
-        named
-            .filter(move |(_, gate)| gate.limited.iter().any(is))
-            .map(|(queue, _)| &**queue)
-    }
-
-    /// The gate of a queue that no entry names.
-    fn find_gate(&self, queue: &str) -> Gate {
-        let policies = at(&self.policies, &self.gates.wide);
-        self.gate_of(queue, policies, at(&self.queues, &self.gates.globs))
-    }
-
-    /// The gate of a queue as far as these entries go.
-    fn gate_of<'a>(
-        &'a self,
-        queue: &str,
-        policies: impl Iterator<Item = &'a Policy>,
-        limits: impl Iterator<Item = &'a QueueLimits>,
-    ) -> Gate {
-        let (mut limited, mut keyed) = (Vec::new(), false);
-        // None of those that are asked about it looks further than the queue's name.
-        let job = JobView {
-            queue,
-            kind: "",
-            meta: None,
-            tenant: None,
-        };
-        for entry in limits.filter(|entry| entry.name.matches(queue)) {
-            match entry.prices.fair {
-                None => limited.push(entry.limited(&job)),
-                // Whoever's turn it is may wait behind many others.
-                Some(_) => keyed = true,
-            }
+    for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
+        match policy.covers_queues(accept) {
+            true => limited.extend(policy.limited(&job)),
+            false => keyed = true,
         }
-        for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {
-            match policy.covers_queues(self.accept) {
-                true => limited.extend(policy.limited(&job)),
-                false => keyed = true,
-            }
-        }
-        one_price(&mut limited);
-        let limited = if limited.is_empty() {
-            Arc::default()
-        } else {
-            limited.into()
-        };
-        Gate { limited, keyed }
     }
+    one_price(&mut limited);
+    let limited = if limited.is_empty() {
+        Arc::default()
+    } else {
+        limited.into()
+    };
+    Gate { limited, keyed }
 }
 
 impl Policy {

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::fields::{Fields, JsonObject, Strangers};
+use super::fields::{FieldError, Fields, JsonObject, Strangers};
 use super::limits::limits_in_json;
-use super::spelling::POLICY;
-use super::{FieldError, template};
+use super::template::key_of;
+use super::words::POLICY;
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
 
@@ -138,7 +138,7 @@ fn read(
     let on_limit = from.word("on_limit", &ON_LIMIT)?.unwrap_or_default();
     let key = match (from.text("key")?, from.has("max_per_second")) {
         (Some(text), _) => Key::new(&text).map_err(|bad| from.error("key", bad.to_string()))?,
-        (None, true) => template::key_of("max_per_second:", queue),
+        (None, true) => key_of("max_per_second:", queue),
         (None, false) => {
             return Err(from.error(
                 "key",

@@ -3,36 +3,11 @@
 
 use std::num::NonZeroU32;
 
-use super::FieldError;
-use super::fields::{Fields, JsonObject, Nested, Strangers};
+use super::fields::{FieldError, Fields, JsonObject, Strangers};
 use super::numbers::{self, MEASURES, WindowWord, Wrong};
+use super::words::THROTTLE;
 use crate::json::Kind;
 use crate::limit::{Limits, Measure, Rate, Throttle};
-
-/// `rate`, or each of its windows.
-pub const RATE: Nested = Nested {
-    name: "rate",
-    fields: &["limit", "period", "window", "tz"],
-    in_file: "rate = { limit = 100, period = \"1m\" }",
-};
-
-/// `throttle`.
-pub const THROTTLE: Nested = Nested {
-    name: "throttle",
-    fields: &["limit", "period", "interval", "burst", "measure"],
-    in_file: "throttle = { limit = 10, period = \"1s\" }",
-};
-
-/// What says windows and spacing in JSON.
-pub const RATES_IN_JSON: [&str; 7] = [
-    "rate",
-    "throttle",
-    "limit",
-    "period",
-    "window",
-    "tz",
-    "max_per_second",
-];
 
 /// The period of a window or of a throttle.
 const PERIOD: (&str, &str) = ("period", "period = \"PT1M\"");

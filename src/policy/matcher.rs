@@ -1,6 +1,7 @@
 //! Which jobs a policy is for: globs over queue, type and meta.
 
-use super::{JobView, template};
+use super::job_view::JobView;
+use super::json_path::{find, scalar};
 
 /// One glob, or an exact text when it has neither `*` nor `?`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,10 +99,7 @@ impl Match {
         self.can_match_queue(job.queue)
             && any(&self.kind, job.kind)
             && self.meta.iter().all(|(path, patterns)| {
-                let value = job
-                    .meta
-                    .and_then(|meta| template::find(meta, path))
-                    .and_then(template::scalar);
+                let value = job.meta.and_then(|meta| find(meta, path)).and_then(scalar);
                 value.is_some_and(|value| any(patterns, &value))
             })
     }

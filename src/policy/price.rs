@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::template::walk;
-use super::{JobView, Rendered, Template};
+use super::job_view::JobView;
+use super::json_path::walk;
+use super::template::{Rendered, Template};
 use crate::json::{Json, Kind};
 use crate::limit::{Cost, CostRule, Key, Limited, Share};
 

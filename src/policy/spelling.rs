@@ -2,10 +2,7 @@
 
 use strsim::osa_distance;
 
-use super::limits::{RATE, RATES_IN_JSON, THROTTLE};
-
-/// The members of a job's policy.
-pub(super) const POLICY: [&[&str]; 3] = [&["key", "concurrency"], &RATES_IN_JSON, &["on_limit"]];
+use super::words::{POLICY, RATE, THROTTLE};
 
 /// The word nearest to `name`, if it is near enough to have been meant.
 pub fn nearest<'w>(name: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {

@@ -7,9 +7,10 @@ use super::bounds::{BLOCK_TIMEOUT_MAX, Given, OverflowStrategy, PerKey};
 use crate::duration;
 use crate::json::{Json, Kind, quote};
 use crate::limit::Rate;
-use crate::policy::fields::{Fields, JsonObject, Nested, Strangers};
+use crate::policy::fields::{Fields, JsonObject, Strangers};
 use crate::policy::limits::required;
 use crate::policy::numbers::Wrong;
+use crate::policy::words::Nested;
 use crate::policy::{FieldError, Template, numbers};
 
 /// How deep its JSON nests.

@@ -9,7 +9,7 @@ use http::header::{self, HeaderMap};
 use ruzstd::decoding::StreamingDecoder;
 use tokio::task::yield_now;
 
-use super::UpstreamError;
+use super::error::UpstreamError;
 
 /// So many bytes are undone at once: then others have their turn.
 const PART: usize = 64 * 1024;

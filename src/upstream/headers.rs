@@ -100,6 +100,13 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     }
 }
 
+/// Whether the client wants to switch to WebSocket. The other offer that is seen, Java's `h2c`, may be ignored.
+pub fn wants_websocket(headers: &HeaderMap) -> bool {
+    let protocol = headers.get(header::UPGRADE).map(HeaderValue::as_bytes);
+    protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+        && named_by_connection(headers).any(|name| name == header::UPGRADE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,8 +13,8 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep};
 
-use super::HEADER_LINES;
 use super::body::{Progress, RequestBody};
+use super::call::HEADER_LINES;
 use super::gate::hold;
 use crate::boxed::boxed;
 use crate::net::Stream;

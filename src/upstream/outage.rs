@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::UpstreamError;
+use super::error::UpstreamError;
 
 /// How long nothing must fail before an outage is over: it goes on while every second request fails.
 const STEADY: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use http::{HeaderValue, uri};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio_rustls::TlsConnector;
 
-use super::BaseUrl;
+use super::base_url::BaseUrl;
 
 /// Where the backend is, and how connections to it are secured.
 #[derive(Clone)]

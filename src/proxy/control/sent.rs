@@ -7,7 +7,8 @@ use crate::duration;
 use crate::json::{Json, Kind};
 use crate::limit::{Limits, Timestamp};
 use crate::policy::fields::{Fields, JsonObject, Strangers};
-use crate::policy::limits::{self, RATES_IN_JSON, limits_in_json};
+use crate::policy::limits::{self, limits_in_json};
+use crate::policy::words::RATES_IN_JSON;
 use crate::policy::{FieldError, numbers};
 use crate::store::Override;
 

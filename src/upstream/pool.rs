@@ -1,0 +1,91 @@
+//! The connections of one thread to the backend: how one is opened, and where it stays while nobody uses it.
+
+use std::sync::{Arc, Weak};
+
+use http::HeaderValue;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::call::CallBounds;
+use super::error::{UpstreamError, advice, unsendable};
+use super::link::{HttpLink, Idle};
+use super::outage::Outage;
+use super::target::Target;
+use crate::net::{Net, Stream};
+
+/// What one thread has of the backend.
+#[derive(Debug)]
+pub(super) struct ConnectionPool {
+    pub(super) target: Target,
+    pub(super) net: Net,
+    pub(super) limits: CallBounds,
+    /// What requests that cross say in `Via`.
+    pub(super) via: Option<HeaderValue>,
+    pub(super) idle: Mutex<Idle>,
+    pub(super) outage: Arc<Outage>,
+}
+
+impl ConnectionPool {
+    /// Takes an idle connection.
+    pub(super) fn pop(&self, now: Instant) -> Option<Box<HttpLink>> {
+        self.idle.lock().pop(now, self.limits.idle)
+    }
+
+    /// Keeps a connection as idle.
+    pub(super) fn put(self: &Arc<Self>, link: Box<HttpLink>) {
+        if self.idle.lock().push(link) {
+            tokio::spawn(sweep(Arc::downgrade(self)));
+        }
+    }
+
+    /// Opens a connection.
+    pub(super) async fn connect(&self) -> Result<Box<HttpLink>, UpstreamError> {
+        let ConnectionPool {
+            target,
+            net,
+            limits,
+            ..
+        } = self;
+        let open = async {
+            let stream = net.connect(target.host(), target.port()).await?;
+            match (target.tls(), stream) {
+                (Some(tls), Stream::Tcp(stream)) => {
+                    let stream = tls.connector.connect(tls.name.clone(), stream).await?;
+                    Ok(Stream::Tls(Box::new(stream)))
+                }
+                (_, stream) => Ok::<Stream, std::io::Error>(stream),
+            }
+        };
+        match timeout(limits.connect, open).await {
+            Ok(Ok(stream)) => HttpLink::open(stream).await.map_err(unsendable),
+            Ok(Err(error)) => {
+                let hint = advice(&error);
+                Err(UpstreamError::Unreachable(format!(
+                    "{target:?}: {error}{hint}"
+                )))
+            }
+            Err(_) => {
+                let waited = limits.connect;
+                Err(UpstreamError::Unreachable(format!(
+                    "{target:?}: no connection within {waited:?}"
+                )))
+            }
+        }
+    }
+}
+
+/// Closes connections that were idle for too long, until none is left.
+async fn sweep(shared: Weak<ConnectionPool>) {
+    let Some(idle) = shared.upgrade().map(|shared| shared.limits.idle) else {
+        return;
+    };
+    loop {
+        tokio::time::sleep(idle).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        if !shared.idle.lock().sweep(idle) {
+            return;
+        }
+    }
+}
