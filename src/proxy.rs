@@ -1,11 +1,11 @@
 //! The HTTP service: recognise the operation, call one function for it, stream everything else.
 //!
-//! One FETCH reads top to bottom in `fetch`; what it shares with the other operations is here: the
-//! [`Sidecar`] (one per process) and the [`Proxy`] (one per thread: the sidecar and that thread's
-//! connections to the backend).
+//! Two types go through all parts. There is one [`Sidecar`] in a process: its state. There is one [`Proxy`] in each
+//! thread: the sidecar, and that thread's connections to the backend.
 //!
 //! | part | what it does |
 //! |---|---|
+//! | `sidecar`, `live` | the state of this sidecar; what its file says now |
 //! | `service`, `pass` | names the operation and calls its function; streams what is nobody's |
 //! | `fetch` | gathers, grants, goes; waits where that may help |
 //! | `settle`, `heartbeat` | ends jobs and keeps them alive, and never fails on the sidecar's account |
@@ -16,7 +16,7 @@
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
 //! | `process` | whether the process takes work, and whether its file is in force |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
-//! | `calls`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
+//! | `calls`, `rows`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
 
 mod about;
 mod admit;

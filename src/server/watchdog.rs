@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
-use super::ListenerBounds;
+use super::bounds::ListenerBounds;
 use crate::tick;
 
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
