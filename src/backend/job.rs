@@ -7,7 +7,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
-use super::Lax;
+use super::lax::Lax;
 use super::retry::{JobError, Retry};
 use super::wire::{ErrorReply, Members, Moment, Raw, WallClock};
 

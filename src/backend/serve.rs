@@ -18,7 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backend, PhaseChange, api};
+use super::api;
+use super::backend::Backend;
+use super::event::PhaseChange;
 use ojs_net::{Listener, Stream};
 
 /// How often deadlines are checked without a request.

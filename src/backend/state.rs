@@ -11,10 +11,11 @@ use rand::{Rng, SeedableRng};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::event::{Event, EventKind, PhaseChange};
 use super::job::{PHASES, Phase, ShownJob, StoredJob};
+use super::lax::{Duplicate, Lax, Liveness, Requeue};
 use super::retry::JobError;
 use super::wire::{ErrorReply, WallClock};
-use super::{Duplicate, Event, EventKind, Lax, Liveness, PhaseChange, Requeue};
 
 pub(super) use claims::{BeatOutcome, FetchRequest};
 

@@ -1,5 +1,9 @@
 //! Each switch against the paused clock, through the front door.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+
 use super::*;
 use serde_json::{Value, json};
 

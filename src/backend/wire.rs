@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::Lax;
+use super::lax::Lax;
 
 /// A JSON value as it was sent, byte for byte.
 pub(super) type Raw = Box<RawValue>;

@@ -2,7 +2,8 @@
 
 use memchr::{memchr2_iter, memmem};
 
-use super::{JsonError, scan};
+use super::error::JsonError;
+use super::scan;
 
 /// The byte order marks of UTF-8 and of UTF-16; that of UTF-32 begins as one of them or with NUL.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xEF\xBB\xBF", b"\xFE\xFF", b"\xFF\xFE"];

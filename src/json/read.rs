@@ -3,8 +3,10 @@
 //! [`Json::parse`] checks a text, and every walk over it afterwards looks at it again. Where one walk is
 //! enough, and the text is large or comes with every request, a [`Reader`] does both in one pass.
 
+use super::error::JsonError;
 use super::name::{Lengths, Name};
-use super::{Json, JsonError, scan};
+use super::scan;
+use super::value::Json;
 
 /// A place in a text that is being read from front to back. Until [`Reader::end`] has said so, what
 /// follows that place may be malformed.

@@ -1,14 +1,13 @@
 //! The scanner: it checks a text and finds the ends of values. It looks at strings sixteen bytes at a time, and does not
 //! recurse.
 
-use std::iter;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::error::JsonError;
 use super::lane::{ByteLane, LANE};
 use super::name::Name;
-use super::{Json, JsonError, Member};
 
 /// Checks that `text` is one value with whitespace around it, and says where.
 pub(super) fn document(text: &[u8], depth: usize) -> Result<Range<usize>, JsonError> {
@@ -262,23 +261,6 @@ fn blanks(text: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-/// The members of the object that begins at `start` of a checked text; none if that is not one.
-pub(super) fn members(text: &[u8], start: usize) -> impl Iterator<Item = Member<'_>> + use<'_> {
-    let mut place = (text.get(start) == Some(&b'{')).then_some(start + 1);
-    iter::from_fn(move || {
-        let start = next(text, place?)?;
-        // It was found well-formed.
-        let named = name(text, start).ok()?;
-        let value = named.value..skip(text, named.value);
-        place = Some(value.end);
-        Some(Member {
-            name: Json::at(text, start..start + named.written.inside.len() + 2),
-            value: Json::at(text, value),
-            disguised: named.written.disguised,
-        })
-    })
-}
-
 /// The item that comes next in an array of which `pos` is the inside, right after its bracket or after
 /// an item.
 #[inline]
@@ -289,7 +271,7 @@ pub(super) fn next_item(text: &[u8], pos: usize) -> Option<Range<usize>> {
 
 /// Where the next item or member begins.
 #[inline]
-fn next(text: &[u8], pos: usize) -> Option<usize> {
+pub(super) fn next(text: &[u8], pos: usize) -> Option<usize> {
     let mut start = blank(text, pos);
     if text.get(start) == Some(&b',') {
         start = blank(text, start + 1);
@@ -302,7 +284,7 @@ fn next(text: &[u8], pos: usize) -> Option<usize> {
 
 /// The end of the value that begins at `pos` of a checked text.
 #[inline]
-fn skip(text: &[u8], pos: usize) -> usize {
+pub(super) fn skip(text: &[u8], pos: usize) -> usize {
     // It was found well-formed.
     value(text, pos, usize::MAX).unwrap_or(text.len())
 }

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::scan;
-use super::{Json, Kind, Member, quote};
+use super::string::quote;
+use super::value::{Json, Kind, Member, members};
 
 /// Replacements in a text, applied in one pass.
 #[derive(Default, Debug)]
@@ -128,7 +128,7 @@ fn settle(text: &[u8], changes: &[(usize, MemberChange)], edits: &mut Vec<Edit>)
     // The end of the member before, and whether any before is kept.
     let mut end = object + 1;
     let mut kept = false;
-    let mut entries = scan::members(text, *object).peekable();
+    let mut entries = members(text, *object).peekable();
     while let Some(Member { name, value, .. }) = entries.next() {
         if removed.binary_search(&name.start).is_err() {
             kept = true;

@@ -1,5 +1,6 @@
 //! The scanner against serde_json, and splices against the same edits on a tree.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 

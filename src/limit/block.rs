@@ -1,7 +1,9 @@
 //! A window with edges over one key's starts: where it ends, and how many there were.
 
+use super::calendar::Edges;
+use super::limits::{Rate, WindowKind};
 use super::packed::{PackedReader, Writer};
-use super::{EARLY, Edges, Rate, Timestamp, WindowKind};
+use super::time::{EARLY, Timestamp};
 
 /// The starts of one key in one fixed or calendar window.
 ///

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 
-use super::Timestamp;
+use super::time::Timestamp;
 
 /// How long a calendar window is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

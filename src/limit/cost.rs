@@ -4,7 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::{Key, Limited, Limits, Space};
+use super::key::{Key, Space};
+use super::limits::Limits;
 
 /// How a policy or a queue prices a job (`cost`).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -111,16 +112,4 @@ pub struct Served {
     /// Where the key's virtual time stands: what the group that started last had been served before that start. A group
     /// that is not known begins there.
     pub turn: u64,
-}
-
-/// Whether a job pays more than one start to some key.
-pub fn is_priced(limited: &[Limited]) -> bool {
-    limited.iter().any(|one| one.cost.pays.get() > 1)
-}
-
-/// The key whose share a job takes, and whose. Of several that are fair the first one counts.
-pub fn share_of(limited: &[Limited]) -> Option<(&Limited, &Share)> {
-    limited
-        .iter()
-        .find_map(|one| Some((one, one.share.as_ref()?)))
 }

@@ -15,13 +15,10 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
+use super::limits::{LONGEST, Throttle};
 use super::packed::{PackedReader, Writer};
-use super::{EARLY, Room, Throttle, Timestamp};
-
-/// The longest time in nanoseconds in which a burst may be earned back: 2^61, some 73 years. A
-/// time of ours (below 2^62), a burst and one more interval then fit into 64 bits, which `governor`
-/// does not check.
-pub(super) const LONGEST: u64 = 1 << 61;
+use super::refusal::Room;
+use super::time::{EARLY, Timestamp};
 
 /// The last time in nanoseconds since 1970 that is told apart, in the year 2116.
 const LAST: u64 = 1 << 62;

@@ -4,7 +4,7 @@
 //! Times have seven bytes. What is later than the year 2255 is never, as far as stores can tell: up to
 //! there a script's numbers are exact.
 
-use super::Timestamp;
+use super::time::Timestamp;
 
 /// The last time that is told apart.
 const NEVER: u64 = 1 << 53;

@@ -1,6 +1,9 @@
 //! Starts of a key that are granted ahead of their time, so that one question serves many.
 
-use super::{EARLY, KeyState, Limits, Refusal, Timestamp};
+use super::limits::Limits;
+use super::refusal::Refusal;
+use super::state::KeyState;
+use super::time::{EARLY, Timestamp};
 
 /// A start that was granted ahead. It is counted already; one that is not used is given back
 /// ([`KeyState::release`]).

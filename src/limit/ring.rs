@@ -1,7 +1,7 @@
 //! The starts of a busy window, counted by sub-window.
 
 use super::packed::{PackedReader, Writer};
-use super::{EARLY, Timestamp};
+use super::time::{EARLY, Timestamp};
 
 /// How many sub-windows are kept. With 126 of them to a period and twice [`EARLY`] the oldest that
 /// counts and the newest that can be written never meet.

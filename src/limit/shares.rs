@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::cost::{Cost, Share};
 use super::packed::{PackedReader, Writer};
-use super::{Cost, EARLY, Refusal, Share, Strategy, Timestamp};
+use super::refusal::{Refusal, Strategy};
+use super::time::{EARLY, Timestamp};
 
 /// The most groups of a key. For one more, others are forgotten: their sidecars know since when they wait.
 const MOST: usize = 1_000;

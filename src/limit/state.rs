@@ -1,12 +1,20 @@
 //! Everything that is known of one key, and the two steps of a start: ask, then take.
 
+use super::limits::{Limits, Measure, Rate, Throttle};
+use super::pace::Pace;
 use super::packed::{PackedReader, Writer};
+use super::refusal::{Refusal, Room, Strategy};
+use super::shares::Shares;
+use super::time::{EARLY, Timestamp};
 use super::windows::Windows;
-use super::{
-    EARLY, LINE, LONGEST_IN_LINE, Limits, Measure, Pace, Rate, Refusal, Room, Shares, Strategy,
-    Throttle, Timestamp,
-};
 use std::sync::Arc;
+
+/// How long a job that needs more room than there is stays first in line, in microseconds: workers poll every second
+/// or two, and each of them that asks for it keeps its place.
+pub const LINE: u64 = 5_000_000;
+
+/// The longest job id that stands in line, in bytes.
+const LONGEST_IN_LINE: usize = 256;
 
 /// The usage of one key. Limits are not part of it; every question brings them.
 ///

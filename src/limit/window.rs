@@ -2,7 +2,7 @@
 
 use super::packed::{PackedReader, Writer};
 use super::ring::Ring;
-use super::{EARLY, Timestamp};
+use super::time::{EARLY, Timestamp};
 
 /// The most starts that are kept one by one.
 const EXACT: usize = 128;

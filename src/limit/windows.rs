@@ -1,8 +1,10 @@
 //! The windows of one key, one for each period and kind that its jobs name.
 
 use super::block::Block;
+use super::limits::{Rate, WindowKind};
 use super::packed::{PackedReader, Writer};
-use super::{EARLY, Rate, Timestamp, Window, WindowKind};
+use super::time::{EARLY, Timestamp};
+use super::window::Window;
 
 /// The most windows of one key that count starts at once. Each decision looks through them, and jobs bring
 /// what periods they like. A ninth period is refused where it is said; one that comes all the same starts

@@ -82,6 +82,9 @@ pub enum Step {
     },
 }
 
+/// The number that says how many jobs were ever adopted.
+pub(super) const ADOPTED: &str = "adopted";
+
 /// The name of the number that says whether a queue is paused.
 pub(super) fn paused(queue: &str) -> String {
     kept_name(&format!("paused:{queue}")).into_owned()

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     Answer, Change, Claimed, End, Gen, Number, Overrides, Room, Row, Step, Taken, Usage, Wake,
-    Wish, fleet,
+    fleet,
 };
 use ojs_limit::{Key, KeyState, Limited, Limits, Reserved, Space, Timestamp};
 
@@ -251,4 +251,17 @@ pub struct Standing<'a> {
     pub forgets_unsaid: bool,
     /// How far its clock may be from what [`Ledger::at`] says, in microseconds.
     pub doubt: u64,
+}
+
+/// Starts of one key that are wanted ahead of their time.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// The key, with the limits under which they are granted; its windows are sliding ones.
+    pub limited: &'a Limited,
+    /// At most so many.
+    pub want: usize,
+    /// None later than so many microseconds from now.
+    pub ahead: u64,
+    /// The times of starts that were granted under these limits and not used.
+    pub unused: &'a [Timestamp],
 }

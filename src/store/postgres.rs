@@ -9,11 +9,14 @@
 //! another: that takes many round trips, so it goes on while operations fail that cannot wait for it.
 
 mod clock;
+mod failed;
 mod inspect;
 mod link;
 mod schema;
 mod statements;
 mod table;
+mod text;
+mod together;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +117,7 @@ impl Server {
     /// used again.
     async fn with<T>(
         &mut self,
-        what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
+        what: impl AsyncFnOnce(&mut table::Session) -> Result<T, failed::Failed>,
     ) -> Result<T, StoreError> {
         let until = Instant::now() + self.timeout;
         let session = timeout_at(until, self.session()).await;
@@ -147,7 +150,7 @@ impl Server {
         &mut self,
         mut session: table::Session,
         until: Instant,
-        what: impl AsyncFnOnce(&mut table::Session) -> Result<T, table::Failed>,
+        what: impl AsyncFnOnce(&mut table::Session) -> Result<T, failed::Failed>,
     ) -> Result<T, StoreError> {
         let done = timeout_at(until, what(&mut session)).await;
         match done.map_err(|_| StoreError::Timeout)? {

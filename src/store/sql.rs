@@ -14,6 +14,7 @@ mod row;
 mod search;
 mod statements;
 mod steps;
+mod times;
 mod value;
 
 use std::sync::Arc;
@@ -25,9 +26,10 @@ use ojs_limit::Timestamp;
 
 pub(super) use front::Post;
 pub use front::SqlStore;
-pub(super) use page::{Head, Page, SILENCE};
+pub(super) use page::{Head, Page};
 pub(super) use search::{Database, First, Found, Need};
 pub(super) use statements::{Dialect, Statement, clear};
+pub(super) use times::SILENCE;
 pub(super) use value::{Rows, Value, number, unsigned};
 
 /// So many operations share a transaction at most.

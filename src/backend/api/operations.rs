@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Answer, ok, text};
-use crate::Extended;
 use crate::job::{Phase, ShownJob, StoredJob};
+use crate::lax::Extended;
 use crate::retry::JobError;
 use crate::state::{BackendState, BeatOutcome, FetchRequest};
 use crate::wire::{ErrorReply, Members, Raw};

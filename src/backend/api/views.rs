@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::operations::{JobsAnswer, bare};
 use super::{Answer, NO_ROUTE, ok};
+use crate::event::{Event, EventKind};
 use crate::job::{Phase, StoredJob};
 use crate::state::{BackendState, JobQueue};
 use crate::wire::ErrorReply;
-use crate::{Event, EventKind};
 
 pub(super) fn admin(
     state: &mut BackendState,

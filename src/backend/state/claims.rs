@@ -8,10 +8,11 @@ use rand::seq::SliceRandom;
 use tokio::time::Instant;
 
 use super::BackendState;
+use crate::event::EventKind;
 use crate::job::{Phase, StoredJob};
+use crate::lax::{Extended, Liveness, Requeue};
 use crate::retry::{JobError, Retry};
 use crate::wire::{ErrorReply, Raw};
-use crate::{EventKind, Extended, Liveness, Requeue};
 
 /// A FETCH request.
 #[derive(Debug)]

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::guarded::Guard;
 use super::lost::Lost;
-use super::{Guard, OnStoreError};
+use super::mode::OnStoreError;
 use crate::{Claimed, Gen, LedgerExt, StoreError, Taken};
 
 /// So many failures in a row are a loss.
@@ -53,7 +54,13 @@ impl Guard {
                 // What others do is not known.
                 false => (OnStoreError::Closed, None),
             };
-            let lost = Lost::new(&*self.inner, &state, mode, declared);
+            let lost = Lost::new(
+                &*self.inner,
+                state.before.as_ref(),
+                state.own.values(),
+                mode,
+                declared,
+            );
             state.losses.begin();
             state.log_loss(&lost, error);
             self.alone.store(Some(Arc::new(lost.clock.clone())));

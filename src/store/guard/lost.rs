@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Declared, LostMode, Notes, OnStoreError};
+use super::mode::{Declared, LostMode, OnStoreError};
 use crate::memory::MemoryStore;
-use crate::{Change, Claimed, Clock, Ledger, LedgerExt, Room, StoreError, Taken, Verdict};
+use crate::{Change, Claimed, Clock, Ledger, LedgerExt, Room, Row, StoreError, Taken, Verdict};
 use ojs_limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
     each_key, is_priced,
@@ -33,21 +33,22 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Begins with what is out and the slots that it has, and with what was used of our part at an earlier
-    /// loss.
-    pub(super) fn new(
+    /// Begins with the rows that are out here, the slots that these have, and what was used of our part `before`, at an
+    /// earlier loss.
+    pub(super) fn new<'r>(
         store: &dyn Ledger,
-        notes: &Notes,
+        before: Option<&MemoryStore>,
+        out: impl Iterator<Item = &'r Row>,
         mode: OnStoreError,
         declared: Option<Arc<Mutex<Declared>>>,
     ) -> Lost {
         let mut slots: HashMap<(Space, Key), u32> = HashMap::new();
         let clock = Clock::new(store.now().0);
-        let local = match &notes.before {
+        let local = match before {
             Some(before) => before.emptied(clock.clone()),
             None => MemoryStore::on(clock.clone()),
         };
-        for row in notes.own.values() {
+        for row in out {
             for (_, limited) in each_key(&row.claimed.limited) {
                 let had = slots.entry((limited.space, limited.key.clone()));
                 let had = had.or_default();

@@ -1,13 +1,13 @@
 //! The return of a store: it is told of our rows, of what was undone and of what ended, until it knows all.
 
-use crate::LedgerExt;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::state::SAID;
-use super::{Clock, End, Gen, Guard, Notes, Row, StoreError};
+use super::guarded::Guard;
+use super::state::{Notes, SAID};
+use crate::{Clock, End, Gen, LedgerExt, Row, StoreError};
 use ojs_limit::Timestamp;
 
 /// So many times it is told what happened meanwhile before it decides all the same.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::MOST_ENDED;
 use super::lost::Lost;
 use crate::memory::MemoryStore;
 use crate::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
 use ojs_limit::Timestamp;
 
+/// More ends than this are not remembered for the store's return; the rows are overdue some time.
+const MOST_ENDED: usize = 10_000;
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
 /// How often the log has at most that the store was lost, or was told of our rows again without being lost.

@@ -1,16 +1,21 @@
 //! The guard around a memory store that fails when it is told to.
 
+use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::*;
+use super::guarded::Guard;
+use super::mode::*;
 use crate::claims::TestClaim as _;
 use crate::faulty::{Fault, Faulty};
 use crate::lines::Lines;
 use crate::memory::MemoryStore;
-use crate::{Claim, Ledger, LedgerExt, Place, Verdict};
-use ojs_limit::{Limits, OnLimit, Rate, Strategy, WindowKind};
+use crate::{
+    Change, Claim, Claimed, Clock, Gen, Known, Ledger, LedgerExt, Place, StoreError, Verdict, Wake,
+};
+use ojs_limit::{Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp, WindowKind};
 
 const T: u64 = 1_800_000_000_000_000;
 

@@ -7,8 +7,9 @@ use super::super::clock::compare;
 use super::super::remote::to_connect;
 use super::super::sql::SILENCE;
 use super::super::{Clock, Inspection, StoreError};
+use super::failed::Failed;
 use super::link::Link;
-use super::table::{Failed, keeps_session, usable};
+use super::table::{keeps_session, usable};
 use super::{Config, clock as kept, schema};
 
 /// Microseconds since 1970 there.
@@ -57,7 +58,7 @@ pub async fn inspect(
 /// The server's version, and how many sidecars live there; `None`: there are no tables yet.
 async fn look(client: &Client, namespace: &str) -> Result<(String, Option<usize>), Failed> {
     let version = usable(client).await?;
-    let schema = schema::quoted(namespace);
+    let schema = super::text::quoted(namespace);
     let path = format!("SET search_path = {schema}");
     client.batch_execute(&path).await?;
     if !schema::is_there(client, namespace).await? {

@@ -14,9 +14,11 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::super::config::{BadUrl, distrusted, refuse_fragment};
 use super::super::remote::to_connect;
-use super::super::{BadUrl, Clock, StoreError, distrusted, refuse_fragment};
-use super::table::{ALIVE, Failed, POOLED, Session, keeps_session};
+use super::super::{Clock, StoreError};
+use super::failed::Failed;
+use super::table::{ALIVE, POOLED, Session, keeps_session};
 
 /// One in so many parts of the time to connect is what an address has that lets packets vanish. Whoever needs longer
 /// has no session in time: that takes more than so many round trips.
@@ -178,7 +180,7 @@ impl Link {
             me: me.to_owned(),
             to: news.clone(),
         };
-        let channel = super::schema::quoted(&self.namespace);
+        let channel = super::text::quoted(&self.namespace);
         let listening = tokio::time::timeout(to_connect(self.timeout), async {
             let client = self.connect(Some(heard)).await.ok()?;
             client.batch_execute(ALIVE).await.ok()?;
@@ -246,7 +248,7 @@ impl Link {
             code if code.starts_with("22") || code.starts_with("54") => StoreError::Unfit(text),
             "42501" => StoreError::Unusable(format!(
                 "{text}; the user needs CREATE on the database, or to own the schema {}",
-                super::schema::quoted(&self.namespace)
+                super::text::quoted(&self.namespace)
             )),
             "28P01" | "28000" | "3D000" => StoreError::Unusable(text),
             _ => StoreError::Unavailable(text),

@@ -2,14 +2,12 @@
 
 use tokio_postgres::Client;
 
+use super::failed::Failed;
 use super::statements::dialect;
-use super::table::Failed;
+use super::text::{LOCKS, quoted};
 
 /// Which tables there are.
 pub(super) const VERSION: i32 = 1;
-
-/// Locks that no other program is likely to use: rows, then numbers, then keys, then the tables.
-pub(super) const LOCKS: i32 = 0x6f6a_7300;
 
 /// The tables beside those of all databases.
 const TABLES: &str = "
@@ -17,11 +15,6 @@ CREATE TABLE meta (
     id integer PRIMARY KEY, version integer NOT NULL, epoch text NOT NULL, timeline text NOT NULL,
     opens bigint NOT NULL, edition bigint NOT NULL);
 ";
-
-/// A name as an identifier.
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
 
 /// Whether the tables are there; they are in the search path then.
 ///

@@ -4,8 +4,8 @@ use tokio_postgres::{Client, Error, Statement};
 
 use super::super::sql::{self, Dialect};
 use super::clock;
-use super::schema::LOCKS;
-use super::table::{all_at_once, literal};
+use super::text::{LOCKS, literal};
+use super::together::all_at_once;
 
 /// How it is said here.
 pub(super) fn dialect() -> Dialect {

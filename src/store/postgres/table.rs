@@ -3,9 +3,7 @@
 mod write;
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -16,8 +14,11 @@ use super::super::Clock;
 use super::super::fleet::SETTLING;
 use super::super::sql::{First, Found, Head, Need, Page, Rows, Statement, Value, number, unsigned};
 use super::clock;
+use super::failed::Failed;
 use super::schema::{self, VERSION};
 use super::statements::Statements;
+use super::text::{self, literal};
+use super::together::all_at_once;
 use ojs_limit::Timestamp;
 
 /// The oldest server that will do.
@@ -28,21 +29,6 @@ pub(super) const ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives
     SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
 /// So often it is asked whether a session stays ours: others may have taken it in between.
 const LOOKS: usize = 3;
-
-/// How a step failed.
-pub(super) enum Failed {
-    Postgres(Error),
-    /// In words: it cannot be used as it is.
-    Unusable(String),
-    /// In words: not now.
-    Unavailable(String),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed::Postgres(error)
-    }
-}
 
 /// A connection with its statements.
 pub(super) struct Session {
@@ -117,7 +103,7 @@ impl Session {
         given: Option<Clock>,
     ) -> Result<Session, Failed> {
         usable(&client).await?;
-        let schema = schema::quoted(namespace);
+        let schema = text::quoted(namespace);
         let millis = timeout.as_millis().max(1);
         // Nothing of ours may hold a lock for longer than anybody waits for it.
         client
@@ -309,29 +295,6 @@ impl Session {
 
 fn strange() -> Failed {
     Failed::Unavailable("a row is not understood".to_owned())
-}
-
-/// A text as it stands in a statement.
-pub(super) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
-
-/// What these give that are begun at once, in their order.
-pub(super) async fn all_at_once<F: Future>(each: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut each: Vec<_> = each.map(|one| (Box::pin(one), None)).collect();
-    poll_fn(|context| {
-        for (one, done) in each.iter_mut().filter(|(_, done)| done.is_none()) {
-            if let Poll::Ready(value) = one.as_mut().poll(context) {
-                *done = Some(value);
-            }
-        }
-        match each.iter().all(|(_, done)| done.is_some()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    })
-    .await;
-    each.into_iter().filter_map(|(_, done)| done).collect()
 }
 
 type Refused = Box<dyn std::error::Error + Sync + Send>;

@@ -19,8 +19,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use super::super::StoreError;
+use super::super::config::distrusted;
 use super::super::remote::to_connect;
-use super::super::{StoreError, distrusted};
 use super::target::{Kind, Target};
 use super::{Config, wire};
 

@@ -5,7 +5,7 @@ use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates, TlsMode,
 };
 
-use crate::{BadUrl, refuse_fragment};
+use crate::config::{BadUrl, refuse_fragment};
 
 /// Where Redis is.
 #[derive(Clone)]

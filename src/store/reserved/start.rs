@@ -1,6 +1,6 @@
 //! Jobs start in the turns of their keys, and turns are asked for ahead.
 
-use super::ReservedStore;
+use super::layer::ReservedStore;
 use super::turns::{AHEAD, Next};
 use crate::{Claimed, Ledger, LedgerExt, Row, StoreError, Taken, Verdict, Wish};
 use ojs_limit::{EARLY, Limited, Refusal, Reserved, Strategy, Timestamp};

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::turns::{Mine, Turns};
-use super::{Policies, is_hot};
+use super::rules::Policies;
+use super::turns::{Mine, Turns, is_hot};
 use crate::{Change, Claimed, Gen, Row, Verdict};
 use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 

@@ -1,6 +1,8 @@
 //! A fleet on one store, on tokio's clock: what it starts, what that costs, and that it is never too much.
 
+use std::collections::HashSet;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -10,10 +12,10 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::claims::TestClaim as _;
 use crate::faulty::{Fault, Faulty};
-use crate::guard::OnStoreError;
+use crate::guard::{Guard, OnStoreError};
 use crate::memory::MemoryStore;
-use crate::{Claim, Clock, Ledger, LedgerExt, OFFERED, Place, Verdict};
-use ojs_limit::{EARLY, Rate, Strategy, Throttle};
+use crate::{Change, Claim, Claimed, Clock, Gen, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use ojs_limit::{EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Throttle, Timestamp};
 
 const T: u64 = 1_800_000_000_000_000;
 const SECOND: u64 = 1_000_000;

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::rules::objection;
 use ojs_limit::{EARLY, Limits, OnLimit, Refusal, Reserved, Room, Timestamp, Turn};
 
 /// How far ahead turns are asked for, in microseconds: no longer than workers wait.
@@ -20,7 +21,7 @@ const PATIENCE: u32 = 64;
 /// How many starts of a key under these limits are asked for at once, at most; one or none: it is not
 /// worth it, or cannot be done.
 pub(super) fn most(limits: &Limits) -> usize {
-    if super::objection(limits, OnLimit::Wait).is_some() {
+    if objection(limits, OnLimit::Wait).is_some() {
         return 0;
     }
     let rates = limits.rates.iter().map(|rate| (rate.limit, rate.period));
@@ -31,6 +32,12 @@ pub(super) fn most(limits: &Limits) -> usize {
         usize::try_from(in_all / u128::from(PART)).unwrap_or(MOST)
     });
     in_part.min().unwrap_or(0).min(MOST)
+}
+
+/// Whether a limit allows so many starts (32 a second) that there are calls to save. Else each start is asked
+/// for: a turn that nobody uses would cost too much.
+pub fn is_hot(limits: &Limits) -> bool {
+    most(limits) > 1
 }
 
 /// A turn of ours, by our idea of the store's clock.

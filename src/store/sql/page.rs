@@ -9,19 +9,9 @@ use super::super::record::{self, Written};
 use super::super::{Claimed, NUMBER_LASTS, Number};
 use super::row::{self, keys_of};
 use super::statements::{Dialect, Statement};
+use super::times::{PATIENCE, SILENCE};
 use super::value::{Rows, Value, unsigned};
 use ojs_limit::{Key, KeyState, Space, Timestamp};
-
-/// How long a sidecar may say nothing before it counts as gone, in microseconds.
-pub(crate) const SILENCE: u64 = 5_000_000;
-/// How late the owner of a row may be.
-pub(super) const PATIENCE: u64 = 3_000_000;
-/// For how long, in microseconds, a sidecar has a held job at a time, at most; it sees to that again when a
-/// third of it is over, by a second at the latest.
-pub(super) const KEPT: u64 = 30_000_000;
-pub(super) const LATE: u64 = 1_000_000;
-/// So long after a held job's claim must be over nobody makes anything of its row any more.
-pub(super) const LONG_OVER: u64 = 60_000_000;
 
 /// A part of the database, in the middle of a transaction.
 #[derive(Debug, Default)]

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::super::fleet::ADOPTED;
 use super::super::record;
 use super::super::{Change, Claimed, Gen, StoreError, fleet};
 use super::page::Page;
 use super::statements::{MINE, OTHERS_OUT, Statement};
-use super::steps::ADOPTED;
 use super::value::{Rows, Value, unsigned};
 use ojs_limit::{KeyState, Space, Timestamp};
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::super::HOLDS_LAST;
-use super::page::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
-use super::steps::ADOPTED;
+use super::super::fleet::ADOPTED;
+use super::times::{KEPT, LATE, LONG_OVER, PATIENCE, SILENCE};
 use super::value::number;
 use ojs_limit::Timestamp;
 

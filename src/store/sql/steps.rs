@@ -1,15 +1,13 @@
 //! The steps that only stores with siblings need: who is looked after by whom, and what all share.
 
 use super::super::engine::{Entry, Tables, row_for};
-use super::super::fleet::kept_name;
+use super::super::fleet::{ADOPTED, kept_name};
 use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
-use super::page::{Page, SILENCE};
+use super::page::Page;
 use super::search::Found;
+use super::times::SILENCE;
 use ojs_limit::Timestamp;
-
-/// The number that says how many jobs were ever adopted.
-pub(crate) const ADOPTED: &str = "adopted";
 
 /// How long whoever is handed the row of another has for it.
 const LEASE: u64 = 2_000_000;

@@ -3,8 +3,10 @@
 use tokio_postgres::Error;
 
 use super::super::super::sql::{Page, Statement, Value, clear};
+use super::super::failed::Failed;
 use super::super::statements::dialect;
-use super::{Failed, Session, all_at_once};
+use super::super::together::all_at_once;
+use super::Session;
 
 impl Session {
     /// What changed and the commit are sent at once, in this order.

@@ -1,0 +1,115 @@
+//! One connection, whatever it goes over.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::sim;
+
+/// One connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// A socket.
+    Tcp(tokio::net::TcpStream),
+    /// A socket with TLS, to the backend only.
+    Tls(Box<tokio_rustls::client::TlsStream<tokio::net::TcpStream>>),
+    /// One end of a pipe in memory.
+    Sim(sim::Pipe),
+}
+
+/// The most bytes that are joined into one write: a head, and a body that shows a job twice.
+const JOINED: usize = 4096;
+
+thread_local! {
+    /// The buffer in which pieces are joined.
+    static WHOLE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(JOINED));
+}
+
+/// Writes small pieces as one: copying some hundred bytes costs less than a write in pieces. Large pieces are written
+/// where they lie.
+fn write_joined(
+    stream: Pin<&mut tokio::net::TcpStream>,
+    cx: &mut Context<'_>,
+    pieces: &[io::IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    if let [piece] = pieces {
+        return stream.poll_write(cx, piece);
+    }
+    if pieces.iter().map(|piece| piece.len()).sum::<usize>() > JOINED {
+        return stream.poll_write_vectored(cx, pieces);
+    }
+    WHOLE.with_borrow_mut(|whole| {
+        whole.clear();
+        pieces
+            .iter()
+            .for_each(|piece| whole.extend_from_slice(piece));
+        stream.poll_write(cx, whole)
+    })
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Sim(s) => Pin::new(s).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Tls(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Sim(s) => Pin::new(s).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => write_joined(Pin::new(s), cx, bufs),
+            Stream::Tls(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Sim(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Tcp(s) => s.is_write_vectored(),
+            Stream::Tls(s) => s.is_write_vectored(),
+            Stream::Sim(s) => s.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_flush(cx),
+            Stream::Tls(s) => Pin::new(s).poll_flush(cx),
+            Stream::Sim(s) => Pin::new(s).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Tls(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Sim(s) => Pin::new(s).poll_shutdown(cx),
+        }
+    }
+}

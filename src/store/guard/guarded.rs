@@ -1,0 +1,176 @@
+//! The guard: what it knows without a call.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use super::lost::Lost;
+use super::mode::{Declared, LostMode, OnStoreError};
+use super::state::Notes;
+use crate::{Answer, Clock, Gen, Known, Ledger, LedgerExt, Room, Row, RowsOf, StoreError};
+use ojs_limit::{Limited, Timestamp};
+
+/// After the store was back others have this long to come back too, in microseconds: until then who has
+/// said nothing is not dead, and may be handing out what it holds.
+const OTHERS_RETURN: u64 = 5_000_000;
+
+/// Any store that may be lost, guarded.
+#[derive(Debug)]
+pub struct Guard {
+    pub(super) inner: Arc<dyn Ledger>,
+    pub(super) mode: OnStoreError,
+    pub(super) declared: Arc<Mutex<Declared>>,
+    /// It has answered before it was guarded.
+    pub(super) answered: bool,
+    pub(super) state: Mutex<Notes>,
+    /// The clock that starts count by while it is lost. Beside the lock, because it is read all the time.
+    pub(super) alone: ArcSwapOption<Clock>,
+    pub(super) recovering: tokio::sync::Mutex<()>,
+    /// The store is lost, or is sure to know all again: what may start is another question now.
+    pub(super) turned: Notify,
+}
+
+impl Guard {
+    /// Guards `inner`.
+    pub fn new(inner: Arc<dyn Ledger>, mode: OnStoreError) -> Guard {
+        Guard {
+            inner,
+            mode,
+            declared: Arc::default(),
+            answered: false,
+            state: Mutex::default(),
+            alone: ArcSwapOption::empty(),
+            recovering: tokio::sync::Mutex::default(),
+            turned: Notify::new(),
+        }
+    }
+
+    /// Notes that the store answered before it was guarded: if it is lost, what is declared for that happens.
+    #[must_use]
+    pub fn that_has_answered(self) -> Guard {
+        Guard {
+            answered: true,
+            ..self
+        }
+    }
+
+    // Nothing in here panics between two steps that belong together.
+    pub(super) fn state(&self) -> MutexGuard<'_, Notes> {
+        self.state.lock()
+    }
+
+    /// Whether others may not have put back yet what the store must know of them.
+    pub(super) fn is_filling(&self, state: &Notes) -> bool {
+        let since = |at: Timestamp| self.inner.now().since(at);
+        state.returned.is_some_and(|at| since(at) < OTHERS_RETURN)
+    }
+
+    /// Whether the store may miss rows: it is lost, or has failed since it was told of ours; or others have not put
+    /// back theirs yet, where it was away, or where who answers now may be one that took its place.
+    pub(super) fn may_have_forgotten(&self, state: &Notes) -> bool {
+        let since = |at: Timestamp| self.inner.now().since(at);
+        let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
+        let is_another = is_told && self.inner.standing().forgets_unsaid;
+        state.suspect || is_another || self.is_filling(state)
+    }
+}
+
+impl Guard {
+    /// What happens under this limit; `None`: the store is not lost.
+    pub(crate) fn lost_mode(&self, limited: &Limited) -> Option<LostMode> {
+        let lost = self.state().lost.clone()?;
+        Some(lost.what_happens(limited))
+    }
+
+    /// Whether the store does not answer.
+    pub fn is_lost(&self) -> bool {
+        self.state().lost.is_some()
+    }
+
+    /// The claim under which a job is out through us.
+    pub(crate) fn claim_of(&self, job: &str) -> Option<Gen> {
+        let state = self.state();
+        state.own.get(job).map(|row| row.claimed.generation)
+    }
+
+    /// Whether a job is out through us.
+    pub(crate) fn has_row(&self, job: &str) -> bool {
+        self.claim_of(job).is_some()
+    }
+
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered || self.state().known
+    }
+
+    pub(crate) fn may_miss_rows(&self) -> bool {
+        self.may_have_forgotten(&self.state())
+    }
+
+    pub(crate) fn times_failed(&self) -> u64 {
+        self.state().failures.ever
+    }
+
+    pub(crate) fn declare(&self, by_policy: Declared) {
+        *self.declared.lock() = by_policy;
+    }
+
+    /// What is known of a job's row without a call.
+    pub(crate) fn known(&self, job: &str) -> Known {
+        let state = self.state();
+        if state.suspect || !state.known || state.doubt.contains_key(job) {
+            return Known::Unsure;
+        }
+        match state.own.get(job) {
+            Some(row) => Known::Out(Box::new(row.clone())),
+            None if self.inner.is_alone() => Known::No,
+            _ => Known::Unsure,
+        }
+    }
+
+    /// What may start under these limits; while the store is lost, under our part of them.
+    pub(crate) fn room<'a>(&'a self, limited: &'a [Limited]) -> Answer<'a, Room> {
+        Answer::later(async move {
+            let there = self.inner.room(limited);
+            self.ask(there, async |lost| lost.room(limited).await).await
+        })
+    }
+
+    /// A job's row. What is out through us is so whether the store answers or not, or has forgotten it.
+    pub(super) async fn row_of(
+        &self,
+        job: &str,
+        there: Answer<'_, Vec<Row>>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let here = async |lost: &Lost| lost.local.rows(RowsOf::Job(job)).await;
+        let rows = self.ask(there, here).await;
+        let state = self.state();
+        let is_missing = match &rows {
+            Ok(rows) => rows.is_empty() && self.may_have_forgotten(&state),
+            Err(_) => true,
+        };
+        match state.own.get(job) {
+            Some(own) if is_missing => Ok(vec![own.clone()]),
+            _ => rows,
+        }
+    }
+
+    /// Asks the store what is due, after it was told what it may have forgotten.
+    pub(super) async fn look(&self, max: usize) -> Result<Vec<Row>, StoreError> {
+        let (lost, failed, suspect) = {
+            let state = self.state();
+            (state.lost.clone(), state.failures.ever, state.suspect)
+        };
+        if suspect {
+            let back = self.recover().await;
+            if let (Err(error), Some(lost)) = (&back, lost) {
+                self.state().log_loss(&lost, error);
+                return lost.local.due(max).await;
+            }
+            self.note(&back, failed);
+        }
+        self.ask(self.inner.due(max), async |lost| lost.local.due(max).await)
+            .await
+    }
+}

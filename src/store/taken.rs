@@ -1,0 +1,64 @@
+//! What became of the jobs that asked for a start.
+
+use super::row::Row;
+use ojs_limit::{OnLimit, Refusal, Served, Timestamp};
+
+/// What became of one asked job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It started: its slots are taken and its start is counted at `at`, at most 5 ms from now.
+    Started {
+        /// The time at which the start counts.
+        at: Timestamp,
+    },
+    /// At least one key refused; nothing was spent. `which` is the index into `limited` of the
+    /// refusal that lets go last.
+    Refused {
+        /// Index into [`Claim::limited`].
+        which: usize,
+        /// Why that key refused.
+        why: Refusal,
+        /// The time of the start as far as time goes, over all keys: granted from 5 ms before it, if
+        /// nothing else starts. Where `why` waits for a slot, that must end too; `None`: that is all.
+        at: Option<Timestamp>,
+        /// The strongest action of the keys that refused: drop, else reschedule, else wait.
+        action: OnLimit,
+    },
+    /// Not asked: enough others started.
+    Unasked,
+    /// The job has a row: it is out, it is offered, or there is a newer claim. Or the store cannot keep its row.
+    Lost,
+}
+
+impl Verdict {
+    /// Whether the job has started.
+    pub fn is_started(&self) -> bool {
+        matches!(self, Verdict::Started { .. })
+    }
+}
+
+/// What became of the jobs that [`Ledger::take`] was asked for.
+#[derive(Clone, Default, Debug)]
+pub struct Taken {
+    /// One for each asked job, in their order.
+    pub verdicts: Vec<Verdict>,
+    /// The rows of older claims of these jobs: they have ended, and their slots with them.
+    pub ended: Vec<Row>,
+    /// What the groups of the asked jobs were served by now, where those have a share.
+    pub served: Vec<Served>,
+}
+
+impl Taken {
+    /// How many have started.
+    pub(super) fn started(&self) -> usize {
+        let started = self.verdicts.iter().filter(|verdict| verdict.is_started());
+        started.count()
+    }
+
+    /// Adds what became of the jobs that were asked for next.
+    pub(super) fn extend(&mut self, next: Taken) {
+        self.verdicts.extend(next.verdicts);
+        self.ended.extend(next.ended);
+        self.served.extend(next.served);
+    }
+}
