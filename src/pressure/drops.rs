@@ -6,18 +6,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Admission, LookKind, Mark, Now, Pressure, PressureState, Want};
-
-/// What became of a job that was to be dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dropped {
-    /// It was held: the backend's numbers are without it since it was claimed.
-    Held,
-    /// It waited in the backend's queue, which was told at this point.
-    Waiting(Mark),
-    /// There was none.
-    None,
-}
+use super::admit::Admission;
+use super::estimate::LookKind;
+use super::seen::Dropped;
+use super::state::{Pressure, PressureState};
+use super::want::{Now, Want};
 
 /// The turn of an enqueue to drop a job of a full queue. Nobody else is let into the queue until it ends: with the
 /// next question of that enqueue, or when this is dropped.
@@ -52,12 +45,12 @@ impl DropTurn {
         }
     }
 
-    /// [Asks](Pressure::ask) again and ends the turn: nobody comes in between.
+    /// [Asks](Pressure::admit) again and ends the turn: nobody comes in between.
     pub fn ask_again(mut self, wants: &mut Vec<Want>, now: Now) -> Admission {
         let pressure = Arc::clone(&self.pressure);
         let mut state = pressure.state.lock();
         self.end(&mut state);
-        let answer = pressure.ask_new(&mut state, wants, now);
+        let answer = pressure.admit_new(&mut state, wants, now);
         pressure.serve(&mut state, now);
         answer
     }

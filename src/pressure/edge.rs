@@ -5,33 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::want::{BoundMet, Full};
+use super::want::{BoundMet, Crossed, Edge, Full};
 
 /// The least time between two events that a queue refuses.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The least time between two lines of the log about the same edge. A queue that is full while workers take its jobs
 /// crosses it all the time, and that is the normal overload.
 const QUIET: Duration = Duration::from_secs(10);
-
-/// An edge.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Edge {
-    /// The depth has come to the warning threshold.
-    Warning,
-    /// It is below it again.
-    Cleared,
-}
-
-/// An edge that was crossed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Crossed {
-    /// The edge.
-    pub edge: Edge,
-    /// Whether that was just now. Else the queue has stayed there so long that it is worth a line after all.
-    pub anew: bool,
-    /// Whether it is worth a line of the log. A warning and its end have a line both, or none.
-    pub loud: bool,
-}
 
 /// Where a refusal is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

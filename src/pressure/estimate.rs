@@ -4,16 +4,13 @@
 //! the backend's number and in ours counts in both, so the estimate is never too low. A look during which enqueues
 //! were kept out is exact.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::queue::Looks;
-
-/// A point in the order of things, so that what was sent before an answer is told from what was sent
-/// after it, however coarse the clock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub struct Mark(pub u64);
+use super::seen::{Away, Mark};
 
 /// The time between two looks near the bound.
 pub const NEAR: Duration = Duration::from_millis(100);
@@ -79,6 +76,23 @@ pub enum LookWanted {
     Soon,
     /// Before anything is answered.
     First,
+}
+
+/// The looks at a queue.
+#[derive(Default, Debug)]
+pub(super) struct Looks {
+    /// Told when a look ends.
+    pub(super) done: Arc<Notify>,
+    /// Told when no enqueue is on its way any more.
+    pub(super) settled: Arc<Notify>,
+    /// Whether nobody was let in since the last look.
+    pub(super) is_fresh: bool,
+    /// The scope of the last look.
+    pub(super) scope: u64,
+    /// Whether the last look waited in vain for enqueues on their way.
+    pub(super) stuck: bool,
+    /// Why the backend could not be asked, the last time.
+    pub(super) away: Option<(Away, Instant)>,
 }
 
 /// One queue's depth.

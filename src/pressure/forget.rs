@@ -1,18 +1,32 @@
 //! Forgetting: names of queues come from requests, and nobody says when a queue is not used any more.
 
 use std::sync::Arc;
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-use super::PressureState;
+use super::state::{Pressure, PressureState};
+use super::want::Now;
 
 /// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
 /// bring some more.
 const MOST: usize = 10_000;
 
-/// How long a queue is remembered that nobody uses and in which nothing waits.
-pub(super) const UNUSED: Duration = Duration::from_secs(600);
+impl Pressure {
+    /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
+    /// their names or something is to be remembered of them. Call it now and then.
+    pub fn forget_unused(&self, now: Now) {
+        let mut state = self.state.lock();
+        let table = self.table.load();
+        let PressureState { queues, untold, .. } = &mut *state;
+        queues.retain(|name, queue| {
+            let stays = queue.is_used(now.at) || untold.contains(name) || table.names(name);
+            // Of one that is not bounded any more, what is known is true no longer.
+            stays || (table.of(name).is_some() && queue.has_some((self.held)(name), now))
+        });
+        let len = queues.len();
+        queues.shrink_to(2 * len);
+        self.groups.shrink();
+    }
+}
 
 impl PressureState {
     /// A tenth of the queues that nobody uses goes when there are too many, and first those of which nothing is
@@ -37,6 +51,7 @@ impl PressureState {
 mod tests {
     use std::collections::HashMap;
     use std::num::{NonZeroU32, NonZeroU64};
+    use std::time::Duration;
 
     use super::*;
     use crate::limit::{Rate, Timestamp, WindowKind};
@@ -60,11 +75,11 @@ mod tests {
             sizes: vec![100],
             ..Want::nothing(queue, pressure.bounds(queue).unwrap())
         }];
-        let mut answer = pressure.ask(&mut wants, now);
+        let mut answer = pressure.admit(&mut wants, now);
         if let Admission::Look(_) = answer {
             let told = StatsTold::Counts(Counts::default());
             pressure.looked(queue, told, None, now);
-            answer = pressure.ask(&mut wants, now);
+            answer = pressure.admit(&mut wants, now);
         }
         match answer {
             Admission::Go(places) => drop(places.settle(EnqueueOutcome::Stored, &[])),

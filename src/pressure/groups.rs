@@ -9,34 +9,7 @@ use parking_lot::Mutex;
 
 use super::bounds::BoundsTable;
 use super::line::WantedAhead;
-use super::want::Want;
-
-/// A key of a queue, or a tenant.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Group {
-    /// The queue whose key it is; `None`: a tenant.
-    pub(super) queue: Option<Arc<str>>,
-    /// The key, or the tenant's id.
-    pub(super) name: Arc<str>,
-}
-
-impl Group {
-    /// The jobs of this key in this queue.
-    pub fn key(queue: &Arc<str>, key: Arc<str>) -> Group {
-        Group {
-            queue: Some(Arc::clone(queue)),
-            name: key,
-        }
-    }
-
-    /// The jobs of this tenant.
-    pub fn tenant(id: Arc<str>) -> Group {
-        Group {
-            queue: None,
-            name: id,
-        }
-    }
-}
+use super::want::{Group, Want};
 
 /// How many jobs of each group wait or are on their way. Only used under the lock of the queues.
 #[derive(Default, Debug)]
@@ -269,7 +242,7 @@ mod tests {
             let mut wants = wants.into_values().collect();
             // Where others are on their way, one look is not enough.
             for _ in 0..2 {
-                match self.pressure.ask(&mut wants, self.now) {
+                match self.pressure.admit(&mut wants, self.now) {
                     Admission::Go(places) => return self.sent.push(places),
                     Admission::Look(looks) => {
                         looks.iter().for_each(|look| self.look(&look.queue, 1))

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::groups::{Group, Groups};
-use super::want::Want;
+use super::groups::Groups;
+use super::want::{Group, Want};
 
 /// More jobs than this are not told apart in one queue.
 const MOST: usize = 100_000;

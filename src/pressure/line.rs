@@ -1,45 +1,37 @@
-//! Producers that wait for room (backpressure text, 5.2): first come, first served.
+//! The line of producers that wait for room (backpressure text, 5.2): first come, first served. What they are told is
+//! not known in here.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{BoundUnit, Group, Pressure, TakenPlaces, Want};
+use super::want::{BoundUnit, Group, Want};
 
 /// The enqueues that wait, in the order in which they came.
-#[derive(Default, Debug)]
-pub(super) struct BlockedLine {
-    waiters: VecDeque<BlockedEnqueue>,
+#[derive(Debug)]
+pub(super) struct BlockedLine<News> {
+    waiters: VecDeque<BlockedEnqueue<News>>,
     last: u64,
 }
 
 /// An enqueue that waits.
 #[derive(Debug)]
-pub(super) struct BlockedEnqueue {
+pub(super) struct BlockedEnqueue<News> {
     number: u64,
     pub(super) wants: Vec<Want>,
     /// How it is told; `None` while it drops a job.
-    tell: Option<oneshot::Sender<Come>>,
+    tell: Option<oneshot::Sender<News>>,
 }
 
-/// The news for an enqueue that waits.
-#[derive(Debug)]
-pub enum Come {
-    /// It has these places.
-    Places(TakenPlaces),
-    /// It must drop a job of this queue first, and then [stand on](LineTurn::stand_on).
-    Drop(Arc<str>),
-}
-
-impl BlockedEnqueue {
+impl<News> BlockedEnqueue<News> {
     /// Whether it can be told anything now.
     pub(super) fn hears(&self) -> bool {
         self.tell.is_some()
     }
 
     /// Tells it. Whoever hangs up leaves the line first, so it is always heard.
-    pub(super) fn tell(&mut self, news: Come) {
+    pub(super) fn tell(&mut self, news: News) {
         if let Some(tell) = self.tell.take() {
             let _heard = tell.send(news);
         }
@@ -98,32 +90,37 @@ impl WantedAhead {
     }
 }
 
-impl BlockedLine {
+impl<News> Default for BlockedLine<News> {
+    fn default() -> BlockedLine<News> {
+        BlockedLine {
+            waiters: VecDeque::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<News> BlockedLine<News> {
+    /// One more waits, and hears by `tell` what comes. Returns its number; `None`: the line is too long.
     pub(super) fn stand(
         &mut self,
-        pressure: Arc<Pressure>,
         wants: Vec<Want>,
+        tell: oneshot::Sender<News>,
         most: usize,
-    ) -> Option<LineTurn> {
+    ) -> Option<u64> {
         if self.waiters.len() >= most {
             return None;
         }
         self.last += 1;
-        let (tell, told) = oneshot::channel();
         self.waiters.push_back(BlockedEnqueue {
             number: self.last,
             wants,
             tell: Some(tell),
         });
-        Some(LineTurn {
-            pressure,
-            number: self.last,
-            told,
-        })
+        Some(self.last)
     }
 
     /// An enqueue that waits wants this now; it hears by `tell` what comes next.
-    fn stand_on(&mut self, number: u64, wants: Vec<Want>, tell: oneshot::Sender<Come>) {
+    pub(super) fn stand_on(&mut self, number: u64, wants: Vec<Want>, tell: oneshot::Sender<News>) {
         let mut waiters = self.waiters.iter_mut();
         if let Some(waiter) = waiters.find(|waiter| waiter.number == number) {
             waiter.wants = wants;
@@ -143,40 +140,11 @@ impl BlockedLine {
     }
 
     /// Keeps those for whom `stays` says so.
-    pub(super) fn retain(&mut self, stays: impl FnMut(&mut BlockedEnqueue) -> bool) {
+    pub(super) fn retain(&mut self, stays: impl FnMut(&mut BlockedEnqueue<News>) -> bool) {
         self.waiters.retain_mut(stays);
     }
 
-    fn leave(&mut self, number: u64) {
+    pub(super) fn leave(&mut self, number: u64) {
         self.waiters.retain(|waiter| waiter.number != number);
-    }
-}
-
-/// A place in the line; left when dropped.
-#[derive(Debug)]
-pub struct LineTurn {
-    pressure: Arc<Pressure>,
-    number: u64,
-    told: oneshot::Receiver<Come>,
-}
-
-impl LineTurn {
-    /// Waits for its turn.
-    pub async fn come(&mut self) -> Option<Come> {
-        (&mut self.told).await.ok()
-    }
-
-    /// It waits on, after it has tried to drop a job.
-    pub fn stand_on(&mut self, wants: Vec<Want>) {
-        let (tell, told) = oneshot::channel();
-        self.told = told;
-        let mut state = self.pressure.state.lock();
-        state.line.stand_on(self.number, wants, tell);
-    }
-}
-
-impl Drop for LineTurn {
-    fn drop(&mut self) {
-        self.pressure.state.lock().line.leave(self.number);
     }
 }

@@ -5,8 +5,22 @@ use std::sync::Arc;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
+use super::estimate::{Counts, LookFound, LookKind};
 use super::queue::BoundedQueue;
-use super::{Away, BoundedQueues, Counts, Group, LookFound, LookKind, Looking, Now, Pressure};
+use super::seen::Away;
+use super::state::{BoundedQueues, Pressure};
+use super::want::{Group, Now};
+
+/// A look that is wanted.
+#[derive(Debug)]
+pub struct Looking {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// Whether it is the caller who must ask.
+    pub begin: bool,
+    /// Ends with the look.
+    pub done: OwnedNotified,
+}
 
 /// The result of a look.
 #[derive(Clone, Debug)]

@@ -6,33 +6,9 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::{EnqueueOutcome, Level, Now, Pressure, Want};
-use crate::limit::Timestamp;
-
-/// A job that was stored, as the backend shows it.
-#[derive(Clone, Debug)]
-pub struct NewJob {
-    /// Its queue.
-    pub queue: Arc<str>,
-    /// Its id.
-    pub id: Box<str>,
-    /// The time that it waits for; `None`: it is available.
-    pub due: Option<Timestamp>,
-}
-
-/// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
-/// again; dropped later they count as filled.
-#[derive(Debug)]
-pub struct TakenPlaces {
-    pub(super) pressure: Arc<Pressure>,
-    pub(super) wants: Vec<Want>,
-    pub(super) now: Now,
-    pub(super) sent: bool,
-    /// Queues that the caller should look at soon.
-    pub look: Vec<Arc<str>>,
-    /// Whether the caller had to look at queues before, or to wait; it says so itself.
-    pub looked: bool,
-}
+use super::seen::{EnqueueOutcome, NewJob};
+use super::state::TakenPlaces;
+use super::want::{Level, Now, Want};
 
 impl TakenPlaces {
     /// The enqueue that fitted.

@@ -5,23 +5,24 @@ mod flow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Away;
 use super::bounds::{Bounds, OverflowStrategy, UNBOUNDED};
 use super::drain::Drain;
-use super::edge::{Crossed, Edge, QueueEdges};
-use super::estimate::{Estimate, HeldCount, LookWanted, NEAR};
-use super::forget::UNUSED;
+use super::edge::QueueEdges;
+use super::estimate::{Estimate, HeldCount, LookWanted, Looks, NEAR};
+use super::fleet_depth::Share;
 use super::groups::{FullGroup, Groups};
 use super::hidden::LaterJobs;
 use super::known::KnownJobs;
 use super::line::Before;
-use super::share::Share;
+use super::seen::Away;
 use super::sizes::Bytes;
-use super::want::{BoundMet, BoundUnit, BoundUsage, Full, Level, Now, Want};
+use super::want::{BoundMet, BoundUnit, BoundUsage, Crossed, Edge, Full, Level, Now, Want};
 use crate::limit::{Rate, Timestamp, Window};
+
+/// How long a queue is remembered that nobody uses and in which nothing waits.
+const UNUSED: Duration = Duration::from_secs(600);
 
 /// The answer of one queue to an enqueue.
 #[derive(Debug)]
@@ -56,23 +57,6 @@ pub(super) struct BoundedQueue {
     pub(super) bounds: Arc<Bounds>,
     /// When it was last asked for, or its depth was last seen to change.
     pub(super) used: Instant,
-}
-
-/// The looks at a queue.
-#[derive(Default, Debug)]
-pub(super) struct Looks {
-    /// Told when a look ends.
-    pub(super) done: Arc<Notify>,
-    /// Told when no enqueue is on its way any more.
-    pub(super) settled: Arc<Notify>,
-    /// Whether nobody was let in since the last look.
-    is_fresh: bool,
-    /// The scope of the last look.
-    pub(super) scope: u64,
-    /// Whether the last look waited in vain for enqueues on their way.
-    pub(super) stuck: bool,
-    /// Why the backend could not be asked, the last time.
-    pub(super) away: Option<(Away, Instant)>,
 }
 
 impl BoundedQueue {

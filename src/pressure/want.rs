@@ -6,8 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, OverflowStrategy};
-use super::edge::Crossed;
-use super::groups::Group;
 use crate::limit::Timestamp;
 
 /// The moment of a question, on both clocks.
@@ -17,6 +15,33 @@ pub struct Now {
     pub at: Instant,
     /// On the store's clock, for rates.
     pub stamp: Timestamp,
+}
+
+/// A key of a queue, or a tenant.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Group {
+    /// The queue whose key it is; `None`: a tenant.
+    pub(super) queue: Option<Arc<str>>,
+    /// The key, or the tenant's id.
+    pub(super) name: Arc<str>,
+}
+
+impl Group {
+    /// The jobs of this key in this queue.
+    pub fn key(queue: &Arc<str>, key: Arc<str>) -> Group {
+        Group {
+            queue: Some(Arc::clone(queue)),
+            name: key,
+        }
+    }
+
+    /// The jobs of this tenant.
+    pub fn tenant(id: Arc<str>) -> Group {
+        Group {
+            queue: None,
+            name: id,
+        }
+    }
 }
 
 /// What an enqueue wants of one queue.
@@ -178,6 +203,26 @@ impl BoundUsage {
     pub(super) fn room(self, wanted: u64) -> Option<u64> {
         self.bound.checked_sub(self.used + wanted)
     }
+}
+
+/// An edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Edge {
+    /// The depth has come to the warning threshold.
+    Warning,
+    /// It is below it again.
+    Cleared,
+}
+
+/// An edge that was crossed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crossed {
+    /// The edge.
+    pub edge: Edge,
+    /// Whether that was just now. Else the queue has stayed there so long that it is worth a line after all.
+    pub anew: bool,
+    /// Whether it is worth a line of the log. A warning and its end have a line both, or none.
+    pub loud: bool,
 }
 
 /// Where a queue stands.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::depth::told::BackendStats;
-use super::depth::{AT_ONCE, Unbounded};
+use super::depth::{BackendStats, Unbounded};
 use crate::pressure::Pressure;
 
+/// The most looks that are on their way at once: each has a connection.
+pub(super) const LOOKS_AT_ONCE: usize = 16;
 /// The longest `Retry-After`.
 const LATEST: Duration = Duration::from_secs(30);
 
@@ -34,7 +35,7 @@ impl Admit {
             pressure,
             stats: BackendStats::default(),
             unbounded: Unbounded::default(),
-            looks: Semaphore::new(AT_ONCE),
+            looks: Semaphore::new(LOOKS_AT_ONCE),
             refusals: AtomicU64::new(0),
         }
     }

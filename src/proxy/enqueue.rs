@@ -7,7 +7,7 @@ mod overflow;
 mod sent;
 
 use super::body::Body;
-use super::control::in_force;
+use super::control::in_force::limits_queue;
 use super::control::named::{self, Brought};
 use super::enqueued;
 use super::mirror::{self, Forgotten};
@@ -29,18 +29,8 @@ use crate::policy::job::meta_of;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::TakenPlaces;
 use crate::upstream::Call;
+pub(super) use sent::Sends;
 use sent::{SentJob, VISIBILITY};
-
-/// The kind of body of an enqueue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sends {
-    /// One job.
-    Job,
-    /// Jobs, in `jobs`.
-    Batch,
-    /// What jobs are made from later, at any depth: a cron entry, a workflow.
-    Templates,
-}
 
 /// Answers one enqueue of a job, of a batch, or of templates of jobs.
 pub(super) async fn enqueue(
@@ -224,11 +214,6 @@ fn prepare(
     Ok(brought)
 }
 
-/// Whether a limit can touch a queue by its name.
-pub(super) fn limits_queue(sidecar: &Sidecar, queue: &str, policies: &PolicySet) -> bool {
-    !policies.gate(queue).open() || in_force::set_for_queue(sidecar, queue).is_some()
-}
-
 /// Whether limits or bounds look at a job that is filed in one queue and names another, by either name.
 fn watches(sidecar: &Sidecar, job: Json<'_>, filed: &str, policies: &PolicySet) -> bool {
     let is_watched = |queue: &str| {
@@ -236,55 +221,6 @@ fn watches(sidecar: &Sidecar, job: Json<'_>, filed: &str, policies: &PolicySet) 
     };
     let named = job.get("queue").and_then(|queue| queue.text());
     is_watched(filed) || named.is_some_and(|named| is_watched(&named))
-}
-
-/// The jobs of a body.
-fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<SentJob<'_>> {
-    let mut found = Vec::new();
-    match sends {
-        Sends::Job => found.push(SentJob::read(String::new(), whole)),
-        Sends::Batch => {
-            let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
-            let each = jobs.enumerate();
-            found.extend(each.map(|(nth, job)| SentJob::read(format!("jobs[{nth}]."), job)));
-        }
-        Sends::Templates => find_templates(whole, "", &mut found),
-    }
-    found
-}
-
-/// Finds what has a `type` in `job_template`, `steps`, `jobs` and `callbacks`, and inside of those.
-/// No deeper than [`super::DEPTH`], as the text was parsed.
-fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<SentJob<'a>>) {
-    let mut look = |template: Json<'a>, at: String| {
-        if template
-            .get("type")
-            .is_some_and(|kind| kind.kind() == Kind::String)
-        {
-            found.push(SentJob {
-                is_flat: false,
-                ..SentJob::read(at.clone(), template)
-            });
-        }
-        find_templates(template, &at, found);
-    };
-    if let Some(template) = holder.get("job_template") {
-        look(template, format!("{at}job_template."));
-    }
-    for list in ["steps", "jobs"] {
-        let items = holder.get(list).into_iter().flat_map(|list| list.items());
-        for (nth, item) in items.enumerate() {
-            look(item, format!("{at}{list}[{nth}]."));
-        }
-    }
-    for callback in holder
-        .get("callbacks")
-        .into_iter()
-        .flat_map(|c| c.members())
-    {
-        let name = callback.name.text().unwrap_or_default();
-        look(callback.value, format!("{at}callbacks.{name}."));
-    }
 }
 
 /// Takes `options.rate_limit.max_per_second` out: some backends would keep it for the queue for ever,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::body::Body;
 use super::control::shape::rfc3339;
-use super::depth::{self, told};
+use super::depth;
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::scope::Sight;
@@ -91,7 +91,7 @@ pub(super) async fn queues(
     }
     if let Some(queue) = queue
         && reply.status == StatusCode::OK
-        && let Some(body) = told::with_depth(proxy, &reply.body, queue).await
+        && let Some(body) = depth::with_depth(proxy, &reply.body, queue).await
     {
         reply.body = body.into();
     }

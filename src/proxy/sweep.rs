@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::control::{overrides, settings};
-use super::depth::{self, share};
+use super::depth;
 use super::siblings::{self, Offered};
 use super::{Proxy, Sidecar, calls, fetch};
 use crate::store::{LedgerExt, Place, Row};
@@ -38,7 +38,7 @@ pub(super) struct Keeper {
     /// Where siblings have held jobs for workers of ours.
     pub(super) offered: Offered,
     /// What siblings were told of how many jobs are held here.
-    pub(super) holds: share::Holds,
+    pub(super) holds: depth::Holds,
     /// Held jobs that the backend took back.
     pub(super) given_back: AtomicU64,
     /// Other sidecars that limit the same jobs with a store of their own.
@@ -68,7 +68,7 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         // Whether sidecars with other stores limit the same jobs.
         stop.run_until_cancelled(unshared::look_for_unshared(proxy)),
         // Places in bounded queues, which the fleet shares.
-        share::share_depths(proxy, stop.clone()),
+        depth::share_depths(proxy, stop.clone()),
         // What siblings tell.
         siblings::hear_siblings(proxy, stop.clone())
     );
@@ -95,7 +95,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
         look_at_due(proxy, &overdue, &stop).await;
         name_again(&proxy.sidecar, &mut others);
         fetch::name_claims(&proxy.sidecar);
-        share::tell_holds(&proxy.sidecar).await;
+        depth::tell_holds(&proxy.sidecar).await;
         proxy.sidecar.keeper.offered.tidy();
         depth::watch_bounds(proxy);
         if forgotten.elapsed() >= FORGET {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::control::in_force;
 use super::control::named::Waiting;
-use super::depth::told;
+use super::depth;
 use super::{Proxy, Sidecar, tell};
 use crate::hold::{Episode, Held, Lane};
 use crate::limit::{Key, Limited, Space};
@@ -188,7 +188,7 @@ async fn ask(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     let turn = backlogs.turn(queue, Instant::now())?;
     let _turn = turn.lock().await;
     if backlogs.is_due(queue, Instant::now()) {
-        let told = told::depth_told(proxy, queue, scope).await;
+        let told = depth::depth_told(proxy, queue, scope).await;
         let available = match told {
             StatsTold::Counts(counts) => Some(counts.available),
             _ => None,

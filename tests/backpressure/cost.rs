@@ -31,7 +31,7 @@ fn now() -> Now {
 fn enqueue(pressure: &Arc<Pressure>, queue: &str, tenants: &[Arc<str>], ids: &[String]) -> bool {
     let mut wants = vec![want(pressure, queue, tenants)];
     loop {
-        match pressure.ask(&mut wants, now()) {
+        match pressure.admit(&mut wants, now()) {
             Admission::Go(places) => {
                 let jobs = ids.iter().map(|id| NewJob {
                     queue: queue.into(),

@@ -220,10 +220,10 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
             sizes: vec![1],
             ..Want::nothing(queue, pressure.bounds(queue).unwrap())
         }];
-        let mut answer = pressure.ask(&mut wants, now);
+        let mut answer = pressure.admit(&mut wants, now);
         if let Admission::Look(_) = answer {
             pressure.looked(queue, pressure::StatsTold::Nothing, None, now);
-            answer = pressure.ask(&mut wants, now);
+            answer = pressure.admit(&mut wants, now);
         }
         match answer {
             Admission::Go(places) => drop(places.settle(outcome, &[])),

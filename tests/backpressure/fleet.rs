@@ -131,7 +131,7 @@ impl World {
         let now = self.now();
         let node = &mut self.nodes[nth];
         let mut wants = vec![want(&node.pressure, jobs)];
-        match node.pressure.ask(&mut wants, now) {
+        match node.pressure.admit(&mut wants, now) {
             Admission::Go(mut places) => {
                 places.sending();
                 node.sent.push((places, jobs));

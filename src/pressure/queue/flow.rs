@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use super::BoundedQueue;
 use crate::limit::Timestamp;
 use crate::pressure::drain::Drain;
-use crate::pressure::estimate::{LookFound, Mark};
+use crate::pressure::estimate::LookFound;
 use crate::pressure::hidden::LaterState;
+use crate::pressure::seen::{Dropped, Mark, NewJob, TakenTo};
 use crate::pressure::want::{Now, Want};
-use crate::pressure::{Dropped, NewJob, TakenTo};
 
 /// How long a queue of which nothing could be dropped refuses until that is tried again.
 const UNDROPPABLE: Duration = Duration::from_secs(1);

@@ -80,3 +80,12 @@ pub(in crate::proxy) fn renew(sidecar: &Sidecar, jobs: &mut [Pick]) {
         }
     }
 }
+
+/// Whether a limit can touch a queue by its name.
+pub(in crate::proxy) fn limits_queue(
+    sidecar: &Sidecar,
+    queue: &str,
+    policies: &policy::PolicySet,
+) -> bool {
+    !policies.gate(queue).open() || set_for_queue(sidecar, queue).is_some()
+}

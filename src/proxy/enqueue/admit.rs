@@ -19,7 +19,8 @@ use crate::pressure::{
     Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, Group, LookKind,
     Looking, OverflowStrategy, TakenPlaces, Want,
 };
-use crate::proxy::depth::{self, AT_ONCE};
+use crate::proxy::admit::LOOKS_AT_ONCE;
+use crate::proxy::depth;
 use crate::proxy::enqueue::{full, overflow};
 use crate::proxy::respond::Fault;
 use crate::proxy::{Proxy, Sidecar};
@@ -50,7 +51,7 @@ pub(super) async fn admit(
     }
     let patience = block_timeout(parts)?;
     let pressure = &proxy.sidecar.admit.pressure;
-    match pressure.ask(&mut wants, depth::now(&proxy.sidecar)) {
+    match pressure.admit(&mut wants, depth::now(&proxy.sidecar)) {
         Admission::Go(places) => Ok(Some(places)),
         // Mostly it fits at once: what else there is takes room of its own.
         answer => {
@@ -80,6 +81,11 @@ async fn admit_later(
             Admission::Go(places) => return Ok(places),
             Admission::Away(away) => return Err(unasked(away)),
             Admission::Look(looks) => depth::see(proxy, looks, scope()).await,
+            Admission::AwaitStore(answers) => {
+                for answer in answers {
+                    answer.await;
+                }
+            }
             Admission::Full(full)
                 if full.met == BoundMet::Tenant && full.may_ever_fit() && !looked_for_tenant =>
             {
@@ -107,7 +113,7 @@ async fn admit_later(
         let now = depth::now(&proxy.sidecar);
         answer = match turn {
             Some(turn) => turn.ask_again(&mut wants, now),
-            None => proxy.sidecar.admit.pressure.ask(&mut wants, now),
+            None => proxy.sidecar.admit.pressure.admit(&mut wants, now),
         };
     }
 }
@@ -178,7 +184,7 @@ async fn blocked(
 fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<Looking> {
     let tenant = full.key.as_ref().filter(|_| full.met == BoundMet::Tenant);
     tenant.map_or_else(Vec::new, |tenant| {
-        (sidecar.admit.pressure).look_for_tenant(tenant, AT_ONCE, Instant::now())
+        (sidecar.admit.pressure).look_for_tenant(tenant, LOOKS_AT_ONCE, Instant::now())
     })
 }
 

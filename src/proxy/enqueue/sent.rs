@@ -2,14 +2,24 @@
 
 use std::borrow::Cow;
 
-use super::{Sends, jobs_in};
-use crate::json::{self, Json, JsonError, Member};
+use crate::json::{self, Json, JsonError, Kind, Member};
 use crate::policy::job::filed;
 use crate::proxy::DEPTH;
 use crate::proxy::respond::Fault;
 
 /// The option whose value backends do not give back.
 pub(super) const VISIBILITY: &str = "visibility_timeout_ms";
+
+/// The kind of body of an enqueue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::proxy) enum Sends {
+    /// One job.
+    Job,
+    /// Jobs, in `jobs`.
+    Batch,
+    /// What jobs are made from later, at any depth: a cron entry, a workflow.
+    Templates,
+}
 
 /// A job as a producer sends it.
 pub(super) struct SentJob<'a> {
@@ -77,6 +87,55 @@ pub(super) fn read_jobs(body: &[u8], sends: Sends) -> Result<Option<Vec<SentJob<
             Err(Fault::field(&format!("{}options", job.at), why))
         }
         None => Ok(Some(jobs)),
+    }
+}
+
+/// The jobs of a body.
+fn jobs_in(whole: Json<'_>, sends: Sends) -> Vec<SentJob<'_>> {
+    let mut found = Vec::new();
+    match sends {
+        Sends::Job => found.push(SentJob::read(String::new(), whole)),
+        Sends::Batch => {
+            let jobs = whole.get("jobs").into_iter().flat_map(|jobs| jobs.items());
+            let each = jobs.enumerate();
+            found.extend(each.map(|(nth, job)| SentJob::read(format!("jobs[{nth}]."), job)));
+        }
+        Sends::Templates => find_templates(whole, "", &mut found),
+    }
+    found
+}
+
+/// Finds what has a `type` in `job_template`, `steps`, `jobs` and `callbacks`, and inside of those.
+/// No deeper than [`DEPTH`], as the text was parsed.
+fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<SentJob<'a>>) {
+    let mut look = |template: Json<'a>, at: String| {
+        if template
+            .get("type")
+            .is_some_and(|kind| kind.kind() == Kind::String)
+        {
+            found.push(SentJob {
+                is_flat: false,
+                ..SentJob::read(at.clone(), template)
+            });
+        }
+        find_templates(template, &at, found);
+    };
+    if let Some(template) = holder.get("job_template") {
+        look(template, format!("{at}job_template."));
+    }
+    for list in ["steps", "jobs"] {
+        let items = holder.get(list).into_iter().flat_map(|list| list.items());
+        for (nth, item) in items.enumerate() {
+            look(item, format!("{at}{list}[{nth}]."));
+        }
+    }
+    for callback in holder
+        .get("callbacks")
+        .into_iter()
+        .flat_map(|c| c.members())
+    {
+        let name = callback.name.text().unwrap_or_default();
+        look(callback.value, format!("{at}callbacks.{name}."));
     }
 }
 

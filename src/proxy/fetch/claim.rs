@@ -28,7 +28,7 @@ use crate::metrics::Counted;
 use crate::policy::Gate;
 use crate::pressure::TakenTo;
 use crate::proxy::control::{in_force, named};
-use crate::proxy::depth::{self, share};
+use crate::proxy::depth;
 use crate::proxy::job::{self, ClaimOrigin, Shown, micros};
 use crate::proxy::{Proxy, Sidecar, respond, tell};
 use crate::store::{Claimed, LedgerExt, Place, Row};
@@ -313,7 +313,7 @@ impl Claim {
         if !jobs.is_empty() {
             hold(proxy, wanted, jobs, &origin);
             if self.is_counted_by_siblings() {
-                share::tell_holds(sidecar).await;
+                depth::tell_holds(sidecar).await;
             }
         }
         ClaimEnd::Jobs { short: shown < n }

@@ -1,4 +1,4 @@
-//! A queue's depth over a fleet: the calls to the store for the number that [`crate::pressure::share`] goes by.
+//! A queue's depth over a fleet: the calls to the store for the number that [`crate::pressure::fleet`] goes by.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::tell::now;
 use crate::pressure::{Counts, Fleet, GrantedPlaces, WantedPlaces};
-use crate::proxy::{Proxy, Sidecar, enqueue};
+use crate::proxy::control::in_force::limits_queue;
+use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Change, LedgerExt, Number, Step, StoreError};
 
 /// How often the store is told what was admitted here and what has left.
@@ -59,7 +61,7 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
     }
     tell_holds(sidecar).await;
     tell_numbers(sidecar).await;
-    pressure.share_no_longer(super::now(sidecar));
+    pressure.share_no_longer(now(sidecar));
 }
 
 fn ask_for_places(proxy: &Proxy) {
@@ -68,7 +70,7 @@ fn ask_for_places(proxy: &Proxy) {
         let _task = proxy.sidecar.tasks.spawn(async move {
             let granted = take_places(&sidecar, &queue, wanted).await.ok();
             let pressure = &sidecar.admit.pressure;
-            pressure.granted(&queue, granted, super::now(&sidecar));
+            pressure.granted(&queue, granted, now(&sidecar));
         });
     }
 }
@@ -134,7 +136,7 @@ async fn tell_numbers(sidecar: &Sidecar) {
     for (queue, by) in pressure.take_untold() {
         // Where it fails, the next look corrects the number.
         if let Ok(number) = sidecar.store.number(&name_of(&queue), add(by, None)).await {
-            pressure.heard(&queue, value(number), super::now(sidecar));
+            pressure.heard(&queue, value(number), now(sidecar));
         }
     }
 }
@@ -161,7 +163,7 @@ pub(super) async fn correct_number(
     before: Number,
 ) -> Option<Fleet> {
     let held = held_elsewhere(sidecar, queue).await?;
-    let depth = (sidecar.admit.pressure).depth_found(queue, counts, held, super::now(sidecar));
+    let depth = (sidecar.admit.pressure).depth_found(queue, counts, held, now(sidecar));
     let name = name_of(queue);
     for _ in 0..TRIES {
         let now = sidecar.store.number(&name, Step::Read).await.ok()?;
@@ -187,7 +189,7 @@ async fn held_elsewhere(sidecar: &Sidecar, queue: &str) -> Option<u64> {
         return Some(0);
     }
     let held = sidecar.store.held_by_others(queue).await.ok()?;
-    let may_hold = held > 0 || enqueue::limits_queue(sidecar, queue, &sidecar.live().policies);
+    let may_hold = held > 0 || limits_queue(sidecar, queue, &sidecar.live().policies);
     if !may_hold || sidecar.store.siblings() == 0 {
         return Some(held);
     }

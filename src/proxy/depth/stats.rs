@@ -1,120 +1,18 @@
-//! A backend's numbers of a queue: how they are asked for and read, and how ours stand in them.
+//! The backend's statistics of a queue: how they are asked for and read.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::StatusCode;
-use parking_lot::Mutex;
-use tokio::time::Instant;
-
-use crate::json::{Json, Kind, Splice, quote};
-use crate::pressure::{Away, Bounds, Counts, StatsTold};
+use crate::json::{Json, Kind};
+use crate::pressure::{Away, Counts, StatsTold};
 use crate::proxy::calls;
-use crate::proxy::load::Seldom;
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Reply;
+use http::StatusCode;
 
 /// How long the backend may take to say how deep a queue is.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What was learnt of the backend's statistics.
-#[derive(Debug, Default)]
-pub(in crate::proxy) struct BackendStats {
-    /// There are none under `/ojs/v1/admin`.
-    plain_only: AtomicBool,
-    /// The last 401 or 403 to a question of ours, else 0.
-    pub(super) refused: AtomicU16,
-    /// What was warned of.
-    pub(super) warned: AtomicBool,
-    pub(super) warned_of_states: AtomicBool,
-    pub(super) failing: Failing,
-}
-
-/// The queue whose numbers the backend fails to tell, as the log has it. Its other answers may be good, so nothing
-/// else says why enqueues get 502.
-#[derive(Debug, Default)]
-pub(super) struct Failing {
-    queue: Mutex<Option<Arc<str>>>,
-    told: Seldom,
-}
-
-impl Failing {
-    /// Logs what came of a question about a bounded queue: a line when it fails, one each minute while that goes on,
-    /// and one when it is over.
-    pub(super) fn note(&self, queue: &str, told: &StatsTold) {
-        let mut failing = self.queue.lock();
-        match told {
-            StatsTold::Away(Away::Failing(status)) if self.told.now() => {
-                *failing = Some(Arc::from(queue));
-                tracing::warn!(
-                    id = %"depth_untold",
-                    queue,
-                    status,
-                    "the backend does not tell how many jobs wait: enqueues into a bounded queue get 502 where it \
-                     may be full"
-                );
-            }
-            StatsTold::Away(_) => {}
-            _ if failing.as_deref() == Some(queue) => {
-                *failing = None;
-                tracing::info!(queue, "the backend tells again how many jobs wait");
-            }
-            _ => {}
-        }
-    }
-}
-
-/// A bounded queue's numbers with `stats` in them: its depth, how full it is and its bounds, beside what is
-/// there already. What they leave out is known from the last look, which is made anew where it is due.
-/// `None`: they stay as they are.
-pub(in crate::proxy) async fn with_depth(
-    proxy: &Proxy,
-    text: &[u8],
-    queue: &str,
-) -> Option<Vec<u8>> {
-    let sidecar = &proxy.sidecar;
-    let pressure = &sidecar.admit.pressure;
-    let bounds = pressure.bounds(queue)?;
-    let whole = Json::parse(text, REPLY_DEPTH).ok()?;
-    let counts = counts(whole)?;
-    let tells_all = pressure.tells_all(&counts);
-    if !tells_all && let Some((look, scope)) = pressure.look_for_reader(queue, Instant::now()) {
-        super::see(proxy, vec![look], scope).await;
-    }
-    let level = super::tell_level(sidecar, queue);
-    let told = counts.total();
-    let ours = level.as_ref().filter(|_| !tells_all);
-    let depth = ours.map_or(told, |level| level.depth.max(told));
-    let bytes = level.as_ref().map_or(0, |level| level.bytes);
-    let mut splice = Splice::new();
-    splice.set_in(whole, "stats", &members(queue, &bounds, depth, bytes));
-    Some(splice.apply(text))
-}
-
-/// The members of `stats` of a queue.
-fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'static str, String)> {
-    let mut members = vec![("queue", quote(queue)), ("depth", depth.to_string())];
-    if let Some(bound) = bounds.max_depth {
-        members.push(("bound", bound.to_string()));
-        members.push(("max_depth", bound.to_string()));
-    }
-    if let Some(bound) = bounds.max_bytes {
-        members.push(("bytes", bytes.to_string()));
-        members.push(("max_size_bytes", bound.to_string()));
-    }
-    let share = |used: u64, bound: Option<u64>| Some((used as f64 / bound? as f64).min(1.0));
-    let both = [
-        share(depth, bounds.max_depth),
-        share(bytes, bounds.max_bytes),
-    ];
-    if let Some(pressure) = both.into_iter().flatten().max_by(f64::total_cmp) {
-        let pressure = (pressure * 1e4).round() / 1e4;
-        members.push(("pressure", pressure.to_string()));
-    }
-    members
-}
 
 /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
 /// statistics.

@@ -11,101 +11,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Counts, Looking, Now, Pressure, PressureState};
+use tokio::sync::futures::OwnedNotified;
 
-/// The last places below a bound are asked for one by one, however small the bound is.
-const LAST: u64 = 32;
-
-/// What a sidecar knows of the number of one queue.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Share {
-    /// The number as of its last answer; `None`: only what passes through this sidecar is known.
-    number: Option<u64>,
-    /// What has changed here since, and the store was not told: admissions less what is gone. What is gone is no
-    /// place to be used again before the store is told: a sibling's look may have seen that already.
-    untold: i64,
-    /// Places that are in the number already, and that no enqueue uses yet.
-    granted: u64,
-    /// Jobs for which the store was not asked yet; `None`: nobody waits for its answer.
-    wanted: Option<u64>,
-}
-
-/// Places that are wanted of the number of a queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WantedPlaces {
-    /// How many.
-    pub jobs: u64,
-    /// What the number may become at most.
-    pub bound: u64,
-}
-
-/// Places of which the number of a queue was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GrantedPlaces {
-    /// How many it has in it now; there may be fewer than were wanted, or none.
-    pub jobs: u64,
-    /// The number.
-    pub number: u64,
-}
-
-impl Share {
-    /// The depth over the fleet, as far as is known here, without places that are granted to this sidecar.
-    pub(super) fn depth(&self) -> Option<u64> {
-        let depth = self.number?.saturating_add_signed(self.untold);
-        Some(depth.saturating_sub(self.granted))
-    }
-
-    /// Whether a number is shared.
-    pub(super) fn is_on(&self) -> bool {
-        self.number.is_some()
-    }
-
-    /// Whether somebody waits for places.
-    pub(super) fn is_asking(&self) -> bool {
-        self.wanted.is_some()
-    }
-
-    /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`.
-    pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
-        let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
-        self.is_on() && is_near && self.granted < jobs
-    }
-
-    /// An enqueue is admitted.
-    pub(super) fn reserve(&mut self, jobs: u64) {
-        let granted = jobs.min(self.granted);
-        self.granted -= granted;
-        self.change(i64::try_from(jobs - granted).unwrap_or(i64::MAX));
-    }
-
-    /// Jobs were not stored after all, or wait no longer.
-    pub(super) fn take(&mut self, jobs: u64) {
-        self.change(-i64::try_from(jobs).unwrap_or(i64::MAX));
-    }
-
-    fn change(&mut self, by: i64) {
-        if self.is_on() {
-            self.untold = self.untold.saturating_add(by);
-        }
-    }
-
-    /// What the store is to be told; places that no enqueue uses are given back.
-    fn tell(&mut self) -> i64 {
-        let granted = i64::try_from(std::mem::take(&mut self.granted)).unwrap_or(i64::MAX);
-        let by = std::mem::take(&mut self.untold).saturating_sub(granted);
-        self.number = self.number.map(|number| number.saturating_add_signed(by));
-        by
-    }
-
-    /// The number as a look has set or found it; `None`: only what passes through this sidecar is known.
-    pub(super) fn looked(&mut self, number: Option<u64>) {
-        *self = Share {
-            number,
-            wanted: self.wanted,
-            ..Share::default()
-        };
-    }
-}
+use super::estimate::Counts;
+use super::fleet_depth::{GrantedPlaces, Share, WantedPlaces};
+use super::state::{Pressure, PressureState};
+use super::want::Now;
 
 impl Pressure {
     /// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
@@ -114,7 +25,7 @@ impl Pressure {
         &self,
         state: &mut PressureState,
         queues: Vec<(Arc<str>, u64)>,
-    ) -> Vec<Looking> {
+    ) -> Vec<OwnedNotified> {
         let PressureState {
             queues: known,
             wanted,
@@ -128,11 +39,7 @@ impl Pressure {
                 news.notify_one();
             }
             *queue.share.wanted.get_or_insert(0) += jobs;
-            Some(Looking {
-                done: Arc::clone(&queue.looks.done).notified_owned(),
-                begin: false,
-                queue: name,
-            })
+            Some(Arc::clone(&queue.looks.done).notified_owned())
         });
         waiting.collect()
     }
@@ -255,22 +162,6 @@ mod tests {
     use crate::policy::Pattern;
     use crate::pressure::{Admission, FileBounds, Fleet, Given, HeldCount, StatsTold, Want};
 
-    /// A sibling's look may have found the queue without what left here: admitting others in those places without a
-    /// word to the store would fill them twice.
-    #[test]
-    fn places_of_jobs_that_left_here_are_asked_of_the_store() {
-        let mut share = Share::default();
-        share.looked(Some(1_000));
-        share.take(100);
-        assert_eq!(share.depth(), Some(900));
-        assert!(share.needs(1, 100, 1_000));
-        share.granted = 1;
-        assert!(!share.needs(1, 100, 1_000));
-        share.reserve(1);
-        assert!(share.needs(1, 100, 1_000));
-        assert_eq!(share.tell(), -100, "what was granted is in the number");
-    }
-
     #[tokio::test(start_paused = true)]
     async fn an_admission_far_from_the_bound_is_told_to_the_store() {
         let given = Given {
@@ -288,10 +179,13 @@ mod tests {
             sizes: vec![1],
             ..Want::nothing("q", pressure.bounds("q").unwrap())
         }];
-        assert!(matches!(pressure.ask(&mut wants, now), Admission::Look(_)));
+        assert!(matches!(
+            pressure.admit(&mut wants, now),
+            Admission::Look(_)
+        ));
         let fleet = Fleet { held: 0, number: 5 };
         pressure.looked("q", StatsTold::Counts(Counts::default()), Some(fleet), now);
-        let places = pressure.ask(&mut wants, now);
+        let places = pressure.admit(&mut wants, now);
         assert!(matches!(places, Admission::Go(_)), "{places:?}");
         let news = timeout(Duration::from_secs(1), pressure.share_news());
         assert!(news.await.is_ok(), "nobody hears of it");

@@ -1,0 +1,207 @@
+//! The bounded queues of one sidecar, under one lock, and places that were taken in them. The other files of this room
+//! each do one thing with them.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::bounds::{BoundsTable, FileBounds};
+use super::estimate::HeldCount;
+use super::groups::Groups;
+use super::hidden::TellsState;
+use super::line::BlockedLine;
+use super::queue::BoundedQueue;
+use super::seen::Mark;
+use super::want::{Level, Now, Want};
+use crate::limit::Timestamp;
+
+/// What is known of queues, by name.
+pub(super) type BoundedQueues = hashbrown::HashMap<Arc<str>, Box<BoundedQueue>>;
+
+/// Counts the jobs of a queue that this sidecar holds.
+pub(super) type HeldOf = Box<dyn Fn(&str) -> HeldCount + Send + Sync>;
+
+/// The bounded queues of one sidecar.
+pub struct Pressure {
+    pub(super) held: HeldOf,
+    pub(super) table: ArcSwap<BoundsTable>,
+    /// Whether any queue is bounded. Mostly none is, and this spares all else.
+    pub(super) any: AtomicBool,
+    pub(super) marks: AtomicU64,
+    pub(super) state: Mutex<PressureState>,
+    /// How many jobs of each key and of each tenant wait.
+    pub(super) groups: Arc<Groups>,
+    /// What the backend tells of jobs that are scheduled, and of those that are to be tried again.
+    pub(super) tells: (TellsState, TellsState),
+    /// Whether any job was seen to wait for a time.
+    pub(super) any_later: AtomicBool,
+    /// Whether a fleet shares its depths.
+    pub(super) shared: AtomicBool,
+}
+
+#[derive(Default, Debug)]
+pub(super) struct PressureState {
+    pub(super) queues: BoundedQueues,
+    pub(super) line: BlockedLine<Come>,
+    /// Queues for which the store is to be asked for places.
+    pub(super) wanted: Vec<Arc<str>>,
+    /// Queues of which the store is to be told something.
+    pub(super) untold: HashSet<Arc<str>>,
+    /// Told when the first queue comes to be in one of these two: the store is to be asked or told something.
+    pub(super) news: Arc<Notify>,
+}
+
+impl fmt::Debug for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pressure")
+    }
+}
+
+/// Places in bounded queues, taken and not settled. Dropped before anything was sent on they are free
+/// again; dropped later they count as filled.
+#[derive(Debug)]
+pub struct TakenPlaces {
+    pub(super) pressure: Arc<Pressure>,
+    pub(super) wants: Vec<Want>,
+    pub(super) now: Now,
+    pub(super) sent: bool,
+    /// Queues that the caller should look at soon.
+    pub look: Vec<Arc<str>>,
+    /// Whether the caller had to look at queues before, or to wait; it says so itself.
+    pub looked: bool,
+}
+
+/// The news for an enqueue that waits.
+#[derive(Debug)]
+pub enum Come {
+    /// It has these places.
+    Places(TakenPlaces),
+    /// It must drop a job of this queue first, and then [stand on](LineTurn::stand_on).
+    Drop(Arc<str>),
+}
+
+impl Pressure {
+    /// Starts with the bounds of a file. `held` counts what is held of a queue; it is called under the lock.
+    pub fn new(
+        file: Arc<FileBounds>,
+        held: impl Fn(&str) -> HeldCount + Send + Sync + 'static,
+    ) -> Arc<Pressure> {
+        let table = BoundsTable::new(file, HashMap::new(), HashMap::new());
+        Arc::new(Pressure {
+            held: Box::new(held),
+            any: AtomicBool::new(table.any()),
+            table: ArcSwap::from_pointee(table),
+            marks: AtomicU64::new(1),
+            state: Mutex::default(),
+            groups: Arc::default(),
+            tells: Default::default(),
+            any_later: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
+        })
+    }
+
+    /// Changes or reads a queue, if anything is kept of it.
+    pub(super) fn with<T>(
+        &self,
+        name: &str,
+        what: impl FnOnce(&mut BoundedQueue) -> T,
+    ) -> Option<T> {
+        let mut state = self.state.lock();
+        let queue = state.queues.get_mut(name)?;
+        Some(what(queue))
+    }
+
+    /// Whether any queue is bounded.
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// A new mark: what is sent after it is not in an answer from before it.
+    pub fn mark(&self) -> Mark {
+        Mark(self.marks.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// Where a queue stands; `None`: nothing is known of it.
+    pub fn level(&self, name: &str) -> Option<Level> {
+        self.with(name, |queue| self.level_of(queue, name))?
+    }
+
+    pub(super) fn level_of(&self, queue: &mut BoundedQueue, name: &str) -> Option<Level> {
+        let known = queue.estimate.is_known();
+        known.then(|| queue.level((self.held)(name)))
+    }
+
+    /// The queues at their warning threshold or beyond that were not looked at for a second (up to a minute where
+    /// nobody uses them), and whose credentials were used last.
+    pub fn pressed(&self, now: Instant) -> Vec<(Arc<str>, u64)> {
+        let state = self.state.lock();
+        let due = state.queues.iter();
+        let due = due.filter(|(_, queue)| queue.is_pressed(now));
+        due.map(|(name, queue)| (Arc::clone(name), queue.looks.scope))
+            .collect()
+    }
+
+    /// How many queues are at their warning threshold or beyond.
+    pub fn near_bound(&self) -> usize {
+        let state = self.state.lock();
+        state
+            .queues
+            .values()
+            .filter(|queue| queue.edges.is_above())
+            .count()
+    }
+
+    /// The queues of which something is known.
+    pub fn names(&self) -> Vec<Arc<str>> {
+        let state = self.state.lock();
+        let known = state.queues.iter().filter(|(_, q)| q.estimate.is_known());
+        known.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Has each queue looked at before its next enqueue is let in: jobs may have come to any of them.
+    pub fn doubt_all(&self) {
+        let mut state = self.state.lock();
+        let queues = state.queues.values_mut();
+        queues.for_each(|queue| queue.estimate.doubt_all());
+    }
+
+    /// Forgets all that is known of queues (`dev`'s reset); bounds stay.
+    pub fn clear(&self) {
+        let mut state = self.state.lock();
+        for queue in state.queues.values() {
+            queue.looks.done.notify_waiters();
+        }
+        state.queues.clear();
+        self.groups.clear();
+    }
+}
+
+impl PressureState {
+    /// Takes back the places of enqueues that surely did not happen.
+    pub(super) fn refused(&mut self, wants: &[Want], at: Timestamp) {
+        for want in wants {
+            if let Some(queue) = self.queues.get_mut(&want.queue) {
+                queue.refused(want, at);
+            }
+            self.note_untold(&want.queue);
+        }
+    }
+
+    /// Notes that the store is to be told of a queue, if a number is shared for it.
+    pub(super) fn note_untold(&mut self, name: &str) {
+        if let Some((name, queue)) = self.queues.get_key_value(name)
+            && queue.share.is_on()
+        {
+            if self.untold.is_empty() {
+                self.news.notify_one();
+            }
+            self.untold.insert(Arc::clone(name));
+        }
+    }
+}

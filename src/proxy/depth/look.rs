@@ -1,0 +1,158 @@
+//! Looks: the backend is asked how deep a bounded queue is, once for all who wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::fleet;
+use super::stats::depth_told;
+use super::tell::{now, tell_level};
+use crate::json::Json;
+use crate::pressure::{Bounds, LookKind, Looking, StatsTold, Untold};
+use crate::proxy::admit::Admit;
+use crate::proxy::{Proxy, REPLY_DEPTH, calls};
+
+/// How long a look waits for enqueues that are on their way.
+const SETTLE: Duration = Duration::from_millis(250);
+/// The most queues that are looked at at the start.
+const MET: usize = 1_000;
+
+/// Asks the backend how deep a queue is, for all who wait for it, in a task of its own. The look has begun.
+pub(in crate::proxy) fn look_soon(proxy: &Proxy, queue: Arc<str>, scope: u64) {
+    let sidecar = &proxy.sidecar;
+    let proxy = proxy.clone();
+    let _task = sidecar
+        .tasks
+        .spawn(async move { look(&proxy, &queue, scope).await });
+}
+
+/// Waits for looks, and asks where nobody else does.
+pub(in crate::proxy) async fn see(proxy: &Proxy, looks: Vec<Looking>, scope: u64) {
+    for look in looks.iter().filter(|look| look.begin) {
+        look_soon(proxy, Arc::clone(&look.queue), scope);
+    }
+    for look in looks {
+        look.done.await;
+    }
+}
+
+/// Reads the backend's list of queues. Warns of those without a bound, and looks at those with one: a full queue
+/// may get no enqueue for long, and is to be measured all the same.
+pub(in crate::proxy) async fn meet_queues(proxy: &Proxy) {
+    let names = listed_queues(proxy).await;
+    let sidecar = &proxy.sidecar;
+    let Admit {
+        pressure,
+        unbounded,
+        ..
+    } = &sidecar.admit;
+    let has_none = |name: &&String| pressure.bounds(name).is_none_or(|b| !b.has_own());
+    (names.iter().filter(has_none)).for_each(|name| unbounded.note(name));
+    unbounded.tell();
+    let proxy = proxy.clone();
+    let _task = sidecar.tasks.spawn(async move {
+        for queue in names.iter().take(MET) {
+            meet(&proxy, queue).await;
+        }
+    });
+}
+
+async fn listed_queues(proxy: &Proxy) -> Vec<String> {
+    let call = calls::get(proxy, 0, "/ojs/v1/queues".to_owned());
+    let Ok(reply) = calls::call(proxy, "queues", call).await else {
+        return Vec::new();
+    };
+    let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
+        return Vec::new();
+    };
+    let lists = ["queues", "items"].into_iter();
+    let each = lists
+        .filter_map(|name| whole.get_exact(name))
+        .flat_map(|list| list.items());
+    each.filter_map(|queue| Some(queue.text_of("name")?.into_owned()))
+        .collect()
+}
+
+async fn meet(proxy: &Proxy, queue: &str) {
+    let sidecar = &proxy.sidecar;
+    let pressure = &sidecar.admit.pressure;
+    let bounds = pressure.bounds(queue);
+    let bounded = |bounds: &Bounds| bounds.max_depth.is_some() || bounds.max_bytes.is_some();
+    if !bounds.as_deref().is_some_and(bounded) || sidecar.tasks.draining.is_cancelled() {
+        return;
+    }
+    // Asked before anything is kept of it: without the credentials of a producer the backend may have
+    // nothing to say, and that says nothing of what it tells others.
+    let waits = matches!(depth_told(proxy, queue, 0).await, StatsTold::Counts(counts) if counts.total() > 0);
+    if waits && pressure.meet(queue, Instant::now()) {
+        look(proxy, queue, 0).await;
+    }
+}
+
+/// Looks at queues near their bound although nobody enqueues, to see when they have room again.
+pub(in crate::proxy) fn watch_bounds(proxy: &Proxy) {
+    let pressure = &proxy.sidecar.admit.pressure;
+    proxy.sidecar.admit.unbounded.tell_seldom();
+    if !pressure.any() {
+        return;
+    }
+    for (queue, scope) in pressure.pressed(Instant::now()) {
+        if pressure.begin_look(&queue, LookKind::Closed) {
+            look_soon(proxy, queue, scope);
+        }
+    }
+}
+
+async fn look(proxy: &Proxy, queue: &str, scope: u64) {
+    let sidecar = &proxy.sidecar;
+    let Admit {
+        pressure, stats, ..
+    } = &sidecar.admit;
+    if let Some(settled) = pressure.in_flight(queue)
+        && timeout(SETTLE, settled).await.is_err()
+    {
+        pressure.note_stuck(queue);
+    }
+    let _turn = sidecar.admit.look_turn().await;
+    // Read before the question: what is added later stays in the number.
+    let number = fleet::read_number(sidecar, queue).await;
+    pressure.asking(queue, scope);
+    let told = depth_told(proxy, queue, scope).await;
+    stats.failing.note(queue, &told);
+    let fleet = match (&told, number) {
+        (StatsTold::Counts(counts), Some(number)) => {
+            fleet::correct_number(sidecar, queue, counts, number).await
+        }
+        _ => None,
+    };
+    let untold = pressure.looked(queue, told, fleet, now(sidecar));
+    let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
+    match untold {
+        Some(Untold::All) if first(&stats.warned) => match stats.refused.load(Ordering::Relaxed) {
+            0 => tracing::warn!(
+                id = %"stats_missing",
+                queue,
+                "the backend has no statistics for us: the depth of bounded queues is what passes through here"
+            ),
+            status => tracing::warn!(
+                id = %"stats_refused",
+                queue,
+                status,
+                "the backend refuses us its statistics: the depth of bounded queues is what passes through \
+                     here; set upstream.token to one that may read them"
+            ),
+        },
+        Some(Untold::States) if first(&stats.warned_of_states) => {
+            tracing::warn!(
+                id = %"stats_partial",
+                queue,
+                "the backend's statistics leave out jobs that are scheduled or to be tried again: \
+                 only those that passed through here count towards the bounds of queues"
+            )
+        }
+        _ => {}
+    }
+    let _level = tell_level(sidecar, queue);
+}
