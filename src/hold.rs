@@ -39,7 +39,7 @@ pub use held::{Episode, Held, Proof, SHORT};
 pub use line::Standing;
 pub use pick::{Pick, Refusal, Refused, Wakes};
 pub use places::{Amount, Lookahead};
-pub use view::{Front, Prospect, Tally};
+pub use view::{Front, LaneView, Prospect, Tally};
 
 use places::FEW;
 use state::{Glance, HoldState, Whereabouts};
@@ -360,7 +360,7 @@ impl Hold {
             for of in freed {
                 // The queue's own limits may have been set since its jobs were read.
                 if of.0 == Space::Queue && of.1 == queue.key {
-                    queue.groups.all_mut().for_each(|group| group.wake(wakes));
+                    queue.groups.wake_all(wakes);
                     woken = true;
                 }
                 let mut gate = queue.gate.limited.iter();
@@ -379,7 +379,7 @@ impl Hold {
         let mut state = self.state();
         let wakes = state.woken();
         for queue in state.queues.values_mut() {
-            queue.groups.all_mut().for_each(|group| group.wake(wakes));
+            queue.groups.wake_all(wakes);
             queue.line.wake_all();
         }
     }
@@ -395,9 +395,7 @@ impl Hold {
     pub fn nudge(&self, lane: &Lane) {
         let state = self.state();
         if let Some(queue) = state.holding(lane)
-            && queue
-                .all_groups()
-                .any(|group| group.refused.is_none() && !group.jobs.is_empty())
+            && queue.groups.has_open()
         {
             queue.line.wake();
         }

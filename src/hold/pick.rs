@@ -129,22 +129,20 @@ impl Hold {
         };
         let (mut picked, waiters) = (Vec::new(), queue.line.len());
         let groups = &mut queue.groups;
-        let mut next = groups.next_priority(None);
-        while let Some(priority) = next {
-            let may_ask = groups.of_priority(priority);
-            let may_ask = may_ask.filter(|(_, group)| group.may_ask(now));
-            let (ids, seen): (Vec<GroupId>, Vec<&Group>) = may_ask.unzip();
+        let mut next = groups.next_priority(None, now);
+        while let Some(priority) = next.filter(|_| picked.len() < most) {
+            let askable = groups.askable(priority, now).into_iter();
+            let (ids, seen): (Vec<GroupId>, Vec<&Group>) = askable.unzip();
             fair.see(&seen, now);
             let turns = order(&seen, fair, want, most.saturating_sub(picked.len()));
             let before = picked.len();
             for id in turns.iter().filter_map(|nth| ids.get(*nth)) {
-                let group = groups.get_mut(*id);
-                picked.extend(group.and_then(|group| group.jobs.pop_front()));
+                picked.extend(groups.pop(*id));
             }
             let ids = turns.into_iter().filter_map(|nth| ids.get(nth));
             for (held, id) in picked.iter_mut().skip(before).zip(ids) {
                 if let Some((one, share)) = share_of(&held.written) {
-                    let has_more = groups.get(*id).is_some_and(|group| !group.jobs.is_empty());
+                    let has_more = groups.get(*id).is_some_and(Group::has_jobs);
                     held.claimed.since = fair.since(one, share);
                     held.claimed.followed = match has_more && waiters > 1 {
                         true => Timestamp::NEVER,
@@ -152,7 +150,7 @@ impl Hold {
                     };
                 }
             }
-            next = groups.next_priority(Some(priority));
+            next = groups.next_priority(Some(priority), now);
         }
         self.picks(&mut state, picked)
     }

@@ -1,19 +1,26 @@
 //! The jobs of one lane, in groups that behave alike.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use super::line::Line;
+use super::view::Prospect;
 use super::{Held, Refusal, Refused, Wakes};
 use crate::limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp};
 use crate::policy::{self, Gate};
 
-/// How long what is known of keys keeps a group from being asked, in microseconds: a wake may have been lost.
+/// How long a refusal keeps a group from being asked at least, in microseconds. A wake may have been lost, so a time
+/// comes for each group; [`PACE`] says how much later it is where there are many.
 const KNOWN: u64 = 1_000_000;
+
+/// One group that waits for a wake is asked again in this time, in microseconds. There may be one for each of tens of
+/// thousands of keys: asking all of them every second would cost more than all else, and finds a wake that was lost
+/// only a little sooner.
+const PACE: u64 = 1_000;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -26,8 +33,8 @@ pub(super) struct Group {
     pub(super) jobs: VecDeque<Held>,
     /// Why it may not be asked for, if it may not.
     pub(super) refused: Option<Refused>,
-    /// When it was refused.
-    pub(super) refused_at: Timestamp,
+    /// From when on it may be asked although nobody woke it.
+    asks_at: Timestamp,
     /// When it was last let be asked again, or made.
     pub(super) woken: Wakes,
     /// The limit that refused last.
@@ -46,27 +53,10 @@ impl Group {
             edition: held.edition,
             jobs: VecDeque::new(),
             refused: None,
-            refused_at: Timestamp::default(),
+            asks_at: Timestamp::default(),
             woken,
             refused_by: None,
             rescheduled: None,
-        }
-    }
-
-    /// It may be asked again.
-    pub(super) fn wake(&mut self, woken: Wakes) {
-        self.refused = None;
-        self.woken = woken;
-    }
-
-    /// One of its jobs was refused, and so would the others be.
-    pub(super) fn refuse(&mut self, refusal: Refusal) {
-        self.refused_by = refusal.by;
-        self.rescheduled = refusal.rescheduled;
-        // What refused it may be over since, and who told has gone by.
-        if self.woken <= refusal.asked {
-            self.refused = Some(refusal.refused);
-            self.refused_at = refusal.at;
         }
     }
 
@@ -84,8 +74,14 @@ impl Group {
             .ok()
     }
 
+    /// Whether it may be asked for a start.
     pub(super) fn may_ask(&self, now: Timestamp) -> bool {
-        self.may_start(now) || self.refused_at.plus(KNOWN) <= now
+        self.refused.is_none() || self.asks_at <= now
+    }
+
+    /// Whether a job of it waits.
+    pub(super) fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
     }
 
     /// Whether nothing known keeps its jobs from starting.
@@ -174,13 +170,28 @@ impl Queue {
         self.all_groups().flat_map(|group| &group.jobs)
     }
 
+    /// Whether and when one of its jobs could start by itself.
+    pub(super) fn prospect(&self) -> Prospect {
+        let time = |group: &Group| match group.refused {
+            Some(Refused::Until(at)) => Prospect::at(at),
+            Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
+            Some(Refused::Paused) | None => Prospect::default(),
+        };
+        let refused = self.groups.next_starts().into_iter().flatten().map(time);
+        let now = match self.groups.has_open() {
+            true => Prospect::at(Timestamp(0)),
+            false => Prospect::default(),
+        };
+        refused.fold(now, Prospect::or)
+    }
+
     pub(super) fn saw(&mut self, priority: i32) {
         self.highest = self.highest.max(Some(priority));
     }
 }
 
 /// Names a group of a lane, for as long as that is there.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct GroupId(u64);
 
 /// Where a job waits.
@@ -192,7 +203,7 @@ pub(super) struct Stand {
 }
 
 /// The groups of a lane. There may be as many as there are jobs, so none is looked for among all others: they are found
-/// by name, by what their jobs have in common, and by a key.
+/// by name, by what their jobs have in common, by a key, and by whether and when they may be asked.
 #[derive(Default, Debug)]
 pub(super) struct Groups {
     all: HashMap<GroupId, Group>,
@@ -201,6 +212,13 @@ pub(super) struct Groups {
     /// By priority, edition and limits of their jobs.
     alike: HashMap<(i32, u64, Arc<[Limited]>), GroupId>,
     by_key: HashMap<(Space, Key), Vec<GroupId>>,
+    /// Those that nothing keeps from being asked, in the order of their turns.
+    open: BTreeMap<(Reverse<i32>, u64), GroupId>,
+    /// Those that were refused, by when they may be asked again.
+    refused: BTreeSet<(Timestamp, GroupId)>,
+    /// Those of them that wait for a time, and those that wait for a slot from a time on.
+    until: BTreeSet<(Timestamp, GroupId)>,
+    for_slot: BTreeSet<(Timestamp, GroupId)>,
     /// The latest turn, and the latest name.
     last: u64,
 }
@@ -210,8 +228,9 @@ impl Groups {
         self.all.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
-        self.all.get_mut(&id)
+    /// The next job of a group leaves it.
+    pub(super) fn pop(&mut self, id: GroupId) -> Option<Held> {
+        self.all.get_mut(&id)?.jobs.pop_front()
     }
 
     /// All, highest priority first, and those of one priority in the order of their turns.
@@ -219,24 +238,79 @@ impl Groups {
         self.turns.values().filter_map(|id| self.get(*id))
     }
 
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.all.values_mut()
-    }
-
     /// The groups of one priority, in the order of their turns.
     pub(super) fn of_priority(&self, priority: i32) -> impl Iterator<Item = (GroupId, &Group)> {
-        let turns = (Reverse(priority), 0)..=(Reverse(priority), u64::MAX);
-        let of_it = self.turns.range(turns);
+        self.of_it(&self.turns, priority)
+    }
+
+    fn of_it<'a>(
+        &'a self,
+        turns: &'a BTreeMap<(Reverse<i32>, u64), GroupId>,
+        priority: i32,
+    ) -> impl Iterator<Item = (GroupId, &'a Group)> {
+        let of_it = turns.range((Reverse(priority), 0)..=(Reverse(priority), u64::MAX));
         of_it.filter_map(|(_, id)| Some((*id, self.get(*id)?)))
     }
 
-    /// The highest priority, or the highest below another.
-    pub(super) fn next_priority(&self, below: Option<i32>) -> Option<i32> {
-        let first = match below {
-            None => self.turns.first_key_value(),
-            Some(below) => self.turns.range((Reverse(below), u64::MAX)..).next(),
-        };
-        first.map(|((Reverse(priority), _), _)| *priority)
+    /// The refused groups with jobs that may be asked again by now.
+    fn due(&self, now: Timestamp) -> impl Iterator<Item = (GroupId, &Group)> {
+        let due = self.refused.range(..=(now, GroupId(u64::MAX)));
+        let due = due.filter_map(|(_, id)| Some((*id, self.get(*id)?)));
+        due.filter(|(_, group)| group.has_jobs())
+    }
+
+    /// The groups of one priority whose jobs may be asked for, in the order of their turns.
+    pub(super) fn askable(&self, priority: i32, now: Timestamp) -> Vec<(GroupId, &Group)> {
+        let open = self.of_it(&self.open, priority);
+        let mut askable: Vec<_> = open.filter(|(_, group)| group.has_jobs()).collect();
+        let due = self.due(now);
+        askable.extend(due.filter(|(_, group)| group.priority == priority));
+        askable.sort_by_key(|(_, group)| group.turn);
+        askable
+    }
+
+    /// The highest priority of a job that may be asked for, or the highest below another.
+    pub(super) fn next_priority(&self, below: Option<i32>, now: Timestamp) -> Option<i32> {
+        let is_below = |priority: &i32| below.is_none_or(|below| *priority < below);
+        let from = below.map_or((Reverse(i32::MAX), 0), |below| (Reverse(below), u64::MAX));
+        let mut open = self.open.range(from..).filter_map(|(_, id)| self.get(*id));
+        let open = open.find(|group| group.has_jobs());
+        let due = self.due(now).map(|(_, group)| group.priority);
+        let open = open.map(|group| group.priority);
+        due.chain(open).filter(is_below).max()
+    }
+
+    /// How many jobs may be asked for; at `most` it stops counting.
+    pub(super) fn count_askable(&self, most: usize, now: Timestamp) -> usize {
+        let open = self.open.values().filter_map(|id| self.get(*id));
+        let groups = open.chain(self.due(now).map(|(_, group)| group));
+        let mut jobs = 0;
+        for group in groups {
+            jobs += group.jobs.len();
+            if jobs >= most {
+                return most;
+            }
+        }
+        jobs
+    }
+
+    /// The first job by priority and turn, whether or not it may be asked for.
+    pub(super) fn first(&self) -> Option<&Group> {
+        self.in_order().find(|group| group.has_jobs())
+    }
+
+    /// Whether a job waits that nothing keeps from being asked for.
+    pub(super) fn has_open(&self) -> bool {
+        let mut open = self.open.values().filter_map(|id| self.get(*id));
+        open.any(Group::has_jobs)
+    }
+
+    /// The group whose time comes first, and the one that a slot may let start first.
+    pub(super) fn next_starts(&self) -> [Option<&Group>; 2] {
+        [&self.until, &self.for_slot].map(|waits| {
+            let mut waits = waits.iter().filter_map(|(_, id)| self.get(*id));
+            waits.find(|group| group.has_jobs())
+        })
     }
 
     /// The group of jobs like these.
@@ -271,7 +345,9 @@ impl Groups {
         let id = GroupId(self.last);
         let group = Group::of(held, self.last, woken);
         let alike = (group.priority, group.edition, group.limits.clone());
-        self.turns.insert((Reverse(group.priority), group.turn), id);
+        let turn = (Reverse(group.priority), group.turn);
+        self.turns.insert(turn, id);
+        self.open.insert(turn, id);
         self.alike.insert(alike, id);
         for one in &*group.limits {
             let key = (one.space, one.key.clone());
@@ -282,8 +358,11 @@ impl Groups {
     }
 
     fn close(&mut self, id: GroupId) -> Option<Group> {
+        self.let_ask(id, Wakes::default());
         let group = self.all.remove(&id)?;
-        self.turns.remove(&(Reverse(group.priority), group.turn));
+        let turn = (Reverse(group.priority), group.turn);
+        self.turns.remove(&turn);
+        self.open.remove(&turn);
         let alike = (group.priority, group.edition, group.limits.clone());
         self.alike.remove(&alike);
         for one in &*group.limits {
@@ -309,8 +388,66 @@ impl Groups {
         }
         self.last += 1;
         let before = std::mem::replace(&mut group.turn, self.last);
-        self.turns.remove(&(Reverse(group.priority), before));
-        self.turns.insert((Reverse(group.priority), group.turn), id);
+        let (before, turn) = (
+            (Reverse(group.priority), before),
+            (Reverse(group.priority), group.turn),
+        );
+        self.turns.remove(&before);
+        self.turns.insert(turn, id);
+        if self.open.remove(&before).is_some() {
+            self.open.insert(turn, id);
+        }
+    }
+
+    /// One job of a group was refused, and so would the others be.
+    pub(super) fn refuse(&mut self, id: GroupId, refusal: Refusal) {
+        let known = self.turns.len() as u64;
+        let Some(group) = self.all.get_mut(&id) else {
+            return;
+        };
+        group.refused_by = refusal.by;
+        group.rescheduled = refusal.rescheduled;
+        // What refused it may be over since, and who told has gone by.
+        if group.woken > refusal.asked {
+            return;
+        }
+        let woken = group.woken;
+        self.let_ask(id, woken);
+        let Some(group) = self.all.get_mut(&id) else {
+            return;
+        };
+        let again = refusal.at.plus(KNOWN.max(known.saturating_mul(PACE)));
+        group.refused = Some(refusal.refused);
+        group.asks_at = match refusal.refused {
+            Refused::Until(at) => at.minus(EARLY).min(again),
+            Refused::ForSlot(_) | Refused::Paused => again,
+        };
+        self.open.remove(&(Reverse(group.priority), group.turn));
+        self.refused.insert((group.asks_at, id));
+        match refusal.refused {
+            Refused::Until(at) => self.until.insert((at, id)),
+            Refused::ForSlot(at) => self.for_slot.insert((at, id)),
+            Refused::Paused => false,
+        };
+    }
+
+    /// A group may be asked again.
+    fn let_ask(&mut self, id: GroupId, woken: Wakes) {
+        let Some(group) = self.all.get_mut(&id) else {
+            return;
+        };
+        group.woken = woken;
+        let Some(refused) = group.refused.take() else {
+            return;
+        };
+        self.refused.remove(&(group.asks_at, id));
+        match refused {
+            Refused::Until(at) => self.until.remove(&(at, id)),
+            Refused::ForSlot(at) => self.for_slot.remove(&(at, id)),
+            Refused::Paused => false,
+        };
+        let turn = (Reverse(group.priority), group.turn);
+        self.open.insert(turn, id);
     }
 
     pub(super) fn job(&self, stand: Stand) -> Option<&Held> {
@@ -337,15 +474,17 @@ impl Groups {
 
     /// Groups that a key limits may be asked again. Says whether there are any.
     pub(super) fn wake(&mut self, key: &(Space, Key), woken: Wakes) -> bool {
-        let Some(ids) = self.by_key.get(key) else {
+        let Some(ids) = self.by_key.get(key).cloned() else {
             return false;
         };
-        for id in ids {
-            if let Some(group) = self.all.get_mut(id) {
-                group.wake(woken);
-            }
-        }
+        ids.into_iter().for_each(|id| self.let_ask(id, woken));
         true
+    }
+
+    /// All may be asked again.
+    pub(super) fn wake_all(&mut self, woken: Wakes) {
+        let ids: Vec<GroupId> = self.all.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.let_ask(id, woken));
     }
 
     /// Forgets groups without jobs.

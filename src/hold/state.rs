@@ -286,9 +286,7 @@ impl HoldState {
                 }
             };
             for id in alike {
-                if let Some(group) = queue.groups.get_mut(id) {
-                    group.refuse(refusal.clone());
-                }
+                queue.groups.refuse(id, refusal.clone());
             }
         }
         true

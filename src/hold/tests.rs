@@ -162,7 +162,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         held.refuse(refusal(refused, policy()));
     }
     assert!(hold.pick(&lane(1), 1, MANY, NOW.plus(44_999)).is_empty());
-    let prospect = hold.prospect(&lane(1)).0;
+    let prospect = hold.look(&lane(1), MANY, NOW).prospect;
     assert_eq!(prospect.at, Some(NOW.plus(50_000)));
     assert!(
         prospect.slot.is_some(),
@@ -171,7 +171,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let early = hold.pick(&lane(1), 1, MANY, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     drop(early);
-    assert_eq!(&*hold.prospect(&lane(1)).1.unwrap().0, "a");
+    assert_eq!(&*hold.waits_for(&lane(1)).unwrap().0, "a");
     hold.wake(&limits(&["a"]));
     assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
 }
@@ -207,7 +207,7 @@ async fn a_paused_key_offers_no_prospect() {
     hold.add(vec![job("a1", 0, &["a"])]);
     let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
     held.refuse(refusal(Refused::Paused, Arc::from("a")));
-    assert_eq!(hold.prospect(&lane(1)).0, Prospect::default());
+    assert_eq!(hold.look(&lane(1), MANY, NOW).prospect, Prospect::default());
     // The key had no slots while the store was lost: nothing ends that would say so.
     hold.ask_all();
     assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
@@ -402,12 +402,13 @@ async fn bytes_are_shared_by_the_same_rule() {
 #[tokio::test(start_paused = true)]
 async fn lower_priorities_wait_for_the_backends_word() {
     let hold = hold();
+    let is_outranked = || hold.look(&lane(1), MANY, NOW).is_outranked;
     hold.add(vec![job("low", 0, &["a"])]);
-    assert!(!hold.outranked(&lane(1)), "one priority only was seen");
+    assert!(!is_outranked(), "one priority only was seen");
     hold.add(vec![job("high", 5, &["b"])]);
-    assert!(!hold.outranked(&lane(1)));
+    assert!(!is_outranked());
     hold.forget("high");
-    assert!(hold.outranked(&lane(1)));
+    assert!(is_outranked());
 }
 
 #[tokio::test(start_paused = true)]
@@ -552,9 +553,10 @@ async fn who_found_the_hold_full_of_what_is_on_its_way_is_woken_when_it_comes() 
     );
     let other = hold.asking(&lane(3), 2, now);
     assert_eq!(hold.lookahead(&lane(1), most(4, 1 << 20)), Lookahead::Soon);
-    assert!(hold.more(&lane(2)));
+    let has_more = || hold.look(&lane(2), MANY, NOW).has_more;
+    assert!(has_more());
     three.answered(Behind::Nothing);
-    assert!(woken().await && !hold.more(&lane(2)));
+    assert!(woken().await && !has_more());
     other.answered(Behind::Nothing);
     assert!(!woken().await, "once");
     assert_eq!(hold.of_queue("q"), (0, 0));
@@ -1041,9 +1043,32 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
     ] {
         let pick = hold.pick(&lane(1), 1, MANY, NOW.plus(2_000_000)).remove(0);
         pick.refuse(refusal(refused, Arc::from("k")));
-        let may_ask = |after| hold.candidates(&lane(1), NOW.plus(after)) == 1;
+        let may_ask = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable == 1;
         assert!(!may_ask(999_999) && may_ask(1_000_000), "{refused:?}");
     }
+}
+
+/// A group for each of tens of thousands of keys: those that wait are not looked at for each question, and the more
+/// there are the later each is asked again.
+#[tokio::test(start_paused = true)]
+async fn many_keys_are_asked_again_one_after_the_other() {
+    let hold = hold();
+    let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    hold.add(names.iter().map(|id| job(id, 0, &[id.as_str()])).collect());
+    for pick in hold.pick(&lane(1), 1, MANY, NOW) {
+        pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("k")));
+    }
+    let askable = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable;
+    assert_eq!((askable(19_999_999), askable(20_000_000)), (0, 20_000));
+    let begun = std::time::Instant::now();
+    for _ in 0..20_000 {
+        assert!(hold.look(&lane(1), MANY, NOW).prospect.slot.is_some());
+        assert!(hold.pick(&lane(1), 1, 2, NOW).is_empty());
+    }
+    // A walk over all of them for each question takes minutes.
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    hold.wake(&limits(&["7"]));
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["7"]);
 }
 
 /// A job that takes a group's share of key `k`, by weight.

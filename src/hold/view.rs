@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::offer::Offer;
 use super::queue::Queue;
 use super::state::{Known, Whereabouts};
-use super::{Amount, Held, Hold, Lane, Proof, Refused};
+use super::{Amount, Held, Hold, Lane, Proof};
 use crate::limit::{Cost, Limited, Limits, PolicyAndKey, Share, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
@@ -75,6 +75,35 @@ impl Prospect {
         Prospect {
             at: sooner(self.at, other.at),
             slot: sooner(self.slot, other.slot),
+        }
+    }
+}
+
+/// One lane, as a FETCH sees it.
+#[derive(Clone, Debug)]
+pub struct LaneView {
+    /// How many of its jobs may be asked for.
+    pub askable: usize,
+    /// Whether the backend must be asked before a held job goes out: the lane has shown a higher priority than the best
+    /// that is held here.
+    pub is_outranked: bool,
+    /// Whether and when a job could start by itself.
+    pub prospect: Prospect,
+    /// Whether the backend may have more jobs than it gave, as far as its last answer tells.
+    pub has_more: bool,
+    /// When the backend was last asked for jobs.
+    pub asked_at: Option<Instant>,
+}
+
+impl Default for LaneView {
+    /// A lane that nobody has asked for.
+    fn default() -> LaneView {
+        LaneView {
+            askable: 0,
+            is_outranked: false,
+            prospect: Prospect::default(),
+            has_more: true,
+            asked_at: None,
         }
     }
 }
@@ -308,36 +337,27 @@ impl Hold {
             .collect()
     }
 
-    /// Whether and when a job of the lane could start by itself, and the limit that it waits for.
-    pub fn prospect(&self, lane: &Lane) -> (Prospect, Option<PolicyAndKey>) {
+    /// What a FETCH has to know of a lane, all at one moment. It counts no more than `most` jobs that may be asked for.
+    pub fn look(&self, lane: &Lane, most: usize, now: Timestamp) -> LaneView {
         let state = self.state();
         let Some(queue) = state.queues.get(lane) else {
-            return (Prospect::default(), None);
+            return LaneView::default();
         };
-        let groups = queue.all_groups().filter(|group| !group.jobs.is_empty());
-        groups.fold((Prospect::default(), None), |(prospect, by), group| {
-            let with = prospect.or(match group.refused {
-                None => Prospect::at(Timestamp(0)),
-                Some(Refused::Until(at)) => Prospect::at(at),
-                Some(Refused::ForSlot(from)) => Prospect::slot_from(from),
-                Some(Refused::Paused) => Prospect::default(),
-            });
-            if with == prospect && by.is_some() {
-                (prospect, by)
-            } else {
-                (with, group.refused_by.clone())
-            }
-        })
+        let first = queue.groups.first();
+        LaneView {
+            askable: queue.groups.count_askable(most, now),
+            is_outranked: first.is_some_and(|group| queue.highest > Some(group.priority)),
+            prospect: queue.prospect(),
+            has_more: queue.more,
+            asked_at: queue.asked_at,
+        }
     }
 
-    /// Whether the backend may have more of the lane than it gave, as far as its last answer tells.
-    pub fn more(&self, lane: &Lane) -> bool {
-        self.state().queues.get(lane).is_none_or(|queue| queue.more)
-    }
-
-    /// When the backend was last asked for jobs of the lane.
-    pub fn asked_at(&self, lane: &Lane) -> Option<Instant> {
-        self.state().queues.get(lane)?.asked_at
+    /// The limit that the jobs of a lane wait for that are expected to start first.
+    pub fn waits_for(&self, lane: &Lane) -> Option<PolicyAndKey> {
+        let state = self.state();
+        let [time, slot] = state.queues.get(lane)?.groups.next_starts();
+        time.or(slot)?.refused_by.clone()
     }
 
     /// Up to `max` waiting jobs of the lane, with their attempts, that are `alike` and not proven since `before`, next
@@ -391,17 +411,6 @@ impl Hold {
         held.is_some_and(|held| held.proof.deadline <= Instant::now())
     }
 
-    /// How many waiting jobs of the lane may be asked for.
-    pub fn candidates(&self, lane: &Lane, now: Timestamp) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
-        let state = self.state();
-        let groups = state.holding(lane).into_iter().flat_map(Queue::all_groups);
-        let may_ask = groups.filter(|group| group.may_ask(now));
-        may_ask.map(|group| group.jobs.len()).sum()
-    }
-
     /// Jobs of the queue, over all scopes, that wait for nothing but the gate's own limits, with those in
     /// flight: what the queue's room is already promised to.
     pub fn promised(&self, queue_name: &str, gate: &Gate) -> usize {
@@ -433,17 +442,6 @@ impl Hold {
                 && group.limits.len() <= gate.limited.len()
                 && !group.may_ask(now)
         })
-    }
-
-    /// Whether the backend must be asked before a held job of the lane goes out: the lane has shown a
-    /// higher priority than the best that is held here.
-    pub fn outranked(&self, lane: &Lane) -> bool {
-        let state = self.state();
-        let Some(queue) = state.queues.get(lane) else {
-            return false;
-        };
-        let best = queue.all_groups().find(|group| !group.jobs.is_empty());
-        best.is_some_and(|group| queue.highest > Some(group.priority))
     }
 
     /// The claims of which the store has not heard, each given once; but for picked ones, for which the question of
