@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::Lane;
+use super::lane::Lane;
 use crate::limit::{Key, Limited, Space, Strategy};
 use crate::store::Claimed;
 
@@ -74,6 +74,14 @@ pub struct Proof {
     pub deadline: Instant,
     /// Nobody said for how long: the backend's own default may be shorter.
     pub is_assumed: bool,
+}
+
+/// A job that is offered to siblings.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) held: Held,
+    /// Whether the store has said that it knows of the offer.
+    pub(super) is_known: bool,
 }
 
 /// What limits a job, from the first refusal until it starts.

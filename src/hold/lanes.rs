@@ -8,7 +8,7 @@ use hashbrown::hash_map::ValuesMut;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::Lane;
+use super::lane::Lane;
 use super::queue::Queue;
 
 /// Lanes come by [`Lanes::open`] and go by [`Lanes::retain`] only. Anybody can make them, by credentials that are made

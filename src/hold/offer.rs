@@ -4,17 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::held::{Held, Offer};
+use super::lane::Lane;
 use super::state::{HoldState, Whereabouts};
-use super::{Held, Lane};
 use crate::store::{Claimed, Gen};
-
-/// A job that is offered to siblings.
-#[derive(Debug)]
-pub(super) struct Offer {
-    pub(super) held: Held,
-    /// Whether the store has said that it knows of the offer.
-    pub(super) is_known: bool,
-}
 
 impl HoldState {
     /// The offered jobs, those of one lane in the order of their claims.

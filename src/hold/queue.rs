@@ -7,9 +7,10 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use tokio::time::Instant;
 
+use super::held::Held;
 use super::line::Line;
-use super::view::Prospect;
-use super::{Held, Refusal, Refused, Wakes};
+use super::prospect::Prospect;
+use super::refusal::{Refusal, Refused, Wakes};
 use crate::limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp};
 use crate::policy::{self, Gate};
 

@@ -9,11 +9,12 @@ use hashbrown::hash_map::EntryRef;
 use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
+use super::held::{Held, Offer};
+use super::lane::Lane;
 use super::lanes::Lanes;
-use super::offer::Offer;
 use super::order::{KnownShares, are_alike, order};
 use super::queue::{Group, GroupId, Queue, Stand};
-use super::{Held, Lane, Refusal, Wakes};
+use super::refusal::{Refusal, Wakes};
 use crate::limit::share_of;
 use crate::store::Gen;
 

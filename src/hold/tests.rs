@@ -1,8 +1,15 @@
 use std::collections::HashSet;
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::*;
 use crate::equipment::claims::TestClaim as _;
 use crate::limit::{Key, Limited, Limits, OnLimit, Served, Share, Space, Timestamp};
+use crate::policy::Gate;
+use crate::store::Claimed;
 use crate::store::{Claim, Gen};
 
 /// As many as there are.

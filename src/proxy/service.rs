@@ -13,7 +13,7 @@ use super::enqueue::{self, Sends};
 use super::load::{Load, Service, Urgency};
 use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
-use super::{Sidecar, about, heartbeat, outside, pass, refuse, stream};
+use super::{Sidecar, about, fetch, heartbeat, outside, pass, refuse, stream};
 use crate::boxed::boxed;
 use crate::metrics::Counted;
 use crate::ojs::{self, Operation};
@@ -182,7 +182,7 @@ impl Proxy {
         };
         // What is rare or large is boxed: every request in progress has room for the largest.
         match operation {
-            Operation::Fetch => self.fetch(parts, bytes).await,
+            Operation::Fetch => fetch::fetch(self, parts, bytes).await,
             Operation::Ack => settle::settle(self, parts, bytes, Verb::Ack).await,
             Operation::Nack => settle::settle(self, parts, bytes, Verb::Nack).await,
             Operation::Heartbeat => boxed(|| heartbeat::heartbeat(self, parts, bytes)).await,

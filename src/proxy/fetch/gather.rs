@@ -1,50 +1,38 @@
 //! Gather: claims are made until as much is held as the worker wants that may start, for 200 ms in all.
+//!
+//! A section goes through three stages in a round ([`Stage`]). It begins open. It is spent once the backend has no more,
+//! or the round no time to wait for it. It is closed where its limits or the hold leave no room. The arms of
+//! [`Fetch::gather_of`] say why it moves from one to another.
 
-use crate::store::LedgerExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::claim::{AHEAD, Claim, ClaimEnd, ClaimTask, Missing, soon};
-use super::wait::ASK_AGAIN;
-use super::{Fetch, Outcome, Section};
+use super::cap::{AHEAD, cap_of, starts_ahead};
+use super::claim::Claim;
+use super::claims::{ASK_AGAIN, ClaimEnd, ClaimTask, Missing};
+use super::request::{Fetch, Outcome};
+use super::section::{Ready, Section, Stage};
 use crate::hold::Lane;
-use crate::proxy::Sidecar;
+use crate::limit::Limited;
+use crate::policy::Gate;
 use crate::proxy::control::in_force;
+use crate::store::LedgerExt;
 
 /// A claim that must last longer than any FETCH waits for it.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-impl Section {
-    /// A round begins.
-    pub(super) fn begin(&mut self) {
-        self.was_closed = self.closed.take().is_some();
-        self.spent = false;
-        self.next = 1;
-    }
-
-    /// Held jobs have started, and others may be claimed in their places.
-    pub(super) fn leave_places(&mut self) {
-        if self.closed.is_some() && self.gate.as_ref().is_some_and(|gate| gate.keyed) {
-            self.closed = None;
-            self.spent = false;
-        }
-    }
-
-    /// The queue that limits can touch.
-    fn limited(&self) -> Option<&Lane> {
-        self.lanes.first().filter(|_| self.gate.is_some())
-    }
-
-    /// How many of its held jobs may be asked for.
-    pub(super) fn ready(&self, sidecar: &Sidecar) -> usize {
-        let now = sidecar.store.now();
-        let lanes = self.lanes.iter();
-        let lanes = lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue));
-        lanes.map(|lane| sidecar.hold.candidates(lane, now)).sum()
-    }
+/// What a section is still asked for in this round.
+struct Lacks {
+    /// So many jobs that may start.
+    jobs: usize,
+    /// The round ends then.
+    until: Instant,
+    /// Whether the worker gets something in any case. Then it waits for no slow claim, and what the backend says instead
+    /// of jobs is not for it.
+    gets_some: bool,
 }
 
 impl Fetch {
@@ -61,136 +49,194 @@ impl Fetch {
             if have >= want {
                 break;
             }
-            let has_some = have > 0 || !is_empty;
-            have += self.gather_of(nth, want - have, has_some, until).await?;
+            let lacks = Lacks {
+                jobs: want - have,
+                until,
+                gets_some: have > 0 || !is_empty,
+            };
+            have += self.gather_of(nth, lacks).await?;
         }
         Ok(())
     }
 
-    /// The same for one section. How many of its jobs may be asked for in the end.
-    async fn gather_of(
-        &mut self,
-        nth: usize,
-        want: usize,
-        has_some: bool,
-        until: Instant,
-    ) -> Result<usize, Outcome> {
-        let sidecar = Arc::clone(&self.proxy.sidecar);
-        let is_last = nth + 1 == self.sections.len();
+    /// Has claims made of one section. Returns how many of its jobs may be asked for in the end, which may be less than
+    /// it lacks.
+    async fn gather_of(&mut self, nth: usize, lacks: Lacks) -> Result<usize, Outcome> {
         let mut looked_higher = false;
         loop {
-            let Some(section) = self.sections.get_mut(nth) else {
-                return Ok(0);
-            };
-            let (ready, limited) = (section.ready(&sidecar), section.limited().cloned());
-            let higher = |lane: &Lane| !looked_higher && sidecar.hold.outranked(lane);
-            if sidecar.tasks.draining.is_cancelled() {
-                section.spent |= limited.is_some() || sidecar.fetching.brought.load(Relaxed);
+            let ready = self.ready(nth, lacks.jobs);
+            if !self.is_open(nth) {
+                return Ok(ready.jobs);
             }
-            if section.spent {
-                return Ok(ready);
-            }
-            if ready >= want && !limited.as_ref().is_some_and(higher) {
-                self.refill(nth, want);
-                return Ok(ready);
+            let is_enough = ready.jobs >= lacks.jobs;
+            // ## Open, and stays so: enough is held. The backend is asked once more if it showed a higher priority.
+            if is_enough && (looked_higher || !ready.is_outranked) {
+                self.refill(nth, lacks.jobs);
+                return Ok(ready.jobs);
             }
             looked_higher = true;
-            section.spent = true;
-            let Some(mut task) = self.claim_of(nth, want.saturating_sub(ready).max(1)).await else {
-                return Ok(ready);
+            // ## Open => Closed or Spent: nothing may be claimed.
+            let misses = lacks.jobs.saturating_sub(ready.jobs).max(1);
+            let Some(mut task) = self.claim_of(nth, misses).await else {
+                return Ok(ready.jobs);
             };
-            let has_some = has_some || ready > 0;
-            let budget = self.live.settings.fetch.claim_budget;
-            let is_slow = has_some && sidecar.fetching.claims.took_longer(budget);
-            let until = match limited.is_none() && is_last && !has_some {
-                true => Instant::now() + FOR_EVER,
-                false => until,
+            let patience = self.patience(nth, &lacks, ready);
+            let end = match patience {
+                Some(until) => timeout_at(until, task.end()).await.ok(),
+                None => None,
             };
-            let starts_first = self.is_timed(nth) && (ready > 0 || self.starts_soon(nth));
-            let end = match is_slow || starts_first {
-                true => None,
-                false => timeout_at(until, task.end()).await.ok(),
-            };
-            let Some(section) = self.sections.get_mut(nth) else {
-                return Ok(ready);
-            };
+            let is_late = Instant::now() >= patience.unwrap_or(lacks.until);
+            let gets_some = lacks.gets_some || ready.jobs > 0;
             match end {
-                Some(ClaimEnd::Jobs { short }) => {
-                    section.spent = short || Instant::now() >= until;
-                    if section.ready(&sidecar) <= ready {
-                        section.next = section.next.saturating_mul(2);
-                    }
-                }
-                Some(ClaimEnd::Other(reply)) if !has_some => return Err(Outcome::Theirs(reply)),
-                Some(ClaimEnd::Lost(error)) if !has_some => return Err(Outcome::Lost(error)),
-                Some(_) => {}
+                // ## Open, and stays so: the claim brought all that it asked for, so there may be more.
+                Some(ClaimEnd::Jobs { short: false }) if !is_late => self.ask_for_more(nth, ready),
+                // ## Open => Spent: the backend has no more, or the round is over.
+                Some(ClaimEnd::Jobs { .. }) => self.spend(nth),
+                // ## The FETCH ends: what the backend says instead of jobs is the worker's answer.
+                Some(ClaimEnd::Other(reply)) if !gets_some => return Err(Outcome::Theirs(reply)),
+                Some(ClaimEnd::Lost(error)) if !gets_some => return Err(Outcome::Lost(error)),
+                // ## Open => Spent: a queue that fails is no reason to keep from the worker what others have.
+                Some(_) => self.spend(nth),
+                // ## Open => Spent: the claim goes on beside the FETCH, and what it brings is held.
                 None => {
+                    self.spend(nth);
                     self.running.push((nth, task));
-                    return Ok(ready);
+                    return Ok(ready.jobs);
                 }
             }
         }
     }
 
-    /// Whether times limit each job of a section's queue. Then no more than its room may start: claims are made beside
-    /// what is held.
-    fn is_timed(&self, nth: usize) -> bool {
-        let of_gate = |section: &Section| {
-            let (gate, lane) = (section.gate.as_ref()?, section.lanes.first()?);
-            let sidecar = &self.proxy.sidecar;
-            soon(&in_force::limits_now(sidecar, &lane.queue, &gate.limited))
+    /// Whether more may be claimed of a section. In a drain only what is held can start, and what nothing limits.
+    fn is_open(&mut self, nth: usize) -> bool {
+        let sidecar = &self.proxy.sidecar;
+        let Some(section) = self.sections.get_mut(nth) else {
+            return false;
         };
-        self.sections.get(nth).and_then(of_gate).is_some()
+        if !matches!(section.stage, Stage::Open) {
+            return false;
+        }
+        let may_be_limited = section.gate.is_some() || sidecar.fetching.brought.load(Relaxed);
+        if may_be_limited && sidecar.tasks.draining.is_cancelled() {
+            section.stage = Stage::Spent;
+            return false;
+        }
+        true
+    }
+
+    fn ready(&self, nth: usize, most: usize) -> Ready {
+        let section = self.sections.get(nth);
+        section.map_or_else(Ready::default, |of| of.ready(&self.proxy.sidecar, most))
+    }
+
+    fn spend(&mut self, nth: usize) {
+        if let Some(section) = self.sections.get_mut(nth) {
+            section.stage = Stage::Spent;
+        }
+    }
+
+    /// The next claim of a section asks for twice as many jobs if the last one brought none that may be asked for.
+    fn ask_for_more(&mut self, nth: usize, before: Ready) {
+        let after = self.ready(nth, before.jobs + 1);
+        if let Some(section) = self.sections.get_mut(nth)
+            && after.jobs <= before.jobs
+        {
+            section.next = section.next.saturating_mul(2);
+        }
+    }
+
+    /// Until when the FETCH waits for a claim of a section; `None`: not at all.
+    fn patience(&self, nth: usize, lacks: &Lacks, ready: Ready) -> Option<Instant> {
+        let sidecar = &self.proxy.sidecar;
+        let section = self.sections.get(nth)?;
+        let gets_some = lacks.gets_some || ready.jobs > 0;
+        let budget = self.live.settings.fetch.claim_budget;
+        let is_slow = gets_some && sidecar.fetching.claims.took_longer(budget);
+        // Where times limit each job of the queue no more may start than they have room for: if that much is held, or
+        // soon comes by itself, the claim is made for the next ones.
+        let starts_first = self.is_timed(section) && (ready.jobs > 0 || self.starts_soon(section));
+        if is_slow || starts_first {
+            return None;
+        }
+        let is_last = nth + 1 == self.sections.len();
+        Some(match section.gate.is_none() && is_last && !gets_some {
+            true => Instant::now() + FOR_EVER,
+            false => lacks.until,
+        })
+    }
+
+    /// Whether times limit each job of a section's queue.
+    fn is_timed(&self, section: &Section) -> bool {
+        let limits = self.limits_of(section);
+        limits.is_some_and(|limits| starts_ahead(&limits).is_some())
+    }
+
+    /// What limits a section's queue as a whole, now.
+    fn limits_of(&self, section: &Section) -> Option<Arc<[Limited]>> {
+        let (gate, lane) = (section.gate.as_ref()?, section.lanes.first()?);
+        let sidecar = &self.proxy.sidecar;
+        Some(in_force::limits_now(sidecar, &lane.queue, &gate.limited).into_owned())
     }
 
     /// Whether a held job of a section's queue starts by itself sooner than a claim may bring one.
-    fn starts_soon(&self, nth: usize) -> bool {
-        let sidecar = &self.proxy.sidecar;
-        let by_then = sidecar.store.now().plus(AHEAD);
-        let lane = self.sections.get(nth).and_then(|of| of.lanes.first());
-        let prospect = lane.map(|lane| sidecar.hold.prospect(lane).0);
-        let at = prospect.and_then(|prospect| prospect.at);
-        at.is_some_and(|at| at <= by_then)
+    fn starts_soon(&self, section: &Section) -> bool {
+        let (sidecar, now) = (&self.proxy.sidecar, self.proxy.sidecar.store.now());
+        let lane = section.lanes.first();
+        let at = lane.and_then(|lane| sidecar.hold.look(lane, 0, now).prospect.at);
+        at.is_some_and(|at| at <= now.plus(AHEAD))
     }
 
-    /// The claim of a section that is under way, or a new one for `n` jobs at least; `None`: nothing may be claimed.
+    /// The claim of a section that is under way, or a new one for `n` jobs at least; `None`: nothing may be claimed, and
+    /// the section is spent or closed.
     async fn claim_of(&mut self, nth: usize, n: usize) -> Option<ClaimTask> {
         let running = self.running.iter().position(|(of, _)| *of == nth);
         if let Some(running) = running {
             return Some(self.running.swap_remove(running).1);
         }
-        let sidecar = Arc::clone(&self.proxy.sidecar);
-        let section = self.sections.get_mut(nth)?;
-        let lane = section.lanes.first()?.clone();
-        let mut jobs = n.max(section.next);
-        if let Some(gate) = section.gate.clone() {
-            let claims = &sidecar.fetching.claims;
-            let running = claims.running(&lane);
-            if running.is_some() {
-                return running;
-            }
-            let asked = sidecar.hold.asked_at(&lane);
-            let just_now = asked.is_some_and(|at| at.elapsed() < ASK_AGAIN);
-            if self.line.is_some() && !section.was_closed && just_now {
-                return None;
-            }
-            if !self.missing.iter().any(|one| one.is_of(&lane)) {
-                self.missing.push(Missing::new(&sidecar, &lane, n));
-            }
-            jobs = jobs.max(claims.missed(&lane));
-            let cap = sidecar.cap(&lane, &gate, jobs).await;
-            if cap.jobs == 0 {
-                self.sections.get_mut(nth)?.closed = Some(cap);
-                return None;
-            }
-            jobs = cap.jobs;
-            // Another FETCH may have been faster.
-            let running = sidecar.fetching.claims.running(&lane);
-            if running.is_some() {
-                return running;
-            }
+        let section = self.sections.get(nth)?;
+        let (lane, gate) = (section.lanes.first()?.clone(), section.gate.clone());
+        let jobs = n.max(section.next);
+        match gate {
+            None => Some(self.claim(nth, jobs)?.start()),
+            Some(gate) => self.limited_claim(nth, &lane, &gate, n).await,
         }
-        Some(self.claim(nth, jobs)?.start())
+    }
+
+    /// The claim of a limited queue: there is one at a time, and all who miss jobs of it wait for that one.
+    async fn limited_claim(
+        &mut self,
+        nth: usize,
+        lane: &Lane,
+        gate: &Gate,
+        n: usize,
+    ) -> Option<ClaimTask> {
+        let sidecar = Arc::clone(&self.proxy.sidecar);
+        let claims = &sidecar.fetching.claims;
+        if let Some(running) = claims.running(lane) {
+            return Some(running);
+        }
+        let section = self.sections.get(nth)?;
+        let asked_at = sidecar.hold.look(lane, 0, sidecar.store.now()).asked_at;
+        let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
+        if self.line.is_some() && !section.was_closed && just_now {
+            self.spend(nth);
+            return None;
+        }
+        if !self.missing.iter().any(|one| one.is_of(lane)) {
+            self.missing.push(Missing::new(claims, lane, n));
+        }
+        let jobs = n.max(section.next).max(claims.missed(lane));
+        let cap = cap_of(&sidecar, lane, gate, jobs).await;
+        if cap.jobs == 0 {
+            self.sections.get_mut(nth)?.stage = Stage::Closed(cap);
+            return None;
+        }
+        // Another FETCH may have been faster.
+        let running = claims.running(lane);
+        match running {
+            Some(_) => running,
+            None => Some(self.claim(nth, cap.jobs)?.start()),
+        }
     }
 
     fn claim(&self, nth: usize, jobs: usize) -> Option<Claim> {
@@ -214,15 +260,14 @@ impl Fetch {
         let (Some(gate), Some(lane)) = (&section.gate, section.limited()) else {
             return;
         };
-        let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
-        let soon = soon(&limited).filter(|soon| *soon > 1);
-        let left = sidecar
-            .hold
-            .promised(&lane.queue, gate)
-            .saturating_sub(want);
-        let is_short = soon.is_some_and(|soon| 2 * left < soon);
-        let may_have_more = || sidecar.hold.more(lane);
-        if !is_short || !may_have_more() || sidecar.fetching.claims.running(lane).is_some() {
+        let ahead = self.limits_of(section).and_then(|of| starts_ahead(&of));
+        let Some(ahead) = ahead.filter(|starts| *starts > 1) else {
+            return;
+        };
+        let promised = sidecar.hold.promised(&lane.queue, gate);
+        let is_short = 2 * promised.saturating_sub(want) < ahead;
+        let has_more = || sidecar.hold.look(lane, 0, sidecar.store.now()).has_more;
+        if !is_short || !has_more() || sidecar.fetching.claims.running(lane).is_some() {
             return;
         }
         let Some(mut claim) = self.claim(nth, 0) else {
@@ -231,7 +276,7 @@ impl Fetch {
         let (gate, lane) = (gate.clone(), lane.clone());
         let _task = sidecar.tasks.spawn(async move {
             let sidecar = Arc::clone(&claim.proxy.sidecar);
-            claim.jobs = sidecar.cap(&lane, &gate, 0).await.jobs;
+            claim.jobs = cap_of(&sidecar, &lane, &gate, 0).await.jobs;
             if claim.jobs > 0 && sidecar.fetching.claims.running(&lane).is_none() {
                 claim.start();
             }

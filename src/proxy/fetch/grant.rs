@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::Fetch;
-use super::claim::name_claims;
 use super::handout::HandOut;
+use super::naming::{ClaimsOf, name_claims, reclaimed};
+use super::request::Fetch;
+use super::section::Stage;
 use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
 use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp, is_priced};
@@ -25,9 +25,6 @@ use crate::proxy::{PROOF, Proxy, Sidecar, siblings, tell};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::tick;
 
-/// The claims of some jobs; few FETCHes are for more.
-pub(super) type Claims<'a> = SmallVec<[&'a Claimed; 16]>;
-
 /// Microseconds until a job is asked for again when the backend or the store had no word for it.
 const NO_WORD: u64 = 250_000;
 
@@ -40,26 +37,24 @@ fn proof(wanted: Duration) -> Duration {
     PROOF.min(wanted / PART)
 }
 
-impl Held {
-    /// How long a worker that asks for `visibility` gets the job for.
-    fn wanted(&self, visibility: Option<Duration>) -> Duration {
-        visibility.unwrap_or(self.lasts)
-    }
+/// How long a worker that asks for `visibility` gets the job for.
+fn lasts(held: &Held, visibility: Option<Duration>) -> Duration {
+    visibility.unwrap_or(held.lasts)
+}
 
-    /// Whether the backend said just now that it is ours, for as long as the worker wants it.
-    fn is_proven(&self, visibility: Option<Duration>, now: Instant) -> bool {
-        let wanted = self.wanted(visibility);
-        // A job that came just now is, however long its claim took: a heartbeat would take as long, and a backend that
-        // is always slow would give nothing.
-        let Proof {
-            at,
-            granted,
-            deadline,
-            ..
-        } = self.proof;
-        let lay_here = now.duration_since(at.max(self.since));
-        now < deadline && lay_here <= proof(wanted) && granted == wanted
-    }
+/// Whether the backend said just now that a job is ours, for as long as the worker wants it.
+fn is_proven(held: &Held, visibility: Option<Duration>, now: Instant) -> bool {
+    let wanted = lasts(held, visibility);
+    // A job that came just now is, however long its claim took: a heartbeat would take as long, and a backend that
+    // is always slow would give nothing.
+    let Proof {
+        at,
+        granted,
+        deadline,
+        ..
+    } = held.proof;
+    let lay_here = now.duration_since(at.max(held.since));
+    now < deadline && lay_here <= proof(wanted) && granted == wanted
 }
 
 /// How many jobs one heartbeat proves beside those that are due.
@@ -85,7 +80,7 @@ pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
         name_claims(sidecar);
     }
     if picked.is_empty() {
-        let may_come = fetch.sections.iter().any(|section| !section.spent);
+        let may_come = (fetch.sections.iter()).any(|section| matches!(section.stage, Stage::Open));
         return may_come.then(|| HandOut::new(fetch.proxy.clone()));
     }
     fetch.picks = most.saturating_mul(2);
@@ -124,7 +119,7 @@ impl Proxy {
         in_force::renew(sidecar, &mut jobs);
         let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
         let taken = {
-            let asks: Claims<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
+            let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
             sidecar.store.take(&asks, want).await
         };
         sidecar.fetching.way.took(asked.elapsed());
@@ -132,7 +127,7 @@ impl Proxy {
             self.ask_later(jobs);
             return Vec::new();
         };
-        sidecar.reclaimed(&taken.ended);
+        reclaimed(sidecar, &taken.ended);
         sidecar.hold.note_served(&taken.served, sidecar.store.now());
         jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
@@ -249,9 +244,9 @@ impl Proxy {
         visibility: Option<Duration>,
     ) -> Vec<Pick> {
         let now = Instant::now();
-        let is_doubtful = |pick: &&Pick| !pick.is_proven(visibility, now);
+        let is_doubtful = |pick: &&Pick| !is_proven(pick, visibility, now);
         // While it waited it may have been meant to be kept for longer than it goes out for.
-        let go = |pick: &mut Pick| pick.claimed.visibility = micros(pick.wanted(visibility));
+        let go = |pick: &mut Pick| pick.claimed.visibility = micros(lasts(pick, visibility));
         if !picked.iter().any(|pick| is_doubtful(&pick)) {
             picked.iter_mut().for_each(go);
             return picked;
@@ -271,7 +266,7 @@ impl Proxy {
                 }
                 Some(Word::Ours(since)) => {
                     go(&mut pick);
-                    pick.proof = Proof::new(since, pick.wanted(visibility));
+                    pick.proof = Proof::new(since, lasts(&pick, visibility));
                     ours.push(pick);
                 }
                 // Not said to be gone, so it stays; not known to be ours, so it does not go out. The backend may have
@@ -305,7 +300,7 @@ impl Proxy {
             .filter(|held| now < held.proof.deadline)
         {
             let claimed = &held.claimed;
-            let extension = Extension::of(claimed, held.wanted(visibility), backend);
+            let extension = Extension::of(claimed, lasts(held, visibility), backend);
             let jobs = due.entry((held.lane(), extension)).or_default();
             jobs.push((claimed.job.clone(), claimed.attempt));
         }
@@ -355,23 +350,23 @@ mod tests {
             held
         };
         let half_minute = held(30 * second, Duration::ZERO);
-        assert!(half_minute.is_proven(None, now + PROOF));
-        assert!(!half_minute.is_proven(None, now + PROOF + ms(1)));
+        assert!(is_proven(&half_minute, None, now + PROOF));
+        assert!(!is_proven(&half_minute, None, now + PROOF + ms(1)));
         assert!(
-            !half_minute.is_proven(Some(10 * second), now),
+            !is_proven(&half_minute, Some(10 * second), now),
             "another one is wanted"
         );
         // A twentieth of a short one may be over.
         let short = held(10 * second, Duration::ZERO);
-        let is_proven = |held: &Held, at| held.is_proven(Some(10 * second), now + at);
-        assert!(is_proven(&short, ms(500)) && !is_proven(&short, ms(501)));
+        let holds = |held: &Held, at| is_proven(held, Some(10 * second), now + at);
+        assert!(holds(&short, ms(500)) && !holds(&short, ms(501)));
         // A claim that took long is not asked about again at once.
         let late = held(10 * second, ms(900));
-        assert!(is_proven(&late, ms(1_400)) && !is_proven(&late, ms(1_401)));
-        assert!(is_proven(&held(10 * second, 2 * second), 2 * second));
+        assert!(holds(&late, ms(1_400)) && !holds(&late, ms(1_401)));
+        assert!(holds(&held(10 * second, 2 * second), 2 * second));
         // Past its deadline it is not ours.
         let brief = held(ms(500), ms(449));
-        assert!(brief.is_proven(Some(ms(500)), now + ms(449)));
-        assert!(!brief.is_proven(Some(ms(500)), now + ms(450)));
+        assert!(is_proven(&brief, Some(ms(500)), now + ms(449)));
+        assert!(!is_proven(&brief, Some(ms(500)), now + ms(450)));
     }
 }

@@ -3,39 +3,18 @@
 use crate::store::LedgerExt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::claim::{ClaimEnd, ClaimTask};
-use super::{Fetch, Outcome};
+use super::claims::{ASK_AGAIN, ClaimEnd, ClaimTask};
+use super::request::{Fetch, Outcome};
+use super::section::Section;
 use crate::hold::{Prospect, Standing, Wakes};
 use crate::limit::{EARLY, Timestamp};
 use crate::proxy::Sidecar;
 use crate::proxy::job::micros;
-
-/// How long waiting FETCHes of a queue let pass before the backend is asked again for all of them.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
-
-/// How long the way to the store and back takes, in microseconds: a moving mean.
-#[derive(Default, Debug)]
-pub(super) struct Way(AtomicU64);
-
-impl Way {
-    /// A question of a start was answered after so long.
-    pub(super) fn took(&self, time: Duration) {
-        let before = self.0.load(Ordering::Relaxed);
-        let after = (7 * before + micros(time).min(100_000)) / 8;
-        self.0.store(after, Ordering::Relaxed);
-    }
-
-    /// How much earlier a start is asked for, so that the store decides in time.
-    fn lead(&self) -> u64 {
-        self.0.load(Ordering::Relaxed) / 2
-    }
-}
 
 /// When a start at this time of the store is asked for: from when on it is granted, and earlier by the way there.
 fn asked_from(sidecar: &Sidecar, at: Timestamp) -> Instant {
@@ -62,7 +41,7 @@ impl Fetch {
             let lanes = self.sections.iter().flat_map(|section| &section.lanes);
             self.line = Some(Standing::new(&sidecar.hold, lanes.cloned().collect()));
             // What came before would have woken nobody.
-            let is_ready = |section: &super::Section| section.ready(&sidecar) > 0;
+            let is_ready = |section: &Section| section.ready(&sidecar, 1).jobs > 0;
             if sidecar.hold.wakes() != wakes || self.sections.iter().any(is_ready) {
                 return Ok(true);
             }
@@ -86,7 +65,7 @@ impl Fetch {
 
     /// What waiting could bring, over all queues.
     fn prospect(&self) -> Prospect {
-        let sidecar = &self.proxy.sidecar;
+        let (sidecar, now) = (&self.proxy.sidecar, self.proxy.sidecar.store.now());
         let mut prospect = Prospect::default();
         if !self.running.is_empty() {
             prospect = Prospect::slot();
@@ -98,8 +77,8 @@ impl Fetch {
         {
             let lanes = section.lanes.iter();
             for lane in lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue)) {
-                let closed = section.closed.as_ref().map(|cap| cap.prospect);
-                let held = sidecar.hold.prospect(lane).0;
+                let closed = section.closed().map(|cap| cap.prospect);
+                let held = sidecar.hold.look(lane, 0, now).prospect;
                 prospect = prospect.or(held).or(closed.unwrap_or_default());
             }
         }
@@ -124,11 +103,11 @@ impl Fetch {
         for section in self
             .sections
             .iter()
-            .filter(|section| section.closed.is_none() && !drains)
+            .filter(|section| section.closed().is_none() && !drains)
         {
             let first = section.lanes.first();
             if let Some(lane) = first.filter(|lane| line.is_first(lane)) {
-                let asked = sidecar.hold.asked_at(lane);
+                let asked = sidecar.hold.look(lane, 0, Timestamp::default()).asked_at;
                 at = at.min(asked.map_or(now, |asked| asked + ASK_AGAIN));
             }
         }

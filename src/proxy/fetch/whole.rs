@@ -8,7 +8,8 @@ use http::request::Parts;
 use tokio::time::Instant;
 
 use super::asked::Asked;
-use super::claim::{self, Wanted};
+use super::reply::{hold, read_reply};
+use super::wanted::Wanted;
 use crate::boxed::boxed;
 use crate::hold::Lane;
 use crate::json;
@@ -117,12 +118,12 @@ async fn take_in(
         sent,
         mark,
     };
-    let came = sidecar.read_reply(reply, &origin, tick::now())?;
+    let came = read_reply(sidecar, reply, &origin, tick::now())?;
     let Some((shown, jobs)) = came.filter(|(shown, _)| *shown > 0) else {
         return Ok(None);
     };
     let mut queues: Vec<Arc<str>> = jobs.iter().map(|held| held.claimed.queue.clone()).collect();
     queues.dedup();
-    claim::hold(proxy, wanted, jobs, &origin);
+    hold(proxy, wanted, jobs, &origin);
     Ok(Some((shown, queues)))
 }

@@ -1,0 +1,35 @@
+//! Why jobs may not be asked for, and until when.
+
+use crate::limit::{PolicyAndKey, Timestamp};
+
+/// A refusal of a picked job: it holds for its whole group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Why, and until when.
+    pub refused: Refused,
+    /// When it was refused.
+    pub at: Timestamp,
+    /// How often the hold had been woken when the question was asked. An end of a slot since then may have
+    /// come too late for the answer, and too early for whoever waits for it.
+    pub asked: Wakes,
+    /// The limit that refused, if one did.
+    pub by: Option<PolicyAndKey>,
+    /// The time of the refusal, if the group's jobs are to be seen as scheduled until they may start
+    /// (`on_limit = "reschedule"`).
+    pub rescheduled: Option<Timestamp>,
+}
+
+/// A point in the order of the hold's wakes ([`Hold::wake`], [`Hold::ask_all`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Wakes(pub(super) u64);
+
+/// Why a job may not be asked for, and until when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// Its limits say no until then.
+    Until(Timestamp),
+    /// A slot must end first, and this time must have come.
+    ForSlot(Timestamp),
+    /// A key has no slots at all: no time brings one.
+    Paused,
+}

@@ -1,0 +1,99 @@
+//! What only FETCH needs to know, over all requests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::claims::Claims;
+use super::way::Way;
+use crate::limit::Timestamp;
+use crate::proxy::enqueued::LimitedQueues;
+use crate::proxy::load::Seldom;
+use crate::proxy::paused::Paused;
+use crate::proxy::waiting::Backlogs;
+use crate::store::Gen;
+
+/// What only FETCH needs to know, over all requests.
+#[derive(Debug)]
+pub(in crate::proxy) struct Fetching {
+    /// The worker id under which limited queues are claimed.
+    pub(in crate::proxy) worker_id: Arc<str>,
+    /// Queues of which nothing goes out.
+    pub(in crate::proxy) paused: Paused,
+    /// Whether jobs have come with limits of their own.
+    pub(in crate::proxy) brought: AtomicBool,
+    /// The status with which the backend refused the last FETCH; 0: it did not.
+    pub(in crate::proxy) refused: AtomicU16,
+    /// That FETCH replies cannot be read, which is said seldom.
+    pub(in crate::proxy) unreadable: Seldom,
+    /// The number of the last claim.
+    last_claim: AtomicU64,
+    /// The claims of limited queues that are under way.
+    pub(super) claims: Arc<Claims>,
+    /// What the backend said of queues whose limits leave no room.
+    pub(in crate::proxy) backlogs: Backlogs,
+    /// The queues to which limited jobs were enqueued.
+    pub(in crate::proxy) limited: LimitedQueues,
+    /// How long the store takes to answer.
+    pub(super) way: Way,
+}
+
+impl Fetching {
+    pub(in crate::proxy) fn new(worker_id: Arc<str>) -> Fetching {
+        Fetching {
+            worker_id,
+            paused: Paused::default(),
+            brought: AtomicBool::new(false),
+            refused: AtomicU16::new(0),
+            unreadable: Seldom::default(),
+            last_claim: AtomicU64::new(1),
+            claims: Arc::default(),
+            backlogs: Backlogs::default(),
+            limited: LimitedQueues::default(),
+            way: Way::default(),
+        }
+    }
+
+    /// The number of the next claim: by the store's clock, which says `now`, so that it is above that of
+    /// any earlier claim of the job, whichever sidecar made it.
+    pub(in crate::proxy) fn next_claim(&self, now: Timestamp) -> Gen {
+        let now = now.0;
+        let above = |last: u64| Some(now.max(last + 1));
+        // Always `Ok`, for there is always a next number.
+        let last = self
+            .last_claim
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
+        Gen(now.max(last.unwrap_or(0) + 1))
+    }
+
+    /// Notes with which status the backend answered a FETCH. That it does not understand one says nothing of the next.
+    pub(in crate::proxy) fn note_status(&self, status: StatusCode) {
+        let is_refusal = !status.is_success()
+            && !matches!(
+                status,
+                StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+            );
+        let refused = if is_refusal { status.as_u16() } else { 0 };
+        self.refused.store(refused, Ordering::Relaxed);
+    }
+
+    /// Whether limited jobs were enqueued to this queue lately, so that its FETCHes are looked at.
+    pub(in crate::proxy) fn is_limited(&self, queue: &str) -> bool {
+        self.limited.has(queue)
+    }
+
+    /// Forgets everything.
+    pub(in crate::proxy) fn clear(&self) {
+        self.paused.clear();
+        self.backlogs.clear();
+        self.limited.clear();
+    }
+
+    /// Forgets what nobody has asked for in a while.
+    pub(in crate::proxy) fn forget_unused(&self, now: Instant) {
+        self.backlogs.forget_unused(now);
+        self.limited.forget_unused(now);
+    }
+}

@@ -1,0 +1,131 @@
+//! The sections of a FETCH: its queues, as they are asked.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::asked::once;
+use super::cap::Cap;
+use crate::hold::Lane;
+use crate::policy::{Gate, PolicySet};
+use crate::proxy::Sidecar;
+use crate::proxy::control::in_force;
+use crate::store::LedgerExt;
+
+/// Queues that are asked together: one that limits can touch, or a run of others.
+pub(super) struct Section {
+    pub(super) lanes: SmallVec<[Lane; 1]>,
+    /// What the name of a limited queue says; `None`: no limit can touch these queues.
+    pub(super) gate: Option<Gate>,
+    /// How many jobs the next claim asks for at least: twice as many each time.
+    pub(super) next: usize,
+    /// What may be claimed of it in this round.
+    pub(super) stage: Stage,
+    /// Whether its limits or the hold left no room in the round before.
+    pub(super) was_closed: bool,
+}
+
+/// What may be claimed of a section in one round.
+pub(super) enum Stage {
+    /// There may be more in the backend.
+    Open,
+    /// The backend has no more, or the round has no time for it.
+    Spent,
+    /// There is no room for more: why, and when that may change.
+    Closed(Cap),
+}
+
+/// Queues in order, each once: those that limits can touch by themselves, the others in runs.
+pub(super) fn sections_of(
+    sidecar: &Sidecar,
+    scope: u64,
+    queues: &[Arc<str>],
+    policies: &PolicySet,
+) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    for queue in once(queues) {
+        let lane = Lane {
+            scope,
+            queue: queue.clone(),
+        };
+        let mut gate = policies.gate(queue).into_owned();
+        // Jobs with limits of their own make any queue a limited one.
+        gate.keyed |= sidecar.hold.holds(&lane) || sidecar.fetching.limited.has(queue);
+        let is_open = gate.open() && in_force::set_for_queue(sidecar, queue).is_none();
+        match sections.last_mut() {
+            Some(run) if is_open && run.gate.is_none() => run.lanes.push(lane),
+            _ => sections.push(Section::of(lane, (!is_open).then_some(gate))),
+        }
+    }
+    sections
+}
+
+impl Section {
+    pub(super) fn of(lane: Lane, gate: Option<Gate>) -> Section {
+        Section {
+            lanes: smallvec![lane],
+            gate,
+            next: 1,
+            stage: Stage::Open,
+            was_closed: false,
+        }
+    }
+
+    /// Whether its jobs may start in a drain: what is held, and jobs that nothing limits, for nobody waits for those.
+    /// `only_held`: any job may bring limits.
+    pub(super) fn goes_on(&self, sidecar: &Sidecar, only_held: bool) -> bool {
+        match self.gate {
+            Some(_) => !sidecar.hold.holds_none(self.lanes.iter()),
+            None => !only_held,
+        }
+    }
+}
+
+impl Section {
+    /// A round begins.
+    pub(super) fn begin(&mut self) {
+        self.was_closed = self.closed().is_some();
+        self.stage = Stage::Open;
+        self.next = 1;
+    }
+
+    /// Held jobs have started, and others may be claimed in their places.
+    pub(super) fn leave_places(&mut self) {
+        if self.closed().is_some() && self.gate.as_ref().is_some_and(|gate| gate.keyed) {
+            self.stage = Stage::Open;
+        }
+    }
+
+    /// Why nothing may be claimed of it, if that is so.
+    pub(super) fn closed(&self) -> Option<&Cap> {
+        match &self.stage {
+            Stage::Closed(cap) => Some(cap),
+            Stage::Open | Stage::Spent => None,
+        }
+    }
+
+    /// The queue that limits can touch.
+    pub(super) fn limited(&self) -> Option<&Lane> {
+        self.lanes.first().filter(|_| self.gate.is_some())
+    }
+
+    /// How many of its held jobs may be asked for, up to `most`, and whether the backend must be asked before they are:
+    /// it may have one of a higher priority.
+    pub(super) fn ready(&self, sidecar: &Sidecar, most: usize) -> Ready {
+        let now = sidecar.store.now();
+        let lanes = self.lanes.iter();
+        let lanes = lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue));
+        let views = lanes.map(|lane| sidecar.hold.look(lane, most, now));
+        views.fold(Ready::default(), |ready, view| Ready {
+            jobs: ready.jobs + view.askable,
+            is_outranked: ready.is_outranked || (self.gate.is_some() && view.is_outranked),
+        })
+    }
+}
+
+/// What of a section is held and may be asked for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Ready {
+    pub(super) jobs: usize,
+    pub(super) is_outranked: bool,
+}
