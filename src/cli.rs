@@ -134,13 +134,13 @@ and with 78 when the config cannot be used."
     Slots(OfKey),
     /// Let no job of a key start, until `resume` or for a while
     #[command(after_help = CHANGED)]
-    Pause(Pause),
+    Pause(PauseArgs),
     /// End a pause
     #[command(after_help = CHANGED)]
     Resume(OfKey),
     /// Set limits of a key in place of those that it has, until `clear` or for a while
     #[command(after_help = CHANGED)]
-    Limit(Limit),
+    Limit(LimitArgs),
     /// Take away what was set for a key by hand: its limits, and until when it is shut
     #[command(after_help = CHANGED)]
     Clear(Clear),
@@ -359,7 +359,7 @@ pub struct Note {
 
 /// `pause`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
-pub struct Pause {
+pub struct PauseArgs {
     /// The key
     #[command(flatten)]
     pub of: OfKey,
@@ -371,7 +371,7 @@ pub struct Pause {
 /// `limit`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 #[command(group = clap::ArgGroup::new("limits").args(["concurrency", "rate", "throttle", "set", "next_start"]).multiple(true).required(true))]
-pub struct Limit {
+pub struct LimitArgs {
     /// The key
     #[command(flatten)]
     pub of: OfKey,

@@ -26,7 +26,7 @@ mod kinds;
 
 pub use filter::{BadFilter, Channel, Filter};
 pub use frames::{Frames, TooLong};
-pub use kinds::{Declared, KINDS};
+pub use kinds::{EventKind, KINDS};
 
 /// How many events a subscriber may be behind before it loses the oldest.
 pub const KEPT: usize = 1024;
@@ -49,12 +49,12 @@ pub struct NewEvent<'a> {
     /// The scope that claimed that job, if it is known.
     pub scope: Option<u64>,
     /// The members of `data`, exactly.
-    pub data: &'a [(&'static str, Value<'a>)],
+    pub data: &'a [(&'static str, EventValue<'a>)],
 }
 
 /// A member of an event's `data`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Value<'a> {
+pub enum EventValue<'a> {
     /// A string.
     Text(&'a str),
     /// A number.
@@ -177,9 +177,9 @@ impl Events {
         for (nth, (name, value)) in event.data.iter().enumerate() {
             let comma = if nth > 0 { "," } else { "" };
             text += &match value {
-                Value::Text(value) => format!("{comma}\"{name}\":{}", quote(value)),
-                Value::Number(value) => format!("{comma}\"{name}\":{value}"),
-                Value::Time(at) => format!("{comma}\"{name}\":\"{}\"", rfc3339(at.0)),
+                EventValue::Text(value) => format!("{comma}\"{name}\":{}", quote(value)),
+                EventValue::Number(value) => format!("{comma}\"{name}\":{value}"),
+                EventValue::Time(at) => format!("{comma}\"{name}\":\"{}\"", rfc3339(at.0)),
             };
         }
         text += &format!(r#"}},"event":"{}""#, event.kind);

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use activity::Activity;
 pub use activity::{Point, STEP};
-pub use names::{Counted, Declared, SERIES};
+pub use names::{Counted, SERIES, Series};
 
 use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key, share_of};
 
@@ -685,7 +685,7 @@ const METADATA: Metadata<'static> = Metadata::new("ojs_throttle", Level::INFO, N
 
 /// The key of one series, which is declared like this.
 fn key(kind: &str, name: &'static str, labels: Vec<Label>) -> Key {
-    let is_declared = |series: &Declared| {
+    let is_declared = |series: &Series| {
         let mut labels = labels.iter().map(Label::key);
         (series.kind, series.name) == (kind, name) && labels.all(|l| series.labels.contains(&l))
     };

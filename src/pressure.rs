@@ -34,13 +34,15 @@ mod state;
 mod want;
 
 pub use admit::Admission;
-pub use blocked::LineTurn;
+pub use blocked::PlaceInLine;
 pub use bounds::{Bounds, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey};
-pub use drops::DropTurn;
-pub use edge::RefusalTold;
+pub use drops::Dropping;
+pub use edge::TellRefusal;
 pub use estimate::{Counts, HeldCount, LookFound, LookKind};
 pub use fleet_depth::{GrantedPlaces, WantedPlaces};
-pub use look::{Fleet, Looking, StatsTold, Untold};
+pub use look::{AwaitedLook, Fleet, MissingStats, StatsAnswer};
 pub use seen::{Away, Dropped, EnqueueOutcome, Mark, NewJob, TakenTo};
 pub use state::{Come, Pressure, TakenPlaces};
-pub use want::{BoundMet, BoundUnit, BoundUsage, Crossed, Edge, Full, Group, Level, Now, Want};
+pub use want::{
+    BoundGroup, BoundMet, BoundUnit, BoundUsage, Crossed, Edge, Full, Level, Now, Want,
+};

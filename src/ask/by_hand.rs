@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{AdminPort, AskError};
-use crate::cli::{Clear, Limit, Note, OfKey, Pause};
+use crate::cli::{Clear, LimitArgs, Note, OfKey, PauseArgs};
 use crate::duration;
 use crate::ojs::{self, shell_word};
 
@@ -19,15 +19,15 @@ type Change = (&'static str, Option<Value>);
 ///
 /// # Errors
 /// As [`AdminPort::get`], for this and the others.
-pub async fn pause(port: &AdminPort, args: &Pause, now: u64) -> Result<String, AskError> {
+pub async fn pause(port: &AdminPort, args: &PauseArgs, now: u64) -> Result<String, AskError> {
     let set = noted(json!({"concurrency": 0}), &args.note, now);
-    let key = Key::look(port, &args.of).await?;
+    let key = KeyToSet::look(port, &args.of).await?;
     key.change(&[("override", Some(set))], "resume").await
 }
 
 /// Takes a pause away.
 pub async fn resume(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
-    let key = Key::look(port, of).await?;
+    let key = KeyToSet::look(port, of).await?;
     if key.before["override"]["concurrency"] != 0 {
         let why = "not paused by hand; `ojs-throttle why` says what keeps its jobs";
         return Err(refused(of, why));
@@ -36,7 +36,7 @@ pub async fn resume(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
 }
 
 /// Sets limits of a key, or when its next start can be.
-pub async fn limit(port: &AdminPort, args: &Limit, now: u64) -> Result<String, AskError> {
+pub async fn limit(port: &AdminPort, args: &LimitArgs, now: u64) -> Result<String, AskError> {
     let (slots, rates, spacing) = (args.concurrency, &args.rate, &args.throttle);
     let numbers = json!({"concurrency": slots, "rate": rates, "throttle": spacing});
     let change = match (&args.next_start, &args.set) {
@@ -45,13 +45,13 @@ pub async fn limit(port: &AdminPort, args: &Limit, now: u64) -> Result<String, A
         (None, Some(set)) => ("override", set.clone()),
         (None, None) => ("override", noted(numbers, &args.note, now)),
     };
-    let key = Key::look(port, &args.of).await?;
+    let key = KeyToSet::look(port, &args.of).await?;
     key.change(&[(change.0, Some(change.1))], "clear").await
 }
 
 /// Takes away what was set by hand, or forgets what was counted.
 pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
-    let key = Key::look(port, &args.of).await?;
+    let key = KeyToSet::look(port, &args.of).await?;
     if args.usage {
         return key.change(&[("usage", None)], "").await;
     }
@@ -68,15 +68,15 @@ fn refused(of: &OfKey, why: &str) -> AskError {
 }
 
 /// A key, and what is set by hand for it.
-struct Key<'a> {
+struct KeyToSet<'a> {
     port: &'a AdminPort,
     of: &'a OfKey,
     /// By route, in a form that can be set again.
     before: Value,
 }
 
-impl<'a> Key<'a> {
-    async fn look(port: &'a AdminPort, of: &'a OfKey) -> Result<Key<'a>, AskError> {
+impl<'a> KeyToSet<'a> {
+    async fn look(port: &'a AdminPort, of: &'a OfKey) -> Result<KeyToSet<'a>, AskError> {
         let mut state = match port.get(&path(of, "override")).await {
             Err(AskError::Refused(StatusCode::NOT_FOUND, _)) => Value::Null,
             state => state?,
@@ -87,7 +87,7 @@ impl<'a> Key<'a> {
             set.retain(|name, _| name != "limit" && name != "period");
         }
         let before = json!({"override": state["override"], "next-start": state["shut_until"]});
-        Ok(Key { port, of, before })
+        Ok(KeyToSet { port, of, before })
     }
 
     /// Makes changes one by one; what is printed then. `opposite` undoes the command where nothing stood before.

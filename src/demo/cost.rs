@@ -34,7 +34,7 @@ const WIDTH: u64 = 40;
 
 /// One job that a worker got.
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct PaidStart {
     tenant: usize,
     /// What it was charged.
     tokens: u64,
@@ -47,16 +47,16 @@ struct Start {
 
 /// What producers and workers do together.
 #[derive(Clone)]
-struct Scene {
+struct CostDemo {
     client: Arc<JsonClient>,
     stop: CancellationToken,
     epoch: Instant,
-    records: Arc<Mutex<Records>>,
+    records: Arc<Mutex<CostRecords>>,
 }
 
 #[derive(Default, Debug)]
-struct Records {
-    starts: Vec<Start>,
+struct CostRecords {
+    starts: Vec<PaidStart>,
     /// Calls that failed.
     failed: usize,
 }
@@ -73,7 +73,7 @@ pub async fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
     let mut stage = Stage::set(env, |backend| config(backend, limits)).await?;
-    let scene = Scene {
+    let scene = CostDemo {
         client: stage.client.clone(),
         stop: CancellationToken::new(),
         epoch: Instant::now(),
@@ -127,12 +127,12 @@ cost = { from = "meta.tokens", default = 100, max = 100, settle = "result.usage.
 fair = { by = "{meta.tenant_id}", weights = { acme = 3 }, default_weight = 1 }
 "#;
 
-impl Scene {
+impl CostDemo {
     /// Keeps jobs of a tenant waiting.
     async fn produce(self, tenant: usize) {
         let mut sent = 0;
         while !self.stop.is_cancelled() {
-            let of_tenant = |start: &&Start| start.tenant == tenant;
+            let of_tenant = |start: &&PaidStart| start.tenant == tenant;
             let started = self.records.lock().starts.iter().filter(of_tenant).count();
             while sent < started + WAITING {
                 // 37 and 91 share no factor: each cost from 10 to 100 comes as often.
@@ -161,7 +161,7 @@ impl Scene {
                 let number = |at| job.pointer(at).and_then(Value::as_u64).unwrap_or_default();
                 let tokens = number("/meta/tokens");
                 let used = tokens.div_ceil(2);
-                self.records.lock().starts.push(Start {
+                self.records.lock().starts.push(PaidStart {
                     tenant: usize::try_from(number("/args/0")).unwrap_or_default(),
                     tokens,
                     used,
@@ -189,7 +189,7 @@ impl Scene {
 }
 
 /// The hundredths that each tenant has of what all were charged.
-fn parts(starts: &[Start]) -> [u64; TENANTS.len()] {
+fn parts(starts: &[PaidStart]) -> [u64; TENANTS.len()] {
     let mut sums = [0; TENANTS.len()];
     for start in starts {
         if let Some(sum) = sums.get_mut(start.tenant) {
@@ -201,8 +201,8 @@ fn parts(starts: &[Start]) -> [u64; TENANTS.len()] {
 }
 
 /// The most tokens that were used by jobs which certainly started within one second.
-fn most(starts: &[Start]) -> u64 {
-    let within = |last: &Start| {
+fn most(starts: &[PaidStart]) -> u64 {
+    let within = |last: &PaidStart| {
         let all = starts.iter();
         let near = all.filter(|one| one.got <= last.got && last.got < one.asked + SECOND);
         near.map(|one| one.used).sum()
@@ -218,7 +218,7 @@ fn told(parts: [u64; TENANTS.len()]) -> String {
 }
 
 /// One line of the scene: what was used in the last second, and the parts so far.
-fn line(starts: &[Start], now: Duration) -> String {
+fn line(starts: &[PaidStart], now: Duration) -> String {
     let lately = starts.iter().filter(|start| now < start.got + SECOND);
     let used: u64 = lately.map(|start| start.used).sum();
     let bar = "#".repeat(usize::try_from((used * WIDTH / LIMIT).min(WIDTH)).unwrap_or(0));
@@ -230,8 +230,12 @@ fn line(starts: &[Start], now: Duration) -> String {
     )
 }
 
-fn verdict(limits: Enforcement, records: &Records, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let Records { starts, failed } = records;
+fn verdict(
+    limits: Enforcement,
+    records: &CostRecords,
+    out: &mut dyn Write,
+) -> anyhow::Result<bool> {
+    let CostRecords { starts, failed } = records;
     let (most, parts) = (most(starts), parts(starts));
     let weights: u64 = TENANTS.iter().map(|(_, weight)| weight).sum();
     let mut shares = TENANTS.iter().zip(parts);
@@ -278,12 +282,12 @@ mod tests {
     use super::*;
 
     /// Starts of a job of each tenant, of these tokens, each 100 ms, for 10 s.
-    fn starts(tokens: [u64; 3]) -> Records {
+    fn starts(tokens: [u64; 3]) -> CostRecords {
         let each = (0..300_u64).map(|nth| {
             let at = Duration::from_millis(nth / 3 * 100);
             let tenant = usize::try_from(nth % 3).unwrap();
             let tokens = tokens[tenant];
-            Start {
+            PaidStart {
                 tenant,
                 tokens,
                 used: tokens / 2,
@@ -291,13 +295,13 @@ mod tests {
                 got: at,
             }
         });
-        Records {
+        CostRecords {
             starts: each.collect(),
             failed: 0,
         }
     }
 
-    fn judged(records: &Records) -> (bool, String) {
+    fn judged(records: &CostRecords) -> (bool, String) {
         let mut out = Vec::new();
         let good = verdict(Enforcement::On, records, &mut out).unwrap();
         (good, String::from_utf8(out).unwrap())
@@ -324,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_slow_answer_is_no_breach() {
-        let start = |asked, got| Start {
+        let start = |asked, got| PaidStart {
             tenant: 0,
             tokens: 1_000,
             used: 1_000,

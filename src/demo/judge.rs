@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::records::{Pages, Received};
-use super::streams::{Limit, STREAMS};
+use super::streams::{STREAMS, StreamLimit};
 use crate::backend::{Event, EventKind};
 
 /// How much earlier than evenly spaced a start may be made by the promise.
@@ -109,37 +109,42 @@ pub fn starts(pages: &Pages, stream: usize) -> Vec<Start> {
 
 /// Until when a start certainly counts against its limit; without a limit it is one second, so that
 /// starts can be counted all the same.
-pub fn counts_until(limit: Limit, start: &Start) -> Duration {
+pub fn counts_until(limit: StreamLimit, start: &Start) -> Duration {
     match limit {
-        Limit::Rate { period, .. } => start.made + period,
-        Limit::AtOnce(_) => start.done.unwrap_or(Duration::MAX),
-        Limit::Spaced { period, .. } => (start.made + period).saturating_sub(EARLY),
-        Limit::Free => start.seen + Duration::from_secs(1),
+        StreamLimit::Rate { period, .. } => start.made + period,
+        StreamLimit::AtOnce(_) => start.done.unwrap_or(Duration::MAX),
+        StreamLimit::Spaced { period, .. } => (start.made + period).saturating_sub(EARLY),
+        StreamLimit::Free => start.seen + Duration::from_secs(1),
     }
 }
 
 /// Judges the starts of a stream, sorted by `seen` with `made` not going back; there was work for
 /// it `from` .. `until`.
-pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> StreamFinding {
+pub fn judge(
+    rule: StreamLimit,
+    starts: &[Start],
+    from: Duration,
+    until: Duration,
+) -> StreamFinding {
     let (worst, held, used) = match rule {
-        Limit::Rate { limit, period } => {
+        StreamLimit::Rate { limit, period } => {
             let most = most(rule, starts);
             let used = occupied(starts, from, until, |start| start.seen + period);
             (Worst::Window(most), most <= limit, used / f64::from(limit))
         }
-        Limit::AtOnce(limit) => {
+        StreamLimit::AtOnce(limit) => {
             // With its worker until before the ACK is sent, which lies within what is limited.
             let most = most(rule, starts);
             let used = occupied(starts, from, until, |start| start.done.unwrap_or(until));
             (Worst::AtOnce(most), most <= limit, used / f64::from(limit))
         }
-        Limit::Spaced { limit, period } => {
+        StreamLimit::Spaced { limit, period } => {
             let step = period / limit;
             let (worst, ahead) = furthest_ahead(starts, step);
             let used = occupied(starts, from, until, |start| start.seen + step);
             (worst, ahead <= nanos(EARLY), used)
         }
-        Limit::Free => (Worst::Nothing, true, 0.0),
+        StreamLimit::Free => (Worst::Nothing, true, 0.0),
     };
     StreamFinding {
         starts: starts.len(),
@@ -151,7 +156,7 @@ pub fn judge(rule: Limit, starts: &[Start], from: Duration, until: Duration) -> 
 
 /// How many starts count against their limit, from each moment at which that changes. A start that was seen only when
 /// it may have stopped counting, as after a stall, counts nowhere.
-pub fn counts(rule: Limit, starts: &[Start]) -> Vec<(Duration, u32)> {
+pub fn counts(rule: StreamLimit, starts: &[Start]) -> Vec<(Duration, u32)> {
     let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
     for start in starts {
         let end = counts_until(rule, start);
@@ -173,7 +178,7 @@ pub fn counts(rule: Limit, starts: &[Start]) -> Vec<(Duration, u32)> {
 }
 
 /// The most starts that count at one moment.
-fn most(rule: Limit, starts: &[Start]) -> u32 {
+fn most(rule: StreamLimit, starts: &[Start]) -> u32 {
     let counts = counts(rule, starts).into_iter();
     counts.map(|(_, count)| count).max().unwrap_or_default()
 }
@@ -294,7 +299,11 @@ pub fn waits(pages: &Pages, stream: usize) -> (Duration, Duration) {
 /// How long before they were seen starts of limited streams may have been made: the median and the
 /// longest.
 pub fn blur(pages: &Pages) -> (Duration, Duration) {
-    let limited = |stream: &usize| STREAMS.get(*stream).is_some_and(|s| s.limit != Limit::Free);
+    let limited = |stream: &usize| {
+        STREAMS
+            .get(*stream)
+            .is_some_and(|s| s.limit != StreamLimit::Free)
+    };
     let mut blurs: Vec<Duration> = (0..STREAMS.len())
         .filter(limited)
         .flat_map(|stream| starts(pages, stream))
@@ -349,8 +358,8 @@ impl Judgement {
     /// The limited streams of which nothing was started: nothing can be said of their limits.
     pub fn idle(&self) -> Vec<&'static str> {
         let streams = STREAMS.iter().zip(&self.findings);
-        let idle =
-            streams.filter(|(stream, found)| stream.limit != Limit::Free && found.starts == 0);
+        let idle = streams
+            .filter(|(stream, found)| stream.limit != StreamLimit::Free && found.starts == 0);
         idle.map(|(stream, _)| stream.name).collect()
     }
 

@@ -7,7 +7,7 @@ use super::Enforcement;
 use super::judge::{Judgement, Start, counts, starts};
 use super::records::Pages;
 use super::report::sentence;
-use super::streams::{Limit, STREAMS};
+use super::streams::{STREAMS, StreamLimit};
 
 /// Where a panel's plot begins and ends, and how high it is.
 const LEFT: f64 = 150.0;
@@ -66,7 +66,7 @@ text { fill: #ccc } .title, .name { fill: #fff } .small { fill: #aaa } .back { f
 
 struct Panel {
     top: f64,
-    rule: Limit,
+    rule: StreamLimit,
     until: Duration,
 }
 
@@ -137,11 +137,11 @@ impl Panel {
     /// The meaning of the plot's height.
     fn measure(&self) -> String {
         match self.rule {
-            Limit::Rate { period, .. } | Limit::Spaced { period, .. } => {
+            StreamLimit::Rate { period, .. } | StreamLimit::Spaced { period, .. } => {
                 format!("starts in the last {period:?}")
             }
-            Limit::AtOnce(_) => "jobs with workers".into(),
-            Limit::Free => "starts in the last 1s".into(),
+            StreamLimit::AtOnce(_) => "jobs with workers".into(),
+            StreamLimit::Free => "starts in the last 1s".into(),
         }
     }
 }
@@ -166,7 +166,7 @@ fn level_axis(svg: &mut String, limit: Option<u32>, most: u32, y: impl Fn(u32) -
 }
 
 /// The most starts that count at one moment of each column, from the beginning to `until`.
-fn levels(rule: Limit, starts: &[Start], until: Duration) -> Vec<u32> {
+fn levels(rule: StreamLimit, starts: &[Start], until: Duration) -> Vec<u32> {
     let mut changes = counts(rule, starts).into_iter().peekable();
     let (mut level, mut levels) = (0, Vec::with_capacity(COLUMNS));
     for column in 1..=COLUMNS {
@@ -217,7 +217,7 @@ mod tests {
         // Two that follow each other within one column of 10 ms, and two at once in another.
         let starts = [start(0), start(5), start(20), start(21)];
         let levels = levels(
-            Limit::AtOnce(1),
+            StreamLimit::AtOnce(1),
             &starts,
             ms(10) * u32::try_from(COLUMNS).unwrap(),
         );

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Enforcement;
 use super::judge::{EARLY, Judgement, Worst, blur, counts_until, starts, waits};
 use super::records::Pages;
-use super::streams::{Limit, STREAMS};
+use super::streams::{STREAMS, StreamLimit};
 use super::traffic::{PROBE, SLOTS, WORKERS};
 use crate::upstream::Target;
 
@@ -25,7 +25,7 @@ The sidecar is at {sidecar:?}, the backend at {backend:?}.\n\n"
         let limit = stream.limit.to_string();
         // Writing to a string cannot fail.
         let _ = match stream.limit {
-            Limit::Free => writeln!(text, "  {:<7} {limit}", stream.name),
+            StreamLimit::Free => writeln!(text, "  {:<7} {limit}", stream.name),
             _ => writeln!(text, "  {:<7} {limit:<14} {}", stream.name, stream.told),
         };
     }
@@ -84,7 +84,9 @@ fn limits(text: &mut String, verdict: &Judgement) {
     );
     for (stream, finding) in STREAMS.iter().zip(&verdict.findings) {
         let worst = match (finding.worst, stream.limit) {
-            (Worst::Window(most), Limit::Rate { period, .. }) => format!("{most} in {period:?}"),
+            (Worst::Window(most), StreamLimit::Rate { period, .. }) => {
+                format!("{most} in {period:?}")
+            }
             (Worst::AtOnce(most), _) => format!("{most} at once"),
             (Worst::Span { early, .. }, _) if early.is_zero() => "on time".into(),
             (Worst::Span { early, .. }, _) if finding.held => {
@@ -94,7 +96,7 @@ fn limits(text: &mut String, verdict: &Judgement) {
             _ => "-".into(),
         };
         let (held, used) = match (stream.limit, finding.held) {
-            (Limit::Free, _) => ("-", "-".into()),
+            (StreamLimit::Free, _) => ("-", "-".into()),
             (_, true) => ("yes", percent(finding.used)),
             (_, false) => ("NO", percent(finding.used)),
         };
@@ -132,7 +134,7 @@ fn jobs(text: &mut String, pages: &Pages, verdict: &Judgement) {
         );
     }
     for (stream, kind) in STREAMS.iter().enumerate() {
-        if kind.limit == Limit::Free {
+        if kind.limit == StreamLimit::Free {
             let (median, longest) = waits(pages, stream);
             let _ = writeln!(
                 text,

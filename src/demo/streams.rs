@@ -13,7 +13,7 @@ pub const QUEUE: &str = "default";
 
 /// How one stream is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Limit {
+pub enum StreamLimit {
     /// At most `limit` starts in any interval of `period`.
     Rate {
         /// Starts.
@@ -42,7 +42,7 @@ pub struct JobStream {
     /// The type of its jobs.
     pub kind: &'static str,
     /// Its limit.
-    pub limit: Limit,
+    pub limit: StreamLimit,
     /// Jobs enqueued per second while fewer than [`BACKLOG`] wait: well above the limit.
     pub offered: u32,
     /// How long its jobs run, in milliseconds: the shortest and the longest.
@@ -59,7 +59,7 @@ pub const STREAMS: [JobStream; 4] = [
     JobStream {
         name: "stripe",
         kind: "payment.charge",
-        limit: Limit::Rate {
+        limit: StreamLimit::Rate {
             limit: 20,
             period: Duration::from_secs(2),
         },
@@ -70,7 +70,7 @@ pub const STREAMS: [JobStream; 4] = [
     JobStream {
         name: "render",
         kind: "video.render",
-        limit: Limit::AtOnce(3),
+        limit: StreamLimit::AtOnce(3),
         offered: 50,
         runs: (100, 300),
         told: "a [[policy]] in the config",
@@ -78,7 +78,7 @@ pub const STREAMS: [JobStream; 4] = [
     JobStream {
         name: "mail",
         kind: "mail.send",
-        limit: Limit::Spaced {
+        limit: StreamLimit::Spaced {
             limit: 10,
             period: Duration::from_secs(1),
         },
@@ -89,7 +89,7 @@ pub const STREAMS: [JobStream; 4] = [
     JobStream {
         name: "free",
         kind: "report.build",
-        limit: Limit::Free,
+        limit: StreamLimit::Free,
         offered: 100,
         runs: (5, 25),
         told: "nowhere",
@@ -133,7 +133,7 @@ impl JobStream {
     /// The enqueue body of its `nth` job. Mail brings its limit with it.
     pub fn job(&self, nth: u64) -> Value {
         let mut options = json!({ "queue": QUEUE });
-        if let Limit::Spaced { limit, period } = self.limit {
+        if let StreamLimit::Spaced { limit, period } = self.limit {
             let period = format!("PT{}S", period.as_secs_f64());
             let throttle = json!({ "limit": limit, "period": period });
             options = json!({
@@ -152,25 +152,25 @@ impl JobStream {
     }
 }
 
-impl Limit {
+impl StreamLimit {
     /// The number that its starts are counted against, if there is one.
     pub fn number(self) -> Option<u32> {
         match self {
-            Limit::Rate { limit, .. } | Limit::AtOnce(limit) | Limit::Spaced { limit, .. } => {
-                Some(limit)
-            }
-            Limit::Free => None,
+            StreamLimit::Rate { limit, .. }
+            | StreamLimit::AtOnce(limit)
+            | StreamLimit::Spaced { limit, .. } => Some(limit),
+            StreamLimit::Free => None,
         }
     }
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for StreamLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Limit::Rate { limit, period } => write!(f, "{limit} in any {period:?}"),
-            Limit::AtOnce(limit) => write!(f, "{limit} at once"),
-            Limit::Spaced { limit, period } => write!(f, "1 every {:?}", *period / *limit),
-            Limit::Free => f.write_str("no limit"),
+            StreamLimit::Rate { limit, period } => write!(f, "{limit} in any {period:?}"),
+            StreamLimit::AtOnce(limit) => write!(f, "{limit} at once"),
+            StreamLimit::Spaced { limit, period } => write!(f, "1 every {:?}", *period / *limit),
+            StreamLimit::Free => f.write_str("no limit"),
         }
     }
 }
@@ -189,16 +189,20 @@ mod tests {
             let policies = settings.policies.policies();
             let policy = policies.iter().find(|policy| &*policy.name == stream.name);
             match stream.limit {
-                Limit::Rate { limit, period } => {
+                StreamLimit::Rate { limit, period } => {
                     let rate = &policy.unwrap().limits.rates[0];
                     assert_eq!(
                         (rate.limit.get(), u128::from(rate.period.get())),
                         (limit, period.as_micros())
                     );
                 }
-                Limit::AtOnce(limit) => assert_eq!(policy.unwrap().limits.concurrency, Some(limit)),
-                Limit::Spaced { .. } => assert!(stream.job(1)["options"]["rate_limit"].is_object()),
-                Limit::Free => assert!(policy.is_none()),
+                StreamLimit::AtOnce(limit) => {
+                    assert_eq!(policy.unwrap().limits.concurrency, Some(limit))
+                }
+                StreamLimit::Spaced { .. } => {
+                    assert!(stream.job(1)["options"]["rate_limit"].is_object())
+                }
+                StreamLimit::Free => assert!(policy.is_none()),
             }
         }
         let settings = Settings::parse(&config(upstream, Enforcement::Off), "demo").unwrap();

@@ -11,7 +11,10 @@ fn events() -> (Events, Metrics) {
 
 fn event<'a>(kind: &'static str, queue: &'a str, job: &'a str) -> NewEvent<'a> {
     let data: &[_] = match kind {
-        "rate_limit.exceeded" => &[("key", Value::Text("k\"")), ("limit", Value::Number(5))],
+        "rate_limit.exceeded" => &[
+            ("key", EventValue::Text("k\"")),
+            ("limit", EventValue::Number(5)),
+        ],
         _ => &[],
     };
     NewEvent {

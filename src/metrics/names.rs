@@ -91,7 +91,7 @@ impl Counted {
 
 /// What is declared of a series.
 #[derive(Clone, Copy, Debug)]
-pub struct Declared {
+pub struct Series {
     /// Its name, which ends with its unit.
     pub name: &'static str,
     /// `counter`, `gauge` or `histogram`.
@@ -105,8 +105,8 @@ pub struct Declared {
 macro_rules! series {
     ($( $(#[doc = $help:literal])* $kind:ident $name:literal [$($label:ident)*]; )*) => {
         /// All series, in the order of the manual. The comment of each is its help.
-        pub const SERIES: &[Declared] = &[$(
-            Declared {
+        pub const SERIES: &[Series] = &[$(
+            Series {
                 name: $name,
                 kind: stringify!($kind),
                 labels: &[$(stringify!($label)),*],

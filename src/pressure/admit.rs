@@ -7,10 +7,10 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::bounds::Bounds;
-use super::edge::RefusalTold;
+use super::edge::TellRefusal;
 use super::estimate::LookKind;
 use super::line::WantedAhead;
-use super::look::Looking;
+use super::look::AwaitedLook;
 use super::queue::{BoundedQueue, QueueAnswer};
 use super::seen::Away;
 use super::state::{BoundedQueues, Come, Pressure, PressureState, TakenPlaces};
@@ -22,7 +22,7 @@ pub enum Admission {
     /// It fits: its places are taken.
     Go(TakenPlaces),
     /// The backend must be asked first how deep these queues are.
-    Look(Vec<Looking>),
+    Look(Vec<AwaitedLook>),
     /// The store must grant places in queues first: each of these ends with its answer.
     AwaitStore(Vec<OwnedNotified>),
     /// It fits once the caller has dropped a job of this queue.
@@ -95,7 +95,7 @@ impl Pressure {
         let may_fit = |full: &Full| full.may_ever_fit();
         if answers.full.as_deref().is_none_or(may_fit) && !answers.look_first.is_empty() {
             let looks = answers.look_first.into_iter();
-            let looks = looks.filter_map(|name| Looking::at(queues, name, look?));
+            let looks = looks.filter_map(|name| AwaitedLook::at(queues, name, look?));
             return Admission::Look(looks.collect());
         }
         if let Some(full) = answers.full {
@@ -116,8 +116,8 @@ impl Pressure {
             wants: std::mem::take(wants),
             now,
             sent: false,
-            look: answers.look_soon,
-            looked: false,
+            look_soon: answers.look_soon,
+            has_waited: false,
         })
     }
 
@@ -140,7 +140,7 @@ impl Pressure {
             let group = group.as_ref();
             let group = group.filter(|full| want.all_groups().any(|group| *group == full.group));
             let (held, before) = ((self.held)(&want.queue), ahead.of(&want.queue));
-            match queue.ask(want, held, before, group, now) {
+            match queue.answer(want, held, before, group, now) {
                 QueueAnswer::Fits { look } if look && !queue.estimate.is_looking() => {
                     answers.look_soon.push(name());
                 }
@@ -190,7 +190,7 @@ impl Pressure {
         if full.may_ever_fit()
             && full.is_of_queue()
             && let Some(queue) = queues.get(&full.queue)
-            && queue.estimate.is_told()
+            && queue.estimate.has_stats()
             && let Some(away) = queue.away_at(now.at)
         {
             return Admission::Away(away.clone());
@@ -199,10 +199,10 @@ impl Pressure {
     }
 
     /// Notes that a producer is told that its enqueue does not fit. Returns where else that is worth telling.
-    pub fn says(&self, full: &Full, now: Instant) -> RefusalTold {
-        let first = RefusalTold {
-            told: true,
-            loud: true,
+    pub fn note_refusal(&self, full: &Full, now: Instant) -> TellRefusal {
+        let first = TellRefusal {
+            as_event: true,
+            in_log: true,
         };
         self.with(&full.queue, |queue| queue.edges.refused(full, now))
             .unwrap_or(first)

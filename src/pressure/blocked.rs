@@ -9,10 +9,10 @@ use super::want::Want;
 
 impl Pressure {
     /// Puts an enqueue in line until its places are free. `None`: the line is too long.
-    pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<LineTurn> {
+    pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<PlaceInLine> {
         let (tell, told) = oneshot::channel();
         let number = self.state.lock().line.stand(wants, tell, most)?;
-        Some(LineTurn {
+        Some(PlaceInLine {
             pressure: Arc::clone(self),
             number,
             told,
@@ -22,14 +22,14 @@ impl Pressure {
 
 /// A place in the line; left when dropped.
 #[derive(Debug)]
-pub struct LineTurn {
+pub struct PlaceInLine {
     pressure: Arc<Pressure>,
     number: u64,
     told: oneshot::Receiver<Come>,
 }
 
-impl LineTurn {
-    /// Waits for its turn.
+impl PlaceInLine {
+    /// Waits for news: places, or a job that it must drop.
     pub async fn come(&mut self) -> Option<Come> {
         (&mut self.told).await.ok()
     }
@@ -43,7 +43,7 @@ impl LineTurn {
     }
 }
 
-impl Drop for LineTurn {
+impl Drop for PlaceInLine {
     fn drop(&mut self) {
         self.pressure.state.lock().line.leave(self.number);
     }

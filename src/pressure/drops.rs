@@ -1,6 +1,6 @@
 //! Dropping the oldest job of a full queue for a new one (`drop_oldest`): first the old job goes, then the new one is
-//! asked about again, as any other. Who drops has the queue closed, as by a look: all others wait for the end of it,
-//! and so take turns.
+//! asked about again, as any other. Who drops has the queue closed, as by a look: all others wait for the end of it.
+//! So one drops after the other.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use super::seen::Dropped;
 use super::state::{Pressure, PressureState};
 use super::want::{Now, Want};
 
-/// The turn of an enqueue to drop a job of a full queue. Nobody else is let into the queue until it ends: with the
-/// next question of that enqueue, or when this is dropped.
+/// An enqueue that drops a job of a full queue. Nobody else is let into the queue until this ends: with the next
+/// question of that enqueue, or when this value goes.
 #[derive(Debug)]
-pub struct DropTurn {
+pub struct Dropping {
     pressure: Arc<Pressure>,
     /// `None`: it has ended.
     queue: Option<Arc<str>>,
     now: Now,
 }
 
-impl DropTurn {
-    /// Begins a turn to drop a job. `None`: it is another's turn, or the queue is being looked at; who asks again waits
-    /// for the end of that.
-    pub fn begin(pressure: &Arc<Pressure>, queue: &Arc<str>, now: Now) -> Option<DropTurn> {
+impl Dropping {
+    /// Begins to drop a job. `None`: another enqueue does, or the queue is being looked at; who asks again waits for
+    /// the end of that.
+    pub fn begin(pressure: &Arc<Pressure>, queue: &Arc<str>, now: Now) -> Option<Dropping> {
         let is_mine = pressure.begin_look(queue, LookKind::Closed);
-        is_mine.then(|| DropTurn {
+        is_mine.then(|| Dropping {
             pressure: Arc::clone(pressure),
             queue: Some(Arc::clone(queue)),
             now,
@@ -45,8 +45,8 @@ impl DropTurn {
         }
     }
 
-    /// [Asks](Pressure::admit) again and ends the turn: nobody comes in between.
-    pub fn ask_again(mut self, wants: &mut Vec<Want>, now: Now) -> Admission {
+    /// [Asks](Pressure::admit) again and ends this: nobody comes in between.
+    pub fn admit_again(mut self, wants: &mut Vec<Want>, now: Now) -> Admission {
         let pressure = Arc::clone(&self.pressure);
         let mut state = pressure.state.lock();
         self.end(&mut state);
@@ -65,7 +65,7 @@ impl DropTurn {
     }
 }
 
-impl Drop for DropTurn {
+impl Drop for Dropping {
     fn drop(&mut self) {
         if self.queue.is_some() {
             let pressure = Arc::clone(&self.pressure);

@@ -8,18 +8,18 @@ use tokio::time::Instant;
 use super::want::{BoundMet, Crossed, Edge, Full};
 
 /// The least time between two events that a queue refuses.
-const AGAIN: Duration = Duration::from_secs(1);
+const EVENT_GAP: Duration = Duration::from_secs(1);
 /// The least time between two lines of the log about the same edge. A queue that is full while workers take its jobs
 /// crosses it all the time, and that is the normal overload.
-const QUIET: Duration = Duration::from_secs(10);
+const LOG_GAP: Duration = Duration::from_secs(10);
 
 /// Where a refusal is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RefusalTold {
+pub struct TellRefusal {
     /// As an event.
-    pub told: bool,
+    pub as_event: bool,
     /// In the log.
-    pub loud: bool,
+    pub in_log: bool,
 }
 
 /// Where a queue stands between its edges.
@@ -75,7 +75,7 @@ impl QueueEdges {
         };
         if edge == Edge::Warning {
             let now = now();
-            let is_quiet = |warned| now.saturating_duration_since(warned) >= QUIET;
+            let is_quiet = |warned| now.saturating_duration_since(warned) >= LOG_GAP;
             self.loud = self.warned.is_none_or(is_quiet);
             if self.loud {
                 self.warned = Some(now);
@@ -91,16 +91,16 @@ impl QueueEdges {
     }
 
     /// Notes that an enqueue was refused. Returns where that is told.
-    pub fn refused(&mut self, full: &Full, now: Instant) -> RefusalTold {
+    pub fn refused(&mut self, full: &Full, now: Instant) -> TellRefusal {
         // Another tenant, another key or a smaller batch may fit.
         let line = match full.met {
             BoundMet::Tenant | BoundMet::Key => &mut self.some,
             _ if !full.may_ever_fit() => &mut self.some,
             _ => &mut self.all,
         };
-        let loud = line.say(now, QUIET);
-        let told = self.refusal.say(now, AGAIN);
-        RefusalTold { told, loud }
+        let in_log = line.say(now, LOG_GAP);
+        let as_event = self.refusal.say(now, EVENT_GAP);
+        TellRefusal { as_event, in_log }
     }
 
     /// Notes that an enqueue was accepted.
@@ -172,18 +172,18 @@ mod tests {
     #[test]
     fn a_full_queue_is_told_once_until_it_accepts() {
         let (mut edges, now) = (QueueEdges::default(), Instant::now());
-        let told = |edges: &mut QueueEdges, ms| {
+        let tells = |edges: &mut QueueEdges, ms| {
             let at = now + Duration::from_millis(ms);
-            edges.refused(&full(BoundMet::Depth, 1), at).told
+            edges.refused(&full(BoundMet::Depth, 1), at).as_event
         };
-        assert!(told(&mut edges, 0));
-        assert!(!told(&mut edges, 5_000));
+        assert!(tells(&mut edges, 0));
+        assert!(!tells(&mut edges, 5_000));
         edges.accepted();
-        assert!(told(&mut edges, 5_100));
+        assert!(tells(&mut edges, 5_100));
         edges.accepted();
-        assert!(!told(&mut edges, 5_200), "it flaps");
-        assert!(told(&mut edges, 6_200), "it is full still");
-        assert!(!told(&mut edges, 9_000));
+        assert!(!tells(&mut edges, 5_200), "it flaps");
+        assert!(tells(&mut edges, 6_200), "it is full still");
+        assert!(!tells(&mut edges, 9_000));
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
         let (mut edges, now) = (QueueEdges::default(), Instant::now());
         let loud = |edges: &mut QueueEdges, second, met, wanted| {
             let at = now + Duration::from_secs(second);
-            edges.refused(&full(met, wanted), at).loud
+            edges.refused(&full(met, wanted), at).in_log
         };
         let mut lines = Vec::new();
         for second in 0..25 {

@@ -69,7 +69,7 @@ enum DepthSource {
 
 /// Whether a look is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LookWanted {
+pub enum LookUrgency {
     /// No.
     Nothing,
     /// Yes, but nobody has to wait for it.
@@ -80,7 +80,7 @@ pub enum LookWanted {
 
 /// The looks at a queue.
 #[derive(Default, Debug)]
-pub(super) struct Looks {
+pub(super) struct LookState {
     /// Told when a look ends.
     pub(super) done: Arc<Notify>,
     /// Told when no enqueue is on its way any more.
@@ -104,7 +104,7 @@ pub struct Estimate {
     /// Enqueues that were sent on and not answered.
     in_flight: u64,
     /// When the last look ended, well or not.
-    looked: Option<Instant>,
+    last_look: Option<Instant>,
     /// What was sent before this mark may be in the backend's number.
     known: Mark,
     /// Claims that were on their way when the last look ended: gone from the backend's number, and not held yet.
@@ -192,7 +192,7 @@ impl Estimate {
     }
 
     /// Whether the backend tells numbers, as far as is known.
-    pub fn is_told(&self) -> bool {
+    pub fn has_stats(&self) -> bool {
         self.source == DepthSource::Stats
     }
 
@@ -247,29 +247,29 @@ impl Estimate {
         &self,
         room: Option<u64>,
         bound: u64,
-        looks: &Looks,
+        looks: &LookState,
         now: Instant,
-    ) -> LookWanted {
-        let Some(looked) = self.looked else {
-            return LookWanted::First;
+    ) -> LookUrgency {
+        let Some(looked) = self.last_look else {
+            return LookUrgency::First;
         };
         let age = now.saturating_duration_since(looked);
         if self.source == DepthSource::Passing {
             return if age >= BLIND {
-                LookWanted::Soon
+                LookUrgency::Soon
             } else {
-                LookWanted::Nothing
+                LookUrgency::Nothing
             };
         }
         match room {
-            Some(room) if room > bound / 2 && age >= FAR => LookWanted::Soon,
-            Some(room) if room > bound / 2 || age < NEAR => LookWanted::Nothing,
-            Some(room) if room > bound / 10 && age >= HALF => LookWanted::Soon,
-            Some(room) if room > bound / 10 => LookWanted::Nothing,
+            Some(room) if room > bound / 2 && age >= FAR => LookUrgency::Soon,
+            Some(room) if room > bound / 2 || age < NEAR => LookUrgency::Nothing,
+            Some(room) if room > bound / 10 && age >= HALF => LookUrgency::Soon,
+            Some(room) if room > bound / 10 => LookUrgency::Nothing,
             // It may fit after all: a look that keeps enqueues out tells.
-            None if self.unsure && !looks.stuck => LookWanted::First,
-            _ if age >= NEAR => LookWanted::First,
-            _ => LookWanted::Nothing,
+            None if self.unsure && !looks.stuck => LookUrgency::First,
+            _ if age >= NEAR => LookUrgency::First,
+            _ => LookUrgency::Nothing,
         }
     }
 
@@ -284,7 +284,7 @@ impl Estimate {
             DepthSource::Passing => BLIND,
             _ => NEAR,
         };
-        self.looked.map(|looked| looked + gap)
+        self.last_look.map(|looked| looked + gap)
     }
 
     /// Whether the last look is so long ago that a queue near its bound is looked at although nobody asks. `used`:
@@ -294,7 +294,7 @@ impl Estimate {
             let unused = looked.saturating_duration_since(used + UNUSED);
             now.saturating_duration_since(looked) >= unused.clamp(HALF, SELDOM)
         };
-        self.source == DepthSource::Stats && self.looked.is_none_or(old)
+        self.source == DepthSource::Stats && self.last_look.is_none_or(old)
     }
 
     /// Begins a look. `false`: one is on its way already, which is closed from now on if this one would be.
@@ -310,14 +310,14 @@ impl Estimate {
     }
 
     /// The question of the look leaves: what is stored from now on may be in its answer, or not.
-    pub fn asking(&mut self) {
+    pub fn note_asked(&mut self) {
         if let Some(look) = &mut self.look {
             look.stored = 0;
         }
     }
 
     /// The look ended. Returns by how much the depth is below what was thought.
-    pub fn told(&mut self, found: &LookFound, now: Instant, mark: Mark) -> u64 {
+    pub fn correct(&mut self, found: &LookFound, now: Instant, mark: Mark) -> u64 {
         let before = self.waiting(found.held);
         let stored = self.stored_since_asked();
         self.look = None;
@@ -326,7 +326,7 @@ impl Estimate {
         self.unsure = stored + self.in_flight > 0;
         self.claims = found.held.asked;
         self.elsewhere = found.elsewhere;
-        self.looked = Some(now);
+        self.last_look = Some(now);
         self.known = mark;
         before.saturating_sub(self.waiting(found.held))
     }
@@ -338,14 +338,14 @@ impl Estimate {
 
     /// What was known is not true any more: a look comes before anything is answered.
     pub(super) fn doubt_all(&mut self) {
-        self.looked = None;
+        self.last_look = None;
     }
 
     /// The backend has no numbers for us: from now on only what passes counts.
-    pub fn untold(&mut self, now: Instant) {
+    pub fn note_no_stats(&mut self, now: Instant) {
         self.elsewhere = 0;
         self.look = None;
-        self.looked = Some(now);
+        self.last_look = Some(now);
         // Numbers that were told once are better than none.
         if self.source == DepthSource::Unknown {
             self.source = DepthSource::Passing;
@@ -361,7 +361,7 @@ impl Estimate {
     pub fn unanswered(&mut self, now: Instant) {
         self.look = None;
         if self.source != DepthSource::Unknown {
-            self.looked = Some(now);
+            self.last_look = Some(now);
         }
     }
 }
@@ -387,7 +387,7 @@ mod tests {
     fn told(jobs: u64) -> Estimate {
         let mut estimate = Estimate::default();
         assert!(estimate.begin(LookKind::Closed));
-        estimate.told(&found(jobs), Instant::now(), Mark(1));
+        estimate.correct(&found(jobs), Instant::now(), Mark(1));
         estimate
     }
 
@@ -397,10 +397,10 @@ mod tests {
         estimate.reserve(3);
         estimate.stored(1, Mark(2));
         estimate.begin(LookKind::Open);
-        estimate.asking();
+        estimate.note_asked();
         estimate.stored(1, Mark(3));
         // The backend has 12 or 13: the one that settled meanwhile may be in there.
-        estimate.told(&found(12), Instant::now(), Mark(4));
+        estimate.correct(&found(12), Instant::now(), Mark(4));
         assert_eq!(estimate.depth(NONE), 12 + 1 + 1);
         estimate.refused(1);
         assert_eq!(estimate.depth(NONE), 13);
@@ -425,7 +425,7 @@ mod tests {
             held: held(3, 4),
             ..found(5)
         };
-        estimate.told(&found, Instant::now(), Mark(9));
+        estimate.correct(&found, Instant::now(), Mark(9));
         assert_eq!(estimate.depth(held(3, 4)), 14);
         assert_eq!(estimate.depth(held(6, 0)), 13, "they came");
         assert_eq!(estimate.depth(held(6, 8)), 17, "others are asked for");
@@ -438,9 +438,9 @@ mod tests {
             elsewhere: 4,
             ..found(5)
         };
-        assert_eq!(estimate.told(&others, Instant::now(), Mark(2)), 0);
+        assert_eq!(estimate.correct(&others, Instant::now(), Mark(2)), 0);
         assert_eq!(estimate.depth(NONE), 9);
-        estimate.untold(Instant::now());
+        estimate.note_no_stats(Instant::now());
         assert_eq!(estimate.depth(NONE), 5);
     }
 
@@ -451,21 +451,21 @@ mod tests {
             estimate.wants(
                 room,
                 1_000,
-                &Looks::default(),
+                &LookState::default(),
                 now + Duration::from_millis(ms),
             )
         };
-        assert_eq!(after(Some(900), 4_000), LookWanted::Nothing);
-        assert_eq!(after(Some(900), 5_100), LookWanted::Soon);
-        assert_eq!(after(Some(400), 900), LookWanted::Nothing);
-        assert_eq!(after(Some(400), 1_100), LookWanted::Soon);
-        assert_eq!(after(Some(50), 90), LookWanted::Nothing);
-        assert_eq!(after(Some(50), 110), LookWanted::First);
-        assert_eq!(after(None, 90), LookWanted::Nothing);
-        assert_eq!(after(None, 110), LookWanted::First);
+        assert_eq!(after(Some(900), 4_000), LookUrgency::Nothing);
+        assert_eq!(after(Some(900), 5_100), LookUrgency::Soon);
+        assert_eq!(after(Some(400), 900), LookUrgency::Nothing);
+        assert_eq!(after(Some(400), 1_100), LookUrgency::Soon);
+        assert_eq!(after(Some(50), 90), LookUrgency::Nothing);
+        assert_eq!(after(Some(50), 110), LookUrgency::First);
+        assert_eq!(after(None, 90), LookUrgency::Nothing);
+        assert_eq!(after(None, 110), LookUrgency::First);
         assert_eq!(
-            Estimate::default().wants(Some(900), 1_000, &Looks::default(), now),
-            LookWanted::First
+            Estimate::default().wants(Some(900), 1_000, &LookState::default(), now),
+            LookUrgency::First
         );
     }
 
@@ -473,7 +473,7 @@ mod tests {
     fn without_numbers_what_passes_counts() {
         let (mut estimate, now) = (Estimate::default(), Instant::now());
         estimate.begin(LookKind::Closed);
-        estimate.untold(now);
+        estimate.note_no_stats(now);
         estimate.reserve(4);
         estimate.stored(4, Mark(1));
         assert_eq!(estimate.left(1, Mark(2)), 1);
@@ -483,8 +483,8 @@ mod tests {
         estimate.ran_dry(Mark(3));
         assert_eq!(estimate.depth(NONE), 0);
         assert_eq!(
-            estimate.wants(None, 5, &Looks::default(), now + Duration::from_secs(9)),
-            LookWanted::Nothing
+            estimate.wants(None, 5, &LookState::default(), now + Duration::from_secs(9)),
+            LookUrgency::Nothing
         );
     }
 }

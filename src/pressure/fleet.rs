@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::futures::OwnedNotified;
 
 use super::estimate::Counts;
-use super::fleet_depth::{GrantedPlaces, Share, WantedPlaces};
+use super::fleet_depth::{FleetDepth, GrantedPlaces, WantedPlaces};
 use super::state::{Pressure, PressureState};
 use super::want::Now;
 
@@ -34,11 +34,11 @@ impl Pressure {
         } = state;
         let waiting = queues.into_iter().filter_map(|(name, jobs)| {
             let queue = known.get_mut(&name)?;
-            if !queue.share.is_asking() {
+            if !queue.fleet.is_asking() {
                 wanted.push(Arc::clone(&name));
                 news.notify_one();
             }
-            *queue.share.wanted.get_or_insert(0) += jobs;
+            *queue.fleet.wanted.get_or_insert(0) += jobs;
             Some(Arc::clone(&queue.looks.done).notified_owned())
         });
         waiting.collect()
@@ -50,24 +50,24 @@ impl Pressure {
     }
 
     /// From now on a fleet shares its depths: somebody answers [`Pressure::take_wanted`].
-    pub fn share(&self) {
+    pub fn share_depths(&self) {
         self.shared.store(true, Ordering::Release);
     }
 
     /// From now on each sidecar counts for itself.
-    pub fn share_no_longer(self: &Arc<Self>, now: Now) {
+    pub fn stop_sharing(self: &Arc<Self>, now: Now) {
         self.shared.store(false, Ordering::Release);
         let mut state = self.state.lock();
         state.wanted.clear();
         for queue in state.queues.values_mut() {
-            queue.share = Share::default();
+            queue.fleet = FleetDepth::default();
             queue.looks.done.notify_waiters();
         }
         self.serve(&mut state, now);
     }
 
     /// Ends when the store is to be asked or told something.
-    pub async fn share_news(&self) {
+    pub async fn fleet_news(&self) {
         let news = Arc::clone(&self.state.lock().news);
         news.notified().await;
     }
@@ -78,13 +78,13 @@ impl Pressure {
         let names = std::mem::take(&mut state.wanted);
         let wanted = names.into_iter().filter_map(|name| {
             let queue = state.queues.get_mut(&name)?;
-            let Some(bound) = queue.bounds.max_depth.filter(|_| queue.share.is_on()) else {
+            let Some(bound) = queue.bounds.max_depth.filter(|_| queue.fleet.is_on()) else {
                 // Nobody has to wait for the store any more.
-                queue.share.wanted = None;
+                queue.fleet.wanted = None;
                 queue.looks.done.notify_waiters();
                 return None;
             };
-            let jobs = queue.share.wanted.replace(0)?;
+            let jobs = queue.fleet.wanted.replace(0)?;
             Some((name, WantedPlaces { jobs, bound }))
         });
         wanted.collect()
@@ -97,14 +97,14 @@ impl Pressure {
         let Some(queue) = state.queues.get_mut(name) else {
             return;
         };
-        queue.share.wanted = None;
+        queue.fleet.wanted = None;
         match granted {
-            Some(granted) if queue.share.is_on() => {
-                queue.share.number = Some(granted.number);
-                queue.share.granted += granted.jobs;
+            Some(granted) if queue.fleet.is_on() => {
+                queue.fleet.number = Some(granted.number);
+                queue.fleet.granted += granted.jobs;
             }
             Some(_) => {}
-            None => queue.share.looked(None),
+            None => queue.fleet.set_number(None),
         }
         queue.looks.done.notify_waiters();
         state.note_untold(name);
@@ -121,7 +121,7 @@ impl Pressure {
         let mut state = self.state.lock();
         let names = std::mem::take(&mut state.untold);
         let changes = names.into_iter().filter_map(|name| {
-            let by = state.queues.get_mut(&name)?.share.tell();
+            let by = state.queues.get_mut(&name)?.fleet.take_untold();
             Some((name, by))
         });
         changes.filter(|(_, by)| *by != 0).collect()
@@ -129,14 +129,15 @@ impl Pressure {
 
     /// The same of one queue that is about to be looked at.
     pub fn take_untold_of(&self, name: &str) -> i64 {
-        self.with(name, |queue| queue.share.tell()).unwrap_or(0)
+        self.with(name, |queue| queue.fleet.take_untold())
+            .unwrap_or(0)
     }
 
     /// The number of a queue, as the store answered. What came here since is beside it.
     pub fn heard(self: &Arc<Self>, name: &str, number: u64, now: Now) {
         self.make_room(name, now, |queue| {
-            if queue.share.is_on() {
-                queue.share.number = Some(number);
+            if queue.fleet.is_on() {
+                queue.fleet.number = Some(number);
             }
         });
     }
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
-    use crate::pressure::{Admission, FileBounds, Fleet, Given, HeldCount, StatsTold, Want};
+    use crate::pressure::{Admission, FileBounds, Fleet, Given, HeldCount, StatsAnswer, Want};
 
     #[tokio::test(start_paused = true)]
     async fn an_admission_far_from_the_bound_is_told_to_the_store() {
@@ -184,10 +185,15 @@ mod tests {
             Admission::Look(_)
         ));
         let fleet = Fleet { held: 0, number: 5 };
-        pressure.looked("q", StatsTold::Counts(Counts::default()), Some(fleet), now);
+        pressure.end_look(
+            "q",
+            StatsAnswer::Counts(Counts::default()),
+            Some(fleet),
+            now,
+        );
         let places = pressure.admit(&mut wants, now);
         assert!(matches!(places, Admission::Go(_)), "{places:?}");
-        let news = timeout(Duration::from_secs(1), pressure.share_news());
+        let news = timeout(Duration::from_secs(1), pressure.fleet_news());
         assert!(news.await.is_ok(), "nobody hears of it");
         assert_eq!(pressure.take_untold(), [("q".into(), 1)]);
     }

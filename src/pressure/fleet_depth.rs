@@ -5,7 +5,7 @@ const LAST: u64 = 32;
 
 /// What a sidecar knows of the number of one queue.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Share {
+pub(super) struct FleetDepth {
     /// The number as of its last answer; `None`: only what passes through this sidecar is known.
     pub(super) number: Option<u64>,
     /// What has changed here since, and the store was not told: admissions less what is gone. What is gone is no
@@ -35,7 +35,7 @@ pub struct GrantedPlaces {
     pub number: u64,
 }
 
-impl Share {
+impl FleetDepth {
     /// The depth over the fleet, as far as is known here, without places that are granted to this sidecar.
     pub(super) fn depth(&self) -> Option<u64> {
         let depth = self.number?.saturating_add_signed(self.untold);
@@ -77,7 +77,7 @@ impl Share {
     }
 
     /// What the store is to be told; places that no enqueue uses are given back.
-    pub(super) fn tell(&mut self) -> i64 {
+    pub(super) fn take_untold(&mut self) -> i64 {
         let granted = i64::try_from(std::mem::take(&mut self.granted)).unwrap_or(i64::MAX);
         let by = std::mem::take(&mut self.untold).saturating_sub(granted);
         self.number = self.number.map(|number| number.saturating_add_signed(by));
@@ -85,11 +85,11 @@ impl Share {
     }
 
     /// The number as a look has set or found it; `None`: only what passes through this sidecar is known.
-    pub(super) fn looked(&mut self, number: Option<u64>) {
-        *self = Share {
+    pub(super) fn set_number(&mut self, number: Option<u64>) {
+        *self = FleetDepth {
             number,
             wanted: self.wanted,
-            ..Share::default()
+            ..FleetDepth::default()
         };
     }
 }
@@ -102,15 +102,19 @@ mod tests {
     /// word to the store would fill them twice.
     #[test]
     fn places_of_jobs_that_left_here_are_asked_of_the_store() {
-        let mut share = Share::default();
-        share.looked(Some(1_000));
-        share.take(100);
-        assert_eq!(share.depth(), Some(900));
-        assert!(share.needs(1, 100, 1_000));
-        share.granted = 1;
-        assert!(!share.needs(1, 100, 1_000));
-        share.reserve(1);
-        assert!(share.needs(1, 100, 1_000));
-        assert_eq!(share.tell(), -100, "what was granted is in the number");
+        let mut depth = FleetDepth::default();
+        depth.set_number(Some(1_000));
+        depth.take(100);
+        assert_eq!(depth.depth(), Some(900));
+        assert!(depth.needs(1, 100, 1_000));
+        depth.granted = 1;
+        assert!(!depth.needs(1, 100, 1_000));
+        depth.reserve(1);
+        assert!(depth.needs(1, 100, 1_000));
+        assert_eq!(
+            depth.take_untold(),
+            -100,
+            "what was granted is in the number"
+        );
     }
 }

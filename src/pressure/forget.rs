@@ -8,7 +8,7 @@ use super::want::Now;
 
 /// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
 /// bring some more.
-const MOST: usize = 10_000;
+const MOST_QUEUES: usize = 10_000;
 
 impl Pressure {
     /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
@@ -32,16 +32,16 @@ impl PressureState {
     /// A tenth of the queues that nobody uses goes when there are too many, and first those of which nothing is
     /// remembered, such as queues in which nothing was ever stored.
     pub(super) fn forget_idle(&mut self, now: Instant) {
-        if self.queues.len() < MOST {
+        if self.queues.len() < MOST_QUEUES {
             return;
         }
         let mut idle: Vec<(bool, Instant, Arc<str>)> = (self.queues.iter())
             .filter(|(_, queue)| queue.estimate.in_flight() == 0 && !queue.estimate.is_looking())
-            .filter(|(_, queue)| queue.used < now && !queue.share.is_asking())
+            .filter(|(_, queue)| queue.used < now && !queue.fleet.is_asking())
             .map(|(name, queue)| (queue.remembers(), queue.used, Arc::clone(name)))
             .collect();
         idle.sort();
-        for (.., name) in idle.into_iter().take(MOST / 10) {
+        for (.., name) in idle.into_iter().take(MOST_QUEUES / 10) {
             self.queues.remove(&name);
         }
     }
@@ -58,7 +58,7 @@ mod tests {
     use crate::policy::Pattern;
     use crate::pressure::{
         Admission, Counts, EnqueueOutcome, FileBounds, Given, HeldCount, Mark, Now, Pressure,
-        StatsTold, TakenTo, Want,
+        StatsAnswer, TakenTo, Want,
     };
 
     fn at(seconds: u64, begun: Instant) -> Now {
@@ -77,8 +77,8 @@ mod tests {
         }];
         let mut answer = pressure.admit(&mut wants, now);
         if let Admission::Look(_) = answer {
-            let told = StatsTold::Counts(Counts::default());
-            pressure.looked(queue, told, None, now);
+            let told = StatsAnswer::Counts(Counts::default());
+            pressure.end_look(queue, told, None, now);
             answer = pressure.admit(&mut wants, now);
         }
         match answer {

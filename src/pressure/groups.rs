@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 
 use super::bounds::BoundsTable;
 use super::line::WantedAhead;
-use super::want::{Group, Want};
+use super::want::{BoundGroup, Want};
 
 /// How many jobs of each group wait or are on their way. Only used under the lock of the queues.
 #[derive(Default, Debug)]
-pub(super) struct Groups(Mutex<HashMap<Group, GroupJobs>>);
+pub(super) struct GroupCounts(Mutex<HashMap<BoundGroup, GroupJobs>>);
 
 /// The jobs of one group.
 #[derive(Default, Debug)]
@@ -26,7 +26,7 @@ struct GroupJobs {
 /// A group of which too many would wait.
 #[derive(Clone, Debug)]
 pub(super) struct FullGroup {
-    pub(super) group: Group,
+    pub(super) group: BoundGroup,
     /// How many of its jobs wait.
     pub(super) waiting: u64,
     pub(super) most: u64,
@@ -34,14 +34,14 @@ pub(super) struct FullGroup {
     pub(super) wanted: u64,
 }
 
-impl Groups {
+impl GroupCounts {
     /// How many jobs of the group wait or are on their way.
-    pub(super) fn count(&self, group: &Group) -> u64 {
+    pub(super) fn count(&self, group: &BoundGroup) -> u64 {
         self.0.lock().get(group).map_or(0, |of_group| of_group.jobs)
     }
 
     /// The queues in which they are.
-    pub(super) fn queues(&self, group: &Group) -> HashSet<Arc<str>> {
+    pub(super) fn queues(&self, group: &BoundGroup) -> HashSet<Arc<str>> {
         let all = self.0.lock();
         let queues = all.get(group).into_iter();
         queues
@@ -51,7 +51,7 @@ impl Groups {
     }
 
     /// Counts one more job in this queue.
-    pub(super) fn add(&self, group: &Group, queue: &Arc<str>) {
+    pub(super) fn add(&self, group: &BoundGroup, queue: &Arc<str>) {
         let mut all = self.0.lock();
         let of_group = match all.get_mut(group) {
             Some(of_group) => of_group,
@@ -65,7 +65,7 @@ impl Groups {
     }
 
     /// Takes a job in this queue off.
-    pub(super) fn take(&self, group: &Group, queue: &str) {
+    pub(super) fn take(&self, group: &BoundGroup, queue: &str) {
         let mut all = self.0.lock();
         let Some(of_group) = all.get_mut(group) else {
             return;
@@ -89,7 +89,7 @@ impl Groups {
         wants: &[Want],
         ahead: &WantedAhead,
     ) -> Option<FullGroup> {
-        let mut wanted: HashMap<&Group, u64> = HashMap::new();
+        let mut wanted: HashMap<&BoundGroup, u64> = HashMap::new();
         for group in wants.iter().flat_map(Want::all_groups) {
             *wanted.entry(group).or_default() += 1;
         }
@@ -139,8 +139,8 @@ mod tests {
     use crate::limit::Timestamp;
     use crate::policy::Pattern;
     use crate::pressure::{
-        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, NewJob, Now, Pressure, StatsTold,
-        TakenPlaces, Want,
+        Admission, Counts, EnqueueOutcome, FileBounds, HeldCount, NewJob, Now, Pressure,
+        StatsAnswer, TakenPlaces, Want,
     };
 
     const TENANTS: [&str; 3] = ["a", "b", "c"];
@@ -223,8 +223,8 @@ mod tests {
                 available,
                 ..Counts::default()
             };
-            let told = StatsTold::Counts(counts);
-            self.pressure.looked(queue, told, None, self.now);
+            let told = StatsAnswer::Counts(counts);
+            self.pressure.end_look(queue, told, None, self.now);
         }
 
         fn send(&mut self, jobs: &[(usize, usize)]) {
@@ -237,7 +237,7 @@ mod tests {
                 want.jobs += 1;
                 want.sizes.push(1);
                 want.groups
-                    .push(vec![Group::tenant(TENANTS[*tenant].into())]);
+                    .push(vec![BoundGroup::tenant(TENANTS[*tenant].into())]);
             }
             let mut wants = wants.into_values().collect();
             // Where others are on their way, one look is not enough.
@@ -253,7 +253,7 @@ mod tests {
         }
 
         /// What a walk over all queues and all that is on its way finds of a tenant: how many, and where.
-        fn walk(&self, tenant: &Group) -> (u64, HashSet<Arc<str>>) {
+        fn walk(&self, tenant: &BoundGroup) -> (u64, HashSet<Arc<str>>) {
             let state = self.pressure.state.lock();
             let of_queues = state.queues.iter().flat_map(|(name, queue)| {
                 let groups = queue.members.all_groups();
@@ -281,7 +281,7 @@ mod tests {
             for step in steps {
                 world.take(step.clone());
                 for tenant in TENANTS {
-                    let (tenant, groups) = (Group::tenant(tenant.into()), &world.pressure.groups);
+                    let (tenant, groups) = (BoundGroup::tenant(tenant.into()), &world.pressure.groups);
                     let counted = (groups.count(&tenant), groups.queues(&tenant));
                     prop_assert_eq!(counted, world.walk(&tenant), "{:?}", step);
                 }

@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::groups::Groups;
-use super::want::{Group, Want};
+use super::groups::GroupCounts;
+use super::want::{BoundGroup, Want};
 
 /// More jobs than this are not told apart in one queue.
-const MOST: usize = 100_000;
+const MOST_JOBS: usize = 100_000;
 
 /// The waiting jobs of one queue that are known.
 #[derive(Debug)]
 pub(super) struct KnownJobs {
     queue: Arc<str>,
     /// Counts the jobs of each group, over all queues.
-    groups: Arc<Groups>,
+    groups: Arc<GroupCounts>,
     /// How many came so far.
     came: u64,
     jobs: HashMap<Box<str>, KnownJob>,
@@ -28,12 +28,12 @@ pub(super) struct KnownJobs {
 struct KnownJob {
     /// Which of all that came it is.
     nth: u64,
-    groups: Vec<Group>,
+    groups: Vec<BoundGroup>,
 }
 
 impl KnownJobs {
     /// Those of a queue of which none is known yet.
-    pub(super) fn new(queue: &Arc<str>, groups: &Arc<Groups>) -> KnownJobs {
+    pub(super) fn new(queue: &Arc<str>, groups: &Arc<GroupCounts>) -> KnownJobs {
         KnownJobs {
             queue: Arc::clone(queue),
             groups: Arc::clone(groups),
@@ -73,7 +73,7 @@ impl KnownJobs {
     fn add(&mut self, id: &str, job: KnownJob) {
         // An id that is used again takes the place of the job that had it.
         self.left(id);
-        if self.jobs.len() >= MOST {
+        if self.jobs.len() >= MOST_JOBS {
             return self.release(&job);
         }
         self.order.insert(job.nth, id.into());
@@ -110,7 +110,7 @@ impl KnownJobs {
 
     /// The groups of all jobs, for tests.
     #[cfg(test)]
-    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &BoundGroup> {
         self.jobs.values().flat_map(|job| &job.groups)
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     /// A job of this key.
-    fn want(key: &Group) -> Want {
+    fn want(key: &BoundGroup) -> Want {
         Want {
             jobs: 1,
             sizes: vec![1],
@@ -141,11 +141,11 @@ mod tests {
         KnownJobs::new(&Arc::from("q"), &Arc::default())
     }
 
-    fn key(name: &str) -> Group {
-        Group::key(&Arc::from("q"), Arc::from(name))
+    fn key(name: &str) -> BoundGroup {
+        BoundGroup::key(&Arc::from("q"), Arc::from(name))
     }
 
-    fn store(known: &mut KnownJobs, key: &Group, id: Option<&str>) {
+    fn store(known: &mut KnownJobs, key: &BoundGroup, id: Option<&str>) {
         known.reserve(&want(key));
         known.stored(&want(key), id.into_iter());
     }

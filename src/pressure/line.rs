@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::want::{BoundUnit, Group, Want};
+use super::want::{BoundGroup, BoundUnit, Want};
 
 /// The enqueues that wait, in the order in which they came.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl<News> BlockedEnqueue<News> {
 pub(super) struct WantedAhead {
     queues: HashMap<Arc<str>, Before>,
     /// How many jobs of each group.
-    groups: HashMap<Group, u64>,
+    groups: HashMap<BoundGroup, u64>,
 }
 
 /// The same of one queue.
@@ -85,7 +85,7 @@ impl WantedAhead {
     }
 
     /// How many jobs of the group.
-    pub(super) fn of_group(&self, group: &Group) -> u64 {
+    pub(super) fn of_group(&self, group: &BoundGroup) -> u64 {
         self.groups.get(group).copied().unwrap_or(0)
     }
 }

@@ -1,4 +1,4 @@
-//! Looks: one question to the backend for all who wait for its answer.
+//! LookState: one question to the backend for all who wait for its answer.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use super::estimate::{Counts, LookFound, LookKind};
 use super::queue::BoundedQueue;
 use super::seen::Away;
 use super::state::{BoundedQueues, Pressure};
-use super::want::{Group, Now};
+use super::want::{BoundGroup, Now};
 
 /// A look that is wanted.
 #[derive(Debug)]
-pub struct Looking {
+pub struct AwaitedLook {
     /// The queue.
     pub queue: Arc<str>,
     /// Whether it is the caller who must ask.
@@ -24,7 +24,7 @@ pub struct Looking {
 
 /// The result of a look.
 #[derive(Clone, Debug)]
-pub enum StatsTold {
+pub enum StatsAnswer {
     /// The backend's numbers.
     Counts(Counts),
     /// It has none.
@@ -44,22 +44,22 @@ pub struct Fleet {
 
 /// A part of the depth that a backend does not tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Untold {
+pub enum MissingStats {
     /// Jobs that are scheduled or to be tried again.
     States,
     /// Anything.
     All,
 }
 
-impl Looking {
+impl AwaitedLook {
     /// Begins a look at a queue that is known, if none is on its way.
     pub(super) fn at(
         queues: &mut BoundedQueues,
         name: Arc<str>,
         kind: LookKind,
-    ) -> Option<Looking> {
+    ) -> Option<AwaitedLook> {
         let queue = queues.get_mut(&name)?;
-        Some(Looking {
+        Some(AwaitedLook {
             done: Arc::clone(&queue.looks.done).notified_owned(),
             begin: queue.estimate.begin(kind),
             queue: name,
@@ -69,7 +69,7 @@ impl Looking {
 
 impl Pressure {
     /// Begins to keep the depth of a bounded queue, with a look. `false`: it is kept already, or the queue has no bounds.
-    pub fn meet(&self, queue: &str, now: Instant) -> bool {
+    pub fn begin_keeping(&self, queue: &str, now: Instant) -> bool {
         let Some(bounds) = self.bounds(queue) else {
             return false;
         };
@@ -78,9 +78,9 @@ impl Pressure {
             return false;
         }
         let name = Arc::from(queue);
-        let mut met = self.queue(&name, bounds, now);
-        met.estimate.begin(LookKind::Open);
-        state.queues.insert(name, met);
+        let mut kept = self.queue(&name, bounds, now);
+        kept.estimate.begin(LookKind::Open);
+        state.queues.insert(name, kept);
         true
     }
 
@@ -100,11 +100,11 @@ impl Pressure {
 
     /// Begins looks at queues in which jobs of a tenant are counted, because some may have left unseen: at most
     /// `most` looks, where the last one is longest ago.
-    pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Looking> {
+    pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<AwaitedLook> {
         let mut state = self.state.lock();
         let counted = self
             .groups
-            .queues(&Group::tenant(Arc::from(tenant)))
+            .queues(&BoundGroup::tenant(Arc::from(tenant)))
             .into_iter();
         let due = counted.filter_map(|name| {
             let estimate = &state.queues.get(&name)?.estimate;
@@ -113,20 +113,20 @@ impl Pressure {
         let mut due: Vec<_> = due.collect();
         due.sort();
         let due = due.into_iter().take(most);
-        due.filter_map(|(_, name)| Looking::at(&mut state.queues, name, LookKind::Open))
+        due.filter_map(|(_, name)| AwaitedLook::at(&mut state.queues, name, LookKind::Open))
             .collect()
     }
 
     /// Begins a look for somebody who reads a queue's depth. Returns the scope of the last look too: with the
     /// reader's credentials the backend may tell less.
-    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Looking, u64)> {
+    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(AwaitedLook, u64)> {
         let mut state = self.state.lock();
         let (name, queue) = state.queues.get_key_value(queue)?;
         if !queue.estimate.is_known() || !queue.estimate.is_due(now) {
             return None;
         }
         let (name, scope) = (Arc::clone(name), queue.looks.scope);
-        let look = Looking::at(&mut state.queues, name, LookKind::Open)?;
+        let look = AwaitedLook::at(&mut state.queues, name, LookKind::Open)?;
         Some((look, scope))
     }
 
@@ -152,21 +152,21 @@ impl Pressure {
     }
 
     /// Notes that the question of a look leaves now, with the credentials of `scope`.
-    pub fn asking(&self, queue: &str, scope: u64) {
+    pub fn note_asked(&self, queue: &str, scope: u64) {
         self.with(queue, |queue| {
             queue.looks.scope = scope;
-            queue.estimate.asking();
+            queue.estimate.note_asked();
         });
     }
 
-    /// How many jobs of a queue are known here and are in none of these numbers. Sets `untold` where the backend
+    /// How many jobs of a queue are known here and are in none of these numbers. Sets `missing` where the backend
     /// surely leaves them out.
     pub(super) fn hides(
         &self,
         queue: &mut BoundedQueue,
         counts: &Counts,
         now: Now,
-        untold: &mut Option<Untold>,
+        missing: &mut Option<MissingStats>,
     ) -> u64 {
         queue.forget_due(now);
         // What came after the question is not in the answer.
@@ -180,7 +180,7 @@ impl Pressure {
             let hidden = tells.hides(told, jobs, newer, now.stamp);
             let surely = told.is_none() || (newer == 0 && jobs.surely_wait(now.stamp));
             if hidden > 0 && surely {
-                *untold = Some(Untold::States);
+                *missing = Some(MissingStats::States);
             }
             all += hidden;
         }
@@ -189,42 +189,42 @@ impl Pressure {
 
     /// Ends a look. `fleet`: what it found of other sidecars; `None`: each counts for itself. Returns what the backend
     /// turns out not to tell.
-    pub fn looked(
+    pub fn end_look(
         self: &Arc<Self>,
         name: &str,
-        told: StatsTold,
+        answer: StatsAnswer,
         fleet: Option<Fleet>,
         now: Now,
-    ) -> Option<Untold> {
+    ) -> Option<MissingStats> {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(name)?;
-        let mut untold = None;
-        match told {
-            StatsTold::Counts(counts) => {
-                let hidden = self.hides(queue, &counts, now, &mut untold);
+        let mut missing = None;
+        match answer {
+            StatsAnswer::Counts(counts) => {
+                let hidden = self.hides(queue, &counts, now, &mut missing);
                 let found = LookFound {
                     counts,
                     hidden,
                     held: (self.held)(name),
                     elsewhere: fleet.map_or(0, |fleet| fleet.held),
                 };
-                queue.told(&found, now.at, self.mark());
+                queue.correct(&found, now.at, self.mark());
             }
-            StatsTold::Nothing => {
-                if !queue.estimate.is_told() {
-                    untold = Some(Untold::All);
+            StatsAnswer::Nothing => {
+                if !queue.estimate.has_stats() {
+                    missing = Some(MissingStats::All);
                 }
-                queue.estimate.untold(now.at);
+                queue.estimate.note_no_stats(now.at);
                 queue.looks.away = None;
             }
-            StatsTold::Away(away) => {
+            StatsAnswer::Away(away) => {
                 queue.estimate.unanswered(now.at);
                 queue.looks.away = Some((away, now.at));
             }
         }
-        queue.share.looked(fleet.map(|fleet| fleet.number));
+        queue.fleet.set_number(fleet.map(|fleet| fleet.number));
         queue.looks.done.notify_waiters();
         self.serve(&mut state, now);
-        untold
+        missing
     }
 }

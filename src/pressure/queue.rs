@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::bounds::{Bounds, OverflowStrategy, UNBOUNDED};
 use super::drain::Drain;
 use super::edge::QueueEdges;
-use super::estimate::{Estimate, HeldCount, LookWanted, Looks, NEAR};
-use super::fleet_depth::Share;
-use super::groups::{FullGroup, Groups};
+use super::estimate::{Estimate, HeldCount, LookState, LookUrgency, NEAR};
+use super::fleet_depth::FleetDepth;
+use super::groups::{FullGroup, GroupCounts};
 use super::hidden::LaterJobs;
 use super::known::KnownJobs;
 use super::line::Before;
@@ -43,7 +43,7 @@ pub(super) enum QueueAnswer {
 #[derive(Debug)]
 pub(super) struct BoundedQueue {
     pub(super) estimate: Estimate,
-    pub(super) share: Share,
+    pub(super) fleet: FleetDepth,
     drain: Drain,
     bytes: Bytes,
     window: Option<Window>,
@@ -52,7 +52,7 @@ pub(super) struct BoundedQueue {
     pub(super) later: LaterJobs,
     /// Nothing could be dropped (`drop_oldest`): that is not tried again before this time.
     undroppable: Option<Instant>,
-    pub(super) looks: Looks,
+    pub(super) looks: LookState,
     /// Its bounds, as they were last read.
     pub(super) bounds: Arc<Bounds>,
     /// When it was last asked for, or its depth was last seen to change.
@@ -64,12 +64,12 @@ impl BoundedQueue {
     pub(super) fn new(
         name: &Arc<str>,
         bounds: Arc<Bounds>,
-        groups: &Arc<Groups>,
+        groups: &Arc<GroupCounts>,
         now: Instant,
     ) -> BoundedQueue {
         BoundedQueue {
             estimate: Estimate::default(),
-            share: Share::default(),
+            fleet: FleetDepth::default(),
             drain: Drain::default(),
             bytes: Bytes::default(),
             window: None,
@@ -77,7 +77,7 @@ impl BoundedQueue {
             edges: QueueEdges::default(),
             later: LaterJobs::default(),
             undroppable: None,
-            looks: Looks::default(),
+            looks: LookState::default(),
             bounds,
             used: now,
         }
@@ -85,7 +85,7 @@ impl BoundedQueue {
 
     /// Whether `want` fits now, beside what those want who wait already (`before`). `group`: one of its
     /// jobs' groups has as many waiting as it may.
-    pub(super) fn ask(
+    pub(super) fn answer(
         &mut self,
         want: &Want,
         held: HeldCount,
@@ -122,7 +122,7 @@ impl BoundedQueue {
         }
         let look = self.estimate.wants(room, bound, &self.looks, now.at);
         let is_answered = full.as_ref().is_some_and(|full| !full.may_ever_fit());
-        if self.estimate.is_closed() || look == LookWanted::First && !is_answered {
+        if self.estimate.is_closed() || look == LookUrgency::First && !is_answered {
             return QueueAnswer::Look;
         }
         if let Some(full) = full.or_else(|| self.over_rate(want, held, now)) {
@@ -135,12 +135,12 @@ impl BoundedQueue {
         }
         if let Some(bound) = self.bounds.max_depth.filter(|_| want.gone == 0) {
             let room = bound.saturating_sub(self.depth(held));
-            if self.share.needs(want.jobs, room, bound) {
+            if self.fleet.needs(want.jobs, room, bound) {
                 return QueueAnswer::Places;
             }
         }
         QueueAnswer::Fits {
-            look: look != LookWanted::Nothing,
+            look: look != LookUrgency::Nothing,
         }
     }
 
@@ -165,10 +165,10 @@ impl BoundedQueue {
             let room = usage.room(want.amount(usage.unit));
             (room, usage.bound)
         });
-        let share = |(room, bound): &(Option<u64>, u64)| {
+        let fraction = |(room, bound): &(Option<u64>, u64)| {
             room.map_or(0.0, |room| room as f64 / *bound as f64)
         };
-        let tightest = rooms.min_by(|a, b| share(a).total_cmp(&share(b)));
+        let tightest = rooms.min_by(|a, b| fraction(a).total_cmp(&fraction(b)));
         tightest.unwrap_or((Some(u64::MAX), u64::MAX))
     }
 
@@ -250,7 +250,7 @@ impl BoundedQueue {
     /// queue comes down to its bound.
     fn goes(&mut self, want: &Want, held: HeldCount, now: Now) -> Option<u64> {
         let mut places = self.places(want, held)?;
-        if self.share.is_on() {
+        if self.fleet.is_on() {
             let usages = self.usages(held);
             let brings = usages.map(|usage| {
                 let amount = want.amount(usage.unit);
@@ -307,7 +307,7 @@ impl BoundedQueue {
 
     /// The depth by what this sidecar knows, or by the fleet's number where that is higher.
     fn depth(&self, held: HeldCount) -> u64 {
-        let of_fleet = self.share.depth().unwrap_or(0);
+        let of_fleet = self.fleet.depth().unwrap_or(0);
         self.estimate.depth(held).max(of_fleet)
     }
 
@@ -319,7 +319,7 @@ impl BoundedQueue {
     fn droppable(&self, held: HeldCount) -> u64 {
         // Only who holds a job can drop it.
         let elsewhere = self.estimate.elsewhere();
-        let of_fleet = self.share.depth().unwrap_or(0);
+        let of_fleet = self.fleet.depth().unwrap_or(0);
         let of_fleet = of_fleet.saturating_sub(self.estimate.in_flight());
         let waiting = self.estimate.waiting(held).max(of_fleet);
         let waiting = waiting.saturating_sub(elsewhere);
@@ -330,7 +330,7 @@ impl BoundedQueue {
     pub(super) fn level(&mut self, held: HeldCount) -> Level {
         let bounds = Arc::clone(&self.bounds);
         let usages = self.usages(held);
-        let most = usages.max_by(|a, b| a.share().total_cmp(&b.share()));
+        let most = usages.max_by(|a, b| a.fraction().total_cmp(&b.fraction()));
         // Where there is no bound, nothing is near it.
         let (used, bound) = most.map_or((0, 1), |most| (most.used, most.bound));
         let crossed = self
@@ -389,7 +389,7 @@ impl BoundedQueue {
         let pushed = |window: &Window| window.newest() > Timestamp::default();
         !(self.members.is_empty() && self.bytes.is_empty() && self.later.is_empty())
             || self.window.as_ref().is_some_and(pushed)
-            || (!self.estimate.is_told() && self.estimate.in_backend() > 0)
+            || (!self.estimate.has_stats() && self.estimate.in_backend() > 0)
     }
 
     /// Whether somebody used it not long ago, or waits for it.
@@ -398,7 +398,7 @@ impl BoundedQueue {
         !unused
             || self.estimate.in_flight() > 0
             || self.estimate.is_looking()
-            || self.share.is_asking()
+            || self.fleet.is_asking()
     }
 
     /// Whether anything waits in it, or is remembered that no look at the backend would tell again.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::bounds::{BoundsTable, FileBounds};
 use super::estimate::HeldCount;
-use super::groups::Groups;
+use super::groups::GroupCounts;
 use super::hidden::TellsState;
 use super::line::BlockedLine;
 use super::queue::BoundedQueue;
@@ -36,7 +36,7 @@ pub struct Pressure {
     pub(super) marks: AtomicU64,
     pub(super) state: Mutex<PressureState>,
     /// How many jobs of each key and of each tenant wait.
-    pub(super) groups: Arc<Groups>,
+    pub(super) groups: Arc<GroupCounts>,
     /// What the backend tells of jobs that are scheduled, and of those that are to be tried again.
     pub(super) tells: (TellsState, TellsState),
     /// Whether any job was seen to wait for a time.
@@ -72,9 +72,9 @@ pub struct TakenPlaces {
     pub(super) now: Now,
     pub(super) sent: bool,
     /// Queues that the caller should look at soon.
-    pub look: Vec<Arc<str>>,
+    pub look_soon: Vec<Arc<str>>,
     /// Whether the caller had to look at queues before, or to wait; it says so itself.
-    pub looked: bool,
+    pub has_waited: bool,
 }
 
 /// The news for an enqueue that waits.
@@ -82,7 +82,7 @@ pub struct TakenPlaces {
 pub enum Come {
     /// It has these places.
     Places(TakenPlaces),
-    /// It must drop a job of this queue first, and then [stand on](LineTurn::stand_on).
+    /// It must drop a job of this queue first, and then [stand on](PlaceInLine::stand_on).
     Drop(Arc<str>),
 }
 
@@ -196,7 +196,7 @@ impl PressureState {
     /// Notes that the store is to be told of a queue, if a number is shared for it.
     pub(super) fn note_untold(&mut self, name: &str) {
         if let Some((name, queue)) = self.queues.get_key_value(name)
-            && queue.share.is_on()
+            && queue.fleet.is_on()
         {
             if self.untold.is_empty() {
                 self.news.notify_one();

@@ -19,25 +19,25 @@ pub struct Now {
 
 /// A key of a queue, or a tenant.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Group {
+pub struct BoundGroup {
     /// The queue whose key it is; `None`: a tenant.
     pub(super) queue: Option<Arc<str>>,
     /// The key, or the tenant's id.
     pub(super) name: Arc<str>,
 }
 
-impl Group {
+impl BoundGroup {
     /// The jobs of this key in this queue.
-    pub fn key(queue: &Arc<str>, key: Arc<str>) -> Group {
-        Group {
+    pub fn key(queue: &Arc<str>, key: Arc<str>) -> BoundGroup {
+        BoundGroup {
             queue: Some(Arc::clone(queue)),
             name: key,
         }
     }
 
     /// The jobs of this tenant.
-    pub fn tenant(id: Arc<str>) -> Group {
-        Group {
+    pub fn tenant(id: Arc<str>) -> BoundGroup {
+        BoundGroup {
             queue: None,
             name: id,
         }
@@ -56,7 +56,7 @@ pub struct Want {
     /// How long each of them is, as sent.
     pub sizes: Vec<u64>,
     /// The groups of each of them, where keys of the queue or tenants are bounded.
-    pub groups: Vec<Vec<Group>>,
+    pub groups: Vec<Vec<BoundGroup>>,
     /// Whether nothing of the queue can be dropped: it is known to be paused, or that was tried in vain.
     pub paused: bool,
     /// How many jobs have gone for it already.
@@ -78,7 +78,7 @@ impl Want {
     }
 
     /// The groups of all its jobs; one that several are in comes several times.
-    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &BoundGroup> {
         self.groups.iter().flatten()
     }
 
@@ -195,7 +195,7 @@ pub struct BoundUsage {
 
 impl BoundUsage {
     /// The fraction that is used: 1 where the bound is met, and more where it is passed.
-    pub(super) fn share(self) -> f64 {
+    pub(super) fn fraction(self) -> f64 {
         self.used as f64 / self.bound as f64
     }
 
@@ -245,6 +245,6 @@ pub struct Level {
 impl Level {
     /// The fraction of the nearest bound that is used, 0 to 1.
     pub fn pressure(&self) -> f64 {
-        self.most.map_or(0.0, |most| most.share().min(1.0))
+        self.most.map_or(0.0, |most| most.fraction().min(1.0))
     }
 }

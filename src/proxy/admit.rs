@@ -41,7 +41,7 @@ impl Admit {
     }
 
     /// Waits until another look may be on its way.
-    pub(super) async fn look_turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn look_permit(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         self.looks.acquire().await.ok()
     }

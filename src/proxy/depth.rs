@@ -12,11 +12,11 @@ mod unbounded;
 
 pub(super) use backend_stats::BackendStats;
 pub(super) use fleet::{Holds, share_depths, tell_holds};
-pub(super) use look::{look_soon, meet_queues, see, watch_bounds};
+pub(super) use look::{await_looks, look_soon, measure_queues, watch_bounds};
 pub(super) use passing::{
     cancelled, claimed, fetched, may_wait, nacked, passed, revived, stored_jobs,
 };
 pub(super) use shown::with_depth;
-pub(super) use stats::depth_told;
+pub(super) use stats::ask_stats;
 pub(super) use tell::{now, tell_edges, tell_level, tell_pressure};
 pub(super) use unbounded::Unbounded;

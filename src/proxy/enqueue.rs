@@ -100,7 +100,7 @@ async fn send_on(
     // Whose queues are looked at lends its credentials, later too; all others are not remembered.
     let lends = places
         .as_ref()
-        .filter(|places| places.looked || !places.look.is_empty());
+        .filter(|places| places.has_waited || !places.look_soon.is_empty());
     let lender = lends.map(|_| proxy.sidecar.scopes.lender(&parts.headers));
     for brought in brought.iter().flatten() {
         proxy.sidecar.fetching.limited.note(&brought.queue);

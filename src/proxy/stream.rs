@@ -22,7 +22,7 @@ use super::respond::Fault;
 use super::scope::TENANT;
 use super::{Proxy, Sidecar, ours, refuse};
 use crate::events::{
-    Channel, Delivery, EncodedEvent, Filter, Frames, NewEvent, Subscription, Value,
+    Channel, Delivery, EncodedEvent, EventValue, Filter, Frames, NewEvent, Subscription,
 };
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
@@ -203,8 +203,8 @@ impl EventStream {
     fn lost(&self, lost: u64) -> Bytes {
         let now = self.sidecar.store.now();
         let data = [
-            ("dropped_count", Value::Number(lost)),
-            ("timestamp", Value::Time(now)),
+            ("dropped_count", EventValue::Number(lost)),
+            ("timestamp", EventValue::Time(now)),
         ];
         let comment = format!(":events-dropped {lost}\n\n");
         let notice = self.notice("system.events_dropped", &data);
@@ -215,8 +215,8 @@ impl EventStream {
     /// that began is not known of one that had an event of the backend's last.
     fn gap(&self, since: Option<Timestamp>) -> Bytes {
         let now = self.sidecar.store.now();
-        let start = since.map(|since| ("gap_start", Value::Time(since.min(now))));
-        let end = ("gap_end", Value::Time(now));
+        let start = since.map(|since| ("gap_start", EventValue::Time(since.min(now))));
+        let end = ("gap_end", EventValue::Time(now));
         let data: Vec<_> = start.into_iter().chain([end]).collect();
         self.notice("system.gap", &data)
     }
@@ -224,15 +224,15 @@ impl EventStream {
     /// The last word, if there is room for it (real-time text, 5.1).
     fn end(&self) {
         let data = [
-            ("reason", Value::Text("shutdown")),
-            ("grace_period_ms", Value::Number(0)),
+            ("reason", EventValue::Text("shutdown")),
+            ("grace_period_ms", EventValue::Number(0)),
         ];
         let _sent = self.out.try_send(self.notice("server.shutdown", &data));
     }
 
-    fn notice(&self, kind: &'static str, data: &[(&'static str, Value<'_>)]) -> Bytes {
+    fn notice(&self, kind: &'static str, data: &[(&'static str, EventValue<'_>)]) -> Bytes {
         let channel = self.subscription.filter().channel.to_string();
-        let channel = ("channel", Value::Text(&channel));
+        let channel = ("channel", EventValue::Text(&channel));
         let data: Vec<_> = [channel].into_iter().chain(data.iter().copied()).collect();
         let event = NewEvent {
             kind,

@@ -82,7 +82,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     let mut forgotten = Instant::now();
     let mut others = Others::default();
     let mut ticks = ticks(EVERY);
-    depth::meet_queues(proxy).await;
+    depth::measure_queues(proxy).await;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::{REPLY_DEPTH, Sidecar};
-use crate::events::{NewEvent, Value};
+use crate::events::{EventValue, NewEvent};
 use crate::hold::{Episode, Held};
 use crate::json::Json;
 use crate::limit::{Key, Limited, Refusal, Space};
@@ -50,10 +50,10 @@ pub(super) fn exceeded(sidecar: &Sidecar, held: &Held, by: &Limited, why: &Refus
         return;
     };
     let data = [
-        ("key", Value::Text(&about.key)),
-        ("strategy", Value::Text(why.strategy.as_str())),
-        ("limit", Value::Number(why.limit.into())),
-        ("current", Value::Number(why.current.into())),
+        ("key", EventValue::Text(&about.key)),
+        ("strategy", EventValue::Text(why.strategy.as_str())),
+        ("limit", EventValue::Number(why.limit.into())),
+        ("current", EventValue::Number(why.current.into())),
     ];
     tell(sidecar, "rate_limit.exceeded", &about, &data);
 }
@@ -78,10 +78,10 @@ pub(super) fn exceeded_unread(sidecar: &Sidecar, queue: &str, by: &Limited, why:
         job_type: None,
         scope: None,
         data: &[
-            ("key", Value::Text(&key)),
-            ("strategy", Value::Text(why.strategy.as_str())),
-            ("limit", Value::Number(why.limit.into())),
-            ("current", Value::Number(why.current.into())),
+            ("key", EventValue::Text(&key)),
+            ("strategy", EventValue::Text(why.strategy.as_str())),
+            ("limit", EventValue::Number(why.limit.into())),
+            ("current", EventValue::Number(why.current.into())),
         ],
     };
     sidecar.events.tell(sidecar.store.now(), &event);
@@ -93,9 +93,9 @@ pub(super) fn released(sidecar: &Sidecar, held: &Held, episode: &Episode) {
         return;
     };
     let data = [
-        ("key", Value::Text(&about.key)),
-        ("strategy", Value::Text(episode.strategy.as_str())),
-        ("job_id", Value::Text(&held.claimed.job)),
+        ("key", EventValue::Text(&about.key)),
+        ("strategy", EventValue::Text(episode.strategy.as_str())),
+        ("job_id", EventValue::Text(&held.claimed.job)),
     ];
     tell(sidecar, "rate_limit.released", &about, &data);
 }
@@ -106,9 +106,9 @@ pub(super) fn dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
         return;
     };
     let data = [
-        ("key", Value::Text(&about.key)),
-        ("job_id", Value::Text(&held.claimed.job)),
-        ("job_type", Value::Text(&about.job_type)),
+        ("key", EventValue::Text(&about.key)),
+        ("job_id", EventValue::Text(&held.claimed.job)),
+        ("job_type", EventValue::Text(&about.job_type)),
     ];
     tell(sidecar, "rate_limit.dropped", &about, &data);
 }
@@ -125,8 +125,8 @@ pub(super) fn capped(sidecar: &Sidecar, job: &Claimed, by: &Limited, counted: Co
         job_type: None,
         scope: Some(job.scope),
         data: &[
-            ("key", Value::Text(&key)),
-            ("job_id", Value::Text(&job.job)),
+            ("key", EventValue::Text(&key)),
+            ("job_id", EventValue::Text(&job.job)),
         ],
     };
     sidecar.events.tell(sidecar.store.now(), &event);
@@ -142,9 +142,9 @@ pub(super) fn adjusted(sidecar: &Sidecar, by: &Claimed, key: &Key, pause: Pause)
         job_type: None,
         scope: Some(by.scope),
         data: &[
-            ("key", Value::Text(key.as_str())),
-            ("until", Value::Time(pause.until)),
-            ("reason", Value::Text(pause.reason)),
+            ("key", EventValue::Text(key.as_str())),
+            ("until", EventValue::Time(pause.until)),
+            ("reason", EventValue::Text(pause.reason)),
         ],
     };
     sidecar.events.tell(sidecar.store.now(), &event);
@@ -169,10 +169,10 @@ fn tell(
     sidecar: &Sidecar,
     kind: &'static str,
     about: &About<'_>,
-    data: &[(&'static str, Value<'_>)],
+    data: &[(&'static str, EventValue<'_>)],
 ) {
     let trace = about.trace.as_deref();
-    let trace = trace.map(|trace| ("trace_id", Value::Text(trace)));
+    let trace = trace.map(|trace| ("trace_id", EventValue::Text(trace)));
     let data: Vec<_> = data.iter().copied().chain(trace).collect();
     let event = NewEvent {
         kind,

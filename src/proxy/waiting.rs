@@ -20,7 +20,7 @@ use super::{Proxy, Sidecar, tell};
 use crate::hold::{Episode, Held, Lane};
 use crate::limit::{Key, Limited, Space};
 use crate::policy::{Gate, PolicySet};
-use crate::pressure::StatsTold;
+use crate::pressure::StatsAnswer;
 use crate::store::KeyStates;
 
 /// How often the backend is asked about one queue.
@@ -188,13 +188,13 @@ async fn ask(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     let turn = backlogs.turn(queue, Instant::now())?;
     let _turn = turn.lock().await;
     if backlogs.is_due(queue, Instant::now()) {
-        let told = depth::depth_told(proxy, queue, scope).await;
-        let available = match told {
-            StatsTold::Counts(counts) => Some(counts.available),
+        let answer = depth::ask_stats(proxy, queue, scope).await;
+        let available = match answer {
+            StatsAnswer::Counts(counts) => Some(counts.available),
             _ => None,
         };
         backlogs.note(queue, available, Instant::now());
-        *backlogs.away.lock() = matches!(told, StatsTold::Away(_)).then(Instant::now);
+        *backlogs.away.lock() = matches!(answer, StatsAnswer::Away(_)).then(Instant::now);
     }
     backlogs.available(queue)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ojs_throttle::pressure::{Group, NewJob, StatsTold};
+use ojs_throttle::pressure::{BoundGroup, NewJob, StatsAnswer};
 
 use super::prelude::*;
 
@@ -14,7 +14,7 @@ fn want(pressure: &Pressure, queue: &str, tenants: &[Arc<str>]) -> Want {
         sizes: vec![100; tenants.len()],
         groups: tenants
             .iter()
-            .map(|id| vec![Group::tenant(Arc::clone(id))])
+            .map(|id| vec![BoundGroup::tenant(Arc::clone(id))])
             .collect(),
         ..Want::nothing(queue, pressure.bounds(queue).unwrap())
     }
@@ -42,8 +42,8 @@ fn enqueue(pressure: &Arc<Pressure>, queue: &str, tenants: &[Arc<str>], ids: &[S
                 return true;
             }
             Admission::Look(_) => {
-                let told = StatsTold::Counts(Counts::default());
-                pressure.looked(queue, told, None, now());
+                let told = StatsAnswer::Counts(Counts::default());
+                pressure.end_look(queue, told, None, now());
             }
             _ => return false,
         }

@@ -222,7 +222,7 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
         }];
         let mut answer = pressure.admit(&mut wants, now);
         if let Admission::Look(_) = answer {
-            pressure.looked(queue, pressure::StatsTold::Nothing, None, now);
+            pressure.end_look(queue, pressure::StatsAnswer::Nothing, None, now);
             answer = pressure.admit(&mut wants, now);
         }
         match answer {

@@ -3,7 +3,7 @@
 //! when a look set the number, and when all is quiet it can be filled to its bound.
 
 use ojs_throttle::pressure::{
-    Fleet, GrantedPlaces, Mark, StatsTold, TakenPlaces, TakenTo, WantedPlaces,
+    Fleet, GrantedPlaces, Mark, StatsAnswer, TakenPlaces, TakenTo, WantedPlaces,
 };
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ enum Look {
     /// The number was read.
     Read(Number),
     /// The backend has answered.
-    StatsTold(Number, Counts),
+    StatsAnswer(Number, Counts),
 }
 
 /// One sidecar, and what it has on its way.
@@ -181,16 +181,16 @@ impl World {
                 Some(Look::Read(self.number))
             }
             Look::Read(before) => {
-                pressure.asking("q", 0);
+                pressure.note_asked("q", 0);
                 let all = self.nodes.iter().map(Node::on_the_way).sum();
                 self.left_out = self.left_out.max(all);
                 let counts = Counts {
                     available: self.waiting,
                     ..Counts::default()
                 };
-                Some(Look::StatsTold(before, counts))
+                Some(Look::StatsAnswer(before, counts))
             }
-            Look::StatsTold(before, counts) => {
+            Look::StatsAnswer(before, counts) => {
                 let others = self.depth() - self.waiting - self.held(&self.nodes[nth]);
                 if self.number.put_at <= before.put_at {
                     let found = pressure.depth_found("q", &counts, others, now);
@@ -205,7 +205,7 @@ impl World {
                     held: others,
                     number: self.value(),
                 });
-                pressure.looked("q", StatsTold::Counts(counts), fleet, now);
+                pressure.end_look("q", StatsAnswer::Counts(counts), fleet, now);
                 None
             }
         };

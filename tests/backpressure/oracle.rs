@@ -110,7 +110,7 @@ impl World {
             }
             Step::Look if self.look.is_none() => {
                 assert!(estimate.begin(LookKind::Open));
-                estimate.asking();
+                estimate.note_asked();
                 self.look = Some(None);
             }
             Step::Tell if self.look == Some(None) => {
@@ -130,7 +130,7 @@ impl World {
                         held: HeldCount::default(),
                         elsewhere: 0,
                     };
-                    estimate.told(&found, Instant::now(), mark);
+                    estimate.correct(&found, Instant::now(), mark);
                     self.unseen = self.unseen_by_look;
                     self.look = None;
                 }

@@ -22,8 +22,8 @@ fn row(times: impl IntoIterator<Item = u64>) -> Vec<Start> {
     times.into_iter().map(start).collect()
 }
 
-fn rate(limit: u32) -> Limit {
-    Limit::Rate {
+fn rate(limit: u32) -> StreamLimit {
+    StreamLimit::Rate {
         limit,
         period: SECOND,
     }
@@ -37,12 +37,12 @@ fn span(starts: usize, took: u64, early: u64) -> Worst {
     }
 }
 
-const TENTHS: Limit = Limit::Spaced {
+const TENTHS: StreamLimit = StreamLimit::Spaced {
     limit: 10,
     period: SECOND,
 };
 
-fn judged(limit: Limit, starts: &[Start]) -> StreamFinding {
+fn judged(limit: StreamLimit, starts: &[Start]) -> StreamFinding {
     judge(limit, starts, Duration::ZERO, Duration::from_secs(4))
 }
 
@@ -88,9 +88,9 @@ fn jobs_overlap_from_when_they_are_seen_to_when_they_are_done() {
         job(100, Some(200)),
         job(150, None),
     ];
-    let found = judged(Limit::AtOnce(2), &starts);
+    let found = judged(StreamLimit::AtOnce(2), &starts);
     assert_eq!((found.worst, found.held), (Worst::AtOnce(2), true));
-    let found = judged(Limit::AtOnce(1), &starts);
+    let found = judged(StreamLimit::AtOnce(1), &starts);
     assert!(!found.held);
     // 100 + 100 + 100 ms and one that never ended: 3,850 ms, of 4,000.
     assert!((found.used - 4.15 / 4.0).abs() < 1e-9, "{}", found.used);

@@ -20,7 +20,7 @@ impl BoundedQueue {
     pub(in crate::pressure) fn reserve(&mut self, want: &Want, now: Now) {
         self.looks.is_fresh = false;
         self.estimate.reserve(want.jobs);
-        self.share.reserve(want.jobs);
+        self.fleet.reserve(want.jobs);
         self.bytes.reserve(want.bytes());
         self.members.reserve(want);
         self.edges.accepted();
@@ -49,7 +49,7 @@ impl BoundedQueue {
     /// Notes that the jobs of an enqueue were not stored. `at`: when they were admitted.
     pub(in crate::pressure) fn refused(&mut self, want: &Want, at: Timestamp) {
         self.estimate.refused(want.jobs);
-        self.share.take(want.jobs);
+        self.fleet.take(want.jobs);
         self.bytes.release(want.bytes());
         self.members.refused(want);
         if let Some(window) = &mut self.window {
@@ -71,10 +71,10 @@ impl BoundedQueue {
         self.undroppable = None;
         match what {
             // It left the backend's number when it was claimed, and ours when it left the hold.
-            Dropped::Held => self.share.take(1),
+            Dropped::Held => self.fleet.take(1),
             Dropped::Waiting(sent) => {
                 let counted = self.estimate.left(1, sent);
-                self.share.take(counted);
+                self.fleet.take(counted);
             }
             Dropped::None => {
                 self.undroppable = Some(now + UNDROPPABLE);
@@ -88,7 +88,7 @@ impl BoundedQueue {
         let counted = self.estimate.left(jobs, sent);
         self.used = now;
         if to == TakenTo::Worker {
-            self.share.take(counted);
+            self.fleet.take(counted);
             self.drain.note(counted, now);
         }
     }
@@ -96,7 +96,7 @@ impl BoundedQueue {
     /// Forgets jobs that wait for their time no more.
     pub(in crate::pressure) fn forget_due(&mut self, now: Now) {
         let waiting = self.later.waiting(now.stamp);
-        if !self.estimate.is_told() {
+        if !self.estimate.has_stats() {
             self.later.count = waiting;
         }
     }
@@ -104,13 +104,13 @@ impl BoundedQueue {
     /// Notes that a held job went to a worker.
     pub(in crate::pressure) fn started(&mut self, id: &str, now: Instant) {
         self.used = now;
-        self.share.take(1);
+        self.fleet.take(1);
         self.drain.note(1, now);
         self.members.left(id);
     }
 
     /// Takes over the numbers that a look found.
-    pub(in crate::pressure) fn told(&mut self, found: &LookFound, now: Instant, mark: Mark) {
+    pub(in crate::pressure) fn correct(&mut self, found: &LookFound, now: Instant, mark: Mark) {
         let (counts, held) = (&found.counts, found.held);
         if counts.available == 0 {
             // That an empty queue gave nothing up tells nothing of a full one.
@@ -119,7 +119,7 @@ impl BoundedQueue {
         self.looks.is_fresh = true;
         self.later.count = counts.later() + found.hidden;
         let before = self.estimate.depth(held);
-        let gone = self.estimate.told(found, now, mark);
+        let gone = self.estimate.correct(found, now, mark);
         self.drain.note(gone, now);
         let most = self.estimate.depth(held);
         if most != before {
@@ -158,7 +158,7 @@ mod tests {
             held,
             elsewhere: 0,
         };
-        queue.told(&found, now, Mark(5));
+        queue.correct(&found, now, Mark(5));
         let mut drop = |what| {
             queue.dropped(what, now);
             queue.depth(held)

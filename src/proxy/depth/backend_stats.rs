@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16};
 
 use parking_lot::Mutex;
 
-use crate::pressure::{Away, StatsTold};
+use crate::pressure::{Away, StatsAnswer};
 use crate::proxy::load::Seldom;
 
 /// What was learnt of the backend's statistics.
@@ -32,10 +32,10 @@ pub(super) struct Failing {
 impl Failing {
     /// Logs what came of a question about a bounded queue: a line when it fails, one each minute while that goes on,
     /// and one when it is over.
-    pub(super) fn note(&self, queue: &str, told: &StatsTold) {
+    pub(super) fn note(&self, queue: &str, answer: &StatsAnswer) {
         let mut failing = self.queue.lock();
-        match told {
-            StatsTold::Away(Away::Failing(status)) if self.told.now() => {
+        match answer {
+            StatsAnswer::Away(Away::Failing(status)) if self.told.now() => {
                 *failing = Some(Arc::from(queue));
                 tracing::warn!(
                     id = %"depth_untold",
@@ -45,7 +45,7 @@ impl Failing {
                      may be full"
                 );
             }
-            StatsTold::Away(_) => {}
+            StatsAnswer::Away(_) => {}
             _ if failing.as_deref() == Some(queue) => {
                 *failing = None;
                 tracing::info!(queue, "the backend tells again how many jobs wait");

@@ -45,13 +45,13 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
         return;
     }
     let pressure = &sidecar.admit.pressure;
-    pressure.share();
+    pressure.share_depths();
     let mut ticks = interval(TELL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let has_untold = pressure.has_untold();
         tokio::select! {
-            () = pressure.share_news() => ask_for_places(proxy),
+            () = pressure.fleet_news() => ask_for_places(proxy),
             _ = ticks.tick(), if has_untold => {
                 tell_holds(sidecar).await;
                 tell_numbers(sidecar).await;
@@ -61,7 +61,7 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
     }
     tell_holds(sidecar).await;
     tell_numbers(sidecar).await;
-    pressure.share_no_longer(now(sidecar));
+    pressure.stop_sharing(now(sidecar));
 }
 
 fn ask_for_places(proxy: &Proxy) {

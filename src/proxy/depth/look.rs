@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::fleet;
-use super::stats::depth_told;
+use super::stats::ask_stats;
 use super::tell::{now, tell_level};
 use crate::json::Json;
-use crate::pressure::{Bounds, LookKind, Looking, StatsTold, Untold};
+use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls};
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
 /// The most queues that are looked at at the start.
-const MET: usize = 1_000;
+const MOST_MEASURED: usize = 1_000;
 
 /// Asks the backend how deep a queue is, for all who wait for it, in a task of its own. The look has begun.
 pub(in crate::proxy) fn look_soon(proxy: &Proxy, queue: Arc<str>, scope: u64) {
@@ -29,7 +29,7 @@ pub(in crate::proxy) fn look_soon(proxy: &Proxy, queue: Arc<str>, scope: u64) {
 }
 
 /// Waits for looks, and asks where nobody else does.
-pub(in crate::proxy) async fn see(proxy: &Proxy, looks: Vec<Looking>, scope: u64) {
+pub(in crate::proxy) async fn await_looks(proxy: &Proxy, looks: Vec<AwaitedLook>, scope: u64) {
     for look in looks.iter().filter(|look| look.begin) {
         look_soon(proxy, Arc::clone(&look.queue), scope);
     }
@@ -40,7 +40,7 @@ pub(in crate::proxy) async fn see(proxy: &Proxy, looks: Vec<Looking>, scope: u64
 
 /// Reads the backend's list of queues. Warns of those without a bound, and looks at those with one: a full queue
 /// may get no enqueue for long, and is to be measured all the same.
-pub(in crate::proxy) async fn meet_queues(proxy: &Proxy) {
+pub(in crate::proxy) async fn measure_queues(proxy: &Proxy) {
     let names = listed_queues(proxy).await;
     let sidecar = &proxy.sidecar;
     let Admit {
@@ -53,8 +53,8 @@ pub(in crate::proxy) async fn meet_queues(proxy: &Proxy) {
     unbounded.tell();
     let proxy = proxy.clone();
     let _task = sidecar.tasks.spawn(async move {
-        for queue in names.iter().take(MET) {
-            meet(&proxy, queue).await;
+        for queue in names.iter().take(MOST_MEASURED) {
+            measure(&proxy, queue).await;
         }
     });
 }
@@ -75,7 +75,7 @@ async fn listed_queues(proxy: &Proxy) -> Vec<String> {
         .collect()
 }
 
-async fn meet(proxy: &Proxy, queue: &str) {
+async fn measure(proxy: &Proxy, queue: &str) {
     let sidecar = &proxy.sidecar;
     let pressure = &sidecar.admit.pressure;
     let bounds = pressure.bounds(queue);
@@ -85,8 +85,8 @@ async fn meet(proxy: &Proxy, queue: &str) {
     }
     // Asked before anything is kept of it: without the credentials of a producer the backend may have
     // nothing to say, and that says nothing of what it tells others.
-    let waits = matches!(depth_told(proxy, queue, 0).await, StatsTold::Counts(counts) if counts.total() > 0);
-    if waits && pressure.meet(queue, Instant::now()) {
+    let waits = matches!(ask_stats(proxy, queue, 0).await, StatsAnswer::Counts(counts) if counts.total() > 0);
+    if waits && pressure.begin_keeping(queue, Instant::now()) {
         look(proxy, queue, 0).await;
     }
 }
@@ -115,36 +115,38 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     {
         pressure.note_stuck(queue);
     }
-    let _turn = sidecar.admit.look_turn().await;
+    let _permit = sidecar.admit.look_permit().await;
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
-    pressure.asking(queue, scope);
-    let told = depth_told(proxy, queue, scope).await;
-    stats.failing.note(queue, &told);
-    let fleet = match (&told, number) {
-        (StatsTold::Counts(counts), Some(number)) => {
+    pressure.note_asked(queue, scope);
+    let answer = ask_stats(proxy, queue, scope).await;
+    stats.failing.note(queue, &answer);
+    let fleet = match (&answer, number) {
+        (StatsAnswer::Counts(counts), Some(number)) => {
             fleet::correct_number(sidecar, queue, counts, number).await
         }
         _ => None,
     };
-    let untold = pressure.looked(queue, told, fleet, now(sidecar));
+    let missing = pressure.end_look(queue, answer, fleet, now(sidecar));
     let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
-    match untold {
-        Some(Untold::All) if first(&stats.warned) => match stats.refused.load(Ordering::Relaxed) {
-            0 => tracing::warn!(
-                id = %"stats_missing",
-                queue,
-                "the backend has no statistics for us: the depth of bounded queues is what passes through here"
-            ),
-            status => tracing::warn!(
-                id = %"stats_refused",
-                queue,
-                status,
-                "the backend refuses us its statistics: the depth of bounded queues is what passes through \
-                     here; set upstream.token to one that may read them"
-            ),
-        },
-        Some(Untold::States) if first(&stats.warned_of_states) => {
+    match missing {
+        Some(MissingStats::All) if first(&stats.warned) => {
+            match stats.refused.load(Ordering::Relaxed) {
+                0 => tracing::warn!(
+                    id = %"stats_missing",
+                    queue,
+                    "the backend has no statistics for us: the depth of bounded queues is what passes through here"
+                ),
+                status => tracing::warn!(
+                    id = %"stats_refused",
+                    queue,
+                    status,
+                    "the backend refuses us its statistics: the depth of bounded queues is what passes through \
+                         here; set upstream.token to one that may read them"
+                ),
+            }
+        }
+        Some(MissingStats::States) if first(&stats.warned_of_states) => {
             tracing::warn!(
                 id = %"stats_partial",
                 queue,

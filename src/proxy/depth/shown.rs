@@ -1,8 +1,8 @@
-//! A queue's numbers as those see them who read its statistics through us: with ours among them.
+//! A queue's numbers as those await_looks them who read its statistics through us: with ours among them.
 
 use tokio::time::Instant;
 
-use super::look::see;
+use super::look::await_looks;
 use super::stats::counts;
 use super::tell::tell_level;
 use crate::json::{Json, Splice, quote};
@@ -24,7 +24,7 @@ pub(in crate::proxy) async fn with_depth(
     let counts = counts(whole)?;
     let tells_all = pressure.tells_all(&counts);
     if !tells_all && let Some((look, scope)) = pressure.look_for_reader(queue, Instant::now()) {
-        see(proxy, vec![look], scope).await;
+        await_looks(proxy, vec![look], scope).await;
     }
     let level = tell_level(sidecar, queue);
     let told = counts.total();
@@ -47,10 +47,10 @@ fn members(queue: &str, bounds: &Bounds, depth: u64, bytes: u64) -> Vec<(&'stati
         members.push(("bytes", bytes.to_string()));
         members.push(("max_size_bytes", bound.to_string()));
     }
-    let share = |used: u64, bound: Option<u64>| Some((used as f64 / bound? as f64).min(1.0));
+    let fraction = |used: u64, bound: Option<u64>| Some((used as f64 / bound? as f64).min(1.0));
     let both = [
-        share(depth, bounds.max_depth),
-        share(bytes, bounds.max_bytes),
+        fraction(depth, bounds.max_depth),
+        fraction(bytes, bounds.max_bytes),
     ];
     if let Some(pressure) = both.into_iter().flatten().max_by(f64::total_cmp) {
         let pressure = (pressure * 1e4).round() / 1e4;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::json::{Json, Kind};
-use crate::pressure::{Away, Counts, StatsTold};
+use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, REPLY_DEPTH};
@@ -16,18 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
 /// statistics.
-pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64) -> StatsTold {
+pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) -> StatsAnswer {
     let stats = &proxy.sidecar.admit.stats;
     let name = crate::ojs::encoded(queue);
     let mut absent = None;
     if !stats.plain_only.load(Ordering::Relaxed) {
         match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await {
             Ok(reply) => match read(&reply) {
-                StatsReply::Counts(counts) => return StatsTold::Counts(counts),
-                StatsReply::Away => return StatsTold::Away(Away::Failing(reply.status.as_u16())),
+                StatsReply::Counts(counts) => return StatsAnswer::Counts(counts),
+                StatsReply::Away => return StatsAnswer::Away(Away::Failing(reply.status.as_u16())),
                 read => absent = Some(read),
             },
-            Err(away) => return StatsTold::Away(away),
+            Err(away) => return StatsAnswer::Away(away),
         }
     }
     match asked(proxy, queue, format!("/ojs/v1/queues/{name}/stats"), scope).await {
@@ -40,14 +40,14 @@ pub(in crate::proxy) async fn depth_told(proxy: &Proxy, queue: &str, scope: u64)
                 {
                     stats.plain_only.store(true, Ordering::Relaxed);
                 }
-                StatsTold::Counts(counts)
+                StatsAnswer::Counts(counts)
             }
             // No queue of that name yet.
-            StatsReply::Unknown => StatsTold::Counts(Counts::default()),
-            StatsReply::NoRoute | StatsReply::Denied => StatsTold::Nothing,
-            StatsReply::Away => StatsTold::Away(Away::Failing(reply.status.as_u16())),
+            StatsReply::Unknown => StatsAnswer::Counts(Counts::default()),
+            StatsReply::NoRoute | StatsReply::Denied => StatsAnswer::Nothing,
+            StatsReply::Away => StatsAnswer::Away(Away::Failing(reply.status.as_u16())),
         },
-        Err(away) => StatsTold::Away(away),
+        Err(away) => StatsAnswer::Away(away),
     }
 }
 

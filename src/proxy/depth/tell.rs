@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::events::{NewEvent, Value};
+use crate::events::{EventValue, NewEvent};
 use crate::pressure::{Edge, Level, Now};
 use crate::proxy::Sidecar;
 use crate::store::LedgerExt;
@@ -49,12 +49,12 @@ fn tell_edge(sidecar: &Sidecar, queue: &str, level: &Level) {
             }
         }
         let mut data = vec![
-            ("queue", Value::Text(queue)),
-            ("depth", Value::Number(depth)),
-            ("bound", Value::Number(bound)),
+            ("queue", EventValue::Text(queue)),
+            ("depth", EventValue::Number(depth)),
+            ("bound", EventValue::Number(bound)),
         ];
         // Numbers that are no depth of the queue say what they are.
-        data.extend(unit.map(|unit| ("unit", Value::Text(unit))));
+        data.extend(unit.map(|unit| ("unit", EventValue::Text(unit))));
         if crossed.anew {
             tell_pressure(sidecar, kind, queue, None, &data);
         }
@@ -67,7 +67,7 @@ pub(in crate::proxy) fn tell_pressure(
     kind: &'static str,
     queue: &str,
     job: Option<(&str, &str)>,
-    data: &[(&'static str, Value<'_>)],
+    data: &[(&'static str, EventValue<'_>)],
 ) {
     let event = NewEvent {
         kind,

@@ -16,8 +16,8 @@ use crate::policy::job::meta_of;
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
-    Admission, Away, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full, Group, LookKind,
-    Looking, OverflowStrategy, TakenPlaces, Want,
+    Admission, AwaitedLook, Away, BoundGroup, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full,
+    LookKind, OverflowStrategy, TakenPlaces, Want,
 };
 use crate::proxy::admit::LOOKS_AT_ONCE;
 use crate::proxy::depth;
@@ -57,7 +57,7 @@ pub(super) async fn admit(
         answer => {
             let later = admit_later(proxy, parts, jobs, wants, patience, answer);
             let mut places = Box::pin(later).await?;
-            places.looked = true;
+            places.has_waited = true;
             Ok(Some(places))
         }
     }
@@ -76,11 +76,11 @@ async fn admit_later(
     let scope = || proxy.sidecar.scopes.of(&parts.headers);
     let mut looked_for_tenant = false;
     loop {
-        let mut turn = None;
+        let mut dropping = None;
         match answer {
             Admission::Go(places) => return Ok(places),
             Admission::Away(away) => return Err(unasked(away)),
-            Admission::Look(looks) => depth::see(proxy, looks, scope()).await,
+            Admission::Look(looks) => depth::await_looks(proxy, looks, scope()).await,
             Admission::AwaitStore(answers) => {
                 for answer in answers {
                     answer.await;
@@ -90,10 +90,10 @@ async fn admit_later(
                 if full.met == BoundMet::Tenant && full.may_ever_fit() && !looked_for_tenant =>
             {
                 looked_for_tenant = true;
-                depth::see(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
+                depth::await_looks(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
             }
             Admission::Drop(queue) => {
-                turn = overflow::drop_oldest(proxy, &mut wants, &queue, scope()).await;
+                dropping = overflow::drop_oldest(proxy, &mut wants, &queue, scope()).await;
             }
             Admission::Full(full) => {
                 let blocks = full.strategy == OverflowStrategy::Block && full.may_ever_fit();
@@ -111,8 +111,8 @@ async fn admit_later(
             }
         }
         let now = depth::now(&proxy.sidecar);
-        answer = match turn {
-            Some(turn) => turn.ask_again(&mut wants, now),
+        answer = match dropping {
+            Some(dropping) => dropping.admit_again(&mut wants, now),
             None => proxy.sidecar.admit.pressure.admit(&mut wants, now),
         };
     }
@@ -126,7 +126,7 @@ pub(super) fn settled(
     answer: &mut Result<Reply, UpstreamError>,
     scope: u64,
 ) {
-    let looks = std::mem::take(&mut places.look);
+    let looks = std::mem::take(&mut places.look_soon);
     settle_places(&proxy.sidecar, places, answer);
     let pressure = &proxy.sidecar.admit.pressure;
     for queue in looks {
@@ -148,17 +148,17 @@ async fn blocked(
     let pressure = &sidecar.admit.pressure;
     let most = sidecar.live().settings.max_blocked();
     let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-    let mut turn = pressure.stand(wants.to_vec(), most)?;
+    let mut place = pressure.stand(wants.to_vec(), most)?;
     // Room may have come before it stood there.
     pressure.wake(depth::now(sidecar));
     loop {
         tokio::select! {
             biased;
-            come = turn.come() => match come? {
+            come = place.come() => match come? {
                 Come::Places(places) => return Some(places),
                 Come::Drop(queue) => {
                     let dropping = overflow::drop_oldest(proxy, wants, &queue, scope).await;
-                    turn.stand_on(wants.to_vec());
+                    place.stand_on(wants.to_vec());
                     drop(dropping);
                     pressure.wake(depth::now(sidecar));
                 }
@@ -181,7 +181,7 @@ async fn blocked(
 
 /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
 /// back, and nobody looks at a queue that is not used.
-fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<Looking> {
+fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<AwaitedLook> {
     let tenant = full.key.as_ref().filter(|_| full.met == BoundMet::Tenant);
     tenant.map_or_else(Vec::new, |tenant| {
         (sidecar.admit.pressure).look_for_tenant(tenant, LOOKS_AT_ONCE, Instant::now())
@@ -297,9 +297,12 @@ fn add(job: &SentJob<'_>, want: &mut Want, tenant: Option<&str>) {
     };
     let key = want.bounds.per_key.as_ref().map(|keys| {
         let (Rendered::Whole(key) | Rendered::Missing(_, key)) = keys.by.render(&view);
-        Group::key(&want.queue, Arc::from(key.as_str()))
+        BoundGroup::key(&want.queue, Arc::from(key.as_str()))
     });
-    let owner = want.bounds.tenants.then(|| Group::tenant(owner_of(&view)));
+    let owner = want
+        .bounds
+        .tenants
+        .then(|| BoundGroup::tenant(owner_of(&view)));
     want.groups.push(key.into_iter().chain(owner).collect());
 }
 

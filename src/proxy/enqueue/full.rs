@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::sent::SentJob;
-use crate::events::Value;
+use crate::events::EventValue;
 use crate::pressure::{BoundMet, BoundUnit, Full};
 use crate::proxy::respond::{Fault, More};
 use crate::proxy::{Sidecar, depth};
@@ -30,12 +30,12 @@ const LONGEST_TYPE: usize = 128;
 /// The answer to an enqueue that does not fit.
 pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Fault {
     sidecar.metrics.rejected(&full.queue);
-    let said = sidecar.admit.pressure.says(full, Instant::now());
-    if said.loud {
+    let tell = sidecar.admit.pressure.note_refusal(full, Instant::now());
+    if tell.in_log {
         let (queue, why) = (&*full.queue, &*message(full));
         tracing::warn!(id = %"enqueue_refused", queue, why, "an enqueue is refused");
     }
-    if said.told && sidecar.events.heard() {
+    if tell.as_event && sidecar.events.heard() {
         tell_rejected(sidecar, full, jobs);
     }
     let (used, bound) = (full.depth, full.bound);
@@ -116,22 +116,22 @@ fn tell_rejected(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) {
     let kind = job.and_then(|job| job.json.get("type")?.text());
     let kind = beginning(kind.as_deref().unwrap_or_default());
     let mut data = vec![
-        ("queue", Value::Text(&full.queue)),
-        ("depth", Value::Number(full.depth)),
-        ("bound", Value::Number(full.bound)),
-        ("job_type", Value::Text(kind)),
+        ("queue", EventValue::Text(&full.queue)),
+        ("depth", EventValue::Number(full.depth)),
+        ("bound", EventValue::Number(full.bound)),
+        ("job_type", EventValue::Text(kind)),
     ];
     // Numbers that are no depth of the queue say what they are.
     let code = code_of(full.met);
-    data.extend((code != FULL).then_some(("code", Value::Text(code))));
+    data.extend((code != FULL).then_some(("code", EventValue::Text(code))));
     let unit = full.unit().as_str();
-    data.extend(unit.map(|unit| ("unit", Value::Text(unit))));
+    data.extend(unit.map(|unit| ("unit", EventValue::Text(unit))));
     let name = match full.met {
         BoundMet::Tenant => "tenant_id",
         _ => "key",
     };
     let whose = full.key.as_deref();
-    data.extend(whose.map(|whose| (name, Value::Text(whose))));
+    data.extend(whose.map(|whose| (name, EventValue::Text(whose))));
     depth::tell_pressure(sidecar, "backpressure.rejected", &full.queue, None, &data);
 }
 
@@ -224,7 +224,8 @@ pub(super) fn depth_headers(
         (BOUND_HEADER, Some(max_depth.unwrap_or(bound))),
         (MAX_DEPTH_HEADER, max_depth),
     ];
-    let said = named.into_iter();
-    said.filter_map(|(name, value)| Some((name, HeaderValue::from(value?))))
+    let named = named.into_iter();
+    named
+        .filter_map(|(name, value)| Some((name, HeaderValue::from(value?))))
         .collect()
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::events::Value;
+use crate::events::EventValue;
 use crate::hold::Pick;
 use crate::json::{Json, quote};
 use crate::log::cut;
-use crate::pressure::{DropTurn, Dropped, Want};
+use crate::pressure::{Dropped, Dropping, Want};
 use crate::proxy::calls;
 use crate::proxy::drop::{self, DropEnd};
 use crate::proxy::outlive::to_the_end;
@@ -28,33 +28,34 @@ struct Oldest {
 }
 
 /// Drops the oldest job of a full queue for an enqueue, with the credentials of `scope`: to its end, though the producer
-/// hangs up. Returns the turn of the enqueue, to ask again in; `None`: it was another's.
+/// hangs up. The enqueue asks again with what is
+/// returned; `None`: another enqueue was dropping.
 pub(super) async fn drop_oldest(
     proxy: &Proxy,
     wants: &mut [Want],
     queue: &Arc<str>,
     scope: u64,
-) -> Option<DropTurn> {
+) -> Option<Dropping> {
     let sidecar = &proxy.sidecar;
-    let turn = DropTurn::begin(&sidecar.admit.pressure, queue, depth::now(sidecar))?;
+    let dropping = Dropping::begin(&sidecar.admit.pressure, queue, depth::now(sidecar))?;
     let (proxy, of) = (proxy.clone(), Arc::clone(queue));
     let work = Box::pin(async move {
         let oldest = drop_one_of(&proxy, &of, scope).await;
         let was = oldest.as_ref().map_or(Dropped::None, |oldest| oldest.was);
-        turn.dropped(was, Instant::now());
+        dropping.dropped(was, Instant::now());
         if let Some(oldest) = &oldest {
             tell_overflow(&proxy, &of, oldest);
         }
-        (turn, oldest.is_some())
+        (dropping, oldest.is_some())
     });
-    let (turn, is_gone) = to_the_end(&sidecar.tasks.left, work).await;
+    let (dropping, is_gone) = to_the_end(&sidecar.tasks.left, work).await;
     for want in wants.iter_mut().filter(|want| want.queue == *queue) {
         match is_gone {
             true => want.gone += 1,
             false => want.paused = true,
         }
     }
-    Some(turn)
+    Some(dropping)
 }
 
 async fn drop_one_of(proxy: &Proxy, queue: &str, scope: u64) -> Option<Oldest> {
@@ -123,9 +124,9 @@ fn tell_overflow(proxy: &Proxy, queue: &str, oldest: &Oldest) {
         "dropped: the oldest of a full queue"
     );
     let data = [
-        ("queue", Value::Text(queue)),
-        ("job_id", Value::Text(&oldest.id)),
-        ("job_type", Value::Text(&oldest.kind)),
+        ("queue", EventValue::Text(queue)),
+        ("job_id", EventValue::Text(&oldest.id)),
+        ("job_type", EventValue::Text(&oldest.kind)),
     ];
     let job = Some((&*oldest.id, &*oldest.kind));
     depth::tell_pressure(sidecar, "backpressure.dropped", queue, job, &data);
