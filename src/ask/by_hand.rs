@@ -4,7 +4,7 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{AdminPort, AskError};
+use super::port::{AdminPort, AskError};
 use crate::cli::{Clear, LimitArgs, Note, OfKey, PauseArgs};
 use crate::duration;
 use crate::ojs::{self, shell_word};

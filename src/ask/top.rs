@@ -6,7 +6,8 @@ use std::time::Duration;
 use http::Method;
 use serde_json::Value;
 
-use super::{AdminPort, AskError, list, text};
+use super::port::{AdminPort, AskError};
+use super::why::{list, text};
 use crate::cli::{Sort, Top};
 use crate::ojs;
 

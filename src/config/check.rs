@@ -17,7 +17,7 @@ use crate::policy::Match;
 pub struct Checked {
     /// The text to print, without a last line break.
     pub text: String,
-    /// The same as one JSON object.
+    /// What was found, as one JSON object.
     pub json: String,
     /// 0, or 78 (`EX_CONFIG`) when the file cannot be used.
     pub status: u8,

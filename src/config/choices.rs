@@ -27,7 +27,7 @@ pub enum StoreUrl {
     Memory,
     /// `redis://` and the like: one budget for all sidecars that share it. It may have a password.
     Redis(Secret),
-    /// `postgres://`: the same for a fleet that has only Postgres. It may have a password.
+    /// `postgres://`: one budget for a fleet that has only Postgres. It may have a password.
     Postgres(Secret),
     /// `sqlite:PATH`: a file that the sidecars of one host share.
     Sqlite(PathBuf),

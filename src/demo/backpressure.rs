@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Enforcement, Stage, watch};
+use super::stage::{Stage, watch};
+use super::streams::Enforcement;
 use crate::backend::{Backend, EventKind};
 use crate::client::JsonClient;
 use crate::run::Env;

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::streams::{QUEUE, SERVER};
-use super::{Enforcement, Stage, watch};
+use super::stage::{Stage, watch};
+use super::streams::{Enforcement, QUEUE, SERVER};
 use crate::client::JsonClient;
 use crate::run::Env;
 

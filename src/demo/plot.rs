@@ -3,11 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::Enforcement;
 use super::judge::{Judgement, Start, counts, starts};
 use super::records::Pages;
 use super::report::sentence;
-use super::streams::{STREAMS, StreamLimit};
+use super::streams::{Enforcement, STREAMS, StreamLimit};
 
 /// Where a panel's plot begins and ends, and how high it is.
 const LEFT: f64 = 150.0;

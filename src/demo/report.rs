@@ -3,10 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::Enforcement;
 use super::judge::{EARLY, Judgement, Worst, blur, counts_until, starts, waits};
 use super::records::Pages;
-use super::streams::{STREAMS, StreamLimit};
+use super::streams::{Enforcement, STREAMS, StreamLimit};
 use super::traffic::{PROBE, SLOTS, WORKERS};
 use crate::upstream::Target;
 

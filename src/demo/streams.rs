@@ -6,7 +6,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Enforcement;
+/// Whether the sidecar enforces the limits. `--break` runs the same jobs without them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Enforcement {
+    /// As always.
+    On,
+    /// Every limit is off, so that the judge has breaches to see.
+    Off,
+}
 
 /// The queue that all streams share: held jobs of one stream must not hold up another.
 pub const QUEUE: &str = "default";

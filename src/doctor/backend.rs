@@ -8,8 +8,9 @@ use http::header::VIA;
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
+use super::diagnosis::{Diagnosis, Evidence, Severity};
 use super::probe::{Probe, Probed};
-use super::{Diagnosis, DoctorEnv, Evidence, Severity};
+use super::surroundings::DoctorEnv;
 use crate::client::JsonClient;
 use crate::config::{self, Settings, StoreUrl};
 use crate::duration;

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{Diagnosis, Evidence, Severity};
+use super::diagnosis::{Diagnosis, Evidence, Severity};
 use crate::ask::{AdminPort, AskError, url_of};
 use crate::config::Settings;
 

@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Diagnosis, DoctorEnv, Evidence, Severity};
+use super::diagnosis::{Diagnosis, Evidence, Severity};
+use super::surroundings::DoctorEnv;
 use crate::config::{StoreSettings, StoreUrl};
 use crate::duration;
 use crate::run::{inspect_store, open_store};

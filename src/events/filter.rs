@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::EncodedEvent;
+use super::event::EncodedEvent;
 use crate::ojs;
 
 /// The most names in one list.

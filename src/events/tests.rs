@@ -1,6 +1,11 @@
+use std::sync::Arc;
+
 use serde_json::json;
+use uuid::Uuid;
 
 use super::*;
+use crate::limit::Timestamp;
+use crate::metrics::Metrics;
 
 const NOON: Timestamp = Timestamp(1_770_984_000_100_000);
 
@@ -132,7 +137,7 @@ async fn nothing_is_made_when_nobody_listens() {
 async fn who_does_not_listen_loses_the_oldest_and_is_told() {
     let (events, metrics) = events();
     let (mut slow, mut quick) = (subscribe(&events, ""), subscribe(&events, ""));
-    let count = 10 * KEPT;
+    let count = 10 * MOST_BEHIND;
     for _ in 0..count {
         events.tell(NOON, &event("rate_limit.exceeded", "a", "j"));
         told(&mut quick).await;
@@ -141,8 +146,8 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
         Delivery::Lost(lost) => usize::try_from(lost).unwrap(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(lost, count - KEPT, "no more is kept than the ring has");
-    for _ in 0..KEPT {
+    assert_eq!(lost, count - MOST_BEHIND, "no more is kept than the ring has");
+    for _ in 0..MOST_BEHIND {
         told(&mut slow).await;
     }
     let page = metrics.render();
@@ -153,7 +158,7 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
     // One that is cut off before it hears of it lost them all the same; what it might have heard yet is not lost.
     drop((slow, quick));
     let asleep = subscribe(&events, "");
-    for _ in 0..KEPT {
+    for _ in 0..MOST_BEHIND {
         events.tell(NOON, &event("rate_limit.exceeded", "a", "j"));
     }
     drop(subscribe(&events, ""));

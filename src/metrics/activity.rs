@@ -9,8 +9,10 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::SpacedKey;
-use crate::limit::{Limited, each_key};
+use crate::limit::{self, Limited, Space, each_key};
+
+/// A key and its space: a job key may have the name of a queue.
+pub type SpacedKey = (Space, limit::Key);
 
 /// How long a step lasts, in seconds.
 pub const STEP: u64 = 10;

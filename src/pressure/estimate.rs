@@ -14,7 +14,7 @@ use super::seen::{Away, Mark};
 
 /// The time between two looks near the bound.
 pub const NEAR: Duration = Duration::from_millis(100);
-/// The same where there is some room, and where there is much of it.
+/// The time between two looks where there is some room, and where there is much of it.
 const HALF: Duration = Duration::from_secs(1);
 const FAR: Duration = Duration::from_secs(5);
 /// A queue that nobody used for so long is looked at less and less often, and at least so often.

@@ -127,7 +127,7 @@ impl Pressure {
         changes.filter(|(_, by)| *by != 0).collect()
     }
 
-    /// The same of one queue that is about to be looked at.
+    /// By how much the number of one queue changes, which is about to be looked at.
     pub fn take_untold_of(&self, name: &str) -> i64 {
         self.with(name, |queue| queue.fleet.take_untold())
             .unwrap_or(0)

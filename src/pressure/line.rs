@@ -46,7 +46,7 @@ pub(super) struct WantedAhead {
     groups: HashMap<BoundGroup, u64>,
 }
 
-/// The same of one queue.
+/// The places that those in line want of one queue.
 #[derive(Default, Debug)]
 pub(super) struct Before {
     jobs: u64,

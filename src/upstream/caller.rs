@@ -56,7 +56,7 @@ impl Upstream {
         }))
     }
 
-    /// The same backend for another thread, with connections of its own.
+    /// Calls this backend from another thread, with connections of its own.
     pub fn another(&self) -> Upstream {
         self.saying(self.0.via.clone())
     }

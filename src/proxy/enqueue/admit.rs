@@ -63,7 +63,7 @@ pub(super) async fn admit(
     }
 }
 
-/// The same, where the first answer was none: by looks, and by waiting for room.
+/// Places for the jobs of an enqueue whose first answer was none: by looks, and by waiting for room.
 async fn admit_later(
     proxy: &Proxy,
     parts: &Parts,

@@ -1,0 +1,148 @@
+//! The admin port of a sidecar, and why it may give no answer.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::Value;
+
+use crate::cli::TOKEN;
+use crate::client::JsonClient;
+use crate::net::Net;
+use crate::upstream::{CallBounds, Target, Upstream};
+
+/// Where the admin port is if nobody says.
+pub const DEFAULT: &str = "http://127.0.0.1:9091";
+/// The longest that an answer may take; the admin port takes 5 s at most.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The sidecar refused: wrong token, unknown key.
+    #[error("{1}")]
+    Refused(StatusCode, String),
+    /// The address or the token is none.
+    #[error("{0}")]
+    Unfit(String),
+    /// Nobody answered.
+    #[error("{0}")]
+    Unreached(String),
+}
+
+impl AskError {
+    /// The exit status of a command that ends so: 1 refused, 2 not understood, 3 not reached.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            AskError::Refused(..) => 1,
+            AskError::Unfit(_) => 2,
+            AskError::Unreached(_) => 3,
+        }
+    }
+}
+
+/// The URL of an admin port that listens on this address, for who is on the same host.
+pub fn url_of(listens: SocketAddr) -> String {
+    let mut address = listens;
+    if address.ip().is_unspecified() {
+        address.set_ip(match listens.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{address}")
+}
+
+/// The admin port of one sidecar.
+#[derive(Debug)]
+pub struct AdminPort {
+    client: JsonClient,
+    url: String,
+}
+
+impl AdminPort {
+    /// The admin port at this URL; `token` is that of `server.control_token`.
+    ///
+    /// # Errors
+    /// The URL is none, or the token can stand in no header.
+    pub fn new(url: &str, token: Option<&str>) -> Result<AdminPort, AskError> {
+        let target = Target::parse(url, None).map_err(|why| AskError::Unfit(why.to_string()))?;
+        let server = Upstream::new(target, Net::Tcp, CallBounds::default());
+        let mut client = JsonClient::new(server, PATIENCE);
+        if let Some(token) = token {
+            let mut login = HeaderValue::try_from(format!("Bearer {token}"))
+                .map_err(|_| AskError::Unfit("the control token can stand in no header".into()))?;
+            login.set_sensitive(true);
+            client = client.authorized(login);
+        }
+        Ok(AdminPort {
+            client,
+            url: url.to_owned(),
+        })
+    }
+
+    /// Gets a page as JSON.
+    ///
+    /// # Errors
+    /// Nobody answers, or the answer is a refusal.
+    pub async fn get(&self, path: &str) -> Result<Value, AskError> {
+        let text = self.call(Method::GET, path, None).await?;
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Makes one call; the answer as it came.
+    ///
+    /// # Errors
+    /// As [`AdminPort::get`].
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<String, AskError> {
+        let answer = self.client.exchange(method, path, body).await;
+        let (status, body) = answer.map_err(|why| {
+            // The client's errors call whatever it asks a backend.
+            let why = format!("{why:#}").replace("the backend", "the port");
+            AskError::Unreached(format!(
+                "no sidecar answers at {} ({why}): say where its admin port is by --admin or --config",
+                self.url
+            ))
+        })?;
+        match status {
+            StatusCode::OK => Ok(String::from_utf8_lossy(&body).into_owned()),
+            _ => Err(AskError::Refused(status, refusal(status, &body))),
+        }
+    }
+}
+
+/// What a refusal says, with what to do.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let error = &body["error"];
+    let text = |name: &str| error[name].as_str();
+    let mut said = text("message").map_or_else(|| status.to_string(), str::to_owned);
+    if let Some(hint) = text("hint") {
+        said = format!("{said}: {hint}");
+    }
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        said += &format!(" (commands send that of --config, else {TOKEN})");
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unspecified_address_is_this_host() {
+        for (listens, url) in [
+            ("0.0.0.0:9091", "http://127.0.0.1:9091"),
+            ("[::]:9091", "http://[::1]:9091"),
+            ("10.0.0.1:80", "http://10.0.0.1:80"),
+        ] {
+            assert_eq!(url_of(listens.parse().unwrap()), url);
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Everything that the doctor looks at, in order.
+
+use super::diagnosis::Diagnosis;
+use super::surroundings::DoctorEnv;
+use super::{backend, sidecar, store};
+use crate::config::Settings;
+
+/// Checks everything that the settings name.
+pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
+    let mut report = Diagnosis::default();
+    store::examine(&settings.store, &env, &mut report).await;
+    backend::examine(settings, &env, &mut report).await;
+    sidecar::examine(settings, &mut report).await;
+    report
+}

@@ -1,0 +1,18 @@
+//! What the doctor looks at things with.
+
+use crate::net::Net;
+use crate::store::Clock;
+
+/// The doctor's surroundings.
+#[derive(Debug)]
+pub struct DoctorEnv {
+    /// The way to the backend.
+    pub net: Net,
+    /// This host's wall time. It runs on from when it was read, so time spent in between does not look like a
+    /// difference to the store's clock.
+    pub clock: Clock,
+    /// Names the queue of the probe, and this process to the store.
+    pub seed: u64,
+    /// Whether to run jobs of the doctor's own through the backend, and to write one number to the store.
+    pub probe: bool,
+}
