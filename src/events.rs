@@ -16,5 +16,5 @@ mod tests;
 pub use event::{EncodedEvent, EventValue, NewEvent};
 pub use filter::{BadFilter, Channel, Filter};
 pub use frames::{Frames, TooLong};
-pub use kinds::{EventKind, KINDS};
+pub use kinds::{EventDeclaration, KINDS};
 pub use ring::{Delivery, Events, MOST_BEHIND, SUBSCRIBERS, Subscription};

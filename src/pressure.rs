@@ -10,7 +10,6 @@
 
 mod admit;
 mod blocked;
-mod bounding;
 pub mod bounds;
 pub mod drain;
 pub mod drops;
@@ -25,7 +24,6 @@ mod hidden;
 mod known;
 mod line;
 mod look;
-mod passing;
 mod places;
 mod queue;
 mod seen;

@@ -10,7 +10,7 @@ use super::reader::{Reported, TomlTable};
 use crate::limit::{CostRule, Key, Limits};
 use crate::policy::fields::Fields;
 use crate::policy::limits::required;
-use crate::policy::numbers::{self, MOST, Wrong};
+use crate::policy::numbers::{self, LARGEST_NUMBER, Wrong};
 use crate::policy::words::Nested;
 use crate::policy::{Fair, Prices, Template};
 
@@ -74,7 +74,9 @@ fn cost(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Result<Option<Cos
         (!is_result).then_some(SETTLE)
     });
     let default = count(&mut table, "default", 1);
-    let max = table.has("max").then(|| count(&mut table, "max", MOST));
+    let max = table
+        .has("max")
+        .then(|| count(&mut table, "max", LARGEST_NUMBER));
     let rule = CostRule {
         from: from?,
         default: default?,
@@ -175,7 +177,10 @@ fn weights_of(table: &TomlTable<'_>, by: &Template) -> BTreeMap<Key, NonZeroU32>
                 all.insert(group, weight);
                 continue;
             }
-            (_, None) => ("must be a whole number from 1", format!("at most {MOST}")),
+            (_, None) => (
+                "must be a whole number from 1",
+                format!("at most {LARGEST_NUMBER}"),
+            ),
             (None, _) => (
                 "is a group that no job has",
                 format!("write what {by} makes"),

@@ -2,6 +2,11 @@
 //! default, its name in the file, whether a reload can change it (`live`, else `restart`), and what it may be.
 //! The structs, the reading, what [`super::Diff`] compares and what is shown of what is in force are made from these
 //! lines, so whoever adds a setting adds one line here and one to `config.example.toml`.
+//!
+//! Why one table and a macro: a setting has a type, a default, a name, a reader, a way to be shown, and a moment from
+//! which another value counts. Were each of them said where it is used, a new setting would need six places, and no
+//! compiler would miss the one that was forgotten. To derive the reading with serde was the other way: it stops at the
+//! first problem of a file, and it does not know what a reload may change.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

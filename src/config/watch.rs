@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// The file is read when nothing has happened for this long: a file is often written in steps.
 const QUIET: Duration = Duration::from_millis(100);
 /// And after this long if something happens all the time, as in a folder with a log.
-const MOST: Duration = Duration::from_secs(1);
+const LONGEST_STIR: Duration = Duration::from_secs(1);
 
 /// A watch on the folder of a file. One that could not be made sees nothing.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl FolderWatch {
         if timeout(patience, self.events.notified()).await.is_err() {
             return;
         }
-        let last = Instant::now() + MOST;
+        let last = Instant::now() + LONGEST_STIR;
         let quiet = || (Instant::now() + QUIET).min(last);
         while timeout_at(quiet(), self.events.notified()).await.is_ok() {}
     }
@@ -94,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_folder_that_is_never_quiet_is_looked_at_all_the_same() {
         let every = Duration::from_millis(10);
-        assert_eq!(busy(every, 1_000).await, every + MOST);
+        assert_eq!(busy(every, 1_000).await, every + LONGEST_STIR);
     }
 
     #[tokio::test(start_paused = true)]

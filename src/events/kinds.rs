@@ -2,7 +2,7 @@
 
 /// What is declared of a kind of event.
 #[derive(Clone, Copy, Debug)]
-pub struct EventKind {
+pub struct EventDeclaration {
     /// Its type.
     pub kind: &'static str,
     /// The members that its `data` may have, beside `trace_id`.
@@ -14,8 +14,8 @@ pub struct EventKind {
 macro_rules! kinds {
     ($( $(#[doc = $when:literal])* $kind:literal [$($member:ident)*]; )*) => {
         /// All kinds of events.
-        pub const KINDS: &[EventKind] = &[$(
-            EventKind { kind: $kind, data: &[$(stringify!($member)),*], when: concat!($($when),*).trim_ascii() },
+        pub const KINDS: &[EventDeclaration] = &[$(
+            EventDeclaration { kind: $kind, data: &[$(stringify!($member)),*], when: concat!($($when),*).trim_ascii() },
         )*];
     };
 }

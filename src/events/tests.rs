@@ -146,7 +146,11 @@ async fn who_does_not_listen_loses_the_oldest_and_is_told() {
         Delivery::Lost(lost) => usize::try_from(lost).unwrap(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(lost, count - MOST_BEHIND, "no more is kept than the ring has");
+    assert_eq!(
+        lost,
+        count - MOST_BEHIND,
+        "no more is kept than the ring has"
+    );
     for _ in 0..MOST_BEHIND {
         told(&mut slow).await;
     }

@@ -9,7 +9,7 @@ use crate::duration;
 use crate::limit::{MOST_WINDOWS, Measure, Rate, Throttle, Unit, WindowKind, Zone};
 
 /// The largest `limit`, `burst` and `concurrency`.
-pub const MOST: i64 = 1_000_000_000;
+pub const LARGEST_NUMBER: i64 = 1_000_000_000;
 /// The shortest period in microseconds.
 pub const SHORTEST: u64 = 1_000;
 /// The longest period in microseconds: 366 days.
@@ -56,15 +56,15 @@ fn wrong<T>(member: &'static str, message: impl Into<String>) -> Result<T, Wrong
     })
 }
 
-/// Slots: 0 (pause) to [`MOST`].
+/// Slots: 0 (pause) to [`LARGEST_NUMBER`].
 ///
 /// # Errors
 /// Out of range.
 pub fn concurrency(slots: i64) -> Result<u32, Wrong> {
     match u32::try_from(slots) {
-        Ok(fits) if slots <= MOST => Ok(fits),
+        Ok(fits) if slots <= LARGEST_NUMBER => Ok(fits),
         _ => {
-            let message = format!("must be from 0 (pause) to {MOST}, found {slots}");
+            let message = format!("must be from 0 (pause) to {LARGEST_NUMBER}, found {slots}");
             Err(Wrong::with_hint("concurrency", message, ""))
         }
     }
@@ -266,7 +266,7 @@ fn spaced(throttle: Throttle, member: &'static str) -> Result<Throttle, Wrong> {
     Ok(throttle)
 }
 
-/// A limit of starts: 1 to [`MOST`].
+/// A limit of starts: 1 to [`LARGEST_NUMBER`].
 ///
 /// # Errors
 /// Out of range.
@@ -274,20 +274,23 @@ pub fn starts(limit: i64) -> Result<NonZeroU32, Wrong> {
     match limit {
         0 => wrong(
             "limit",
-            format!("must be from 1 to {MOST}; to pause, use concurrency = 0"),
+            format!("must be from 1 to {LARGEST_NUMBER}; to pause, use concurrency = 0"),
         ),
         _ => count("limit", limit),
     }
 }
 
-/// A number from 1 to [`MOST`].
+/// A number from 1 to [`LARGEST_NUMBER`].
 ///
 /// # Errors
 /// Out of range.
 pub fn count(member: &'static str, number: i64) -> Result<NonZeroU32, Wrong> {
     match u32::try_from(number).ok().and_then(NonZeroU32::new) {
-        Some(fits) if number <= MOST => Ok(fits),
-        _ => wrong(member, format!("must be from 1 to {MOST}, found {number}")),
+        Some(fits) if number <= LARGEST_NUMBER => Ok(fits),
+        _ => wrong(
+            member,
+            format!("must be from 1 to {LARGEST_NUMBER}, found {number}"),
+        ),
     }
 }
 
@@ -348,8 +351,8 @@ mod tests {
 
     #[test]
     fn ranges() {
-        assert!(enqueue_rate(1, SHORTEST).is_ok() && enqueue_rate(MOST, LONGEST).is_ok());
-        for limit in [0, -1, MOST + 1] {
+        assert!(enqueue_rate(1, SHORTEST).is_ok() && enqueue_rate(LARGEST_NUMBER, LONGEST).is_ok());
+        for limit in [0, -1, LARGEST_NUMBER + 1] {
             assert_eq!(starts(limit).unwrap_err().member, "limit");
             assert_eq!(enqueue_rate(limit, SHORTEST).unwrap_err().member, "limit");
         }
@@ -358,7 +361,7 @@ mod tests {
             assert_eq!(throttle(ONE, period, ONE).unwrap_err().member, "period");
         }
         assert_eq!(concurrency(0), Ok(0));
-        assert!(concurrency(-1).is_err() && concurrency(MOST + 1).is_err());
+        assert!(concurrency(-1).is_err() && concurrency(LARGEST_NUMBER + 1).is_err());
     }
 
     #[test]

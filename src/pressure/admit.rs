@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::bounds::Bounds;
 use super::edge::TellRefusal;
 use super::estimate::LookKind;
+use super::fleet::want_places;
 use super::line::WantedAhead;
 use super::look::AwaitedLook;
 use super::queue::{BoundedQueue, QueueAnswer};
@@ -105,7 +106,7 @@ impl Pressure {
             return Admission::Drop(name);
         }
         if !answers.of_store.is_empty() {
-            return Admission::AwaitStore(self.want_places(state, answers.of_store));
+            return Admission::AwaitStore(want_places(state, answers.of_store));
         }
         for want in &*wants {
             self.of(&mut state.queues, want, now.at).reserve(want, now);

@@ -7,19 +7,6 @@ use tokio::sync::oneshot;
 use super::state::{Come, Pressure};
 use super::want::Want;
 
-impl Pressure {
-    /// Puts an enqueue in line until its places are free. `None`: the line is too long.
-    pub fn stand(self: &Arc<Self>, wants: Vec<Want>, most: usize) -> Option<PlaceInLine> {
-        let (tell, told) = oneshot::channel();
-        let number = self.state.lock().line.stand(wants, tell, most)?;
-        Some(PlaceInLine {
-            pressure: Arc::clone(self),
-            number,
-            told,
-        })
-    }
-}
-
 /// A place in the line; left when dropped.
 #[derive(Debug)]
 pub struct PlaceInLine {
@@ -29,6 +16,17 @@ pub struct PlaceInLine {
 }
 
 impl PlaceInLine {
+    /// Puts an enqueue in line until its places are free. `None`: the line is too long.
+    pub fn stand(pressure: &Arc<Pressure>, wants: Vec<Want>, most: usize) -> Option<PlaceInLine> {
+        let (tell, told) = oneshot::channel();
+        let number = pressure.state.lock().line.stand(wants, tell, most)?;
+        Some(PlaceInLine {
+            pressure: Arc::clone(pressure),
+            number,
+            told,
+        })
+    }
+
     /// Waits for news: places, or a job that it must drop.
     pub async fn come(&mut self) -> Option<Come> {
         (&mut self.told).await.ok()

@@ -3,6 +3,11 @@
 //! Only admissions raise the estimate, and a **look** (a question to the backend) corrects it. A job that may be in
 //! the backend's number and in ours counts in both, so the estimate is never too low. A look during which enqueues
 //! were kept out is exact.
+//!
+//! Why enqueues are admitted from an estimate, and the backend is not asked about each: its answer would be true no
+//! longer than it travels, because other enqueues pass it on the way. It would also cost the backend one question for
+//! each job, most of all when its queues are full and it is slow. A count without any look was the other way: jobs
+//! also leave through doors that we do not see, and such a count would be wrong for ever after the first of them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,138 +18,142 @@ use super::fleet_depth::{FleetDepth, GrantedPlaces, WantedPlaces};
 use super::state::{Pressure, PressureState};
 use super::want::Now;
 
-impl Pressure {
-    /// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
-    /// answer.
-    pub(super) fn want_places(
-        &self,
-        state: &mut PressureState,
-        queues: Vec<(Arc<str>, u64)>,
-    ) -> Vec<OwnedNotified> {
-        let PressureState {
-            queues: known,
-            wanted,
-            news,
-            ..
-        } = state;
-        let waiting = queues.into_iter().filter_map(|(name, jobs)| {
-            let queue = known.get_mut(&name)?;
-            if !queue.fleet.is_asking() {
-                wanted.push(Arc::clone(&name));
-                news.notify_one();
-            }
-            *queue.fleet.wanted.get_or_insert(0) += jobs;
-            Some(Arc::clone(&queue.looks.done).notified_owned())
-        });
-        waiting.collect()
-    }
-
-    /// Whether a fleet shares its depths.
-    pub fn is_shared(&self) -> bool {
-        self.shared.load(Ordering::Acquire)
-    }
-
-    /// From now on a fleet shares its depths: somebody answers [`Pressure::take_wanted`].
-    pub fn share_depths(&self) {
-        self.shared.store(true, Ordering::Release);
-    }
-
-    /// From now on each sidecar counts for itself.
-    pub fn stop_sharing(self: &Arc<Self>, now: Now) {
-        self.shared.store(false, Ordering::Release);
-        let mut state = self.state.lock();
-        state.wanted.clear();
-        for queue in state.queues.values_mut() {
-            queue.fleet = FleetDepth::default();
-            queue.looks.done.notify_waiters();
+/// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
+/// answer.
+pub(super) fn want_places(
+    state: &mut PressureState,
+    queues: Vec<(Arc<str>, u64)>,
+) -> Vec<OwnedNotified> {
+    let PressureState {
+        queues: known,
+        wanted,
+        news,
+        ..
+    } = state;
+    let waiting = queues.into_iter().filter_map(|(name, jobs)| {
+        let queue = known.get_mut(&name)?;
+        if !queue.fleet.is_asking() {
+            wanted.push(Arc::clone(&name));
+            news.notify_one();
         }
-        self.serve(&mut state, now);
-    }
+        *queue.fleet.wanted.get_or_insert(0) += jobs;
+        Some(Arc::clone(&queue.looks.done).notified_owned())
+    });
+    waiting.collect()
+}
 
-    /// Ends when the store is to be asked or told something.
-    pub async fn fleet_news(&self) {
-        let news = Arc::clone(&self.state.lock().news);
-        news.notified().await;
-    }
+/// Whether a fleet shares its depths.
+pub fn is_shared(pressure: &Pressure) -> bool {
+    pressure.shared.load(Ordering::Acquire)
+}
 
-    /// The queues in which places are wanted. Each must be answered by [`Pressure::granted`].
-    pub fn take_wanted(&self) -> Vec<(Arc<str>, WantedPlaces)> {
-        let mut state = self.state.lock();
-        let names = std::mem::take(&mut state.wanted);
-        let wanted = names.into_iter().filter_map(|name| {
-            let queue = state.queues.get_mut(&name)?;
-            let Some(bound) = queue.bounds.max_depth.filter(|_| queue.fleet.is_on()) else {
-                // Nobody has to wait for the store any more.
-                queue.fleet.wanted = None;
-                queue.looks.done.notify_waiters();
-                return None;
-            };
-            let jobs = queue.fleet.wanted.replace(0)?;
-            Some((name, WantedPlaces { jobs, bound }))
-        });
-        wanted.collect()
-    }
+/// From now on a fleet shares its depths: somebody answers [`take_wanted`].
+pub fn share_depths(pressure: &Pressure) {
+    pressure.shared.store(true, Ordering::Release);
+}
 
-    /// The store answered: who waits for places may ask again. `None`: it did not, and from now on only what passes
-    /// through this sidecar is known, until the next look.
-    pub fn granted(self: &Arc<Self>, name: &str, granted: Option<GrantedPlaces>, now: Now) {
-        let mut state = self.state.lock();
-        let Some(queue) = state.queues.get_mut(name) else {
-            return;
-        };
-        queue.fleet.wanted = None;
-        match granted {
-            Some(granted) if queue.fleet.is_on() => {
-                queue.fleet.number = Some(granted.number);
-                queue.fleet.granted += granted.jobs;
-            }
-            Some(_) => {}
-            None => queue.fleet.set_number(None),
-        }
+/// From now on each sidecar counts for itself.
+pub fn stop_sharing(pressure: &Arc<Pressure>, now: Now) {
+    pressure.shared.store(false, Ordering::Release);
+    let mut state = pressure.state.lock();
+    state.wanted.clear();
+    for queue in state.queues.values_mut() {
+        queue.fleet = FleetDepth::default();
         queue.looks.done.notify_waiters();
-        state.note_untold(name);
-        self.serve(&mut state, now);
     }
+    pressure.serve(&mut state, now);
+}
 
-    /// Whether the store is to be told of anything.
-    pub fn has_untold(&self) -> bool {
-        !self.state.lock().untold.is_empty()
-    }
+/// Ends when the store is to be asked or told something.
+pub async fn fleet_news(pressure: &Pressure) {
+    let news = Arc::clone(&pressure.state.lock().news);
+    news.notified().await;
+}
 
-    /// What the store is to be told: of each queue, by how much its number changes.
-    pub fn take_untold(&self) -> Vec<(Arc<str>, i64)> {
-        let mut state = self.state.lock();
-        let names = std::mem::take(&mut state.untold);
-        let changes = names.into_iter().filter_map(|name| {
-            let by = state.queues.get_mut(&name)?.fleet.take_untold();
-            Some((name, by))
-        });
-        changes.filter(|(_, by)| *by != 0).collect()
-    }
+/// The queues in which places are wanted. Each must be answered by [`granted`].
+pub fn take_wanted(pressure: &Pressure) -> Vec<(Arc<str>, WantedPlaces)> {
+    let mut state = pressure.state.lock();
+    let names = std::mem::take(&mut state.wanted);
+    let wanted = names.into_iter().filter_map(|name| {
+        let queue = state.queues.get_mut(&name)?;
+        let Some(bound) = queue.bounds.max_depth.filter(|_| queue.fleet.is_on()) else {
+            // Nobody has to wait for the store any more.
+            queue.fleet.wanted = None;
+            queue.looks.done.notify_waiters();
+            return None;
+        };
+        let jobs = queue.fleet.wanted.replace(0)?;
+        Some((name, WantedPlaces { jobs, bound }))
+    });
+    wanted.collect()
+}
 
-    /// By how much the number of one queue changes, which is about to be looked at.
-    pub fn take_untold_of(&self, name: &str) -> i64 {
-        self.with(name, |queue| queue.fleet.take_untold())
-            .unwrap_or(0)
+/// The store answered: who waits for places may ask again. `None`: it did not, and from now on only what passes
+/// through this sidecar is known, until the next look.
+pub fn granted(pressure: &Arc<Pressure>, name: &str, granted: Option<GrantedPlaces>, now: Now) {
+    let mut state = pressure.state.lock();
+    let Some(queue) = state.queues.get_mut(name) else {
+        return;
+    };
+    queue.fleet.wanted = None;
+    match granted {
+        Some(granted) if queue.fleet.is_on() => {
+            queue.fleet.number = Some(granted.number);
+            queue.fleet.granted += granted.jobs;
+        }
+        Some(_) => {}
+        None => queue.fleet.set_number(None),
     }
+    queue.looks.done.notify_waiters();
+    state.note_untold(name);
+    pressure.serve(&mut state, now);
+}
 
-    /// The number of a queue, as the store answered. What came here since is beside it.
-    pub fn heard(self: &Arc<Self>, name: &str, number: u64, now: Now) {
-        self.make_room(name, now, |queue| {
-            if queue.fleet.is_on() {
-                queue.fleet.number = Some(number);
-            }
-        });
-    }
+/// Whether the store is to be told of anything.
+pub fn has_untold(pressure: &Pressure) -> bool {
+    !pressure.state.lock().untold.is_empty()
+}
 
-    /// How many jobs wait in all, by what a look found: what the number of the queue is to be.
-    pub fn depth_found(&self, name: &str, counts: &Counts, elsewhere: u64, now: Now) -> u64 {
-        let beside = self.with(name, |queue| {
-            let hidden = self.hides(queue, counts, now, &mut None);
-            hidden + queue.estimate.in_flight()
-        });
-        counts.total() + beside.unwrap_or(0) + (self.held)(name).jobs + elsewhere
-    }
+/// What the store is to be told: of each queue, by how much its number changes.
+pub fn take_untold(pressure: &Pressure) -> Vec<(Arc<str>, i64)> {
+    let mut state = pressure.state.lock();
+    let names = std::mem::take(&mut state.untold);
+    let changes = names.into_iter().filter_map(|name| {
+        let by = state.queues.get_mut(&name)?.fleet.take_untold();
+        Some((name, by))
+    });
+    changes.filter(|(_, by)| *by != 0).collect()
+}
+
+/// By how much the number of one queue changes, which is about to be looked at.
+pub fn take_untold_of(pressure: &Pressure, name: &str) -> i64 {
+    pressure
+        .with(name, |queue| queue.fleet.take_untold())
+        .unwrap_or(0)
+}
+
+/// The number of a queue, as the store answered. What came here since is beside it.
+pub fn heard(pressure: &Arc<Pressure>, name: &str, number: u64, now: Now) {
+    pressure.make_room(name, now, |queue| {
+        if queue.fleet.is_on() {
+            queue.fleet.number = Some(number);
+        }
+    });
+}
+
+/// How many jobs wait in all, by what a look found: what the number of the queue is to be.
+pub fn depth_found(
+    pressure: &Pressure,
+    name: &str,
+    counts: &Counts,
+    elsewhere: u64,
+    now: Now,
+) -> u64 {
+    let beside = pressure.with(name, |queue| {
+        let hidden = pressure.hides(queue, counts, now, &mut None);
+        hidden + queue.estimate.in_flight()
+    });
+    counts.total() + beside.unwrap_or(0) + (pressure.held)(name).jobs + elsewhere
 }
 
 #[cfg(test)]
@@ -193,8 +197,8 @@ mod tests {
         );
         let places = pressure.admit(&mut wants, now);
         assert!(matches!(places, Admission::Go(_)), "{places:?}");
-        let news = timeout(Duration::from_secs(1), pressure.fleet_news());
+        let news = timeout(Duration::from_secs(1), fleet_news(&pressure));
         assert!(news.await.is_ok(), "nobody hears of it");
-        assert_eq!(pressure.take_untold(), [("q".into(), 1)]);
+        assert_eq!(take_untold(&pressure), [("q".into(), 1)]);
     }
 }

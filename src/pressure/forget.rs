@@ -3,30 +3,11 @@
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use super::state::{Pressure, PressureState};
-use super::want::Now;
+use super::state::PressureState;
 
 /// When more queues than this have state, those that were not used for longest are forgotten; one enqueue may
 /// bring some more.
 const MOST_QUEUES: usize = 10_000;
-
-impl Pressure {
-    /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
-    /// their names or something is to be remembered of them. Call it now and then.
-    pub fn forget_unused(&self, now: Now) {
-        let mut state = self.state.lock();
-        let table = self.table.load();
-        let PressureState { queues, untold, .. } = &mut *state;
-        queues.retain(|name, queue| {
-            let stays = queue.is_used(now.at) || untold.contains(name) || table.names(name);
-            // Of one that is not bounded any more, what is known is true no longer.
-            stays || (table.of(name).is_some() && queue.has_some((self.held)(name), now))
-        });
-        let len = queues.len();
-        queues.shrink_to(2 * len);
-        self.groups.shrink();
-    }
-}
 
 impl PressureState {
     /// A tenth of the queues that nobody uses goes when there are too many, and first those of which nothing is

@@ -13,7 +13,7 @@ const LATE: u64 = 1_500_000;
 /// No clock of ours and no look is so much off, in microseconds.
 const SURELY: u64 = 1_000_000;
 /// More are not counted in one queue and state.
-const MOST: usize = 100_000;
+const MOST_JOBS: usize = 100_000;
 
 /// The state of a job that waits for a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +72,7 @@ pub(super) struct DueJobs {
 impl DueJobs {
     fn add(&mut self, job: &str, due: Timestamp) {
         self.remove(job);
-        if self.jobs.len() < MOST {
+        if self.jobs.len() < MOST_JOBS {
             let job: Arc<str> = Arc::from(job);
             self.order.insert((due, Arc::clone(&job)));
             self.jobs.insert(job, due);

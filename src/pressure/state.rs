@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::bounds::{BoundsTable, FileBounds};
+use super::bounds::{Bounds, BoundsTable, FileBounds, Given, UNBOUNDED};
 use super::estimate::HeldCount;
 use super::groups::GroupCounts;
-use super::hidden::TellsState;
+use super::hidden::{LaterState, TellsState};
 use super::line::BlockedLine;
 use super::queue::BoundedQueue;
-use super::seen::Mark;
+use super::seen::{Mark, TakenTo};
 use super::want::{Level, Now, Want};
 use crate::limit::Timestamp;
 
@@ -179,6 +179,154 @@ impl Pressure {
         }
         state.queues.clear();
         self.groups.clear();
+    }
+
+    /// The bounds of a queue.
+    pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
+        self.table.load().of(queue).cloned()
+    }
+
+    /// The bounds of a queue as the file and HTTP give them.
+    pub fn given(&self, queue: &str) -> Option<Given> {
+        self.table.load().given(queue)
+    }
+
+    /// Takes over the bounds of another file. Returns where the queues stand that were near their bounds.
+    #[must_use]
+    pub fn publish(self: &Arc<Self>, file: Arc<FileBounds>, now: Now) -> Vec<(Arc<str>, Level)> {
+        self.bound_again(now, |table| table.with_file(file))
+    }
+
+    /// Replaces all bounds that were set over HTTP. Returns where the queues stand that were near their bounds.
+    #[must_use]
+    pub fn set(
+        self: &Arc<Self>,
+        queues: HashMap<Arc<str>, Given>,
+        tenants: HashMap<Arc<str>, u64>,
+        now: Now,
+    ) -> Vec<(Arc<str>, Level)> {
+        self.bound_again(now, |table| table.with_set(queues, tenants))
+    }
+
+    /// Gives all queues the bounds of another table, whether anybody enqueues or not.
+    fn bound_again(
+        self: &Arc<Self>,
+        now: Now,
+        change: impl FnOnce(&BoundsTable) -> BoundsTable,
+    ) -> Vec<(Arc<str>, Level)> {
+        let mut state = self.state.lock();
+        let table = Arc::new(change(&self.table.load()));
+        self.any.store(table.any(), Ordering::Release);
+        let before = self.table.swap(Arc::clone(&table));
+        let names = match table.differs(&before) {
+            Some(names) => names,
+            None => state.queues.keys().cloned().collect(),
+        };
+        let none = Arc::new(UNBOUNDED);
+        let each = names.into_iter().filter_map(|name| {
+            let queue = state.queues.get_mut(&name)?;
+            let held = || (self.held)(&name);
+            let level = queue.bound_again(table.of(&name).unwrap_or(&none), held, now.at)?;
+            Some((name, level))
+        });
+        let levels = each.collect();
+        self.serve(&mut state, now);
+        levels
+    }
+
+    /// How many jobs of a tenant may wait, over all queues; 0 is any number, `None`: the tenant has no bound.
+    pub fn tenant(&self, tenant: &str) -> Option<u64> {
+        self.table.load().tenant(tenant)
+    }
+
+    /// What is wanted of queues that are bounded still: what bounds them may have changed since it was wanted.
+    pub fn bounded_now(&self, wants: &[Want]) -> Vec<Want> {
+        let bounded = wants.iter().filter_map(|want| {
+            let bounds = self.bounds(&want.queue)?;
+            Some(Want {
+                bounds,
+                ..want.clone()
+            })
+        });
+        bounded.collect()
+    }
+
+    /// Changes a queue in a way that may make room, and gives the room to those who wait for it.
+    pub(super) fn make_room(
+        self: &Arc<Self>,
+        name: &str,
+        now: Now,
+        what: impl FnOnce(&mut BoundedQueue),
+    ) {
+        let mut state = self.state.lock();
+        if let Some(queue) = state.queues.get_mut(name) {
+            what(queue);
+            state.note_untold(name);
+            self.serve(&mut state, now);
+        }
+    }
+
+    /// Notes that jobs of a queue were given to us in answer to a FETCH that was sent at `sent`.
+    pub fn left(self: &Arc<Self>, name: &str, jobs: u64, sent: Mark, to: TakenTo, now: Now) {
+        self.make_room(name, now, |queue| queue.left(jobs, sent, to, now.at));
+    }
+
+    /// Notes that this job of a queue waits no longer, where it matters which jobs leave and not only how many.
+    pub fn gone(self: &Arc<Self>, name: &str, id: &str, now: Now) {
+        if self.bounds(name).is_some_and(|bounds| bounds.tells_apart()) {
+            self.make_room(name, now, |queue| queue.members.left(id));
+        }
+    }
+
+    /// Notes that a held job of a queue goes to a worker.
+    pub fn started(self: &Arc<Self>, name: &str, id: &str, now: Now) {
+        if self.any() {
+            self.make_room(name, now, |queue| queue.started(id, now.at));
+        }
+    }
+
+    /// A FETCH of this queue alone that was sent at `sent` got fewer jobs than it asked for.
+    pub fn ran_dry(self: &Arc<Self>, name: &str, sent: Mark, now: Now) {
+        self.make_room(name, now, |queue| queue.estimate.ran_dry(sent));
+    }
+
+    /// A job of a queue waits again.
+    pub fn came(&self, name: &str) {
+        let mark = self.mark();
+        self.with(name, |queue| queue.estimate.came(1, mark));
+    }
+
+    /// A job of a queue failed, and waits again: it is tried again from `due` on.
+    pub fn came_to_retry(&self, name: &str, job: &str, due: Timestamp) {
+        self.any_later.store(true, Ordering::Relaxed);
+        let mark = self.mark();
+        self.with(name, |queue| {
+            queue.estimate.came(1, mark);
+            queue.later.add(job, LaterState::Retryable, due);
+        });
+    }
+
+    /// Notes that a job of a queue waits for no time any more. Returns whether it did until now, as far as is known.
+    pub fn waits_no_longer(&self, name: &str, job: &str, now: Timestamp) -> bool {
+        // Mostly none was ever seen to wait for a time.
+        let remove = |queue: &mut BoundedQueue| queue.later.remove(job, now);
+        self.any_later.load(Ordering::Relaxed) && self.with(name, remove).unwrap_or(false)
+    }
+
+    /// Forgets the queues that nobody used for ten minutes and in which nothing waits, unless they are bounded by
+    /// their names or something is to be remembered of them. Call it now and then.
+    pub fn forget_unused(&self, now: Now) {
+        let mut state = self.state.lock();
+        let table = self.table.load();
+        let PressureState { queues, untold, .. } = &mut *state;
+        queues.retain(|name, queue| {
+            let stays = queue.is_used(now.at) || untold.contains(name) || table.names(name);
+            // Of one that is not bounded any more, what is known is true no longer.
+            stays || (table.of(name).is_some() && queue.has_some((self.held)(name), now))
+        });
+        let len = queues.len();
+        queues.shrink_to(2 * len);
+        self.groups.shrink();
     }
 }
 

@@ -1,5 +1,10 @@
 //! Enqueue: the `rate_limit` that a job brings is checked and mirrored, because backends forget it.
 //! A policy in `meta` whose name has escapes gets its plain one. Everything else passes byte for byte.
+//!
+//! Why a body is spliced, and not parsed into values and written anew: that would change what nobody asked to change,
+//! such as the digits of a number that no double holds, or members that are there twice. Backends read such bodies
+//! each in its own way, so the producer would get another answer through us than without us. Jobs are therefore found
+//! as ranges of bytes, and only bytes that must differ are replaced; a body that need not change is not even copied.
 
 mod admit;
 mod full;

@@ -12,7 +12,7 @@ use super::error::UpstreamError;
 /// How long nothing must fail before an outage is over: it goes on while every second request fails.
 const STEADY: Duration = Duration::from_secs(5);
 /// How often a lasting outage is logged.
-const AGAIN: Duration = Duration::from_secs(60);
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Shared by all threads.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Outage {
         last.failed = Some(now);
         last.answered = false;
         let failures = last.failures;
-        let due = begins || last.told.is_none_or(|told| now - told >= AGAIN);
+        let due = begins || last.told.is_none_or(|told| now - told >= LOGGED_EVERY);
         if due {
             last.told = Some(now);
         }

@@ -2,6 +2,7 @@
 //! in steps of its own, in any order. The queue goes over its bound by no more than what siblings had on their way
 //! when a look set the number, and when all is quiet it can be filled to its bound.
 
+use ojs_throttle::pressure::fleet;
 use ojs_throttle::pressure::{
     Fleet, GrantedPlaces, Mark, StatsAnswer, TakenPlaces, TakenTo, WantedPlaces,
 };
@@ -143,7 +144,7 @@ impl World {
             }
             _ => {}
         }
-        let wanted = node.pressure.take_wanted().into_iter();
+        let wanted = fleet::take_wanted(&node.pressure).into_iter();
         node.wanted.extend(wanted.map(|(_, wanted)| wanted));
         false
     }
@@ -158,14 +159,14 @@ impl World {
         self.number.value += jobs as i64;
         let number = self.value();
         let granted = Some(GrantedPlaces { jobs, number });
-        (self.nodes[nth].pressure).granted("q", granted, self.now());
+        fleet::granted(&self.nodes[nth].pressure, "q", granted, self.now());
     }
 
     /// The store is told what is untold.
     fn tell(&mut self, nth: usize) {
-        for (_, by) in self.nodes[nth].pressure.take_untold() {
+        for (_, by) in fleet::take_untold(&self.nodes[nth].pressure) {
             self.number.value += by;
-            (self.nodes[nth].pressure).heard("q", self.value(), self.now());
+            fleet::heard(&self.nodes[nth].pressure, "q", self.value(), self.now());
         }
     }
 
@@ -177,7 +178,7 @@ impl World {
         let pressure = Arc::clone(&self.nodes[nth].pressure);
         self.nodes[nth].look = match look {
             Look::Begun => {
-                self.number.value += pressure.take_untold_of("q");
+                self.number.value += fleet::take_untold_of(&pressure, "q");
                 Some(Look::Read(self.number))
             }
             Look::Read(before) => {
@@ -193,7 +194,7 @@ impl World {
             Look::StatsAnswer(before, counts) => {
                 let others = self.depth() - self.waiting - self.held(&self.nodes[nth]);
                 if self.number.put_at <= before.put_at {
-                    let found = pressure.depth_found("q", &counts, others, now);
+                    let found = fleet::depth_found(&pressure, "q", &counts, others, now);
                     self.looks += 1;
                     let since = self.number.value - before.value;
                     self.number = Number {

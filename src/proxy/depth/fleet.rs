@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::tell::now;
+use crate::pressure::fleet as depths;
 use crate::pressure::{Counts, Fleet, GrantedPlaces, WantedPlaces};
 use crate::proxy::control::in_force::limits_queue;
 use crate::proxy::{Proxy, Sidecar};
@@ -45,13 +46,13 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
         return;
     }
     let pressure = &sidecar.admit.pressure;
-    pressure.share_depths();
+    depths::share_depths(pressure);
     let mut ticks = interval(TELL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let has_untold = pressure.has_untold();
+        let has_untold = depths::has_untold(pressure);
         tokio::select! {
-            () = pressure.fleet_news() => ask_for_places(proxy),
+            () = depths::fleet_news(pressure) => ask_for_places(proxy),
             _ = ticks.tick(), if has_untold => {
                 tell_holds(sidecar).await;
                 tell_numbers(sidecar).await;
@@ -61,16 +62,16 @@ pub(in crate::proxy) async fn share_depths(proxy: &Proxy, stop: CancellationToke
     }
     tell_holds(sidecar).await;
     tell_numbers(sidecar).await;
-    pressure.stop_sharing(now(sidecar));
+    depths::stop_sharing(pressure, now(sidecar));
 }
 
 fn ask_for_places(proxy: &Proxy) {
-    for (queue, wanted) in proxy.sidecar.admit.pressure.take_wanted() {
+    for (queue, wanted) in depths::take_wanted(&proxy.sidecar.admit.pressure) {
         let sidecar = Arc::clone(&proxy.sidecar);
         let _task = proxy.sidecar.tasks.spawn(async move {
             let granted = take_places(&sidecar, &queue, wanted).await.ok();
             let pressure = &sidecar.admit.pressure;
-            pressure.granted(&queue, granted, now(&sidecar));
+            depths::granted(pressure, &queue, granted, now(&sidecar));
         });
     }
 }
@@ -133,10 +134,10 @@ pub(in crate::proxy) async fn tell_holds(sidecar: &Sidecar) {
 /// Tells the store what was admitted here and what has left.
 async fn tell_numbers(sidecar: &Sidecar) {
     let pressure = &sidecar.admit.pressure;
-    for (queue, by) in pressure.take_untold() {
+    for (queue, by) in depths::take_untold(pressure) {
         // Where it fails, the next look corrects the number.
         if let Ok(number) = sidecar.store.number(&name_of(&queue), add(by, None)).await {
-            pressure.heard(&queue, value(number), now(sidecar));
+            depths::heard(pressure, &queue, value(number), now(sidecar));
         }
     }
 }
@@ -146,10 +147,10 @@ async fn tell_numbers(sidecar: &Sidecar) {
 pub(super) async fn read_number(sidecar: &Sidecar, queue: &str) -> Option<Number> {
     let pressure = &sidecar.admit.pressure;
     let is_bounded = pressure.bounds(queue)?.max_depth.is_some();
-    if !is_bounded || !pressure.is_shared() {
+    if !is_bounded || !depths::is_shared(pressure) {
         return None;
     }
-    let by = pressure.take_untold_of(queue);
+    let by = depths::take_untold_of(pressure, queue);
     let step = if by == 0 { Step::Read } else { add(by, None) };
     sidecar.store.number(&name_of(queue), step).await.ok()
 }
@@ -163,7 +164,7 @@ pub(super) async fn correct_number(
     before: Number,
 ) -> Option<Fleet> {
     let held = held_elsewhere(sidecar, queue).await?;
-    let depth = (sidecar.admit.pressure).depth_found(queue, counts, held, now(sidecar));
+    let depth = depths::depth_found(&sidecar.admit.pressure, queue, counts, held, now(sidecar));
     let name = name_of(queue);
     for _ in 0..TRIES {
         let now = sidecar.store.number(&name, Step::Read).await.ok()?;

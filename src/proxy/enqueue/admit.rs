@@ -17,7 +17,7 @@ use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
     Admission, AwaitedLook, Away, BoundGroup, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full,
-    LookKind, OverflowStrategy, TakenPlaces, Want,
+    LookKind, OverflowStrategy, PlaceInLine, TakenPlaces, Want,
 };
 use crate::proxy::admit::LOOKS_AT_ONCE;
 use crate::proxy::depth;
@@ -148,7 +148,7 @@ async fn blocked(
     let pressure = &sidecar.admit.pressure;
     let most = sidecar.live().settings.max_blocked();
     let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
-    let mut place = pressure.stand(wants.to_vec(), most)?;
+    let mut place = PlaceInLine::stand(pressure, wants.to_vec(), most)?;
     // Room may have come before it stood there.
     pressure.wake(depth::now(sidecar));
     loop {
