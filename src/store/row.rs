@@ -119,10 +119,10 @@ impl End {
         }
     }
 
-    /// The end of the job of this row, whatever its claim. `says` is what it used by a path of `cost.settle`, as far as
+    /// The end of the job of this claim, also under another one. `says` is what it used by a path of `cost.settle`, as far as
     /// it says so, and the windows that count its start are put right by that.
-    pub fn settled(row: &Row, mut says: impl FnMut(&str) -> Option<u32>) -> End {
-        let limited = &row.claimed.limited;
+    pub fn settled(claimed: &Claimed, mut says: impl FnMut(&str) -> Option<u32>) -> End {
+        let limited = &claimed.limited;
         let used = each_key(limited).filter_map(|(_, one)| {
             Some(Used {
                 space: one.space,
@@ -133,7 +133,7 @@ impl End {
         End {
             claim: None,
             used: used.collect(),
-            ..End::of_claim(&row.claimed)
+            ..End::of_claim(claimed)
         }
     }
 

@@ -57,7 +57,7 @@ async fn used(store: &dyn Ledger, job: &str, amount: u32) -> bool {
     let Some(row) = store.row(job).await.unwrap() else {
         return false;
     };
-    let end = End::settled(&row, |path| {
+    let end = End::settled(&row.claimed, |path| {
         assert_eq!(path, "result.tokens");
         Some(amount)
     });

@@ -247,7 +247,7 @@ impl Both<'_> {
         let name = format!("job-{job}");
         let generation = (!self.dice.one_in(3)).then_some(Gen(self.claims[job]));
         let mut end = match self.store.row(&name).await.unwrap() {
-            Some(row) => End::settled(&row, |_| {
+            Some(row) => End::settled(&row.claimed, |_| {
                 let amount = self.dice.of(&[0, 1, 5, 80, 1_500, u32::MAX]);
                 Some(amount).filter(|_| self.dice.one_in(2))
             }),

@@ -14,7 +14,7 @@ use crate::pressure::{Mark, NewJob, TakenTo};
 use crate::proxy::calls::job_in;
 use crate::proxy::control::named;
 use crate::proxy::{REPLY_DEPTH, Sidecar, mirror};
-use crate::store::{LedgerExt, Row};
+use crate::store::{Claimed, LedgerExt};
 use crate::upstream::Reply;
 
 /// Stands in the reply to an enqueue of a job that waits for a time. Nearly no reply has it.
@@ -95,8 +95,8 @@ pub(in crate::proxy) fn passed(
 }
 
 /// Notes what the backend says of a job that failed: it may wait again.
-pub(in crate::proxy) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, row: Option<&Row>) {
-    if !reply.status.is_success() || (row.is_none() && !sidecar.admit.pressure.any()) {
+pub(in crate::proxy) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, claimed: Option<&Claimed>) {
+    if !reply.status.is_success() || (claimed.is_none() && !sidecar.admit.pressure.any()) {
         return;
     }
     let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
@@ -108,10 +108,10 @@ pub(in crate::proxy) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, row: 
     let filed = job.and_then(mirror::filed);
     let (shown, state) = (filed.or_else(|| text("queue")), text("state"));
     let again = ["available", "retryable", "scheduled"];
-    if let Some(row) = row.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s))) {
-        named::waits_again(sidecar, &row.claimed);
+    if let Some(claimed) = claimed.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s))) {
+        named::waits_again(sidecar, claimed);
     }
-    let queue = row.map(|row| &*row.claimed.queue).or(shown.as_deref());
+    let queue = claimed.map(|claimed| &*claimed.queue).or(shown.as_deref());
     let Some(queue) = queue.filter(|_| sidecar.admit.pressure.any()) else {
         return;
     };

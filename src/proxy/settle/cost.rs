@@ -5,13 +5,13 @@ use crate::limit::Limited;
 use crate::metrics::Counted;
 use crate::policy::price;
 use crate::proxy::{REPLY_DEPTH, Sidecar, tell};
-use crate::store::{End, Row, Used};
+use crate::store::{Claimed, End, Row, Used};
 
-/// The end of the job of this row, with what its ACK says that it used.
-pub(super) fn end(row: &Row, ack: &[u8]) -> End {
+/// The end of the job of this claim, with what its ACK says that it used.
+pub(super) fn end(claimed: &Claimed, ack: &[u8]) -> End {
     // Most settle nothing, and a result may be long.
     let mut read = None;
-    End::settled(row, |path| {
+    End::settled(claimed, |path| {
         let ack = *read.get_or_insert_with(|| Json::parse(ack, REPLY_DEPTH).ok());
         price::used(ack?, path)
     })

@@ -79,9 +79,14 @@ impl Refusals {
     }
 }
 
-/// The backend has accepted this nack of a job that was out under `row`. Before its slots end: what
-/// they would let start at once is what the service has refused.
-pub(super) async fn heed(proxy: &Proxy, row: &Row, nack: &[u8]) {
+/// The backend has accepted this nack of a job that was out under `claimed`, since `started` if that is known. Before
+/// its slots end: what they would let start at once is what the service has refused.
+pub(super) async fn heed(
+    proxy: &Proxy,
+    claimed: &Claimed,
+    started: Option<Timestamp>,
+    nack: &[u8],
+) {
     let Some(error) = Json::parse(nack, DEPTH)
         .ok()
         .and_then(|nack| nack.get("error"))
@@ -90,9 +95,9 @@ pub(super) async fn heed(proxy: &Proxy, row: &Row, nack: &[u8]) {
     };
     let sidecar = &proxy.sidecar;
     let policies = Arc::clone(&sidecar.live().policies);
-    let (claimed, now) = (&row.claimed, sidecar.store.now());
+    let now = sidecar.store.now();
     for key in job_keys(&claimed.limited) {
-        let times = sidecar.settle.refusals.times(key, row.started, now);
+        let times = sidecar.settle.refusals.times(key, started, now);
         let job = (&*claimed.job, times);
         let asked = policies.pause(&claimed.limited, key, error, now, job);
         if let Some((pause, policy)) = asked {
