@@ -17,7 +17,7 @@ use crate::metrics::Counted;
 use crate::upstream::Call;
 
 /// How long after an attempt that came to nothing the next one is made.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How an attempt to end a job came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +47,7 @@ pub(super) fn drop_soon(proxy: &Proxy, mut picks: Vec<Pick>) {
                 open.extend(drop_one(&proxy, pick).await);
             }
             picks = open;
-            let again = draining.run_until_cancelled(tokio::time::sleep(AGAIN));
+            let again = draining.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE));
             if picks.is_empty() || again.await.is_none() {
                 return;
             }

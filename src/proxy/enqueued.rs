@@ -17,7 +17,7 @@ use crate::policy::job::filed;
 /// How long a queue counts as a limited one after the last limited job was enqueued to it.
 const LASTS: Duration = Duration::from_secs(3_600);
 /// Queues that are remembered; there are never more unless somebody makes up names.
-const MOST: usize = 10_000;
+const MOST_QUEUES: usize = 10_000;
 
 /// The queues to which limited jobs were enqueued, and when the last one was. Their FETCHes are not passed whole: what
 /// they claim is held although the worker hangs up.
@@ -45,7 +45,7 @@ impl LimitedQueues {
     /// A limited job is being enqueued to this queue.
     pub(super) fn note(&self, queue: &Arc<str>) {
         let mut queues = self.queues.lock();
-        if queues.len() < MOST || queues.contains_key(queue) {
+        if queues.len() < MOST_QUEUES || queues.contains_key(queue) {
             queues.insert(Arc::clone(queue), Instant::now());
             self.any.store(true, Ordering::Relaxed);
         }

@@ -34,7 +34,7 @@ const LEAST: Duration = Duration::from_secs(1);
 const LOOKS: Duration = Duration::from_secs(1);
 /// The most unknown jobs that the store is asked about for one heartbeat. No worker runs more, and a body has room for
 /// some 700,000 made-up ids.
-const MOST: usize = 1_000;
+const MOST_JOBS: usize = 1_000;
 /// The most heartbeats that are under way at once for one of a worker's.
 const AT_ONCE: usize = 16;
 
@@ -143,14 +143,14 @@ async fn beat_all(
     for (row, lasts) in split.own_rows {
         note_extended(proxy, std::slice::from_ref(&row), &extended, lasts).await;
     }
-    let mut told = reply.body.clone();
+    let mut directions = reply.body.clone();
     loop {
         match timeout_at(begun + LONGEST, beats.join_next()).await {
             Ok(Some(Ok(Some(theirs)))) => {
                 let more = named(&theirs);
                 let more = more.into_iter().filter(|id| !extended.contains(id));
                 extended.extend(more.collect::<Vec<String>>());
-                told = stricter(told, theirs);
+                directions = stricter(directions, theirs);
             }
             Ok(Some(_)) => {}
             Ok(None) => break,
@@ -161,7 +161,7 @@ async fn beat_all(
             }
         }
     }
-    let body = united(&reply.body, &told, &extended);
+    let body = united(&reply.body, &directions, &extended);
     respond::theirs(Reply {
         body: body.into(),
         ..reply
@@ -176,7 +176,7 @@ async fn split(proxy: &Proxy, beat: &Beat) -> Split {
     for job in &beat.jobs {
         if matches!(proxy.sidecar.store.known(job), Known::Unsure) {
             asked += 1;
-            if asked > MOST {
+            if asked > MOST_JOBS {
                 split.own.push(job.clone());
                 continue;
             }
@@ -394,10 +394,10 @@ fn stricter(one: Bytes, other: Bytes) -> Bytes {
 
 /// The reply with all extended jobs, with the `directive` of the stricter answer, and with a `state` that every SDK can
 /// read.
-fn united(reply: &[u8], told: &[u8], extended: &[String]) -> Vec<u8> {
-    let (Ok(whole), Ok(told)) = (
+fn united(reply: &[u8], directions: &[u8], extended: &[String]) -> Vec<u8> {
+    let (Ok(whole), Ok(directions)) = (
         Json::parse(reply, REPLY_DEPTH),
-        Json::parse(told, REPLY_DEPTH),
+        Json::parse(directions, REPLY_DEPTH),
     ) else {
         return reply.to_vec();
     };
@@ -408,14 +408,14 @@ fn united(reply: &[u8], told: &[u8], extended: &[String]) -> Vec<u8> {
         None => splice.add_member(whole, name, value),
     };
     set("jobs_extended", format!("[{}]", ids.join(",")).as_bytes());
-    match told
+    match directions
         .get("state")
         .filter(|state| state.kind() == Kind::String)
     {
         Some(state) => set("state", state.raw()),
         None => set("state", b"\"active\""),
     }
-    if let Some(directive) = told.get("directive") {
+    if let Some(directive) = directions.get("directive") {
         set("directive", directive.raw());
     }
     splice.apply(reply)

@@ -30,7 +30,7 @@ pub(crate) fn may_bring(text: &[u8]) -> bool {
     BRINGS.find(text).is_some()
 }
 
-/// The same, where a mirror without limits in it does not count.
+/// Whether a text may have a job with limits of its own in it, where a mirror without limits does not count.
 pub(crate) fn may_limit(text: &[u8]) -> bool {
     let (mut all, mut mirrors) = (BRINGS.find_iter(text), SHOWS.find_iter(text));
     // Each mirror has one in its name.

@@ -33,7 +33,7 @@ use crate::upstream::{Call, Reply, UpstreamError};
 const TRIES: usize = 4;
 /// How long a reader waits at most for claims that are on their way, and between two looks.
 const SETTLES: Duration = Duration::from_millis(200);
-const LOOK: Duration = Duration::from_millis(5);
+const RECHECK: Duration = Duration::from_millis(5);
 
 /// `GET` of one job: a held one is shown as it was before its claim.
 pub(super) async fn show_job(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
@@ -130,7 +130,7 @@ async fn settled(sidecar: &Sidecar, queue: Option<&str>, until: Instant) -> Opti
         if moves.is_some() || Instant::now() >= until {
             return moves;
         }
-        sleep(LOOK).await;
+        sleep(RECHECK).await;
     }
 }
 
@@ -263,7 +263,7 @@ async fn paused(
 ) -> Result<Reply, UpstreamError> {
     let sidecar = &proxy.sidecar;
     sidecar.fetching.paused.begin(queue);
-    siblings::share_pause(sidecar, queue).await;
+    siblings::tell_paused(sidecar, queue).await;
     let answer = calls::call(proxy, "pause", call).await;
     let stands = match &answer {
         Ok(reply) if reply.status.is_success() => true,
@@ -276,11 +276,11 @@ async fn paused(
     if stands {
         sidecar.fetching.paused.end_done(queue);
         // A resume that came between may have told them otherwise.
-        siblings::share_pause(sidecar, queue).await;
+        siblings::tell_paused(sidecar, queue).await;
     } else {
         sidecar.fetching.paused.end_failed(queue);
         if !sidecar.fetching.paused.has(queue) {
-            siblings::share_resume(sidecar, queue).await;
+            siblings::tell_resumed(sidecar, queue).await;
             sidecar.hold.wake_all();
         }
     }
@@ -293,7 +293,7 @@ async fn resumed(proxy: &Proxy, call: Call, queue: &Arc<str>) -> Result<Reply, U
     if answer.as_ref().is_ok_and(|reply| reply.status.is_success()) {
         let _nobody_reads = sidecar.fetching.paused.reading.write().await;
         sidecar.fetching.paused.resume(queue);
-        siblings::share_resume(sidecar, queue).await;
+        siblings::tell_resumed(sidecar, queue).await;
         sidecar.hold.wake_all();
     }
     answer

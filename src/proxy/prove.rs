@@ -16,8 +16,8 @@ use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::store::{Claimed, LedgerExt};
 
-/// How long the backend's word that a held job is ours is taken at most before it is asked for again.
-pub(crate) const PROOF: Duration = Duration::from_secs(1);
+/// How long the backend's word that a held job is ours is trusted at most before it is asked for again.
+pub(crate) const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
@@ -49,7 +49,7 @@ impl Extension {
         }
     }
 
-    /// The same under another worker id.
+    /// Asks under another worker id for what this asks for.
     pub(super) fn under(self, claim_id: &Arc<str>) -> Extension {
         Extension {
             claim_id: Arc::clone(claim_id),
@@ -174,7 +174,8 @@ pub(super) async fn still_active(
     }
 }
 
-/// The same of a job that was adopted under nobody's credentials: that there is none it may say to strangers only.
+/// Whether the backend has the job as active, in the attempt of this claim; `None`: it cannot be asked. Of a job that was
+/// adopted under nobody's credentials an answer 404 says nothing: it may be what strangers get.
 pub(super) async fn shown_active(proxy: &Proxy, claimed: &Claimed) -> Option<bool> {
     match calls::look_up(proxy, claimed.scope, &claimed.job).await {
         Lookup::Found(reply) => is_active(&reply, claimed.attempt),

@@ -14,7 +14,7 @@ use crate::limit::{Key, Space, Timestamp, each_key};
 use crate::store::Row;
 
 /// So many run times are kept of a key.
-const KEPT: usize = 100;
+const RUNS_KEPT: usize = 100;
 /// With fewer there is no forecast.
 const LEAST: usize = 20;
 /// Keys of which run times are kept; at most twice as many.
@@ -22,7 +22,7 @@ const KEYS: usize = 1_000;
 /// How often the future is played through for one forecast.
 const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
-const MOST: usize = 2_000;
+const MOST_SLOTS: usize = 2_000;
 
 /// The last run times of the jobs of each key that has slots.
 #[derive(Default, Debug)]
@@ -41,7 +41,7 @@ impl RunTimes {
                 known.put(one.key.clone(), VecDeque::from([ran]));
                 continue;
             };
-            if times.len() >= KEPT {
+            if times.len() >= RUNS_KEPT {
                 times.pop_front();
             }
             times.push_back(ran);
@@ -100,9 +100,9 @@ impl KeySlots<'_> {
             ));
         }
         let (limit, active) = (self.limit as usize, self.active as usize);
-        if limit.max(active).saturating_add(ahead) > MOST {
+        if limit.max(active).saturating_add(ahead) > MOST_SLOTS {
             return Err(format!(
-                "there are more than {MOST} slots and jobs before it"
+                "there are more than {MOST_SLOTS} slots and jobs before it"
             ));
         }
         let mut runs = self.runs.to_vec();
@@ -181,6 +181,6 @@ mod tests {
         assert_eq!(slots.forecast(0).unwrap().p90, Duration::ZERO);
         slots.limit = 1;
         assert_eq!(slots.forecast(2).unwrap().p50, Duration::from_secs(3));
-        assert!(slots.forecast(MOST).is_err());
+        assert!(slots.forecast(MOST_SLOTS).is_err());
     }
 }

@@ -88,11 +88,11 @@ fn scope_of(headers: &HeaderMap) -> u64 {
 impl Scopes {
     /// The scope of a request, remembered.
     pub(super) fn of(&self, headers: &HeaderMap) -> u64 {
-        self.look(headers).0
+        self.of_known(headers).0
     }
 
     /// The scope of a request, remembered, and whether it was [`Scopes::accept`]ed.
-    pub(super) fn look(&self, headers: &HeaderMap) -> (u64, bool) {
+    pub(super) fn of_known(&self, headers: &HeaderMap) -> (u64, bool) {
         let scope = scope_of(headers);
         let mut known = self.known.lock();
         (scope, known.of(scope, headers).accepted)
@@ -111,7 +111,7 @@ impl Scopes {
 
     /// A request whose credentials are needed until the backend has answered it, and longer if it is accepted.
     pub(super) fn lender(&self, headers: &HeaderMap) -> Lender {
-        let (scope, accepted) = self.look(headers);
+        let (scope, accepted) = self.of_known(headers);
         let own = [AUTHORIZATION, TENANT].into_iter();
         let own = own.filter_map(|name| headers.get(&name).cloned().map(|value| (name, value)));
         Lender {
@@ -350,7 +350,7 @@ mod tests {
         scopes.accept(of_second, &second);
         flood(1);
         assert_eq!(scopes.credentials(of_second).tenant.unwrap(), "t");
-        assert!(scopes.look(&first).1 && scopes.look(&second).1);
+        assert!(scopes.of_known(&first).1 && scopes.of_known(&second).1);
         assert_eq!(scopes.known.lock().credentials.len(), MAX);
     }
 

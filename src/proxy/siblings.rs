@@ -24,12 +24,12 @@ use crate::store::{Change, Claimed, Gen, Known, LedgerExt, Place, Row, StoreErro
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
-/// So many offers are told to the store in one call.
-const TOLD_AT_ONCE: usize = 256;
+/// So many offers are written to the store in one call.
+const OFFERS_AT_ONCE: usize = 256;
 /// So many questions for a pause are on their way to the store at once.
 const QUESTIONS: usize = 16;
 /// How often it is looked whether a job in hand is back.
-const LOOK: Duration = Duration::from_millis(10);
+const RECHECK: Duration = Duration::from_millis(10);
 /// How long siblings have to take what is offered, in a drain.
 const OFFER: Duration = Duration::from_secs(5);
 
@@ -293,7 +293,7 @@ fn hold_taken_over(sidecar: &Sidecar, mut held: Held, claimed: &Claimed, claim: 
 /// the store says that it is ours again.
 async fn offer(sidecar: &Sidecar, claims: &[Claimed]) {
     sidecar.hold.offer(claims);
-    for some in sidecar.hold.untold_offers().chunks(TOLD_AT_ONCE) {
+    for some in sidecar.hold.untold_offers().chunks(OFFERS_AT_ONCE) {
         let offer = |claimed: &Claimed| Change::Offer {
             claimed: claimed.clone(),
         };
@@ -328,7 +328,7 @@ pub(super) async fn look_after_offers(sidecar: &Sidecar) {
     if sidecar.store.siblings() == 0 {
         let mut offers = sidecar.hold.all_offers();
         // Some at each look, which is also the word that this sidecar lives.
-        offers.truncate(TOLD_AT_ONCE);
+        offers.truncate(OFFERS_AT_ONCE);
         own_again(sidecar, offers).await;
     }
 }
@@ -380,7 +380,7 @@ fn follow_job(proxy: &Proxy, job: Arc<str>) {
         // It goes out nowhere meanwhile.
         let _hiding = hiding::hide(sidecar, &job);
         while sidecar.hold.is_in_hand(&job) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RECHECK).await;
         }
         let Some(claimed) = sidecar.hold.claimed(&job) else {
             return;
@@ -444,7 +444,7 @@ pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
 }
 
 /// Tells siblings that a queue is paused through us.
-pub(super) async fn share_pause(sidecar: &Sidecar, queue: &str) {
+pub(super) async fn tell_paused(sidecar: &Sidecar, queue: &str) {
     // If the store is away, siblings hear it from the backend, which gives them no jobs.
     if sidecar.store.is_shared() {
         drop(sidecar.store.pause(queue, true).await);
@@ -452,7 +452,7 @@ pub(super) async fn share_pause(sidecar: &Sidecar, queue: &str) {
 }
 
 /// Tells siblings that a queue is paused through us no longer.
-pub(super) async fn share_resume(sidecar: &Sidecar, queue: &str) {
+pub(super) async fn tell_resumed(sidecar: &Sidecar, queue: &str) {
     if sidecar.store.is_shared() {
         drop(sidecar.store.pause(queue, false).await);
     }

@@ -168,7 +168,7 @@ impl Sidecar {
         self.end_by(&End::of(Arc::from(job), generation)).await
     }
 
-    /// The same, by what is known of the end.
+    /// Ends a job's row as `end` says, and wakes whoever waits for its slots. Ending twice is ending once.
     pub(super) async fn end_by(&self, end: &End) -> Option<Row> {
         self.keeper.adoption.note_end(&end.job);
         let ended = self.store.end_all(slice::from_ref(end)).await.ok()?;

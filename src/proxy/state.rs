@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::body::Body;
-use super::control::limits::{self, Look};
+use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
 use super::why::{self, Cause};
@@ -436,13 +436,13 @@ impl Shared {
         }
         found.sort_unstable_by(|a, b| rank(a).cmp(&rank(b)));
         let shown = found.split_off(first);
-        let look = Look::here(sidecar);
+        let facts = KeyFacts::here(sidecar);
         let keys: Vec<_> = shown
             .iter()
             .map(|((space, key), _)| (*space, key))
             .collect();
-        self.ask_backend(&keys, &look).await;
-        let views = match limits::views(sidecar, &keys, &look).await {
+        self.ask_backend(&keys, &facts).await;
+        let views = match limits::views(sidecar, &keys, &facts).await {
             Ok(views) => views,
             Err(error) => {
                 part.problem = Some(error.to_string());
@@ -456,19 +456,19 @@ impl Shared {
                 .key
                 .as_ref()
                 .and_then(|_| sidecar.metrics.hour(&of.0));
-            let cause = cause_of(sidecar, of, &view, &look).await;
+            let cause = cause_of(sidecar, of, &view, &facts).await;
             let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
             part.rows
-                .extend(key_row(sidecar, of, &view, (hour, cause), &look));
+                .extend(key_row(sidecar, of, &view, (hour, cause), &facts));
         }
         part
     }
 
     /// Asks how much waits in the backend for these keys, as far as it is due. An answer that comes late is there for
     /// the next state.
-    async fn ask_backend(&self, keys: &[(Space, &Key)], look: &Look) {
+    async fn ask_backend(&self, keys: &[(Space, &Key)], facts: &KeyFacts) {
         let queues = keys.iter().flat_map(|(space, key)| match space {
-            Space::Job => look.queues_of(key),
+            Space::Job => facts.queues_of(key),
             Space::Queue => vec![Arc::from(key.as_str())],
         });
         let queues: Vec<Arc<str>> = queues.chain(self.queue_names()).collect();
@@ -485,29 +485,29 @@ async fn cause_of(
     sidecar: &Sidecar,
     ((space, key), _): &SeenKey,
     view: &LimitView,
-    look: &Look,
+    facts: &KeyFacts,
 ) -> Option<Cause> {
     let limited = Limited {
         space: *space,
         key: key.clone(),
         limits: view.limits.clone(),
         on_limit: OnLimit::Wait,
-        policy: policy_of(sidecar, *space, key, look),
+        policy: policy_of(sidecar, *space, key, facts),
         cost: Default::default(),
         share: None,
     };
     let cause = why::of_limit(sidecar, &limited, view, "").await.1;
     let queues = || match space {
-        Space::Job => look.queues_of(key),
+        Space::Job => facts.queues_of(key),
         Space::Queue => vec![Arc::from(view.name.as_str())],
     };
     cause.or_else(|| why::of_all_queues(sidecar, &queues()).into_iter().next())
 }
 
 /// The policy that has a key.
-fn policy_of(sidecar: &Sidecar, space: Space, key: &Key, look: &Look) -> Arc<str> {
+fn policy_of(sidecar: &Sidecar, space: Space, key: &Key, facts: &KeyFacts) -> Arc<str> {
     match space {
-        Space::Job => look.policy_of(sidecar, key),
+        Space::Job => facts.policy_of(sidecar, key),
         Space::Queue => Arc::from("queue"),
     }
 }
@@ -518,11 +518,11 @@ fn key_row(
     ((space, key), minute): &SeenKey,
     view: &LimitView,
     (hour, cause): (Option<Vec<Point>>, Option<CausePart>),
-    look: &Look,
+    facts: &KeyFacts,
 ) -> Option<KeyRow> {
     Some(KeyRow {
         name: space.name_of(key).into(),
-        policy: policy_of(sidecar, *space, key, look),
+        policy: policy_of(sidecar, *space, key, facts),
         cause,
         minute: MinutePart {
             starts: minute.starts,

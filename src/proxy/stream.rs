@@ -96,8 +96,8 @@ fn full() -> Fault {
 /// What the client had last, as its `Last-Event-ID` says.
 #[derive(PartialEq, Eq, Debug)]
 struct Last {
-    /// When that was told, if the id says it.
-    told: Option<Timestamp>,
+    /// When that was, if the id says it.
+    at: Option<Timestamp>,
     /// The backend's id.
     theirs: String,
     /// It is sure to be the backend's, and not one of ours that looks like it.
@@ -113,18 +113,18 @@ impl Last {
 
     fn read(id: &str) -> Last {
         let both = id.split_once(BESIDE);
-        let both = both.and_then(|(ours, theirs)| Some((told_at(ours)?, theirs)));
-        let told = both.map_or_else(|| told_at(id), |(told, _)| Some(told));
+        let both = both.and_then(|(ours, theirs)| Some((time_in(ours)?, theirs)));
+        let at = both.map_or_else(|| time_in(id), |(at, _)| Some(at));
         Last {
-            told,
+            at,
             theirs: both.map_or(id, |(_, theirs)| theirs).to_owned(),
-            sure: both.is_some() || told.is_none(),
+            sure: both.is_some() || at.is_none(),
         }
     }
 }
 
-/// When an event of ours was told, from its id: UUIDv7 begins with the time, in milliseconds.
-fn told_at(id: &str) -> Option<Timestamp> {
+/// When an event of ours was sent, from its id: UUIDv7 begins with the time, in milliseconds.
+fn time_in(id: &str) -> Option<Timestamp> {
     let number = Uuid::try_parse(id.strip_prefix("evt_")?).ok()?;
     let (seconds, nanos) = number.get_timestamp()?.to_unix();
     let micros = seconds.saturating_mul(1_000_000);
@@ -148,7 +148,7 @@ impl EventStream {
     async fn run(mut self, last: Option<Last>) {
         let mut goes_on = self.send(HELLO).await;
         if let Some(last) = last {
-            let gap = self.gap(last.told);
+            let gap = self.gap(last.at);
             goes_on = goes_on && self.send(gap).await;
         }
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
@@ -157,8 +157,8 @@ impl EventStream {
             let frame = tokio::select! {
                 () = self.out.closed() => return,
                 next = self.subscription.next() => match next {
-                    Delivery::Event(told) if !self.sees(&told) => continue,
-                    Delivery::Event(told) => self.frame(&told),
+                    Delivery::Event(event) if !self.sees(&event) => continue,
+                    Delivery::Event(event) => self.frame(&event),
                     Delivery::Lost(lost) => self.lost(lost),
                     Delivery::Over => return self.end(),
                 },
@@ -183,19 +183,19 @@ impl EventStream {
     }
 
     /// Whether the client is told of this: of a job of which nobody knows whose it is, who names a tenant is not.
-    fn sees(&self, told: &EncodedEvent) -> bool {
-        let Some(tenant) = self.tenant.as_ref().filter(|_| told.job.is_some()) else {
+    fn sees(&self, event: &EncodedEvent) -> bool {
+        let Some(tenant) = self.tenant.as_ref().filter(|_| event.job.is_some()) else {
             return true;
         };
         let scopes = &self.sidecar.scopes;
-        told.scope.is_some_and(|scope| scopes.is_of(scope, tenant))
+        event.scope.is_some_and(|scope| scopes.is_of(scope, tenant))
     }
 
-    fn frame(&self, told: &EncodedEvent) -> Bytes {
+    fn frame(&self, event: &EncodedEvent) -> Bytes {
         self.subscription.sent();
         match &self.relay.last_id {
-            Some(theirs) => told.frame_as(&format!("{}{BESIDE}{theirs}", told.id)),
-            None => told.frame.clone(),
+            Some(theirs) => event.frame_as(&format!("{}{BESIDE}{theirs}", event.id)),
+            None => event.frame.clone(),
         }
     }
 
@@ -291,8 +291,8 @@ mod tests {
     #[test]
     fn a_last_id_is_split_only_after_one_of_ours() {
         let read = |id: &str| {
-            let Last { told, theirs, sure } = Last::read(id);
-            (told.is_some(), theirs, sure)
+            let Last { at, theirs, sure } = Last::read(id);
+            (at.is_some(), theirs, sure)
         };
         assert_eq!(read(&format!("{OURS}~b7")), (true, "b7".to_owned(), true));
         assert_eq!(read(&format!("{OURS}~b~7")), (true, "b~7".to_owned(), true));

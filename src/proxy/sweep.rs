@@ -80,7 +80,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
     let mut edition = proxy.sidecar.live().edition;
     let mut adopting: Option<JoinHandle<()>> = None;
     let mut forgotten = Instant::now();
-    let mut others = Others::default();
+    let mut others = RowsOfOthers::default();
     let mut ticks = ticks(EVERY);
     depth::measure_queues(proxy).await;
     loop {
@@ -116,7 +116,7 @@ pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
 
 /// What was seen last of whether others have put rows into the store.
 #[derive(Default, Debug)]
-struct Others {
+struct RowsOfOthers {
     /// How many jobs were ever adopted.
     adopted: u64,
     /// Whether rows were missing that they had to put back.
@@ -126,9 +126,9 @@ struct Others {
 /// Has all that is held named to the store once more where it may have got rows of these jobs that are over by our
 /// claims: a sibling took some for running, or has put back what it had before the store was away. What was named while
 /// it was away was named here alone.
-fn name_again(sidecar: &Sidecar, others: &mut Others) {
+fn name_again(sidecar: &Sidecar, others: &mut RowsOfOthers) {
     let store = &sidecar.store;
-    let now = Others {
+    let now = RowsOfOthers {
         adopted: store.standing().adopted,
         missing: store.may_miss_rows(),
     };

@@ -26,7 +26,7 @@ use crate::store::KeyStates;
 /// How often the backend is asked about one queue.
 const EVERY: Duration = Duration::from_secs(1);
 /// Queues that are remembered; there are never more unless somebody makes up names.
-const MOST: usize = 10_000;
+const MOST_QUEUES: usize = 10_000;
 /// How long one is remembered for which nobody asks.
 const UNUSED: Duration = Duration::from_secs(600);
 /// The backend is asked about so many queues for one answer.
@@ -97,7 +97,7 @@ impl Backlogs {
 
     /// Whether to find out if a queue's next job waits for a limit: once a second. Whoever inspects the queue may have
     /// asked the backend just now, which must not keep this from being found out.
-    fn begin_look(&self, queue: &str, now: Instant) -> bool {
+    fn begin_finding(&self, queue: &str, now: Instant) -> bool {
         if !is_old(*self.away.lock(), now) {
             return false;
         }
@@ -115,10 +115,10 @@ impl Backlogs {
     /// The turn to ask about a queue; `None`: too many queues are remembered.
     fn turn(&self, queue: &Arc<str>, now: Instant) -> Option<Arc<tokio::sync::Mutex<()>>> {
         let mut queues = self.queues.lock();
-        if queues.len() >= MOST && !queues.contains_key(queue) {
+        if queues.len() >= MOST_QUEUES && !queues.contains_key(queue) {
             queues.retain(|_, backlog| backlog.episode.is_some() || !is_old(backlog.asked, now));
         }
-        let has_room = queues.len() < MOST || queues.contains_key(queue);
+        let has_room = queues.len() < MOST_QUEUES || queues.contains_key(queue);
         has_room.then(|| Arc::clone(&queues.entry(Arc::clone(queue)).or_default().turn))
     }
 
@@ -183,7 +183,7 @@ impl Backlogs {
 
 /// Asks the backend how many jobs of a queue are available, with the credentials of `scope`, unless it said so within
 /// the last second. `None`: nobody knows.
-async fn ask(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
+async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     let backlogs = &proxy.sidecar.fetching.backlogs;
     let turn = backlogs.turn(queue, Instant::now())?;
     let _turn = turn.lock().await;
@@ -209,13 +209,13 @@ pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
         || !sidecar
             .fetching
             .backlogs
-            .begin_look(&lane.queue, Instant::now())
+            .begin_finding(&lane.queue, Instant::now())
     {
         return;
     }
     let (proxy, lane, gate) = (proxy.clone(), lane.clone(), gate.clone());
     let _task = sidecar.tasks.spawn(async move {
-        if ask(&proxy, &lane.queue, lane.scope)
+        if ask_depth(&proxy, &lane.queue, lane.scope)
             .await
             .is_some_and(|jobs| jobs > 0)
         {
@@ -289,7 +289,7 @@ pub(super) async fn refresh(proxy: &Proxy, queues: &[Arc<str>], scope: u64) {
         backlogs.is_due(queue, Instant::now())
     };
     for queue in queues.iter().filter(is_due).take(QUEUES) {
-        ask(proxy, queue, scope).await;
+        ask_depth(proxy, queue, scope).await;
     }
 }
 
@@ -325,7 +325,7 @@ mod tests {
         assert!(!backlogs.is_due(&queue, now + EVERY / 2));
         assert!(backlogs.is_due(&queue, now + EVERY));
         // However often somebody inspects it.
-        assert!(backlogs.begin_look(&queue, now) && !backlogs.begin_look(&queue, now));
+        assert!(backlogs.begin_finding(&queue, now) && !backlogs.begin_finding(&queue, now));
         assert!(backlogs.begin(&queue, episode()));
         assert!(!backlogs.begin(&queue, episode()));
         backlogs.claimed(&[lane("other")], &mut []);
@@ -347,7 +347,7 @@ mod tests {
             asked
         };
         assert!(asks("waits", now) && backlogs.begin("waits", episode()));
-        for nth in 1..MOST {
+        for nth in 1..MOST_QUEUES {
             assert!(asks(&format!("q{nth}"), now));
         }
         assert!(!asks("more", now));

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use super::calls::{self, Lookup};
 use super::control::in_force;
-use super::control::limits::{self, Look};
+use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
 use super::job::{micros, own};
 use super::respond::Fault;
@@ -74,7 +74,7 @@ pub(in crate::proxy) async fn why_key(proxy: &Proxy, name: &str) -> String {
 }
 
 async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
-    let look = limits::look_at_keys(proxy, parts).await?;
+    let known = limits::known_of_keys(proxy, parts).await?;
     let rows = proxy.sidecar.store.rows(RowsOf::Out { max: ROWS }).await;
     let rows = match proxy.sidecar.store.is_lost() {
         // The answer of `usage` says what a store that is lost lets start.
@@ -84,7 +84,7 @@ async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<Str
     let asker = Asker {
         proxy,
         parts,
-        look,
+        known,
         rows,
     };
     let answer = asker.answer(question).await?;
@@ -95,7 +95,7 @@ async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<Str
 struct Asker<'a> {
     proxy: &'a Proxy,
     parts: &'a Parts,
-    look: Look,
+    known: KeyFacts,
     /// The jobs that are out, with workers of all sidecars.
     rows: Vec<Row>,
 }
@@ -123,7 +123,7 @@ impl Applied {
 }
 
 /// What is asked about, and what was found of its limits.
-struct Found<'a> {
+struct Asked<'a> {
     queue: Option<&'a str>,
     job: Option<(JobPlace, Value)>,
     applied: &'a [Applied],
@@ -178,20 +178,20 @@ impl Asker<'_> {
     }
 
     async fn of_key(&self, key: Key) -> Result<Explanation, Fault> {
-        let view = limits::key_state(self.proxy, &self.look, &key).await?;
-        let view = view.ok_or_else(|| self.look.lacks(&key))?;
+        let view = limits::key_state(self.proxy, &self.known, &key).await?;
+        let view = view.ok_or_else(|| self.known.lacks(&key))?;
         let limited = Limited {
             space: Space::Job,
             limits: view.limits.clone(),
             on_limit: OnLimit::Wait,
-            policy: self.look.policy_of(self.sidecar(), &key),
+            policy: self.known.policy_of(self.sidecar(), &key),
             key,
             cost: Default::default(),
             share: None,
         };
         let applied = [Applied::of(self.sidecar(), limited, view, "").await];
         Ok(self
-            .explain(Found {
+            .explain(Asked {
                 queue: None,
                 job: None,
                 of_all: applied.iter().position(|one| one.cause.is_some()),
@@ -301,7 +301,7 @@ impl Asker<'_> {
         let keys: Vec<Key> = keys.map(|one| one.key.clone()).collect();
         let scope = self.sidecar().scopes.of(&self.parts.headers);
         waiting::refresh(self.proxy, &[Arc::from(queue)], scope).await;
-        self.look.refresh(self.proxy, &keys).await;
+        self.known.refresh(self.proxy, &keys).await;
         let id = match &job {
             Some((_, facts)) => facts["id"].as_str().unwrap_or_default(),
             None => "",
@@ -329,7 +329,7 @@ impl Asker<'_> {
         // One set without a cause is enough for a start.
         let held: Option<Vec<usize>> = of_held.iter().map(|set| last_of(set)).collect();
         let lets_go = |nth: &usize| applied.get(*nth)?.cause.as_ref().map(find::lets_go);
-        let found = Found {
+        let found = Asked {
             queue: Some(queue),
             of_all: last_of(&of_all),
             of_held: held.into_iter().flatten().min_by_key(lets_go),
@@ -347,15 +347,15 @@ impl Asker<'_> {
         let KeyStates { states, now } = sidecar.store.states(&[(limited.space, key)]).await?;
         let state = states.into_iter().next().unwrap_or_default();
         Ok(Some(
-            limits::view(sidecar, limited, (state, now), &self.look).await,
+            limits::view(sidecar, limited, (state, now), &self.known).await,
         ))
     }
 
     /// Puts together what is said of the limits that apply, of the queue and of the job.
-    async fn explain(&self, found: Found<'_>) -> Explanation {
+    async fn explain(&self, found: Asked<'_>) -> Explanation {
         let mut causes = self.causes(&found).await;
         let binding = self.binding(&found, &causes);
-        let Found {
+        let Asked {
             queue,
             job,
             applied,
@@ -420,7 +420,7 @@ impl Asker<'_> {
     }
 
     /// All causes that hold now. The first one decides.
-    async fn causes(&self, found: &Found<'_>) -> Vec<Cause> {
+    async fn causes(&self, found: &Asked<'_>) -> Vec<Cause> {
         let sidecar = self.sidecar();
         let of_sidecar = of_sidecar(sidecar);
         let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.into_iter().partition(stops_all);
@@ -468,9 +468,9 @@ impl Asker<'_> {
     }
 
     /// What keeps all queues of a key, where something keeps each of them.
-    fn of_queues_of_key(&self, found: &Found<'_>) -> Vec<Cause> {
+    fn of_queues_of_key(&self, found: &Asked<'_>) -> Vec<Cause> {
         let key = found.applied.first().map(|one| &one.limited.key);
-        let queues = key.map(|key| self.look.queues_of(key)).unwrap_or_default();
+        let queues = key.map(|key| self.known.queues_of(key)).unwrap_or_default();
         of_all_queues(self.sidecar(), &queues)
     }
 
@@ -489,7 +489,7 @@ impl Asker<'_> {
     }
 
     /// The limit of which the first cause speaks.
-    fn binding<'a>(&self, found: &Found<'a>, causes: &[Cause]) -> Option<&'a Applied> {
+    fn binding<'a>(&self, found: &Asked<'a>, causes: &[Cause]) -> Option<&'a Applied> {
         let first = causes.first()?;
         let mut limits = found.of_all.into_iter().chain(found.of_held);
         limits.find_map(|nth| {

@@ -145,7 +145,7 @@ impl Watchdog {
 
     /// Ready when the time is up. It must be polled after the connection, in the connection's task.
     pub(super) fn poll(&mut self, flags: &Flags, cx: &mut Context<'_>) -> Poll<()> {
-        self.look(flags);
+        self.check(flags);
         if self.armed && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
@@ -166,7 +166,7 @@ impl Watchdog {
     }
 
     /// Starts a new deadline when the phase changed or something moved.
-    fn look(&mut self, flags: &Flags) {
+    fn check(&mut self, flags: &Flags) {
         let (phase, moves) = (flags.phase(), flags.moves.load(Ordering::Relaxed));
         let first = self.moves == 0 && moves == 0;
         if (phase == self.phase && moves == self.moves) || (first && phase == ConnectionPhase::Idle)

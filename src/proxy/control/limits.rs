@@ -21,7 +21,7 @@ use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError, Usage};
 const ROWS: usize = 2_048;
 
 /// What one answer goes by.
-pub(in crate::proxy) struct Look {
+pub(in crate::proxy) struct KeyFacts {
     policies: Arc<PolicySet>,
     /// What is out with workers of other sidecars.
     others: Vec<Row>,
@@ -31,10 +31,10 @@ pub(in crate::proxy) struct Look {
     scope: u64,
 }
 
-impl Look {
+impl KeyFacts {
     /// Goes by what is known here alone: the store is not asked.
-    pub(in crate::proxy) fn here(sidecar: &Sidecar) -> Look {
-        Look {
+    pub(in crate::proxy) fn here(sidecar: &Sidecar) -> KeyFacts {
+        KeyFacts {
             policies: Arc::clone(&sidecar.live().policies),
             others: Vec::new(),
             pending: sidecar.control.named.pending(),
@@ -86,11 +86,11 @@ impl Look {
 /// The strictest of all numbers that stand for a key: those of the file, of held jobs, and of the job
 /// that named it last. Where nothing here has named it, those that other sidecars go by. `None`: nothing
 /// has.
-fn numbers(sidecar: &Sidecar, key: &Key, look: &Look) -> Option<Limits> {
+fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
     let is = |one: &Limited| one.space == Space::Job && one.key == *key;
     let mut all = sidecar.hold.limits_of(is);
     let known = all.len();
-    all.extend(look.policies.constants(key).cloned());
+    all.extend(facts.policies.constants(key).cloned());
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {
         all.push(numbers.brought);
@@ -98,19 +98,19 @@ fn numbers(sidecar: &Sidecar, key: &Key, look: &Look) -> Option<Limits> {
         all.extend((!in_file).then_some(numbers.file));
     }
     if all.iter().all(|limits| *limits == Limits::default()) {
-        let others = look.of_others().filter(|one| is(one));
+        let others = facts.of_others().filter(|one| is(one));
         all.extend(others.map(|one| one.limits.clone()));
     }
     all.into_iter().reduce(strictest)
 }
 
 /// Every key that is known, in order.
-fn known_keys(sidecar: &Sidecar, look: &Look) -> Vec<Key> {
-    let policies = look.policies.policies();
+fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
+    let policies = facts.policies.policies();
     let mut keys = sidecar.control.named.keys();
     keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
     keys.extend(sidecar.store.overrides().job_keys(sidecar.store.now()));
-    keys.extend(look.of_others().map(|one| one.key.clone()));
+    keys.extend(facts.of_others().map(|one| one.key.clone()));
     keys.sort();
     keys.dedup();
     keys
@@ -176,7 +176,7 @@ fn policy_and_no_key(key: &Key, template: &Template) -> (String, &'static str) {
 pub(in crate::proxy) async fn views(
     sidecar: &Sidecar,
     keys: &[(Space, &Key)],
-    look: &Look,
+    facts: &KeyFacts,
 ) -> Result<Vec<Option<LimitView>>, StoreError> {
     let KeyStates { states, now } = sidecar.store.states(keys).await?;
     let mut views = Vec::new();
@@ -184,7 +184,7 @@ pub(in crate::proxy) async fn views(
         // Each looks at all that is held.
         tokio::task::yield_now().await;
         views.push(match space {
-            Space::Job => key_view(sidecar, key, look, state, now).await,
+            Space::Job => key_view(sidecar, key, facts, state, now).await,
             // Its name is its key but for letters that no key has.
             Space::Queue => queue_view(sidecar, key.as_str(), state, now).await,
         });
@@ -196,13 +196,13 @@ pub(in crate::proxy) async fn views(
 async fn key_view(
     sidecar: &Sidecar,
     key: &Key,
-    look: &Look,
+    facts: &KeyFacts,
     state: KeyState,
     now: Timestamp,
 ) -> Option<LimitView> {
     let overrides = sidecar.store.overrides();
     let set = overrides.get(Space::Job, key, sidecar.store.now());
-    let numbers = numbers(sidecar, key, look);
+    let numbers = numbers(sidecar, key, facts);
     let is_named = numbers.is_some();
     let numbers = numbers.unwrap_or_default();
     let limits = match &set {
@@ -218,11 +218,11 @@ async fn key_view(
         key: key.clone(),
         limits,
         on_limit: OnLimit::Wait,
-        policy: look.policy_of(sidecar, key),
-        cost: look.cost_of(sidecar, key),
+        policy: facts.policy_of(sidecar, key),
+        cost: facts.cost_of(sidecar, key),
         share: None,
     };
-    let mut view = view(sidecar, &limited, (state, now), look).await;
+    let mut view = view(sidecar, &limited, (state, now), facts).await;
     // A store that is lost may know more.
     view.hint = (!is_known && view.lost.is_none()).then_some(shape::ONLY_SET);
     Some(view)
@@ -233,7 +233,7 @@ pub(in crate::proxy) async fn view(
     sidecar: &Sidecar,
     limited: &Limited,
     (state, now): (KeyState, Timestamp),
-    look: &Look,
+    facts: &KeyFacts,
 ) -> LimitView {
     let key = &limited.key;
     LimitView {
@@ -244,7 +244,7 @@ pub(in crate::proxy) async fn view(
         usage: Usage::of(&state, &limited.limits, now).unwrap_or_default(),
         unit: shape::unit(&limited.cost),
         state,
-        waiting: waiting::of_key(sidecar, key, &look.policies, &look.pending),
+        waiting: waiting::of_key(sidecar, key, &facts.policies, &facts.pending),
         set: sidecar.store.overrides().get(Space::Job, key, now),
         hint: None,
         now,
@@ -328,10 +328,10 @@ fn is_beyond(set: &Limits, stands: &Limits) -> bool {
     slots || spaced || set.rates.iter().any(is_less)
 }
 
-pub(in crate::proxy) async fn look_at_keys(
+pub(in crate::proxy) async fn known_of_keys(
     proxy: &Proxy,
     parts: &Parts,
-) -> Result<Look, StoreError> {
+) -> Result<KeyFacts, StoreError> {
     let sidecar = &proxy.sidecar;
     let others = match sidecar.store.is_alone() {
         true => Vec::new(),
@@ -342,7 +342,7 @@ pub(in crate::proxy) async fn look_at_keys(
     };
     let claimed = others.iter().map(|row| &*row.claimed.job);
     sidecar.control.named.left(claimed);
-    Ok(Look {
+    Ok(KeyFacts {
         policies: Arc::clone(&sidecar.live().policies),
         others,
         pending: sidecar.control.named.pending(),
@@ -353,20 +353,20 @@ pub(in crate::proxy) async fn look_at_keys(
 /// A key as it is shown; `None`: nothing has named it, and nothing of it is used.
 pub(in crate::proxy) async fn key_state(
     proxy: &Proxy,
-    look: &Look,
+    facts: &KeyFacts,
     key: &Key,
 ) -> Result<Option<LimitView>, StoreError> {
-    look.refresh(proxy, std::slice::from_ref(key)).await;
-    let views = views(&proxy.sidecar, &[(Space::Job, key)], look).await?;
+    facts.refresh(proxy, std::slice::from_ref(key)).await;
+    let views = views(&proxy.sidecar, &[(Space::Job, key)], facts).await?;
     Ok(views.into_iter().flatten().next())
 }
 
 /// Answers inspection of one key.
 pub(super) async fn inspect(proxy: &Proxy, parts: &Parts, key: &str) -> Result<String, Fault> {
     let key = Key::new(key).map_err(|_| unknown_key(key))?;
-    let look = look_at_keys(proxy, parts).await?;
-    let state = key_state(proxy, &look, &key).await?;
-    let state = state.ok_or_else(|| look.lacks(&key))?;
+    let facts = known_of_keys(proxy, parts).await?;
+    let state = key_state(proxy, &facts, &key).await?;
+    let state = state.ok_or_else(|| facts.lacks(&key))?;
     Ok(state.to_json())
 }
 
@@ -377,14 +377,14 @@ pub(in crate::proxy) async fn list(proxy: &Proxy, parts: &Parts) -> Result<Respo
     }
     let (page, per_page) = pages(parts.uri.query().unwrap_or_default())?;
     let sidecar = &proxy.sidecar;
-    let look = look_at_keys(proxy, parts).await?;
-    let keys = known_keys(sidecar, &look);
+    let facts = known_of_keys(proxy, parts).await?;
+    let keys = known_keys(sidecar, &facts);
     let shown = keys.iter().skip((page - 1).saturating_mul(per_page));
     let shown: Vec<Key> = shown.take(per_page).cloned().collect();
-    look.refresh(proxy, &shown).await;
+    facts.refresh(proxy, &shown).await;
     // An override may have ended since the keys were gathered.
     let spaced: Vec<_> = shown.iter().map(|key| (Space::Job, key)).collect();
-    let views = views(sidecar, &spaced, &look).await?;
+    let views = views(sidecar, &spaced, &facts).await?;
     let states: Vec<_> = views.into_iter().flatten().collect();
     let list = shape::list(&states, keys.len(), page, per_page);
     Ok(respond::json(parts, list))

@@ -134,8 +134,8 @@ pub(super) async fn of_key(
         let message = format!("no override is set for the rate limit key {key:?}");
         return Err(Fault::new("not_found", message));
     }
-    let look = limits::look_at_keys(proxy, parts).await?;
-    let state = limits::key_state(proxy, &look, &name).await?;
+    let facts = limits::known_of_keys(proxy, parts).await?;
+    let state = limits::key_state(proxy, &facts, &name).await?;
     // Where there is none, only the override that was taken away had named it.
     let alone = || format!(r#"{{"key":{}}}"#, quote(key));
     Ok(state.map_or_else(alone, |state| state.to_json()))
@@ -150,7 +150,7 @@ fn wanted(sidecar: &Sidecar, parts: &Parts, body: &[u8]) -> Result<Option<Overri
     set.map(Some).map_err(field)
 }
 
-/// The same for the limits of a queue as a whole.
+/// Shows the limits of a queue as a whole, after they are set by PUT or taken away by DELETE, or as they are.
 pub(super) async fn of_queue(
     proxy: &Proxy,
     parts: &Parts,

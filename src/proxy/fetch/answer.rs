@@ -58,7 +58,7 @@ pub(in crate::proxy) async fn fetch(
     let mut wanted = Wanted::take(&mut parts, body, asked, timeout);
     let mut sections = Vec::new();
     if touched {
-        (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
+        (wanted.scope, wanted.accepted) = sidecar.scopes.of_known(&wanted.headers);
         // What is offered is held.
         if held {
             siblings::take_over_of(proxy, wanted.scope, wanted.queues()).await;

@@ -21,7 +21,7 @@ use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::sweep::keep;
-use crate::proxy::{PROOF, Proxy, Sidecar, siblings, tell};
+use crate::proxy::{TRUSTED_FOR, Proxy, Sidecar, siblings, tell};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::tick;
 
@@ -34,7 +34,7 @@ const PART: u32 = 20;
 
 /// How long the backend's word that a held job is ours is taken, where it is to go out for `wanted`.
 fn proof(wanted: Duration) -> Duration {
-    PROOF.min(wanted / PART)
+    TRUSTED_FOR.min(wanted / PART)
 }
 
 /// How long a worker that asks for `visibility` gets the job for.
@@ -350,8 +350,8 @@ mod tests {
             held
         };
         let half_minute = held(30 * second, Duration::ZERO);
-        assert!(is_proven(&half_minute, None, now + PROOF));
-        assert!(!is_proven(&half_minute, None, now + PROOF + ms(1)));
+        assert!(is_proven(&half_minute, None, now + TRUSTED_FOR));
+        assert!(!is_proven(&half_minute, None, now + TRUSTED_FOR + ms(1)));
         assert!(
             !is_proven(&half_minute, Some(10 * second), now),
             "another one is wanted"

@@ -68,7 +68,7 @@ pub(super) async fn pass_whole(
         };
         return Whole::Answer(answer);
     }
-    (wanted.scope, wanted.accepted) = sidecar.scopes.look(&wanted.headers);
+    (wanted.scope, wanted.accepted) = sidecar.scopes.of_known(&wanted.headers);
     if wanted.asked.is_none() {
         wanted.asked = Asked::read(&wanted.body);
         wanted.count = wanted.asked.as_ref().map_or(1, |asked| asked.count);

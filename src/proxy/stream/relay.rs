@@ -71,7 +71,7 @@ impl Relay {
         let mut source = Source::Absent;
         for target in [proxy.target(&parts.uri)].into_iter().chain(other) {
             if matches!(source, Source::Absent) {
-                source = ask(proxy, headers.clone(), target).await?;
+                source = open_stream(proxy, headers.clone(), target).await?;
             }
         }
         Ok(Relay {
@@ -186,7 +186,7 @@ fn asking(sent: &HeaderMap, last_id: Option<&str>) -> HeaderMap {
 ///
 /// # Errors
 /// It does not let this client in: its answer.
-async fn ask(
+async fn open_stream(
     proxy: &Proxy,
     headers: HeaderMap,
     target: Path,

@@ -295,7 +295,7 @@ pub(in crate::proxy) async fn adopt_running(
     listed.map(|()| count)
 }
 
-/// The same job with no limits: its row takes no slot.
+/// The claim of a running job without its limits: a row of it takes no slot.
 fn without_limits(claimed: &Claimed) -> Claimed {
     let mut free = claimed.clone();
     free.limited = Arc::default();

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// So many held jobs are named at most when the process ends.
 const NAMED: usize = 20;
 /// How often a drain looks whether anything is out still.
-const LOOK: Duration = Duration::from_millis(50);
+const RECHECK: Duration = Duration::from_millis(50);
 
 /// How many held jobs the backend has taken back since the start.
 pub(crate) fn given_back(sidecar: &Sidecar) -> u64 {
@@ -151,7 +151,7 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
             // Who waits for held jobs waits in vain.
             return sidecar.hold.wake_all();
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(RECHECK).await;
     }
 }
 

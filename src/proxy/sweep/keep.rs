@@ -14,7 +14,7 @@ use super::pace::{EVERY, ticks};
 use crate::hold::{Proof, SHORT};
 use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
-use crate::proxy::{PROOF, Proxy};
+use crate::proxy::{Proxy, TRUSTED_FOR};
 use crate::store::{Claimed, LedgerExt, Place};
 
 /// Jobs in one heartbeat.
@@ -23,7 +23,7 @@ const TOGETHER: usize = 256;
 const AT_ONCE: usize = 16;
 
 /// How often it is looked whether jobs in hand have gone out.
-const LOOK: Duration = Duration::from_millis(50);
+const RECHECK: Duration = Duration::from_millis(50);
 
 /// Claims that are kept in one go: their scope, and what they get.
 type Group = (u64, Extension);
@@ -33,11 +33,11 @@ fn rests(proof: &Proof, lasts: Duration) -> Duration {
     let granted = proof.granted;
     if proof.is_assumed {
         // The backend's default may be a few seconds. From the first heartbeat on it is what that says.
-        return PROOF.min(lasts / 3);
+        return TRUSTED_FOR.min(lasts / 3);
     }
     match granted.cmp(&lasts) {
         // It was to go out for longer, and did not: as soon as it would have to be proven anew.
-        Ordering::Greater => PROOF.min(lasts / 3),
+        Ordering::Greater => TRUSTED_FOR.min(lasts / 3),
         // It was to go out for less: its claim may be over at the next look.
         Ordering::Less if granted < SHORT => Duration::ZERO,
         _ => granted / 3,
@@ -202,7 +202,7 @@ async fn give_whole_once_out(proxy: Proxy, lasts: Duration, mut left: Vec<(Arc<s
         }
         give_whole(&proxy, lasts, out).await;
         if !left.is_empty() {
-            sleep(LOOK).await;
+            sleep(RECHECK).await;
         }
     }
 }

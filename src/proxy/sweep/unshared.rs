@@ -20,7 +20,7 @@ const SELDOM: u32 = 100;
 /// Whoever shows signs of life for so long is no predecessor that ends, as in an update.
 const TOGETHER: Duration = Duration::from_secs(60);
 /// How often the log has the others.
-const AGAIN: Duration = Duration::from_secs(600);
+const WARN_EVERY: Duration = Duration::from_secs(600);
 
 /// Looks now and then, where the store is this process's own.
 pub(super) async fn look_for_unshared(proxy: &Proxy) {
@@ -28,7 +28,7 @@ pub(super) async fn look_for_unshared(proxy: &Proxy) {
     if sidecar.store.is_shared() {
         return;
     }
-    let mut others = Others::new(&sidecar.fetching.worker_id, sidecar.store.now());
+    let mut others = UnsharedSidecars::new(&sidecar.fetching.worker_id, sidecar.store.now());
     let mut warned: Option<Instant> = None;
     loop {
         sleep(EVERY).await;
@@ -36,11 +36,11 @@ pub(super) async fn look_for_unshared(proxy: &Proxy) {
         // Without a list nothing is known of others.
         let listed = list_running(proxy, &LimitedBefore::None, &mut running).await;
         if listed.is_ok() {
-            let found = others.look(&running, sidecar.store.now());
+            let found = others.note_running(&running, sidecar.store.now());
             sidecar.metrics.unshared(found.len());
             let unshared = &sidecar.keeper.unshared;
             unshared.store(found.len(), Ordering::Relaxed);
-            let is_due = warned.is_none_or(|at| at.elapsed() >= AGAIN);
+            let is_due = warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
             if !found.is_empty() && is_due {
                 warned = Some(Instant::now());
                 tracing::warn!(
@@ -56,7 +56,7 @@ pub(super) async fn look_for_unshared(proxy: &Proxy) {
 }
 
 /// What was seen of other sidecars.
-struct Others {
+struct UnsharedSidecars {
     own: Box<str>,
     began: Timestamp,
     /// The claims of others at the last look; `None`: there was none yet.
@@ -65,9 +65,9 @@ struct Others {
     lived: HashMap<Box<str>, (Instant, Instant)>,
 }
 
-impl Others {
-    fn new(own: &str, began: Timestamp) -> Others {
-        Others {
+impl UnsharedSidecars {
+    fn new(own: &str, began: Timestamp) -> UnsharedSidecars {
+        UnsharedSidecars {
             own: sidecar_of(own).unwrap_or(own).into(),
             began,
             known: None,
@@ -76,7 +76,7 @@ impl Others {
     }
 
     /// Notes what runs now. Gives those that have lived beside this sidecar for [`TOGETHER`], and live still.
-    fn look(&mut self, running: &[Claimed], now: Timestamp) -> BTreeSet<Box<str>> {
+    fn note_running(&mut self, running: &[Claimed], now: Timestamp) -> BTreeSet<Box<str>> {
         let (mut claims, mut alive) = (HashSet::new(), HashSet::new());
         for job in running {
             let Some(name) = sidecar_of(&job.claim_id).filter(|name| **name != *self.own) else {
