@@ -1,5 +1,10 @@
 //! What is not ours passes: bodies stream both ways, WebSocket goes through, and a failure is told
 //! by whose it is.
+//!
+//! Why bodies stream, and are not read first. Most requests are none of ours, and what is read must fit into memory, in
+//! an encoding that we know, within a size that we choose: each of these would refuse something that the backend takes.
+//! Reading all of them would give one path for everything, which is less code. It would also make the sidecar the
+//! narrowest part of the way for requests that it has nothing to say about.
 
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};

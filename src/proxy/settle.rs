@@ -93,7 +93,10 @@ pub(super) async fn settle(
         let settled = settle_through(&proxy, &call, scope, verb, &request).await;
         (settled, request)
     });
-    // It goes on when the worker hangs up, because the worker sends it again.
+    // Why it goes on when the worker hangs up. The job has run, and a worker that hung up sends the same ACK again: had
+    // we stopped in between, nobody would know whether the backend has carried the first one out, and a nack of the
+    // second one would run the job twice. Ending with the connection would be simpler and would give the place of the
+    // request back at once. It would trade that for a job that runs twice, so the request keeps its place until it ends.
     match to_the_end(&sidecar.tasks.settling, work).await {
         (Ok(Settled::Answered(reply)), request) => answer(reply, request),
         (Ok(Settled::WithAnother), _) => refuse(&parts, with_another()),
@@ -225,6 +228,11 @@ async fn follow_answer(proxy: &Proxy, settling: &Settling<'_>, reply: &Reply) {
 }
 
 /// Ends all that the job has here: it is completed, so nobody gets it again.
+///
+/// Why only now, after the backend's answer. A slot that is free lets the next job start, so a row that ended when the
+/// ACK came in would let one job too many run whenever the backend refuses the ACK or never gets it. Ending the row
+/// first would save the time of one call for each job of a full limit. A limit that is exceeded breaks what it protects,
+/// while a slot that is free some milliseconds later only costs those milliseconds.
 async fn release_job(proxy: &Proxy, settling: &Settling<'_>) {
     let (sidecar, job) = (&proxy.sidecar, &settling.names.job);
     if let Some(lane) = sidecar.hold.forget(job) {
