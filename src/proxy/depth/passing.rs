@@ -95,7 +95,12 @@ pub(in crate::proxy) fn passed(
 }
 
 /// Notes what the backend says of a job that failed: it may wait again.
-pub(in crate::proxy) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, claimed: Option<&Claimed>) {
+pub(in crate::proxy) fn nacked(
+    sidecar: &Sidecar,
+    reply: &Reply,
+    id: &str,
+    claimed: Option<&Claimed>,
+) {
     if !reply.status.is_success() || (claimed.is_none() && !sidecar.admit.pressure.any()) {
         return;
     }
@@ -108,7 +113,8 @@ pub(in crate::proxy) fn nacked(sidecar: &Sidecar, reply: &Reply, id: &str, claim
     let filed = job.and_then(mirror::filed);
     let (shown, state) = (filed.or_else(|| text("queue")), text("state"));
     let again = ["available", "retryable", "scheduled"];
-    if let Some(claimed) = claimed.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s))) {
+    if let Some(claimed) = claimed.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s)))
+    {
         named::waits_again(sidecar, claimed);
     }
     let queue = claimed.map(|claimed| &*claimed.queue).or(shown.as_deref());

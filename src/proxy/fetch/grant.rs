@@ -21,7 +21,7 @@ use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::sweep::keep;
-use crate::proxy::{TRUSTED_FOR, Proxy, Sidecar, siblings, tell};
+use crate::proxy::{Proxy, Sidecar, TRUSTED_FOR, siblings, tell};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::tick;
 
