@@ -30,6 +30,7 @@
 //! | [`ojs`] | which operation a path names, and the names of headers |
 //! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
 //! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
+//! | [`subqueue`] | the names of the backend's queues in which jobs with a key of their own wait |
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
 //! | [`boxed`] | makes a future in the box where it will live |
 //! | [`tick`] | one reading of the clock for each poll of a connection |
@@ -118,14 +119,14 @@
 //! cli      -> config duration manual ship
 //! admin    -> metrics proxy server
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick upstream
-//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick upstream
-//! config   -> duration limit policy pressure store upstream
+//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick upstream
+//! config   -> duration limit policy pressure store subqueue upstream
 //! pressure -> duration json limit policy upstream
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit
 //! store    -> limit log
-//! policy   -> duration json limit
+//! policy   -> duration json limit subqueue
 //! upstream -> boxed net tick
 //! backend  -> net
 //! ojs      ->
@@ -135,6 +136,7 @@
 //! ship     ->
 //! json     ->
 //! duration ->
+//! subqueue -> limit
 //! boxed    ->
 //! tick     ->
 //! net      ->
@@ -193,5 +195,6 @@ pub mod proxy;
 pub mod run;
 pub mod server;
 pub mod ship;
+pub mod subqueue;
 pub mod tick;
 pub mod upstream;

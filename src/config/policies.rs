@@ -56,7 +56,7 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     shared_keys(root, &written);
     without_limits(root, &written);
     let policies = joined(&written);
-    let (queues, bounds) = queues(root);
+    let written_queues = queues(root);
     let declared = written.iter().filter_map(|one| {
         let mode = one.on_store_error?;
         Some((Arc::clone(&one.policy.as_ref()?.name), mode))
@@ -66,8 +66,9 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     Limiting {
         on_store_error: declared.collect(),
         reserved: reserved.map(|policy| policy.name.clone()).collect(),
-        policies: PolicySet::new(policies, queues, accept(root)),
-        bounds,
+        policies: PolicySet::new(policies, written_queues.limits, accept(root))
+            .with_subqueues(written_queues.subqueues),
+        bounds: written_queues.bounds,
     }
 }
 

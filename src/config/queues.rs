@@ -6,6 +6,7 @@ use std::ops::Range;
 use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
+use super::kinds::flag;
 use super::patterns::{QUEUE, patterns};
 use super::places::QUEUES;
 use super::reader::TomlTable;
@@ -14,7 +15,8 @@ use crate::limit::Limits;
 use crate::policy::limits::limits;
 use crate::policy::{Pattern, Prices, QueueLimits};
 use crate::pressure::given::{self, BOUNDS};
-use crate::pressure::{FileBounds, Given};
+use crate::pressure::{FileBounds, Given, OverflowStrategy};
+use crate::subqueue::{LONGEST_BASE, MOST_BASES, split};
 
 /// Refuses `drop_oldest` in an entry that is for every queue.
 fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
@@ -85,8 +87,34 @@ fn one_price(
     }
 }
 
+/// Reports what keeps the queues of an entry from having subqueues, whose names stand in the backend for ever.
+fn refuse_subqueues(table: &mut TomlTable<'_>, names: &[Pattern], bounds: Option<&Given>) {
+    const NAME: &str = "subqueues";
+    if names.iter().any(Pattern::is_glob) {
+        let hint = "a pattern may match any number of queues: give each an entry of its own";
+        table.refuse(NAME, "cannot be for a pattern", hint);
+    } else if names.iter().any(|name| name.as_str().len() > LONGEST_BASE) {
+        let hint =
+            "backends allow 128 bytes, and a subqueue's name has 8 more: shorten the queue's";
+        table.refuse(NAME, "needs a name of at most 120 bytes", hint);
+    } else if bounds.and_then(|bounds| bounds.strategy) == Some(OverflowStrategy::DropOldest) {
+        let hint =
+            "of many queues nobody can say which job is the oldest: use \"reject\" or \"block\"";
+        table.refuse(NAME, "cannot stand beside strategy = \"drop_oldest\"", hint);
+    }
+}
+
+/// What the `[[queue]]` and `[[tenant]]` entries say.
+pub(super) struct WrittenQueues {
+    pub(super) limits: Vec<QueueLimits>,
+    pub(super) bounds: FileBounds,
+    /// The queues with `subqueues = true`.
+    pub(super) subqueues: HashSet<Box<str>>,
+}
+
 /// Reads all entries in the order of the file, and the bounds of `[[tenant]]`.
-pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds) {
+pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
+    let mut subqueues = HashSet::new();
     let mut queues: Vec<QueueLimits> = Vec::new();
     let mut bounded = Vec::new();
     let mut seen = HashSet::new();
@@ -114,10 +142,24 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
             refuse_drop_for_all(&mut table);
         }
         let bounds = given::read(&mut table).ok();
+        let splits = flag(&mut table, "subqueues", false);
+        if splits && let Some(names) = names {
+            refuse_subqueues(&mut table, names, bounds.as_ref());
+            subqueues.extend(names.iter().map(|name| Box::from(name.as_str())));
+            if subqueues.len() > MOST_BASES {
+                let title = format!("more than {MOST_BASES} queues have subqueues");
+                let hint = "each adds 256 names that the backend keeps for ever: choose those with long backlogs";
+                table.error(&table.span_of("subqueues"), title, hint);
+            }
+        }
         let names_one = BOUNDS.iter().any(|name| table.get(name).is_some());
         let Some((Some(names), found)) = name else {
             continue;
         };
+        if let Some(name) = names.iter().find(|name| split(name.as_str()).is_some()) {
+            let title = format!("queue {:?} has a subqueue's name", name.as_str());
+            root.error(&found.span, title, "name the queue that it belongs to");
+        }
         for name in &names {
             table.note_place(QUEUES, name.as_str(), header.start);
         }
@@ -127,7 +169,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
         };
         if names_one && limits == Limits::default() {
             refuse_without_limit(&mut table, BOUNDS_COUNT_JOBS);
-        } else if !names_one && !table.has_unknown() {
+        } else if !names_one && !splits && !table.has_unknown() {
             report_no_bound(root, &found.span, &limits, &bounds);
         }
         for name in names {
@@ -146,5 +188,9 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> (Vec<QueueLimits>, FileBounds)
         }
     }
     let tenants = tenants(root);
-    (queues, FileBounds::new(bounded).with_tenants(tenants))
+    WrittenQueues {
+        limits: queues,
+        bounds: FileBounds::new(bounded).with_tenants(tenants),
+        subqueues,
+    }
 }

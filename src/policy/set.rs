@@ -1,6 +1,7 @@
 //! All entries of a file together: every limit that a job must satisfy.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::entry::{Accept, KeyMissing, Policy, QueueLimits};
@@ -12,7 +13,8 @@ use super::job_view::JobView;
 use super::price::one_price;
 use super::template::{Rendered, Template};
 use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, MOST_WINDOWS, Space, Timestamp, each_window};
+use crate::limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
+use crate::subqueue::Subqueue;
 
 /// The compiled `[[policy]]` and `[[queue]]` entries.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub struct PolicySet {
     /// Whether any policy looks at types.
     types: bool,
     gates: Gates,
+    /// The queues whose jobs with a key of their own go to subqueues.
+    subqueues: HashSet<Box<str>>,
 }
 
 impl PolicySet {
@@ -40,7 +44,61 @@ impl PolicySet {
             policies,
             queues,
             accept,
+            subqueues: HashSet::new(),
         }
+    }
+
+    /// The same entries, where jobs of these queues that have a key of their own go to subqueues.
+    #[must_use]
+    pub fn with_subqueues(self, subqueues: HashSet<Box<str>>) -> PolicySet {
+        PolicySet { subqueues, ..self }
+    }
+
+    /// The queues whose jobs with a key of their own go to subqueues.
+    pub fn subqueues(&self) -> &HashSet<Box<str>> {
+        &self.subqueues
+    }
+
+    /// Where a job goes that is enqueued to a queue with subqueues; `None`: it stays in the queue.
+    ///
+    /// It goes if all of its limits make it wait: what is dropped or rescheduled must be looked at, and in a subqueue of
+    /// which nothing may start nobody looks. And the first key, or group, must be known from the job alone: a tenant that
+    /// the headers of this request name may be another one when the job is fetched.
+    pub fn subqueue_of(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Subqueue> {
+        if !self.subqueues.contains(job.queue) {
+            return None;
+        }
+        let limits = self.limits(job, own)?;
+        if limits.iter().any(|one| one.on_limit != OnLimit::Wait) {
+            return None;
+        }
+        let is_said = |template: &Template| job.tenant.is_none() || !template.sees_tenants();
+        let of_job = |one: &Limited| {
+            let policy = self
+                .policies
+                .iter()
+                .find(|policy| policy.name == one.policy);
+            match policy {
+                None => one.space == Space::Job,
+                Some(policy) => !policy.key.only_queue() && is_said(&policy.key),
+            }
+        };
+        let group_of = |one: &'_ Limited| {
+            let mut fair = self
+                .policies
+                .iter()
+                .map(|policy| (&*policy.name, &policy.prices));
+            let fair = fair
+                .find(|(name, _)| **name == *one.policy)?
+                .1
+                .fair
+                .as_ref()?;
+            let share = one.share.as_ref().filter(|_| is_said(&fair.by))?;
+            Some(Arc::clone(&share.group))
+        };
+        let mut all = limits.iter().map(|one| (one, group_of(one)));
+        let (one, group) = all.find(|(one, group)| of_job(one) || group.is_some())?;
+        Some(Subqueue::of(one.key.as_str(), group.as_deref()))
     }
 
     /// The `[[queue]]` entries that limit this queue.
