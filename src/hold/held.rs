@@ -110,7 +110,7 @@ impl Proof {
         }
     }
 
-    /// The same, where nobody said for how long.
+    /// The word of a claim of which nobody said how long it lasts: `granted` is assumed.
     pub fn assumed(at: Instant, granted: Duration) -> Proof {
         Proof {
             is_assumed: true,

@@ -123,7 +123,7 @@ impl Applied {
 }
 
 /// What is asked about, and what was found of its limits.
-struct Asked<'a> {
+struct AskedAbout<'a> {
     queue: Option<&'a str>,
     job: Option<(JobPlace, Value)>,
     applied: &'a [Applied],
@@ -191,7 +191,7 @@ impl Asker<'_> {
         };
         let applied = [Applied::of(self.sidecar(), limited, view, "").await];
         Ok(self
-            .explain(Asked {
+            .explain(AskedAbout {
                 queue: None,
                 job: None,
                 of_all: applied.iter().position(|one| one.cause.is_some()),
@@ -329,7 +329,7 @@ impl Asker<'_> {
         // One set without a cause is enough for a start.
         let held: Option<Vec<usize>> = of_held.iter().map(|set| last_of(set)).collect();
         let lets_go = |nth: &usize| applied.get(*nth)?.cause.as_ref().map(find::lets_go);
-        let found = Asked {
+        let found = AskedAbout {
             queue: Some(queue),
             of_all: last_of(&of_all),
             of_held: held.into_iter().flatten().min_by_key(lets_go),
@@ -352,10 +352,10 @@ impl Asker<'_> {
     }
 
     /// Puts together what is said of the limits that apply, of the queue and of the job.
-    async fn explain(&self, found: Asked<'_>) -> Explanation {
+    async fn explain(&self, found: AskedAbout<'_>) -> Explanation {
         let mut causes = self.causes(&found).await;
         let binding = self.binding(&found, &causes);
-        let Asked {
+        let AskedAbout {
             queue,
             job,
             applied,
@@ -420,7 +420,7 @@ impl Asker<'_> {
     }
 
     /// All causes that hold now. The first one decides.
-    async fn causes(&self, found: &Asked<'_>) -> Vec<Cause> {
+    async fn causes(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
         let sidecar = self.sidecar();
         let of_sidecar = of_sidecar(sidecar);
         let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.into_iter().partition(stops_all);
@@ -468,7 +468,7 @@ impl Asker<'_> {
     }
 
     /// What keeps all queues of a key, where something keeps each of them.
-    fn of_queues_of_key(&self, found: &Asked<'_>) -> Vec<Cause> {
+    fn of_queues_of_key(&self, found: &AskedAbout<'_>) -> Vec<Cause> {
         let key = found.applied.first().map(|one| &one.limited.key);
         let queues = key.map(|key| self.known.queues_of(key)).unwrap_or_default();
         of_all_queues(self.sidecar(), &queues)
@@ -489,7 +489,7 @@ impl Asker<'_> {
     }
 
     /// The limit of which the first cause speaks.
-    fn binding<'a>(&self, found: &Asked<'a>, causes: &[Cause]) -> Option<&'a Applied> {
+    fn binding<'a>(&self, found: &AskedAbout<'a>, causes: &[Cause]) -> Option<&'a Applied> {
         let first = causes.first()?;
         let mut limits = found.of_all.into_iter().chain(found.of_held);
         limits.find_map(|nth| {

@@ -149,8 +149,8 @@ impl Asked {
         }
     }
 
-    /// The same FETCH, of which `body` is the text, for these queues and this many jobs, under `claim_id` if
-    /// there is one; everything else as it came, and the queues too where they are the same.
+    /// This FETCH, of which `body` is the text, for these queues and this many jobs, under `claim_id` if there is one.
+    /// Everything else stays as it came, and so do the queues where they are those that it named.
     pub(super) fn rewritten(
         &self,
         body: &[u8],
