@@ -127,6 +127,7 @@
 //! metrics  -> limit
 //! store    -> limit log
 //! policy   -> duration json limit subqueue
+//! subqueue -> limit
 //! upstream -> boxed net tick
 //! backend  -> net
 //! ojs      ->
@@ -136,7 +137,6 @@
 //! ship     ->
 //! json     ->
 //! duration ->
-//! subqueue -> limit
 //! boxed    ->
 //! tick     ->
 //! net      ->

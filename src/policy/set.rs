@@ -48,7 +48,7 @@ impl PolicySet {
         }
     }
 
-    /// The same entries, where jobs of these queues that have a key of their own go to subqueues.
+    /// These policies, where jobs of these queues that have a key of their own go to subqueues.
     #[must_use]
     pub fn with_subqueues(self, subqueues: HashSet<Box<str>>) -> PolicySet {
         PolicySet { subqueues, ..self }
