@@ -85,6 +85,7 @@
 //! | adopted | seen to run while nobody knew its claim; whoever names the job ends that row |
 //! | turn, lead | a start that a fleet granted ahead; how far ahead |
 //! | episode | from a job's first refusal until it starts |
+//! | look | the backend is asked how deep a bounded queue is, once for all who wait for it |
 //! | first in line | of a key: the job for which the room is kept that it needs; in the hold FETCHes wait in line |
 //! | share, group | whose part of a key a job takes, by weight (`fair`) |
 //! | virtual time | of a shared key: what its groups were served, by weight; it orders their jobs |

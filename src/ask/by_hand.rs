@@ -21,13 +21,13 @@ type Change = (&'static str, Option<Value>);
 /// As [`AdminPort::get`], for this and the others.
 pub async fn pause(port: &AdminPort, args: &PauseArgs, now: u64) -> Result<String, AskError> {
     let set = noted(json!({"concurrency": 0}), &args.note, now);
-    let key = KeyToSet::look(port, &args.of).await?;
+    let key = KeyToSet::read(port, &args.of).await?;
     key.change(&[("override", Some(set))], "resume").await
 }
 
 /// Takes a pause away.
 pub async fn resume(port: &AdminPort, of: &OfKey) -> Result<String, AskError> {
-    let key = KeyToSet::look(port, of).await?;
+    let key = KeyToSet::read(port, of).await?;
     if key.before["override"]["concurrency"] != 0 {
         let why = "not paused by hand; `ojs-throttle why` says what keeps its jobs";
         return Err(refused(of, why));
@@ -45,13 +45,13 @@ pub async fn limit(port: &AdminPort, args: &LimitArgs, now: u64) -> Result<Strin
         (None, Some(set)) => ("override", set.clone()),
         (None, None) => ("override", noted(numbers, &args.note, now)),
     };
-    let key = KeyToSet::look(port, &args.of).await?;
+    let key = KeyToSet::read(port, &args.of).await?;
     key.change(&[(change.0, Some(change.1))], "clear").await
 }
 
 /// Takes away what was set by hand, or forgets what was counted.
 pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
-    let key = KeyToSet::look(port, &args.of).await?;
+    let key = KeyToSet::read(port, &args.of).await?;
     if args.usage {
         return key.change(&[("usage", None)], "").await;
     }
@@ -76,7 +76,7 @@ struct KeyToSet<'a> {
 }
 
 impl<'a> KeyToSet<'a> {
-    async fn look(port: &'a AdminPort, of: &'a OfKey) -> Result<KeyToSet<'a>, AskError> {
+    async fn read(port: &'a AdminPort, of: &'a OfKey) -> Result<KeyToSet<'a>, AskError> {
         let mut state = match port.get(&path(of, "override")).await {
             Err(AskError::Refused(StatusCode::NOT_FOUND, _)) => Value::Null,
             state => state?,

@@ -28,7 +28,7 @@ pub(super) async fn watch(
     mut tell: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let mut interrupt = pin!(told_to_end());
+    let mut interrupt = pin!(asked_to_end());
     let mut tick = interval_at(begin + step, step);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     while begin.elapsed() < time {
@@ -41,7 +41,7 @@ pub(super) async fn watch(
 }
 
 /// Waits for a Ctrl-C or a SIGTERM. In a container nothing else would heed the latter.
-async fn told_to_end() {
+async fn asked_to_end() {
     let interrupt = tokio::signal::ctrl_c();
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {
@@ -122,7 +122,7 @@ impl Stage {
         self.stop.drain.cancel();
         tokio::select! {
             ended = &mut self.sidecar => ended.context("the sidecar")??,
-            () = told_to_end() => {
+            () = asked_to_end() => {
                 self.stop.now.cancel();
                 (&mut self.sidecar).await.context("the sidecar")??;
             }

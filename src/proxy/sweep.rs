@@ -184,7 +184,7 @@ async fn watch_backend(proxy: &Proxy) {
             let _failed = adopt::ensure_learnt(proxy).await;
             asked = Instant::now();
         }
-        if proxy.upstream.look() {
+        if proxy.upstream.end_outage_if_over() {
             let question = calls::get(proxy, 0, "/ojs/v1/health".to_owned());
             // Whatever it says, it is an answer.
             let _noted = calls::call(proxy, "health", question).await;

@@ -207,7 +207,7 @@ impl Following {
             let (metrics, sidecar) = (self.metrics.clone(), Arc::clone(&self.reload.0.sidecar));
             // A slow disk or thousands of policies must not stop the thread that serves.
             let look = tokio::task::spawn_blocking(move || {
-                self.look(why);
+                self.read_file(why);
                 self
             });
             let Ok(back) = look.await else {
@@ -229,7 +229,7 @@ impl Following {
     }
 
     /// Reads the file and puts it in force if it is another one.
-    fn look(&mut self, why: Occasion) {
+    fn read_file(&mut self, why: Occasion) {
         self.reload.let_go();
         let found = self.file.read().map_err(|error| error.to_string());
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);

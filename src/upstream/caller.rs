@@ -95,7 +95,7 @@ impl Upstream {
         lines.any(|line| memmem::find(line.as_bytes(), via.as_bytes()).is_some())
     }
 
-    /// Whether the backend is away, as of the last [`Upstream::look`]: a request of any thread got no answer, and
+    /// Whether the backend is away, as of the last [`Upstream::end_outage_if_over`]: a request of any thread got no answer, and
     /// since then none was answered or others failed within the last 5 s.
     pub fn is_away(&self) -> bool {
         self.0.outage.is_on()
@@ -103,8 +103,8 @@ impl Upstream {
 
     /// Ends an outage that is over, with a line in the log; nothing else ends one. Returns `true` if it goes on and
     /// nobody has asked within the last 5 s.
-    pub fn look(&self) -> bool {
-        self.0.outage.look()
+    pub fn end_outage_if_over(&self) -> bool {
+        self.0.outage.end_if_over()
     }
 
     /// The backend's address.

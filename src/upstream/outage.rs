@@ -73,7 +73,7 @@ impl Outage {
     }
 
     /// Ends an outage that is over. Returns `true` if it goes on and nobody has asked for a while.
-    pub(super) fn look(&self) -> bool {
+    pub(super) fn end_if_over(&self) -> bool {
         if !self.is_on() {
             return false;
         }
@@ -133,24 +133,24 @@ mod tests {
             outage.failed(&error);
             outage.answered();
             sleep(second).await;
-            assert!(!outage.look());
+            assert!(!outage.end_if_over());
             assert!(outage.is_on());
         }
         assert_eq!(told(&lines), [(1, false), (61, false), (121, false)]);
         // It is over without another answer.
         sleep(STEADY - second).await;
-        assert!(!outage.look());
+        assert!(!outage.end_if_over());
         assert!(!outage.is_on());
         assert_eq!(told(&lines), [(130, true)]);
 
         // The next one is told at once, and is not over while nothing is answered.
         outage.failed(&error);
         assert_eq!(told(&lines), [(1, false)]);
-        assert!(!outage.look(), "somebody asked just now");
+        assert!(!outage.end_if_over(), "somebody asked just now");
         sleep(2 * STEADY).await;
-        assert!(outage.look());
+        assert!(outage.end_if_over());
         outage.answered();
-        assert!(!outage.look());
+        assert!(!outage.end_if_over());
         assert!(!outage.is_on());
         assert_eq!(told(&lines), [(1, true)]);
 
@@ -160,10 +160,10 @@ mod tests {
         sleep(second).await;
         outage.failed(&error);
         sleep(2 * STEADY).await;
-        assert!(outage.look());
+        assert!(outage.end_if_over());
         assert_eq!(told(&lines), [(1, false)]);
         outage.answered();
-        assert!(!outage.look());
+        assert!(!outage.end_if_over());
         assert_eq!(told(&lines), [(2, true)]);
     }
 }

@@ -68,29 +68,29 @@ async fn a_bad_file_is_named_each_minute_until_it_is_mended() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.toml");
     let mut file = following(&path, &slots(1));
-    file.look(Occasion::Time);
+    file.read_file(Occasion::Time);
     assert_eq!(file.counted("unchanged"), 0);
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
     assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000000"));
     let (lines, _logged) = Lines::listen();
     let bad = || lines.with("config not reloaded").len();
     save(&path, "[server\n");
-    file.look(Occasion::Time);
+    file.read_file(Occasion::Time);
     let mut said = vec![(0, bad())];
     for looks in 1..=75 {
         tokio::time::advance(EVERY).await;
-        file.look(Occasion::Time);
+        file.read_file(Occasion::Time);
         said.push((looks * EVERY.as_secs(), bad()));
     }
     said.dedup_by_key(|(_, lines)| *lines);
     assert_eq!(said, [(0, 1), (60, 2), (120, 3)], "seconds, lines");
     assert_eq!(file.counted("invalid"), 1, "nobody saved it again");
-    file.look(Occasion::Asked);
+    file.read_file(Occasion::Asked);
     assert_eq!(file.counted("invalid"), 2);
     assert!(file.shows("ojs_throttle_config_file_matches 0"));
     assert!(file.shows("ojs_throttle_config_last_reload_successful 0"));
     save(&path, slots(2));
-    file.look(Occasion::Time);
+    file.read_file(Occasion::Time);
     assert_eq!((file.counted("applied"), file.in_force()), (1, Some(2)));
     assert!(file.shows("ojs_throttle_config_file_matches 1"));
     assert!(file.shows("ojs_throttle_config_last_reload_success_timestamp_seconds 1800000150"));
@@ -101,7 +101,7 @@ async fn each_outcome_has_its_word() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t.toml");
     let mut file = following(&path, &slots(1));
-    file.look(Occasion::Time);
+    file.read_file(Occasion::Time);
     let comment = format!("# the same\n{}", slots(1));
     let fixed = slots(5).replace("[server]", "[server]\nthreads = 3");
     let texts = [
@@ -113,17 +113,17 @@ async fn each_outcome_has_its_word() {
     for (text, word) in texts {
         save(&path, text);
         let before = file.counted(word);
-        file.look(Occasion::Time);
+        file.read_file(Occasion::Time);
         assert_eq!(file.counted(word), before + 1, "{text}");
         assert_eq!(file.in_force(), Some(1));
     }
     std::fs::remove_file(&path).unwrap();
-    file.look(Occasion::Time);
+    file.read_file(Occasion::Time);
     assert_eq!(file.counted("unreadable"), 1);
-    file.look(Occasion::Time);
+    file.read_file(Occasion::Time);
     assert_eq!(file.counted("unreadable"), 1, "that was said");
     save(&path, &comment);
-    file.look(Occasion::Asked);
+    file.read_file(Occasion::Asked);
     assert_eq!(file.counted("unchanged"), 2);
 }
 

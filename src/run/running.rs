@@ -1,0 +1,438 @@
+//! A run from its start to the end of its drain.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::reload::{self, Following, LogLevel, Reload};
+use super::storage;
+use super::surroundings::{Env, Stop};
+use crate::admin::Admin;
+use crate::config::{self, Settings};
+use crate::metrics::Metrics;
+use crate::net::{Listener, Net};
+use crate::proxy::state::SidecarFacts;
+use crate::proxy::sweep::{self, adopt, give_back};
+use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
+use crate::server;
+use crate::upstream::{self, Target, Upstream};
+
+/// How long connections may take to end after the drain.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// How often a start looks whether the store has answered for the first time, or a port has become free.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A bound and wired sidecar that does not serve yet.
+#[derive(Debug)]
+pub struct Running {
+    env: Env,
+    sidecar: Arc<Sidecar>,
+    upstream: Upstream,
+    metrics: Metrics,
+    data: Listener,
+    admin: Listener,
+    closing: CancellationToken,
+    over: CancellationToken,
+    /// The threads beyond this one that have connections.
+    serving: TaskTracker,
+    reload: Reload,
+    following: Option<Following>,
+}
+
+/// One more thread's share: a listener on the same port and connections of its own.
+#[derive(Debug)]
+pub struct Thread {
+    addr: SocketAddr,
+    net: Net,
+    sidecar: Arc<Sidecar>,
+    upstream: Upstream,
+    limits: server::ListenerBounds,
+    closing: CancellationToken,
+    over: CancellationToken,
+    /// Held while the thread has connections.
+    serving: TaskTrackerToken,
+}
+
+impl Running {
+    /// Binds both ports and wires everything. A port in use is waited for, for up to `server.drain_timeout`.
+    ///
+    /// # Errors
+    /// A port cannot be bound, or the backend's address or roots cannot be used.
+    pub async fn start(settings: Settings, env: Env) -> anyhow::Result<Running> {
+        let ca = settings.upstream.ca_file.as_deref();
+        let target = Target::new(settings.upstream.url.clone(), ca)?;
+        let server = &settings.server;
+        let patience = server.drain_timeout;
+        let mut data = bind(&env.net, "server.listen", server.listen, patience).await?;
+        if server.threads > 1 {
+            // Bound alone first, so that a port in use is noticed; now again, to be shared.
+            let addr = data.local_addr()?;
+            drop(data);
+            let shared = env.net.bind_shared(addr).await;
+            data = shared.with_context(|| format!("cannot listen on {addr} (server.listen)"))?;
+        }
+        let admin = bind(
+            &env.net,
+            "server.admin_listen",
+            server.admin_listen,
+            patience,
+        )
+        .await?;
+        let metrics = Metrics::new(settings.metrics.top_keys);
+        let settings = Arc::new(settings);
+        let mut proxied = proxy::ProxySettings::new(Arc::clone(&settings), env.reset)
+            .map_err(|field| anyhow::anyhow!("{field} cannot stand in a header"))?;
+        if proxied.worker_id.is_none() && matches!(env.net, Net::Tcp) {
+            proxied.worker_id = stable_worker_id(data.local_addr()?.port());
+        }
+        let name = storage::name(env.seed);
+        let sidecar = Sidecar::new(
+            proxied,
+            Arc::clone(&settings.policies),
+            env.store.clone(),
+            BackendFacts::new(&settings.upstream),
+            metrics.clone(),
+            &name,
+        );
+        reload::tell_store(&sidecar, &settings);
+        let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
+        let reload = Reload::new(Arc::clone(&sidecar), env.reset);
+        Ok(Running {
+            env,
+            sidecar,
+            reload,
+            following: None,
+            upstream,
+            metrics,
+            data,
+            admin,
+            closing: CancellationToken::new(),
+            over: CancellationToken::new(),
+            serving: TaskTracker::new(),
+        })
+    }
+
+    /// Follows the file that the settings are from: whenever it changes, and when `ask` is notified, it
+    /// is read and put in force; `level` is that of the log.
+    pub fn following(
+        mut self,
+        file: config::ConfigFile,
+        ask: Arc<Notify>,
+        level: LogLevel,
+    ) -> Running {
+        let (reload, metrics) = (self.reload.clone(), self.metrics.clone());
+        self.sidecar.file().follow(&file.path.display().to_string());
+        self.following = Some(Following::new(file, reload, metrics, ask, level));
+        self
+    }
+
+    /// The means to change settings while it runs.
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
+    }
+
+    /// Where SDKs connect.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn addr(&self) -> std::io::Result<SocketAddr> {
+        self.data.local_addr()
+    }
+
+    /// Where metrics and health are.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn admin_addr(&self) -> std::io::Result<SocketAddr> {
+        self.admin.local_addr()
+    }
+
+    /// The shares of the threads beyond the first, each to be served on a runtime of its own.
+    ///
+    /// # Errors
+    /// The system does not say which port was bound.
+    pub fn threads(&self) -> std::io::Result<Vec<Thread>> {
+        let settings = self.reload.settings();
+        let thread = |addr| Thread {
+            addr,
+            net: self.env.net.clone(),
+            sidecar: Arc::clone(&self.sidecar),
+            upstream: self.upstream.another(),
+            limits: listener_bounds(&settings.server),
+            closing: self.closing.clone(),
+            over: self.over.clone(),
+            serving: self.serving.token(),
+        };
+        let addr = self.addr()?;
+        Ok((1..settings.server.threads).map(|_| thread(addr)).collect())
+    }
+
+    /// What the page says of this sidecar.
+    fn facts(&self) -> std::io::Result<SidecarFacts> {
+        let settings = self.reload.settings();
+        Ok(SidecarFacts {
+            listens: self.data.local_addr()?.to_string().into(),
+            store: settings.store.url.kind(),
+            backend: settings.upstream.url.to_string().into(),
+        })
+    }
+
+    /// Serves until `stop`, drains, and returns when nothing is left to do.
+    ///
+    /// # Errors
+    /// A part of it broke, which is a bug: it has drained all the same.
+    pub async fn serve(self, stop: Stop) -> anyhow::Result<()> {
+        // However this ends, the other threads end too.
+        let _over = self.over.clone().drop_guard();
+        let limits = listener_bounds(&self.reload.settings().server);
+        let facts = self.facts()?;
+        let proxy = Proxy::new(Arc::clone(&self.sidecar), self.upstream);
+        let sweeping = CancellationToken::new();
+        let metrics = self.metrics;
+        let pages = Admin::new(proxy.clone(), metrics.clone(), facts);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server::serve(
+            self.admin,
+            pages,
+            limits,
+            self.closing.clone(),
+        ));
+        // Before the first FETCH: running jobs have their slots, or a limit would be broken by a restart.
+        // A backend that does not answer yet is asked again at each limited FETCH.
+        tokio::select! {
+            _asked_later = adopt::ensure_learnt(&proxy) => {}
+            () = stop.heard() => {}
+        }
+        tasks.spawn(server::serve(
+            self.data,
+            proxy.clone(),
+            limits,
+            self.closing.clone(),
+        ));
+        tasks.spawn({
+            let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
+            async move { sweep::attend(&proxy, sweeping).await }
+        });
+        if let Some(file) = self.following {
+            tasks.spawn(file.follow(sweeping.clone()));
+        }
+        let stopped = sweeping.clone();
+        // Keeps histograms from growing with every sample.
+        tasks.spawn(async move {
+            let _stopped = stopped.run_until_cancelled(metrics.keep_up()).await;
+        });
+        self.sidecar.readiness().ready();
+        tasks.spawn(say_ready(Arc::clone(&self.sidecar), sweeping.clone()));
+        let ended = tokio::select! {
+            () = stop.heard() => Ok(()),
+            broken = broken(&mut tasks) => Err(broken),
+        };
+        self.sidecar.readiness().draining();
+        let given_back = give_back::given_back(proxy.sidecar());
+        drain(&proxy, &self.reload.settings().server, &stop).await;
+        say_what_is_left(proxy.sidecar(), given_back).await;
+        sweeping.cancel();
+        proxy.sidecar().events().close();
+        self.closing.cancel();
+        close(tasks, &self.serving, proxy.sidecar(), &stop).await;
+        ended
+    }
+}
+
+/// Waits until nothing is left to do, for [`CLOSING`] at most.
+async fn close(mut tasks: JoinSet<()>, serving: &TaskTracker, sidecar: &Sidecar, stop: &Stop) {
+    let closed = async {
+        while tasks.join_next().await.is_some() {}
+        serving.close();
+        serving.wait().await;
+        sidecar.finished().await;
+    };
+    tokio::select! {
+        _ = tokio::time::timeout(CLOSING, closed) => {}
+        () = stop.now.cancelled() => {}
+    }
+}
+
+/// Binds a port. A predecessor that still drains keeps its ports until it ends, so a port in use is tried again until
+/// `patience` is over: as long as such a drain may take.
+///
+/// # Errors
+/// The port cannot be bound; the message names the `setting`.
+async fn bind(
+    net: &Net,
+    setting: &'static str,
+    addr: SocketAddr,
+    patience: Duration,
+) -> anyhow::Result<Listener> {
+    let in_use = |bound: &io::Result<Listener>| {
+        let failed = bound.as_ref().err();
+        failed.is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    let option = setting.replace("server.", "--").replace('_', "-");
+    let mut bound = net.bind(addr).await;
+    if in_use(&bound) {
+        tracing::warn!(
+            id = %"port_in_use",
+            "{addr} ({setting}) is in use: waiting up to {patience:?} (server.drain_timeout) for a predecessor that \
+             may still drain; {option} takes another port"
+        );
+        let deadline = Instant::now() + patience;
+        while in_use(&bound) && Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+            bound = net.bind(addr).await;
+        }
+    }
+    let still = match in_use(&bound) {
+        true => format!(
+            ": another process had the port for {patience:?} (server.drain_timeout); {option} takes another"
+        ),
+        false => String::new(),
+    };
+    bound.with_context(|| format!("cannot listen on {addr} ({setting}){still}"))
+}
+
+/// Waits until one of the tasks panics.
+async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
+    loop {
+        match tasks.join_next().await {
+            Some(Err(error)) => {
+                tracing::error!(id = %"part_broke", %error, "a bug: a part of the sidecar broke; draining");
+                return anyhow::anyhow!("a bug: a part of the sidecar broke: {error}");
+            }
+            // The config is not followed any longer.
+            Some(Ok(())) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Drains, for as long as the settings say.
+async fn drain(proxy: &Proxy, settings: &config::ServerSettings, stop: &Stop) {
+    let (least, most) = (settings.drain_min, settings.drain_timeout);
+    tokio::select! {
+        _ = tokio::time::timeout(most, give_back::drain(proxy, least, most)) => {}
+        () = stop.now.cancelled() => {}
+    }
+}
+
+impl Thread {
+    /// Serves until the sidecar closes.
+    ///
+    /// # Errors
+    /// The port cannot be bound once more.
+    pub async fn serve(self) -> std::io::Result<()> {
+        let listener = self.net.bind_shared(self.addr).await?;
+        let sidecar = Arc::clone(&self.sidecar);
+        let proxy = Proxy::new(self.sidecar, self.upstream);
+        let served = async {
+            server::serve(listener, proxy, self.limits, self.closing).await;
+            drop(self.serving);
+            // Requests of clients that hung up are carried out all the same.
+            sidecar.finished().await;
+        };
+        tokio::select! {
+            () = served => {}
+            () = self.over.cancelled() => {}
+        }
+        Ok(())
+    }
+}
+
+/// Logs that the sidecar is ready, once the store has answered and nothing answers in place of the backend.
+async fn say_ready(sidecar: Arc<Sidecar>, stop: CancellationToken) {
+    while !sidecar.store().has_answered() || sidecar.stranger().is_some() {
+        let waited = tokio::time::sleep(LOOK);
+        if stop.run_until_cancelled(waited).await.is_none() {
+            return;
+        }
+    }
+    tracing::info!("ready");
+}
+
+/// Logs what became of the held jobs. `before` had been given back when the drain began.
+async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
+    let (given_back, left) = (
+        give_back::given_back(sidecar) - before,
+        give_back::held(sidecar),
+    );
+    if left > 0 {
+        let fate = give_back::fate_of_held(sidecar);
+        tracing::warn!(
+            id = %"held_jobs_left",
+            given_back,
+            left,
+            jobs = give_back::some_held(sidecar),
+            "held jobs are left to their claims: {fate}"
+        );
+    } else if given_back > 0 {
+        tracing::info!(given_back, "held jobs were given back to the backend");
+    }
+    let out = give_back::out(sidecar).await;
+    if out != Some(0) {
+        tracing::warn!(
+            id = %"running_jobs_left",
+            out,
+            "limited jobs are still out with workers, which now cannot end them through here"
+        );
+    }
+}
+
+fn listener_bounds(settings: &config::ServerSettings) -> server::ListenerBounds {
+    server::ListenerBounds {
+        header: settings.header_timeout,
+        idle: settings.idle_timeout,
+        connections: settings.max_connections,
+        in_flight: settings.max_in_flight,
+        ..server::ListenerBounds::default()
+    }
+}
+
+/// The timeouts and sizes of calls to the backend.
+pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
+    let default = upstream::CallBounds::default();
+    upstream::CallBounds {
+        connect: settings.upstream.connect_timeout,
+        head: settings.upstream.timeout,
+        // A reply is read whole before its jobs are held, and jobs differ in size.
+        reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
+        ..default
+    }
+}
+
+/// A worker id that stays over restarts: jobs that ran under it before one are settled under it afterwards. `None`: the
+/// host has no name.
+fn stable_worker_id(port: u16) -> Option<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let host = host.trim();
+    let is_usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+    is_usable.then(|| format!("{}{host}-{port}", crate::store::NAMES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_noticed_and_one_that_ends_is_none() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async {});
+        tasks.spawn(async {
+            tokio::task::yield_now().await;
+            panic!("on command");
+        });
+        let why = broken(&mut tasks).await.to_string();
+        assert!(why.contains("a bug") && why.contains("on command"), "{why}");
+        let looks = tokio::time::timeout(Duration::from_millis(50), broken(&mut tasks));
+        assert!(looks.await.is_err(), "nothing else broke");
+    }
+}
