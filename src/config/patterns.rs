@@ -29,11 +29,39 @@ pub(super) fn patterns(
     found: &FoundField<'_>,
     names: Option<Names>,
 ) -> Option<Vec<Pattern>> {
-    let texts: Vec<Text> = match found.value {
-        DeValue::String(text) => vec![Text {
+    let texts = texts(table, found)?;
+    let hint = match found.path.as_str() {
+        "queue.name" | "tenant.id" => "write a name, or a glob such as \"*\"",
+        _ => "leave it out to match everything",
+    };
+    let matches_nothing = || format!("`{}` matches nothing", found.path);
+    if texts.is_empty() {
+        table.error(&found.span, matches_nothing(), hint);
+    }
+    for text in &texts {
+        let strange = names
+            .and_then(|names| Some((names, text.text.chars().find(|c| !(names.allowed)(*c))?)));
+        if text.text.is_empty() {
+            table.error(&text.span, matches_nothing(), hint);
+        } else if let Some((names, c)) = strange {
+            let title = format!(
+                "`{}` can never match: {:?} has {c:?}",
+                found.path, text.text
+            );
+            let hint = format!("{} lower case letters, digits and a few marks", names.what);
+            table.warn(&text.span, title, hint);
+        }
+    }
+    Some(texts.iter().map(|text| Pattern::new(&text.text)).collect())
+}
+
+/// A text or a list of them.
+fn texts(table: &TomlTable<'_>, found: &FoundField<'_>) -> Option<Vec<Text>> {
+    match found.value {
+        DeValue::String(text) => Some(vec![Text {
             text: text.to_string(),
             span: found.span.clone(),
-        }],
+        }]),
         DeValue::Array(items) => {
             let each = items.iter().map(|item| {
                 table.as_text(&FoundField {
@@ -42,44 +70,11 @@ pub(super) fn patterns(
                     value: item.get_ref(),
                 })
             });
-            each.collect::<Option<_>>()?
+            each.collect()
         }
         _ => {
             table.wrong_type(found, "a string or a list of strings", "put it in quotes");
-            return None;
-        }
-    };
-    let hint = match found.path.as_str() {
-        "queue.name" | "tenant.id" => "write a name, or a glob such as \"*\"",
-        _ => "leave it out to match everything",
-    };
-    if texts.is_empty() {
-        table.error(
-            &found.span,
-            format!("`{}` matches nothing", found.path),
-            hint,
-        );
-    }
-    for text in &texts {
-        let strange = names
-            .and_then(|names| Some((names, text.text.chars().find(|c| !(names.allowed)(*c))?)));
-        if text.text.is_empty() {
-            table.error(
-                &text.span,
-                format!("`{}` matches nothing", found.path),
-                hint,
-            );
-        } else if let Some((names, c)) = strange {
-            let title = format!(
-                "`{}` can never match: {:?} has {c:?}",
-                found.path, text.text
-            );
-            table.warn(
-                &text.span,
-                title,
-                format!("{} lower case letters, digits and a few marks", names.what),
-            );
+            None
         }
     }
-    Some(texts.iter().map(|text| Pattern::new(&text.text)).collect())
 }

@@ -104,6 +104,69 @@ fn refuse_subqueues(table: &mut TomlTable<'_>, names: &[Pattern], bounds: Option
     }
 }
 
+/// A `[[queue]]` as far as it could be read.
+struct WrittenQueue {
+    names: Vec<Pattern>,
+    /// Where messages about its names point.
+    at: Range<usize>,
+    limits: Option<Limits>,
+    prices: Option<Prices>,
+    bounds: Option<Given>,
+    /// Whether its queues have subqueues.
+    splits: bool,
+}
+
+/// Reads one entry; `None`: it has no name that can be used.
+fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue> {
+    let header = table.span.clone();
+    let found = table.get("name");
+    let names = found
+        .as_ref()
+        .and_then(|found| patterns(table, found, Some(QUEUE)));
+    if found.is_none() {
+        table.missing(
+            &header,
+            "a queue entry needs a `name`",
+            "add name = \"…\"; a glob gives each queue its own counters",
+        );
+    }
+    let limits = limits(table).ok();
+    let prices = prices(table, limits.as_ref());
+    let is_for_all = |name: &Pattern| name.as_str().bytes().all(|byte| b"*?".contains(&byte));
+    if names.iter().flatten().any(is_for_all) {
+        refuse_drop_for_all(table);
+    }
+    let bounds = given::read(table).ok();
+    let splits = flag(table, "subqueues", false);
+    let names_bound = BOUNDS.iter().any(|name| table.get(name).is_some());
+    let (names, at) = (names?, found?.span);
+    if splits {
+        refuse_subqueues(table, &names, bounds.as_ref());
+    }
+    if let Some(name) = names.iter().find(|name| split(name.as_str()).is_some()) {
+        let title = format!("queue {:?} has a subqueue's name", name.as_str());
+        root.error(&at, title, "name the queue that it belongs to");
+    }
+    for name in &names {
+        table.note_place(QUEUES, name.as_str(), header.start);
+    }
+    if let (Some(limits), Some(bounds), Some(_)) = (&limits, &bounds, &prices) {
+        if names_bound && *limits == Limits::default() {
+            refuse_without_limit(table, BOUNDS_COUNT_JOBS);
+        } else if !names_bound && !splits && !table.has_unknown() {
+            report_no_bound(root, &at, limits, bounds);
+        }
+    }
+    Some(WrittenQueue {
+        names,
+        at,
+        limits,
+        prices,
+        bounds,
+        splits,
+    })
+}
+
 /// What the `[[queue]]` and `[[tenant]]` entries say.
 pub(super) struct WrittenQueues {
     pub(super) limits: Vec<QueueLimits>,
@@ -119,66 +182,30 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
     let mut bounded = Vec::new();
     let mut seen = HashSet::new();
     for mut table in root.tables("queue", "[[queue]] above its fields") {
-        let header = table.span.clone();
-        let name = table
-            .get("name")
-            .map(|found| (patterns(&table, &found, Some(QUEUE)), found));
-        if name.is_none() {
-            table.missing(
-                &header,
-                "a queue entry needs a `name`",
-                "add name = \"…\"; a glob gives each queue its own counters",
-            );
-        }
-        let limits = limits(&mut table).ok();
-        let prices = prices(&mut table, limits.as_ref());
-        let names = name.as_ref().and_then(|(names, _)| names.as_ref());
-        let all = |name: &Pattern| {
-            name.as_str()
-                .bytes()
-                .all(|byte| matches!(byte, b'*' | b'?'))
+        let Some(written) = queue(root, &mut table) else {
+            continue;
         };
-        if names.is_some_and(|names| names.iter().any(all)) {
-            refuse_drop_for_all(&mut table);
-        }
-        let bounds = given::read(&mut table).ok();
-        let splits = flag(&mut table, "subqueues", false);
-        if splits && let Some(names) = names {
-            refuse_subqueues(&mut table, names, bounds.as_ref());
-            subqueues.extend(names.iter().map(|name| Box::from(name.as_str())));
+        if written.splits {
+            subqueues.extend(written.names.iter().map(|name| Box::from(name.as_str())));
             if subqueues.len() > MOST_BASES {
                 let title = format!("more than {MOST_BASES} queues have subqueues");
                 let hint = "each adds 256 names that the backend keeps for ever: choose those with long backlogs";
                 table.error(&table.span_of("subqueues"), title, hint);
             }
         }
-        let names_one = BOUNDS.iter().any(|name| table.get(name).is_some());
-        let Some((Some(names), found)) = name else {
+        unique(root, &mut seen, &written.names, &written.at);
+        let (Some(limits), Some(bounds), Some(prices)) =
+            (written.limits, written.bounds, written.prices)
+        else {
             continue;
         };
-        if let Some(name) = names.iter().find(|name| split(name.as_str()).is_some()) {
-            let title = format!("queue {:?} has a subqueue's name", name.as_str());
-            root.error(&found.span, title, "name the queue that it belongs to");
-        }
-        for name in &names {
-            table.note_place(QUEUES, name.as_str(), header.start);
-        }
-        unique(root, &mut seen, &names, &found.span);
-        let (Some(limits), Some(bounds), Some(prices)) = (limits, bounds, prices) else {
-            continue;
-        };
-        if names_one && limits == Limits::default() {
-            refuse_without_limit(&mut table, BOUNDS_COUNT_JOBS);
-        } else if !names_one && !splits && !table.has_unknown() {
-            report_no_bound(root, &found.span, &limits, &bounds);
-        }
-        for name in names {
+        for name in written.names {
             if !bounds.is_silent() {
                 bounded.push((name.clone(), bounds.clone()));
             }
             // A bound alone must not make FETCHes of the queue look for limits.
             if limits != Limits::default() {
-                one_price(root, &queues, &name, &prices, &found.span);
+                one_price(root, &queues, &name, &prices, &written.at);
                 queues.push(QueueLimits {
                     name,
                     limits: limits.clone(),
