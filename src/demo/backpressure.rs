@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{Stage, watch};
+use super::stage::{DemoStage, watch};
 use super::streams::Enforcement;
 use crate::backend::{Backend, EventKind};
 use crate::client::JsonClient;
@@ -52,7 +52,7 @@ pub async fn run(
     env: Env,
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
-    let mut stage = Stage::set(env, |backend| config(backend, bound)).await?;
+    let mut stage = DemoStage::set(env, |backend| config(backend, bound)).await?;
     let stop = CancellationToken::new();
     let counts = Arc::new(Answers::default());
     let mut people = JoinSet::new();

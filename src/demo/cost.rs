@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{Stage, watch};
+use super::stage::{DemoStage, watch};
 use super::streams::{Enforcement, QUEUE, SERVER};
 use crate::client::JsonClient;
 use crate::run::Env;
@@ -72,7 +72,7 @@ pub async fn run(
     env: Env,
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
-    let mut stage = Stage::set(env, |backend| config(backend, limits)).await?;
+    let mut stage = DemoStage::set(env, |backend| config(backend, limits)).await?;
     let scene = CostDemo {
         client: stage.client.clone(),
         stop: CancellationToken::new(),

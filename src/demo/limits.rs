@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::judge::Judgement;
 use super::records::Records;
-use super::stage::{Stage, watch};
+use super::stage::{DemoStage, watch};
 use super::streams::{self, Enforcement, STREAMS};
 use super::traffic::{POLL, Traffic, WORKERS};
 use super::{plot, report};
@@ -43,7 +43,7 @@ pub struct Options {
 pub async fn run(options: &Options, env: Env, out: &mut dyn Write) -> anyhow::Result<bool> {
     let records = Records::start();
     let config = |backend| streams::config(backend, options.limits);
-    let mut stage = Stage::set(env, config).await?;
+    let mut stage = DemoStage::set(env, config).await?;
     let traffic = Traffic {
         client: Arc::clone(&stage.client),
         records: records.clone(),

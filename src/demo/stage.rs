@@ -60,7 +60,7 @@ fn client(net: &Net, addr: SocketAddr) -> anyhow::Result<JsonClient> {
 }
 
 /// The embedded backend, the sidecar in front of it, and a client of each.
-pub(super) struct Stage {
+pub(super) struct DemoStage {
     pub(super) backend: Backend,
     pub(super) backend_client: JsonClient,
     backend_ends: CancellationToken,
@@ -70,12 +70,12 @@ pub(super) struct Stage {
     sidecar: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Stage {
+impl DemoStage {
     /// Starts both on free ports; `config` makes the sidecar's config from the backend's address.
     pub(super) async fn set(
         env: Env,
         config: impl FnOnce(SocketAddr) -> String,
-    ) -> anyhow::Result<Stage> {
+    ) -> anyhow::Result<DemoStage> {
         let net = env.net.clone();
         // This one counts attempts when a job fails, so a held job costs nothing and the sidecar may hold many.
         let backend = Backend::new(Lax::redis(), env.seed);
@@ -92,7 +92,7 @@ impl Stage {
         let client = Arc::new(client(&net, running.addr()?)?);
         let stop = Stop::default();
         let sidecar = tokio::spawn(running.serve(stop.clone()));
-        Ok(Stage {
+        Ok(DemoStage {
             backend,
             backend_client,
             backend_ends,

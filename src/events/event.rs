@@ -7,7 +7,7 @@ use crate::limit::Timestamp;
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 pub struct NewEvent<'a> {
-    /// Its type, one of [`KINDS`].
+    /// Its type, one of [`KINDS`](super::KINDS).
     pub kind: &'static str,
     /// The subject: the id of a job, a key, or a queue.
     pub subject: &'a str,

@@ -1,4 +1,4 @@
-//! LookState: one question to the backend for all who wait for its answer.
+//! Looks: one question to the backend for all who wait for its answer.
 
 use std::sync::Arc;
 

@@ -82,7 +82,7 @@ pub struct TakenPlaces {
 pub enum Come {
     /// It has these places.
     Places(TakenPlaces),
-    /// It must drop a job of this queue first, and then [stand on](PlaceInLine::stand_on).
+    /// It must drop a job of this queue first, and then [stand on](super::PlaceInLine::stand_on).
     Drop(Arc<str>),
 }
 

@@ -35,7 +35,7 @@ codes! {
     /// - a head that is no HTTP/1.1, such as a path or query with a raw `"`, `<` or space;
     /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
     BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
-    /// AwaitedLook at an admin port that others reach, without the control token. `WWW-Authenticate` lets a browser ask for it.
+    /// Looking at an admin port that others reach, without the control token. `WWW-Authenticate` lets a browser ask for it.
     UNAUTHORIZED "unauthorized":
         "send server.control_token, as Authorization: Bearer or as the password that a browser asks for";
     /// Changing limits or keys without the right to. The chapter `security` says who may.
