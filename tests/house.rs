@@ -221,10 +221,10 @@ const TIES: [(&str, &str, &str); 10] = [
 ];
 
 /// Rooms whose root holds data, each with the reason.
-const ROOTS: [(&str, &str); 1] = [("run", OPEN)];
+const ROOTS: [(&str, &str); 0] = [];
 
 /// Names that stand for several types, each with the reason.
-const HOMONYMS: [(&str, &str); 13] = [
+const HOMONYMS: [(&str, &str); 12] = [
     ("Claim", OPEN),
     ("Failed", OPEN),
     ("Kind", OPEN),
@@ -235,7 +235,6 @@ const HOMONYMS: [(&str, &str); 13] = [
     ("Operation", OPEN),
     ("Refusal", OPEN),
     ("Refused", OPEN),
-    ("Stage", OPEN),
     ("Standing", OPEN),
     ("Target", OPEN),
 ];
