@@ -19,10 +19,10 @@ while [ $# -gt 0 ]; do
                     *) echo "--without $service: only redis, redis_6, postgres, pgbouncer, faketime, prometheus, systemd, chromium and tools can be left out" >&2; exit 2 ;;
                 esac
                 without+="$service "
-                # Each test that starts one says so in its name, and no other does: tests/house.rs looks.
+                # It stands in the path of each test that uses the service: else the test fails (tests/servers/mod.rs).
                 skip+=(--skip "on_$service")
                 left_out+=("on_$service")
-                echo "# --without $service: tests with on_$service in their name are left out"
+                echo "# --without $service: tests with on_$service in their path are left out"
             done
             shift 2
             ;;
@@ -91,7 +91,7 @@ within=900
 # What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself: it goes
 # first, two tests at once. Tests over real sockets mostly wait: there are more at once than processors. Beside them,
 # behind in line, runs what only computes.
-measuring=(calls_on_redis:: page:: process::doctor:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
+measuring=(on_redis::calls:: page:: process::doctor:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
 waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
 computing=()
 for name in "${waiting[@]}" "${measuring[@]}"; do computing+=(--skip "$name"); done

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::process::http::ask;
+use crate::servers::only_on;
 
 /// How WebDriver marks a reference to an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -31,6 +32,7 @@ pub struct Browser {
 impl Browser {
     /// Opens a window of 1280 pixels.
     pub fn open() -> Browser {
+        only_on("chromium");
         let profile = tempfile::tempdir().unwrap();
         // Somebody else may have the port that it chose; then it ends, and another one is tried.
         let mut drivers = (0..5).filter_map(|_| driver(profile.path()));

@@ -1,7 +1,7 @@
 //! Two sidecars on one store, whose limits change while their workers work; judged from when the workers got jobs.
 
-use super::fleet_on_redis::know_each_other;
 use super::ledger::Ledger;
+use super::on_redis::fleet::know_each_other;
 use super::prelude::*;
 
 /// How often limits change, and how many jobs are done after each time.

@@ -9,8 +9,7 @@ use super::doctor::doctor;
 use super::prelude::*;
 use super::terminal::Terminal;
 use crate::docs::blocks;
-// Under another name, because only causes that need it start it.
-use crate::servers::redis::RedisServer as Store;
+use crate::servers::named_as_test;
 
 const CHAPTER: &str = "src/manual/incidents.md";
 const SYMPTOM: &str = "Jobs do not start";
@@ -95,7 +94,7 @@ pub struct Cause {
 pub struct Stage {
     pub backend: Backend,
     pub sidecar: Sidecar,
-    store: Option<Store>,
+    store: Option<RedisServer>,
     /// The file of its settings, with its folder.
     file: (tempfile::TempDir, PathBuf),
 }
@@ -112,7 +111,7 @@ impl Cause {
     pub fn staged(&self) -> (Stage, String) {
         let backend = Backend::start(Lax::spec());
         let mut rest = self.config.to_owned();
-        let store = rest.contains("REDIS").then(Store::start);
+        let store = rest.contains("REDIS").then(RedisServer::start);
         if let Some(store) = &store {
             rest = rest.replace("REDIS", &store.url());
         }
@@ -541,8 +540,11 @@ pub const CAUSES: [Cause; 27] = [
             wait("the refusal", || {
                 sidecar.metric("ojs_throttle_config_file_matches") == 0.0
             });
-            let health = get(sidecar.data, "/ojs/v1/health").json();
-            assert_eq!(health["throttle"]["config_file"], "refused");
+            // The metric is set a moment earlier.
+            wait("health says so", || {
+                let health = get(sidecar.data, "/ojs/v1/health").json();
+                health["throttle"]["config_file"] == "refused"
+            });
             job
         },
         names: &[],
@@ -745,7 +747,7 @@ fn causes_of_a_lost_store_are_found_on_redis() {
 fn find_all(commands: &[String], sentences: &[String], which: fn(&Cause) -> bool) {
     std::thread::scope(|scope| {
         for cause in CAUSES.iter().filter(|cause| which(cause)) {
-            scope.spawn(move || look(cause, commands, sentences));
+            named_as_test(scope, move || look(cause, commands, sentences));
         }
     });
 }

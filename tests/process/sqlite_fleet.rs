@@ -1,9 +1,9 @@
 //! Several sidecars on one host, one file. What they leave to each other is tested on Redis.
 
-use super::fleet_on_redis::{TWO, patient, woken_in_time};
 use super::ledger::Ledger;
+use super::on_redis::fleet::{TWO, patient, woken_in_time};
+use super::on_redis::settled::{POLICY, what_was_used_is_counted};
 use super::prelude::*;
-use super::settled_on_redis::{POLICY, what_was_used_is_counted};
 
 fn sidecar(backend: &Backend, dir: &tempfile::TempDir, policy: &str) -> Sidecar {
     let patience = "timeout = \"2s\"\n";

@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdin};
 
 use super::prelude::*;
 use super::rig::LONG;
+use crate::servers::only_on;
 
 /// The ports of the pages. Each run has others, so that tests run side by side.
 const PORTS: [&str; 3] = ["8080", "9090", "9091"];
@@ -39,6 +40,7 @@ pub struct Terminal {
 impl Terminal {
     /// `own` are the ports that stand for those of the pages.
     pub fn open(own: [u16; 3]) -> Terminal {
+        only_on("tools");
         for tool in ["bash", "curl", "jq", "python3", "node"] {
             let found = Command::new(tool).arg("--version").output();
             let is_there = found.is_ok_and(|run| run.status.success());

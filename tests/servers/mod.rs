@@ -6,3 +6,27 @@ pub mod postgres;
 pub mod prometheus;
 pub mod redis;
 pub mod redises;
+
+use std::thread::{self, Scope, ScopedJoinHandle};
+
+/// Fails a test that uses this service while `tests/run.sh --without` it would run the test: `on_` and the service must
+/// stand in its path, which is what its thread is called. Benches run on the main thread.
+pub fn only_on(service: &str) {
+    let thread = thread::current();
+    let test = thread.name().unwrap_or("a thread without a name");
+    let is_left_out = test == "main" || test.contains(&format!("on_{service}"));
+    assert!(
+        is_left_out,
+        "{test} uses {service}: move it to on_{service}"
+    );
+}
+
+/// A thread that is called as the test that starts it, so that it may use what the test may.
+pub fn named_as_test<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    let name = thread::current().name().map(str::to_owned);
+    let thread = thread::Builder::new().name(name.expect("libtest names threads"));
+    thread.spawn_scoped(scope, work).unwrap()
+}

@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::port;
 use super::postgres::{PostgresServer, UNSYNCED, other_user};
+use super::{only_on, port};
 
 const MISSING: &str =
     "pgbouncer is missing: apt install pgbouncer, or tests/run.sh --without pgbouncer";
@@ -23,6 +23,7 @@ pub struct PgBouncer {
 impl PgBouncer {
     /// In a `pool_mode`.
     pub fn start(mode: &str) -> PgBouncer {
+        only_on("pgbouncer");
         let postgres = PostgresServer::start(UNSYNCED);
         let dir = tempfile::tempdir().unwrap();
         let port = port::own().port();

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::only_on;
+
 const MISSING: &str =
     "postgres is missing: apt install postgresql, or tests/run.sh --without postgres";
 
@@ -61,6 +63,7 @@ impl PostgresServer {
     }
 
     pub fn on(port: u16, with: &[&str]) -> PostgresServer {
+        only_on("postgres");
         let dir = tempfile::tempdir().unwrap();
         let user = other_user(dir.path());
         if let Some((user, group)) = user {

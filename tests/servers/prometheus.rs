@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::port;
+use super::{only_on, port};
 
 const MISSING: &str =
     "prometheus is missing: apt install prometheus, or tests/run.sh --without prometheus";
@@ -27,6 +27,7 @@ pub struct PrometheusServer {
 impl PrometheusServer {
     /// Scrapes this address every second, as `job`, and evaluates these rules as often.
     pub fn scraping(job: &str, target: SocketAddr, rules: &Path) -> PrometheusServer {
+        only_on("prometheus");
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("prometheus.yml");
         let scrapes = format!(
@@ -106,6 +107,7 @@ fn escaped(text: &str) -> String {
 
 /// Runs `promtool` in this folder, which must be content.
 pub fn promtool(folder: &Path, arguments: &[&str]) {
+    only_on("prometheus");
     let mut command = Command::new("promtool");
     command.current_dir(folder).args(arguments);
     let done = command.output().expect(MISSING);

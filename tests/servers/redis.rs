@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::port;
+use super::{only_on, port};
 
 /// A server in a folder of its own, on a free port; ended with this.
 pub struct RedisServer {
@@ -24,6 +24,7 @@ impl RedisServer {
     }
 
     fn of(program: PathBuf, more: &[&str]) -> RedisServer {
+        only_on("redis");
         let dir = tempfile::tempdir().unwrap();
         // Somebody else may take the port in between; then it does not start, and another is tried.
         for _ in 0..20 {
@@ -62,6 +63,7 @@ pub struct OldRedis;
 
 impl OldRedis {
     pub fn start() -> RedisServer {
+        only_on("redis_6");
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redis-6.2/redis-server");
         let missing = "Redis 6.2 is missing: bash tests/run.sh fetches it, or --without redis_6";
         assert!(program.exists(), "{missing}");

@@ -5,9 +5,11 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::files::{INSTALLED, example};
+use crate::servers::only_on;
 
 /// Runs `systemd-analyze` over the unit, which starts the program that was built here.
 fn analyze(arguments: &[&str]) -> String {
+    only_on("systemd");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ojs-throttle");
     symlink(env!("CARGO_BIN_EXE_ojs-throttle"), &program).unwrap();

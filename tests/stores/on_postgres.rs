@@ -1,14 +1,18 @@
 //! The store on Postgres: each check in a schema of its own, on a server of the test's own.
 
+mod faults;
+
 use std::sync::{LazyLock, Mutex, Weak};
 
 use ojs_throttle::store::postgres::{Config, Target, open};
 
 use super::prelude::*;
+use crate::servers::only_on;
 use crate::servers::postgres::UNSYNCED;
 
 /// The one server of all checks that need none of their own.
 pub fn shared_postgres() -> Arc<PostgresServer> {
+    only_on("postgres");
     static SHARED: LazyLock<Mutex<Weak<PostgresServer>>> = LazyLock::new(Mutex::default);
     let mut shared = SHARED.lock().unwrap();
     if let Some(server) = shared.upgrade() {

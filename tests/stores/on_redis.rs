@@ -1,5 +1,8 @@
 //! The store on Redis: against a server of the test's own.
 
+pub mod failover;
+mod faults;
+
 use ojs_throttle::store::redis::{Config, Target};
 
 use super::prelude::*;

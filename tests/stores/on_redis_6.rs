@@ -1,6 +1,6 @@
 //! The store on the oldest Redis that will do. Its errors look otherwise, and its clusters answer otherwise.
 
-use super::failover_on_redis::leaves_a_demoted_master;
+use super::on_redis::failover::leaves_a_demoted_master;
 use super::on_redis::{config, rig_of};
 use super::prelude::*;
 use crate::servers::redis::OldRedis;

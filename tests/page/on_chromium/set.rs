@@ -5,8 +5,8 @@ use std::process::Command;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use super::browser::{Browser, ENTER};
-use super::stage::{Record, TOKEN, cell, enqueue_all, fact, writable};
+use crate::page::browser::{Browser, ENTER};
+use crate::page::stage::{Record, TOKEN, cell, enqueue_all, fact, writable};
 use crate::process::http::get;
 use crate::process::rig::{Backend, Sidecar, config, program, ran};
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::browser::Browser;
-use super::stage::{Record, TOKEN, site, writable};
+use crate::page::browser::Browser;
+use crate::page::stage::{Record, TOKEN, site, writable};
 use crate::process::http::{Conn, ask, get};
 use crate::process::rig::{Backend, Sidecar, config};
 

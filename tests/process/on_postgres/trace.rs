@@ -1,7 +1,7 @@
 //! Four sidecars on one key of a Postgres, as `redis_trace`; the long trace has 10,000 starts.
 
-use super::prelude::*;
-use super::trace::{Plan, Run, enough, is_long, trace};
+use crate::process::prelude::*;
+use crate::process::trace::{Plan, Run, enough, is_long, trace};
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     // The long trace measures, and so pays for the disk.

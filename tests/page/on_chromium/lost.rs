@@ -3,8 +3,8 @@
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use super::browser::Browser;
-use super::stage::{Record, cell, enqueue_all};
+use crate::page::browser::Browser;
+use crate::page::stage::{Record, cell, enqueue_all};
 use crate::process::rig::{Backend, Sidecar, config};
 use crate::servers::redis::RedisServer;
 

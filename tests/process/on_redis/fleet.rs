@@ -1,9 +1,9 @@
 //! Several sidecars, one Redis, one budget; judged from what the workers did.
 
-use super::hole::Hole;
-use super::ledger::Ledger;
-use super::prelude::*;
 use crate::harness::assert_within;
+use crate::process::hole::Hole;
+use crate::process::ledger::Ledger;
+use crate::process::prelude::*;
 
 pub const TWO: &str =
     "[[policy]]\nname = \"two\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 2\n";
@@ -90,7 +90,7 @@ fn what_is_not_limited_costs_no_store_call() {
 #[test]
 fn limits_change_and_starts_go_on() {
     let store = RedisServer::start();
-    super::fleet_reload::limits_change_and_starts_go_on(&store.url());
+    crate::process::fleet_reload::limits_change_and_starts_go_on(&store.url());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sidecars on a cluster that moves the slot of their keys to another node.
 
-use super::ledger::Ledger;
-use super::prelude::*;
+use crate::process::ledger::Ledger;
+use crate::process::prelude::*;
 use crate::servers::redises::{Part, RedisCluster};
 
 /// The first slot of the cluster, which is the first that its tool moves, and a namespace that lies there.

@@ -1,9 +1,9 @@
 //! Sidecars whose way to Postgres leads through a pooler.
 
-use super::doctor::{doctor, finding};
-use super::fleet_on_redis::{TWO, know_each_other};
-use super::ledger::Ledger;
-use super::prelude::*;
+use crate::process::doctor::{doctor, finding};
+use crate::process::ledger::Ledger;
+use crate::process::on_redis::fleet::{TWO, know_each_other};
+use crate::process::prelude::*;
 use crate::servers::pgbouncer::PgBouncer;
 
 fn store(pooler: &PgBouncer) -> String {

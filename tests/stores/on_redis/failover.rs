@@ -7,8 +7,8 @@ use ojs_throttle::store::redis::{Config, Target};
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 
-use super::prelude::*;
 use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis, cli};
+use crate::stores::prelude::*;
 
 /// Nothing fails over by itself.
 const PATIENCE: Duration = Duration::from_secs(60);

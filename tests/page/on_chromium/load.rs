@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 use ojs_throttle::backend::{EventKind, Lax};
 use serde_json::json;
 
-use super::audit;
-use super::browser::Browser;
-use super::stage::{Record, cell, enqueue_all, fact, number, writable};
+use crate::page::audit;
+use crate::page::browser::Browser;
+use crate::page::stage::{Record, cell, enqueue_all, fact, number, writable};
 use crate::process::rig::{Backend, Ends, Sidecar, config};
 use crate::servers::port;
 

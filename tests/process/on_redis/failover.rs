@@ -1,7 +1,7 @@
 //! Sidecars on a cluster and behind a sentinel whose master is killed with what it had not passed on.
 
-use super::doctor::{doctor, finding};
-use super::prelude::*;
+use crate::process::doctor::{doctor, finding};
+use crate::process::prelude::*;
 use crate::servers::redises::{RedisCluster, SILENCE, WatchedRedis};
 
 /// Two jobs are out, and the new master knows of one; the sidecar that gave out the other tells it.

@@ -2,11 +2,11 @@
 
 use ojs_throttle::store::redis::{Config, Target};
 
-use super::failover_on_redis::USER;
-use super::far::{self, far};
-use super::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
-use super::on_redis::config;
-use super::prelude::*;
+use crate::stores::far::{self, far};
+use crate::stores::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
+use crate::stores::on_redis::config;
+use crate::stores::on_redis::failover::USER;
+use crate::stores::prelude::*;
 
 fn cli(server: &RedisServer, args: &[&str]) -> String {
     let port = server.port.to_string();

@@ -2,8 +2,8 @@
 
 use redis::Commands;
 
-use super::doctor::{doctor, finding};
-use super::prelude::*;
+use crate::process::doctor::{doctor, finding};
+use crate::process::prelude::*;
 
 fn examined(backend: &Backend, url: &str, more: &[&str]) -> (Value, Option<i32>) {
     let store = format!("[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n");

@@ -1,8 +1,8 @@
-//! A bounded queue that a fleet fills, on each store that it can share: how many jobs waited at each moment, by
+//! A bounded queue that a fleet fills: how many jobs waited at each moment, by
 //! the backend's ledger.
 
-use super::prelude::*;
-use super::rig::Ends;
+use crate::process::prelude::*;
+use crate::process::rig::Ends;
 
 const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
 
@@ -126,7 +126,7 @@ fn sidecars(backend: &Backend, store: &str, count: usize, bound: i64) -> Vec<Sid
 }
 
 #[test]
-fn no_fleet_of_producers_gets_a_queue_on_redis_far_over_its_bound_or_is_kept_below_it() {
+fn no_fleet_of_producers_gets_a_queue_far_over_its_bound_or_is_kept_below_it() {
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let mut three = sidecars(&backend, &store.url(), 3, 1_000);
     fill((&backend, &mut three), (64, 1_000), |sidecars| {
@@ -138,31 +138,16 @@ fn no_fleet_of_producers_gets_a_queue_on_redis_far_over_its_bound_or_is_kept_bel
     });
 }
 
-#[test]
-fn nor_on_sqlite() {
-    let (backend, dir) = (Backend::start(Lax::spec()), tempfile::tempdir().unwrap());
-    let store = format!("sqlite:{}", dir.path().join("depth.db").display());
-    let mut two = sidecars(&backend, &store, 2, 150);
-    fill((&backend, &mut two), (12, 150), |_| {});
-}
-
-#[test]
-fn nor_on_postgres() {
-    let backend = Backend::start(Lax::spec());
-    let store = PostgresServer::start(UNSYNCED);
-    let mut two = sidecars(&backend, &store.url(), 2, 150);
-    fill((&backend, &mut two), (12, 150), |_| {});
-}
-
 /// One sidecar holds jobs back for their limit while producers hammer at the others: what is held waits, and is
 /// in the depth that each of them goes by and tells. When it starts, its places are filled again.
-fn held_jobs_count(store: &str) {
+#[test]
+fn what_a_sibling_holds_is_in_the_depth() {
     const BOUND: usize = 150;
     const HOLD: usize = 60;
     /// One lane may hold three times as many as there are places free.
     const HELD: usize = HOLD * 3 / 4;
     const PRODUCERS: usize = 12;
-    let backend = Backend::start(Lax::spec());
+    let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let slow = slowly(backend.addr, Duration::from_millis(20));
     // By key, so that more is claimed than may start.
     let limits = format!(
@@ -170,7 +155,9 @@ fn held_jobs_count(store: &str) {
          [[policy]]\nname = \"one\"\nmatch = {{ queue = \"q\" }}\nkey = \"of:{{type}}\"\n\
          rate = {{ limit = 1, period = \"1h\" }}\n"
     );
-    let three: Vec<Sidecar> = (0..3).map(|_| sidecar(slow, store, &limits)).collect();
+    let three: Vec<Sidecar> = (0..3)
+        .map(|_| sidecar(slow, &store.url(), &limits))
+        .collect();
     let [a, b, c] = [three[0].data, three[1].data, three[2].data];
     // The only one that may start.
     assert_eq!(ask(b, "POST", "/ojs/v1/jobs", JOB).status, 201);
@@ -233,7 +220,7 @@ fn held_jobs_count(store: &str) {
 /// A sidecar dies with held jobs. They wait on: first in their rows, then at the backend, which takes them back
 /// when their visibility is over, and they are not counted twice for long.
 #[test]
-fn what_a_dead_sibling_on_redis_held_is_in_the_depth_until_the_backend_has_it_back() {
+fn what_a_dead_sibling_held_is_in_the_depth_until_the_backend_has_it_back() {
     const BOUND: usize = 60;
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let limits = format!(
@@ -282,28 +269,10 @@ fn what_a_dead_sibling_on_redis_held_is_in_the_depth_until_the_backend_has_it_ba
     assert_eq!(depths(&backend), (60, 60));
 }
 
-#[test]
-fn what_a_sibling_holds_is_in_the_depth_on_redis() {
-    let store = RedisServer::start();
-    held_jobs_count(&store.url());
-}
-
-#[test]
-fn what_a_sibling_holds_is_in_the_depth_on_sqlite() {
-    let dir = tempfile::tempdir().unwrap();
-    held_jobs_count(&format!("sqlite:{}", dir.path().join("held.db").display()));
-}
-
-#[test]
-fn what_a_sibling_holds_is_in_the_depth_on_postgres() {
-    let store = PostgresServer::start(UNSYNCED);
-    held_jobs_count(&store.url());
-}
-
 /// A producer that waits gets the room that a worker makes: within 20 ms at its own sidecar (the best of some
 /// tries, as the machine may be busy), with the next look where the worker is at another.
 #[test]
-fn a_blocked_enqueue_gets_room_that_is_made_anywhere_on_redis() {
+fn a_blocked_enqueue_gets_room_that_is_made_anywhere() {
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let bounds = "[[queue]]\nname = \"q\"\nmax_depth = 3\nstrategy = \"block\"\n";
     let (a, b) = (
@@ -349,7 +318,7 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere_on_redis() {
 }
 
 fn calls(store: &RedisServer) -> u64 {
-    let told = crate::process::fleet_on_redis::told(store, "INFO commandstats");
+    let told = crate::process::on_redis::fleet::told(store, "INFO commandstats");
     let line = told
         .lines()
         .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -357,7 +326,7 @@ fn calls(store: &RedisServer) -> u64 {
 }
 
 #[test]
-fn away_from_the_bound_there_is_one_call_on_redis_for_many_enqueues() {
+fn away_from_the_bound_there_is_one_call_for_many_enqueues() {
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let bounds = "[[queue]]\nname = \"q\"\nmax_depth = 100000\n";
     let one = sidecar(backend.addr, &store.url(), bounds);
@@ -375,7 +344,7 @@ fn away_from_the_bound_there_is_one_call_on_redis_for_many_enqueues() {
 
 /// Bounds set through one sidecar hold at the others, and when all of them were gone.
 #[test]
-fn bounds_set_over_http_are_shared_on_redis_and_stay() {
+fn bounds_set_over_http_are_shared_and_stay() {
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let (a, b) = (
         sidecar(backend.addr, &store.url(), ""),

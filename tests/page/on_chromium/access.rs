@@ -3,9 +3,9 @@
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use super::audit;
-use super::browser::Browser;
-use super::stage::{Record, enqueue_all, writable};
+use crate::page::audit;
+use crate::page::browser::Browser;
+use crate::page::stage::{Record, enqueue_all, writable};
 use crate::process::http::ask;
 use crate::process::rig::{Backend, Sidecar, config};
 

@@ -1,8 +1,8 @@
 //! Eight sidecars on one key of a Redis: P1, P2 and P3, and that what may start does start, judged from
 //! what the workers saw. `OJS_THROTTLE_TRACE=long` makes 100,000 starts of them.
 
-use super::prelude::*;
-use super::trace::{Plan, Run, enough, is_long, trace};
+use crate::process::prelude::*;
+use crate::process::trace::{Plan, Run, enough, is_long, trace};
 
 fn fleet(plan: &Plan) -> Vec<Run> {
     let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());

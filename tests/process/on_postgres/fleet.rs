@@ -3,11 +3,11 @@
 
 use std::os::unix::net::UnixStream;
 
-use super::fleet_on_redis::{know_each_other, patient, woken_in_time};
-use super::hole::Hole;
-use super::ledger::Ledger;
-use super::outages_on_redis::cut_off_and_back;
-use super::prelude::*;
+use crate::process::hole::Hole;
+use crate::process::ledger::Ledger;
+use crate::process::on_redis::fleet::{know_each_other, patient, woken_in_time};
+use crate::process::on_redis::outages::cut_off_and_back;
+use crate::process::prelude::*;
 
 const THREE: &str =
     "[[policy]]\nname = \"three\"\nmatch = { queue = \"q\" }\nkey = \"{type}\"\nconcurrency = 3\n";

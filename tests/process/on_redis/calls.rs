@@ -1,8 +1,8 @@
 //! What sidecars ask of a Redis that they share, counted by the server.
 
-use super::fleet_on_redis::know_each_other;
-use super::prelude::*;
-use super::trace::{Plan, is_long, trace};
+use crate::process::on_redis::fleet::know_each_other;
+use crate::process::prelude::*;
+use crate::process::trace::{Plan, is_long, trace};
 
 /// Every command from now on, but not those that scripts run.
 fn overhear(store: &RedisServer) -> Arc<AtomicUsize> {

@@ -2,7 +2,7 @@
 
 use redis::Commands;
 
-use super::prelude::*;
+use crate::process::prelude::*;
 
 const VISIBILITY: u64 = 2_000;
 

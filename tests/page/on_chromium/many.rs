@@ -7,9 +7,9 @@ use std::time::Duration;
 use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
-use super::browser::Browser;
-use super::stage::{Record, enqueue_all, pushes, writable};
 use crate::harness::assert_within;
+use crate::page::browser::Browser;
+use crate::page::stage::{Record, enqueue_all, pushes, writable};
 use crate::process::rig::{Backend, Ends, Sidecar, config};
 
 const KEYS: usize = 10_000;

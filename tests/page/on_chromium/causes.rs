@@ -3,11 +3,12 @@
 use ojs_throttle::backend::Lax;
 use serde_json::json;
 
-use super::browser::Browser;
-use super::stage::cell;
+use crate::page::browser::Browser;
+use crate::page::stage::cell;
 use crate::process::http::{enqueue, fetch};
 use crate::process::incidents::{CAUSES, Cause};
 use crate::process::rig::{Backend, Sidecar, config};
+use crate::servers::named_as_test;
 
 /// What the first page shows for a cause: where, and which words.
 fn look(cause: &Cause) -> (String, &'static str) {
@@ -62,7 +63,7 @@ fn seen(which: fn(&Cause) -> bool) {
     let staged: Vec<_> = std::thread::scope(|threads| {
         let staging: Vec<_> = causes
             .iter()
-            .map(|cause| threads.spawn(|| cause.staged()))
+            .map(|cause| named_as_test(threads, || cause.staged()))
             .collect();
         staging
             .into_iter()

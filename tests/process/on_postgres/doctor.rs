@@ -1,7 +1,7 @@
 //! `doctor` before a Postgres: empty, in use, down, without rights, with somebody else's tables.
 
-use super::doctor::{doctor, finding};
-use super::prelude::*;
+use crate::process::doctor::{doctor, finding};
+use crate::process::prelude::*;
 use crate::servers::postgres::programs;
 
 fn sql(server: &PostgresServer, text: &str) -> String {

@@ -1,7 +1,7 @@
 //! What jobs use beyond their cost counts as their ACKs say, over whole sidecars; judged from what the workers used.
 
-use super::fleet_on_redis::{know_each_other, sidecar};
-use super::prelude::*;
+use crate::process::on_redis::fleet::{know_each_other, sidecar};
+use crate::process::prelude::*;
 
 /// What a start pays, and what its ACK says that was used.
 const SAYS: u64 = 10;

@@ -1,11 +1,11 @@
 //! Several sidecars on one Redis that is lost: to all of them, to one, or with all that it knew.
 
-use super::fleet_on_redis::{TWO, know_each_other, patient, sidecar};
-use super::hole::Hole;
-use super::ledger::Ledger;
-use super::prelude::*;
-use super::trace::within;
 use crate::harness::assert_within;
+use crate::process::hole::Hole;
+use crate::process::ledger::Ledger;
+use crate::process::on_redis::fleet::{TWO, know_each_other, patient, sidecar};
+use crate::process::prelude::*;
+use crate::process::trace::within;
 
 #[test]
 fn a_slot_freed_through_a_sibling_in_an_outage_is_free() {

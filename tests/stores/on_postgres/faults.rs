@@ -10,14 +10,14 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
 
-use super::far::{self, far};
-use super::fleet::{
+use crate::servers::postgres::{UNSYNCED, programs};
+use crate::stores::far::{self, far};
+use crate::stores::fleet::{
     locked_data_keep_nobody_waiting, lost_data_are_put_back_first,
     what_was_set_by_hand_is_put_back, wiped_data_are_missed,
 };
-use super::on_postgres::{config, shared_postgres};
-use super::prelude::*;
-use crate::servers::postgres::{UNSYNCED, programs};
+use crate::stores::on_postgres::{config, shared_postgres};
+use crate::stores::prelude::*;
 
 /// What takes longer than this will not happen.
 const LONG: Duration = Duration::from_secs(60);

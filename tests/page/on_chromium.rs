@@ -1,0 +1,9 @@
+//! The page in a browser.
+
+mod access;
+mod causes;
+mod load;
+mod lost;
+mod many;
+mod safe;
+mod set;

@@ -1,0 +1,6 @@
+//! Sidecars on a Postgres of the test's own.
+
+mod doctor;
+mod fleet;
+mod on_pgbouncer;
+mod trace;

@@ -1,0 +1,12 @@
+//! Sidecars on a Redis of the test's own.
+
+mod calls;
+mod depth;
+mod doctor;
+mod evicted;
+mod failover;
+pub mod fleet;
+pub mod outages;
+mod reshard;
+pub mod settled;
+mod trace;
