@@ -296,7 +296,8 @@ fn the_environment_names_the_file_and_the_command_line_wins() {
 fn a_log_that_nobody_reads_is_no_panic() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let (_dir, mut command) = run_with(format!(
-        "[server]\nlisten = \"{}\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:1\"\n",
+        "[server]\nlisten = \"{}\"\nadmin_listen = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:1\"\n\
+         drain_timeout = \"200ms\"\n",
         taken.local_addr().unwrap()
     ));
     let done = command.stderr(closed()).output().unwrap();

@@ -347,7 +347,9 @@ fn a_start_waits_for_the_ports_of_a_predecessor_that_drains() {
 #[test]
 fn threads_share_the_port_and_the_limits() {
     let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "threads = 2", TWO));
+    // Held jobs, which nobody asks for, keep it no longer.
+    let server = "threads = 2\ndrain_timeout = \"2s\"";
+    let mut sidecar = Sidecar::run(&config(backend.addr, server, TWO));
     let data = sidecar.data;
     for _ in 0..6 {
         enqueue(data, "q", json!({}));

@@ -315,7 +315,9 @@ fn warnings_and_the_last_error_are_objects_too() {
     let (_, rest) = warnings.split_once("\n\n").unwrap();
     // Its store is a server that is not here.
     let (rest, _) = rest.split_once("[store]\n").unwrap();
-    let text = config(backend.addr, "log = \"json\"", rest);
+    // It waits no longer for the port that another has.
+    let server = "log = \"json\"\ndrain_timeout = \"200ms\"";
+    let text = config(backend.addr, server, rest);
     let mut sidecar = Sidecar::run(&text);
     let warned = objects(&sidecar.lines())
         .iter()

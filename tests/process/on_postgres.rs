@@ -3,4 +3,3 @@
 mod doctor;
 mod fleet;
 mod on_pgbouncer;
-mod trace;

@@ -208,13 +208,17 @@ pub fn run_with(config: impl AsRef<[u8]>) -> (tempfile::TempDir, Command) {
 }
 
 /// A config before this backend: `server` is added to `[server]`, `rest` stands behind it. A stop waits for
-/// nothing but limited jobs, unless `server` says how long.
+/// nothing but limited jobs, unless `server` says how long, and an empty FETCH for half a second, unless `rest` does.
 pub fn config(upstream: SocketAddr, server: &str, rest: &str) -> String {
     let least = match server.contains("drain_min") {
         true => "",
         false => "drain_min = \"0s\"",
     };
-    let rest = format!("{least}\n{server}\n{rest}");
+    let wait = match rest.contains("[fetch]") {
+        true => "",
+        false => "[fetch]\nmax_wait = \"500ms\"\n",
+    };
+    let rest = format!("{least}\n{server}\n{rest}\n{wait}");
     crate::sidecar::config(&format!("http://{upstream}"), &rest)
 }
 

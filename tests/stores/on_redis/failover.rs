@@ -82,11 +82,11 @@ fn a_cluster_does_all_that_a_store_must() {
     );
 }
 
+/// It is a Redis like any other, on another way.
 #[test]
-fn a_master_behind_a_sentinel_does_all_that_a_store_must() {
+fn a_master_behind_a_sentinel_is_shared() {
     let watched = WatchedRedis::start(PATIENCE, "");
     let url = watched.url();
-    crate::run_contract!(behind(&url));
     crate::run_fleet!(behind(&url));
 }
 
