@@ -48,10 +48,10 @@ mod prelude {
     pub use tokio::io::{AsyncReadExt, AsyncWriteExt};
     pub use tokio::time::{Instant, sleep};
 
-    pub use super::rig::{NOON, Rig, work};
+    pub use super::rig::{Rig, work};
     pub use crate::faulty::{Fault, Faulty};
-    pub use crate::sidecar::Sidecar;
     pub use crate::sidecar::client::{Client, Reply, id, ids};
     pub use crate::sidecar::listen::Listener;
     pub use crate::sidecar::pair::{backend, simulated};
+    pub use crate::sidecar::{NOON, Sidecar};
 }

@@ -88,15 +88,16 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # What hangs is a failure like any other: cargo says by itself which test runs for over 60 seconds.
 within=900
-# What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself: it goes
-# first, two tests at once. Tests over real sockets mostly wait: there are more at once than processors. Beside them,
-# behind in line, runs what only computes.
-measuring=(on_redis::calls:: page:: process::doctor:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing over_real_sockets)
+# What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself and goes
+# first: two tests at once that work, and beside them, all at once, those that sleep most of the time. Tests over real
+# sockets mostly wait: there are more at once than processors. Beside them, behind in line, runs what only computes.
+measuring=(on_redis::calls:: page:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing)
+sleeping=(process::doctor:: over_real_sockets)
 waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
-computing=()
-for name in "${waiting[@]}" "${measuring[@]}"; do computing+=(--skip "$name"); done
-measured=()
-for name in "${measuring[@]}"; do measured+=(--skip "$name"); done
+early=()
+for name in "${measuring[@]}" "${sleeping[@]}"; do early+=(--skip "$name"); done
+computing=("${early[@]}")
+for name in "${waiting[@]}"; do computing+=(--skip "$name"); done
 
 # run NAME NICE ARGS...: one call of cargo test, into a log of its own; what it says is shown once it has ended, and how
 # long it took.
@@ -123,10 +124,12 @@ echo "# cargo test --workspace --locked --no-fail-fast, each part within $within
 status=1
 if cargo test --workspace --locked --no-run 2>&1; then
     begun=$SECONDS
-    run measuring 0 --test it -- --test-threads=2 "${measuring[@]}"
-    status=$?
+    status=0
+    run sleeping 0 --test it -- --test-threads=16 "${sleeping[@]}" &
+    run measuring 0 --test it -- --test-threads=2 "${measuring[@]}" || status=1
+    wait "$!" || status=1
     compute &
-    run waiting 0 --test it -- --test-threads="$(($(nproc) * 3))" "${waiting[@]}" "${measured[@]}" || status=1
+    run waiting 0 --test it -- --test-threads="$(($(nproc) * 4))" "${waiting[@]}" "${early[@]}" || status=1
     wait "$!" || status=1
     echo "# all tests took $((SECONDS - begun)) s"
 fi

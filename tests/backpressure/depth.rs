@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use tracing::subscriber::DefaultGuard;
 
 use super::prelude::*;
-use super::rig::on_store;
 use crate::harness::lines::hear_all;
+use crate::sidecar::Start;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
@@ -629,7 +629,9 @@ async fn what_is_tried_again_counts_once() {
         let made = directly(&behind.backend, "/ojs/v1/jobs", job("other")).await;
         let now = moment(made["job"]["created_at"].as_str().unwrap()).unwrap();
         let store = Arc::new(MemoryStore::new(now));
-        let (client, stop) = on_store(&net, &behind, &format!("{file}{limits}"), &store).await;
+        let start = Start::before(&net, &behind.base(), &format!("{file}{limits}"));
+        let sidecar = start.store(store).start().await;
+        let client = sidecar.client();
         let fails = async |wait: &str| {
             let job = json!({"type": "t", "args": [], "options": {"queue": "q",
                 "retry": {"max_attempts": 5, "initial_interval": wait}}});
@@ -661,8 +663,7 @@ async fn what_is_tried_again_counts_once() {
             full(&client.offer("q").await, "q", 2);
             assert_eq!(log.with("scheduled or to be tried again"), [""; 0]);
         }
-        stop.drain.cancel();
-        stop.now.cancel();
+        sidecar.stop().await;
     }
 }
 

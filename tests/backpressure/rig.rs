@@ -1,40 +1,13 @@
-//! A sidecar before a backend, and before backends that answer as a test says.
+//! What queues with bounds are asked, and a backend that answers as a test says.
 
 use bytes::Bytes;
 use http::Request;
 use http::request::Parts;
 use ojs_throttle::backend::Backend;
-use ojs_throttle::run::Stop;
 
 use super::prelude::*;
+use crate::sidecar::Sidecar;
 use crate::sidecar::answering::{Answering, answering_by};
-use crate::sidecar::pair::{Served, backend};
-use crate::sidecar::{Sidecar, Start};
-
-/// A backend with a sidecar before it, a client of the sidecar, and one of its admin port.
-pub async fn measured(config: &str) -> (Client, Client) {
-    let net = Net::Sim(sim::Network::default());
-    let behind = backend(&net, Lax::spec(), 7).await;
-    measured_before(&net, &behind, config).await
-}
-
-/// The same before a backend that is there.
-pub async fn measured_before(net: &Net, behind: &Served, config: &str) -> (Client, Client) {
-    let sidecar = Start::before(net, &behind.base(), config).start().await;
-    (sidecar.client(), sidecar.admin())
-}
-
-/// A sidecar before a backend with usage in this store, and a client of it.
-pub async fn on_store(
-    net: &Net,
-    behind: &Served,
-    config: &str,
-    store: &Arc<MemoryStore>,
-) -> (Client, Stop) {
-    let start = Start::before(net, &behind.base(), config).store(store.clone());
-    let sidecar = start.start().await;
-    (sidecar.client(), sidecar.stop)
-}
 
 /// The path of a queue's config.
 pub fn config(queue: &str) -> String {

@@ -3,7 +3,7 @@
 use ojs_throttle::config::Settings;
 
 use super::prelude::*;
-use super::rig::on_store;
+use crate::sidecar::{BEGIN, Start};
 
 #[tokio::test(start_paused = true)]
 async fn each_wrong_field_is_named_and_changes_nothing() {
@@ -209,9 +209,10 @@ fn the_file_is_checked() {
 async fn what_is_set_is_kept_in_the_store() {
     let net = Net::Sim(sim::Network::default());
     let behind = crate::sidecar::pair::backend(&net, Lax::spec(), 7).await;
-    let store = Arc::new(MemoryStore::new(1_770_000_000_000_000));
-    let (one, stop) = on_store(&net, &behind, "", &store).await;
-    let (other, _running) = on_store(&net, &behind, "", &store).await;
+    let store = Arc::new(MemoryStore::new(BEGIN));
+    let start = || Start::before(&net, &behind.base(), "").store(store.clone());
+    let (first, second) = (start().start().await, start().start().await);
+    let (one, other) = (first.client(), second.client());
     let everything = json!({
         "max_depth": 2, "max_size_bytes": 9000, "strategy": "block", "warning_threshold": 0.5,
         "block_timeout_max": "PT3S",
@@ -229,9 +230,9 @@ async fn what_is_set_is_kept_in_the_store() {
     assert_eq!(shown["backpressure"], everything);
     full(&other.offer("q").await, "q", 2);
     // A restart.
-    stop.drain.cancel();
-    stop.now.cancel();
-    let (again, _running) = on_store(&net, &behind, "", &store).await;
+    first.stop().await;
+    let third = start().start().await;
+    let again = third.client();
     assert_eq!(
         again.get(&config("q")).await.json()["backpressure"],
         everything

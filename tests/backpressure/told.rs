@@ -3,9 +3,8 @@
 use tokio::time::timeout;
 
 use super::prelude::*;
-use super::rig::{measured, measured_before};
 use crate::sidecar::listen::{Heard, Listener};
-use crate::sidecar::pair;
+use crate::sidecar::{Start, pair};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -225,7 +224,8 @@ async fn a_dropped_job_is_told() {
 #[tokio::test(start_paused = true)]
 async fn pressure_is_measured() {
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\n[[queue]]\nname = \"d\"\nmax_depth = 2\nstrategy = \"drop_oldest\"\n";
-    let (client, admin) = measured(file).await;
+    let (pair, client) = simulated(Lax::spec(), file).await;
+    let admin = pair.sidecar.admin();
     client.fill("d", 4).await;
     client.fill("q", 3).await;
     let page = admin.get("/metrics").await.text();
@@ -265,7 +265,8 @@ async fn a_queue_that_was_full_before_is_measured() {
         directly(&behind.backend, "/ojs/v1/jobs", job(queue)).await;
     }
     let file = "[[queue]]\nname = \"q\"\nmax_depth = 4\nwarning_threshold = 0.7\n";
-    let (client, admin) = measured_before(&net, &behind, file).await;
+    let sidecar = Start::before(&net, &behind.base(), file).start().await;
+    let (client, admin) = (sidecar.client(), sidecar.admin());
     sleep(Duration::from_millis(500)).await;
     let page = admin.get("/metrics").await.text();
     let lines = page
@@ -365,7 +366,8 @@ async fn a_queue_that_nobody_tells_of_at_the_start_is_asked_about_later() {
 /// Other bounds count at once, although nobody enqueues.
 #[tokio::test(start_paused = true)]
 async fn pressure_is_that_of_the_bounds_of_now() {
-    let (client, admin) = measured("").await;
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let admin = pair.sidecar.admin();
     client.bound("q", json!({"max_depth": 4})).await;
     client.fill("q", 4).await;
     let measured = async |pressure: &str, near: u64| {

@@ -4,38 +4,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::Method;
-use ojs_throttle::backend::Lax;
 use ojs_throttle::events::frames;
-use ojs_throttle::net::{Net, sim};
 use ojs_throttle::store::memory::MemoryStore;
 use serde_json::json;
 
 use super::page::{COLUMNS, must_be, read};
+use crate::sidecar::NOON;
 use crate::sidecar::client::{Client, Reply};
 use crate::sidecar::listen::Listener;
-use crate::sidecar::pair::{Served, backend};
-use crate::sidecar::{Sidecar, Start};
+use crate::sidecar::pair::Pair;
 
-/// 2026-02-13T12:00:00Z, in microseconds since 1970.
-const NOON: u64 = 1_770_984_000_000_000;
-
-/// What requests are made of: a sidecar before a backend, in a network of their own.
-struct Stage {
-    _behind: Served,
-    sidecar: Sidecar,
-}
+/// What requests are made of.
+struct Stage(Pair);
 
 impl Stage {
     /// `config` is TOML that begins inside `[server]`.
     async fn with(config: &str) -> Stage {
-        let net = Net::Sim(sim::Network::default());
-        let behind = backend(&net, Lax::spec(), 7).await;
-        let store = Arc::new(MemoryStore::new(NOON));
-        let sidecar = Start::before(&net, &behind.base(), config).store(store);
-        Stage {
-            sidecar: sidecar.start().await,
-            _behind: behind,
-        }
+        Stage(Pair::over(Arc::new(MemoryStore::new(NOON)), config).await)
     }
 
     /// Carries out what a block says.
@@ -44,10 +29,10 @@ impl Stage {
             return self.first_event(&command.url).await;
         }
         let (rest, client) = match command.url.split_once("127.0.0.1:8080") {
-            Some((_, rest)) => (rest, self.sidecar.client()),
+            Some((_, rest)) => (rest, self.0.sidecar.client()),
             None => (
                 command.url.split_once("127.0.0.1:9091").unwrap().1,
-                self.sidecar.admin(),
+                self.0.sidecar.admin(),
             ),
         };
         let headers: Vec<(&str, &str)> = command
@@ -64,7 +49,7 @@ impl Stage {
 impl Stage {
     /// The data of the first event that a stream tells while a worker asks for jobs.
     async fn first_event(&self, url: &str) -> Reply {
-        let client = self.sidecar.client();
+        let client = self.0.sidecar.client();
         let (_, path) = url.split_once("127.0.0.1:8080").unwrap();
         let mut listener = Listener::open(&client, path, &[]).await;
         client.fetch("billing", 3).await;
@@ -324,7 +309,7 @@ const STRIPE: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing
 async fn the_manual_has_each_route_as_it_answers() {
     let token = "control_token = \"control-me\"\n";
     let stage = Stage::with(&format!("{token}{STRIPE}")).await;
-    let client = stage.sidecar.client();
+    let client = stage.0.sidecar.client();
     enqueue(&client, "billing", 3).await;
     assert_eq!(client.fetch("billing", 3).await.len(), 2);
     replies_must_be("http", &stage, 16).await;
@@ -333,14 +318,14 @@ async fn the_manual_has_each_route_as_it_answers() {
 #[tokio::test(start_paused = true)]
 async fn the_manual_has_a_429_as_it_is_answered() {
     let stage = Stage::with("[[queue]]\nname = \"email\"\nmax_depth = 1\n").await;
-    enqueue(&stage.sidecar.client(), "email", 1).await;
+    enqueue(&stage.0.sidecar.client(), "email", 1).await;
     replies_must_be("producers", &stage, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_manual_has_an_event_as_it_is_sent() {
     let stage = Stage::with(STRIPE).await;
-    enqueue(&stage.sidecar.client(), "billing", 3).await;
+    enqueue(&stage.0.sidecar.client(), "billing", 3).await;
     replies_must_be("event-stream", &stage, 1).await;
 }
 

@@ -8,11 +8,7 @@ use ojs_throttle::store::Store;
 use tokio::task::LocalSet;
 
 use super::prelude::*;
-use crate::sidecar::Start;
-use crate::sidecar::pair::Served;
-
-/// 2026-02-13T12:00:00Z, in microseconds since 1970.
-pub const NOON: u64 = 1_770_984_000_000_000;
+use crate::sidecar::pair::{Pair, Served};
 
 /// A backend, a sidecar, and both of its ports.
 pub struct Rig {
@@ -30,11 +26,8 @@ impl Rig {
 
     /// The same over a store whose clock begins at noon.
     pub async fn over(store: impl Into<Store>, config: &str) -> Rig {
-        let net = Net::Sim(sim::Network::default());
-        let behind = backend(&net, Lax::spec(), 7).await;
         let began = Instant::now();
-        let start = Start::before(&net, &behind.base(), config).store(store);
-        let sidecar = start.start().await;
+        let Pair { behind, sidecar } = Pair::over(store, config).await;
         Rig {
             client: sidecar.client(),
             admin: sidecar.admin(),

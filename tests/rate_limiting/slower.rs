@@ -1,7 +1,7 @@
 //! A throttle that becomes slower binds the very next start, however it became so.
 
 use super::prelude::*;
-use crate::sidecar;
+use crate::sidecar::{self, pair::Pair};
 
 const POLICY: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'q' }\n";
 const FAST: &str = "throttle = { limit = 10, period = '1s' }\n";
@@ -19,12 +19,8 @@ async fn next(client: &Client, often: Duration) -> Instant {
 
 /// Some start at the fast distance; then this is done, and the next is at least `apart` from the last.
 async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&sidecar::Sidecar, &str)) {
-    let net = Net::Sim(sim::Network::default());
-    let behind = backend(&net, Lax::spec(), 7).await;
-    let config = [POLICY, FAST].concat();
-    let start = sidecar::Start::before(&net, &behind.base(), &config);
-    let running = start.store(Arc::new(store)).start().await;
-    let client = running.client();
+    let pair = Pair::over(Arc::new(store), &[POLICY, FAST].concat()).await;
+    let client = pair.sidecar.client();
     for nth in 0..9 {
         let job = json!({"type": "t", "args": [nth], "options": {"queue": "q"}});
         client.enqueue(job).await;
@@ -36,7 +32,7 @@ async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&sidecar:
         assert!(at - last < Duration::from_millis(200), "{:?}", at - last);
         last = at;
     }
-    slow(&running, &behind.base()).await;
+    slow(&pair.sidecar, &pair.behind.base()).await;
     for _ in 0..2 {
         let at = next(&client, apart / 10).await;
         let gap = at - last;
@@ -44,13 +40,13 @@ async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&sidecar:
         assert!(gap < apart + apart / 5, "{gap:?}");
         last = at;
     }
-    running.stop().await;
+    pair.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_binds_the_next_start() {
     binds(
-        MemoryStore::new(super::rig::NOON),
+        MemoryStore::new(NOON),
         Duration::from_secs(5),
         async |running, upstream| {
             let settings = sidecar::settings(upstream, &[POLICY, SLOW].concat());
@@ -63,7 +59,7 @@ async fn a_reload_binds_the_next_start() {
 #[tokio::test(start_paused = true)]
 async fn a_number_set_over_http_binds_the_next_start() {
     binds(
-        MemoryStore::new(super::rig::NOON),
+        MemoryStore::new(NOON),
         Duration::from_secs(3_600),
         async |running, _| {
             let set = json!({"throttle": {"limit": 1, "period": "PT1H"}});

@@ -5,8 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::prelude::*;
-use crate::sidecar::Start;
-use crate::sidecar::pair::Served;
+use crate::sidecar::pair::{Pair, Served};
 
 /// The queue of all jobs in here.
 const Q: &str = "default";
@@ -25,15 +24,13 @@ impl Rig {
     }
 
     async fn listening(admin: &str, policy: &str) -> Rig {
-        let net = Net::Sim(sim::Network::default());
-        let behind = backend(&net, Lax::spec(), 7).await;
         let config = format!("admin_listen = {admin:?}\n{policy}");
-        let sidecar = Start::before(&net, &behind.base(), &config).start().await;
+        let Pair { behind, sidecar } = Pair::over(Arc::new(MemoryStore::new(NOON)), &config).await;
         // It may listen on all addresses.
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, sidecar.admin_addr.port()));
         Rig {
             client: sidecar.client(),
-            admin: Client::new(&net, admin).controlling("s3cret"),
+            admin: Client::new(&sidecar.net, admin).controlling("s3cret"),
             _behind: behind,
         }
     }

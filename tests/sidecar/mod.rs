@@ -21,6 +21,9 @@ use client::Client;
 /// When the clock of a store begins unless a test says so, in microseconds since 1970.
 pub const BEGIN: u64 = 1_770_000_000_000_000;
 
+/// 2026-02-13T12:00:00Z, when the examples of texts and pages happen, in microseconds since 1970.
+pub const NOON: u64 = 1_770_984_000_000_000;
+
 /// A config file before `upstream`: `rest` is TOML that begins inside `[server]`. Ports that it does not
 /// name are any free ones.
 pub fn config(upstream: &str, rest: &str) -> String {

@@ -4,11 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use ojs_throttle::backend::{Backend, Lax};
 use ojs_throttle::net::{Net, sim};
+use ojs_throttle::store::Store;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::sidecar::Sidecar;
 use crate::sidecar::client::Client;
+use crate::sidecar::{Sidecar, Start};
 
 /// A backend that serves.
 pub struct Served {
@@ -65,6 +66,15 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Both in a simulated network, with usage in this store.
+    pub async fn over(store: impl Into<Store>, config: &str) -> Pair {
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, Lax::spec(), 7).await;
+        let start = Start::before(&net, &behind.base(), config).store(store);
+        let sidecar = start.start().await;
+        Pair { behind, sidecar }
+    }
+
     /// Starts both.
     pub async fn start(net: Net, lax: Lax, seed: u64, config: &str) -> Pair {
         let behind = backend(&net, lax, seed).await;
