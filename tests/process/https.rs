@@ -94,7 +94,9 @@ fn works(sidecar: &Sidecar, backend: &Backend) {
         assert_eq!(done.status, 200, "{done:?}");
         assert_eq!(backend.count(EventKind::Acked, job), 1);
     }
-    assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 1.0);
+    wait("the backend is up", || {
+        sidecar.metric("ojs_throttle_backend_up") == 1.0
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::prelude::*;
+use crate::sidecar::BEGIN;
 use crate::sidecar::pair::{Pair, Served};
 
 /// The queue of all jobs in here.
@@ -25,7 +26,7 @@ impl Rig {
 
     async fn listening(admin: &str, policy: &str) -> Rig {
         let config = format!("admin_listen = {admin:?}\n{policy}");
-        let Pair { behind, sidecar } = Pair::over(Arc::new(MemoryStore::new(NOON)), &config).await;
+        let Pair { behind, sidecar } = Pair::over(Arc::new(MemoryStore::new(BEGIN)), &config).await;
         // It may listen on all addresses.
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, sidecar.admin_addr.port()));
         Rig {
