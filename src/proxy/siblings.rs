@@ -503,7 +503,7 @@ mod tests {
 
         let picked = pick();
         let taken = sidecar.store.take(&[&picked.claimed], 1).await.unwrap();
-        assert!(matches!(taken.verdicts[..], [Verdict::Lost]));
+        assert!(matches!(taken.verdicts[..], [Verdict::HasRow]));
         lost(&sidecar, picked).await;
         assert!(inner.row("j").await.unwrap().is_none());
 

@@ -109,7 +109,7 @@ impl<T: Tables> Engine<'_, T> {
         let mut verdicts = Vec::with_capacity(asks.len());
         for ask in asks.clone() {
             let verdict = match self.tables.entry(&ask.job) {
-                Some(_) => Verdict::Lost,
+                Some(entry) => Verdict::by_row(&entry.row, ask),
                 None if started >= want => Verdict::Unasked,
                 None => self.start(ask),
             };
@@ -271,9 +271,9 @@ impl<T: Tables> Engine<'_, T> {
     fn tell(&mut self, ask: &Claimed, verdict: &Verdict, stays: Timestamp) -> Option<Served> {
         let (one, share) = share_of(&ask.limited)?;
         let refused = match verdict {
-            Verdict::Unasked | Verdict::Lost => return None,
             Verdict::Started { .. } => Some((one, None)),
             Verdict::Refused { which, at, .. } => ask.limited.get(*which).zip(Some(*at)),
+            _ => return None,
         };
         let (now, shares) = (self.now, self.shares_mut(one));
         let served = match refused {

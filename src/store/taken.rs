@@ -1,6 +1,6 @@
 //! What became of the jobs that asked for a start.
 
-use super::row::Row;
+use super::row::{Claimed, Row};
 use ojs_limit::{OnLimit, Refusal, Served, Timestamp};
 
 /// What became of one asked job.
@@ -26,11 +26,24 @@ pub enum Verdict {
     },
     /// Not asked: enough others started.
     Unasked,
-    /// The job has a row: it is out, it is offered, or there is a newer claim. Or the store cannot keep its row.
-    Lost,
+    /// The job is out already, or was offered: it has a row, of this claim, or of an older one that it may not end.
+    HasRow,
+    /// A newer claim of the job has a row, so this one is over.
+    Outdated,
+    /// The store cannot keep such a row: a text of the claim is too long for it, or has a character for which it has
+    /// none. Nothing was done.
+    Unfit,
 }
 
 impl Verdict {
+    /// That of a job which has this row.
+    pub(super) fn by_row(row: &Row, ask: &Claimed) -> Verdict {
+        match row.claimed.generation > ask.generation {
+            true => Verdict::Outdated,
+            false => Verdict::HasRow,
+        }
+    }
+
     /// Whether the job has started.
     pub fn is_started(&self) -> bool {
         matches!(self, Verdict::Started { .. })

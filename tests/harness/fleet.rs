@@ -311,11 +311,16 @@ impl Ledger for Member {
         let verdicts = asks.iter().map(|ask| {
             let known = self.find(&ask.job).map(|row| row.claimed.generation);
             let former = books.owners.get(&ask.job).copied();
-            if known.is_some_and(|known| known >= ask.generation) && former != Some(self.nth) {
-                return Verdict::Lost;
+            if let Some(known) = known.filter(|known| *known >= ask.generation)
+                && former != Some(self.nth)
+            {
+                return match known > ask.generation {
+                    true => Verdict::Outdated,
+                    false => Verdict::HasRow,
+                };
             }
             if known.is_none() && self.is_full.load(Ordering::Relaxed) {
-                return Verdict::Lost;
+                return Verdict::Unfit;
             }
             let mut taken = at_once(self.memory().take(&[ask], want - started));
             for row in &taken.ended {

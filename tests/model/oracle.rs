@@ -102,8 +102,12 @@ impl Oracle {
         let mut started = 0;
         let mut verdicts = Vec::new();
         for ask in asks {
-            let verdict = if self.rows.contains_key(&*ask.job) {
-                Verdict::Lost
+            let known = self.rows.get(&*ask.job).map(|row| row.generation);
+            let verdict = if let Some(known) = known {
+                match known > ask.generation {
+                    true => Verdict::Outdated,
+                    false => Verdict::HasRow,
+                }
             } else if started >= want {
                 Verdict::Unasked
             } else {

@@ -131,11 +131,11 @@ pub async fn a_newer_claim_takes_the_place_of_an_older_one(rig: &Rig) {
     let one = [limited("k", Some(1), None, None)];
     assert!(started(&take(&*store, claimed("a", 1, &one)).await));
     let again = take(&*store, claimed("a", 1, &one)).await;
-    assert_eq!(again, Verdict::Lost, "out already");
+    assert_eq!(again, Verdict::HasRow, "out already");
     let newer = take(&*store, claimed("a", 2, &one)).await;
     assert!(started(&newer), "its own old slot has ended");
     let older = take(&*store, claimed("a", 1, &one)).await;
-    assert_eq!(older, Verdict::Lost);
+    assert_eq!(older, Verdict::Outdated);
     assert!(!store.back("a", Gen(1)).await.unwrap());
     assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
     assert_eq!(store.count_out().await.unwrap(), 1);
@@ -367,7 +367,7 @@ pub async fn a_row_goes_on_under_another_claim(rig: &Rig) {
         next: Gen(next),
         until: Timestamp(T + 9),
     };
-    assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::Lost);
+    assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::HasRow);
     assert!(!store.set(own(4, 8)).await.unwrap(), "another claim");
     assert!(!store.set(own(5, 5)).await.unwrap(), "no newer one");
     assert!(store.set(own(5, 8)).await.unwrap());
@@ -378,7 +378,8 @@ pub async fn a_row_goes_on_under_another_claim(rig: &Rig) {
         (row.claimed.generation, row.until),
         (Gen(8), Timestamp(T + 9))
     );
-    assert_eq!(take(&*store, claimed("a", 5, &one)).await, Verdict::Lost);
+    let outdated = take(&*store, claimed("a", 5, &one)).await;
+    assert_eq!(outdated, Verdict::Outdated);
     assert!(started(&take(&*store, claimed("a", 8, &one)).await));
     assert!(!store.set(own(8, 9)).await.unwrap(), "it is out");
     assert!(!store.set(offer("a", 8, &one)).await.unwrap(), "it is out");
@@ -405,7 +406,7 @@ pub async fn a_start_that_was_granted_after_a_newer_claim_keeps_its_slot(rig: &R
     advance(rig, 1_000);
     assert!(started(&take(&*store, claimed("j", 1, &one)).await));
     advance(rig, 1_000);
-    assert_eq!(take(&*store, newer.clone()).await, Verdict::Lost);
+    assert_eq!(take(&*store, newer.clone()).await, Verdict::HasRow);
     assert!(!started(&take(&*store, claimed("other", 1, &one)).await));
     // A claim that came after the start ends it.
     newer.generation = Gen(3);

@@ -58,11 +58,12 @@ pub async fn only_the_owner_starts_a_job(rig: &Rig) {
     assert!(started(&take(&*a, claimed("1", 5, &free)).await));
     let ours = async |store: &dyn Ledger| store.row("1").await.unwrap().unwrap().ours;
     assert!(ours(&*a).await && !ours(&*b).await);
-    assert_eq!(take(&*b, claimed("1", 5, &free)).await, Verdict::Lost);
+    assert_eq!(take(&*b, claimed("1", 5, &free)).await, Verdict::HasRow);
     // A newer claim is newer whoever made it.
     assert!(started(&take(&*b, claimed("1", 6, &free)).await));
     assert!(ours(&*b).await && !ours(&*a).await);
-    assert_eq!(take(&*a, claimed("1", 5, &free)).await, Verdict::Lost);
+    let outdated = take(&*a, claimed("1", 5, &free)).await;
+    assert_eq!(outdated, Verdict::Outdated);
 }
 
 pub async fn a_freed_slot_is_heard_of(rig: &Rig) {
@@ -129,7 +130,7 @@ pub async fn an_offered_job_goes_to_one_sibling(rig: &Rig) {
         "one of them"
     );
     heard(&*a, |wake| *wake == Wake::Row { job: "1".into() }).await;
-    assert_eq!(take(&*a, job.clone()).await, Verdict::Lost);
+    assert_eq!(take(&*a, job.clone()).await, Verdict::Outdated);
     job.generation = Gen(2);
     assert!(started(&take(&*b, job).await));
 }
@@ -464,7 +465,7 @@ pub async fn a_held_job_goes_out_once_where_its_holder_is_cut_off(rig: &Rig) {
     a.standing(None);
     guarded.due(9).await.unwrap();
     assert!(!guarded.is_lost());
-    assert_eq!(take(&guarded, taken).await, Verdict::Lost);
+    assert_eq!(take(&guarded, taken).await, Verdict::Outdated);
     assert_eq!(b.count_out().await.unwrap(), 1);
 }
 

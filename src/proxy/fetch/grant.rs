@@ -147,7 +147,9 @@ impl Proxy {
                     at,
                     action,
                 }) => refused.push((pick, which, why, at, action)),
-                Some(Verdict::Lost) => Box::pin(siblings::lost(sidecar, pick)).await,
+                Some(Verdict::HasRow | Verdict::Outdated | Verdict::Unfit) => {
+                    Box::pin(siblings::lost(sidecar, pick)).await;
+                }
                 Some(Verdict::Unasked) | None => {}
             }
         }

@@ -195,7 +195,7 @@ impl Notes {
             Verdict::Refused { .. } | Verdict::Unasked => {
                 self.end_own(&ask.job, |own| own.claimed.generation < ask.generation);
             }
-            Verdict::Lost => {}
+            Verdict::HasRow | Verdict::Outdated | Verdict::Unfit => {}
         }
     }
 

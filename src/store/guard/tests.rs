@@ -895,7 +895,7 @@ async fn what_is_a_siblings_now_is_not_put_back() {
     assert!(rig.guard.set(offer(&a)).await.unwrap());
     assert!(rig.faulty.set(own(&a, Gen(9))).await.unwrap());
     let verdicts = rig.guard.take(&[&a], 1).await.unwrap().verdicts;
-    assert_eq!(verdicts, [Verdict::Lost]);
+    assert_eq!(verdicts, [Verdict::Outdated]);
     assert!(!rig.guard.has_row("a"));
     rig.faulty.script([Fault::gone()]);
     assert!(rig.guard.count_out().await.is_err());
@@ -930,7 +930,7 @@ async fn an_offered_job_starts_when_it_is_ours_again() {
         rig.faulty.script([Fault::unheard()]);
         assert!(rig.guard.set(change.clone()).await.is_err());
         let verdicts = rig.guard.take(&[&held], 1).await.unwrap().verdicts;
-        assert_eq!(verdicts, [Verdict::Lost]);
+        assert_eq!(verdicts, [Verdict::HasRow]);
         assert!(rig.guard.set(change).await.unwrap(), "told twice");
     }
     assert!(!rig.guard.has_row("a"));
@@ -1109,7 +1109,7 @@ async fn what_is_out_is_known_unasked_as_long_as_it_is_sure() {
     // Its claim was named meanwhile, and that is answered later.
     let claim = claimed("a", 1);
     let named = rig.guard.take(&[&claim], 0).await.unwrap();
-    assert_eq!(named.verdicts, [Verdict::Lost], "it is held no longer");
+    assert_eq!(named.verdicts, [Verdict::HasRow], "it is held no longer");
     assert!(is_out());
     // Earlier claims are others.
     assert!(!rig.guard.back("a", Gen(0)).await.unwrap());

@@ -102,7 +102,7 @@ async fn only_what_starts_has_a_row() {
     for job in ["b", "c"] {
         assert!(store.row(job).await.unwrap().is_none(), "{job}");
     }
-    assert_eq!(take(&store, a).await, Verdict::Lost, "it is out");
+    assert_eq!(take(&store, a).await, Verdict::HasRow, "it is out");
 }
 
 async fn take_none(store: &MemoryStore, ask: &Claimed) -> Verdict {
@@ -143,8 +143,8 @@ async fn an_offered_job_is_taken_over_and_named() {
     store.end("b", None).await.unwrap();
     // Until somebody takes it over it starts nowhere.
     assert!(!store.back("a", Gen(1)).await.unwrap(), "it is not out");
-    assert_eq!(take_none(&store, &held).await, Verdict::Lost);
-    assert_eq!(take(&store, held.clone()).await, Verdict::Lost);
+    assert_eq!(take_none(&store, &held).await, Verdict::HasRow);
+    assert_eq!(take(&store, held.clone()).await, Verdict::HasRow);
     assert!(!store.set(own("a", 2, 3)).await.unwrap(), "another claim");
     assert!(!store.set(own("a", 1, 1)).await.unwrap(), "not a newer one");
     // Done twice it is done once, and only under one number.
@@ -156,7 +156,7 @@ async fn an_offered_job_is_taken_over_and_named() {
     assert_eq!((row.place, row.until), (Place::Held, Timestamp(T + 9)));
     assert_eq!(
         take(&store, held.clone()).await,
-        Verdict::Lost,
+        Verdict::Outdated,
         "ours no more"
     );
     let ours = claimed("a", 2, &one);

@@ -103,8 +103,8 @@ local function start(ask)
   return { 1, at }, true
 end
 
--- The jobs that have rows, so that none is read twice.
-local asks, ended, has_row = {}, {}, {}
+-- The claims of the jobs that have rows, so that none is read twice.
+local asks, ended, claim_of = {}, {}, {}
 for i = 1, num() do
   local ask = { job = arg(), gen = num(), made = num(), since = num(), stays = num(), followed = num(), lasts = num(), lane = arg(), claim = arg(), blob = arg() }
   ask.limits = read_limits()
@@ -114,7 +114,7 @@ for i = 1, num() do
   end
   asks[i] = ask
   local r = row(ask.job)
-  has_row[ask.job] = nil
+  claim_of[ask.job] = nil
   -- The backend handed the job out again, so the older claim is over, and its slots are free for all that are asked.
   if r and gives_way(r, ask) then
     end_row(r)
@@ -124,7 +124,7 @@ for i = 1, num() do
     -- It is the caller's alone from here on.
     drop_row(r)
   elseif r then
-    has_row[ask.job] = true
+    claim_of[ask.job] = r.gen
   end
 end
 
@@ -151,11 +151,13 @@ end
 local started, groups = 0, {}
 local told = { now, ended, groups }
 for i, ask in ipairs(asks) do
-  local verdict, out = { 0 }, false
-  if not has_row[ask.job] then
-    if started >= want then verdict = { 3 } else verdict, out = start(ask) end
+  local known, verdict, out = claim_of[ask.job], { 3 }, false
+  if known then
+    verdict = { known > ask.gen and 4 or 0 }
+  elseif started < want then
+    verdict, out = start(ask)
   end
-  if out then started, has_row[ask.job] = started + 1, true end
+  if out then started, claim_of[ask.job] = started + 1, ask.gen end
   told[i + 3] = verdict
 end
 for i, ask in ipairs(asks) do

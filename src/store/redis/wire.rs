@@ -149,7 +149,8 @@ pub(super) fn verdict(of: &Value) -> Option<Verdict> {
     let known = |at: i64| (at >= 0).then(|| read_time(at));
     let number = |n: i64| u32::try_from(n).ok();
     Some(match *parts? {
-        [0] => Verdict::Lost,
+        [0] => Verdict::HasRow,
+        [4] => Verdict::Outdated,
         [1, at] => Verdict::Started { at: read_time(at) },
         [2, which, strategy, limit, current, own, slot, opens, action] => Verdict::Refused {
             which: usize::try_from(which).ok()?,

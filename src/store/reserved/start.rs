@@ -76,8 +76,12 @@ impl ReservedStore {
         let mut verdicts = Vec::with_capacity(asks.len());
         let mut left = want;
         for (nth, ask) in asks.iter().enumerate() {
-            let verdict = if self.state().row(&ask.job).is_some() {
-                Verdict::Lost
+            let known = self
+                .state()
+                .row(&ask.job)
+                .map(|row| Verdict::by_row(row, ask));
+            let verdict = if let Some(known) = known {
+                known
             } else if left == 0 {
                 Verdict::Unasked
             } else {
@@ -101,7 +105,7 @@ impl ReservedStore {
     /// Starts a job in the next turn of its key.
     async fn start(&self, ask: &Claimed, wanted: usize) -> Result<Verdict, StoreError> {
         let Some(limited) = ask.limited.first() else {
-            return Ok(Verdict::Lost);
+            return Ok(Verdict::Unasked);
         };
         loop {
             let answered = self.answered.notified();
@@ -117,7 +121,11 @@ impl ReservedStore {
                 Next::Ask(want) => {
                     if !self.ask(limited, want).await {
                         let taken = self.inner.take(&[ask], 1).await?;
-                        return Ok(taken.verdicts.into_iter().next().unwrap_or(Verdict::Lost));
+                        return Ok(taken
+                            .verdicts
+                            .into_iter()
+                            .next()
+                            .unwrap_or(Verdict::Unasked));
                     }
                 }
             }

@@ -105,9 +105,10 @@ impl Ahead {
         turn: Mine,
         now: Timestamp,
     ) -> Verdict {
-        if self.out.contains_key(&ask.job) {
+        if let Some(row) = self.row(&ask.job) {
+            let verdict = Verdict::by_row(row, ask);
             self.turns(limited).back(turn);
-            return Verdict::Lost;
+            return verdict;
         }
         let row = Row::started(ask.clone(), now);
         let limited = limited.clone();

@@ -292,7 +292,7 @@ async fn what_is_out_by_the_store_ends_for_a_newer_claim_only() {
     // Named late, and asked for twice.
     for want in [0, 1] {
         let taken = store.take(&[&out], want).await.unwrap();
-        assert_eq!(taken.verdicts, [Verdict::Lost]);
+        assert_eq!(taken.verdicts, [Verdict::HasRow]);
         assert!(taken.ended.is_empty());
         assert!(faulty.row("a").await.unwrap().is_some());
     }

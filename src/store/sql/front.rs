@@ -167,9 +167,10 @@ impl SqlStore {
         };
         let taken = self.ask(need, take).await?;
         let mut told = taken.verdicts.into_iter();
+        // There is one for each that was asked.
         let verdict = |ask: &&Claimed| match self.keeps_claim(ask) {
-            true => told.next().unwrap_or(Verdict::Lost),
-            false => Verdict::Lost,
+            true => told.next().unwrap_or(Verdict::Unasked),
+            false => Verdict::Unfit,
         };
         Ok(Taken {
             verdicts: asks.iter().map(verdict).collect(),

@@ -90,7 +90,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
                     doubt = false;
                     match store.take(&[&ask], 1).await {
                         Ok(taken) if started(&taken.verdicts[0]) => break,
-                        Ok(taken) if taken.verdicts[0] == Verdict::Lost => panic!("{}", ask.job),
+                        Ok(taken) if taken.verdicts[0] == Verdict::HasRow => panic!("{}", ask.job),
                         Ok(_) => tokio::time::sleep(Duration::from_millis(2)).await,
                         Err(_) => doubt = true,
                     }
@@ -206,7 +206,7 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     let asks = [claimed("a", 1, &free), nul(2), claimed("b", 1, &free)];
     let verdicts = store.take(&asks.each_ref(), 1).await.unwrap().verdicts;
     assert!(started(&verdicts[0]));
-    assert_eq!(verdicts[1..], [Verdict::Lost, Verdict::Unasked]);
+    assert_eq!(verdicts[1..], [Verdict::Unfit, Verdict::Unasked]);
     assert!(started(&take(&*store, asks[2].clone()).await));
     assert_eq!(store.back(&asks[1].job, Gen(1)).await, Ok(false));
     let until = store.now().plus(60 * SECOND);
@@ -517,7 +517,7 @@ async fn a_server_in_another_place_is_reached() {
     let one = [limited("k", Some(1), None, None)];
     let ask = claimed("1", 1, &one);
     let verdict = take_answered(&store, &ask).await;
-    assert!(started(&verdict) || verdict == Verdict::Lost, "it is out");
+    assert!(started(&verdict) || verdict == Verdict::HasRow, "it is out");
 }
 
 /// Who cannot hear of others does not know that it is alone.
