@@ -151,7 +151,7 @@ impl Both {
                 assert_eq!(
                     self.set(Change::Adopt {
                         claimed,
-                        until: now.plus(1_000)
+                        until: now.plus(1_000).into()
                     })
                     .await,
                     expected
@@ -174,16 +174,16 @@ impl Both {
                 let change = Change::Until {
                     job: name.as_str().into(),
                     generation,
-                    until,
+                    until: until.into(),
                     visibility,
                 };
                 let row = self
                     .model
                     .rows
                     .get_mut(&name)
-                    .filter(|row| row.generation == generation && row.place == Place::Out);
+                    .filter(|row| row.generation == generation && row.is_out());
                 let expected = row
-                    .map(|row| (row.until, row.visibility) = (until, visibility))
+                    .map(|row| (row.place, row.visibility) = (Place::Out(until.into()), visibility))
                     .is_some();
                 assert_eq!(self.set(change).await, expected);
             }
@@ -199,7 +199,7 @@ impl Both {
     async fn compare(&self) {
         let now = self.store.now();
         let rows = self.model.rows.values();
-        let out = rows.filter(|row| row.place == Place::Out).count();
+        let out = rows.filter(|row| row.is_out()).count();
         assert_eq!(self.store.count_out().await.unwrap(), out);
         let due: Vec<String> = self
             .store

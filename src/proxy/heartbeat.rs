@@ -17,12 +17,11 @@ use tracing::Instrument as _;
 use super::body::Body;
 use super::outlive::to_the_end;
 use super::prove::{Extension, named};
-use super::sweep::heard;
 use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, rows};
 use crate::boxed::boxed;
 use crate::json::{Json, Kind, Member, Splice, quote};
 use crate::metrics::Counted;
-use crate::store::{Change, Known, LedgerExt, Place, Row};
+use crate::store::{Change, Known, LedgerExt, Row};
 use crate::tick;
 use crate::upstream::{Call, Reply};
 
@@ -183,7 +182,7 @@ async fn split(proxy: &Proxy, beat: &Beat) -> Split {
         }
         // A failed call says nothing about the job, and under the worker's own id our claim is not extended.
         match rows::row_by(&proxy.sidecar, job, deadline, Result::is_err).await {
-            Ok(Some(row)) if row.place == Place::Out => {
+            Ok(Some(row)) if row.is_out() => {
                 if row.claimed.is_with_another(beat.worker.as_deref()) {
                     split.names_others = true;
                     continue;
@@ -249,11 +248,13 @@ async fn note_extended(proxy: &Proxy, rows: &[Row], extended: &[String], lasts: 
     let now = sidecar.store.now();
     let lasts = super::job::micros(lasts);
     let is_extended = |row: &&Row| extended.iter().any(|id| **id == *row.claimed.job);
-    let renewals = rows.iter().filter(is_extended).map(|row| Change::Until {
-        job: row.claimed.job.clone(),
-        generation: row.claimed.generation,
-        until: heard(row, now.plus(lasts)),
-        visibility: lasts,
+    let renewals = rows.iter().filter(is_extended).filter_map(|row| {
+        Some(Change::Until {
+            job: row.claimed.job.clone(),
+            generation: row.claimed.generation,
+            until: row.due()?.after_heartbeat(now.plus(lasts)),
+            visibility: lasts,
+        })
     });
     rows::renew_rows(sidecar, renewals.collect()).await;
 }

@@ -26,7 +26,7 @@ use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, 
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
-use crate::store::{LedgerExt, Place};
+use crate::store::LedgerExt;
 use crate::upstream::{Call, Reply, UpstreamError};
 
 /// How often the backend is asked for numbers at most while jobs move.
@@ -467,7 +467,7 @@ async fn held_elsewhere(proxy: &Proxy, scope: u64, reply: &Reply) -> Option<Vec<
     let job = one_job(Json::parse(&reply.body, REPLY_DEPTH).ok()?)?;
     let claimed = adopt::running(sidecar, scope, job, &LimitedBefore::None)?;
     match rows::row_of(sidecar, &claimed.job).await.ok()? {
-        Some(row) if row.place != Place::Held => return None,
+        Some(row) if row.is_out() => return None,
         Some(_) => {}
         // The jobs of keys that are reserved ahead run without rows.
         None if sidecar.store.may_miss_rows() => return None,

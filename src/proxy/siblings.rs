@@ -430,9 +430,9 @@ pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
         Ok(Some(row)) if row.ours && row.claimed.generation == claim => {
             match row.place {
                 // A start of which nobody heard: what is picked is with no worker.
-                Place::Out => sidecar.back(&mut pick).await,
+                Place::Out(_) => sidecar.back(&mut pick).await,
                 // An offer that waits here again.
-                Place::Held => drop(sidecar.end(&job, Some(claim)).await),
+                Place::Offered | Place::Held(_) => drop(sidecar.end(&job, Some(claim)).await),
             }
             sidecar.hold.wake(&pick.claimed.limited);
         }

@@ -23,11 +23,10 @@ use super::control::{overrides, settings};
 use super::depth;
 use super::siblings::{self, Offered};
 use super::{Proxy, Sidecar, calls, fetch};
-use crate::store::{LedgerExt, Place, Row};
+use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
 use overdue::Slots;
-pub(super) use overdue::heard;
 use pace::{EVERY, ticks};
 
 /// What is remembered for what is done unasked.
@@ -143,8 +142,7 @@ async fn look_at_due(proxy: &Proxy, overdue: &Slots, stop: &CancellationToken) {
     let Ok(rows) = proxy.sidecar.store.due(AT_ONCE).await else {
         return;
     };
-    let (held, out): (Vec<Row>, Vec<Row>) =
-        rows.into_iter().partition(|row| row.place == Place::Held);
+    let (held, out): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| !row.is_out());
     end_offers(&proxy.sidecar, &held).await;
     overdue::ask_about(proxy, out, overdue, stop).await;
 }
@@ -155,7 +153,7 @@ async fn end_offers(sidecar: &Sidecar, rows: &[Row]) {
         let (job, claim) = (&claimed.job, claimed.generation);
         if !sidecar.hold.has(job)
             && let Ok(Some(row)) = sidecar.store.row(job).await
-            && row.place == Place::Held
+            && !row.is_out()
         {
             sidecar.end(job, Some(claim)).await;
         }

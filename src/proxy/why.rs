@@ -36,7 +36,7 @@ use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
-use crate::store::{KeyStates, LedgerExt, Place, Row, RowsOf};
+use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
 use answer::{JobPlace, group_facts, limit_facts, out};
 use question::Question;
 
@@ -208,11 +208,11 @@ impl Asker<'_> {
             (JobPlace::Held, claimed, since)
         } else {
             let row = rows::row_of(sidecar, id).await?;
-            let Some(row) = row.filter(|row| row.place == Place::Out) else {
+            let Some((due, row)) = row.and_then(|row| Some((row.due()?, row))) else {
                 return self.job_at_backend(id).await;
             };
             let since = row.started.unwrap_or(row.claimed.claimed_at);
-            (out(&row, since), row.claimed, since)
+            (out(&row, since, due), row.claimed, since)
         };
         let facts = json!({
             "id": id,

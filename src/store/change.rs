@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::due::Due;
 use super::overrides::Override;
 use super::row::{Claimed, Gen};
 use ojs_limit::{Key, Space, Timestamp};
@@ -9,14 +10,14 @@ use ojs_limit::{Key, Space, Timestamp};
 /// A change to what the store keeps.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Move the `until` (and the visibility) of a row that is out, if its claim is still this one.
+    /// Move the time of a row that is out (and the visibility), if its claim is still this one.
     Until {
         /// The row's job.
         job: Arc<str>,
         /// The claim that must still be the row's.
         generation: Gen,
-        /// When the owner must look again.
-        until: Timestamp,
+        /// When the backend must be asked about it.
+        until: Due,
         /// In microseconds.
         visibility: u64,
     },
@@ -54,7 +55,7 @@ pub enum Change {
         /// What the row says.
         claimed: Claimed,
         /// When the backend must be asked about it.
-        until: Timestamp,
+        until: Due,
     },
     /// Limits set over HTTP for a key, in place of earlier ones; `None` takes them away.
     Override {
@@ -73,7 +74,7 @@ pub enum Change {
         /// What it says.
         text: Option<Arc<str>>,
     },
-    /// Siblings may have a held job of ours: it has a row from now on, [`OFFERED`], in place of those of older claims.
+    /// Siblings may have a held job of ours: it has a row from now on, [offered](super::Place::Offered), in place of those of older claims.
     Offer {
         /// What the row says.
         claimed: Claimed,
@@ -103,7 +104,7 @@ pub enum Change {
 
 impl Change {
     /// The row of a job that is out is looked at again then.
-    pub fn until(claimed: &Claimed, until: Timestamp) -> Change {
+    pub fn until(claimed: &Claimed, until: Due) -> Change {
         Change::Until {
             job: claimed.job.clone(),
             generation: claimed.generation,

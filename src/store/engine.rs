@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::step::{SameKey, ask_all, same};
-use super::{Change, Claimed, End, Gen, OFFERED, Place, Row, Taken, Used, Verdict};
+use super::{Change, Claimed, Due, End, Gen, Place, Row, Taken, Used, Verdict};
 use ojs_limit::{
     EARLY, Key, KeyState, LINE, Limited, OnLimit, Reserved, Served, Share, Shares, Space, Strategy,
     Timestamp, Undo, each_key, is_priced, share_of,
@@ -42,14 +42,14 @@ impl Entry {
     }
 
     fn is_out_under(&self, claim: Gen) -> bool {
-        self.row.claimed.generation == claim && self.row.place == Place::Out
+        self.row.claimed.generation == claim && self.row.is_out()
     }
 
     /// Whether this sidecar took the job over under this claim, and has not named it since.
     fn is_taken_over(&self, claim: Gen, me: &str) -> bool {
         let row = &self.row;
         let is_of_claim = row.claimed.generation == claim && *self.owner == *me;
-        is_of_claim && row.place == Place::Held && row.until != OFFERED
+        is_of_claim && matches!(row.place, Place::Held(_))
     }
 }
 
@@ -421,10 +421,10 @@ impl<T: Tables> Engine<'_, T> {
     }
 
     /// A job that is out already takes its slots whatever the limits say, and its start is not counted again.
-    fn adopt(&mut self, claimed: &Claimed, until: Timestamp) -> bool {
+    fn adopt(&mut self, claimed: &Claimed, due: Due) -> bool {
         if let Some(entry) = self.tables.entry(&claimed.job) {
             let order = entry.row.claimed.generation.cmp(&claimed.generation);
-            if order.is_gt() || (order.is_eq() && entry.row.place == Place::Out) {
+            if order.is_gt() || (order.is_eq() && entry.row.is_out()) {
                 return false;
             }
             self.remove(&claimed.job);
@@ -433,21 +433,21 @@ impl<T: Tables> Engine<'_, T> {
             state.occupy(one.cost.pays.get());
             None
         });
-        self.insert(Row::of(claimed.clone(), Place::Out, until), slots);
+        self.insert(Row::of(claimed.clone(), Place::Out(due)), slots);
         true
     }
 
     /// Siblings may have a job that we hold. Not where it is out, or there is a newer claim.
     fn offer(&mut self, claimed: &Claimed) -> bool {
         if let Some(entry) = self.tables.entry(&claimed.job) {
-            let is_held = entry.row.place == Place::Held;
+            let is_held = !entry.row.is_out();
             let is_same = is_held && entry.row.claimed.generation == claimed.generation;
             if !is_same && !entry.gives_way_to(claimed) {
                 return false;
             }
             self.end_row(&claimed.job);
         }
-        self.insert(Row::of(claimed.clone(), Place::Held, OFFERED), Slots::new());
+        self.insert(Row::of(claimed.clone(), Place::Offered), Slots::new());
         self.tables.offered(claimed);
         true
     }
@@ -456,13 +456,14 @@ impl<T: Tables> Engine<'_, T> {
     fn own(&mut self, job: &str, claim: Gen, next: Gen, until: Timestamp) -> bool {
         let me = self.tables.me().clone();
         let free = self.entry_if(job, |entry| {
-            let is_offered = entry.row.until == OFFERED && entry.row.claimed.generation == claim;
+            let row = &entry.row;
+            let is_offered = row.place == Place::Offered && row.claimed.generation == claim;
             let is_done = entry.is_taken_over(next, &me);
-            entry.row.place == Place::Held && next > claim && (is_offered || is_done)
+            next > claim && (is_offered || is_done)
         });
         let Some(entry) = free else { return false };
         entry.row.claimed.generation = next;
-        entry.row.until = until;
+        entry.row.place = Place::Held(until);
         let former = std::mem::replace(&mut entry.owner, me);
         self.tables.changed(&former, job);
         true

@@ -157,7 +157,7 @@ pub trait LedgerExt: Ledger {
         })
     }
 
-    /// Held rows of siblings in a lane that were [`OFFERED`](super::OFFERED); [`Change::Own`] takes one over.
+    /// Held rows of siblings in a lane that were [offered](super::Place::Offered); [`Change::Own`] takes one over.
     fn offered<'a>(&'a self, scope: u64, queue: &'a str, max: usize) -> Answer<'a, Vec<Row>> {
         self.rows(RowsOf::Offered { scope, queue, max })
     }

@@ -16,9 +16,7 @@ use super::engine::Entry;
 use super::fleet::{self, Numbers};
 use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::remote::put_back;
-use super::{
-    Answer, Change, Claimed, End, Gen, Number, Overrides, Place, Row, Step, Taken, Wake, Wish,
-};
+use super::{Answer, Change, Claimed, End, Gen, Number, Overrides, Row, Step, Taken, Wake, Wish};
 use books::Books;
 use keys::Keys;
 use ojs_limit::{Key, Reserved, Space, Timestamp};
@@ -158,7 +156,7 @@ impl Ledger for MemoryStore {
             RowsOf::Out { max } => {
                 let books = self.books();
                 let rows = books.rows.values().map(|entry| &entry.row);
-                let out = rows.filter(|row| row.place == Place::Out);
+                let out = rows.filter(|row| row.is_out());
                 out.take(max).cloned().collect()
             }
             RowsOf::Offered { .. } => Vec::new(),
@@ -169,7 +167,7 @@ impl Ledger for MemoryStore {
         Answer::now(match which {
             CountOf::Out => {
                 let books = self.books();
-                let is_out = |entry: &&Entry| entry.row.place == Place::Out;
+                let is_out = |entry: &&Entry| entry.row.is_out();
                 books.rows.values().filter(is_out).count() as u64
             }
             CountOf::HeldByOthers(_) => 0,
@@ -217,13 +215,13 @@ pub(super) fn first_due<'r>(
     max: usize,
     now: Timestamp,
 ) -> Vec<Row> {
-    let mut due: Vec<&Row> = rows.filter(|row| row.until <= now).collect();
-    due.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
+    let mut due: Vec<&Row> = rows.filter(|row| row.place.written() <= now).collect();
+    due.sort_by_key(|row| (row.place.written(), row.claimed.job.clone()));
     let (mut held, mut out) = (0, 0);
     due.retain(|row| {
-        let count = match row.place {
-            Place::Held => &mut held,
-            Place::Out => &mut out,
+        let count = match row.is_out() {
+            false => &mut held,
+            true => &mut out,
         };
         *count += 1;
         *count <= max

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::clock::ServerClock;
 use super::record::{self, Kept, Written};
-use super::{Change, Ledger, OFFERED, Overrides, Row, Standing, StoreError, Wake};
+use super::{Change, Ledger, Overrides, Row, Standing, StoreError, Wake};
 use ojs_limit::Timestamp;
 
 /// The most rows that are changed in one call: the server does nothing else meanwhile, or they are locked.
@@ -321,10 +321,10 @@ impl Remote {
     /// When the row is due that a change leaves.
     fn leaves(&self, change: &Change) {
         match change {
-            Change::Offer { .. } => self.due_at(OFFERED),
-            Change::Until { until, .. }
-            | Change::Adopt { until, .. }
-            | Change::Own { until, .. } => self.due_at(*until),
+            // What is offered is looked at from now on.
+            Change::Offer { claimed } => self.due_at(claimed.claimed_at),
+            Change::Until { until, .. } | Change::Adopt { until, .. } => self.due_at(until.at()),
+            Change::Own { until, .. } => self.due_at(*until),
             _ => {}
         }
     }
@@ -371,11 +371,15 @@ pub(super) fn to_connect(timeout: Duration) -> Duration {
 
 /// Puts the rows of jobs that are out back: they take their slots again.
 pub(super) async fn put_back(ledger: &impl Ledger, rows: &[Row]) -> Result<(), StoreError> {
-    let adopt = |row: &Row| Change::Adopt {
-        claimed: row.claimed.clone(),
-        until: row.until,
+    let adopt = |row: &Row| {
+        Some(Change::Adopt {
+            claimed: row.claimed.clone(),
+            until: row.due()?,
+        })
     };
-    ledger.set_all(rows.iter().map(adopt).collect()).await?;
+    ledger
+        .set_all(rows.iter().filter_map(adopt).collect())
+        .await?;
     Ok(())
 }
 

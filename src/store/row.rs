@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use super::due::Due;
 use ojs_limit::{Key, Limited, Space, Timestamp, each_key};
 
 /// One claim's number: which claim of a job a row speaks of. Higher is newer; an operation that
@@ -161,26 +162,40 @@ impl Claim {
 /// Where the job of a row is. A held job has no row, unless it is on its way from one sidecar to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Its holder offers it to siblings, or one has taken it over and not named it since; no slot.
-    Held,
-    /// Out with a worker; has its slots.
-    Out,
+    /// Held, and offered: any sidecar may take it over at once; no slot.
+    Offered,
+    /// Held by a sidecar that has taken it over and not named it since; no slot. Its claim is over then.
+    Held(Timestamp),
+    /// Out with a worker; has its slots. The backend must be asked about it then.
+    Out(Due),
 }
 
-/// The `until` of a held row that its owner lets go: any sidecar may take it over at once.
-/// The scripts and tables of the stores write it as 0.
-pub const OFFERED: Timestamp = Timestamp(0);
+impl Place {
+    /// The time that stores write and compare: 0 for what is offered.
+    pub(super) fn written(self) -> Timestamp {
+        match self {
+            Place::Offered => Timestamp(0),
+            Place::Held(until) => until,
+            Place::Out(due) => due.at(),
+        }
+    }
+
+    /// What a store wrote of the place of a job that is not out.
+    pub(super) fn of_held(written: Timestamp) -> Place {
+        match written {
+            Timestamp(0) => Place::Offered,
+            until => Place::Held(until),
+        }
+    }
+}
 
 /// One job's row.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The job as claimed.
     pub claimed: Claimed,
-    /// Held or out.
+    /// Where the job is, and until when nobody need look.
     pub place: Place,
-    /// Out: when the backend must be asked about it; the last three digits, less than a millisecond, count how often
-    /// the worker was heard of. Held: [`OFFERED`], or when its claim is over.
-    pub until: Timestamp,
     /// When its start counts; `None` while it is held, and where a job was found out with a worker.
     pub started: Option<Timestamp>,
     /// Whether it is this sidecar's. Only its owner puts a job back; any sidecar may end it, or look after it when it
@@ -190,11 +205,10 @@ pub struct Row {
 
 impl Row {
     /// A row of this sidecar's, of which no start is known.
-    pub fn of(claimed: Claimed, place: Place, until: Timestamp) -> Row {
+    pub fn of(claimed: Claimed, place: Place) -> Row {
         Row {
             claimed,
             place,
-            until,
             started: None,
             ours: true,
         }
@@ -202,11 +216,24 @@ impl Row {
 
     /// That of a job which went out at `at`.
     pub(super) fn started(claimed: Claimed, at: Timestamp) -> Row {
-        let until = at.plus(claimed.visibility);
+        let due = at.plus(claimed.visibility).into();
         Row {
             started: Some(at),
-            ..Row::of(claimed, Place::Out, until)
+            ..Row::of(claimed, Place::Out(due))
         }
+    }
+
+    /// When the backend must be asked about the job; `None`: it is not out.
+    pub fn due(&self) -> Option<Due> {
+        match self.place {
+            Place::Out(due) => Some(due),
+            Place::Offered | Place::Held(_) => None,
+        }
+    }
+
+    /// Whether the job is out with a worker.
+    pub fn is_out(&self) -> bool {
+        self.due().is_some()
     }
 
     /// Whether it ends with this claim: it stays if it is of a newer one. No claim means any.
@@ -221,11 +248,11 @@ impl Row {
         self.claimed.generation < newer.generation && !is_later
     }
 
-    /// Its owner must look again at `until`, if its claim is still this one; says whether it is.
-    pub(super) fn renew(&mut self, claim: Gen, until: Timestamp, visibility: u64) -> bool {
+    /// The backend must be asked at `due` about the job, which is out, if its claim is still this one; says whether it is.
+    pub(super) fn renew(&mut self, claim: Gen, due: Due, visibility: u64) -> bool {
         let is_of_claim = self.claimed.generation == claim;
         if is_of_claim {
-            (self.until, self.claimed.visibility) = (until, visibility);
+            (self.place, self.claimed.visibility) = (Place::Out(due), visibility);
         }
         is_of_claim
     }

@@ -209,7 +209,8 @@ impl Member {
                 } else {
                     0
                 };
-                *owner != self.nth && row.until.plus(patience) <= now
+                let until = row.due().map_or(Timestamp(0), |due| due.at());
+                *owner != self.nth && until.plus(patience) <= now
             })
         });
         late.map(|row| self.seen_here(row, books)).collect()
@@ -229,7 +230,7 @@ impl Member {
             .limited
             .iter()
             .map(|one| (one.space, one.key.clone()));
-        if row.place == Place::Out {
+        if row.is_out() {
             books.tell_others(self.nth, &Wake::Freed(keys.collect()));
         }
     }
@@ -245,7 +246,7 @@ impl Member {
         rows.retain(|row| books.owners.get(&row.claimed.job) == Some(&self.nth));
         for row in self.late(&books, now) {
             let claimed = &row.claimed;
-            if row.place == Place::Held {
+            if !row.is_out() {
                 let (scope, queue) = (claimed.scope, claimed.queue.clone());
                 books.tell(self.nth, Wake::Offered { scope, queue });
                 continue;
@@ -253,7 +254,7 @@ impl Member {
             let leased = Change::Until {
                 job: claimed.job.clone(),
                 generation: claimed.generation,
-                until: now.plus(LEASE),
+                until: now.plus(LEASE).into(),
                 visibility: claimed.visibility,
             };
             at_once(self.memory().set(leased));
@@ -402,8 +403,7 @@ impl Ledger for Member {
                 let mut rows = self.late(&books, self.now());
                 rows.retain(|row| {
                     let lane = row.claimed.scope == scope && &*row.claimed.queue == queue;
-                    let is_offered = row.until == Timestamp(0);
-                    lane && row.place == Place::Held && is_offered && self.stands(row, &books)
+                    lane && row.place == Place::Offered && self.stands(row, &books)
                 });
                 rows.truncate(max);
                 rows
@@ -419,7 +419,7 @@ impl Ledger for Member {
         }
         let ours = books.owners.iter().filter(|(_, owner)| **owner == self.nth);
         let rows = ours.filter_map(|(job, _)| self.find(job));
-        Answer::now(rows.filter(|row| row.place == Place::Out).count() as u64)
+        Answer::now(rows.filter(|row| row.is_out()).count() as u64)
     }
 
     fn number<'a>(&'a self, name: &'a str, step: Step) -> Answer<'a, Number> {
@@ -432,8 +432,10 @@ impl Ledger for Member {
 
     fn announce<'a>(&'a self, rows: &'a [Row]) -> Answer<'a, ()> {
         for row in rows {
-            let (claimed, until) = (row.claimed.clone(), row.until);
-            self.change(Change::Adopt { claimed, until });
+            if let Some(until) = row.due() {
+                let claimed = row.claimed.clone();
+                self.change(Change::Adopt { claimed, until });
+            }
         }
         Answer::now(())
     }

@@ -58,7 +58,6 @@ fn window_of(rate: &Rate, at: Timestamp) -> (String, Timestamp) {
 pub struct ModelRow {
     pub generation: Gen,
     pub place: Place,
-    pub until: Timestamp,
     pub visibility: u64,
     /// Numbers of the starts it has out.
     pub starts: Vec<usize>,
@@ -67,8 +66,21 @@ pub struct ModelRow {
 }
 
 impl ModelRow {
+    pub fn is_out(&self) -> bool {
+        matches!(self.place, Place::Out(_))
+    }
+
+    /// When its owner looks at it; what is offered, at any time.
+    fn until(&self) -> Timestamp {
+        match self.place {
+            Place::Offered => Timestamp(0),
+            Place::Held(until) => until,
+            Place::Out(due) => due.at(),
+        }
+    }
+
     fn is_taken_over(&self) -> bool {
-        self.place == Place::Held && self.until != Timestamp(0)
+        matches!(self.place, Place::Held(_))
     }
 }
 
@@ -122,12 +134,12 @@ impl Oracle {
     pub fn offer(&mut self, claimed: &Claimed, now: Timestamp) -> bool {
         if let Some(row) = self.rows.get(&*claimed.job)
             && (row.generation > claimed.generation
-                || (row.generation == claimed.generation && row.place == Place::Out))
+                || (row.generation == claimed.generation && row.is_out()))
         {
             return false;
         }
         self.end(&claimed.job, None, now);
-        self.keep(claimed, Place::Held, Timestamp(0));
+        self.keep(claimed, Place::Offered);
         true
     }
 
@@ -135,20 +147,19 @@ impl Oracle {
         let row = self.rows.get_mut(job);
         let row = row.filter(|row| {
             let is_done = row.generation == next && row.is_taken_over();
-            row.place == Place::Held && (row.generation == claim && !row.is_taken_over() || is_done)
+            row.generation == claim && row.place == Place::Offered || is_done
         });
         let Some(row) = row.filter(|_| next > claim) else {
             return false;
         };
-        (row.generation, row.until) = (next, until);
+        (row.generation, row.place) = (next, Place::Held(until));
         true
     }
 
-    fn keep(&mut self, claimed: &Claimed, place: Place, until: Timestamp) -> &mut ModelRow {
+    fn keep(&mut self, claimed: &Claimed, place: Place) -> &mut ModelRow {
         let row = ModelRow {
             generation: claimed.generation,
             place,
-            until,
             visibility: claimed.visibility,
             starts: Vec::new(),
             slots: Vec::new(),
@@ -217,7 +228,7 @@ impl Oracle {
                 took: 0,
             });
         }
-        let row = self.keep(ask, Place::Out, at.plus(ask.visibility));
+        let row = self.keep(ask, Place::Out(at.plus(ask.visibility).into()));
         (row.starts, row.slots) = (numbers, keys);
         Verdict::Started { at }
     }
@@ -362,7 +373,7 @@ impl Oracle {
     }
 
     pub fn back(&mut self, job: &str, generation: Gen) -> bool {
-        let is_out = |row: &ModelRow| row.generation == generation && row.place == Place::Out;
+        let is_out = |row: &ModelRow| row.generation == generation && row.is_out();
         if !self.rows.get(job).is_some_and(is_out) {
             return false;
         }
@@ -407,12 +418,12 @@ impl Oracle {
     pub fn adopt(&mut self, claimed: &Claimed, until: Timestamp, now: Timestamp) -> bool {
         if let Some(row) = self.rows.get(&*claimed.job)
             && (row.generation > claimed.generation
-                || (row.generation == claimed.generation && row.place == Place::Out))
+                || (row.generation == claimed.generation && row.is_out()))
         {
             return false;
         }
         self.end(&claimed.job, None, now);
-        self.keep(claimed, Place::Out, until).slots = keys_of(&claimed.limited);
+        self.keep(claimed, Place::Out(until.into())).slots = keys_of(&claimed.limited);
         true
     }
 
@@ -420,9 +431,9 @@ impl Oracle {
         let mut due: Vec<_> = self
             .rows
             .iter()
-            .filter(|(_, row)| row.until <= now)
+            .filter(|(_, row)| row.until() <= now)
             .collect();
-        due.sort_by(|a, b| (a.1.until, a.0).cmp(&(b.1.until, b.0)));
+        due.sort_by(|a, b| (a.1.until(), a.0).cmp(&(b.1.until(), b.0)));
         due.into_iter().map(|(job, _)| job.clone()).collect()
     }
 }

@@ -184,7 +184,7 @@ pub async fn ending_twice_is_ending_once(rig: &Rig) {
     assert!(started(&take(&*store, claimed("a", 1, &two)).await));
     assert!(started(&take(&*store, claimed("b", 1, &two)).await));
     let ended = store.end("a", Some(Gen(1))).await.unwrap().unwrap();
-    assert_eq!((&*ended.claimed.job, ended.place), ("a", Place::Out));
+    assert_eq!((&*ended.claimed.job, ended.is_out()), ("a", true));
     assert!(store.end("a", Some(Gen(1))).await.unwrap().is_none());
     assert!(store.end("a", None).await.unwrap().is_none());
     assert_eq!(usage(&*store, &two[0]).await.unwrap().active, 1);
@@ -231,14 +231,14 @@ pub async fn rows_are_due_in_order_and_again_until_moved(rig: &Rig) {
     let move_on = |generation| Change::Until {
         job: "short".into(),
         generation: Gen(generation),
-        until,
+        until: until.into(),
         visibility: 7,
     };
     assert!(!store.set(move_on(2)).await.unwrap(), "another claim");
     assert!(store.set(move_on(1)).await.unwrap());
     assert_eq!(due(store.due(9).await.unwrap()), ["long"]);
     let row = store.row("short").await.unwrap().unwrap();
-    assert_eq!((row.until, row.claimed.visibility), (until, 7));
+    assert_eq!((row.due(), row.claimed.visibility), (Some(until.into()), 7));
     end(&*store, "long").await;
     advance(rig, 1);
     assert_eq!(due(store.due(9).await.unwrap()), ["short"]);
@@ -287,7 +287,7 @@ pub async fn an_adopted_job_has_its_slots_and_counts_no_start(rig: &Rig) {
     let one = [limited("k", Some(1), Some((1, SECOND)), None)];
     let adopt = |generation| Change::Adopt {
         claimed: claimed("a", generation, &one),
-        until: Timestamp(T + 5),
+        until: Timestamp(T + 5).into(),
     };
     assert!(store.set(adopt(2)).await.unwrap());
     assert!(!store.set(adopt(2)).await.unwrap());
@@ -304,7 +304,7 @@ pub async fn a_job_of_which_no_claim_is_known_gives_way_to_any(rig: &Rig) {
     let one = [limited("k", Some(1), None, None)];
     let adopt = Change::Adopt {
         claimed: claimed("a", Gen::ADOPTED.0, &one),
-        until: Timestamp(T + 5),
+        until: Timestamp(T + 5).into(),
     };
     for (claim, want) in [(1, 0), (2, 1)] {
         assert!(store.set(adopt.clone()).await.unwrap());
@@ -339,8 +339,10 @@ pub async fn a_row_tells_all_that_was_claimed(rig: &Rig) {
     claim.claimed_at = Timestamp(T - 5);
     assert!(started(&take(&*store, claim.clone()).await));
     let row = store.row("jöb 1").await.unwrap().unwrap();
-    assert_eq!((row.place, row.ours), (Place::Out, true));
-    assert_eq!(row.until, now(rig).plus(claim.visibility));
+    assert_eq!(
+        (row.due(), row.ours),
+        (Some(now(rig).plus(claim.visibility).into()), true)
+    );
     assert_eq!(format!("{:?}", row.claimed), format!("{claim:?}"));
     assert!(store.row("other").await.unwrap().is_none());
 }
@@ -375,8 +377,8 @@ pub async fn a_row_goes_on_under_another_claim(rig: &Rig) {
     assert!(!store.set(own(5, 9)).await.unwrap(), "it is not offered");
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!(
-        (row.claimed.generation, row.until),
-        (Gen(8), Timestamp(T + 9))
+        (row.claimed.generation, row.place),
+        (Gen(8), Place::Held(Timestamp(T + 9)))
     );
     let outdated = take(&*store, claimed("a", 5, &one)).await;
     assert_eq!(outdated, Verdict::Outdated);

@@ -233,7 +233,7 @@ pub async fn offered_jobs_crowd_out_nothing_else(rig: &Rig) {
     for store in [&a, &b] {
         let found = store.due(256).await.unwrap();
         let named = names(&found).contains(&"out");
-        assert_eq!(named, found.iter().any(|row| row.place == Place::Out));
+        assert_eq!(named, found.iter().any(|row| row.is_out()));
         assert_eq!(named, Arc::ptr_eq(store, &a));
         // They are looked at with each beat, as a worker may ask for them here again.
         assert_eq!(found.len() - usize::from(named), 256);
@@ -312,7 +312,7 @@ pub async fn jobs_that_are_adopted_are_counted(rig: &Rig) {
     let (a, b) = (rig.open("a").await, rig.open("b").await);
     let adopt = |job: &str, claim: Gen| Change::Adopt {
         claimed: claimed(job, claim.0, &[]),
-        until: now(rig).plus(SECOND),
+        until: now(rig).plus(SECOND).into(),
     };
     for store in [&a, &b] {
         store.due(9).await.unwrap();

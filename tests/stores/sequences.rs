@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use ojs_throttle::limit::{Cost, CostRule, Measure, Share, Unit, WindowKind, Zone};
-use ojs_throttle::store::{End, OFFERED, Taken, Wish};
+use ojs_throttle::store::{End, Taken, Wish};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
@@ -188,7 +188,7 @@ impl Both<'_> {
             0 => Change::Until {
                 job: name,
                 generation,
-                until,
+                until: until.into(),
                 visibility: 9_000,
             },
             1 => Change::Offer {
@@ -204,7 +204,7 @@ impl Both<'_> {
             },
             3 => Change::Adopt {
                 claimed: self.claimed(job),
-                until,
+                until: until.into(),
             },
             _ => {
                 self.claims[job] += 1;
@@ -282,7 +282,7 @@ impl Both<'_> {
         let expected = self.core.row(&name).await.unwrap();
         assert_eq!(shown(row), shown(expected));
         // What is offered is anybody's, and a store in which nothing else is due is not asked.
-        let is_due = |row: &ojs_throttle::store::Row| row.until != OFFERED;
+        let is_due = |row: &ojs_throttle::store::Row| row.place != Place::Offered;
         let due = self.store.due(5).await.unwrap().into_iter();
         let expected = self.core.due(5).await.unwrap().into_iter();
         assert_eq!(shown(due.filter(is_due)), shown(expected.filter(is_due)));

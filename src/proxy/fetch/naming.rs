@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::metrics::Counted;
 use crate::proxy::Sidecar;
-use crate::store::{Claimed, Place, Row};
+use crate::store::{Claimed, Row};
 
 /// The claims of some jobs; few FETCHes are for more.
 pub(super) type ClaimsOf<'a> = SmallVec<[&'a Claimed; 16]>;
@@ -37,7 +37,7 @@ async fn name(sidecar: Arc<Sidecar>, unnamed: Vec<Claimed>) {
 
 /// Jobs were claimed again, and these rows of earlier claims ended.
 pub(super) fn reclaimed(sidecar: &Sidecar, ended: &[Row]) {
-    for row in ended.iter().filter(|row| row.place == Place::Out) {
+    for row in ended.iter().filter(|row| row.is_out()) {
         sidecar.over(row);
         sidecar.metrics.count(Counted::SlotReclaimed);
     }

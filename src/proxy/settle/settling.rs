@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::unheard::{Request, Verb};
 use crate::json::Reader;
 use crate::proxy::{REPLY_DEPTH, Sidecar};
-use crate::store::{Claimed, Place, Row, StoreError};
+use crate::store::{Claimed, Row, StoreError};
 use crate::upstream::Call;
 
 /// An ACK or nack of a job.
@@ -73,7 +73,7 @@ impl RowFound {
     /// The row of a job that is out with a worker.
     pub(super) fn run(&self) -> Option<&Row> {
         match self {
-            RowFound::Row(row) if row.place == Place::Out => Some(row),
+            RowFound::Row(row) if row.is_out() => Some(row),
             _ => None,
         }
     }

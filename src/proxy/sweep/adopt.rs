@@ -25,7 +25,7 @@ use crate::proxy::control::{in_force, named};
 use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
-use crate::store::{Change, Claim, Claimed, Gen, LedgerExt};
+use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
 use crate::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.
@@ -277,7 +277,7 @@ pub(in crate::proxy) async fn adopt_running(
                 false => without_limits(&claimed),
             };
             let until = sidecar.store.now().plus(row.visibility);
-            if adopt(sidecar, row, until).await {
+            if adopt(sidecar, row, until.into()).await {
                 adopted.push(claimed);
             }
         }
@@ -316,7 +316,8 @@ fn limit_unnamed(proxy: &Proxy, found: Vec<Claimed>) {
             let _listing = Listing::begin(&sidecar.keeper.adoption);
             let free = sidecar.store.end(&claimed.job, Some(Gen::ADOPTED)).await;
             if let Ok(Some(free)) = free
-                && adopt(sidecar, claimed.clone(), free.until).await
+                && let Some(due) = free.due()
+                && adopt(sidecar, claimed.clone(), due).await
                 // It may have ended through a sibling before it had a row.
                 && prove::shown_active(&proxy, &claimed).await == Some(false)
             {
@@ -360,7 +361,7 @@ pub(super) async fn list_running(
 
 /// Gives one running job its row, above its limits if need be. Says whether it got one. The backend is asked about it
 /// when `until` has come.
-async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Timestamp) -> bool {
+async fn adopt(sidecar: &Sidecar, claimed: Claimed, until: Due) -> bool {
     let adoption = &sidecar.keeper.adoption;
     let Ok(row) = sidecar.store.row(&claimed.job).await else {
         return false;

@@ -15,7 +15,7 @@ use crate::hold::{Proof, SHORT};
 use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::{Proxy, TRUSTED_FOR};
-use crate::store::{Claimed, LedgerExt, Place};
+use crate::store::{Claimed, LedgerExt};
 
 /// Jobs in one heartbeat.
 const TOGETHER: usize = 256;
@@ -216,7 +216,7 @@ async fn give_whole(proxy: &Proxy, lasts: Duration, jobs: Vec<Arc<str>>) {
             continue;
         };
         let (of, whole) = (&row.claimed, Duration::from_micros(row.claimed.visibility));
-        if row.place == Place::Out && whole > lasts {
+        if row.is_out() && whole > lasts {
             let extension = Extension::of(of, whole, &sidecar.backend);
             let group = short.entry((of.scope, extension)).or_default();
             group.push((job, of.attempt));

@@ -15,7 +15,7 @@ use crate::metrics::Counted;
 use crate::proxy::job::micros;
 use crate::proxy::rows::renew_rows;
 use crate::proxy::{Proxy, Sidecar, prove};
-use crate::store::{Change, Claimed, End, Gen, LedgerExt, Row};
+use crate::store::{Change, Claimed, Due, End, Gen, LedgerExt, Row};
 
 /// So many questions are on their way at once.
 const AT_ONCE: usize = 32;
@@ -43,35 +43,23 @@ type ByClaim = HashMap<(Arc<str>, Gen), OverdueSlot>;
 struct OverdueSlot {
     /// Since when there is no answer.
     since: Option<Instant>,
-    /// Its row's [`words`] then.
-    words: u64,
+    /// Its row's [`heartbeats`] then.
+    heartbeats: u64,
     /// When it is looked at next.
     to: Timestamp,
     /// Since when its job is active although its time is over.
     outlives: Option<Instant>,
 }
 
-/// A row's time says in its last three digits, which are less than a millisecond, how often its worker was heard
-/// of: each heartbeat counts, and looks leave them as they are. So whoever looks sees whether there was one since
-/// it looked last, also where a sibling has looked after that.
-const WORDS: u64 = 1_000;
-
-fn words(row: &Row) -> u64 {
-    row.until.0 % WORDS
+/// How often the worker of a job that is out was heard of.
+fn heartbeats(row: &Row) -> u64 {
+    row.due().map_or(0, Due::heartbeats)
 }
 
-fn with_words(at: Timestamp, words: u64) -> Timestamp {
-    Timestamp(at.0 - at.0 % WORDS + words % WORDS)
-}
-
-/// The time of a row whose worker was heard of.
-pub(in crate::proxy) fn heard(row: &Row, until: Timestamp) -> Timestamp {
-    with_words(until, words(row) + 1)
-}
-
-/// The row is looked at again then, and keeps its [`words`].
+/// The row is looked at again then.
 fn look_later(row: &Row, until: Timestamp) -> Change {
-    Change::until(&row.claimed, with_words(until, words(row)))
+    let due = row.due().map_or(until.into(), |due| due.moved_to(until));
+    Change::until(&row.claimed, due)
 }
 
 /// Asks about these slots, unless others are being asked about: then they are due still.
@@ -85,7 +73,7 @@ pub(super) async fn ask_about(
         return;
     }
     let Ok(mut slots) = Arc::clone(&overdue.0).try_lock_owned() else {
-        // Those of siblings were leased to us, by a time that says nothing of words.
+        // Those of siblings were leased to us, by a time that says nothing of heartbeats.
         let now = proxy.sidecar.store.now();
         let others = rows.iter().filter(|row| !row.ours);
         let later = others.map(|row| look_later(row, now.plus(micros(SOON))));
@@ -119,11 +107,11 @@ async fn ask_round(proxy: &Proxy, rows: Vec<Row>, slots: &mut ByClaim, said: &On
     // Siblings would ask too while the backend takes its time.
     let to = now.plus(micros(TAKES));
     for row in &rows {
-        let (slot, words) = (slots.entry(name(row)).or_default(), words(row));
-        let is_silent = slot.words == words;
+        let (slot, heartbeats) = (slots.entry(name(row)).or_default(), heartbeats(row));
+        let is_silent = slot.heartbeats == heartbeats;
         *slot = OverdueSlot {
             since: slot.since.filter(|_| is_silent),
-            words,
+            heartbeats,
             to,
             outlives: slot.outlives.filter(|_| is_silent),
         };
@@ -195,7 +183,7 @@ async fn unasked_for(sidecar: &Sidecar, row: Row, slots: &mut ByClaim) -> Option
         slots.remove(&slot);
         return None;
     };
-    if asked.words != words(&row) {
+    if asked.heartbeats != heartbeats(&row) {
         slots.remove(&slot);
         return None;
     }
@@ -227,40 +215,4 @@ fn next_look(sidecar: &Sidecar, row: &Row) -> Timestamp {
         false => visibility.min(micros(SOON)),
     };
     sidecar.store.now().plus(wait)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::equipment::claims::TestClaim as _;
-    use crate::store::{Claim, Place};
-
-    const SECOND: u64 = 1_000_000;
-
-    fn due(until: Timestamp) -> Row {
-        Row::of(Claimed::from(Claim::of("j")), Place::Out, until)
-    }
-
-    #[test]
-    fn looks_of_siblings_are_no_words_of_the_worker() {
-        let row = due(Timestamp(1_000 * SECOND + 998));
-        let moved = |change: Change| match change {
-            Change::Until { until, .. } => due(until),
-            other => panic!("{other:?}"),
-        };
-        let looked = moved(look_later(&row, Timestamp(1_007 * SECOND + 123)));
-        assert_eq!(looked.until, Timestamp(1_007 * SECOND + 998));
-        let mut row = looked;
-        // However often, and although a sibling looks after each.
-        for _ in 0..4 {
-            let before = words(&row);
-            row.until = heard(&row, row.until.plus(30 * SECOND + 1));
-            assert_ne!(words(&row), before);
-            let after = words(&row);
-            row = moved(look_later(&row, row.until.plus(7 * SECOND + 77)));
-            assert_eq!(words(&row), after);
-        }
-        // Each of the nine is off by less than a millisecond.
-        assert!(row.until.since(Timestamp(1_155 * SECOND)) < 9_000);
-    }
 }

@@ -8,7 +8,7 @@ use super::Applied;
 use super::causes::{self, Cause};
 use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
-use crate::store::Row;
+use crate::store::{Due, Row};
 
 /// So many jobs that have slots are shown of a limit.
 const SHOWN: usize = 100;
@@ -48,11 +48,11 @@ impl JobPlace {
 }
 
 /// A worker has the job.
-pub(super) fn out(row: &Row, since: Timestamp) -> JobPlace {
+pub(super) fn out(row: &Row, since: Timestamp, due: Due) -> JobPlace {
     let worker = row.claimed.worker.as_deref();
     let worker = worker.map(|worker| format!("worker {worker:?}"));
     let worker = worker.unwrap_or_else(|| "a worker that did not say its name".into());
-    let (since, until) = (rfc3339(since), rfc3339(row.until));
+    let (since, until) = (rfc3339(since), rfc3339(due.at()));
     let known: [(&str, &dyn Display); 3] =
         [("worker", &worker), ("since", &since), ("until", &until)];
     JobPlace::Out(Cause::new(&causes::RUNS, &known))

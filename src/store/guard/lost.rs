@@ -54,9 +54,10 @@ impl Lost {
                 let had = had.or_default();
                 *had = had.saturating_add(limited.cost.pays.get());
             }
-            let (claimed, until) = (row.claimed.clone(), row.until);
+            let claimed = row.claimed.clone();
+            let adopt = row.due().map(|until| Change::Adopt { claimed, until });
             // The memory store answers at once and does not fail.
-            drop(local.set_all(vec![Change::Adopt { claimed, until }]));
+            drop(local.set_all(adopt.into_iter().collect()));
         }
         let siblings = store.siblings();
         Lost {

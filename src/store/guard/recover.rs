@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::guarded::Guard;
 use super::state::{Notes, SAID};
-use crate::{Clock, End, Gen, LedgerExt, Row, StoreError};
+use crate::{Clock, End, Gen, LedgerExt, Place, Row, StoreError};
 use ojs_limit::Timestamp;
 
 /// So many times it is told what happened meanwhile before it decides all the same.
@@ -121,10 +121,12 @@ impl Guard {
 }
 
 /// A sibling may have settled the job while neither of us reached the store: the backend is asked at this time, and the
-/// slot ends if it does. The last digits of `until` count words of the worker, so they stay.
+/// slot ends if it does.
 fn look_by(row: &mut Row, soon: Timestamp) {
-    if row.until > soon {
-        row.until = Timestamp(soon.0 - soon.0 % 1_000 + row.until.0 % 1_000);
+    if let Place::Out(due) = &mut row.place
+        && due.at() > soon
+    {
+        *due = due.moved_to(soon);
     }
 }
 

@@ -212,7 +212,7 @@ impl Notes {
                 }
             }
             Change::Adopt { claimed, until } => {
-                let row = Row::of(claimed.clone(), Place::Out, *until);
+                let row = Row::of(claimed.clone(), Place::Out(*until));
                 self.own.insert(claimed.job.clone(), row);
             }
             Change::Clear => self.own.clear(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::MemoryStore;
 use crate::claims::TestClaim as _;
-use crate::{Change, Claim, Claimed, Gen, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use crate::{Change, Claim, Claimed, Gen, Ledger, LedgerExt, Place, Verdict};
 use ojs_limit::{Key, Limited, Limits, OnLimit, Rate, Space, Timestamp};
 
 const T: u64 = 1_800_000_000_000_000;
@@ -82,7 +82,7 @@ async fn a_new_claim_ends_the_slots_of_an_older_one() {
     let [over] = &taken.ended[..] else {
         panic!("{taken:?}");
     };
-    assert_eq!((over.place, over.claimed.generation), (Place::Out, Gen(1)));
+    assert_eq!((over.is_out(), over.claimed.generation), (true, Gen(1)));
     assert!(
         started(&taken.verdicts[0]),
         "the slot of a later one is free"
@@ -133,7 +133,7 @@ async fn an_offered_job_is_taken_over_and_named() {
     for _ in 0..2 {
         assert!(store.set(offer(&held)).await.unwrap());
         let row = store.row("a").await.unwrap().unwrap();
-        assert_eq!((row.place, row.until), (Place::Held, OFFERED));
+        assert_eq!(row.place, Place::Offered);
     }
     assert_eq!(store.count_out().await, Ok(0));
     assert!(
@@ -153,7 +153,7 @@ async fn an_offered_job_is_taken_over_and_named() {
     assert!(!store.set(own("a", 1, 3)).await.unwrap());
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!(row.claimed.generation, Gen(2));
-    assert_eq!((row.place, row.until), (Place::Held, Timestamp(T + 9)));
+    assert_eq!(row.place, Place::Held(Timestamp(T + 9)));
     assert_eq!(
         take(&store, held.clone()).await,
         Verdict::Outdated,
@@ -177,7 +177,7 @@ async fn what_was_taken_over_starts_unnamed() {
     let taken = store.take(&[&claimed("a", 2, &one)], 1).await.unwrap();
     assert!(started(&taken.verdicts[0]) && taken.ended.is_empty());
     let row = store.row("a").await.unwrap().unwrap();
-    assert_eq!((row.place, row.claimed.generation), (Place::Out, Gen(2)));
+    assert_eq!((row.is_out(), row.claimed.generation), (true, Gen(2)));
     assert!(!store.set(own("a", 1, 2)).await.unwrap(), "it is out");
 }
 
@@ -190,20 +190,20 @@ async fn only_a_held_job_of_the_newest_claim_is_offered() {
     for refused in [&older, &out] {
         assert!(!store.set(offer(refused)).await.unwrap());
         let row = store.row("a").await.unwrap().unwrap();
-        assert_eq!((row.place, row.claimed.generation), (Place::Out, Gen(2)));
+        assert_eq!((row.is_out(), row.claimed.generation), (true, Gen(2)));
     }
     // Until is moved of what is out, and of no offer.
-    let later = Change::until(&out, Timestamp(T + 1));
+    let later = Change::until(&out, Timestamp(T + 1).into());
     assert!(store.set(later).await.unwrap());
     assert!(store.set(offer(&newer)).await.unwrap());
     let other = claimed("b", 1, &one);
     assert!(started(&take(&store, other).await), "the older had a slot");
-    let later = Change::until(&newer, Timestamp(T + 1));
+    let later = Change::until(&newer, Timestamp(T + 1).into());
     assert!(!store.set(later).await.unwrap());
     assert!(!store.set(offer(&out)).await.unwrap());
     let row = store.row("a").await.unwrap().unwrap();
     assert_eq!(row.claimed.generation, Gen(3));
-    assert_eq!((row.place, row.until), (Place::Held, OFFERED));
+    assert_eq!(row.place, Place::Offered);
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +212,7 @@ async fn an_adopted_job_gives_way_to_whoever_names_it() {
     let one = [limited("k")];
     let adopt = || Change::Adopt {
         claimed: claimed("a", Gen::ADOPTED.0, &one),
-        until: Timestamp(T + 5),
+        until: Timestamp(T + 5).into(),
     };
     let mut held = claimed("a", 1, &one);
     // Whenever it was claimed.
@@ -266,7 +266,7 @@ async fn clearing_leaves_no_key_behind() {
     let store = MemoryStore::new(T);
     let adopt = Change::Adopt {
         claimed: claimed("a", 1, &[limited("k")]),
-        until: Timestamp(T + 5),
+        until: Timestamp(T + 5).into(),
     };
     assert!(store.set(adopt).await.unwrap());
     assert_eq!(store.keys(), 1);

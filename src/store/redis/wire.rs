@@ -225,15 +225,15 @@ pub(super) fn row(of: &Value, owner: &str) -> Option<Row> {
     let texts = (text(claim)?, text(limits)?);
     let generation = Gen(u64::try_from(int(generation)?).ok()?);
     let visibility = u64::try_from(int(lasts)?).ok()?;
+    let until = read_time(int(until)?);
     Some(Row {
         claimed: record::claimed(text(job)?, generation, visibility, texts)?,
         place: match text(place)? {
-            "h" => Place::Held,
-            "o" => Place::Out,
+            "h" => Place::of_held(until),
+            "o" => Place::Out(until.into()),
             _ => return None,
         },
         started: Some(int(started)?).filter(|at| *at >= 0).map(read_time),
-        until: read_time(int(until)?),
         ours: text(of_owner)? == owner,
     })
 }
@@ -281,7 +281,7 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             generation,
             until,
             visibility,
-        } => write_times(to, "till", job, [generation.0, until.0, *visibility]),
+        } => write_times(to, "till", job, [generation.0, until.at().0, *visibility]),
         Change::Doubt { job } => to.arg("doubt").arg(&**job),
         Change::Holds { queue, jobs } => to.arg("holding").arg(&**queue).arg(*jobs),
         Change::Offer { claimed } => write_claim(to, "offer", claimed, claimed.claimed_at),
@@ -296,7 +296,7 @@ pub(super) fn write_change(to: &mut Cmd, change: &Change, now: Timestamp) {
             .arg(u8::from(*at_least)),
         Change::Unused { key } => to.arg("unused").arg(record::name(Space::Job, key)),
         Change::Adopt { claimed, until } => {
-            write_claim(to, "adopt", claimed, *until);
+            write_claim(to, "adopt", claimed, until.at());
             write_limits(to, &claimed.limited, now);
             to
         }

@@ -14,7 +14,7 @@ use crate::claims::TestClaim as _;
 use crate::faulty::{Fault, Faulty};
 use crate::guard::{Guard, OnStoreError};
 use crate::memory::MemoryStore;
-use crate::{Change, Claim, Claimed, Clock, Gen, Ledger, LedgerExt, OFFERED, Place, Verdict};
+use crate::{Change, Claim, Claimed, Clock, Gen, Ledger, LedgerExt, Place, Verdict};
 use ojs_limit::{EARLY, Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Throttle, Timestamp};
 
 const T: u64 = 1_800_000_000_000_000;
@@ -226,7 +226,7 @@ async fn what_is_not_hot_is_asked_for_each_time() {
     let hot = claimed("b", &spaced(1_000, SECOND));
     store.take(&[&hot], 1).await.unwrap();
     assert!(inner.row("b").await.unwrap().is_none());
-    assert_eq!(store.row("b").await.unwrap().unwrap().place, Place::Out);
+    assert!(store.row("b").await.unwrap().unwrap().is_out());
     let unused = Limited {
         key: Key::new("unused").unwrap(),
         ..hot.limited[0].clone()
@@ -254,7 +254,7 @@ async fn what_is_held_has_a_row_nowhere_and_an_offer_has_one_in_the_store() {
     };
     assert!(store.set(offer).await.unwrap());
     let there = inner.row("a").await.unwrap().unwrap();
-    assert_eq!((there.place, there.until), (Place::Held, OFFERED));
+    assert_eq!(there.place, Place::Offered);
     assert_eq!(store.count_out().await.unwrap(), 0);
     // It is ours again, and starts here.
     let own = |next| Change::Own {
@@ -272,7 +272,7 @@ async fn what_is_held_has_a_row_nowhere_and_an_offer_has_one_in_the_store() {
     let verdicts = store.take(&[&again], 1).await.unwrap().verdicts;
     assert!(matches!(verdicts[0], Verdict::Started { .. }));
     let row = store.row("a").await.unwrap().unwrap();
-    assert_eq!((row.place, row.claimed.generation), (Place::Out, Gen(2)));
+    assert_eq!((row.is_out(), row.claimed.generation), (true, Gen(2)));
     assert_eq!(store.count_out().await.unwrap(), 1);
     assert!(inner.row("a").await.unwrap().is_none());
 }

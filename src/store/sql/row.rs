@@ -11,8 +11,8 @@ pub(super) fn columns(kept: &Entry) -> Vec<Value> {
     vec![
         Value::from(&*claimed.job),
         claimed.generation.0.into(),
-        u64::from(row.place == Place::Out).into(),
-        row.until.0.into(),
+        u64::from(row.is_out()).into(),
+        row.place.written().0.into(),
         Value::from(&*kept.owner),
         claimed.visibility.into(),
         Value::Text(record::lane(claimed.scope, &claimed.queue)),
@@ -42,15 +42,15 @@ pub(super) fn read(columns: Vec<Value>) -> Option<Entry> {
     let (about, limits) = (about.text()?, limits.text()?);
     let claimed = record::claimed(&job.text()?, claim, lasts, (&about, &limits))?;
     let slots = unpack(&taken.bytes()?, &claimed.limited)?;
-    let place = match is_out.number()? {
-        0 => Place::Held,
-        _ => Place::Out,
-    };
     let until = Timestamp(unsigned(until.number()?));
+    let place = match is_out.number()? {
+        0 => Place::of_held(until),
+        _ => Place::Out(until.into()),
+    };
     Some(Entry {
         row: Row {
             started: started.number().map(|at| Timestamp(unsigned(at))),
-            ..Row::of(claimed, place, until)
+            ..Row::of(claimed, place)
         },
         owner: owner.text()?.into(),
         slots,

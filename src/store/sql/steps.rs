@@ -3,7 +3,7 @@
 use super::super::engine::{Entry, Tables, row_for};
 use super::super::fleet::{ADOPTED, kept_name};
 use super::super::record::{self, Written};
-use super::super::{Change, Gen, Number, OFFERED, Place, Row, Step, StoreError, fleet};
+use super::super::{Change, Gen, Number, Place, Row, Step, StoreError, fleet};
 use super::page::Page;
 use super::search::Found;
 use super::times::SILENCE;
@@ -62,23 +62,22 @@ impl Page {
         }
         let now = self.head.now;
         let mine = found.jobs.iter().filter_map(|job| self.entry(job));
-        let mine = mine.filter(|entry| entry.owner == me && entry.row.until <= now);
+        let mine = mine.filter(|entry| entry.owner == me && entry.row.place.written() <= now);
         let mut rows: Vec<Row> = mine.map(|row| self.row_for_me(row)).collect();
-        rows.sort_by(|a, b| (a.until, &a.claimed.job).cmp(&(b.until, &b.claimed.job)));
-        let out = rows.iter().filter(|row| row.place == Place::Out).count();
+        rows.sort_by_key(|row| (row.place.written(), row.claimed.job.clone()));
+        let out = rows.iter().filter(|row| row.is_out()).count();
         let most = rows.len() + max.saturating_sub(out);
         for job in &found.others_out {
             let overdue = self.entry(job).is_some_and(|entry| {
-                entry.row.place == Place::Out
-                    && entry.owner != me
-                    && entry.row.until <= self.overdue(&entry.owner)
+                let due = entry.row.due().filter(|_| entry.owner != me);
+                due.is_some_and(|due| due.at() <= self.overdue(&entry.owner))
             });
             if !overdue || rows.len() >= most {
                 continue;
             }
             rows.extend(self.row(job));
             if let Some(entry) = self.entry_mut(job) {
-                entry.row.until = now.plus(LEASE);
+                entry.row.place = Place::Out(now.plus(LEASE).into());
             }
         }
         rows
@@ -104,7 +103,7 @@ impl Page {
     pub(super) fn offered(&self, jobs: &[String], lane: &str) -> Vec<Row> {
         let is_offered = |row: &Row| {
             let claimed = &row.claimed;
-            let is_free = row.place == Place::Held && row.until == OFFERED && !row.ours;
+            let is_free = row.place == Place::Offered && !row.ours;
             is_free && record::lane(claimed.scope, &claimed.queue) == lane
         };
         let rows = self.rows_of(jobs).into_iter();

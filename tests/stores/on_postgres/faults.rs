@@ -213,20 +213,20 @@ async fn what_it_cannot_keep_of_one_fails_no_other() {
     let later = asks.each_ref().map(|ask| Change::Until {
         job: ask.job.clone(),
         generation: Gen(1),
-        until,
+        until: until.into(),
         visibility: 90 * SECOND,
     });
     store.set_all(later.to_vec()).await.unwrap();
     for job in ["a", "b"] {
         let row = store.row(job).await.unwrap().unwrap();
-        assert_eq!(row.until, until, "{job}");
+        assert_eq!(row.due(), Some(until.into()), "{job}");
     }
     // It is not told again and again, before anything may start.
     let guarded = Guard::new(store.clone(), OnStoreError::Closed);
     assert!(!started(&take(&guarded, nul(3)).await));
     let adopt = Change::Adopt {
         claimed: nul(4),
-        until,
+        until: until.into(),
     };
     let unfit = guarded.set(adopt).await;
     assert!(matches!(unfit, Err(StoreError::Unfit(_))), "{unfit:?}");
@@ -467,7 +467,7 @@ async fn many_rows_are_changed_in_few_transactions() {
     let later = jobs.iter().map(|job| Change::Until {
         job: job.job.clone(),
         generation: job.generation,
-        until,
+        until: until.into(),
         visibility: 90 * SECOND,
     });
     let count = || -> u64 { sql(&server, "SELECT txid_current()").parse().unwrap() };
@@ -477,8 +477,8 @@ async fn many_rows_are_changed_in_few_transactions() {
     assert!(renewed < 8, "{renewed} transactions");
     let moved = store.row("511").await.unwrap().unwrap();
     assert_eq!(
-        (moved.until, moved.claimed.visibility),
-        (until, 90 * SECOND)
+        (moved.due(), moved.claimed.visibility),
+        (Some(until.into()), 90 * SECOND)
     );
     sql(&server, "TRUNCATE many.rows, many.keys");
     let before = count();
