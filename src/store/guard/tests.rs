@@ -927,11 +927,14 @@ async fn an_offered_job_starts_when_it_is_ours_again() {
     let held = claimed("a", 1);
     let mut again = held.clone();
     again.generation = Gen(2);
-    for change in [offer(&held), own(&held, Gen(2))] {
+    for (change, verdict) in [
+        (offer(&held), Verdict::HasRow),
+        (own(&held, Gen(2)), Verdict::Outdated),
+    ] {
         rig.faulty.script([Fault::unheard()]);
         assert!(rig.guard.set(change.clone()).await.is_err());
         let verdicts = rig.guard.take(&[&held], 1).await.unwrap().verdicts;
-        assert_eq!(verdicts, [Verdict::HasRow]);
+        assert_eq!(verdicts, [verdict]);
         assert!(rig.guard.set(change).await.unwrap(), "told twice");
     }
     assert!(!rig.guard.has_row("a"));
