@@ -1,24 +1,23 @@
 //! The routes of the backend.
 
+mod answer;
 mod operations;
 mod views;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::state::BackendState;
 use super::wire::ErrorReply;
+use answer::{Answer, NO_METHOD, NO_ROUTE, ok, text};
 use operations::wrapped;
 
 /// The media type of every answer but those of unknown routes.
 const OJS: &str = "application/openjobspec+json";
 /// The longest body that is read.
 pub(super) const LONGEST_BODY: usize = 1024 * 1024;
-/// A status and a body, or an error.
-type Answer = Result<(u16, Vec<u8>), ErrorReply>;
 
 /// Answers `request` as of `now`.
 pub(super) fn answer(
@@ -45,10 +44,6 @@ pub(super) fn answer(
     }
     response
 }
-
-/// Codes that never leave the backend: these answers have no envelope.
-const NO_ROUTE: &str = "no_route";
-const NO_METHOD: &str = "no_method";
 
 fn reply(status: u16, body: Vec<u8>) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
@@ -89,15 +84,6 @@ fn envelope(refusal: &ErrorReply, id: &HeaderValue) -> Vec<u8> {
         error["details"] = json!({ "index": index });
     }
     text(&json!({ "error": error }))
-}
-
-fn text(value: &impl Serialize) -> Vec<u8> {
-    // These values are strings, numbers and parsed JSON, so writing them cannot fail.
-    serde_json::to_vec(value).unwrap_or_default()
-}
-
-fn ok(value: &impl Serialize) -> Answer {
-    Ok((200, text(value)))
 }
 
 fn request_id(state: &mut BackendState, request: &Request<Bytes>, now: Instant) -> HeaderValue {

@@ -1,6 +1,6 @@
 //! The backend's state, and the only places where it changes.
 
-mod claims;
+pub(super) mod claims;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,8 +16,6 @@ use super::job::{PHASES, Phase, ShownJob, StoredJob};
 use super::lax::{Duplicate, Lax, Liveness, Requeue};
 use super::retry::JobError;
 use super::wire::{ErrorReply, WallClock};
-
-pub(super) use claims::{BeatOutcome, FetchRequest};
 
 /// How many finished jobs are kept for readers; older ones are forgotten.
 const KEPT_JOBS: usize = 100_000;

@@ -28,11 +28,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::clock::ServerClock;
 use super::sql::{Database, First, Found, Job, MOST, Need, Page, Post, SqlStore, serve};
-use super::{Clock, StoreConfig, StoreError};
+use super::{Clock, StoreError};
 use link::Link;
 
 pub use inspect::inspect;
-pub use link::Target;
+pub use link::{Config, Target};
 
 /// So many operations may wait for a connection.
 const WAITING: usize = 4096;
@@ -40,10 +40,6 @@ const WAITING: usize = 4096;
 const CONNECTIONS: usize = 2;
 /// After the connection that listens is lost, another is made this much later.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// What a store on Postgres is told. The namespace is the name of the schema, and of the channel on which sidecars hear
-/// of each other.
-pub type Config = StoreConfig<Target>;
 
 /// A store that is not connected yet. `clock` is this host's, for the time before the first answer. Must
 /// be called in a runtime, whose tasks have the connections.

@@ -6,6 +6,7 @@
 //! connection if there is none.
 
 mod ask;
+mod info;
 mod inspect;
 mod link;
 mod script;
@@ -25,17 +26,14 @@ use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
 use super::record::{self, Kept, Written};
 use super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::{
-    Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreConfig, StoreError, Taken,
-    Verdict, Wake, Wish,
+    Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake,
+    Wish,
 };
 use link::Link;
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use script::Scripts;
 
-pub use target::Target;
-
-/// What a store on Redis is told. The namespace is the hash tag of all keys.
-pub type Config = StoreConfig<Target>;
+pub use target::{Config, Target};
 
 /// Keeps usage in Redis.
 #[derive(Debug)]
@@ -72,8 +70,8 @@ impl RedisStore {
     pub async fn check(&self) -> Result<(), StoreError> {
         // It may be forbidden, and that alone is no error.
         let oldest = self.info("server").await;
-        if let Some((name, (major, minor))) = oldest.as_ref().and_then(inspect::oldest)
-            && (major, minor) < inspect::OLDEST
+        if let Some((name, (major, minor))) = oldest.as_ref().and_then(info::oldest)
+            && (major, minor) < info::OLDEST
         {
             let why = format!("{name} {major}.{minor} is too old, 6.2 is needed");
             return Err(StoreError::Unusable(format!(
@@ -82,7 +80,7 @@ impl RedisStore {
             )));
         }
         let memory = self.info("memory").await;
-        let policy = memory.as_ref().and_then(inspect::eviction);
+        let policy = memory.as_ref().and_then(info::eviction);
         if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
             tracing::warn!(
                 id = %"store_evicts",

@@ -8,6 +8,7 @@
 //! The clock is that of the process. It does not step; where another one on this host is ahead, this one
 //! follows at its next beat.
 
+mod file;
 mod inspect;
 mod schema;
 mod table;
@@ -20,16 +21,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rusqlite::{Connection, Error, ErrorCode};
+use rusqlite::{Connection, Error};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::ServerClock;
 use super::sql::{
     Database, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
 };
-use super::{Clock, StoreConfig, StoreError};
+use super::{Clock, StoreError};
+use file::fault;
 use ojs_limit::Timestamp;
 
+pub use file::{Config, path};
 pub use inspect::inspect;
 
 /// So many operations may wait for the thread.
@@ -39,26 +42,6 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Who has not looked for this long, in microseconds, may have missed something: news are kept for a
 /// minute.
 const MISSED: u64 = 30_000_000;
-
-/// What a store on SQLite is told. The folder of its file must exist, and two more files lie beside it while it is open.
-/// A file is of one namespace.
-pub type Config = StoreConfig<PathBuf>;
-
-/// The path in a `sqlite:PATH`.
-///
-/// # Errors
-/// Why it is none, in words.
-pub fn path(url: &str) -> Result<PathBuf, &'static str> {
-    let path = url
-        .strip_prefix("sqlite:")
-        .ok_or("it is no `sqlite:PATH`")?;
-    let path = path.strip_prefix("//").unwrap_or(path);
-    match path {
-        "" => Err("a path has to follow `sqlite:`"),
-        ":memory:" => Err("a file is needed; `memory:` is the store in memory"),
-        _ => Ok(PathBuf::from(path)),
-    }
-}
 
 /// A store on a file, which is opened when it is first asked. `clock` is that of this process.
 pub fn open(config: Config, clock: Clock) -> SqlStore {
@@ -252,21 +235,6 @@ impl File {
         for text in texts {
             let _received = news.send(text);
         }
-    }
-}
-
-/// What an error of SQLite means here.
-fn fault(path: &Path, error: &Error) -> StoreError {
-    let text = format!("{}: {error}", path.display());
-    match error.sqlite_error_code() {
-        Some(
-            ErrorCode::NotADatabase
-            | ErrorCode::CannotOpen
-            | ErrorCode::PermissionDenied
-            | ErrorCode::ReadOnly
-            | ErrorCode::DatabaseCorrupt,
-        ) => StoreError::Unusable(text),
-        _ => StoreError::Unavailable(text),
     }
 }
 

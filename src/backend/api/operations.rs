@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Answer, ok, text};
+use super::answer::{Answer, ok, text};
 use crate::job::{Phase, ShownJob, StoredJob};
 use crate::lax::Extended;
 use crate::retry::JobError;
-use crate::state::{BackendState, BeatOutcome, FetchRequest};
+use crate::state::BackendState;
+use crate::state::claims::{BeatOutcome, FetchRequest};
 use crate::wire::{ErrorReply, Members, Raw};
 
 /// The most jobs that one FETCH claims.

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::answer::{Answer, NO_ROUTE, ok};
 use super::operations::{JobsAnswer, bare};
-use super::{Answer, NO_ROUTE, ok};
 use crate::event::{Event, EventKind};
 use crate::job::{Phase, StoredJob};
 use crate::state::{BackendState, JobQueue};

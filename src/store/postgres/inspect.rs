@@ -8,9 +8,9 @@ use super::super::remote::to_connect;
 use super::super::sql::SILENCE;
 use super::super::{Clock, Inspection, StoreError};
 use super::failed::Failed;
-use super::link::Link;
+use super::link::{Config, Link};
 use super::table::{keeps_session, usable};
-use super::{Config, clock as kept, schema};
+use super::{clock as kept, schema};
 
 /// Microseconds since 1970 there.
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";

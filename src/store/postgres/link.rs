@@ -14,7 +14,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::super::config::{BadUrl, distrusted, refuse_fragment};
+use super::super::config::{BadUrl, StoreConfig, distrusted, refuse_fragment};
 use super::super::remote::to_connect;
 use super::super::{Clock, StoreError};
 use super::failed::Failed;
@@ -26,6 +26,10 @@ const ADDRESSES: u32 = 4;
 
 /// The longest name that Postgres tells apart.
 const LONGEST_NAME: usize = 63;
+
+/// What a store on Postgres is told. The namespace is the name of the schema, and of the channel on which sidecars hear
+/// of each other.
+pub type Config = StoreConfig<Target>;
 
 /// Where a Postgres is, and how it is spoken to.
 #[derive(Clone)]
@@ -129,7 +133,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(config: &super::Config) -> Link {
+    pub(super) fn new(config: &Config) -> Link {
         let mut target = config.target.clone();
         if target.config.get_connect_timeout().is_none() {
             (target.config).connect_timeout(to_connect(config.timeout) / ADDRESSES);

@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep};
 use super::super::StoreError;
 use super::super::config::distrusted;
 use super::super::remote::to_connect;
-use super::target::{Kind, Target};
-use super::{Config, wire};
+use super::target::{Config, Kind, Target};
+use super::wire;
 
 /// After a connection could not be made, calls fail at once for this long.
 const PAUSE: Duration = Duration::from_millis(100);

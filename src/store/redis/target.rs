@@ -5,7 +5,10 @@ use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates, TlsMode,
 };
 
-use crate::config::{BadUrl, refuse_fragment};
+use crate::config::{BadUrl, StoreConfig, refuse_fragment};
+
+/// What a store on Redis is told. The namespace is the hash tag of all keys.
+pub type Config = StoreConfig<Target>;
 
 /// Where Redis is.
 #[derive(Clone)]

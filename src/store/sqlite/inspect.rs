@@ -5,7 +5,8 @@ use tokio::time::Instant;
 
 use super::super::sql::{SILENCE, number};
 use super::super::{Clock, Inspection, StoreError};
-use super::{Config, fault, schema};
+use super::file::{Config, fault};
+use super::schema;
 
 /// Looks at the file with this many reads. `clock` is this process's.
 ///

@@ -41,7 +41,7 @@ pub(super) enum Refused {
 impl Refused {
     pub(super) fn told(&self, path: &Path) -> StoreError {
         match self {
-            Refused::Sqlite(error) => super::fault(path, error),
+            Refused::Sqlite(error) => super::file::fault(path, error),
             Refused::Foreign(why) => StoreError::Unusable(format!("{}: {why}", path.display())),
         }
     }
