@@ -30,3 +30,15 @@ pub fn named_as_test<'scope, T: Send + 'scope>(
     let thread = thread::Builder::new().name(name.expect("libtest names threads"));
     thread.spawn_scoped(scope, work).unwrap()
 }
+
+#[test]
+fn who_uses_a_service_elsewhere_fails_at_once() {
+    assert!(include_str!("../run.sh").contains("skip+=(--skip \"on_$service\")"));
+    assert!(std::panic::catch_unwind(|| only_on("redis")).is_err());
+}
+
+#[tokio::test]
+async fn who_is_left_out_on_redis_may_use_it() {
+    only_on("redis");
+    thread::scope(|scope| named_as_test(scope, || only_on("redis")).join().unwrap());
+}
