@@ -14,8 +14,8 @@ use rand::{Rng, SeedableRng};
 
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use ojs_store::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing,
-    Step, StoreError, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Step,
+    StoreError, StoreFacts, Taken, Wake, Wish,
 };
 
 /// What goes wrong with one operation. The default is nothing.
@@ -77,7 +77,7 @@ pub struct Faulty {
     calls: AtomicUsize,
     /// Siblings that live beside those that the store knows.
     siblings: AtomicUsize,
-    /// See [`Standing::forgets_unsaid`].
+    /// See [`StoreFacts::forgets_unsaid`].
     forgets_unsaid: AtomicBool,
 }
 
@@ -250,10 +250,10 @@ impl Ledger for Faulty {
         self.inner.wake()
     }
 
-    fn standing(&self) -> Standing<'_> {
-        let standing = self.inner.standing();
+    fn facts(&self) -> StoreFacts<'_> {
+        let standing = self.inner.facts();
         let more = self.siblings.load(Ordering::Relaxed);
-        Standing {
+        StoreFacts {
             is_alone: more == 0 && standing.is_alone,
             siblings: standing.siblings + more,
             forgets_unsaid: self.forgets_unsaid.load(Ordering::Relaxed),

@@ -35,10 +35,10 @@ impl KnownShares {
         for of in served {
             let known = self.key(of.space, &of.key);
             // The store has begun anew.
-            if of.turn < known.turn / 2 {
+            if of.virtual_time < known.turn / 2 {
                 *known = KnownKey::default();
             }
-            known.turn = known.turn.max(of.turn);
+            known.turn = known.turn.max(of.virtual_time);
             known.groups.insert(of.group.clone(), (of.served, now));
         }
     }

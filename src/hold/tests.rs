@@ -1116,7 +1116,7 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
         key: Key::new("k").unwrap(),
         group: group.into(),
         served,
-        turn: 0,
+        virtual_time: 0,
     };
     hold.note_served(&[served("a", 3_000), served("b", 2_500)], NOW);
     assert_eq!(hold.count_before("a0", |_| true), 4, "b0 to b3");

@@ -111,5 +111,5 @@ pub struct Served {
     pub served: u64,
     /// Where the key's virtual time stands: what the group that started last had been served before that start. A group
     /// that is not known begins there.
-    pub turn: u64,
+    pub virtual_time: u64,
 }

@@ -25,11 +25,16 @@ const ANEW: u64 = 1 << 52;
 /// that is done first (Golestani, 1994). The virtual time is where the last one was done, so that it moves on with all
 /// that is served, and newcomers begin there: however many they are, they pass nobody who waits.
 ///
+/// The virtual time is read off the jobs themselves (it is self-clocked). The textbook's weighted fair queueing computes
+/// it from an ideal server that serves all groups at once, and bounds better how late a group can be. For that it must
+/// know at each moment who waits anywhere in the fleet and how fast the key serves; no sidecar knows either, and a store
+/// that was told would be written to by every job that waits, not only by those that start.
+///
 /// A sidecar orders the groups that it holds. Of those at other sidecars only the ones count that somebody stays for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shares {
     /// The virtual time.
-    turn: u64,
+    virtual_time: u64,
     /// What it was at `turned`, and a while before that.
     turns: [u64; 2],
     turned: Timestamp,
@@ -55,12 +60,13 @@ struct GroupPlace {
 impl Shares {
     /// What the group was served. One that is not known stands where the virtual time is.
     pub fn of(&self, group: &str) -> u64 {
-        self.find(group).map_or(self.turn, |place| place.served)
+        self.find(group)
+            .map_or(self.virtual_time, |place| place.served)
     }
 
     /// The virtual time.
-    pub fn turn(&self) -> u64 {
-        self.turn
+    pub fn virtual_time(&self) -> u64 {
+        self.virtual_time
     }
 
     /// Shares as a store keeps them in a table of its own: groups under `g` and their names, and all else without a name.
@@ -78,8 +84,8 @@ impl Shares {
                     };
                     shares.groups.push((Arc::from(group), place));
                 }
-                (None, &[turn, a, b, turned, asked]) => {
-                    (shares.turn, shares.turns) = (turn, [a, b]);
+                (None, &[virtual_time, a, b, turned, asked]) => {
+                    (shares.virtual_time, shares.turns) = (virtual_time, [a, b]);
                     (shares.turned, shares.asked) = (Timestamp(turned), Timestamp(asked));
                 }
                 _ => {}
@@ -97,9 +103,9 @@ impl Shares {
     /// Where a job begins whose group began to wait at `since`. It is owed what others were served in the last seconds,
     /// or one job where that is more.
     pub fn begins(&self, share: &Share, cost: &Cost, since: u64) -> u64 {
-        let owed_from = self.turns[1].min(self.turn.saturating_sub(share.price(cost)));
+        let owed_from = self.turns[1].min(self.virtual_time.saturating_sub(share.price(cost)));
         let served = self.find(&share.group).map_or(0, |place| place.served);
-        served.max(since.clamp(owed_from, self.turn))
+        served.max(since.clamp(owed_from, self.virtual_time))
     }
 
     /// Whether somebody stays for a job of another group that is done before this one.
@@ -132,7 +138,7 @@ impl Shares {
             *self = Shares::default();
         }
         if self.turned.plus(OWED) <= now {
-            (self.turns, self.turned) = ([self.turn, self.turns[0]], now);
+            (self.turns, self.turned) = ([self.virtual_time, self.turns[0]], now);
         }
         self.asked = now;
     }
@@ -141,10 +147,10 @@ impl Shares {
     pub fn serve(&mut self, share: &Share, cost: &Cost, begins: u64) {
         let mut done = begins.saturating_add(share.price(cost));
         if begins > ANEW {
-            (self.turn, self.turns, done) = (0, [0; 2], 0);
+            (self.virtual_time, self.turns, done) = (0, [0; 2], 0);
             self.groups.clear();
         }
-        self.turn = self.turn.max(done);
+        self.virtual_time = self.virtual_time.max(done);
         let served = GroupPlace {
             served: done,
             ..GroupPlace::default()
@@ -199,7 +205,7 @@ impl Shares {
     }
 
     pub(super) fn pack(&self, to: &mut Writer) {
-        to.long(self.turn);
+        to.long(self.virtual_time);
         self.turns.iter().for_each(|turn| to.long(*turn));
         to.time(self.turned);
         to.time(self.asked);
@@ -215,7 +221,7 @@ impl Shares {
     }
 
     pub(super) fn unpack(from: &mut PackedReader<'_>) -> Option<Shares> {
-        let (turn, turns) = (from.long()?, [from.long()?, from.long()?]);
+        let (virtual_time, turns) = (from.long()?, [from.long()?, from.long()?]);
         let (turned, asked) = (from.time()?, from.time()?);
         let place = |from: &mut PackedReader<'_>| {
             let group = Arc::from(from.text()?);
@@ -230,7 +236,7 @@ impl Shares {
         let count = from.u16()?;
         let groups = (0..count).map(|_| place(from));
         Some(Shares {
-            turn,
+            virtual_time,
             turns,
             turned,
             asked,

@@ -35,7 +35,7 @@ struct Rare {
     /// No starts before this. Kept until something else is done with it.
     shut: Option<Timestamp>,
     /// Who starts next.
-    line: Option<Line>,
+    line: Option<FirstInLine>,
     /// What its groups were served, where it is shared by weight.
     shares: Option<Shares>,
 }
@@ -43,7 +43,7 @@ struct Rare {
 /// The place of a job that needs more room than there is. What it needs is kept for it, and what is beside that is for
 /// others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Line {
+struct FirstInLine {
     /// The job; empty: there is none any more.
     first: Arc<str>,
     /// Its cost.
@@ -59,7 +59,7 @@ struct Line {
     gap: u64,
 }
 
-impl Line {
+impl FirstInLine {
     /// From when on its room is kept.
     fn kept_from(&self) -> Timestamp {
         match self.stood {
@@ -326,7 +326,7 @@ impl KeyState {
     /// When there may be room for a start of this cost beside what the first in line needs, if there is none now.
     fn is_kept(
         &self,
-        line: &Line,
+        line: &FirstInLine,
         limits: &Limits,
         pays: u32,
         now: Timestamp,
@@ -365,7 +365,7 @@ impl KeyState {
         )
     }
 
-    fn line(&self, now: Timestamp) -> Option<&Line> {
+    fn line(&self, now: Timestamp) -> Option<&FirstInLine> {
         let line = self.rare.as_ref()?.line.as_ref()?;
         (line.until > now && !line.first.is_empty()).then_some(line)
     }
@@ -557,7 +557,7 @@ impl KeyState {
             state.rare_mut().shut = Some(from.time()?);
         }
         if has & 2 > 0 {
-            state.rare_mut().line = Some(Line {
+            state.rare_mut().line = Some(FirstInLine {
                 first: Arc::from(from.text()?),
                 pays: from.u32()?,
                 done: from.long()?,

@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_millis(1_900);
 const KEPT: Duration = Duration::from_secs(30);
 
 /// The addresses, or why there are none.
-type Found = Result<Vec<IpAddr>, (io::ErrorKind, String)>;
+type LookedUp = Result<Vec<IpAddr>, (io::ErrorKind, String)>;
 
 thread_local! {
     /// The look-ups of this thread that run, and those whose addresses are kept.
@@ -28,7 +28,7 @@ thread_local! {
 
 /// A look-up that runs, or whose addresses are kept.
 struct LookUp {
-    found: watch::Receiver<Option<Found>>,
+    found: watch::Receiver<Option<LookedUp>>,
     /// Whether somebody asked for the name since the last look-up.
     asked: bool,
 }
@@ -59,7 +59,7 @@ pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAdd
 }
 
 /// The running or kept look-up of a name, or a new one.
-fn join(host: &str) -> watch::Receiver<Option<Found>> {
+fn join(host: &str) -> watch::Receiver<Option<LookedUp>> {
     let name = host.to_owned();
     join_or(host, move || {
         let name = name.clone();
@@ -74,7 +74,7 @@ fn join(host: &str) -> watch::Receiver<Option<Found>> {
 fn join_or<L>(
     host: &str,
     look_up: impl Fn() -> L + Send + 'static,
-) -> watch::Receiver<Option<Found>>
+) -> watch::Receiver<Option<LookedUp>>
 where
     L: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
 {
@@ -98,7 +98,7 @@ where
 
 /// Looks a name up. If that takes too long, the addresses are kept and looked up anew for as long as somebody asks for
 /// them. The old addresses stand until then, so that nobody waits.
-async fn keep<L>(host: String, give: watch::Sender<Option<Found>>, look_up: impl Fn() -> L)
+async fn keep<L>(host: String, give: watch::Sender<Option<LookedUp>>, look_up: impl Fn() -> L)
 where
     L: Future<Output = io::Result<Vec<IpAddr>>>,
 {
@@ -159,7 +159,7 @@ mod tests {
     const THERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     /// The look-up at a slow name server, unless its addresses are known. `known`: how often it finds them.
-    fn slowly(known: usize) -> watch::Receiver<Option<Found>> {
+    fn slowly(known: usize) -> watch::Receiver<Option<LookedUp>> {
         let left = AtomicUsize::new(known);
         join_or("slow.test", move || {
             let found = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));

@@ -21,7 +21,7 @@ use super::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, calls, ours, respond, rows};
 use crate::boxed::boxed;
 use crate::json::{Json, Kind, Member, Splice, quote};
 use crate::metrics::Counted;
-use crate::store::{Change, Known, LedgerExt, Row};
+use crate::store::{Change, KnownRow, LedgerExt, Row};
 use crate::tick;
 use crate::upstream::{Call, Reply};
 
@@ -68,7 +68,7 @@ struct Split {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Claimants {
     #[default]
-    Known,
+    KnownRow,
     /// The store could not say.
     Unsure,
 }
@@ -85,12 +85,12 @@ pub(super) async fn heartbeat(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes)
     let begun = tick::now();
     let scope = proxy.sidecar.scopes.of(&parts.headers);
     let Some(beat) = read(&body) else {
-        return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::Known).await;
+        return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
     };
     let mend = beat.crooked && proxy.sidecar.live().settings.repairs.heartbeat_active_jobs;
     if beat.crooked && !mend {
         // With the repair switched off the backend answers, whoever claimed the jobs.
-        return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::Known).await;
+        return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
     }
     let split = split(proxy, &beat).await;
     if mend {
@@ -173,7 +173,7 @@ async fn split(proxy: &Proxy, beat: &Beat) -> Split {
     let deadline = Instant::now() + LOOKS;
     let mut asked = 0;
     for job in &beat.jobs {
-        if matches!(proxy.sidecar.store.known(job), Known::Unsure) {
+        if matches!(proxy.sidecar.store.known(job), KnownRow::Unsure) {
             asked += 1;
             if asked > MOST_JOBS {
                 split.own.push(job.clone());

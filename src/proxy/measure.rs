@@ -100,7 +100,7 @@ fn measure_here(sidecar: &Sidecar) {
     sidecar.metrics.store(&StoreFigures {
         is_lost: sidecar.store.is_lost(),
         siblings: sidecar.store.siblings(),
-        times_wiped: sidecar.store.standing().times_wiped,
+        times_wiped: sidecar.store.facts().times_wiped,
         times_failed: sidecar.store.times_failed(),
     });
     let (granted, unused) = sidecar.store.turns();

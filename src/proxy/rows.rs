@@ -4,13 +4,13 @@ use tokio::time::Instant;
 
 use super::Sidecar;
 use super::calls::PAUSES;
-use crate::store::{Change, Known, LedgerExt, Row, StoreError};
+use crate::store::{Change, KnownRow, LedgerExt, Row, StoreError};
 
 /// A job's row. The store is asked only where the job may have one that is not known here.
 pub(super) async fn row_of(sidecar: &Sidecar, job: &str) -> Result<Option<Row>, StoreError> {
     match sidecar.store.known(job) {
-        Known::Out(row) => Ok(Some(*row)),
-        Known::No if !sidecar.hold.has(job) => Ok(None),
+        KnownRow::Out(row) => Ok(Some(*row)),
+        KnownRow::No if !sidecar.hold.has(job) => Ok(None),
         _ => sidecar.store.row(job).await,
     }
 }

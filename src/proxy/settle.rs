@@ -27,7 +27,7 @@ use super::{Proxy, depth, mirror, prove, refuse, rows};
 use crate::boxed::boxed;
 use crate::limit::Key;
 use crate::metrics::Counted;
-use crate::store::{Claimed, End, Known, LedgerExt, Row, StoreError};
+use crate::store::{Claimed, End, KnownRow, LedgerExt, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
 use feedback::Refusals;
@@ -241,7 +241,7 @@ async fn release_job(proxy: &Proxy, settling: &Settling<'_>) {
     if sidecar.store.is_shared() && matches!(settling.found, RowFound::NoRow { .. }) {
         sidecar.keeper.adoption.note_end(job);
         // A job that nothing limits costs no further call. It may have been adopted meanwhile.
-        if let Known::Out(row) = sidecar.store.known(job) {
+        if let KnownRow::Out(row) = sidecar.store.known(job) {
             sidecar.end(job, Some(row.claimed.generation)).await;
         }
         return;

@@ -20,7 +20,7 @@ use super::prove::attempt_since;
 use super::{Proxy, Sidecar, hiding, prove};
 use crate::hold::{Held, Lane, Pick};
 use crate::metrics::Counted;
-use crate::store::{Change, Claimed, Gen, Known, LedgerExt, Place, Row, StoreError, Wake};
+use crate::store::{Change, Claimed, Gen, KnownRow, LedgerExt, Place, Row, StoreError, Wake};
 
 /// The most held jobs that are taken over for one FETCH.
 const AT_ONCE: usize = 16;
@@ -413,7 +413,7 @@ async fn follow_offer(sidecar: &Sidecar, offer: &Claimed) -> bool {
 pub(super) async fn doubt_elsewhere(sidecar: &Sidecar, job: &Arc<str>) {
     let claimed = sidecar.hold.claimed(job);
     let is_here = claimed.is_some_and(|claimed| !sidecar.hold.is_offered(&claimed))
-        || matches!(sidecar.store.known(job), Known::Out(_));
+        || matches!(sidecar.store.known(job), KnownRow::Out(_));
     if !is_here && sidecar.store.siblings() > 0 {
         // If the store is away, the holder's next proof tells.
         drop(sidecar.store.set(Change::Doubt { job: job.clone() }).await);

@@ -128,7 +128,7 @@ struct RowsOfOthers {
 fn name_again(sidecar: &Sidecar, others: &mut RowsOfOthers) {
     let store = &sidecar.store;
     let now = RowsOfOthers {
-        adopted: store.standing().adopted,
+        adopted: store.facts().adopted,
         missing: store.may_miss_rows(),
     };
     if now.adopted != others.adopted || (others.missing && !now.missing) {

@@ -34,11 +34,12 @@ impl Outside {
         Ok(Some(match &settings.url {
             StoreUrl::Memory => return Ok(None),
             StoreUrl::Redis(url) => {
-                let target = redis::Target::parse(url.expose(), roots).context("store.url")?;
+                let target = redis::RedisTarget::parse(url.expose(), roots).context("store.url")?;
                 Outside::Redis(store_config(settings, owner, target))
             }
             StoreUrl::Postgres(url) => {
-                let target = postgres::Target::parse(url.expose(), roots).context("store.url")?;
+                let target =
+                    postgres::PostgresTarget::parse(url.expose(), roots).context("store.url")?;
                 Outside::Postgres(store_config(settings, owner, target))
             }
             StoreUrl::Sqlite(path) => Outside::Sqlite(store_config(settings, owner, path.clone())),

@@ -11,10 +11,10 @@ use ojs_limit::Timestamp;
 
 /// Wall time that does not step.
 #[derive(Clone, Debug)]
-pub struct Clock(Kind);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ClockSource {
     /// Runs on tokio's monotonic clock, and stands still with paused time.
     Running { base: Instant, unix_base: Timestamp },
     /// Moved by hand.
@@ -24,7 +24,7 @@ enum Kind {
 impl Clock {
     /// A clock on which it is `unix_micros` microseconds since the Unix epoch now.
     pub fn new(unix_micros: u64) -> Clock {
-        Clock(Kind::Running {
+        Clock(ClockSource::Running {
             base: Instant::now(),
             unix_base: Timestamp(unix_micros),
         })
@@ -33,7 +33,7 @@ impl Clock {
     /// A clock that shows what is written there, for tests over real sockets, where time cannot be
     /// paused. A store that is elsewhere goes by it instead of its server's. It must not be set back.
     pub fn given(micros: Arc<AtomicU64>) -> Clock {
-        Clock(Kind::Given(micros))
+        Clock(ClockSource::Given(micros))
     }
 
     /// The time.
@@ -44,11 +44,11 @@ impl Clock {
     /// The time at a moment; one that is moved by hand shows what it shows now.
     pub fn at(&self, moment: Instant) -> Timestamp {
         match &self.0 {
-            Kind::Running { base, unix_base } => {
+            ClockSource::Running { base, unix_base } => {
                 let since = moment.saturating_duration_since(*base);
                 unix_base.plus(since.as_secs() * 1_000_000 + u64::from(since.subsec_micros()))
             }
-            Kind::Given(micros) => Timestamp(micros.load(Ordering::Acquire)),
+            ClockSource::Given(micros) => Timestamp(micros.load(Ordering::Acquire)),
         }
     }
 }
@@ -75,6 +75,11 @@ pub(super) async fn compare<E>(
 }
 
 /// The server's clock, as far as it is known from its answers.
+///
+/// Limits hold over a fleet only if all sidecars speak of one time, so the store stamps each start by its own clock, and
+/// a sidecar merely guesses what that clock shows between two answers. Each sidecar could stamp its starts itself, and a
+/// call would need no time in its answer; but then a host whose clock is a second ahead would start a second early in
+/// every window of the fleet. Nobody would notice that, while a guess that is a little off costs one more question.
 #[derive(Debug)]
 pub(super) struct ServerClock {
     /// What the server is told to go by, in tests.
@@ -92,7 +97,7 @@ impl ServerClock {
     /// `own` is this host's, for the time before the first answer.
     pub(super) fn new(own: Clock) -> ServerClock {
         ServerClock {
-            given: matches!(own.0, Kind::Given(_)).then(|| own.clone()),
+            given: matches!(own.0, ClockSource::Given(_)).then(|| own.clone()),
             own,
             ahead: AtomicI64::new(0),
             sure: Mutex::default(),

@@ -149,6 +149,12 @@ impl<T: Tables> Engine<'_, T> {
     }
 
     /// Starts a job if every key allows it. All keys are asked before any is taken from.
+    ///
+    /// A job with two limits would else take of the first and be refused by the second, and what it took of a window
+    /// cannot always be given back: others were refused for it meanwhile. Taking one key after the other and undoing on a
+    /// refusal was the alternative; each store would then show starts that never were, and a busy key could keep a quiet
+    /// one empty. So a step brings all keys of a job together, and that is why Redis keeps a namespace in one hash slot
+    /// and a database locks the keys in one order.
     fn start(&mut self, ask: &Claimed) -> Verdict {
         let now = self.now;
         let at = ask_all(&ask.limited, now, |one| {
@@ -279,7 +285,9 @@ impl<T: Tables> Engine<'_, T> {
         let served = match refused {
             None => return None,
             // What another key keeps from starting saves nothing.
-            Some((by, _)) if !by.shares_key(one) => shares.of(&share.group).max(shares.turn()),
+            Some((by, _)) if !by.shares_key(one) => {
+                shares.of(&share.group).max(shares.virtual_time())
+            }
             Some((_, at)) => {
                 // Where it has started, the next of its group waits.
                 let begins = match verdict.is_started() {
@@ -302,7 +310,7 @@ impl<T: Tables> Engine<'_, T> {
             key: one.key.clone(),
             group: Arc::clone(&share.group),
             served,
-            turn: shares.turn(),
+            virtual_time: shares.virtual_time(),
         })
     }
 

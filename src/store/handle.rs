@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::guard::{self, Guard};
 use super::reserved::{self, ReservedStore};
-use super::{Answer, Known, Ledger, LedgerExt, Room};
+use super::{Answer, KnownRow, Ledger, LedgerExt, Room};
 use ojs_limit::Limited;
 
 /// A store, and what is known of it without a call. What a [`Ledger`] answers it answers itself.
@@ -93,9 +93,9 @@ impl Store {
 
     /// What is known of a job's row without a call. A worker may settle a job through another sidecar than the one it
     /// has it from, so one that is unknown here may have a row as long as there are others.
-    pub fn known(&self, job: &str) -> Known {
+    pub fn known(&self, job: &str) -> KnownRow {
         let shared = self.shared.as_ref();
-        shared.map_or(Known::Unsure, |reserved| reserved.known(job))
+        shared.map_or(KnownRow::Unsure, |reserved| reserved.known(job))
     }
 
     /// Whether starts under these limits may be granted ahead: such jobs run without rows.

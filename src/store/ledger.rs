@@ -69,7 +69,7 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
     fn wake(&self) -> Pin<Box<dyn Future<Output = Wake> + Send + '_>>;
 
     /// What is known here without a call.
-    fn standing(&self) -> Standing<'_>;
+    fn facts(&self) -> StoreFacts<'_>;
 }
 
 /// Short words for what callers ask most.
@@ -170,22 +170,22 @@ pub trait LedgerExt: Ledger {
     /// The limits and settings that were made over HTTP, as far as this process knows. They are changed by
     /// [`Ledger::set_all`] and end by themselves.
     fn overrides(&self) -> &Overrides {
-        self.standing().overrides
+        self.facts().overrides
     }
 
-    /// See [`Standing::is_shared`].
+    /// See [`StoreFacts::is_shared`].
     fn is_shared(&self) -> bool {
-        self.standing().is_shared
+        self.facts().is_shared
     }
 
-    /// See [`Standing::is_alone`].
+    /// See [`StoreFacts::is_alone`].
     fn is_alone(&self) -> bool {
-        self.standing().is_alone
+        self.facts().is_alone
     }
 
-    /// See [`Standing::siblings`].
+    /// See [`StoreFacts::siblings`].
     fn siblings(&self) -> usize {
-        self.standing().siblings
+        self.facts().siblings
     }
 }
 
@@ -233,7 +233,7 @@ pub enum CountOf<'a> {
 
 /// What a store knows without being asked.
 #[derive(Debug)]
-pub struct Standing<'a> {
+pub struct StoreFacts<'a> {
     /// The limits and settings that were made over HTTP.
     pub overrides: &'a Overrides,
     /// Whether other sidecars may share it.

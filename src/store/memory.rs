@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::clock::Clock;
 use super::engine::Entry;
 use super::fleet::{self, Numbers};
-use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
+use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, StoreFacts};
 use super::remote::put_back;
 use super::{Answer, Change, Claimed, End, Gen, Number, Overrides, Row, Step, Taken, Wake, Wish};
 use books::Books;
@@ -195,8 +195,8 @@ impl Ledger for MemoryStore {
         Box::pin(std::future::pending())
     }
 
-    fn standing(&self) -> Standing<'_> {
-        Standing {
+    fn facts(&self) -> StoreFacts<'_> {
+        StoreFacts {
             overrides: &self.overrides,
             is_shared: false,
             is_alone: false,

@@ -27,12 +27,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::ServerClock;
-use super::sql::{Database, First, Found, Job, MOST, Need, Page, Post, SqlStore, serve};
+use super::sql::{Database, Findings, First, Job, MOST, Need, Page, Post, SqlStore, serve};
 use super::{Clock, StoreError};
-use link::Link;
+use link::PostgresLink;
 
 pub use inspect::inspect;
-pub use link::{Config, Target};
+pub use link::{Config, PostgresTarget};
 
 /// So many operations may wait for a connection.
 const WAITING: usize = 4096;
@@ -55,7 +55,7 @@ pub fn open(config: Config, clock: Clock) -> SqlStore {
             tokio::spawn(work(server, jobs.clone()));
         }
         let owner = config.owner.clone();
-        let link = Link::new(&config);
+        let link = PostgresLink::new(&config);
         tokio::spawn(async move {
             while !news.is_closed() {
                 link.listen(&owner, &news).await;
@@ -79,7 +79,7 @@ async fn work(mut server: Server, jobs: Arc<tokio::sync::Mutex<Receiver<Job>>>) 
 
 /// A connection to the server, made when it is needed.
 struct Server {
-    link: Link,
+    link: PostgresLink,
     owner: Arc<str>,
     given: Option<Clock>,
     timeout: Duration,
@@ -97,7 +97,7 @@ struct Server {
 impl Server {
     fn new(config: &Config, given: Option<Clock>, gone: Arc<AtomicU64>) -> Server {
         Server {
-            link: Link::new(config),
+            link: PostgresLink::new(config),
             owner: config.owner.as_str().into(),
             given,
             timeout: config.timeout,
@@ -167,7 +167,7 @@ impl Server {
 }
 
 impl Database for Server {
-    async fn first(&mut self, first: &First) -> Result<Found, StoreError> {
+    async fn first(&mut self, first: &First) -> Result<Findings, StoreError> {
         let me = self.owner.clone();
         let mut after = std::mem::take(&mut self.after);
         let found = self
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_begun_on_a_connection_that_is_gone_cannot_be_committed() {
         let config = Config {
-            target: Target::parse("postgres:///db?host=/nowhere", None).unwrap(),
+            target: PostgresTarget::parse("postgres:///db?host=/nowhere", None).unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(1),

@@ -22,23 +22,23 @@ use tokio::time::Instant;
 
 use super::clock::ServerClock;
 use super::fleet::{BEAT, SETTLING};
-use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
+use super::ledger::{CountOf, KeyStates, Ledger, RowsOf, StoreFacts};
 use super::record::{self, Kept, Written};
 use super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::{
     Answer, Change, Claimed, Clock, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake,
     Wish,
 };
-use link::Link;
+use link::RedisLink;
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use script::Scripts;
 
-pub use target::{Config, Target};
+pub use target::{Config, RedisTarget};
 
 /// Keeps usage in Redis.
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     scripts: Scripts,
     prefix: String,
     /// The key that says whose data these are.
@@ -54,7 +54,7 @@ impl RedisStore {
         let prefix = format!("{{{}}}:", config.namespace);
         let owner: Arc<str> = config.owner.as_str().into();
         RedisStore {
-            link: Link::new(config, format!("{prefix}wake"), told.clone()),
+            link: RedisLink::new(config, format!("{prefix}wake"), told.clone()),
             scripts: Scripts::new(),
             meta: format!("{prefix}meta"),
             prefix,
@@ -377,8 +377,8 @@ impl Ledger for RedisStore {
         Box::pin(remote::wake(self))
     }
 
-    fn standing(&self) -> Standing<'_> {
+    fn facts(&self) -> StoreFacts<'_> {
         // A replica that takes the place of its primary may not have the last writes.
-        self.remote.standing()
+        self.remote.facts()
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::clock::ServerClock;
 use super::record::{self, Kept, Written};
-use super::{Change, Ledger, Overrides, Row, Standing, StoreError, Wake};
+use super::{Change, Ledger, Overrides, Row, StoreError, StoreFacts, Wake};
 use ojs_limit::Timestamp;
 
 /// The most rows that are changed in one call: the server does nothing else meanwhile, or they are locked.
@@ -350,8 +350,8 @@ impl Remote {
     }
 
     /// What is known without a call.
-    pub(super) fn standing(&self) -> Standing<'_> {
-        Standing {
+    pub(super) fn facts(&self) -> StoreFacts<'_> {
+        StoreFacts {
             overrides: &self.overrides,
             is_shared: true,
             is_alone: self.is_alone.load(Ordering::Acquire),

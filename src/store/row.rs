@@ -260,7 +260,7 @@ impl Row {
 
 /// What is known of a job's row without asking a store that is far away.
 #[derive(Clone, Debug)]
-pub enum Known {
+pub enum KnownRow {
     /// It is out with a worker through us.
     Out(Box<Row>),
     /// It has no row: no other sidecar has any, and this is none of ours.

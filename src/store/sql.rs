@@ -5,6 +5,11 @@
 //! it is one transaction. Operations that wait at the same time share one, so that under load the price of
 //! a commit is paid once for many.
 //!
+//! The step is taken here, on loaded pages, and not in the database by procedures of its own. Procedures would save a
+//! round trip for each operation; but the limiter would then be written once more for each database, and each copy would
+//! have to be right about windows, spacing and costs to the microsecond. Redis is paid for in that way, as its scripts are
+//! its only transactions; here one engine serves all, and sharing transactions wins most of the round trips back.
+//!
 //! [`SqlStore`] is the store as the sidecar sees it, [`serve`] the work, [`Database`] what a database has to do. Its
 //! tables and what is asked of them are in `sql/statements.rs`.
 
@@ -27,10 +32,10 @@ use ojs_limit::Timestamp;
 pub(super) use front::Post;
 pub use front::SqlStore;
 pub(super) use page::{Head, Page};
-pub(super) use search::{Database, First, Found, Need};
+pub(super) use search::{Database, Findings, First, Need};
 pub(super) use statements::{Dialect, Statement, clear};
 pub(super) use times::SILENCE;
-pub(super) use value::{Rows, Value, number, unsigned};
+pub(super) use value::{Rows, SqlValue, number, unsigned};
 
 /// So many operations share a transaction at most.
 pub(super) const MOST: usize = 64;
@@ -38,7 +43,7 @@ pub(super) const MOST: usize = 64;
 /// An operation on its way: what it is about, and what is done with that.
 pub(super) struct Job {
     need: Need,
-    found: Found,
+    found: Findings,
     work: Box<dyn Work>,
 }
 
@@ -48,34 +53,34 @@ trait Work: Send {
     fn is_stale(&self) -> bool;
 
     /// Takes the step, and keeps the answer until it is known whether the transaction was.
-    fn step(&mut self, page: &mut Page, found: &Found);
+    fn step(&mut self, page: &mut Page, found: &Findings);
 
     /// Sends the answer and the store's time, or why nothing was done.
     fn end(self: Box<Self>, done: Result<Timestamp, StoreError>);
 }
 
 /// An answer, and the store's time.
-type Told<T> = Result<(T, Timestamp), StoreError>;
+type Answered<T> = Result<(T, Timestamp), StoreError>;
 
 /// A step, and where its answer goes.
-struct Operation<T, F> {
+struct StepOnPage<T, F> {
     /// The data that the caller knows; it has to announce itself when they are others. `None`: it does.
     epoch: Option<Arc<str>>,
     step: F,
     told: Option<Result<T, StoreError>>,
-    answer: oneshot::Sender<Told<T>>,
+    answer: oneshot::Sender<Answered<T>>,
 }
 
-impl<T, F> Work for Operation<T, F>
+impl<T, F> Work for StepOnPage<T, F>
 where
     T: Send,
-    F: FnMut(&mut Page, &Found) -> Result<T, StoreError> + Send,
+    F: FnMut(&mut Page, &Findings) -> Result<T, StoreError> + Send,
 {
     fn is_stale(&self) -> bool {
         self.answer.is_closed()
     }
 
-    fn step(&mut self, page: &mut Page, found: &Found) {
+    fn step(&mut self, page: &mut Page, found: &Findings) {
         let epoch = self.epoch.as_deref();
         self.told = Some(match epoch.is_none_or(|known| known == page.head.epoch) {
             true => (self.step)(page, found),
@@ -84,7 +89,7 @@ where
     }
 
     fn end(self: Box<Self>, done: Result<Timestamp, StoreError>) {
-        let Operation { told, answer, .. } = *self;
+        let StepOnPage { told, answer, .. } = *self;
         // A transaction that was done has asked each of its jobs.
         let told = told.unwrap_or(Err(StoreError::Timeout));
         // Who does not wait any more needs no answer.

@@ -26,7 +26,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::ServerClock;
 use super::sql::{
-    Database, First, Found, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
+    Database, Findings, First, Head, Job, MOST, Need, Page, Post, SqlStore, serve, unsigned,
 };
 use super::{Clock, StoreError};
 use file::fault;
@@ -239,7 +239,7 @@ impl File {
 }
 
 impl Database for File {
-    async fn first(&mut self, first: &First) -> Result<Found, StoreError> {
+    async fn first(&mut self, first: &First) -> Result<Findings, StoreError> {
         let me = self.owner.clone();
         if matches!(first, First::Due { .. } | First::Join { .. }) {
             // Where another process is ahead, this one follows.
@@ -251,9 +251,9 @@ impl Database for File {
         let found = self.with(|connection| match first {
             First::Join { knew } => {
                 let epoch = table::join(connection, &me, &namespace, knew.as_deref(), now)?;
-                Ok(Some(Found {
+                Ok(Some(Findings {
                     epoch,
-                    ..Found::default()
+                    ..Findings::default()
                 }))
             }
             other => table::find(connection, other, &me, now, &mut after),

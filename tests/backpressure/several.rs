@@ -19,8 +19,8 @@ use hyper_util::rt::TokioIo;
 use ojs_throttle::backend::Backend;
 use ojs_throttle::limit::{Key, Reserved, Space};
 use ojs_throttle::store::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing,
-    Step, Taken, Verdict, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Step,
+    StoreFacts, Taken, Verdict, Wake, Wish,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -160,13 +160,13 @@ impl Ledger for Member {
         self.all.wake()
     }
 
-    fn standing(&self) -> Standing<'_> {
-        Standing {
+    fn facts(&self) -> StoreFacts<'_> {
+        StoreFacts {
             is_shared: true,
             is_alone: false,
             siblings: 2,
             forgets_unsaid: true,
-            ..self.all.standing()
+            ..self.all.facts()
         }
     }
 }

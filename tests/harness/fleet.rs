@@ -15,7 +15,7 @@ use ojs_throttle::store::guard::{Guard, OnStoreError};
 use ojs_throttle::store::memory::MemoryStore;
 use ojs_throttle::store::{
     Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, Number, Place, Row,
-    RowsOf, Standing, Step, Store, Taken, Verdict, Wake, Wish,
+    RowsOf, Step, Store, StoreFacts, Taken, Verdict, Wake, Wish,
 };
 use tokio::sync::Notify;
 
@@ -457,13 +457,13 @@ impl Ledger for Member {
         })
     }
 
-    fn standing(&self) -> Standing<'_> {
-        Standing {
+    fn facts(&self) -> StoreFacts<'_> {
+        StoreFacts {
             is_alone: false,
             siblings: self.siblings.load(Ordering::Relaxed),
             adopted: self.adopted.load(Ordering::Relaxed),
             forgets_unsaid: true,
-            ..self.memory().standing()
+            ..self.memory().facts()
         }
     }
 }

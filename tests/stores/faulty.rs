@@ -67,7 +67,7 @@ fn it_has_siblings_and_forgets_as_it_was_told() {
     let store = Faulty::new(Arc::new(MemoryStore::new(0)));
     store.with_siblings(2);
     assert_eq!((store.siblings(), store.is_alone()), (2, false));
-    assert!(Ledger::standing(&store).forgets_unsaid);
+    assert!(Ledger::facts(&store).forgets_unsaid);
     store.never_forgets_unsaid();
-    assert!(!Ledger::standing(&store).forgets_unsaid);
+    assert!(!Ledger::facts(&store).forgets_unsaid);
 }

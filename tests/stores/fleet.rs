@@ -316,7 +316,7 @@ pub async fn jobs_that_are_adopted_are_counted(rig: &Rig) {
     };
     for store in [&a, &b] {
         store.due(9).await.unwrap();
-        assert_eq!(store.standing().adopted, 0);
+        assert_eq!(store.facts().adopted, 0);
     }
     for job in ["1", "2", "2"] {
         b.set(adopt(job, Gen::ADOPTED)).await.unwrap();
@@ -326,7 +326,7 @@ pub async fn jobs_that_are_adopted_are_counted(rig: &Rig) {
     advance(rig, 2 * SECOND);
     for store in [&a, &b] {
         store.due(9).await.unwrap();
-        assert_eq!(store.standing().adopted, 2);
+        assert_eq!(store.facts().adopted, 2);
     }
 }
 
@@ -627,7 +627,7 @@ pub async fn what_was_set_by_hand_is_put_back(
         assert_eq!(names(store), "ends");
         assert_eq!(store.overrides().setting("bounds:mail"), None);
     }
-    let times = [a, b, late, fresh].map(|store| store.standing().times_wiped);
+    let times = [a, b, late, fresh].map(|store| store.facts().times_wiped);
     assert_eq!(times, [1, 1, 1, 0]);
 }
 

@@ -4,7 +4,7 @@ mod faults;
 
 use std::sync::{LazyLock, Mutex, Weak};
 
-use ojs_throttle::store::postgres::{Config, Target, open};
+use ojs_throttle::store::postgres::{Config, PostgresTarget, open};
 
 use super::prelude::*;
 use crate::servers::only_on;
@@ -26,7 +26,7 @@ pub fn shared_postgres() -> Arc<PostgresServer> {
 
 pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Config {
     Config {
-        target: Target::parse(&server.url(), None).unwrap(),
+        target: PostgresTarget::parse(&server.url(), None).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),
         timeout: Duration::from_secs(10),

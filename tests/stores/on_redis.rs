@@ -3,13 +3,13 @@
 pub mod failover;
 mod faults;
 
-use ojs_throttle::store::redis::{Config, Target};
+use ojs_throttle::store::redis::{Config, RedisTarget};
 
 use super::prelude::*;
 
 pub fn config(server: &RedisServer, owner: &str) -> Config {
     Config {
-        target: Target::parse(&server.url(), None).unwrap(),
+        target: RedisTarget::parse(&server.url(), None).unwrap(),
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),
         timeout: Duration::from_secs(5),

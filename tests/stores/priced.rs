@@ -364,7 +364,7 @@ pub async fn groups_are_served_by_weight(rig: &Rig) {
     let ask = |job: &str, group: &str, by, since| of_turn(&key, job, group, by, since);
     let served = async |ask: Claimed, want| {
         let told = store.take(&[&ask], want).await.unwrap().served;
-        told.first().map(|of| (of.served, of.turn))
+        told.first().map(|of| (of.served, of.virtual_time))
     };
     assert_eq!(
         served(ask("a", "slow", (10, 1), 0), 1).await,
@@ -410,7 +410,7 @@ pub async fn groups_are_served_by_weight(rig: &Rig) {
     let shares = known.states[0].shares().unwrap();
     let groups = ["slow", "fast", "new", "late", "large", "none"];
     assert_eq!(
-        (shares.turn(), groups.map(|group| shares.of(group))),
+        (shares.virtual_time(), groups.map(|group| shares.of(group))),
         (30_000, [30_000, 4_000, 11_000, 12_000, 30_000, 30_000])
     );
     // Nobody asked for a minute: all begin anew.
@@ -496,7 +496,11 @@ pub async fn groups_beyond_the_most_are_forgotten_and_known_by_their_sidecars(ri
     let served = async |asks: Vec<Claimed>| {
         let asks: Vec<&Claimed> = asks.iter().collect();
         let taken = store.take(&asks, asks.len()).await.unwrap();
-        taken.served.last().map(|of| (of.served, of.turn)).unwrap()
+        taken
+            .served
+            .last()
+            .map(|of| (of.served, of.virtual_time))
+            .unwrap()
     };
     let one = |nth: u32| of_turn(&key, &format!("j{nth}"), &format!("t{nth}"), (5, 1), 0);
     for some in (0..1_000).map(one).collect::<Vec<_>>().chunks(250) {

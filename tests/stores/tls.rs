@@ -40,7 +40,7 @@ fn says(checked: Result<(), StoreError>, words: &[&str]) {
 
 fn on_redis(url: &str, roots: Option<Vec<u8>>) -> RedisStore {
     let config = redis::Config {
-        target: redis::Target::parse(url, roots).unwrap(),
+        target: redis::RedisTarget::parse(url, roots).unwrap(),
         namespace: "ojs-throttle".to_owned(),
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),
@@ -148,7 +148,7 @@ async fn tls_on_redis_sentinel() {
 
 fn on_postgres(url: &str, roots: Option<Vec<u8>>) -> ojs_throttle::store::SqlStore {
     let config = postgres::Config {
-        target: postgres::Target::parse(url, roots).unwrap(),
+        target: postgres::PostgresTarget::parse(url, roots).unwrap(),
         namespace: "limits".to_owned(),
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),

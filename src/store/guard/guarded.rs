@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::lost::Lost;
 use super::mode::{Declared, LostMode, OnStoreError};
 use super::state::Notes;
-use crate::{Answer, Clock, Gen, Known, Ledger, LedgerExt, Room, Row, RowsOf, StoreError};
+use crate::{Answer, Clock, Gen, KnownRow, Ledger, LedgerExt, Room, Row, RowsOf, StoreError};
 use ojs_limit::{Limited, Timestamp};
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has
@@ -72,7 +72,7 @@ impl Guard {
     pub(super) fn may_have_forgotten(&self, state: &Notes) -> bool {
         let since = |at: Timestamp| self.inner.now().since(at);
         let is_told = state.told.is_some_and(|at| since(at) < OTHERS_RETURN);
-        let is_another = is_told && self.inner.standing().forgets_unsaid;
+        let is_another = is_told && self.inner.facts().forgets_unsaid;
         state.suspect || is_another || self.is_filling(state)
     }
 }
@@ -117,15 +117,15 @@ impl Guard {
     }
 
     /// What is known of a job's row without a call.
-    pub(crate) fn known(&self, job: &str) -> Known {
+    pub(crate) fn known(&self, job: &str) -> KnownRow {
         let state = self.state();
         if state.suspect || !state.known || state.doubt.contains_key(job) {
-            return Known::Unsure;
+            return KnownRow::Unsure;
         }
         match state.own.get(job) {
-            Some(row) => Known::Out(Box::new(row.clone())),
-            None if self.inner.is_alone() => Known::No,
-            _ => Known::Unsure,
+            Some(row) => KnownRow::Out(Box::new(row.clone())),
+            None if self.inner.is_alone() => KnownRow::No,
+            _ => KnownRow::Unsure,
         }
     }
 

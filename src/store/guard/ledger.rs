@@ -8,7 +8,7 @@ use super::guarded::Guard;
 use super::lost::Lost;
 use crate::{
     Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, LedgerExt, Number, Row, RowsOf,
-    Standing, Step, StoreError, Taken, Wake, Wish,
+    Step, StoreError, StoreFacts, Taken, Wake, Wish,
 };
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 
@@ -183,9 +183,9 @@ impl Ledger for Guard {
         })
     }
 
-    fn standing(&self) -> Standing<'_> {
-        let standing = self.inner.standing();
-        Standing {
+    fn facts(&self) -> StoreFacts<'_> {
+        let standing = self.inner.facts();
+        StoreFacts {
             is_shared: true,
             is_alone: standing.is_alone && !self.is_lost(),
             ..standing

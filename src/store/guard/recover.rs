@@ -30,7 +30,7 @@ impl Guard {
             // It was tried meanwhile: if each did so in turn, the last would wait for all.
             return Err(StoreError::Timeout);
         }
-        let mut told = Told::default();
+        let mut told = PutBack::default();
         for round in 1.. {
             let Some(mut news) = self.news(&mut told, round > ROUNDS) else {
                 break;
@@ -63,7 +63,7 @@ impl Guard {
 
     /// What the store must be told yet, and is told from here on; `None`: nothing, and it decides. `at_last`: it
     /// decides in any case.
-    fn news(&self, told: &mut Told, at_last: bool) -> Option<ToTell> {
+    fn news(&self, told: &mut PutBack, at_last: bool) -> Option<ToTell> {
         let mut state = self.state();
         if !state.suspect {
             return None;
@@ -132,7 +132,7 @@ fn look_by(row: &mut Row, soon: Timestamp) {
 
 /// What the store was told since it can be asked again.
 #[derive(Default, Debug)]
-struct Told {
+struct PutBack {
     /// It was told something, if only that we are here.
     any: bool,
     /// What it was told last put no row back.
@@ -150,7 +150,7 @@ struct ToTell {
     ended: Vec<(Arc<str>, Gen)>,
 }
 
-impl Told {
+impl PutBack {
     /// What is not told yet; `None`: nothing.
     fn next(&mut self, state: &Notes) -> Option<ToTell> {
         let mut news = ToTell {

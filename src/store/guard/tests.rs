@@ -13,7 +13,8 @@ use crate::faulty::{Fault, Faulty};
 use crate::lines::Lines;
 use crate::memory::MemoryStore;
 use crate::{
-    Change, Claim, Claimed, Clock, Gen, Known, Ledger, LedgerExt, Place, StoreError, Verdict, Wake,
+    Change, Claim, Claimed, Clock, Gen, KnownRow, Ledger, LedgerExt, Place, StoreError, Verdict,
+    Wake,
 };
 use ojs_limit::{Key, Limited, Limits, OnLimit, Rate, Space, Strategy, Timestamp, WindowKind};
 
@@ -1095,12 +1096,12 @@ async fn a_share_of_a_rate_is_divided_by_all_that_lived() {
 #[tokio::test(start_paused = true)]
 async fn what_is_out_is_known_unasked_as_long_as_it_is_sure() {
     let rig = rig(OnStoreError::Share);
-    let is_out = || matches!(rig.guard.known("a"), Known::Out(_));
+    let is_out = || matches!(rig.guard.known("a"), KnownRow::Out(_));
     assert!(!is_out());
     assert!(starts(&rig.guard, "a").await.unwrap());
     assert!(is_out());
     match rig.guard.known("a") {
-        Known::Out(row) => assert_eq!(row.started, Some(rig.guard.now())),
+        KnownRow::Out(row) => assert_eq!(row.started, Some(rig.guard.now())),
         other => panic!("{other:?}"),
     }
     // A hand-out that did not happen.

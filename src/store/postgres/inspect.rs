@@ -8,7 +8,7 @@ use super::super::remote::to_connect;
 use super::super::sql::SILENCE;
 use super::super::{Clock, Inspection, StoreError};
 use super::failed::Failed;
-use super::link::{Config, Link};
+use super::link::{Config, PostgresLink};
 use super::table::{keeps_session, usable};
 use super::{clock as kept, schema};
 
@@ -27,7 +27,7 @@ pub async fn inspect(
     clock: &Clock,
     calls: usize,
 ) -> Result<Inspection, StoreError> {
-    let link = Link::new(config);
+    let link = PostgresLink::new(config);
     let looked = timeout(to_connect(config.timeout), async {
         let (client, other) = (link.connect(None).await?, link.connect(None).await?);
         let kept = keeps_session(&client, &other).await;

@@ -29,25 +29,25 @@ const LONGEST_NAME: usize = 63;
 
 /// What a store on Postgres is told. The namespace is the name of the schema, and of the channel on which sidecars hear
 /// of each other.
-pub type Config = StoreConfig<Target>;
+pub type Config = StoreConfig<PostgresTarget>;
 
 /// Where a Postgres is, and how it is spoken to.
 #[derive(Clone)]
-pub struct Target {
+pub struct PostgresTarget {
     config: tokio_postgres::Config,
     tls: Option<MakeRustlsConnect>,
     /// For messages: without password.
     place: Arc<str>,
 }
 
-impl Target {
+impl PostgresTarget {
     /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=require`. With any `sslmode` but
     /// `disable` the connection is encrypted and the server's certificate must be right for one of
     /// `roots` (PEM; `None`: those of the system); without one it is not encrypted, unless roots are given.
     ///
     /// # Errors
     /// What is wrong with it, without repeating it.
-    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<Target, BadUrl> {
+    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<PostgresTarget, BadUrl> {
         let after_scheme = url.split_once("://").map_or("", |(_, rest)| rest);
         if after_scheme.matches('@').count() > 1 {
             // Whatever of a password stands behind the first would be taken for the host.
@@ -82,11 +82,11 @@ impl Target {
             .keepalives_interval(Duration::from_secs(5));
         let tls = encrypted.then(|| tls(roots)).transpose()?;
         let place = place(&config).into();
-        Ok(Target { config, tls, place })
+        Ok(PostgresTarget { config, tls, place })
     }
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for PostgresTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.place)
     }
@@ -124,21 +124,21 @@ fn tls(roots: Option<Vec<u8>>) -> Result<MakeRustlsConnect, BadUrl> {
 
 /// How connections are made.
 #[derive(Clone)]
-pub(super) struct Link {
-    target: Target,
+pub(super) struct PostgresLink {
+    target: PostgresTarget,
     namespace: String,
     timeout: Duration,
     /// The way there was seen to keep sessions. Whoever finds later that it does not says so.
     keeps_sessions: Arc<AtomicBool>,
 }
 
-impl Link {
-    pub(super) fn new(config: &Config) -> Link {
+impl PostgresLink {
+    pub(super) fn new(config: &Config) -> PostgresLink {
         let mut target = config.target.clone();
         if target.config.get_connect_timeout().is_none() {
             (target.config).connect_timeout(to_connect(config.timeout) / ADDRESSES);
         }
-        Link {
+        PostgresLink {
             target,
             namespace: config.namespace.clone(),
             timeout: config.timeout,
@@ -180,7 +180,7 @@ impl Link {
 
     /// Passes on what others say, for as long as the connection lasts.
     pub(super) async fn listen(&self, me: &str, news: &UnboundedSender<String>) {
-        let heard = Listener {
+        let heard = NewsReader {
             me: me.to_owned(),
             to: news.clone(),
         };
@@ -209,7 +209,7 @@ impl Link {
         }
     }
 
-    pub(super) async fn connect(&self, news: Option<Listener>) -> Result<Client, StoreError> {
+    pub(super) async fn connect(&self, news: Option<NewsReader>) -> Result<Client, StoreError> {
         let config = &self.target.config;
         let failed = |error| self.told(&Failed::Postgres(error));
         match &self.target.tls {
@@ -261,13 +261,13 @@ impl Link {
 }
 
 /// Where what others say goes.
-pub(super) struct Listener {
+pub(super) struct NewsReader {
     me: String,
     to: UnboundedSender<String>,
 }
 
 /// Moves a connection's bytes until it ends.
-async fn drive<S, T>(mut connection: Connection<S, T>, news: Option<Listener>)
+async fn drive<S, T>(mut connection: Connection<S, T>, news: Option<NewsReader>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -292,10 +292,11 @@ mod tests {
 
     #[test]
     fn urls_are_read_and_passwords_are_not_shown() {
-        let target = Target::parse("postgres://u:secret@a,b/limits", None).unwrap();
+        let target = PostgresTarget::parse("postgres://u:secret@a,b/limits", None).unwrap();
         assert_eq!(format!("{target:?}"), "postgres://a,b:5432/limits");
         assert!(target.tls.is_none());
-        let target = Target::parse("postgres://u:secret@a/l?sslmode=verify-full", None).unwrap();
+        let target =
+            PostgresTarget::parse("postgres://u:secret@a/l?sslmode=verify-full", None).unwrap();
         assert!(target.tls.is_some());
         for url in [
             "postgres://u:secret@a:port/",
@@ -309,7 +310,7 @@ mod tests {
             "postgres://u:secret@a/l?sslmode=require#insecure",
             "postgres://u:secret@a/l?sslmode=allow",
         ] {
-            let error = Target::parse(url, None).unwrap_err().to_string();
+            let error = PostgresTarget::parse(url, None).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");
             assert_eq!(
                 error.contains("percent-encode"),
@@ -317,7 +318,7 @@ mod tests {
                 "{error}"
             );
         }
-        let target = Target::parse("postgres://u:geh%40eim@a/l", None).unwrap();
+        let target = PostgresTarget::parse("postgres://u:geh%40eim@a/l", None).unwrap();
         assert_eq!(target.config.get_password(), Some(&b"geh@eim"[..]));
     }
 }

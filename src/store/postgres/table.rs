@@ -12,7 +12,9 @@ use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, Statement as Prepar
 
 use super::super::Clock;
 use super::super::fleet::SETTLING;
-use super::super::sql::{First, Found, Head, Need, Page, Rows, Statement, Value, number, unsigned};
+use super::super::sql::{
+    Findings, First, Head, Need, Page, Rows, SqlValue, Statement, number, unsigned,
+};
 use super::clock;
 use super::failed::Failed;
 use super::schema::{self, VERSION};
@@ -185,19 +187,23 @@ impl Session {
     }
 
     /// Tells all these rows, if there are any.
-    pub(super) async fn tell(&self, told: Statement, rows: &[Vec<Value>]) -> Result<Rows, Error> {
+    pub(super) async fn tell(
+        &self,
+        told: Statement,
+        rows: &[Vec<SqlValue>],
+    ) -> Result<Rows, Error> {
         let width = rows.first().map_or(0, Vec::len);
         let column = |nth| rows.iter().filter_map(|row| row.get(nth)).collect();
-        let columns: Vec<Vec<&Value>> = (0..width).map(column).collect();
+        let columns: Vec<Vec<&SqlValue>> = (0..width).map(column).collect();
         let told = self.statements.of(told);
         self.ask((width > 0).then_some(told), columns).await
     }
 
     /// Everything is sent at once, in this order; the time is read when all is locked.
     pub(super) async fn begin(&mut self, need: &Need, me: Arc<str>) -> Result<Page, Failed> {
-        let list = |of: &BTreeSet<String>| of.iter().map(|one| Value::from(&**one)).collect();
+        let list = |of: &BTreeSet<String>| of.iter().map(|one| SqlValue::from(&**one)).collect();
         let all = [&need.jobs, &need.names, &need.numbers, &need.overrides];
-        let [jobs, names, numbers, overrides]: [Vec<Value>; 4] = all.map(list);
+        let [jobs, names, numbers, overrides]: [Vec<SqlValue>; 4] = all.map(list);
         let (any_row, any_number) = (!jobs.is_empty(), !numbers.is_empty());
         let any_key = any_row || !names.is_empty();
         let (these, writes) = (&self.statements, need.writes);
@@ -238,12 +244,12 @@ impl Session {
         first: &First,
         me: &str,
         after: &mut String,
-    ) -> Result<Found, Failed> {
-        let mut found = Found::default();
+    ) -> Result<Findings, Failed> {
+        let mut found = Findings::default();
         if let First::Join { knew } = first {
             found.epoch = self.join(me, knew.as_deref()).await?;
         }
-        let time = self.given().map_or(Value::Nothing, Value::Number);
+        let time = self.given().map_or(SqlValue::Nothing, SqlValue::Number);
         let asks = first.asks(me, &time, after);
         let asked = |one: &Statement| Some(self.statements.of(*one));
         let told = asks
@@ -297,16 +303,16 @@ fn strange() -> Failed {
     Failed::Unavailable("a row is not understood".to_owned())
 }
 
-type Refused = Box<dyn std::error::Error + Sync + Send>;
+type ColumnError = Box<dyn std::error::Error + Sync + Send>;
 
-impl ToSql for Value {
-    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Refused> {
+impl ToSql for SqlValue {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, ColumnError> {
         match self {
-            Value::Nothing => Ok(IsNull::Yes),
-            Value::Number(number) if *kind == Type::BOOL => (*number != 0).to_sql(kind, out),
-            Value::Number(number) => number.to_sql(kind, out),
-            Value::Text(text) => text.to_sql(kind, out),
-            Value::Bytes(bytes) => bytes.to_sql(kind, out),
+            SqlValue::Nothing => Ok(IsNull::Yes),
+            SqlValue::Number(number) if *kind == Type::BOOL => (*number != 0).to_sql(kind, out),
+            SqlValue::Number(number) => number.to_sql(kind, out),
+            SqlValue::Text(text) => text.to_sql(kind, out),
+            SqlValue::Bytes(bytes) => bytes.to_sql(kind, out),
         }
     }
 
@@ -314,18 +320,18 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-impl<'r> FromSql<'r> for Value {
-    fn from_sql(kind: &Type, raw: &'r [u8]) -> Result<Value, Refused> {
+impl<'r> FromSql<'r> for SqlValue {
+    fn from_sql(kind: &Type, raw: &'r [u8]) -> Result<SqlValue, ColumnError> {
         Ok(match *kind {
-            Type::BOOL => Value::Number(bool::from_sql(kind, raw)?.into()),
-            Type::INT8 => Value::Number(i64::from_sql(kind, raw)?),
-            Type::BYTEA => Value::Bytes(Vec::from_sql(kind, raw)?),
-            _ => Value::Text(String::from_sql(kind, raw)?),
+            Type::BOOL => SqlValue::Number(bool::from_sql(kind, raw)?.into()),
+            Type::INT8 => SqlValue::Number(i64::from_sql(kind, raw)?),
+            Type::BYTEA => SqlValue::Bytes(Vec::from_sql(kind, raw)?),
+            _ => SqlValue::Text(String::from_sql(kind, raw)?),
         })
     }
 
-    fn from_sql_null(_: &Type) -> Result<Value, Refused> {
-        Ok(Value::Nothing)
+    fn from_sql_null(_: &Type) -> Result<SqlValue, ColumnError> {
+        Ok(SqlValue::Nothing)
     }
 
     accepts!(BOOL, INT8, TEXT, BYTEA, VOID);

@@ -4,7 +4,7 @@
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::link::Failed;
+use super::link::CallFailed;
 use super::script::{Script, with_text};
 use super::{RedisStore, wire};
 use crate::remote::{self, Data};
@@ -52,7 +52,7 @@ impl RedisStore {
     ) -> Result<Vec<Value>, StoreError> {
         let mut sent = Instant::now();
         let mut answer = self.link.send(command).await;
-        if matches!(&answer, Err(Failed::Said(code, _)) if code == "NOSCRIPT") {
+        if matches!(&answer, Err(CallFailed::Said(code, _)) if code == "NOSCRIPT") {
             sent = Instant::now();
             answer = self.link.send(&with_text(command, script)).await;
         }
@@ -68,10 +68,10 @@ impl RedisStore {
         }
     }
 
-    pub(super) fn refused(&self, failed: Failed) -> StoreError {
+    pub(super) fn refused(&self, failed: CallFailed) -> StoreError {
         let (code, whole) = match failed {
-            Failed::Store(error) => return error,
-            Failed::Said(code, whole) => (code, whole),
+            CallFailed::Store(error) => return error,
+            CallFailed::Said(code, whole) => (code, whole),
         };
         match code.as_str() {
             "WIPED" => StoreError::Wiped,
@@ -124,11 +124,11 @@ mod tests {
 
     use super::*;
     use crate::Clock;
-    use crate::redis::{Config, Target};
+    use crate::redis::{Config, RedisTarget};
 
     fn store() -> RedisStore {
         let config = Config {
-            target: Target::parse("redis://nowhere", None).unwrap(),
+            target: RedisTarget::parse("redis://nowhere", None).unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(1),
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_a_script_may_not_do_is_a_matter_of_rights_whoever_says_it() {
         let store = store();
-        let told = |text: &str| store.refused(Failed::Said("ERR".to_owned(), text.to_owned()));
+        let told = |text: &str| store.refused(CallFailed::Said("ERR".to_owned(), text.to_owned()));
         for text in [
             "ERR The user executing the script can't run this command or subcommand",
             "ERR ACL failure in script: User a has no permissions to run the 'zadd' command",

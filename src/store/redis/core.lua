@@ -67,6 +67,10 @@ local keys = {}
 
 -- Who has slots of a key: what each pays, and its job, by the time of its row. A server that is told to evicts single
 -- keys, and anybody may delete one. What the count of a key or a row has lost is found by this.
+-- The set stands beside a count that says the same. Counting the set at each question would do without the count; but
+-- with costs its members have to be added up, and a key with 10,000 slots would cost that at each start. Without the set
+-- the count would be all there is, and a count that is wrong by one after an eviction stays wrong: nobody could say
+-- whose slot it was.
 local function holders(name)
   return P .. 's:' .. name
 end

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::super::StoreError;
 use super::super::config::distrusted;
 use super::super::remote::to_connect;
-use super::target::{Config, Kind, Target};
+use super::target::{Config, Layout, RedisTarget};
 use super::wire;
 
 /// After a connection could not be made, calls fail at once for this long.
@@ -40,8 +40,8 @@ const WAIT: std::ops::Range<u64> = 10..20;
 const SILENT: u32 = 3;
 
 /// One connection for all calls, and for what others tell.
-pub(super) struct Link {
-    target: Target,
+pub(super) struct RedisLink {
+    target: RedisTarget,
     timeout: Duration,
     channel: String,
     owner: String,
@@ -87,16 +87,20 @@ impl Connection {
 }
 
 /// How a call failed.
-pub(super) enum Failed {
+pub(super) enum CallFailed {
     /// The server answered with an error: its code, and the whole of it.
     Said(String, String),
     /// It did not answer.
     Store(StoreError),
 }
 
-impl Link {
-    pub(super) fn new(config: Config, channel: String, news: UnboundedSender<String>) -> Arc<Link> {
-        Arc::new(Link {
+impl RedisLink {
+    pub(super) fn new(
+        config: Config,
+        channel: String,
+        news: UnboundedSender<String>,
+    ) -> Arc<RedisLink> {
+        Arc::new(RedisLink {
             target: config.target,
             timeout: config.timeout,
             channel,
@@ -119,15 +123,15 @@ impl Link {
     }
 
     /// Waits until there is a connection, or says why there is none.
-    pub(super) async fn ready(self: &Arc<Link>) -> Result<(), StoreError> {
+    pub(super) async fn ready(self: &Arc<RedisLink>) -> Result<(), StoreError> {
         self.connection().await.map(drop)
     }
 
     /// One command and its answer, within the timeout.
-    pub(super) async fn send(self: &Arc<Link>, command: &Cmd) -> Result<Value, Failed> {
+    pub(super) async fn send(self: &Arc<RedisLink>, command: &Cmd) -> Result<Value, CallFailed> {
         let mut used = None;
         let answer = tokio::time::timeout(self.timeout, async {
-            let (mut connection, number) = self.connection().await.map_err(Failed::Store)?;
+            let (mut connection, number) = self.connection().await.map_err(CallFailed::Store)?;
             let asked = Instant::now();
             used = Some((number, asked));
             loop {
@@ -145,7 +149,7 @@ impl Link {
         });
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(Failed::Store(match used {
+            Err(_) => Err(CallFailed::Store(match used {
                 Some((number, asked)) => {
                     // What does not answer may be a connection that leads nowhere any more. One that was made late had
                     // no time to answer: the next question has it.
@@ -177,7 +181,7 @@ impl Link {
         }
     }
 
-    fn failed(&self, number: u64, error: &RedisError) -> Failed {
+    fn failed(&self, number: u64, error: &RedisError) -> CallFailed {
         let code = code_of(error);
         // What they have in common: another server may be the one to ask.
         let gone = [
@@ -192,11 +196,11 @@ impl Link {
             self.drop_made(number);
         }
         if error.is_timeout() {
-            Failed::Store(StoreError::Timeout)
+            CallFailed::Store(StoreError::Timeout)
         } else if gone || code.is_empty() || code == "TRYAGAIN" {
-            Failed::Store(StoreError::Unavailable(self.told(error)))
+            CallFailed::Store(StoreError::Unavailable(self.told(error)))
         } else {
-            Failed::Said(code.to_owned(), self.told(error))
+            CallFailed::Said(code.to_owned(), self.told(error))
         }
     }
 
@@ -206,7 +210,7 @@ impl Link {
     }
 
     /// The connection there is, or the next one. Who does not wait for that until it is made leaves it to others.
-    async fn connection(self: &Arc<Link>) -> Result<(Connection, u64), StoreError> {
+    async fn connection(self: &Arc<RedisLink>) -> Result<(Connection, u64), StoreError> {
         loop {
             if let Some(made) = self.made()? {
                 return Ok(made);
@@ -224,7 +228,7 @@ impl Link {
     }
 
     /// Makes a connection, or says why there is none.
-    async fn make(self: Arc<Link>) {
+    async fn make(self: Arc<RedisLink>) {
         let number = {
             let mut tried = self.tried();
             tried.number += 1;
@@ -289,7 +293,7 @@ impl Link {
         number: u64,
     ) -> impl Fn(PushInfo) -> Result<(), Infallible> + Send + Sync + 'static {
         let (news, broken, me) = (self.news.clone(), self.broken.clone(), self.owner.clone());
-        let is_cluster = matches!(self.target.kind, Kind::Cluster(_));
+        let is_cluster = matches!(self.target.kind, Layout::Cluster(_));
         move |push| {
             if is_cluster && push.kind == PushKind::Disconnection {
                 broken.fetch_max(number, Ordering::AcqRel);
@@ -313,7 +317,7 @@ impl Link {
             .set_response_timeout(None)
             .set_push_sender(self.news_of(number));
         let mut connection = match &self.target.kind {
-            Kind::One(info) => {
+            Layout::One(info) => {
                 let client = match self.target.certificates() {
                     Some(certificates) => Client::build_with_tls(info.clone(), certificates)?,
                     None => Client::open(info.clone())?,
@@ -321,13 +325,13 @@ impl Link {
                 let made = client.get_multiplexed_async_connection_with_config(&config);
                 Connection::One(made.await?)
             }
-            Kind::Sentinel { nodes, master, .. } => {
+            Layout::Sentinel { nodes, master, .. } => {
                 let client = self.master(nodes, master).await?;
                 named = Some(client.get_connection_info().addr().clone());
                 let made = client.get_multiplexed_async_connection_with_config(&config);
                 Connection::One(made.await?)
             }
-            Kind::Cluster(nodes) => {
+            Layout::Cluster(nodes) => {
                 let builder = ClusterClient::builder(nodes.clone())
                     .connection_timeout(to_connect(self.timeout) / SILENT)
                     .response_timeout(self.timeout)
@@ -362,7 +366,7 @@ impl Link {
 
     /// Whether most sentinels name another master than this one: one alone may be cut off from the others.
     async fn is_deposed(&self, known: &ConnectionAddr) -> bool {
-        let Kind::Sentinel { nodes, master, .. } = &self.target.kind else {
+        let Layout::Sentinel { nodes, master, .. } = &self.target.kind else {
             return false;
         };
         let mut others = 0;
@@ -381,7 +385,7 @@ impl Link {
 
 /// Drops this connection when sentinels name another master than the one it leads to: that may be cut off from them
 /// and not from us, and each of the two would let start what the limits allow.
-async fn watch(link: Weak<Link>, number: u64, master: ConnectionAddr) {
+async fn watch(link: Weak<RedisLink>, number: u64, master: ConnectionAddr) {
     loop {
         sleep(LOOK).await;
         let Some(link) = link.upgrade().filter(|link| link.is_used(number)) else {
@@ -428,7 +432,7 @@ fn code_of(error: &RedisError) -> &str {
     words.find(|word| is_code(word)).unwrap_or(code)
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for RedisLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.place())
     }

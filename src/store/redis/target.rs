@@ -8,20 +8,20 @@ use redis::{
 use crate::config::{BadUrl, StoreConfig, refuse_fragment};
 
 /// What a store on Redis is told. The namespace is the hash tag of all keys.
-pub type Config = StoreConfig<Target>;
+pub type Config = StoreConfig<RedisTarget>;
 
 /// Where Redis is.
 #[derive(Clone)]
-pub struct Target {
+pub struct RedisTarget {
     /// For people: without user and password.
     pub(super) place: String,
-    pub(super) kind: Kind,
+    pub(super) kind: Layout,
     /// Roots in PEM, in place of the system's.
     roots: Option<Vec<u8>>,
 }
 
 #[derive(Clone)]
-pub(super) enum Kind {
+pub(super) enum Layout {
     One(ConnectionInfo),
     /// The addresses are those of sentinels; user, password and database are the server's.
     Sentinel {
@@ -33,7 +33,7 @@ pub(super) enum Kind {
     Cluster(Vec<ConnectionInfo>),
 }
 
-impl Target {
+impl RedisTarget {
     /// Reads `redis://[user:password@]host[:port][/db]`, with `rediss` for TLS. Several servers are
     /// separated by commas: `redis+cluster://a,b,c` are nodes of a cluster,
     /// `redis+sentinel://a,b,c/master[/db][?sentinel=user:password]` are sentinels (port 26379 unless
@@ -41,7 +41,7 @@ impl Target {
     ///
     /// # Errors
     /// It is not of that form. The message does not repeat a password.
-    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<Target, BadUrl> {
+    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<RedisTarget, BadUrl> {
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| BadUrl("it has no scheme, such as redis://".to_owned()))?;
@@ -78,20 +78,20 @@ impl Target {
             nodes.push(node(&format!("{plain}://{login}{host}/{db}"))?);
         }
         let kind = match (mode, nodes.len()) {
-            ("sentinel", _) => Kind::Sentinel {
+            ("sentinel", _) => Layout::Sentinel {
                 nodes,
                 master: master.to_owned(),
                 login: login_of_sentinels(query)?,
             },
-            ("cluster", _) => Kind::Cluster(nodes),
-            (_, 1) => Kind::One(nodes.remove(0)),
+            ("cluster", _) => Layout::Cluster(nodes),
+            (_, 1) => Layout::One(nodes.remove(0)),
             _ => {
                 let more = "several servers are redis+cluster:// or redis+sentinel://";
                 return Err(BadUrl(more.to_owned()));
             }
         };
         let place = format!("{scheme}://{hosts}/{path}");
-        Ok(Target {
+        Ok(RedisTarget {
             place: place.trim_end_matches('/').to_owned(),
             kind,
             roots,
@@ -109,7 +109,7 @@ impl Target {
     /// User, password and database of the server behind the sentinels, user and password of these, and TLS
     /// on the way to both.
     pub(super) fn of_sentinel(&self, builder: SentinelClientBuilder) -> SentinelClientBuilder {
-        let Kind::Sentinel { nodes, login, .. } = &self.kind else {
+        let Layout::Sentinel { nodes, login, .. } = &self.kind else {
             return builder;
         };
         let Some(node) = nodes.first() else {
@@ -185,7 +185,7 @@ fn node(url: &str) -> Result<ConnectionInfo, BadUrl> {
     Ok(info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)))
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for RedisTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.place)
     }
@@ -197,19 +197,19 @@ mod tests {
 
     #[test]
     fn urls_are_read_and_passwords_are_not_shown() {
-        let place = |url: &str| Target::parse(url, None).map(|target| format!("{target:?}"));
+        let place = |url: &str| RedisTarget::parse(url, None).map(|target| format!("{target:?}"));
         let one = place("redis://user:secret@host:7000/2").unwrap();
         assert_eq!(one, "redis://host:7000/2");
         assert_eq!(place("rediss://host").unwrap(), "rediss://host");
         assert_eq!(place("valkey://host").unwrap(), "redis://host");
-        let target = Target::parse("redis+cluster://:pw@a:1,b:2", None).unwrap();
-        let Kind::Cluster(nodes) = &target.kind else {
+        let target = RedisTarget::parse("redis+cluster://:pw@a:1,b:2", None).unwrap();
+        let Layout::Cluster(nodes) = &target.kind else {
             panic!()
         };
         assert_eq!(nodes[1].addr().to_string(), "b:2");
         assert_eq!(nodes[1].redis_settings().password(), Some("pw"));
-        let target = Target::parse("redis+sentinel://a,b:5/main/3", None).unwrap();
-        let Kind::Sentinel { nodes, master, .. } = &target.kind else {
+        let target = RedisTarget::parse("redis+sentinel://a,b:5/main/3", None).unwrap();
+        let Layout::Sentinel { nodes, master, .. } = &target.kind else {
             panic!()
         };
         assert_eq!(nodes[0].addr().to_string(), "a:26379");
@@ -218,9 +218,9 @@ mod tests {
             ("main", 3)
         );
         let url = "redis+sentinel://u:pw@a/main?sentinel=:s%40cret";
-        let target = Target::parse(url, None).unwrap();
+        let target = RedisTarget::parse(url, None).unwrap();
         assert_eq!(format!("{target:?}"), "redis+sentinel://a/main");
-        let Kind::Sentinel { nodes, login, .. } = &target.kind else {
+        let Layout::Sentinel { nodes, login, .. } = &target.kind else {
             panic!()
         };
         assert_eq!(nodes[0].redis_settings().password(), Some("pw"));
@@ -249,7 +249,7 @@ mod tests {
             "redis://u:geh?secret@host",
             "redis+cluster://:geh#secret@host",
         ] {
-            let error = Target::parse(url, None).unwrap_err().to_string();
+            let error = RedisTarget::parse(url, None).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");
             let says = error.contains("percent-encode");
             assert!(

@@ -172,7 +172,7 @@ pub(super) fn verdict(of: &Value) -> Option<Verdict> {
 /// What groups were served, as `take` says.
 pub(super) fn served(of: &Value) -> Option<Vec<Served>> {
     let each = list(of)?.iter().map(|one| {
-        let [key, group, served, turn] = list(one)? else {
+        let [key, group, served, virtual_time] = list(one)? else {
             return None;
         };
         let (space, key) = record::of_name(text(key)?)?;
@@ -181,7 +181,7 @@ pub(super) fn served(of: &Value) -> Option<Vec<Served>> {
             key,
             group: Arc::from(text(group)?),
             served: u64::try_from(int(served)?).ok()?,
-            turn: u64::try_from(int(turn)?).ok()?,
+            virtual_time: u64::try_from(int(virtual_time)?).ok()?,
         })
     });
     each.collect()

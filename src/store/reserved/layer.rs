@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::rules::Policies;
 use super::state::Ahead;
 use crate::guard::Guard;
-use crate::{Answer, Known, Ledger, LedgerExt, Room, Wish};
+use crate::{Answer, KnownRow, Ledger, LedgerExt, Room, Wish};
 use ojs_limit::{Key, Limited, Limits, OnLimit, Space, Timestamp};
 
 /// A clock that is further off than this, in microseconds, leaves too little of a turn.
@@ -58,7 +58,7 @@ impl ReservedStore {
     }
 
     pub(super) fn can_reserve(&self) -> bool {
-        !self.inner.is_lost() && self.inner.standing().doubt <= MOST_DOUBT
+        !self.inner.is_lost() && self.inner.facts().doubt <= MOST_DOUBT
     }
 
     /// Gives back what nobody used and nobody asks for any more.
@@ -129,9 +129,9 @@ impl ReservedStore {
     }
 
     /// What is known of a job's row without a call.
-    pub(crate) fn known(&self, job: &str) -> Known {
+    pub(crate) fn known(&self, job: &str) -> KnownRow {
         match self.state().row(job) {
-            Some(row) => Known::Out(Box::new(row.clone())),
+            Some(row) => KnownRow::Out(Box::new(row.clone())),
             None => self.inner.known(job),
         }
     }

@@ -8,8 +8,8 @@ use super::layer::ReservedStore;
 use super::state::Ahead;
 use crate::memory::first_due;
 use crate::{
-    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Standing,
-    Step, Taken, Wake, Wish,
+    Answer, Change, Claimed, CountOf, End, Gen, KeyStates, Ledger, Number, Row, RowsOf, Step,
+    StoreFacts, Taken, Wake, Wish,
 };
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 
@@ -137,7 +137,7 @@ impl Ledger for ReservedStore {
         self.inner.wake()
     }
 
-    fn standing(&self) -> Standing<'_> {
-        self.inner.standing()
+    fn facts(&self) -> StoreFacts<'_> {
+        self.inner.facts()
     }
 }

@@ -167,7 +167,7 @@ struct Asking<'a> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        let (now, doubt) = (self.store.now(), self.store.inner.standing().doubt);
+        let (now, doubt) = (self.store.now(), self.store.inner.facts().doubt);
         let mut state = self.store.state();
         let granted = self
             .reserved

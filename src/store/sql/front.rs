@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use super::super::clock::ServerClock;
 use super::super::fleet::{BEAT, kept_name};
-use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, Standing};
+use super::super::ledger::{CountOf, KeyStates, Ledger, RowsOf, StoreFacts};
 use super::super::record::{self, Kept, Written};
 use super::super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::super::{
     Answer, Change, Claimed, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
 };
-use super::{First, Found, Job, Need, Operation, Page};
+use super::{Findings, First, Job, Need, Page, StepOnPage};
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use ojs_log::cut;
 
@@ -102,7 +102,7 @@ impl SqlStore {
     async fn ask<T: Send + 'static>(
         &self,
         need: Need,
-        step: impl FnMut(&mut Page, &Found) -> Result<T, StoreError> + Send + 'static,
+        step: impl FnMut(&mut Page, &Findings) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let data = remote::data(self).await?;
         self.ask_of(Some(data), need, step).await
@@ -113,15 +113,15 @@ impl SqlStore {
         &self,
         data: Option<Data>,
         need: Need,
-        step: impl FnMut(&mut Page, &Found) -> Result<T, StoreError> + Send + 'static,
+        step: impl FnMut(&mut Page, &Findings) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let epoch = data.map(|data| data.epoch);
         let sent = Instant::now();
         self.post.send(Job {
             need,
-            found: Found::default(),
-            work: Box::new(Operation {
+            found: Findings::default(),
+            work: Box::new(StepOnPage {
                 epoch,
                 step,
                 told: None,
@@ -161,7 +161,7 @@ impl SqlStore {
             }
             kept.push((*ask).clone());
         }
-        let take = move |page: &mut Page, _: &Found| {
+        let take = move |page: &mut Page, _: &Findings| {
             page.is_settled(want)?;
             Ok(page.step().take(kept.iter(), want))
         };
@@ -186,7 +186,7 @@ impl SqlStore {
             first: Some(First::Due { max }),
             ..Need::to_write()
         };
-        let step = move |page: &mut Page, found: &Found| {
+        let step = move |page: &mut Page, found: &Findings| {
             let rows = page.due(found, max);
             let (siblings, is_alone) = page.siblings(found);
             let around = Around {
@@ -217,7 +217,7 @@ impl SqlStore {
                 first: Some(First::Idle),
                 ..Need::to_write()
             };
-            let forget = |page: &mut Page, found: &Found| {
+            let forget = |page: &mut Page, found: &Findings| {
                 page.forget(&found.idle);
                 Ok(found.is_mostly_idle())
             };
@@ -244,7 +244,7 @@ impl Elsewhere for SqlStore {
     async fn join(&self, knew: Option<&str>) -> Result<Arc<str>, StoreError> {
         let knew = knew.map(Arc::from);
         let need = Need::first(First::Join { knew });
-        let epoch = |_: &mut Page, found: &Found| Ok(Arc::from(found.epoch.as_str()));
+        let epoch = |_: &mut Page, found: &Findings| Ok(Arc::from(found.epoch.as_str()));
         self.ask_of(None, need, epoch).await
     }
 
@@ -258,7 +258,7 @@ impl Elsewhere for SqlStore {
         }
         let mut need = Need::to_write();
         kept.iter().for_each(|change| need.change(change));
-        let step = move |page: &mut Page, found: &Found| page.set_all(&kept, found);
+        let step = move |page: &mut Page, found: &Findings| page.set_all(&kept, found);
         let mut done = self.ask_of(Some(data), need, step).await?.into_iter();
         let is_done = |change| self.keeps_change(change) && done.next().unwrap_or(false);
         Ok(changes.iter().map(is_done).collect())
@@ -274,7 +274,7 @@ impl Elsewhere for SqlStore {
 
     async fn overrides(&self, data: Data) -> Result<(i64, Vec<Kept>), StoreError> {
         let need = Need::first(First::Overrides);
-        let read = |_: &mut Page, found: &Found| {
+        let read = |_: &mut Page, found: &Findings| {
             let (edition, texts) = &found.overrides;
             let all = texts.iter();
             let all = all.filter_map(|(name, text)| record::kept(name, text));
@@ -314,7 +314,7 @@ impl Ledger for SqlStore {
             for some in ends.chunks(remote::AT_ONCE) {
                 let (mut need, some) = (Need::to_write(), some.to_vec());
                 some.iter().for_each(|end| need.job(&end.job));
-                let end = move |page: &mut Page, _: &Found| {
+                let end = move |page: &mut Page, _: &Findings| {
                     let ended = some.iter();
                     let ended = ended.filter_map(|end| page.step().end(end));
                     Ok(ended.collect::<Vec<Row>>())
@@ -361,7 +361,7 @@ impl Ledger for SqlStore {
                 let (mut need, job) = (Need::default(), job.to_owned());
                 need.job(&job);
                 let row =
-                    move |page: &mut Page, _: &Found| Ok(page.row(&job).into_iter().collect());
+                    move |page: &mut Page, _: &Findings| Ok(page.row(&job).into_iter().collect());
                 Answer::later(self.ask(need, row))
             }
             RowsOf::Offered { queue, .. } if !self.keeps(queue) => Answer::now(Vec::new()),
@@ -416,11 +416,11 @@ impl Ledger for SqlStore {
         Box::pin(remote::wake(self))
     }
 
-    fn standing(&self) -> Standing<'_> {
+    fn facts(&self) -> StoreFacts<'_> {
         // What was committed stays, and who takes the place of another has a history of its own.
-        Standing {
+        StoreFacts {
             forgets_unsaid: false,
-            ..self.remote.standing()
+            ..self.remote.facts()
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::{Claimed, NUMBER_LASTS, Number};
 use super::row::{self, keys_of};
 use super::statements::{Dialect, Statement};
 use super::times::{PATIENCE, SILENCE};
-use super::value::{Rows, Value, unsigned};
+use super::value::{Rows, SqlValue, unsigned};
 use ojs_limit::{Key, KeyState, Space, Timestamp};
 
 /// A part of the database, in the middle of a transaction.
@@ -115,7 +115,7 @@ impl Page {
     }
 
     /// A shared number as the database has it, unless its time is over.
-    fn has_number(&mut self, columns: Vec<Value>) -> Option<()> {
+    fn has_number(&mut self, columns: Vec<SqlValue>) -> Option<()> {
         let [name, value, version, put_at, ends] = columns.try_into().ok()?;
         if unsigned(ends.number()?) > self.head.now.0 {
             let number = Number {
@@ -136,34 +136,34 @@ impl Page {
             let mut columns = row::columns(entry);
             if dialect.has_lists {
                 let keys: Vec<String> = keys_of(entry).collect();
-                columns.push(Value::Text(keys.join("\n")));
+                columns.push(SqlValue::Text(keys.join("\n")));
             }
             columns
         });
         let (keys, gone_keys) = put_and_drop(self.keys(), |name, state| {
-            vec![name.into(), Value::Bytes(state.pack(now))]
+            vec![name.into(), SqlValue::Bytes(state.pack(now))]
         });
         let overridden = self.overridden.iter();
         let overridden = overridden.map(|(name, written)| (&**name, written.as_ref()));
         let (overrides, gone_overrides) = put_and_drop(overridden, |name, written| {
-            let ends = written.ends.map_or(Value::Nothing, |at| at.0.into());
-            vec![name.into(), Value::from(&*written.text), ends]
+            let ends = written.ends.map_or(SqlValue::Nothing, |at| at.0.into());
+            vec![name.into(), SqlValue::from(&*written.text), ends]
         });
         let numbers = self.numbers().map(|(name, one)| {
             vec![
                 name.into(),
-                Value::Number(one.value),
+                SqlValue::Number(one.value),
                 one.version.into(),
                 one.put_at.0.into(),
                 now.plus(NUMBER_LASTS).0.into(),
             ]
         });
         let holds = self.holds.iter().map(|(queue, jobs)| {
-            let (queue, me) = (Value::from(&**queue), Value::from(&*self.me));
+            let (queue, me) = (SqlValue::from(&**queue), SqlValue::from(&*self.me));
             vec![queue, me, (*jobs).into(), now.0.into()]
         });
         let news = self.news.iter().map(|text| {
-            let (me, text) = (Value::from(&*self.me), Value::from(&**text));
+            let (me, text) = (SqlValue::from(&*self.me), SqlValue::from(&**text));
             vec![me, text, now.0.into()]
         });
         vec![
@@ -270,7 +270,7 @@ impl Page {
 /// Rows to write, and the names of those to take away.
 fn put_and_drop<'p, T>(
     changed: impl Iterator<Item = (&'p str, Option<T>)>,
-    columns: impl Fn(&'p str, T) -> Vec<Value>,
+    columns: impl Fn(&'p str, T) -> Vec<SqlValue>,
 ) -> (Rows, Rows) {
     let (mut put, mut gone) = (Rows::new(), Rows::new());
     for (name, now) in changed {

@@ -2,29 +2,29 @@
 
 use super::super::engine::{Entry, Slot, Slots};
 use super::super::{Gen, Place, Row, record};
-use super::value::{Value, unsigned};
+use super::value::{SqlValue, unsigned};
 use ojs_limit::{Limited, Timestamp, Undo};
 
 /// The columns of a row, in the order of its table, but for the last one.
-pub(super) fn columns(kept: &Entry) -> Vec<Value> {
+pub(super) fn columns(kept: &Entry) -> Vec<SqlValue> {
     let (row, claimed) = (&kept.row, &kept.row.claimed);
     vec![
-        Value::from(&*claimed.job),
+        SqlValue::from(&*claimed.job),
         claimed.generation.0.into(),
         u64::from(row.is_out()).into(),
         row.place.written().0.into(),
-        Value::from(&*kept.owner),
+        SqlValue::from(&*kept.owner),
         claimed.visibility.into(),
-        Value::Text(record::lane(claimed.scope, &claimed.queue)),
-        Value::Text(record::claim(claimed)),
-        Value::Text(record::limits(&claimed.limited)),
-        Value::Bytes(pack(kept)),
-        row.started.map_or(Value::Nothing, |at| at.0.into()),
+        SqlValue::Text(record::lane(claimed.scope, &claimed.queue)),
+        SqlValue::Text(record::claim(claimed)),
+        SqlValue::Text(record::limits(&claimed.limited)),
+        SqlValue::Bytes(pack(kept)),
+        row.started.map_or(SqlValue::Nothing, |at| at.0.into()),
     ]
 }
 
 /// A row from what was read of its columns; `None`: somebody else wrote it.
-pub(super) fn read(columns: Vec<Value>) -> Option<Entry> {
+pub(super) fn read(columns: Vec<SqlValue>) -> Option<Entry> {
     let [
         job,
         claim,

@@ -8,7 +8,7 @@ use super::super::record;
 use super::super::{Change, Claimed, Gen, StoreError, fleet};
 use super::page::Page;
 use super::statements::{MINE, OTHERS_OUT, Statement};
-use super::value::{Rows, Value, unsigned};
+use super::value::{Rows, SqlValue, unsigned};
 use ojs_limit::{KeyState, Space, Timestamp};
 
 /// So many keys are looked at in one transaction for whether anything of them is used. Each that is not is
@@ -60,7 +60,7 @@ pub(crate) enum First {
 
 /// What was found before anything was locked: the page is asked again.
 #[derive(Default, Debug)]
-pub(crate) struct Found {
+pub(crate) struct Findings {
     /// Ours that are due, or all that were asked for.
     pub(crate) jobs: Vec<String>,
     pub(crate) others_out: Vec<String>,
@@ -83,11 +83,16 @@ pub(crate) struct Found {
 impl First {
     /// What is asked, in this order; `time` is what the database reckons with, and `after` where its search for keys with
     /// nothing used is.
-    pub(crate) fn asks(&self, me: &str, time: &Value, after: &str) -> Vec<(Statement, Vec<Value>)> {
+    pub(crate) fn asks(
+        &self,
+        me: &str,
+        time: &SqlValue,
+        after: &str,
+    ) -> Vec<(Statement, Vec<SqlValue>)> {
         let (me, time, most) = (
-            || Value::from(me),
+            || SqlValue::from(me),
             || time.clone(),
-            |n: usize| Value::from(n as u64),
+            |n: usize| SqlValue::from(n as u64),
         );
         let walk = || (Statement::Walk, vec![time(), after.into(), most(IDLE)]);
         match self {
@@ -98,13 +103,13 @@ impl First {
             ],
             First::Idle => vec![walk()],
             First::Offered { lane, max } => {
-                let with = vec![time(), me(), Value::from(&**lane), most(*max)];
+                let with = vec![time(), me(), SqlValue::from(&**lane), most(*max)];
                 vec![(Statement::Offered, with)]
             }
             First::RowsOut { max } => vec![(Statement::RowsOut, vec![most(*max)])],
             First::CountOut => vec![(Statement::CountOut, vec![me()])],
             First::HeldByOthers(queue) => {
-                let with = vec![time(), me(), Value::from(&**queue)];
+                let with = vec![time(), me(), SqlValue::from(&**queue)];
                 vec![(Statement::HeldByOthers, with)]
             }
             First::Anything => vec![(Statement::Anything, Vec::new())],
@@ -114,7 +119,7 @@ impl First {
     }
 }
 
-impl Found {
+impl Findings {
     /// Takes in what one of [`First::asks`] has told; `None`: somebody else wrote it. The search for keys with nothing
     /// used is moved on.
     pub(crate) fn read(&mut self, asked: Statement, rows: Rows, after: &mut String) -> Option<()> {
@@ -195,7 +200,7 @@ impl Need {
     }
 
     /// This operation is part of the transaction too.
-    pub(super) fn add(&mut self, one: &Need, found: &Found) {
+    pub(super) fn add(&mut self, one: &Need, found: &Findings) {
         let rows = [&found.jobs, &found.others_out];
         self.jobs.extend(rows.into_iter().flatten().cloned());
         self.jobs.extend(one.jobs.iter().cloned());
@@ -262,7 +267,8 @@ impl Need {
 /// A database, for one caller at a time. After an error nothing is left open once it was told to abandon.
 pub(crate) trait Database: Send {
     /// What has to be known before a transaction begins.
-    fn first(&mut self, first: &First) -> impl Future<Output = Result<Found, StoreError>> + Send;
+    fn first(&mut self, first: &First)
+    -> impl Future<Output = Result<Findings, StoreError>> + Send;
 
     /// Begins a transaction and brings what it is about, locked.
     fn begin(&mut self, need: &Need) -> impl Future<Output = Result<Page, StoreError>> + Send;

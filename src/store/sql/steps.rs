@@ -5,7 +5,7 @@ use super::super::fleet::{ADOPTED, kept_name};
 use super::super::record::{self, Written};
 use super::super::{Change, Gen, Number, Place, Row, Step, StoreError, fleet};
 use super::page::Page;
-use super::search::Found;
+use super::search::Findings;
 use super::times::SILENCE;
 use ojs_limit::Timestamp;
 
@@ -53,7 +53,7 @@ impl Page {
     }
 
     /// The rows that were found and are due; of others at most so many that `max` are out in all.
-    pub(super) fn due(&mut self, found: &Found, max: usize) -> Vec<Row> {
+    pub(super) fn due(&mut self, found: &Findings, max: usize) -> Vec<Row> {
         self.beats = true;
         self.forget(&found.idle);
         let me = self.me.clone();
@@ -84,7 +84,7 @@ impl Page {
     }
 
     /// How many others live, and whether no other lives or has left rows.
-    pub(super) fn siblings(&self, found: &Found) -> (usize, bool) {
+    pub(super) fn siblings(&self, found: &Findings) -> (usize, bool) {
         let alive = |seen: Timestamp| seen.plus(SILENCE) > self.head.now;
         let living = self.others().filter(|(_, seen)| alive(*seen)).count();
         (living, self.others().next().is_none() && !found.strangers)
@@ -115,7 +115,7 @@ impl Page {
     pub(super) fn set_all(
         &mut self,
         changes: &[Change],
-        found: &Found,
+        found: &Findings,
     ) -> Result<Vec<bool>, StoreError> {
         let may_undo = changes.iter().any(Change::may_undo_what_is_put_back);
         self.is_settled(usize::from(may_undo))?;
@@ -123,7 +123,7 @@ impl Page {
         Ok(done.collect())
     }
 
-    fn set(&mut self, change: &Change, found: &Found) -> bool {
+    fn set(&mut self, change: &Change, found: &Findings) -> bool {
         match change {
             Change::Paused { queue, paused } => self.pause(queue, *paused),
             Change::Doubt { job } => {

@@ -2,7 +2,7 @@
 
 /// A column of a row, or an argument of a statement. A flag is 0 or 1.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Value {
+pub(crate) enum SqlValue {
     Nothing,
     Number(i64),
     Text(String),
@@ -10,40 +10,40 @@ pub(crate) enum Value {
 }
 
 /// Rows, each as its columns.
-pub(crate) type Rows = Vec<Vec<Value>>;
+pub(crate) type Rows = Vec<Vec<SqlValue>>;
 
-impl Value {
+impl SqlValue {
     pub(super) fn number(&self) -> Option<i64> {
         match self {
-            Value::Number(number) => Some(*number),
+            SqlValue::Number(number) => Some(*number),
             _ => None,
         }
     }
 
     pub(super) fn text(self) -> Option<String> {
         match self {
-            Value::Text(text) => Some(text),
+            SqlValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
     pub(super) fn bytes(self) -> Option<Vec<u8>> {
         match self {
-            Value::Bytes(bytes) => Some(bytes),
+            SqlValue::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     }
 }
 
-impl From<u64> for Value {
-    fn from(value: u64) -> Value {
-        Value::Number(number(value))
+impl From<u64> for SqlValue {
+    fn from(value: u64) -> SqlValue {
+        SqlValue::Number(number(value))
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value::Text(text.to_owned())
+impl From<&str> for SqlValue {
+    fn from(text: &str) -> SqlValue {
+        SqlValue::Text(text.to_owned())
     }
 }
 

@@ -32,29 +32,29 @@ CREATE TABLE news (
 const INDEX: &str = "CREATE INDEX rows_until ON rows (owner, is_out, until);";
 
 /// Why a file cannot be opened.
-pub(super) enum Refused {
+pub(super) enum OpenFailed {
     Sqlite(Error),
     /// It is somebody else's, in words.
     Foreign(String),
 }
 
-impl Refused {
+impl OpenFailed {
     pub(super) fn told(&self, path: &Path) -> StoreError {
         match self {
-            Refused::Sqlite(error) => super::file::fault(path, error),
-            Refused::Foreign(why) => StoreError::Unusable(format!("{}: {why}", path.display())),
+            OpenFailed::Sqlite(error) => super::file::fault(path, error),
+            OpenFailed::Foreign(why) => StoreError::Unusable(format!("{}: {why}", path.display())),
         }
     }
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused::Sqlite(error)
+impl From<Error> for OpenFailed {
+    fn from(error: Error) -> OpenFailed {
+        OpenFailed::Sqlite(error)
     }
 }
 
 /// Opens the file, and makes it or its tables if there are none.
-pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, Refused> {
+pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, OpenFailed> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -83,12 +83,12 @@ pub(super) fn open(path: &Path, namespace: &str) -> Result<Connection, Refused> 
 }
 
 /// Opens the file to read; `None`: there is none of ours yet.
-pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connection>, Refused> {
+pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connection>, OpenFailed> {
     if !path.exists() {
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
         return match folder.is_none_or(Path::is_dir) {
             true => Ok(None),
-            false => Err(Refused::Foreign("its folder is not there".to_owned())),
+            false => Err(OpenFailed::Foreign("its folder is not there".to_owned())),
         };
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -103,11 +103,11 @@ pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connec
 }
 
 /// Whether it is of this namespace.
-fn of(connection: &Connection, namespace: &str) -> Result<(), Refused> {
+fn of(connection: &Connection, namespace: &str) -> Result<(), OpenFailed> {
     let known: Option<String> =
         connection.query_row("SELECT max(namespace) FROM meta", (), |row| row.get(0))?;
     match known {
-        Some(known) if known != namespace => Err(Refused::Foreign(format!(
+        Some(known) if known != namespace => Err(OpenFailed::Foreign(format!(
             "it is of the namespace \"{known}\", and store.namespace is \"{namespace}\""
         ))),
         _ => Ok(()),
@@ -119,15 +119,15 @@ fn is_empty(connection: &Connection) -> Result<bool, Error> {
     connection.query_row(tables, (), |row| row.get(0))
 }
 
-fn ours(connection: &Connection) -> Result<(), Refused> {
+fn ours(connection: &Connection) -> Result<(), OpenFailed> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     if number("application_id")? != APPLICATION {
         let why = "it is the database of another program";
-        return Err(Refused::Foreign(why.to_owned()));
+        return Err(OpenFailed::Foreign(why.to_owned()));
     }
     let version = number("user_version")?;
     if version != VERSION {
-        return Err(Refused::Foreign(format!(
+        return Err(OpenFailed::Foreign(format!(
             "its tables are of version {version}, and this program knows version {VERSION}"
         )));
     }

@@ -11,7 +11,7 @@ use rusqlite::{
 
 use super::super::fleet::SETTLING;
 use super::super::sql::{
-    Dialect, First, Found, Head, Need, Page, Rows, Statement, Value, clear, number, unsigned,
+    Dialect, Findings, First, Head, Need, Page, Rows, SqlValue, Statement, clear, number, unsigned,
 };
 use ojs_limit::Timestamp;
 
@@ -35,7 +35,7 @@ static TEXTS: LazyLock<Vec<String>> = LazyLock::new(|| {
 });
 
 /// Runs a statement for each of these rows.
-fn each(connection: &Connection, asked: Statement, rows: &[Vec<Value>]) -> Result<Rows, Error> {
+fn each(connection: &Connection, asked: Statement, rows: &[Vec<SqlValue>]) -> Result<Rows, Error> {
     let mut found = Rows::new();
     if rows.is_empty() {
         return Ok(found);
@@ -56,24 +56,24 @@ fn each(connection: &Connection, asked: Statement, rows: &[Vec<Value>]) -> Resul
     Ok(found)
 }
 
-impl ToSql for Value {
+impl ToSql for SqlValue {
     fn to_sql(&self) -> Result<ToSqlOutput<'_>, Error> {
         Ok(ToSqlOutput::Borrowed(match self {
-            Value::Nothing => ValueRef::Null,
-            Value::Number(number) => ValueRef::Integer(*number),
-            Value::Text(text) => ValueRef::Text(text.as_bytes()),
-            Value::Bytes(bytes) => ValueRef::Blob(bytes),
+            SqlValue::Nothing => ValueRef::Null,
+            SqlValue::Number(number) => ValueRef::Integer(*number),
+            SqlValue::Text(text) => ValueRef::Text(text.as_bytes()),
+            SqlValue::Bytes(bytes) => ValueRef::Blob(bytes),
         }))
     }
 }
 
-impl FromSql for Value {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Value> {
+impl FromSql for SqlValue {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<SqlValue> {
         Ok(match value {
-            ValueRef::Null => Value::Nothing,
-            ValueRef::Integer(number) => Value::Number(number),
-            ValueRef::Text(_) => Value::from(value.as_str()?),
-            ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
+            ValueRef::Null => SqlValue::Nothing,
+            ValueRef::Integer(number) => SqlValue::Number(number),
+            ValueRef::Text(_) => SqlValue::from(value.as_str()?),
+            ValueRef::Blob(bytes) => SqlValue::Bytes(bytes.to_vec()),
             ValueRef::Real(_) => return Err(FromSqlError::InvalidType),
         })
     }
@@ -139,7 +139,7 @@ pub(super) fn page(
     mut page: Page,
 ) -> Result<Option<Page>, Error> {
     let named = |names: &mut dyn Iterator<Item = &String>| -> Rows {
-        names.map(|name| vec![Value::from(&**name)]).collect()
+        names.map(|name| vec![SqlValue::from(&**name)]).collect()
     };
     for (asked, names) in [
         (Statement::Rows, &need.jobs),
@@ -198,8 +198,8 @@ pub(super) fn find(
     me: &str,
     now: Timestamp,
     after: &mut String,
-) -> Result<Option<Found>, Error> {
-    let mut found = Found::default();
+) -> Result<Option<Findings>, Error> {
+    let mut found = Findings::default();
     for (asked, with) in first.asks(me, &now.0.into(), after) {
         let rows = each(connection, asked, &[with])?;
         if found.read(asked, rows, after).is_none() {

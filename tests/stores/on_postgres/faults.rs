@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
 use ojs_throttle::store::SqlStore;
-use ojs_throttle::store::postgres::{Config, Target, open};
+use ojs_throttle::store::postgres::{Config, PostgresTarget, open};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
@@ -248,7 +248,7 @@ async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
     let folder = folder.replace('/', "%2F");
     let url = format!("postgres://postgres@{addr},{folder}:5432/postgres");
     let config = Config {
-        target: Target::parse(&url, None).unwrap(),
+        target: PostgresTarget::parse(&url, None).unwrap(),
         timeout: Duration::from_secs(4),
         ..config(&server, "silent", "a")
     };
@@ -281,7 +281,7 @@ async fn data_that_were_wiped_are_missed() {
 async fn one_that_took_the_place_of_another_is_missed_like_wiped_data() {
     let mut server = PostgresServer::start(UNSYNCED);
     let store = on(&server, "promoted", "a", 1_000);
-    assert!(!store.standing().forgets_unsaid);
+    assert!(!store.facts().forgets_unsaid);
     answered(async || store.check().await).await;
     for (is_promoted, expected) in [(false, Ok(0)), (true, Err(StoreError::Wiped))] {
         server.kill();
@@ -352,7 +352,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
     assert!(why.contains("63"), "{why}");
     sql(&server, "CREATE ROLE poor LOGIN");
     let poor = |url: String| Config {
-        target: Target::parse(&url, None).unwrap(),
+        target: PostgresTarget::parse(&url, None).unwrap(),
         ..config(&server, "poor", "a")
     };
     let poor = open(
@@ -365,7 +365,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
     assert!(why.contains("CREATE on the database"), "{why}");
     let gone = server.url().replace("@/postgres", "@/nowhere");
     let gone = Config {
-        target: Target::parse(&gone, None).unwrap(),
+        target: PostgresTarget::parse(&gone, None).unwrap(),
         ..config(&server, "gone", "a")
     };
     let Err(StoreError::Unusable(why)) = open(gone, Clock::new(T)).check().await else {
@@ -498,7 +498,7 @@ async fn a_server_in_another_place_is_reached() {
     let port = far(socket, Duration::from_millis(25)).await;
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let config = Config {
-        target: Target::parse(&url, None).unwrap(),
+        target: PostgresTarget::parse(&url, None).unwrap(),
         timeout: Duration::from_millis(500),
         ..config(&server, "far", "b")
     };

@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use ojs_throttle::store::redis::{Config, Target};
+use ojs_throttle::store::redis::{Config, RedisTarget};
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 
@@ -37,7 +37,7 @@ pub const USER: [&str; 18] = [
 
 fn config(url: &str, namespace: &str, owner: &str) -> Config {
     Config {
-        target: Target::parse(url, None).unwrap(),
+        target: RedisTarget::parse(url, None).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),
         timeout: Duration::from_secs(2),

@@ -1,6 +1,6 @@
 //! What goes wrong with a Redis, each by name.
 
-use ojs_throttle::store::redis::{Config, Target};
+use ojs_throttle::store::redis::{Config, RedisTarget};
 
 use crate::stores::far::{self, far};
 use crate::stores::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
@@ -83,7 +83,7 @@ async fn a_server_in_another_place_is_reached() {
     let server = RedisServer::start();
     let port = far(far::Place::Port(server.port), Duration::from_millis(100)).await;
     let config = Config {
-        target: Target::parse(&format!("redis://127.0.0.1:{port}"), None).unwrap(),
+        target: RedisTarget::parse(&format!("redis://127.0.0.1:{port}"), None).unwrap(),
         timeout: Duration::from_millis(350),
         ..config(&server, "a")
     };
@@ -244,7 +244,7 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
         let now = store.now();
         let has = |name: &str| store.overrides().get(Space::Job, &key(name), now).is_some();
         assert_eq!((has("deleted"), has("made")), (false, true));
-        assert_eq!(store.standing().times_wiped, 1);
+        assert_eq!(store.facts().times_wiped, 1);
     }
     // Data that have all, or lack what a moment brings, are the same ones.
     a.due(9).await.unwrap();
@@ -258,7 +258,7 @@ async fn data_that_are_older_than_they_were_count_as_lost() {
     back(&a).await;
     back(&b).await;
     a.announce(&[]).await.unwrap();
-    assert_eq!(a.standing().times_wiped, 1);
+    assert_eq!(a.facts().times_wiped, 1);
 }
 
 #[tokio::test]
@@ -526,7 +526,7 @@ async fn a_key_stays_under_a_kilobyte_whatever_it_counts() {
 async fn what_is_no_place_for_us_says_why() {
     let server = RedisServer::with(&["--requirepass", "right"]);
     let checked = async |url: String| {
-        let target = Target::parse(&url, None).unwrap();
+        let target = RedisTarget::parse(&url, None).unwrap();
         let config = Config {
             target,
             ..config(&server, "a")
@@ -592,7 +592,7 @@ async fn a_user_limited_to_the_namespace_is_enough() {
     let of = |namespace: &str| {
         let url = format!("redis://ojs:secret@127.0.0.1:{}", server.port);
         let config = Config {
-            target: Target::parse(&url, None).unwrap(),
+            target: RedisTarget::parse(&url, None).unwrap(),
             namespace: namespace.to_owned(),
             ..config(&server, "a")
         };

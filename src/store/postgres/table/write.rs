@@ -2,7 +2,7 @@
 
 use tokio_postgres::Error;
 
-use super::super::super::sql::{Page, Statement, Value, clear};
+use super::super::super::sql::{Page, SqlValue, Statement, clear};
 use super::super::failed::Failed;
 use super::super::statements::dialect;
 use super::super::together::all_at_once;
@@ -55,7 +55,7 @@ impl Session {
         if !page.beats {
             return Ok(());
         }
-        let alive = [vec![Value::from(&*page.me), page.now().0.into()]];
+        let alive = [vec![SqlValue::from(&*page.me), page.now().0.into()]];
         let sweep = dialect().sweep(page.now());
         let (lives, swept) = tokio::join! {
             biased;
