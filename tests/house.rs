@@ -212,7 +212,16 @@ const TIES: [(&str, &str, &str); 1] = [("store::sql::front", "store::sql", OPEN)
 const ROOTS: [(&str, &str); 0] = [];
 
 /// Names that stand for several types, each with the reason.
-const HOMONYMS: [(&str, &str); 2] = [("Claim", OPEN), ("Refusal", OPEN)];
+const HOMONYMS: [(&str, &str); 2] = [
+    (
+        "Claim",
+        "what a store knows of a claim, and one that a FETCH makes: neither file names the other's",
+    ),
+    (
+        "Refusal",
+        "why limits refuse, and what the hold remembers of that: one is made from the other",
+    ),
+];
 
 /// It need not stay.
 const OPEN: &str = "not yet mended";
