@@ -34,7 +34,7 @@ pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;
 pub use refusal::{Refusal, Refused, Wakes};
 pub use standing::Standing;
-pub use view::{Front, LaneView, Tally};
+pub use view::{Front, HeldOfSubqueue, LaneView, Tally};
 
 #[cfg(test)]
 mod tests;

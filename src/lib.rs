@@ -123,7 +123,7 @@
 //! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick upstream
 //! config   -> duration limit policy pressure store subqueue upstream
 //! pressure -> duration json limit policy upstream
-//! hold     -> limit policy store
+//! hold     -> limit policy store subqueue
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit
 //! store    -> limit log

@@ -20,6 +20,7 @@
 
 mod about;
 mod admit;
+mod ahead;
 mod backend;
 pub mod body;
 mod calls;
@@ -52,6 +53,7 @@ mod siblings;
 mod sidecar;
 pub mod state;
 mod stream;
+mod subqueues;
 pub(crate) mod sweep;
 mod tell;
 mod waiting;

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::lane::Lane;
 use crate::limit::{Key, Limited, Space, Strategy};
 use crate::store::Claimed;
+use crate::subqueue::Subqueue;
 
 /// A claim that was granted for less than this may be over before it has been looked at once or twice.
 pub const SHORT: Duration = Duration::from_millis(1_500);
@@ -59,6 +60,8 @@ pub struct HeldJob {
     pub refused: Option<Box<Episode>>,
     /// Whether the store was asked about it, which so heard of its claim.
     pub named: bool,
+    /// The subqueue that it was claimed from, if it was one.
+    pub subqueue: Option<Subqueue>,
     /// Its place among the jobs of its group: the hold numbers them as they come.
     pub(super) place: u64,
 }
@@ -133,6 +136,7 @@ impl Held {
             since,
             refused: None,
             named: false,
+            subqueue: None,
             place: 0,
             claimed,
         }))

@@ -14,6 +14,14 @@ pub struct Lane {
 }
 
 impl Lane {
+    /// The lane of another queue under these credentials.
+    pub fn with_queue(&self, queue: &str) -> Lane {
+        Lane {
+            scope: self.scope,
+            queue: Arc::from(queue),
+        }
+    }
+
     /// The lane in which a claimed job waits.
     pub fn of(claimed: &Claimed) -> Lane {
         Lane {

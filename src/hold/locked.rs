@@ -273,7 +273,9 @@ impl Hold {
     pub fn lookahead(&self, lane: &Lane, most: Amount) -> Lookahead {
         let mut state = self.state();
         let queue = state.queues.get(lane);
-        let (held, asked) = queue.map_or((0, 0), |queue| (queue.known, queue.in_flight));
+        let (held, asked) = queue.map_or((0, 0), |queue| {
+            (queue.known.saturating_sub(queue.heads), queue.in_flight)
+        });
         let more = state.share(most, state.in_flight, held + asked);
         if more > 0 {
             return Lookahead::Free(more);

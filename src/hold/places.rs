@@ -62,6 +62,8 @@ impl HoldState {
             (_, 0) => 0,
             (bytes, left) => (left.saturating_mul(self.jobs.len()) / bytes).max(1),
         };
-        most.jobs.saturating_sub(self.jobs.len()).min(fit)
+        // Heads of subqueues have places beside these: shut ones would take them from what is free.
+        let held = self.jobs.len().saturating_sub(self.heads);
+        most.jobs.saturating_sub(held).min(fit)
     }
 }

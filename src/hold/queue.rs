@@ -130,6 +130,8 @@ pub(super) struct Queue {
     pub(super) in_flight: usize,
     /// Jobs known, in hand and hidden ones included.
     pub(super) known: usize,
+    /// Those of them that were claimed from subqueues.
+    pub(super) heads: usize,
     /// How often a job came into the hold, or left it other than to a worker.
     pub(super) moved: u64,
 }
@@ -147,6 +149,7 @@ impl Queue {
             highest: None,
             in_flight: 0,
             known: 0,
+            heads: 0,
             moved: 0,
         }
     }

@@ -37,6 +37,8 @@ pub(super) struct Known {
     pub(super) lane: Lane,
     pub(super) attempt: Option<u32>,
     pub(super) bytes: usize,
+    /// Whether it was claimed from a subqueue.
+    pub(super) is_head: bool,
     pub(super) whereabouts: Whereabouts,
     /// Whether it is to be hidden as soon as it is put back.
     pub(super) hide: bool,
@@ -95,6 +97,8 @@ pub(super) struct HoldState {
     pub(super) offered: HashMap<Lane, BTreeMap<Gen, Arc<str>>>,
     /// How many jobs are in hand.
     pub(super) picked: usize,
+    /// How many jobs of subqueues are known. Each subqueue has a few places of its own.
+    pub(super) heads: usize,
 }
 
 impl HoldState {
@@ -146,6 +150,7 @@ impl HoldState {
             lane: lane.clone(),
             attempt: held.claimed.attempt,
             bytes,
+            is_head: held.subqueue.is_some(),
             // Until it stands in its group, which is below.
             whereabouts: Whereabouts::InHand,
             hide: false,
@@ -155,12 +160,14 @@ impl HoldState {
         }
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes += bytes;
+        self.heads += usize::from(held.subqueue.is_some());
         if !held.named {
             self.unnamed.insert(held.claimed.job.clone());
         }
         let queue = self.queues.open(&lane, held.since);
         let was_busy = queue.is_busy();
         queue.known += 1;
+        queue.heads += usize::from(held.subqueue.is_some());
         queue.moved += 1;
         queue.saw(held.claimed.priority);
         if !was_busy {
@@ -322,8 +329,11 @@ impl HoldState {
         self.picked -= usize::from(known.is_picked());
         self.glance.known.store(self.jobs.len(), Ordering::Release);
         self.bytes = self.bytes.saturating_sub(known.bytes);
+        let heads = usize::from(known.is_head);
+        self.heads = self.heads.saturating_sub(heads);
         if let Some(queue) = self.queues.get_mut(&known.lane) {
             queue.known = queue.known.saturating_sub(1);
+            queue.heads = queue.heads.saturating_sub(heads);
             if let Whereabouts::Waiting(stand) = &known.whereabouts {
                 queue.groups.take(*stand);
             }

@@ -17,6 +17,7 @@ use super::state::{Known, Whereabouts};
 use crate::limit::{Cost, Limited, Limits, PolicyAndKey, Share, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
+use crate::subqueue::Subqueue;
 
 /// How many jobs of a queue are held.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -50,6 +51,19 @@ pub struct LaneView {
     pub has_more: bool,
     /// When the backend was last asked for jobs.
     pub asked_at: Option<Instant>,
+    /// The highest priority that is held here, whether or not it may be asked for.
+    pub best: Option<i32>,
+}
+
+/// The jobs of one subqueue that are held.
+#[derive(Clone, Debug)]
+pub struct HeldOfSubqueue {
+    /// How many wait.
+    pub jobs: usize,
+    /// Whether one of them was refused, and may not be asked for yet.
+    pub is_refused: bool,
+    /// What limits one of them.
+    pub limits: Arc<[Limited]>,
 }
 
 impl Default for LaneView {
@@ -61,6 +75,7 @@ impl Default for LaneView {
             prospect: Prospect::default(),
             has_more: true,
             asked_at: None,
+            best: None,
         }
     }
 }
@@ -254,7 +269,10 @@ impl Hold {
     /// The jobs that fill what may be held of a queue; `None`: more of it may be claimed.
     pub fn front_if_full(&self, queue: &str, most: Amount) -> Option<Front> {
         let state = self.state();
-        let is_full = |lane: &Queue| lane.known > 0 && state.share(most, 0, lane.known) == 0;
+        let is_full = |lane: &Queue| {
+            let held = lane.known.saturating_sub(lane.heads);
+            held > 0 && state.share(most, 0, held) == 0
+        };
         if !state.queues.of_queue(queue).any(is_full) {
             return None;
         }
@@ -307,7 +325,28 @@ impl Hold {
             prospect: queue.prospect(),
             has_more: queue.more,
             asked_at: queue.asked_at,
+            best: first.map(|group| group.priority),
         }
+    }
+
+    /// The waiting jobs of a lane that were claimed from subqueues.
+    pub fn of_subqueues(&self, lane: &Lane, now: Timestamp) -> HashMap<Subqueue, HeldOfSubqueue> {
+        let state = self.state();
+        let queue = state.queues.get(lane).filter(|queue| queue.heads > 0);
+        let mut found = HashMap::new();
+        for group in queue.into_iter().flat_map(Queue::all_groups) {
+            // Jobs that are limited alike come from one subqueue.
+            if let Some(subqueue) = group.jobs.front().and_then(|held| held.subqueue) {
+                let here = found.entry(subqueue).or_insert_with(|| HeldOfSubqueue {
+                    jobs: 0,
+                    is_refused: false,
+                    limits: Arc::clone(&group.limits),
+                });
+                here.jobs += group.jobs.len();
+                here.is_refused |= !group.may_ask(now);
+            }
+        }
+        found
     }
 
     /// The limit that the jobs of a lane wait for that are expected to start first.

@@ -29,6 +29,8 @@ pub struct BackendFacts {
     from_start: Trait,
     /// Whether `retryable: false` in a nack is never heeded.
     retries_always: Trait,
+    /// Whether a name more costs it, or us, too much for subqueues.
+    names_cost: Trait,
     /// What answers in its place.
     stranger: Mutex<Option<Stranger>>,
 }
@@ -105,6 +107,9 @@ const KEEP_NAMED: [&str; 7] = [
     "ojs-backend-kafka",
     "ojs-throttle-dev",
 ];
+
+/// The official backends for which 256 names more would be too many.
+const NAMES_COST: [&str; 4] = ["nats", "sqs", "kafka", "amqp"];
 
 /// A yes or no that is set, learnt, or not known yet.
 #[derive(Debug, Default)]
@@ -186,6 +191,12 @@ impl BackendFacts {
         self.worker_liveness.known() == Some(false)
     }
 
+    /// Whether subqueues are not for it: an empty queue costs each FETCH a tenth of a second or a walk over all jobs, or
+    /// each name costs money or topics.
+    pub fn names_cost(&self) -> bool {
+        self.names_cost.known().unwrap_or(false)
+    }
+
     /// Whether it is known what a heartbeat keeps.
     pub fn is_liveness_known(&self) -> bool {
         self.worker_liveness.known().is_some()
@@ -263,6 +274,9 @@ impl BackendFacts {
                 .flatten()
                 .any(|w| w.text().is_some_and(|text| is(&text)))
         };
+        if NAMES_COST.iter().any(|word| says(word)) {
+            self.names_cost.learn_yes();
+        }
         if says("amqp") {
             self.worker_liveness.learn_yes();
             self.requeue_harmless.learn_no();

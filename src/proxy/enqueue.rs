@@ -9,6 +9,7 @@
 mod admit;
 mod full;
 mod overflow;
+mod routes;
 mod sent;
 
 use super::body::Body;
@@ -28,12 +29,13 @@ use http::request::Parts;
 
 use crate::boxed::boxed;
 use crate::json::{self, Json, Kind, Splice};
-use crate::limit::Space;
+use crate::limit::{Limited, Space};
 use crate::metrics::Counted;
 use crate::policy::job::meta_of;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::TakenPlaces;
 use crate::upstream::Call;
+use routes::Routed;
 pub(super) use sent::Sends;
 use sent::{SentJob, VISIBILITY};
 
@@ -59,8 +61,9 @@ pub(super) async fn enqueue(
     if joins && let Some(fault) = sent::odd_number(&body) {
         return refuse(&parts, fault);
     }
+    let routes = are_jobs && routes::ready(sidecar, &policies).await;
     let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
-    let read = match bounded || brings || may_be_flat {
+    let read = match bounded || brings || may_be_flat || routes {
         true => sent::read_jobs(&body, sends),
         false => Ok(None),
     };
@@ -68,9 +71,17 @@ pub(super) async fn enqueue(
         Ok(jobs) => jobs.unwrap_or_default(),
         Err(fault) => return refuse(&parts, fault),
     };
-    let matters = brings || (may_be_flat && jobs.iter().any(|job| job.is_flat));
+    let matters = brings || routes || (may_be_flat && jobs.iter().any(|job| job.is_flat));
+    let mut routed = Vec::new();
     let (prepared, brought) = match matters {
-        true => match prepared(proxy, &parts, &body, &jobs, &policies) {
+        true => match prepared(
+            proxy,
+            &parts,
+            &body,
+            &jobs,
+            &policies,
+            routes.then_some(&mut routed),
+        ) {
             Ok((body, brought)) => (body, if are_jobs { brought } else { Vec::new() }),
             Err(error) => {
                 sidecar.metrics.count(Counted::PolicyRefused);
@@ -86,7 +97,7 @@ pub(super) async fn enqueue(
         false => Ok(None),
     };
     match places {
-        Ok(places) => send_on(proxy, parts, prepared, brought, places).await,
+        Ok(places) => send_on(proxy, parts, prepared, (brought, routed), places).await,
         Err(fault) => refuse(&parts, fault),
     }
 }
@@ -97,7 +108,7 @@ async fn send_on(
     proxy: &Proxy,
     mut parts: Box<Parts>,
     body: Bytes,
-    brought: Vec<Option<Brought>>,
+    (brought, routed): (Vec<Option<Brought>>, Vec<Routed>),
     mut places: Option<TakenPlaces>,
 ) -> Response<Body> {
     let sidecar = &proxy.sidecar;
@@ -110,6 +121,8 @@ async fn send_on(
     for brought in brought.iter().flatten() {
         proxy.sidecar.fetching.limited.note(&brought.queue);
     }
+    // Before it is sent: without an answer it may be stored all the same.
+    routes::mark(&proxy.sidecar, &routed);
     let outranks = enqueued::may_outrank(&proxy.sidecar, &body);
     let call = Call {
         method: parts.method.clone(),
@@ -123,6 +136,7 @@ async fn send_on(
             places.sending();
         }
         let mut answer = proxy.upstream.call(call).await;
+        routes::mark(&proxy.sidecar, &routed);
         if let (Ok(reply), Some(lender)) = (&answer, &lender)
             && reply.status.is_success()
         {
@@ -151,11 +165,19 @@ fn prepared(
     body: &Bytes,
     jobs: &[SentJob<'_>],
     policies: &PolicySet,
+    mut routed: Option<&mut Vec<Routed>>,
 ) -> Result<(Bytes, Vec<Option<Brought>>), FieldError> {
     let mut splice = Splice::new();
     let mut all = Vec::new();
     for job in jobs {
-        let brought = prepare(proxy, parts, job, policies, &mut splice);
+        let brought = prepare(
+            proxy,
+            parts,
+            job,
+            policies,
+            &mut splice,
+            routed.as_deref_mut(),
+        );
         all.push(brought.map_err(|error| FieldError {
             field: format!("{}{}", job.at, error.field),
             ..error
@@ -175,6 +197,7 @@ fn prepare(
     job: &SentJob<'_>,
     policies: &PolicySet,
     splice: &mut Splice,
+    routed: Option<&mut Vec<Routed>>,
 ) -> Result<Option<Brought>, FieldError> {
     let (json, options, queue) = (job.json, job.options, &*job.queue);
     let sent = if policies.accept() != Accept::Ignore {
@@ -205,11 +228,18 @@ fn prepare(
         // What no limit touches is not touched.
         .filter(|_| !sent.is_empty() || limits_queue(&proxy.sidecar, queue, policies))
         .and_then(|ms| ms.int());
+    let own: Vec<Limited> = sent.iter().map(|sent| sent.policy.clone()).collect();
+    let route = routed.and_then(|routed| {
+        let route = routes::of(proxy, parts, job, policies, &own)?;
+        route.write(job, splice);
+        routed.push(route);
+        Some(())
+    });
     let watched = job.is_flat && watches(&proxy.sidecar, json, queue, policies);
     let forgotten = Forgotten {
         policy: forgotten(&sent),
         visibility_ms: visibility.filter(|ms| *ms > 0),
-        queue: (watched || (job.is_flat && !sent.is_empty())).then_some(queue),
+        queue: (route.is_some() || watched || (job.is_flat && !sent.is_empty())).then_some(queue),
     };
     write(json, meta, forgotten, splice);
     let brought = (!sent.is_empty()).then(|| Brought {

@@ -20,6 +20,7 @@ use crate::policy::price::{self, Unpaid};
 use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
+use crate::subqueue::{self, Subqueue};
 use crate::upstream::Reply;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).
@@ -35,6 +36,8 @@ pub(super) struct ClaimOrigin<'a> {
     pub(super) tenant: Option<&'a str>,
     /// The lanes that were asked; none: the request was not understood.
     pub(super) lanes: &'a [Lane],
+    /// The subqueues that were asked, if it was not the lane's own queue.
+    pub(super) subqueues: &'a [Subqueue],
     /// The worker id it was claimed under.
     pub(super) claim_id: &'a Arc<str>,
     /// What the FETCH said of visibility.
@@ -58,6 +61,20 @@ impl ClaimOrigin<'_> {
         let asked = self.lanes.iter().find(|asked| *asked.queue == *shown);
         let asked = asked.or(self.lanes.first());
         asked.map_or_else(|| Arc::from(shown), |asked| Arc::clone(&asked.queue))
+    }
+
+    /// The subqueue that a job came from.
+    fn subqueue_of(&self, shown: Option<Json<'_>>) -> Option<Subqueue> {
+        if let [only] = self.subqueues {
+            return Some(*only);
+        }
+        let shown = shown.and_then(|shown| subqueue::split(&shown.text()?).map(|found| found.1));
+        // A backend may show another queue than the one that the job is in.
+        let asked = shown.filter(|number| self.subqueues.contains(number));
+        match self.subqueues {
+            [] => shown,
+            [first, ..] => asked.or(Some(*first)),
+        }
     }
 }
 
@@ -148,6 +165,8 @@ pub(super) struct Reading<'a> {
     /// Whether its jobs may have limits of their own or mirrors. One search of the reply spares several of
     /// each job: hardly any bring something.
     brings: bool,
+    /// Whether some of its jobs may come from subqueues.
+    has_subqueues: bool,
 }
 
 /// Begins to read the jobs of a reply that came at `ended`.
@@ -165,6 +184,8 @@ pub(super) fn reading<'a>(
         live,
         known: live.known(),
         brings: mirror::may_bring(text),
+        has_subqueues: !origin.subqueues.is_empty()
+            || (sidecar.subqueues.any() && subqueue::may_name(text)),
     }
 }
 
@@ -179,6 +200,10 @@ pub(super) fn read_job(
     let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
     let id = id?.text()?;
     let filed = || brings.then(|| mirror::filed(job)).flatten();
+    let subqueue = match reading.has_subqueues {
+        true => origin.subqueue_of(queue),
+        false => None,
+    };
     let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
     let attempt = attempt.and_then(|a| a.u32());
     sidecar.backend.saw_attempt(attempt);
@@ -227,12 +252,16 @@ pub(super) fn read_job(
         // Found in this text, so it is within.
         false => reading.text.slice(job.range()),
     };
+    let body = match subqueue {
+        Some(_) => subqueue::with_bases(&body).map_or(body, Bytes::from),
+        None => body,
+    };
     let proof = match origin.visibility.is_some() || wished.is_some() {
         true => Proof::new(origin.sent, visibility),
         false => Proof::assumed(origin.sent, visibility),
     };
     let mut held = Held::new(claimed, live.edition, body, proof, came);
-    (held.own, held.lasts) = (own, lasts);
+    (held.own, held.lasts, held.subqueue) = (own, lasts, subqueue);
     held.tenant = origin.tenant.map(Arc::from);
     Some(held)
 }

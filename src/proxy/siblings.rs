@@ -247,6 +247,7 @@ async fn read_again(proxy: &Proxy, claimed: &Claimed, sent: Instant) -> Again {
         scope: claimed.scope,
         tenant: tenant.as_deref(),
         lanes: &[lane],
+        subqueues: &[],
         claim_id: &claimed.claim_id,
         visibility: Some(Duration::from_micros(claimed.visibility)),
         sent,

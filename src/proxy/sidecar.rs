@@ -13,6 +13,7 @@ use super::live::{Live, ProxySettings};
 use super::outlive::Tasks;
 use super::process::{FollowedFile, Readiness};
 use super::scope::Scopes;
+use super::subqueues::Subqueues;
 use super::{admit, fetch, load, settle, sweep};
 use crate::config;
 use crate::events::Events;
@@ -37,6 +38,7 @@ pub struct Sidecar {
     pub(super) control: control::Control,
     pub(super) fetching: fetch::Fetching,
     pub(super) settle: settle::Settle,
+    pub(super) subqueues: Subqueues,
     pub(super) admit: admit::Admit,
     pub(super) keeper: sweep::Keeper,
     pub(super) readiness: Readiness,
@@ -77,6 +79,7 @@ impl Sidecar {
             control: control::Control::new(Live::new(settings, policies)),
             fetching: fetch::Fetching::new(worker_id.unwrap_or_else(|| Arc::from(name))),
             settle: settle::Settle::default(),
+            subqueues: Subqueues::default(),
             admit: admit::Admit::new(pressure),
             keeper: sweep::Keeper::default(),
         });

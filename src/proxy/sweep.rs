@@ -166,6 +166,7 @@ fn forget_unused(sidecar: &Sidecar) {
     let now = depth::now(sidecar);
     sidecar.admit.pressure.forget_unused(now);
     sidecar.fetching.forget_unused(now.at);
+    sidecar.subqueues.forget_unused(now.at);
     sidecar.scopes.forget_unused();
     sidecar.live().forget_known();
 }

@@ -199,6 +199,16 @@ async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     backlogs.available(queue)
 }
 
+/// Whether a queue is not paused, here or at the backend itself, which is asked once a second; unknown is no.
+pub(super) async fn runs(proxy: &Proxy, lane: &Lane) -> bool {
+    let fetching = &proxy.sidecar.fetching;
+    if fetching.paused.has(&lane.queue) {
+        return false;
+    }
+    let available = ask_depth(proxy, &lane.queue, lane.scope).await;
+    available.is_some() && !fetching.backlogs.is_paused(&lane.queue)
+}
+
 /// A worker wants more than it gets, and nothing may be claimed of this queue: its limits may be why.
 pub(super) fn note_closed(proxy: &Proxy, lane: &Lane, gate: &Gate) {
     let sidecar = &proxy.sidecar;

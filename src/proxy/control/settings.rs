@@ -18,6 +18,8 @@ use crate::store::{Change, LedgerExt, MAX_SETTINGS};
 pub(super) const BOUNDS: &str = "bounds:";
 /// The longest name, in bytes: stores have it in an index.
 const LONGEST_NAME: usize = 1_000;
+/// Before the name of a queue: jobs of it lie in subqueues.
+pub(in crate::proxy) const SUBQUEUES: &str = "subqueues:";
 /// Before the id of a tenant: how many of its jobs may wait.
 pub(super) const TENANT: &str = "tenant:";
 
@@ -36,6 +38,7 @@ pub fn publish(sidecar: &Sidecar, settings: ProxySettings, policies: Arc<PolicyS
     let last = sidecar.control.live.swap(Arc::clone(&next));
     let levels = sidecar.admit.pressure.publish(bounds, depth::now(sidecar));
     depth::tell_edges(sidecar, &levels);
+    follow_subqueues(sidecar);
     sidecar.hold.relimit(edition, limits);
     // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
     let limits = under(sidecar, &next, sidecar.hold.before(edition));
@@ -73,11 +76,28 @@ pub(in crate::proxy) fn follow_settings(sidecar: &Sidecar) {
     let tenants: HashMap<Arc<str>, u64> = (all.settings(TENANT).into_iter())
         .filter_map(|(tenant, text)| Some((Arc::from(tenant), text.parse().ok()?)))
         .collect();
+    follow_subqueues(sidecar);
     let levels = sidecar
         .admit
         .pressure
         .set(queues, tenants, depth::now(sidecar));
     depth::tell_edges(sidecar, &levels);
+}
+
+/// Goes by the queues that the store and the file say have subqueues.
+fn follow_subqueues(sidecar: &Sidecar) {
+    let marked = sidecar.store.overrides().settings(SUBQUEUES);
+    let marked = marked.into_iter().map(|(queue, _)| Arc::from(queue));
+    let live = sidecar.live();
+    let file = live.policies.subqueues().iter().map(|queue| &**queue);
+    sidecar.subqueues.follow(marked, file);
+}
+
+/// Marks in the store that a queue has subqueues from now on, so that every sidecar reads them. `false`: the store did not
+/// hear of it.
+pub(in crate::proxy) async fn mark_subqueues(sidecar: &Sidecar, queue: &str) -> bool {
+    let mark = put_setting(sidecar, SUBQUEUES, queue, Some("1".to_owned()));
+    mark.await.is_ok()
 }
 
 /// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.

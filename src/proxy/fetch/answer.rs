@@ -38,7 +38,7 @@ pub(in crate::proxy) async fn fetch(
     let live = sidecar.control.live.load_full();
     let held = sidecar.holds_any();
     let limited = &sidecar.fetching.limited;
-    let limits = held || !live.policies.is_empty() || limited.any();
+    let limits = held || !live.policies.is_empty() || limited.any() || sidecar.subqueues.any();
     let looks = limits || sidecar.admit.pressure.any();
     let asked = looks.then(|| Asked::read(&body)).flatten();
     let draining = sidecar.tasks.draining.is_cancelled();
@@ -51,8 +51,11 @@ pub(in crate::proxy) async fn fetch(
     if draining && (unread || (only_held && !held)) {
         return nothing(proxy, &parts);
     }
-    let touched =
-        |queue: &Arc<str>| held || !live.policies.gate(queue).open() || limited.has(queue);
+    let touched = |queue: &Arc<str>| {
+        held || !live.policies.gate(queue).open()
+            || limited.has(queue)
+            || sidecar.subqueues.has(queue)
+    };
     let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
     let timeout = live.settings.upstream.timeout;
     let mut wanted = Wanted::take(&mut parts, body, asked, timeout);
@@ -164,6 +167,7 @@ impl Fetch {
             if !more.is_empty() {
                 self.sections.iter_mut().for_each(Section::leave_places);
             }
+            self.claim_heads(&more);
             out.join(more);
             let is_full = out.len() >= self.wanted.count;
             if is_full || out.is_timed() || Instant::now() >= until {

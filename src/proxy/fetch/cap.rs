@@ -5,12 +5,9 @@ use crate::hold::{Lane, Lookahead, Prospect};
 use crate::limit::{Limited, PolicyAndKey, Timestamp};
 use crate::policy::Gate;
 use crate::proxy::Sidecar;
+use crate::proxy::ahead::{AHEAD, starts_ahead};
 use crate::proxy::control::in_force;
 use crate::store::LedgerExt;
-
-/// How far ahead of its start a job of a queue with limits of its own is claimed: then the backend's answer time
-/// costs those limits nothing. In microseconds.
-pub(super) const AHEAD: u64 = 200_000;
 
 /// How many jobs may be asked for now, and if none, when that may change by itself.
 #[derive(Clone, Default, Debug)]
@@ -21,24 +18,6 @@ pub(super) struct Cap {
     pub(super) opens: Option<Timestamp>,
     /// The queue's own limit that has no room.
     pub(super) by: Option<PolicyAndKey>,
-}
-
-/// How many starts times alone allow within [`AHEAD`], under limits that each job of a queue has; `None`: no time
-/// limits them.
-pub(super) fn starts_ahead(limited: &[Limited]) -> Option<usize> {
-    let within = |limit: u32, period: u64| {
-        let starts = u128::from(limit) * u128::from(AHEAD) / u128::from(period.max(1));
-        usize::try_from(starts).unwrap_or(usize::MAX)
-    };
-    let each = limited.iter().flat_map(|one| {
-        let throttle = one.limits.throttle.as_ref();
-        let throttle = throttle.map(|of| within(of.limit.get(), of.period.get()));
-        let rates = one.limits.rates.iter();
-        rates
-            .map(move |of| within(of.limit.get(), of.period.get()))
-            .chain(throttle)
-    });
-    each.min().map(|starts| starts.max(1))
 }
 
 /// How many jobs may be claimed of a limited queue for a FETCH that misses `n`. Where the queue has limits of its
@@ -66,6 +45,22 @@ pub(super) async fn cap_of(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize
         cap.jobs = cap.jobs.min(free);
     }
     cap
+}
+
+/// How many jobs may be claimed of a queue's subqueues for a FETCH that misses `n`: the queue's own limits say that. Each
+/// of them has places of its own in the hold, as far as that has room for their bytes.
+pub(super) async fn cap_of_subqueues(sidecar: &Sidecar, lane: &Lane, gate: &Gate, n: usize) -> Cap {
+    let limited = in_force::limits_now(sidecar, &lane.queue, &gate.limited);
+    if sidecar.hold.bytes() >= sidecar.hold_most(&sidecar.live().settings).bytes {
+        return Cap::default();
+    }
+    match limited.is_empty() {
+        true => Cap {
+            jobs: n,
+            ..Cap::default()
+        },
+        false => cap_by_limits(sidecar, lane, gate, &limited, n).await,
+    }
 }
 
 async fn cap_by_limits(

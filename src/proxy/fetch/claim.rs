@@ -8,14 +8,17 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use super::claims::{ClaimEnd, ClaimTask};
+use super::claims::{ClaimEnd, ClaimOf, ClaimTask};
 use super::reply::{hold, read_reply};
 use super::wanted::Wanted;
 use crate::hold::{Behind, Lane};
 use crate::proxy::Proxy;
 use crate::proxy::depth;
 use crate::proxy::job::{self, ClaimOrigin};
+use crate::proxy::subqueues::{Asks, SubqueueAsk};
+use crate::proxy::waiting;
 use crate::store::LedgerExt;
+use crate::subqueue::Subqueue;
 use crate::tick;
 
 /// Claims that are made at once where each must be for one job, under an id of its own.
@@ -30,6 +33,8 @@ pub(super) struct Claim {
     /// Whether limits can touch these queues.
     pub(super) limited: bool,
     pub(super) jobs: usize,
+    /// What is asked of the queue's subqueues; none: the queue itself is asked.
+    pub(super) subqueues: Asks,
 }
 
 impl Claim {
@@ -40,7 +45,11 @@ impl Claim {
             self.jobs = self.jobs.min(ALONE_AT_ONCE);
         }
         let (tell, end) = watch::channel(None);
-        let (task, begun) = (ClaimTask(end), tick::now());
+        let of = match self.subqueues.is_empty() {
+            true => ClaimOf::Queues,
+            false => ClaimOf::Subqueues,
+        };
+        let (task, begun) = (ClaimTask { ends: end, of }, tick::now());
         let lane = self.lanes.first().cloned();
         let coming = (lane.as_ref()).map(|lane| sidecar.hold.asking(lane, self.jobs, begun));
         let of_limited = lane.filter(|_| self.limited);
@@ -54,11 +63,13 @@ impl Claim {
         };
         let sidecar = Arc::clone(&sidecar);
         let work = async move {
-            let end = match self.is_alone() && self.jobs > 1 {
-                true => self.one_by_one().await,
-                false => self.ask(self.jobs).await,
+            let end = match of {
+                ClaimOf::Subqueues => self.ask_subqueues().await,
+                ClaimOf::Queues if self.is_alone() && self.jobs > 1 => self.one_by_one().await,
+                ClaimOf::Queues => self.ask(self.jobs, None).await,
             };
-            if let Some(coming) = coming {
+            // What subqueues have says nothing of the queue itself.
+            if let Some(coming) = coming.filter(|_| of == ClaimOf::Queues) {
                 coming.answered(match end {
                     ClaimEnd::Jobs { short: false } => Behind::More,
                     _ => Behind::Nothing,
@@ -84,7 +95,7 @@ impl Claim {
         let (claim, mut asking) = (Arc::new(self), JoinSet::new());
         for _ in 0..claim.jobs {
             let claim = Arc::clone(&claim);
-            asking.spawn(async move { claim.ask(1).await }.in_current_span());
+            asking.spawn(async move { claim.ask(1, None).await }.in_current_span());
         }
         let mut all = ClaimEnd::Jobs { short: false };
         while let Some(end) = asking.join_next().await {
@@ -96,9 +107,45 @@ impl Claim {
         all
     }
 
-    /// Asks the backend for `n` jobs, and holds what comes. Limited queues are claimed under the sidecar's id, others
-    /// under the worker's own.
-    async fn ask(&self, n: usize) -> ClaimEnd {
+    /// Asks some subqueues, all at once, unless their queue is paused: a pause that was made at the backend itself is
+    /// one of the queue, and the backend does not know what belongs to that.
+    async fn ask_subqueues(self) -> ClaimEnd {
+        let (claim, mut asking) = (Arc::new(self), JoinSet::new());
+        let Some(lane) = claim.lanes.first() else {
+            return ClaimEnd::Jobs { short: true };
+        };
+        if !waiting::runs(&claim.proxy, lane).await {
+            return ClaimEnd::Jobs { short: true };
+        }
+        for ask in &claim.subqueues {
+            let (claim, ask) = (Arc::clone(&claim), ask.clone());
+            let work = async move {
+                // Each claim may need an id of its own.
+                let jobs = if claim.is_alone() { 1 } else { ask.jobs };
+                claim.ask(jobs, Some(&ask)).await
+            };
+            asking.spawn(work.in_current_span());
+        }
+        let mut all = ClaimEnd::Jobs { short: true };
+        while let Some(end) = asking.join_next().await {
+            all = match (end, all) {
+                (Ok(ClaimEnd::Jobs { short: true }) | Err(_), all) => all,
+                (Ok(end), ClaimEnd::Jobs { .. }) => end,
+                (Ok(_), all) => all,
+            };
+        }
+        all
+    }
+
+    /// Asks the backend for `n` jobs of the queues, or `of` some of their subqueues, and holds what comes. Limited queues
+    /// are claimed under the sidecar's id, others under the worker's own.
+    async fn ask(&self, n: usize, of: Option<&SubqueueAsk>) -> ClaimEnd {
+        let subqueues = of.map_or(&[][..], |ask| &ask.names);
+        let mut names = self.lanes.clone();
+        if let (Some(_), Some(lane)) = (of, self.lanes.first()) {
+            let name = |one: &Subqueue| lane.with_queue(&one.name_in(&lane.queue));
+            names = subqueues.iter().map(name).collect();
+        }
         let (proxy, wanted) = (&self.proxy, &self.wanted);
         let sidecar = &proxy.sidecar;
         let Some(asked) = &wanted.asked else {
@@ -111,7 +158,7 @@ impl Claim {
         let says_id = self.limited || own.is_some();
         let claim_id = own.unwrap_or_else(|| self.claim_id());
         let said = says_id.then_some(&*claim_id);
-        let body = asked.rewritten(&wanted.body, &self.lanes, n, said);
+        let body = asked.rewritten(&wanted.body, &names, n, said);
         let sent = tick::now();
         let mark = sidecar.admit.pressure.mark();
         let answer = proxy.upstream.call(wanted.call(body.into())).await;
@@ -127,6 +174,7 @@ impl Claim {
             scope: wanted.scope,
             tenant: job::tenant(&wanted.headers),
             lanes: &self.lanes,
+            subqueues,
             claim_id: &claim_id,
             visibility: asked.visibility,
             sent,
@@ -137,6 +185,9 @@ impl Claim {
             Ok(None) => return ClaimEnd::Other(reply),
             Err(error) => return ClaimEnd::Lost(error),
         };
+        if let (Some(ask), Some(lane)) = (of, self.lanes.first()) {
+            sidecar.subqueues.answered(lane, ask, &jobs, shown < n);
+        }
         if !jobs.is_empty() {
             hold(proxy, wanted, jobs, &origin);
             if self.is_counted_by_siblings() {

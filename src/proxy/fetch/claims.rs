@@ -34,12 +34,25 @@ pub(super) enum ClaimEnd {
 
 /// A claim that is under way, for those who wait for it.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimTask(pub(super) watch::Receiver<Option<ClaimEnd>>);
+pub(super) struct ClaimTask {
+    pub(super) ends: watch::Receiver<Option<ClaimEnd>>,
+    /// Of which of the backend's queues it is.
+    pub(super) of: ClaimOf,
+}
+
+/// Which queues of the backend are asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ClaimOf {
+    /// Those that the FETCH names.
+    Queues,
+    /// Subqueues of one that it names.
+    Subqueues,
+}
 
 impl ClaimTask {
     /// How it ended.
     pub(super) async fn end(&mut self) -> ClaimEnd {
-        let end = self.0.wait_for(Option::is_some).await;
+        let end = self.ends.wait_for(Option::is_some).await;
         let end = end.ok().and_then(|end| end.clone());
         // Only a panic in there could lose it, and would have been logged.
         end.unwrap_or(ClaimEnd::Jobs { short: true })

@@ -10,15 +10,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::cap::{AHEAD, cap_of, starts_ahead};
+use super::cap::{cap_of, cap_of_subqueues};
 use super::claim::Claim;
-use super::claims::{ASK_AGAIN, ClaimEnd, ClaimTask, Missing};
+use super::claims::{ASK_AGAIN, ClaimEnd, ClaimOf, ClaimTask, Missing};
+use super::handout::HandOut;
 use super::request::{Fetch, Outcome};
 use super::section::{Ready, Section, Stage};
 use crate::hold::Lane;
 use crate::limit::Limited;
 use crate::policy::Gate;
+use crate::proxy::ahead::{AHEAD, starts_ahead};
 use crate::proxy::control::in_force;
+use crate::proxy::subqueues::Asks;
 use crate::store::LedgerExt;
 
 /// A claim that must last longer than any FETCH waits for it.
@@ -80,6 +83,7 @@ impl Fetch {
             let Some(mut task) = self.claim_of(nth, misses).await else {
                 return Ok(ready.jobs);
             };
+            let of = task.of;
             let patience = self.patience(nth, &lacks, ready);
             let end = match patience {
                 Some(until) => timeout_at(until, task.end()).await.ok(),
@@ -90,6 +94,10 @@ impl Fetch {
             match end {
                 // ## Open, and stays so: the claim brought all that it asked for, so there may be more.
                 Some(ClaimEnd::Jobs { short: false }) if !is_late => self.ask_for_more(nth, ready),
+                // ## Open, and stays so: the queue has no more, or some subqueues have not. Others may.
+                Some(ClaimEnd::Jobs { short: true }) if !is_late && self.has_subqueues(nth) => {
+                    self.note_short(nth, of);
+                }
                 // ## Open => Spent: the backend has no more, or the round is over.
                 Some(ClaimEnd::Jobs { .. }) => self.spend(nth),
                 // ## The FETCH ends: what the backend says instead of jobs is the worker's answer.
@@ -127,6 +135,18 @@ impl Fetch {
     fn ready(&self, nth: usize, most: usize) -> Ready {
         let section = self.sections.get(nth);
         section.map_or_else(Ready::default, |of| of.ready(&self.proxy.sidecar, most))
+    }
+
+    fn has_subqueues(&self, nth: usize) -> bool {
+        let lane = self.sections.get(nth).and_then(Section::limited);
+        lane.is_some_and(|lane| self.proxy.sidecar.subqueues.has(&lane.queue))
+    }
+
+    /// A claim brought less than it asked for. What subqueues have and have not is known of each.
+    fn note_short(&mut self, nth: usize, of: ClaimOf) {
+        if let Some(section) = self.sections.get_mut(nth) {
+            section.is_short |= of == ClaimOf::Queues;
+        }
     }
 
     fn spend(&mut self, nth: usize) {
@@ -226,16 +246,100 @@ impl Fetch {
             self.missing.push(Missing::new(claims, lane, n));
         }
         let jobs = n.max(section.next).max(claims.missed(lane));
-        let cap = cap_of(&sidecar, lane, gate, jobs).await;
-        if cap.jobs == 0 {
-            self.sections.get_mut(nth)?.stage = Stage::Closed(cap);
-            return None;
-        }
+        let claim = match sidecar.subqueues.has(&lane.queue) {
+            true => self.claim_in_turn(nth, lane, gate, jobs).await?,
+            false => self.claim_of_queue(nth, lane, gate, jobs).await?,
+        };
         // Another FETCH may have been faster.
-        let running = claims.running(lane);
-        match running {
-            Some(_) => running,
-            None => Some(self.claim(nth, cap.jobs)?.start()),
+        claims.running(lane).or_else(|| Some(claim.start()))
+    }
+
+    /// A claim of the queue itself, for as many of these jobs as may be claimed; `None`: it is closed.
+    async fn claim_of_queue(
+        &mut self,
+        nth: usize,
+        lane: &Lane,
+        gate: &Gate,
+        jobs: usize,
+    ) -> Option<Claim> {
+        let cap = cap_of(&self.proxy.sidecar, lane, gate, jobs).await;
+        match cap.jobs {
+            0 => {
+                self.sections.get_mut(nth)?.stage = Stage::Closed(cap);
+                None
+            }
+            jobs => self.claim(nth, jobs),
+        }
+    }
+
+    /// A claim of a queue with subqueues: the queue itself and those take turns. `None`: neither may be asked.
+    async fn claim_in_turn(
+        &mut self,
+        nth: usize,
+        lane: &Lane,
+        gate: &Gate,
+        jobs: usize,
+    ) -> Option<Claim> {
+        let sidecar = Arc::clone(&self.proxy.sidecar);
+        let subqueues = &sidecar.subqueues;
+        let has_base = !self.sections.get(nth)?.is_short;
+        let best = sidecar.hold.look(lane, 0, sidecar.store.now()).best;
+        let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best));
+        if has_base && !is_outranked && subqueues.takes_base(lane) {
+            subqueues.took_base(lane);
+            if let Some(claim) = self.claim_of_queue(nth, lane, gate, jobs).await {
+                return Some(claim);
+            }
+        }
+        let of_queue = cap_of_subqueues(&sidecar, lane, gate, jobs).await;
+        let held = sidecar.hold.of_subqueues(lane, sidecar.store.now());
+        let asks = subqueues.choose(lane, of_queue.jobs, &held);
+        if !asks.is_empty() {
+            let jobs = asks.iter().map(|ask| ask.jobs).sum();
+            let claim = self.claim(nth, jobs)?;
+            self.sections.get_mut(nth)?.stage = Stage::Open;
+            return Some(Claim {
+                subqueues: asks,
+                ..claim
+            });
+        }
+        if has_base && matches!(self.sections.get(nth)?.stage, Stage::Open) {
+            return self.claim_of_queue(nth, lane, gate, jobs).await;
+        }
+        if matches!(self.sections.get(nth)?.stage, Stage::Open) {
+            self.spend(nth);
+        }
+        None
+    }
+
+    /// Where the heads of subqueues start, the next ones are claimed beside this FETCH: their keys may have room again
+    /// before a worker asks, and the way to the backend would be added to each job's time.
+    pub(super) fn claim_heads(&self, out: &HandOut) {
+        let sidecar = &self.proxy.sidecar;
+        if !sidecar.subqueues.any() {
+            return;
+        }
+        for (nth, section) in self.sections.iter().enumerate() {
+            let Some(lane) = section.limited() else {
+                continue;
+            };
+            let heads = out.heads_of(lane);
+            let is_free = self
+                .limits_of(section)
+                .is_none_or(|limits| limits.is_empty());
+            if heads.is_empty() || !is_free || sidecar.fetching.claims.running(lane).is_some() {
+                continue;
+            }
+            let held = sidecar.hold.of_subqueues(lane, sidecar.store.now());
+            let asks = sidecar.subqueues.heads(lane, &heads, &held);
+            let jobs = asks.iter().map(|ask| ask.jobs).sum();
+            if let Some(claim) = self.claim(nth, jobs).filter(|_| !asks.is_empty()) {
+                Claim {
+                    subqueues: asks,
+                    ..claim
+                }
+                .start();
+            }
         }
     }
 
@@ -247,6 +351,7 @@ impl Fetch {
             lanes: section.lanes.clone(),
             limited: section.gate.is_some(),
             jobs,
+            subqueues: Asks::new(),
         })
     }
 

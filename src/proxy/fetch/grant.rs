@@ -139,6 +139,7 @@ impl Proxy {
                         // It may have been first in line.
                         sidecar.hold.wake(&pick.claimed.limited);
                     }
+                    sidecar.subqueues.started(&pick);
                     started.push(pick);
                 }
                 Some(Verdict::Refused {
@@ -208,6 +209,7 @@ impl Proxy {
         let sidecar = &self.sidecar;
         let all = pick.claimed.limited.clone();
         let limited = all.get(which)?;
+        sidecar.subqueues.refused(&pick);
         if pick.refused.is_none() {
             tell::exceeded(sidecar, &pick, limited, why);
             pick.refused = Some(Box::new(Episode {

@@ -2,17 +2,19 @@
 //! polls the reply's body; until then it undoes itself when it is dropped, and the jobs are in the hold
 //! again for the next worker.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::request::Parts;
 
-use crate::hold::Held;
+use crate::hold::{Held, Lane};
 use crate::limit::{Limited, PolicyAndKey};
 use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, respond, tell};
+use crate::subqueue::Subqueue;
 
 /// What the headers of an answer of ours tell.
 #[derive(Clone, Default)]
@@ -78,6 +80,20 @@ impl HandOut {
             true => self.jobs = std::mem::take(&mut more.jobs),
             false => self.jobs.append(&mut more.jobs),
         }
+    }
+
+    /// The subqueues of a lane whose jobs start after a limit had kept them, and how many of each.
+    pub(super) fn heads_of(&self, lane: &Lane) -> HashMap<Subqueue, usize> {
+        let waited = self.jobs.iter().filter(|held| held.refused.is_some());
+        let mut heads = HashMap::new();
+        for held in waited {
+            if let Some(subqueue) = held.subqueue
+                && held.lane() == *lane
+            {
+                *heads.entry(subqueue).or_default() += 1;
+            }
+        }
+        heads
     }
 
     /// Whether limits that count time let some of it start: it does not wait for more.

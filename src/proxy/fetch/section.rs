@@ -21,6 +21,8 @@ pub(super) struct Section {
     pub(super) next: usize,
     /// What may be claimed of it in this round.
     pub(super) stage: Stage,
+    /// Whether the queue itself has no more in this round; its subqueues may.
+    pub(super) is_short: bool,
     /// Whether its limits or the hold left no room in the round before.
     pub(super) was_closed: bool,
 }
@@ -50,7 +52,9 @@ pub(super) fn sections_of(
         };
         let mut gate = policies.gate(queue).into_owned();
         // Jobs with limits of their own make any queue a limited one.
-        gate.keyed |= sidecar.hold.holds(&lane) || sidecar.fetching.limited.has(queue);
+        gate.keyed |= sidecar.hold.holds(&lane)
+            || sidecar.fetching.limited.has(queue)
+            || sidecar.subqueues.has(queue);
         let is_open = gate.open() && in_force::set_for_queue(sidecar, queue).is_none();
         match sections.last_mut() {
             Some(run) if is_open && run.gate.is_none() => run.lanes.push(lane),
@@ -67,6 +71,7 @@ impl Section {
             gate,
             next: 1,
             stage: Stage::Open,
+            is_short: false,
             was_closed: false,
         }
     }
@@ -86,6 +91,7 @@ impl Section {
     pub(super) fn begin(&mut self) {
         self.was_closed = self.closed().is_some();
         self.stage = Stage::Open;
+        self.is_short = false;
         self.next = 1;
     }
 
@@ -115,10 +121,14 @@ impl Section {
         let now = sidecar.store.now();
         let lanes = self.lanes.iter();
         let lanes = lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue));
-        let views = lanes.map(|lane| sidecar.hold.look(lane, most, now));
-        views.fold(Ready::default(), |ready, view| Ready {
-            jobs: ready.jobs + view.askable,
-            is_outranked: ready.is_outranked || (self.gate.is_some() && view.is_outranked),
+        lanes.fold(Ready::default(), |ready, lane| {
+            let view = sidecar.hold.look(lane, most, now);
+            let has_higher = |best| sidecar.subqueues.outranks(lane, best);
+            let is_outranked = view.is_outranked || view.best.is_some_and(has_higher);
+            Ready {
+                jobs: ready.jobs + view.askable,
+                is_outranked: ready.is_outranked || (self.gate.is_some() && is_outranked),
+            }
         })
     }
 }

@@ -113,6 +113,7 @@ async fn take_in(
         scope: wanted.scope,
         tenant: job::tenant(&wanted.headers),
         lanes: &lanes,
+        subqueues: &[],
         claim_id: &claim_id,
         visibility: wanted.visibility(),
         sent,

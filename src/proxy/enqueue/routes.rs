@@ -1,0 +1,124 @@
+//! Which jobs go to subqueues: those with a key of their own, in queues that say so.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::sent::SentJob;
+use crate::json::{Json, Kind, Splice, quote};
+use crate::limit::Limited;
+use crate::policy::job::meta_of;
+use crate::policy::{JobView, PolicySet};
+use crate::proxy::control::settings;
+use crate::proxy::subqueues::Writes;
+use crate::proxy::{Proxy, Sidecar, job};
+use crate::subqueue::Subqueue;
+
+/// A job that goes to a subqueue.
+pub(super) struct Routed {
+    queue: Arc<str>,
+    subqueue: Subqueue,
+    priority: Option<i32>,
+}
+
+/// Whether some queue's jobs go to subqueues. The first time the store is told of each, so that every sidecar reads them
+/// before anything lies there.
+pub(super) async fn ready(sidecar: &Sidecar, policies: &PolicySet) -> bool {
+    let mut any = false;
+    if sidecar.backend.names_cost() {
+        return any;
+    }
+    for queue in policies.subqueues() {
+        any |= match sidecar.subqueues.writes(queue) {
+            Writes::Yes => true,
+            Writes::Unmarked => settings::mark_subqueues(sidecar, queue).await,
+            Writes::No => false,
+        };
+    }
+    any
+}
+
+/// Where a job goes; `None`: where it says.
+pub(super) fn of(
+    proxy: &Proxy,
+    parts: &Parts,
+    sent: &SentJob<'_>,
+    policies: &PolicySet,
+    own: &[Limited],
+) -> Option<Routed> {
+    let (json, options, queue) = (sent.json, sent.options, &*sent.queue);
+    let sidecar = &proxy.sidecar;
+    if sidecar.subqueues.writes(queue) != Writes::Yes || excludes_others(json, options) {
+        return None;
+    }
+    let kind = json.get("type").and_then(|kind| kind.text());
+    let view = JobView {
+        queue,
+        kind: &kind.unwrap_or_default(),
+        meta: meta_of(json, options),
+        tenant: sidecar.live().trusted(job::tenant(&parts.headers)),
+    };
+    let subqueue = policies.subqueue_of(&view, own)?;
+    let priority = options.and_then(|options| options.get("priority")?.int());
+    Some(Routed {
+        queue: Arc::from(queue),
+        subqueue,
+        priority: priority.and_then(|said| i32::try_from(said).ok()),
+    })
+}
+
+/// Whether a job is unique by its queue or its `meta`. In two subqueues such jobs would both be accepted. Where no keys
+/// are named, some backends take the queue for one.
+fn excludes_others(json: Json<'_>, options: Option<Json<'_>>) -> bool {
+    let beside = [
+        json.get("unique"),
+        options.and_then(|options| options.get("unique")),
+    ];
+    let mut rules = beside.into_iter().flatten().filter(|rule| !rule.is_null());
+    rules.any(|rule| {
+        let Some(keys) = rule.get("keys").filter(|keys| keys.kind() == Kind::Array) else {
+            return true;
+        };
+        let mut names = 0;
+        let is_near = keys.items().any(|key| {
+            names += 1;
+            !key.text()
+                .is_some_and(|name| !matches!(&*name, "queue" | "meta"))
+        });
+        is_near || names == 0
+    })
+}
+
+/// These jobs are asked for soon.
+pub(super) fn mark(sidecar: &Sidecar, routed: &[Routed]) {
+    for one in routed {
+        sidecar
+            .subqueues
+            .mark(&one.queue, one.subqueue, one.priority);
+    }
+}
+
+impl Routed {
+    /// Writes the subqueue's name where backends read the queue.
+    pub(super) fn write(&self, sent: &SentJob<'_>, splice: &mut Splice) {
+        let name = quote(&self.subqueue.name_in(&self.queue));
+        let options = sent
+            .options
+            .filter(|options| options.kind() == Kind::Object);
+        let said = options.and_then(|options| options.members().find(|one| one.is_named("queue")));
+        match (said, options, sent.options) {
+            (Some(said), ..) => splice.replace(said.value.range(), name),
+            (None, Some(options), _) => splice.add_member(options, "queue", name.as_bytes()),
+            (None, None, Some(other)) => {
+                splice.replace(other.range(), format!("{{\"queue\":{name}}}"))
+            }
+            (None, None, None) => {
+                splice.add_member(
+                    sent.json,
+                    "options",
+                    format!("{{\"queue\":{name}}}").as_bytes(),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Which queues have subqueues, and what is known of each.
+//!
+//! The setting in the file says who **writes** them. Whoever does so first marks the queue in the store, and every
+//! sidecar **reads** the subqueues of marked queues, whatever its own file says: jobs must not be stranded by a file
+//! that is rolled back, nor by a scheduled job that comes due a month later. The mark goes by hand.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::time::Instant;
+
+use super::turns::{Asks, SubqueueAsk, Turns, Waited};
+use crate::hold::{Held, HeldOfSubqueue, Lane};
+use crate::subqueue::{COUNT, Subqueue};
+
+/// Whether jobs of a queue go to its subqueues.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(in crate::proxy) enum Writes {
+    /// The file does not say so.
+    #[default]
+    No,
+    /// The file says so, and the store does not know it yet.
+    Unmarked,
+    /// They do.
+    Yes,
+}
+
+/// The queues with subqueues.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Subqueues {
+    /// Whether there is any: mostly there is none, and then nobody looks further.
+    any: AtomicBool,
+    bases: Mutex<HashMap<Arc<str>, Base>>,
+}
+
+/// How long the turns of credentials are kept that nobody uses.
+const UNUSED: Duration = Duration::from_secs(3_600);
+
+/// A queue with subqueues.
+#[derive(Debug, Default)]
+struct Base {
+    writes: Writes,
+    /// Those to which something came through here.
+    seen: Bits,
+    /// Those of them of which siblings were not told yet.
+    untold: Bits,
+    scopes: HashMap<u64, Turns>,
+}
+
+/// A bit for each subqueue.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(in crate::proxy) struct Bits([u64; COUNT / 64]);
+
+impl Bits {
+    fn set(&mut self, subqueue: Subqueue) {
+        let number = usize::from(subqueue.0);
+        if let Some(word) = self.0.get_mut(number / 64) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    fn has(self, subqueue: Subqueue) -> bool {
+        let number = usize::from(subqueue.0);
+        let word = self.0.get(number / 64);
+        word.is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    fn all(self) -> impl Iterator<Item = Subqueue> {
+        let all = (0..=u8::MAX).map(Subqueue);
+        all.filter(move |subqueue| self.has(*subqueue))
+    }
+}
+
+impl Subqueues {
+    /// Whether any queue has subqueues.
+    pub(in crate::proxy) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Goes by what is `marked` in the store, and by what the file says now.
+    pub(in crate::proxy) fn follow<'a>(
+        &self,
+        marked: impl Iterator<Item = Arc<str>>,
+        file: impl Iterator<Item = &'a str>,
+    ) {
+        let mut bases = self.bases.lock();
+        let mut before = std::mem::take(&mut *bases);
+        for queue in marked {
+            let base = before.remove(&queue).unwrap_or_default();
+            bases.insert(
+                queue,
+                Base {
+                    writes: Writes::No,
+                    ..base
+                },
+            );
+        }
+        for queue in file {
+            match bases.get_mut(queue) {
+                Some(base) => base.writes = Writes::Yes,
+                None => {
+                    let base = before.remove(queue).unwrap_or_default();
+                    let writes = Writes::Unmarked;
+                    bases.insert(Arc::from(queue), Base { writes, ..base });
+                }
+            }
+        }
+        self.any.store(!bases.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Whether a queue has subqueues.
+    pub(in crate::proxy) fn has(&self, queue: &str) -> bool {
+        self.any() && self.bases.lock().contains_key(queue)
+    }
+
+    /// Whether jobs of a queue go to its subqueues.
+    pub(in crate::proxy) fn writes(&self, queue: &str) -> Writes {
+        match self.any() {
+            true => self
+                .bases
+                .lock()
+                .get(queue)
+                .map_or(Writes::No, |base| base.writes),
+            false => Writes::No,
+        }
+    }
+
+    /// A job goes to a subqueue, or may be there: it is asked soon, whoever asks.
+    pub(in crate::proxy) fn mark(&self, queue: &str, subqueue: Subqueue, priority: Option<i32>) {
+        if let Some(base) = self.bases.lock().get_mut(queue) {
+            base.untold.set(subqueue);
+            base.mark(subqueue, priority, Instant::now());
+        }
+    }
+
+    /// What siblings must be told of each queue.
+    pub(in crate::proxy) fn take_untold(&self) -> Vec<(Arc<str>, Bits)> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let mut bases = self.bases.lock();
+        let untold = bases
+            .iter_mut()
+            .filter(|(_, base)| base.untold != Bits::default());
+        untold
+            .map(|(queue, base)| (Arc::clone(queue), std::mem::take(&mut base.untold)))
+            .collect()
+    }
+
+    /// A sibling told of jobs that came.
+    pub(in crate::proxy) fn hear(&self, queue: &str, bits: Bits) {
+        if let Some(base) = self.bases.lock().get_mut(queue) {
+            bits.all()
+                .for_each(|subqueue| base.mark(subqueue, None, Instant::now()));
+        }
+    }
+
+    /// The turns of a queue under one set of credentials.
+    fn turns(&self, lane: &Lane, now: Instant) -> Option<MappedMutexGuard<'_, Turns>> {
+        if !self.any() {
+            return None;
+        }
+        MutexGuard::try_map(self.bases.lock(), |bases| {
+            let base = bases.get_mut(&*lane.queue)?;
+            let seen = base.seen;
+            let turns = base.scopes.entry(lane.scope);
+            let turns = turns.or_insert_with(|| Turns::new(now, |subqueue| seen.has(subqueue)));
+            turns.asked_at = now;
+            Some(turns)
+        })
+        .ok()
+    }
+
+    /// Whether the queue itself is asked next.
+    pub(in crate::proxy) fn takes_base(&self, lane: &Lane) -> bool {
+        let turns = self.turns(lane, Instant::now());
+        turns.is_none_or(|turns| turns.takes_base())
+    }
+
+    /// A claim is made of the queue itself.
+    pub(in crate::proxy) fn took_base(&self, lane: &Lane) {
+        if let Some(mut turns) = self.turns(lane, Instant::now()) {
+            turns.took(true);
+        }
+    }
+
+    /// What is asked of the subqueues now, for no more than `lacking` jobs.
+    pub(in crate::proxy) fn choose(
+        &self,
+        lane: &Lane,
+        lacking: usize,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+    ) -> Asks {
+        let now = Instant::now();
+        let Some(mut turns) = self.turns(lane, now) else {
+            return Asks::new();
+        };
+        let asks = turns.choose(lacking, held, now);
+        if !asks.is_empty() {
+            turns.took(false);
+        }
+        asks
+    }
+
+    /// What is asked where so many heads of subqueues start.
+    pub(in crate::proxy) fn heads(
+        &self,
+        lane: &Lane,
+        started: &HashMap<Subqueue, usize>,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+    ) -> Asks {
+        let now = Instant::now();
+        let turns = self.turns(lane, now);
+        turns.map_or_else(Asks::new, |turns| turns.heads(started, held, now))
+    }
+
+    /// Whether a subqueue may have a job of a higher priority than `best`.
+    pub(in crate::proxy) fn outranks(&self, lane: &Lane, best: i32) -> bool {
+        let now = Instant::now();
+        let turns = self.turns(lane, now);
+        turns.is_some_and(|turns| turns.outranks(best, now))
+    }
+
+    /// Whether a subqueue is due of which something was heard lately.
+    pub(in crate::proxy) fn has_due(&self, lane: &Lane) -> bool {
+        let now = Instant::now();
+        self.turns(lane, now)
+            .is_some_and(|turns| turns.has_due(now))
+    }
+
+    /// The backend answered a question with these jobs; `short`: with fewer than it was asked for.
+    pub(in crate::proxy) fn answered(
+        &self,
+        lane: &Lane,
+        ask: &SubqueueAsk,
+        jobs: &[Held],
+        short: bool,
+    ) {
+        let now = Instant::now();
+        if let Some(mut turns) = self.turns(lane, now) {
+            let came = jobs.iter().filter_map(|held| {
+                let limits = Arc::clone(&held.written);
+                Some((held.subqueue?, held.claimed.priority, limits))
+            });
+            turns.answered(ask, came, short, now);
+        }
+    }
+
+    /// A job of a subqueue started.
+    pub(in crate::proxy) fn started(&self, held: &Held) {
+        let waited = match held.refused.is_some() {
+            true => Waited::Yes,
+            false => Waited::No,
+        };
+        if let Some(subqueue) = held.subqueue
+            && let Some(mut turns) = self.turns(&held.lane(), Instant::now())
+        {
+            turns.started(subqueue, waited);
+        }
+    }
+
+    /// A job of a subqueue was refused.
+    pub(in crate::proxy) fn refused(&self, held: &Held) {
+        if let Some(subqueue) = held.subqueue
+            && let Some(mut turns) = self.turns(&held.lane(), Instant::now())
+        {
+            turns.refused(subqueue);
+        }
+    }
+
+    /// Forgets credentials with which nobody asked for an hour.
+    pub(in crate::proxy) fn forget_unused(&self, now: Instant) {
+        let before = now.checked_sub(UNUSED).unwrap_or(now);
+        for base in self.bases.lock().values_mut() {
+            base.scopes.retain(|_, turns| turns.asked_at >= before);
+        }
+    }
+}
+
+impl Base {
+    fn mark(&mut self, subqueue: Subqueue, priority: Option<i32>, now: Instant) {
+        self.seen.set(subqueue);
+        for turns in self.scopes.values_mut() {
+            turns.mark(subqueue, priority, now);
+        }
+    }
+}

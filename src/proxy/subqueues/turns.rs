@@ -1,0 +1,366 @@
+//! Which subqueues of a queue are asked next, for one set of credentials.
+//!
+//! Nothing that is known of a subqueue keeps it from being asked for ever: each has a time at which it is due, and what
+//! comes to it only makes that time sooner. A reply with fewer jobs than were asked for does not say that it is empty
+//! (expired jobs use up places, rows may be locked), so it makes the pause longer, up to 8 s. Those that were silent for
+//! long are asked by a sweep, sixteen names in one claim.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::hold::HeldOfSubqueue;
+use crate::limit::Limited;
+use crate::proxy::ahead::starts_ahead;
+use crate::subqueue::{COUNT, Subqueue};
+
+/// How long a subqueue is left alone after one, two, three … replies that were short.
+const PAUSES: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+];
+
+/// After so many short replies in a row only the sweep asks a subqueue.
+const QUIET: u8 = 4;
+
+/// A sweep names so many subqueues.
+const SWEPT_AT_ONCE: usize = 16;
+/// The least time between two sweeps: all subqueues are asked within 4 s of polling.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+
+/// So many subqueues are named in one question if what they last gave could start.
+const NAMED_AT_ONCE: usize = 16;
+/// So many questions are asked at once of subqueues whose jobs may have to wait.
+const ASKED_AT_ONCE: usize = 8;
+
+/// The most jobs that are asked of a subqueue at once.
+const MOST_TRUST: u16 = 1_000;
+
+/// How long it is known that jobs of two keys lie in one subqueue.
+const COLLISION: Duration = Duration::from_secs(3_600);
+/// So many jobs are held of a subqueue with jobs of several keys, to look past those of a shut one.
+const COLLIDED: usize = 32;
+/// So many jobs are held at most of a subqueue whose key is shut, where that many may start at once.
+const HEADS: usize = 8;
+
+/// What is asked of the backend in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::proxy) struct SubqueueAsk {
+    /// The subqueues that are named, in order.
+    pub(in crate::proxy) names: SmallVec<[Subqueue; 1]>,
+    /// How often each had been marked before.
+    marks: SmallVec<[u32; 1]>,
+    pub(in crate::proxy) jobs: usize,
+}
+
+/// What is asked at once.
+pub(in crate::proxy) type Asks = Vec<SubqueueAsk>;
+
+/// What is known of one subqueue.
+#[derive(Clone, Debug)]
+struct State {
+    /// When it is asked next.
+    due: Instant,
+    /// How many replies in a row were short.
+    short: u8,
+    /// How often something came to it.
+    marks: u32,
+    /// How many jobs may be asked of it at once: as many as started, without a refusal.
+    trust: u16,
+    /// The highest priority that may wait there, as far as enqueues here tell.
+    highest: Option<i32>,
+    /// The limits of the job that was seen last, and when it was seen that others lie there too.
+    last: Option<Arc<[Limited]>>,
+    collided_at: Option<Instant>,
+}
+
+/// The subqueues of one queue.
+#[derive(Debug)]
+pub(super) struct Turns {
+    each: Box<[State]>,
+    /// The one whose turn is next.
+    next: usize,
+    /// Whether the base has the next turn.
+    is_bases: bool,
+    swept_at: Option<Instant>,
+    swept_to: usize,
+    /// When a worker last asked.
+    pub(super) asked_at: Instant,
+}
+
+impl Turns {
+    /// Nothing is known yet: the sweep asks all of them, and those that `are_marked` are asked first.
+    pub(super) fn new(now: Instant, is_marked: impl Fn(Subqueue) -> bool) -> Turns {
+        let each = (0..=u8::MAX).map(|number| State {
+            due: now,
+            short: if is_marked(Subqueue(number)) {
+                0
+            } else {
+                QUIET
+            },
+            marks: 0,
+            trust: 1,
+            highest: None,
+            last: None,
+            collided_at: None,
+        });
+        Turns {
+            each: each.collect(),
+            next: 0,
+            is_bases: true,
+            swept_at: None,
+            swept_to: 0,
+            asked_at: now,
+        }
+    }
+
+    fn get(&mut self, subqueue: Subqueue) -> Option<&mut State> {
+        self.each.get_mut(usize::from(subqueue.0))
+    }
+
+    /// Something came to a subqueue: a job of this priority, if that is known.
+    pub(super) fn mark(&mut self, subqueue: Subqueue, priority: Option<i32>, now: Instant) {
+        if let Some(state) = self.get(subqueue) {
+            (state.due, state.short) = (now, 0);
+            state.marks = state.marks.wrapping_add(1);
+            state.highest = state.highest.max(priority);
+        }
+    }
+
+    /// Whether the queue itself is asked next, and not its subqueues. They take turns, one claim each.
+    pub(super) fn takes_base(&self) -> bool {
+        self.is_bases
+    }
+
+    /// A claim was made of the queue itself, or of its subqueues.
+    pub(super) fn took(&mut self, base: bool) {
+        self.is_bases = !base;
+    }
+
+    /// Whether a subqueue may have a job of a higher priority than `best`.
+    pub(super) fn outranks(&self, best: i32, now: Instant) -> bool {
+        let mut due = self.each.iter().filter(|state| state.due <= now);
+        due.any(|state| state.highest > Some(best))
+    }
+
+    /// Whether a subqueue is due of which something was heard lately.
+    pub(super) fn has_due(&self, now: Instant) -> bool {
+        let mut each = self.each.iter();
+        each.any(|state| state.due <= now && state.short < QUIET)
+    }
+
+    /// What is asked of the backend now, for no more than `lacking` jobs. Nothing is asked of a subqueue of which as many
+    /// jobs are held as may start when its key has room again.
+    pub(super) fn choose(
+        &mut self,
+        lacking: usize,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        now: Instant,
+    ) -> Asks {
+        let mut asks = Asks::new();
+        let sweep = self.sweep(held, now);
+        let left = lacking.saturating_sub(sweep.iter().map(|ask| ask.jobs).sum());
+        asks.extend(sweep);
+        let mut due: Vec<usize> = (self.next..COUNT).chain(0..self.next).collect();
+        due.retain(|nth| self.is_due(*nth, held, now) && !self.is_quiet(*nth));
+        // Of one priority they keep their turns.
+        due.sort_by_key(|nth| {
+            self.each
+                .get(*nth)
+                .map(|state| std::cmp::Reverse(state.highest))
+        });
+        let Some(first) = due.first().copied().filter(|_| left > 0) else {
+            return asks;
+        };
+        self.next = (first + 1) % COUNT;
+        let is_trusted = |nth: &usize| self.each.get(*nth).is_some_and(|state| state.trust > 1);
+        if is_trusted(&first) {
+            let trusted: Vec<usize> = due
+                .into_iter()
+                .filter(is_trusted)
+                .take(NAMED_AT_ONCE)
+                .collect();
+            let trust = trusted
+                .iter()
+                .filter_map(|nth| self.each.get(*nth))
+                .map(|state| state.trust);
+            let jobs = left.min(trust.min().unwrap_or(1).into());
+            asks.extend(self.ask(trusted, jobs));
+        } else {
+            let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
+            let doubtful: Vec<usize> = doubtful.take(left.min(ASKED_AT_ONCE)).collect();
+            self.next = doubtful.last().map_or(self.next, |last| (last + 1) % COUNT);
+            asks.extend(
+                doubtful
+                    .into_iter()
+                    .filter_map(|nth| self.ask(vec![nth], 1)),
+            );
+        }
+        asks
+    }
+
+    /// As many jobs are asked of subqueues as heads of theirs start.
+    pub(super) fn heads(
+        &self,
+        started: &HashMap<Subqueue, usize>,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        now: Instant,
+    ) -> Asks {
+        let due = started.iter().filter_map(|(subqueue, jobs)| {
+            let nth = usize::from(subqueue.0);
+            let may_ask = self.is_due(nth, held, now);
+            may_ask
+                .then(|| self.ask(vec![nth], (*jobs).min(HEADS)))
+                .flatten()
+        });
+        due.take(ASKED_AT_ONCE).collect()
+    }
+
+    fn ask(&self, names: Vec<usize>, jobs: usize) -> Option<SubqueueAsk> {
+        let name =
+            |nth: usize| Some((Subqueue(u8::try_from(nth).ok()?), self.each.get(nth)?.marks));
+        let (names, marks): (SmallVec<_>, SmallVec<_>) = names.into_iter().filter_map(name).unzip();
+        (!names.is_empty()).then_some(SubqueueAsk { names, marks, jobs })
+    }
+
+    /// One job is asked of the next of those that were silent for long.
+    fn sweep(
+        &mut self,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        now: Instant,
+    ) -> Option<SubqueueAsk> {
+        if self.swept_at.is_some_and(|at| now < at + SWEEP_EVERY) {
+            return None;
+        }
+        let all = (self.swept_to..COUNT).chain(0..self.swept_to);
+        let quiet = all.filter(|nth| self.is_due(*nth, held, now) && self.is_quiet(*nth));
+        let names: Vec<usize> = quiet.take(SWEPT_AT_ONCE).collect();
+        self.swept_to = (names.last()? + 1) % COUNT;
+        self.swept_at = Some(now);
+        self.ask(names, 1)
+    }
+
+    fn is_quiet(&self, nth: usize) -> bool {
+        self.each.get(nth).is_some_and(|state| state.short >= QUIET)
+    }
+
+    /// Whether a subqueue may be asked.
+    fn is_due(&self, nth: usize, held: &HashMap<Subqueue, HeldOfSubqueue>, now: Instant) -> bool {
+        let Some(state) = self.each.get(nth).filter(|state| state.due <= now) else {
+            return false;
+        };
+        let here = u8::try_from(nth)
+            .ok()
+            .and_then(|number| held.get(&Subqueue(number)));
+        let Some(here) = here else { return true };
+        let collides = state.collided_at.is_some_and(|at| now < at + COLLISION);
+        let most = match here.is_refused {
+            true if collides => COLLIDED,
+            true => heads_of(&here.limits),
+            false => usize::from(state.trust),
+        };
+        here.jobs < most
+    }
+
+    /// The backend answered a question with jobs of these subqueues and priorities; `short`: with fewer than it was
+    /// asked for.
+    pub(super) fn answered(
+        &mut self,
+        ask: &SubqueueAsk,
+        came: impl Iterator<Item = (Subqueue, i32, Arc<[Limited]>)>,
+        short: bool,
+        now: Instant,
+    ) {
+        let mut gave: SmallVec<[Subqueue; 8]> = SmallVec::new();
+        for (subqueue, priority, limits) in came {
+            gave.push(subqueue);
+            if let Some(state) = self.get(subqueue) {
+                // The backend gives the highest first.
+                state.highest = state.highest.map(|_| priority);
+                state.saw(limits, now);
+            }
+        }
+        for (subqueue, marks) in ask.names.iter().zip(&ask.marks) {
+            let Some(state) = self.get(*subqueue) else {
+                continue;
+            };
+            // Something came while the question was on its way: the reply may be older.
+            if state.marks != *marks {
+                continue;
+            }
+            if !short {
+                if gave.contains(subqueue) {
+                    (state.due, state.short) = (now, 0);
+                }
+            } else if gave.contains(subqueue) {
+                (state.due, state.short) = (now, 1);
+                state.highest = None;
+            } else {
+                let pause = PAUSES.get(usize::from(state.short)).or(PAUSES.last());
+                state.due = now + pause.copied().unwrap_or_default();
+                state.short = state.short.saturating_add(1).min(u8::MAX);
+                state.highest = None;
+            }
+        }
+    }
+
+    /// A job of a subqueue started. If it did not have to wait, more may be asked for at once.
+    pub(super) fn started(&mut self, subqueue: Subqueue, waited: Waited) {
+        if let Some(state) = self.get(subqueue)
+            && waited == Waited::No
+        {
+            state.trust = state.trust.saturating_add(1).min(MOST_TRUST);
+        }
+    }
+
+    /// A job of a subqueue was refused.
+    pub(super) fn refused(&mut self, subqueue: Subqueue) {
+        if let Some(state) = self.get(subqueue) {
+            state.trust = 1;
+        }
+    }
+}
+
+/// Whether a limit refused a job before it started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::proxy) enum Waited {
+    Yes,
+    No,
+}
+
+impl State {
+    /// A job came from it.
+    fn saw(&mut self, limits: Arc<[Limited]>, now: Instant) {
+        let is_other = |last: &Arc<[Limited]>| {
+            let keys = |limits: &Arc<[Limited]>| -> Vec<_> {
+                let group = |one: &Limited| one.share.as_ref().map(|share| share.group.clone());
+                limits
+                    .iter()
+                    .map(|one| (one.space, one.key.clone(), group(one)))
+                    .collect()
+            };
+            !Arc::ptr_eq(last, &limits) && keys(last) != keys(&limits)
+        };
+        if self.last.as_ref().is_some_and(is_other) {
+            self.collided_at = Some(now);
+        }
+        self.last = Some(limits);
+    }
+}
+
+/// How many jobs under these limits are held where they have no room: as many as may start at once when they have, or
+/// within 200 ms, so that the way to the backend costs them nothing.
+fn heads_of(limits: &[Limited]) -> usize {
+    let slots = limits.iter().filter_map(|one| one.limits.concurrency);
+    let slots = slots.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX));
+    let starts = starts_ahead(limits);
+    slots.chain(starts).min().unwrap_or(1).clamp(1, HEADS)
+}
