@@ -19,7 +19,7 @@ pub struct Refusal {
     pub rescheduled: Option<Timestamp>,
 }
 
-/// A point in the order of the hold's wakes ([`Hold::wake`], [`Hold::ask_all`]).
+/// A point in the order of the hold's wakes ([`Hold::wake`](super::Hold::wake), [`Hold::ask_all`](super::Hold::ask_all)).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Wakes(pub(super) u64);
 

@@ -84,6 +84,7 @@ impl Sidecar {
             keeper: sweep::Keeper::default(),
         });
         settings::follow_settings(&sidecar);
+        settings::follow_subqueues(&sidecar);
         sidecar
     }
 

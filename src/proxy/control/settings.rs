@@ -85,7 +85,7 @@ pub(in crate::proxy) fn follow_settings(sidecar: &Sidecar) {
 }
 
 /// Goes by the queues that the store and the file say have subqueues.
-fn follow_subqueues(sidecar: &Sidecar) {
+pub(in crate::proxy) fn follow_subqueues(sidecar: &Sidecar) {
     let marked = sidecar.store.overrides().settings(SUBQUEUES);
     let marked = marked.into_iter().map(|(queue, _)| Arc::from(queue));
     let live = sidecar.live();
