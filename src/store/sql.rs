@@ -14,6 +14,7 @@
 //! tables and what is asked of them are in `sql/statements.rs`.
 
 mod front;
+mod job;
 mod page;
 mod row;
 mod search;
@@ -22,115 +23,11 @@ mod steps;
 mod times;
 mod value;
 
-use std::sync::Arc;
-
-use tokio::sync::oneshot;
-
-use super::StoreError;
-use ojs_limit::Timestamp;
-
 pub(super) use front::Post;
 pub use front::SqlStore;
+pub(super) use job::{Job, MOST, serve};
 pub(super) use page::{Head, Page};
 pub(super) use search::{Database, Findings, First, Need};
 pub(super) use statements::{Dialect, Statement, clear};
 pub(super) use times::SILENCE;
 pub(super) use value::{Rows, SqlValue, number, unsigned};
-
-/// So many operations share a transaction at most.
-pub(super) const MOST: usize = 64;
-
-/// An operation on its way: what it is about, and what is done with that.
-pub(super) struct Job {
-    need: Need,
-    found: Findings,
-    work: Box<dyn Work>,
-}
-
-/// A step on a page, whatever its answer is.
-trait Work: Send {
-    /// Whether who asked has given up and goes by its not being done: so it must not be.
-    fn is_stale(&self) -> bool;
-
-    /// Takes the step, and keeps the answer until it is known whether the transaction was.
-    fn step(&mut self, page: &mut Page, found: &Findings);
-
-    /// Sends the answer and the store's time, or why nothing was done.
-    fn end(self: Box<Self>, done: Result<Timestamp, StoreError>);
-}
-
-/// An answer, and the store's time.
-type Answered<T> = Result<(T, Timestamp), StoreError>;
-
-/// A step, and where its answer goes.
-struct StepOnPage<T, F> {
-    /// The data that the caller knows; it has to announce itself when they are others. `None`: it does.
-    epoch: Option<Arc<str>>,
-    step: F,
-    told: Option<Result<T, StoreError>>,
-    answer: oneshot::Sender<Answered<T>>,
-}
-
-impl<T, F> Work for StepOnPage<T, F>
-where
-    T: Send,
-    F: FnMut(&mut Page, &Findings) -> Result<T, StoreError> + Send,
-{
-    fn is_stale(&self) -> bool {
-        self.answer.is_closed()
-    }
-
-    fn step(&mut self, page: &mut Page, found: &Findings) {
-        let epoch = self.epoch.as_deref();
-        self.told = Some(match epoch.is_none_or(|known| known == page.head.epoch) {
-            true => (self.step)(page, found),
-            false => Err(StoreError::Wiped),
-        });
-    }
-
-    fn end(self: Box<Self>, done: Result<Timestamp, StoreError>) {
-        let StepOnPage { told, answer, .. } = *self;
-        // A transaction that was done has asked each of its jobs.
-        let told = told.unwrap_or(Err(StoreError::Timeout));
-        // Who does not wait any more needs no answer.
-        let _gone = answer.send(done.and_then(|now| Ok((told?, now))));
-    }
-}
-
-/// Does these operations in one transaction, in their order, and answers them.
-pub(super) async fn serve<D: Database>(database: &mut D, mut jobs: Vec<Job>) {
-    jobs.retain(|job| !job.work.is_stale());
-    if jobs.is_empty() {
-        return;
-    }
-    let done = transact(database, &mut jobs).await;
-    if done.is_err() {
-        database.abandon().await;
-    }
-    for job in jobs {
-        job.work.end(done.clone());
-    }
-}
-
-/// One transaction with all of them, in their order, but for those that became stale before it began.
-async fn transact<D: Database>(
-    database: &mut D,
-    jobs: &mut Vec<Job>,
-) -> Result<Timestamp, StoreError> {
-    let mut need = Need::default();
-    for job in jobs.iter_mut() {
-        if let Some(first) = &job.need.first {
-            job.found = database.first(first).await?;
-        }
-        need.add(&job.need, &job.found);
-    }
-    let mut page = database.begin(&need).await?;
-    // From here to the commit what they are about is locked: what undoes it comes after it.
-    jobs.retain(|job| !job.work.is_stale());
-    for job in jobs.iter_mut() {
-        job.work.step(&mut page, &job.found);
-        page.finish();
-    }
-    database.commit(&page).await?;
-    Ok(page.head.now)
-}

@@ -18,7 +18,9 @@ use super::super::remote::{self, Around, Data, Elsewhere, News, Remote};
 use super::super::{
     Answer, Change, Claimed, End, Gen, Number, Row, Step, StoreError, Taken, Verdict, Wake, Wish,
 };
-use super::{Findings, First, Job, Need, Page, StepOnPage};
+use super::job::{Job, StepOnPage};
+use super::page::Page;
+use super::search::{Findings, First, Need};
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use ojs_log::cut;
 
