@@ -206,7 +206,11 @@ fn imports_are_read_in_all_their_forms() {
 }
 
 /// Names that stand for several types, each with the reason.
-const HOMONYMS: [(&str, &str); 2] = [
+const HOMONYMS: [(&str, &str); 5] = [
+    (
+        "Base",
+        "a queue with subqueues, and where a history begins: each inside its file",
+    ),
     (
         "Claim",
         "what a store knows of a claim, and one that a FETCH makes: neither file names the other's",
@@ -214,6 +218,14 @@ const HOMONYMS: [(&str, &str); 2] = [
     (
         "Refusal",
         "why limits refuse, and what the hold remembers of that: one is made from the other",
+    ),
+    (
+        "State",
+        "of a subqueue, and what the page shows: each inside its file",
+    ),
+    (
+        "Turns",
+        "of subqueues, and of starts that a fleet grants ahead: no file names both",
     ),
 ];
 

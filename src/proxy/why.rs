@@ -10,6 +10,7 @@
 //! sidecar. Of siblings it is known by queue how many they hold.
 
 mod answer;
+mod applied;
 mod causes;
 mod find;
 mod question;
@@ -34,10 +35,11 @@ use super::respond::Fault;
 use super::runs::{Forecast, KeySlots};
 use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
-use crate::limit::{Key, Limited, OnLimit, Refusal, Space, Strategy, each_key};
+use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
 use answer::{JobPlace, group_facts, limit_facts, out};
+use applied::Applied;
 use question::Question;
 
 pub(in crate::proxy) use causes::Cause;
@@ -98,28 +100,6 @@ struct Asker<'a> {
     known: KeyFacts,
     /// The jobs that are out, with workers of all sidecars.
     rows: Vec<Row>,
-}
-
-/// One limit that applies, with its numbers of now.
-struct Applied {
-    limited: Limited,
-    view: LimitView,
-    /// Why it lets the job that is asked about not start, or the next one, where it is the limit that refuses.
-    refused: Option<Refusal>,
-    /// The cause, where there is one.
-    cause: Option<Cause>,
-}
-
-impl Applied {
-    async fn of(sidecar: &Sidecar, limited: Limited, view: LimitView, job: &str) -> Applied {
-        let (refused, cause) = of_limit(sidecar, &limited, &view, job).await;
-        Applied {
-            limited,
-            view,
-            refused,
-            cause,
-        }
-    }
 }
 
 /// What is asked about, and what was found of its limits.

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
-use super::Applied;
+use super::applied::Applied;
 use super::causes::{self, Cause};
 use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
