@@ -40,6 +40,17 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// These and those of another queue. What this one does not tell stays untold.
+    #[must_use]
+    pub fn and(&self, other: &Counts) -> Counts {
+        let add = |of: Option<u64>, more: Option<u64>| Some(of? + more.unwrap_or(0));
+        Counts {
+            available: self.available + other.available,
+            scheduled: add(self.scheduled, other.scheduled),
+            retryable: add(self.retryable, other.retryable),
+        }
+    }
+
     /// Jobs that no FETCH would get, as far as it says.
     pub fn later(&self) -> u64 {
         self.scheduled.unwrap_or(0) + self.retryable.unwrap_or(0)

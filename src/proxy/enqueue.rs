@@ -149,6 +149,7 @@ async fn send_on(
         if let Ok(reply) = &answer
             && reply.status == http::StatusCode::CREATED
         {
+            routes::stored(&proxy.sidecar, &routed);
             named::enqueued(&proxy.sidecar, &brought, &reply.body);
             enqueued::outrank(&proxy.sidecar, outranks);
         }

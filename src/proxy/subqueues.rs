@@ -6,6 +6,7 @@
 //! [`Subqueues`] knows which queues have them, and [`Turns`] which of them are to be asked next.
 
 mod bases;
+mod counts;
 mod turns;
 
 pub(in crate::proxy) use bases::{Bits, Subqueues, Writes};

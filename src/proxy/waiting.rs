@@ -190,7 +190,11 @@ async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     if backlogs.is_due(queue, Instant::now()) {
         let answer = depth::ask_stats(proxy, queue, scope).await;
         let available = match answer {
-            StatsAnswer::Counts(counts) => Some(counts.available),
+            StatsAnswer::Counts(counts) => Some(
+                counts
+                    .and(&proxy.sidecar.subqueues.waiting(queue))
+                    .available,
+            ),
             _ => None,
         };
         backlogs.note(queue, available, Instant::now());

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::fleet;
-use super::stats::ask_stats;
+use super::stats::{ask_stats, ask_stats_of_all};
 use super::tell::{now, tell_level};
 use crate::json::Json;
 use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls};
+use crate::subqueue;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
@@ -71,7 +72,9 @@ async fn listed_queues(proxy: &Proxy) -> Vec<String> {
     let each = lists
         .filter_map(|name| whole.get_exact(name))
         .flat_map(|list| list.items());
-    each.filter_map(|queue| Some(queue.text_of("name")?.into_owned()))
+    let names = each.filter_map(|queue| Some(queue.text_of("name")?.into_owned()));
+    names
+        .filter(|name| subqueue::split(name).is_none())
         .collect()
 }
 
@@ -119,7 +122,7 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
     pressure.note_asked(queue, scope);
-    let answer = ask_stats(proxy, queue, scope).await;
+    let answer = ask_stats_of_all(proxy, queue, scope).await;
     stats.failing.note(queue, &answer);
     let fleet = match (&answer, number) {
         (StatsAnswer::Counts(counts), Some(number)) => {

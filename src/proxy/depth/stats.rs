@@ -1,7 +1,10 @@
 //! The backend's statistics of a queue: how they are asked for and read.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tokio::task::JoinSet;
 
 use crate::json::{Json, Kind};
 use crate::pressure::{Away, Counts, StatsAnswer};
@@ -10,6 +13,9 @@ use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Reply;
 use http::StatusCode;
+
+/// So many subqueues are asked about at once.
+const AT_ONCE: usize = 8;
 
 /// How long the backend may take to say how deep a queue is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,6 +55,39 @@ pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) 
         },
         Err(away) => StatsAnswer::Away(away),
     }
+}
+
+/// What the backend says of a queue and of its subqueues. Of those a few are asked each time, and the others are as they
+/// were told last and as what passed through here since has changed them.
+pub(in crate::proxy) async fn ask_stats_of_all(
+    proxy: &Proxy,
+    queue: &str,
+    scope: u64,
+) -> StatsAnswer {
+    let answer = ask_stats(proxy, queue, scope).await;
+    let StatsAnswer::Counts(counts) = answer else {
+        return answer;
+    };
+    let subqueues = &proxy.sidecar.subqueues;
+    let (queue, mut asking): (Arc<str>, _) = (Arc::from(queue), JoinSet::new());
+    let mut names = subqueues.to_count(&queue).into_iter();
+    loop {
+        while asking.len() < AT_ONCE
+            && let Some(subqueue) = names.next()
+        {
+            let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));
+            asking.spawn(async move {
+                let name = subqueue.name_in(&queue);
+                if let StatsAnswer::Counts(counts) = ask_stats(&proxy, &name, scope).await {
+                    proxy.sidecar.subqueues.counted(&queue, subqueue, counts);
+                }
+            });
+        }
+        if asking.join_next().await.is_none() {
+            break;
+        }
+    }
+    StatsAnswer::Counts(counts.and(&subqueues.waiting(&queue)))
 }
 
 async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {

@@ -98,6 +98,13 @@ pub(super) fn mark(sidecar: &Sidecar, routed: &[Routed]) {
     }
 }
 
+/// The backend stored these jobs.
+pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed]) {
+    for one in routed {
+        sidecar.subqueues.stored(&one.queue, one.subqueue);
+    }
+}
+
 impl Routed {
     /// Writes the subqueue's name where backends read the queue.
     pub(super) fn write(&self, sent: &SentJob<'_>, splice: &mut Splice) {

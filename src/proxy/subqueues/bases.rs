@@ -12,8 +12,10 @@ use std::time::Duration;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
+use super::counts::Waiting;
 use super::turns::{Asks, SubqueueAsk, Turns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
+use crate::pressure::Counts;
 use crate::subqueue::{COUNT, Subqueue};
 
 /// Whether jobs of a queue go to its subqueues.
@@ -48,6 +50,7 @@ struct Base {
     /// Those of them of which siblings were not told yet.
     untold: Bits,
     scopes: HashMap<u64, Turns>,
+    waiting: Waiting,
 }
 
 /// A bit for each subqueue.
@@ -134,6 +137,42 @@ impl Subqueues {
             base.untold.set(subqueue);
             base.mark(subqueue, priority, Instant::now());
         }
+    }
+
+    /// The backend stored a job in a subqueue.
+    pub(in crate::proxy) fn stored(&self, queue: &str, subqueue: Subqueue) {
+        if let Some(base) = self.bases.lock().get_mut(queue) {
+            base.waiting.stored(subqueue);
+        }
+    }
+
+    /// The subqueues whose numbers the backend is asked for next.
+    pub(in crate::proxy) fn to_count(&self, queue: &str) -> Vec<Subqueue> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let bases = self.bases.lock();
+        bases
+            .get(queue)
+            .map_or_else(Vec::new, |base| base.waiting.oldest())
+    }
+
+    /// The backend told the numbers of a subqueue.
+    pub(in crate::proxy) fn counted(&self, queue: &str, subqueue: Subqueue, counts: Counts) {
+        if let Some(base) = self.bases.lock().get_mut(queue) {
+            base.waiting.told(subqueue, counts, Instant::now());
+        }
+    }
+
+    /// How many jobs wait in all subqueues of a queue, as far as is known.
+    pub(in crate::proxy) fn waiting(&self, queue: &str) -> Counts {
+        if !self.any() {
+            return Counts::default();
+        }
+        let bases = self.bases.lock();
+        bases
+            .get(queue)
+            .map_or_else(Counts::default, |base| base.waiting.sum())
     }
 
     /// What siblings must be told of each queue.
@@ -239,6 +278,10 @@ impl Subqueues {
         jobs: &[Held],
         short: bool,
     ) {
+        if let Some(base) = self.bases.lock().get_mut(&lane.queue) {
+            let from = jobs.iter().filter_map(|held| held.subqueue);
+            from.for_each(|subqueue| base.waiting.claimed(subqueue));
+        }
         let now = Instant::now();
         if let Some(mut turns) = self.turns(lane, now) {
             let came = jobs.iter().filter_map(|held| {
