@@ -39,22 +39,29 @@
 //!
 //! # One FETCH
 //!
-//! 1. [`server`] reads the head, refuses one that could be read in two ways, and hands the request
-//!    to [`proxy`], which names the operation ([`ojs`]) and reads the body.
-//! 2. [`policy`] says for each queue whether a limit can touch it. If none can, the request goes
-//!    [`upstream`] as it came, and so does the reply, unless a job in it brings limits of its own
-//!    (`proxy/fetch.rs`).
-//! 3. **Gather.** Claims of limited queues run in tasks of their own, and what they bring is held. The FETCH has
-//!    claims made, queue by queue, until as much is held as it wants that may start, for 200 ms in all
-//!    (`proxy/fetch/gather.rs`). A claim is capped: by what a queue's own limits let start in the next 200 ms, and by
-//!    the free places of the [`hold`] (`proxy/fetch/claim.rs`).
-//! 4. **Grant.** The hold picks by priority, then round robin over keys, then in order. A job that has waited is
-//!    proven to be ours still. The [`store`] asks all limits of each job ([`limit`]) and takes from all of them or from
-//!    none, in one step. What is refused waits on, or is ended in the backend where its limit says `drop`
-//!    (`proxy/fetch/grant.rs`).
-//! 5. **Go.** The answer leaves with what was granted (`proxy/fetch/handout.rs`). A worker that hung up before the
+//! From its first byte to its last, with the files in the order in which it meets them. Paths are under `src/`.
+//!
+//! 1. **Read.** `server/listener.rs` takes the connection and refuses a head that could be read in two ways.
+//!    `proxy/service.rs` names the operation (`ojs.rs`) and has the body read. `proxy/fetch/answer.rs` goes on from
+//!    there to the end: it reads what is asked (`proxy/fetch/asked.rs`) and whose credentials these are
+//!    (`proxy/scope.rs`).
+//! 2. **Sections.** `proxy/fetch/section.rs` asks of each queue what its name alone says of limits (`policy/gate.rs`). If no
+//!    limit can touch any of them, the request goes to the backend as it came, and so does the reply, unless a job in it
+//!    brings limits of its own (`proxy/fetch/whole.rs`).
+//! 3. **Gather.** `proxy/fetch/gather.rs` has claims made, queue by queue, until as much is held as the worker wants that
+//!    may start, for 200 ms in all. A claim is capped by what a queue's own limits let start in the next 200 ms, and by
+//!    the free places of the hold (`proxy/fetch/cap.rs`). Of a queue with subqueues, `proxy/subqueues/turns.rs` says
+//!    which are asked. Claims run in tasks of their own (`proxy/fetch/claim.rs`); those under way are known
+//!    (`proxy/fetch/claims.rs`), so that FETCHes share them.
+//! 4. **Hold.** What a claim brings is read (`proxy/fetch/reply.rs`, each job by `proxy/job.rs`) and held
+//!    (`hold/locked.rs`), in groups that are limited alike (`hold/queue.rs`).
+//! 5. **Grant.** `proxy/fetch/grant.rs` picks by priority, then round robin over keys, then in order (`hold/pick.rs`). A job
+//!    that has waited is proven to be ours still (`proxy/prove.rs`). The store asks all limits of each job and takes from
+//!    all of them or from none, in one step (`store/engine.rs`, for each key `limit/state.rs`). What is refused waits on,
+//!    or is ended in the backend where its limit says `drop`.
+//! 6. **Go.** The answer leaves with what was granted (`proxy/fetch/handout.rs`). A worker that hung up before the
 //!    connection took the reply's body gets nothing: the start is undone and the job is held for the next one.
-//! 6. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes, at most
+//! 7. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes, at most
 //!    `fetch.max_wait`, and gathers again (`proxy/fetch/wait.rs`).
 //!
 //! # One ACK

@@ -206,11 +206,7 @@ fn imports_are_read_in_all_their_forms() {
 }
 
 /// Names that stand for several types, each with the reason.
-const HOMONYMS: [(&str, &str); 5] = [
-    (
-        "Base",
-        "a queue with subqueues, and where a history begins: each inside its file",
-    ),
+const HOMONYMS: [(&str, &str); 2] = [
     (
         "Claim",
         "what a store knows of a claim, and one that a FETCH makes: neither file names the other's",
@@ -218,14 +214,6 @@ const HOMONYMS: [(&str, &str); 5] = [
     (
         "Refusal",
         "why limits refuse, and what the hold remembers of that: one is made from the other",
-    ),
-    (
-        "State",
-        "of a subqueue, and what the page shows: each inside its file",
-    ),
-    (
-        "Turns",
-        "of subqueues, and of starts that a fleet grants ahead: no file names both",
     ),
 ];
 
@@ -469,4 +457,28 @@ fn what_ships_raises_each_crate_that_a_release_lowers() {
     assert!(lowered.len() > 5, "{release:?}");
     assert_eq!(lowered, dist.keys().collect::<Vec<_>>());
     assert!(dist.values().all(|level| level == "2"), "{dist:?}");
+}
+
+/// The page that walks one FETCH names all files that it meets, and no more than a reader can hold in mind.
+#[test]
+fn a_fetch_reads_in_few_files() {
+    let map = fs::read_to_string(src().join("lib.rs")).unwrap();
+    let page = map.split("//! # One FETCH\n").nth(1).unwrap();
+    let page = page.split("//! # ").next().unwrap();
+    let mut files: Vec<&str> = Vec::new();
+    for word in page.split('`').filter(|word| word.ends_with(".rs")) {
+        assert!(src().join(word).exists(), "{word} is on the page of FETCH");
+        if !files.contains(&word) {
+            files.push(word);
+        }
+    }
+    // What only names the parts, keeps what they share, or is for a case beside the way.
+    let beside = ["fetching", "naming", "request", "way"];
+    for entry in fs::read_dir(src().join("proxy/fetch")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let named = files.contains(&&*format!("proxy/fetch/{name}.rs"));
+        assert!(named || beside.contains(&name), "{name} is not on the page");
+    }
+    assert!(files.len() <= 25, "one FETCH takes {} files", files.len());
 }

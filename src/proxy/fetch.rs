@@ -19,7 +19,6 @@ mod reply;
 mod request;
 mod section;
 mod wait;
-mod wanted;
 mod way;
 mod whole;
 

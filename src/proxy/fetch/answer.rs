@@ -9,12 +9,11 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use super::asked::{self, Asked};
+use super::asked::{self, Asked, Wanted};
 use super::grant::grant;
 use super::handout::{HandOut, Hint};
 use super::request::{Fetch, Outcome};
 use super::section::{Section, sections_of};
-use super::wanted::Wanted;
 use super::whole::{Whole, pass_whole};
 use crate::boxed::boxed;
 use crate::limit::EARLY;

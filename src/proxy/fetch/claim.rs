@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
+use super::asked::Wanted;
 use super::claims::{ClaimEnd, ClaimOf, ClaimTask};
 use super::reply::{hold, read_reply};
-use super::wanted::Wanted;
 use crate::hold::{Behind, Lane};
 use crate::proxy::Proxy;
 use crate::proxy::depth;

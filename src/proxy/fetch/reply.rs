@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::wanted::Wanted;
+use super::asked::Wanted;
 use crate::hold::Held;
 use crate::metrics::Counted;
 use crate::pressure::TakenTo;

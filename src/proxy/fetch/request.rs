@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::asked::Wanted;
 use super::claims::{ClaimTask, Missing};
 use super::handout::{HandOut, Hint};
 use super::section::Section;
-use super::wanted::Wanted;
 use crate::hold::Standing;
 use crate::proxy::Proxy;
 use crate::proxy::live::Live;

@@ -7,9 +7,8 @@ use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use super::asked::Asked;
+use super::asked::{Asked, Wanted};
 use super::reply::{hold, read_reply};
-use super::wanted::Wanted;
 use crate::boxed::boxed;
 use crate::hold::Lane;
 use crate::json;

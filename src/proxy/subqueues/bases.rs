@@ -12,8 +12,8 @@ use std::time::Duration;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::counts::Waiting;
-use super::turns::{Asks, SubqueueAsk, Turns, Waited};
+use super::counts::SubqueueCounts;
+use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
 use crate::pressure::Counts;
 use crate::subqueue::{COUNT, Subqueue};
@@ -35,7 +35,7 @@ pub(in crate::proxy) enum Writes {
 pub(in crate::proxy) struct Subqueues {
     /// Whether there is any: mostly there is none, and then nobody looks further.
     any: AtomicBool,
-    bases: Mutex<HashMap<Arc<str>, Base>>,
+    bases: Mutex<HashMap<Arc<str>, SplitQueue>>,
 }
 
 /// How long the turns of credentials are kept that nobody uses.
@@ -43,14 +43,14 @@ const UNUSED: Duration = Duration::from_secs(3_600);
 
 /// A queue with subqueues.
 #[derive(Debug, Default)]
-struct Base {
+struct SplitQueue {
     writes: Writes,
     /// Those to which something came through here.
     seen: Bits,
     /// Those of them of which siblings were not told yet.
     untold: Bits,
-    scopes: HashMap<u64, Turns>,
-    waiting: Waiting,
+    scopes: HashMap<u64, SubqueueTurns>,
+    waiting: SubqueueCounts,
 }
 
 /// A bit for each subqueue.
@@ -95,7 +95,7 @@ impl Subqueues {
             let base = before.remove(&queue).unwrap_or_default();
             bases.insert(
                 queue,
-                Base {
+                SplitQueue {
                     writes: Writes::No,
                     ..base
                 },
@@ -107,7 +107,7 @@ impl Subqueues {
                 None => {
                     let base = before.remove(queue).unwrap_or_default();
                     let writes = Writes::Unmarked;
-                    bases.insert(Arc::from(queue), Base { writes, ..base });
+                    bases.insert(Arc::from(queue), SplitQueue { writes, ..base });
                 }
             }
         }
@@ -198,7 +198,7 @@ impl Subqueues {
     }
 
     /// The turns of a queue under one set of credentials.
-    fn turns(&self, lane: &Lane, now: Instant) -> Option<MappedMutexGuard<'_, Turns>> {
+    fn turns(&self, lane: &Lane, now: Instant) -> Option<MappedMutexGuard<'_, SubqueueTurns>> {
         if !self.any() {
             return None;
         }
@@ -206,7 +206,8 @@ impl Subqueues {
             let base = bases.get_mut(&*lane.queue)?;
             let seen = base.seen;
             let turns = base.scopes.entry(lane.scope);
-            let turns = turns.or_insert_with(|| Turns::new(now, |subqueue| seen.has(subqueue)));
+            let turns =
+                turns.or_insert_with(|| SubqueueTurns::new(now, |subqueue| seen.has(subqueue)));
             turns.asked_at = now;
             Some(turns)
         })
@@ -323,7 +324,7 @@ impl Subqueues {
     }
 }
 
-impl Base {
+impl SplitQueue {
     fn mark(&mut self, subqueue: Subqueue, priority: Option<i32>, now: Instant) {
         self.seen.set(subqueue);
         for turns in self.scopes.values_mut() {

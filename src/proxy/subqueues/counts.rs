@@ -12,22 +12,22 @@ const LOOKED_AT: usize = 8;
 
 /// The jobs that wait in each subqueue of one queue.
 #[derive(Debug)]
-pub(super) struct Waiting(Box<[Known]>);
+pub(super) struct SubqueueCounts(Box<[CountedSubqueue]>);
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Known {
+struct CountedSubqueue {
     counts: Counts,
     /// When the backend last told them.
     told: Option<Instant>,
 }
 
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting(vec![Known::default(); COUNT].into())
+impl Default for SubqueueCounts {
+    fn default() -> SubqueueCounts {
+        SubqueueCounts(vec![CountedSubqueue::default(); COUNT].into())
     }
 }
 
-impl Waiting {
+impl SubqueueCounts {
     fn get(&mut self, subqueue: Subqueue) -> Option<&mut Counts> {
         let known = self.0.get_mut(usize::from(subqueue.0))?;
         Some(&mut known.counts)
@@ -50,7 +50,7 @@ impl Waiting {
     /// The backend told the numbers of a subqueue.
     pub(super) fn told(&mut self, subqueue: Subqueue, counts: Counts, now: Instant) {
         if let Some(known) = self.0.get_mut(usize::from(subqueue.0)) {
-            *known = Known {
+            *known = CountedSubqueue {
                 counts,
                 told: Some(now),
             };

@@ -66,7 +66,7 @@ pub(in crate::proxy) type Asks = Vec<SubqueueAsk>;
 
 /// What is known of one subqueue.
 #[derive(Clone, Debug)]
-struct State {
+struct KnownSubqueue {
     /// When it is asked next.
     due: Instant,
     /// How many replies in a row were short.
@@ -84,8 +84,8 @@ struct State {
 
 /// The subqueues of one queue.
 #[derive(Debug)]
-pub(super) struct Turns {
-    each: Box<[State]>,
+pub(super) struct SubqueueTurns {
+    each: Box<[KnownSubqueue]>,
     /// The one whose turn is next.
     next: usize,
     /// Whether the base has the next turn.
@@ -96,10 +96,10 @@ pub(super) struct Turns {
     pub(super) asked_at: Instant,
 }
 
-impl Turns {
+impl SubqueueTurns {
     /// Nothing is known yet: the sweep asks all of them, and those that `are_marked` are asked first.
-    pub(super) fn new(now: Instant, is_marked: impl Fn(Subqueue) -> bool) -> Turns {
-        let each = (0..=u8::MAX).map(|number| State {
+    pub(super) fn new(now: Instant, is_marked: impl Fn(Subqueue) -> bool) -> SubqueueTurns {
+        let each = (0..=u8::MAX).map(|number| KnownSubqueue {
             due: now,
             short: if is_marked(Subqueue(number)) {
                 0
@@ -112,7 +112,7 @@ impl Turns {
             last: None,
             collided_at: None,
         });
-        Turns {
+        SubqueueTurns {
             each: each.collect(),
             next: 0,
             is_bases: true,
@@ -122,7 +122,7 @@ impl Turns {
         }
     }
 
-    fn get(&mut self, subqueue: Subqueue) -> Option<&mut State> {
+    fn get(&mut self, subqueue: Subqueue) -> Option<&mut KnownSubqueue> {
         self.each.get_mut(usize::from(subqueue.0))
     }
 
@@ -336,7 +336,7 @@ pub(in crate::proxy) enum Waited {
     No,
 }
 
-impl State {
+impl KnownSubqueue {
     /// A job came from it.
     fn saw(&mut self, limits: Arc<[Limited]>, now: Instant) {
         let is_other = |last: &Arc<[Limited]>| {
