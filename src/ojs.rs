@@ -47,7 +47,7 @@ pub enum Operation<'a> {
     RetryJob { id: Cow<'a, str> },
     /// `POST /ojs/v1/admin/jobs/bulk/retry` and `POST /ojs/v1/admin/dead-letter/retry`
     RetryMany,
-    /// `GET /ojs/v1/admin/jobs`, and `GET …/dead-letter`, plain and admin
+    /// `GET` of `/ojs/v1/admin/jobs` and `…/workers`, and of `…/dead-letter` and its `stats`, plain and admin
     Jobs,
     /// `GET …/queues`, plain and admin, and `GET /ojs/v1/admin/stats`
     Queues,
@@ -207,7 +207,7 @@ fn plain<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Op
 /// Operations under `/ojs/v1/admin/`; `name` is the second segment after it.
 fn admin<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> Operation<'a> {
     match (method, rest) {
-        ("GET", ["jobs"]) => Operation::Jobs,
+        ("GET", ["jobs" | "workers"]) => Operation::Jobs,
         ("POST", ["jobs", _, "cancel"]) => Operation::CancelJob { id: name() },
         ("POST", ["jobs", "bulk", "retry"] | ["dead-letter", "retry"]) => Operation::RetryMany,
         ("POST", ["jobs", _, "retry"]) => Operation::RetryJob { id: name() },
@@ -229,7 +229,7 @@ fn either<'a>(method: &str, rest: &[&str], name: impl Fn() -> Cow<'a, str>) -> O
         (_, ["queues", _, "rate-limit"]) => Operation::QueueLimit { queue: name() },
         ("GET", ["jobs", _]) => Operation::Job,
         ("GET", ["queues"]) => Operation::Queues,
-        ("GET", ["dead-letter"]) => Operation::Jobs,
+        ("GET", ["dead-letter"] | ["dead-letter", "stats"]) => Operation::Jobs,
         ("POST", ["dead-letter", _, "retry"]) => Operation::RetryDeadLetter { id: name() },
         _ => Operation::Other,
     }
@@ -436,6 +436,8 @@ mod tests {
                 Operation::Override { key: q() },
             ),
             ("GET", "/ojs/v1/admin/dead-letter", Operation::Jobs),
+            ("GET", "/ojs/v1/admin/dead-letter/stats", Operation::Jobs),
+            ("GET", "/ojs/v1/admin/workers", Operation::Jobs),
             ("GET", "/ojs/v1/workflows/q", Operation::Templates),
             ("DELETE", "/ojs/v1/cron/q", Operation::Templates),
             ("GET", "/ojs/manifest", Operation::Manifest),

@@ -12,6 +12,7 @@
 //! | `enqueue`, `depth` | checks and mirrors what jobs bring; admits them to bounded queues, whose depth is found out |
 //! | `control` | what people set and read over HTTP |
 //! | `outside`, `about`, `stream`, `tell`, `measure` | what readers are shown: jobs and queues, manifest and health, events, gauges |
+//! | `bases`, `merged` | what keeps the names of subqueues from being seen, and numbers of queues whole |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
 //! | `process` | whether the process takes work, and whether its file is in force |
@@ -22,6 +23,7 @@ mod about;
 mod admit;
 mod ahead;
 mod backend;
+mod bases;
 pub mod body;
 mod calls;
 pub(crate) mod control;
@@ -36,6 +38,7 @@ mod job;
 mod live;
 pub mod load;
 pub(crate) mod measure;
+mod merged;
 mod mirror;
 mod outlive;
 mod outside;

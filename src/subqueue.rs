@@ -53,9 +53,7 @@ pub fn split(name: &str) -> Option<(&str, Subqueue)> {
     let at = name.len().checked_sub(ADDED).filter(|at| *at > 0)?;
     let (base, rest) = name.split_at_checked(at)?;
     let digits = rest.strip_prefix(MARKER)?;
-    let is_number = digits
-        .bytes()
-        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_number = digits.bytes().all(|byte| is_digit(&byte));
     let number = u8::from_str_radix(digits, 16).ok().filter(|_| is_number)?;
     Some((base, Subqueue(number)))
 }
@@ -70,19 +68,16 @@ pub fn may_name(text: &[u8]) -> bool {
     MARKERS.find(text).is_some()
 }
 
-/// A text of JSON, or of events, with the bases of the subqueues that it names; `None`: it names none. A name ends with
-/// its string, or as a part of a path in one.
+/// A text of JSON, or of events, with the bases of the subqueues that it names; `None`: it names none. A name ends where
+/// no longer one can go on.
 pub fn with_bases(text: &[u8]) -> Option<Vec<u8>> {
     let mut out: Option<Vec<u8>> = None;
     let mut done = 0;
     for at in MARKERS.find_iter(text) {
         let digits = text.get(at + MARKER.len()..at + ADDED).unwrap_or_default();
-        let is_number = digits.len() == 2
-            && digits
-                .iter()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let ends = matches!(text.get(at + ADDED), Some(b'"' | b'/' | b'?'));
-        if is_number && ends && at >= done {
+        let is_number = digits.len() == 2 && digits.iter().all(is_digit);
+        let rest = text.get(at + ADDED..).unwrap_or_default();
+        if is_number && is_end(rest) && at >= done {
             let out = out.get_or_insert_with(|| Vec::with_capacity(text.len()));
             out.extend_from_slice(text.get(done..at).unwrap_or_default());
             done = at + ADDED;
@@ -91,6 +86,44 @@ pub fn with_bases(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = out?;
     out.extend_from_slice(text.get(done..).unwrap_or_default());
     Some(out)
+}
+
+/// How many bytes at the end of a text may be a part of a name that goes on after it. They decide nothing alone.
+pub fn undecided(text: &[u8]) -> usize {
+    let may_go_on = |length: &usize| {
+        let tail = text.len().checked_sub(*length);
+        let tail = tail.and_then(|at| text.get(at..)).unwrap_or_default();
+        !tail.is_empty()
+            && tail
+                .iter()
+                .enumerate()
+                .all(|(nth, byte)| may_stand(nth, byte))
+    };
+    // One more: behind a whole name a full stop may be the next letter, or the end of a sentence.
+    (1..=ADDED + 1).rev().find(may_go_on).unwrap_or(0)
+}
+
+/// Whether a byte may stand at this place of what a subqueue's name has more than its base.
+fn may_stand(nth: usize, byte: &u8) -> bool {
+    match MARKER.as_bytes().get(nth) {
+        Some(wanted) => byte == wanted,
+        None if nth < ADDED => is_digit(byte),
+        None => *byte == b'.',
+    }
+}
+
+fn is_digit(byte: &u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// Whether a name ends before this.
+fn is_end(rest: &[u8]) -> bool {
+    let goes_on = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match rest {
+        [b'.', next, ..] => !goes_on(next),
+        [next, ..] => !goes_on(next),
+        [] => true,
+    }
 }
 
 #[cfg(test)]
@@ -133,9 +166,15 @@ mod tests {
     fn texts_show_bases() {
         for (text, shown) in [
             (
-                r#"{"queue":"mail-ojst-7f","a":"mail-ojst-7f "}"#,
-                Some(r#"{"queue":"mail","a":"mail-ojst-7f "}"#),
+                r#"{"queue":"mail-ojst-7f","a":"no mail-ojst-7f. \"b-ojst-00\""}"#,
+                Some(r#"{"queue":"mail","a":"no mail. \"b\""}"#),
             ),
+            (
+                "a-ojst-00.eu a-ojst-000 a-ojst-0_ a-ojst-00-ojst-01",
+                Some("a-ojst-00.eu a-ojst-000 a-ojst-0_ a-ojst-00"),
+            ),
+            ("</queues/b-ojst-ff>", Some("</queues/b>")),
+            ("b-ojst-ff", Some("b")),
             (
                 r#"["a-ojst-00","/queues/b-ojst-ff/stats","c-ojst-zz"]"#,
                 Some(r#"["a","/queues/b/stats","c-ojst-zz"]"#),
@@ -145,6 +184,23 @@ mod tests {
         ] {
             let found = with_bases(text.as_bytes());
             assert_eq!(found.as_deref(), shown.map(str::as_bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_go_on_is_undecided() {
+        for (text, rest) in [
+            ("mail", ""),
+            ("mail-", "-"),
+            ("a--oj", "-oj"),
+            ("mail-ojst-7", "-ojst-7"),
+            ("mail-ojst-7f", "-ojst-7f"),
+            ("mail-ojst-7f.", "-ojst-7f."),
+            ("mail-ojst-7f. ", ""),
+            ("mail-ojst-7g", ""),
+            ("mail-ojst-7f-", "-"),
+        ] {
+            assert_eq!(undecided(text.as_bytes()), rest.len(), "{text}");
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod actions;
 mod admin;
+mod bases;
 mod cost;
 mod enqueue;
 mod events;

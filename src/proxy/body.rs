@@ -42,8 +42,8 @@ enum BodyKind {
     Tunnel(Tunnel),
 }
 
-/// Makes of what came what is passed on, which may be nothing yet.
-type Change = dyn FnMut(&[u8]) -> Bytes + Send;
+/// Makes of what came what is passed on, which may be nothing yet. Nothing came: that was the end.
+type Change = dyn FnMut(Bytes) -> Bytes + Send;
 
 impl Body {
     /// No body.
@@ -63,12 +63,30 @@ impl Body {
     }
 
     /// A body that streams, with each of its parts changed on the way: into nothing where more is needed
-    /// first. One that does not stream stays as it is.
-    pub fn changed(self, change: impl FnMut(&[u8]) -> Bytes + Send + 'static) -> Body {
+    /// first. At the end `change` is given nothing, for what it has kept. One that does not stream stays as it is.
+    pub fn changed(self, change: impl FnMut(Bytes) -> Bytes + Send + 'static) -> Body {
         match self.0 {
             BodyKind::Stream(body) => Body(BodyKind::Changed(body, Box::new(change))),
             _ => self,
         }
+    }
+
+    /// Puts what `change` makes of the bytes of one that is known in their place; `false`: it made nothing of them.
+    pub fn change_whole(&mut self, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> bool {
+        let (BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _)) = &mut self.0 else {
+            return false;
+        };
+        let changed = change(bytes);
+        let is_changed = changed.is_some();
+        if let Some(changed) = changed {
+            *bytes = changed.into();
+        }
+        is_changed
+    }
+
+    /// Whether it comes part by part from the backend, and nobody changes it.
+    pub fn streams(&self) -> bool {
+        matches!(self.0, BodyKind::Stream(_))
     }
 
     /// The bytes of one that is known.
@@ -133,7 +151,15 @@ impl http_body::Body for Body {
         let this = self.get_mut();
         let bytes = match &mut this.0 {
             BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
-            BodyKind::Changed(body, change) => return poll_changed(body, change, cx),
+            BodyKind::Changed(body, change) => {
+                let part = ready!(poll_changed(body, change, cx));
+                if part.is_some() {
+                    return Poll::Ready(part);
+                }
+                let rest = change(Bytes::new());
+                this.0 = BodyKind::Empty;
+                return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+            }
             BodyKind::Frames(frames) => {
                 return frames
                     .poll_recv(cx)
@@ -187,7 +213,10 @@ fn poll_changed(
             end => return Poll::Ready(end),
         };
         let Ok(came) = part.into_data() else { continue };
-        let bytes = change(&came);
+        let bytes = match came.is_empty() {
+            true => came,
+            false => change(came),
+        };
         if !bytes.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }

@@ -12,7 +12,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
-use crate::json::{Json, Splice, quote};
+use crate::json::{Json, Member, Splice, quote};
+use crate::subqueue;
 
 pub(crate) use crate::policy::MIRROR;
 
@@ -98,12 +99,25 @@ pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
 
 /// The queue that a job is in, where its mirror says that it shows another.
 pub(crate) fn filed<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
-    member(job, "queue")?.text()
+    Some(base(member(job, "queue")?.text()?))
 }
 
-/// The queue of a job that a backend shows: the one that it is in, and else the one that it shows.
+/// The queue of a job that a backend shows: the one that it is in, and else the one that it shows. Of a subqueue it is
+/// the base.
 pub(crate) fn queue<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
-    filed(job).or_else(|| job.get_exact("queue")?.text())
+    filed(job).or_else(|| Some(base(job.get_exact("queue")?.text()?)))
+}
+
+/// The queue that a name of the backend's stands for outside.
+fn base(name: Cow<'_, str>) -> Cow<'_, str> {
+    let length = subqueue::base_of(&name).len();
+    match name {
+        Cow::Borrowed(name) => Cow::Borrowed(name.get(..length).unwrap_or(name)),
+        Cow::Owned(mut name) => {
+            name.truncate(length);
+            Cow::Owned(name)
+        }
+    }
 }
 
 /// Writes into `splice` what hides the mirror of one job; `false`: it has none.
@@ -156,6 +170,11 @@ pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
 /// What is a job's own, and may look like anything.
 const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
 
+/// Whether a member is a job's own, whatever it looks like.
+pub(super) fn is_own(member: &Member<'_>) -> bool {
+    OWN.iter().any(|own| member.is_named(own))
+}
+
 /// Hides the mirrors of a value and of what is in it, so many levels deep: each looks at all below it, and
 /// jobs stand near the top.
 fn hide_inside(value: Json<'_>, splice: &mut Splice, levels: usize) {
@@ -164,7 +183,7 @@ fn hide_inside(value: Json<'_>, splice: &mut Splice, levels: usize) {
     };
     hide(value, splice);
     for member in value.members() {
-        if !OWN.iter().any(|own| member.is_named(own)) {
+        if !is_own(&member) {
             hide_inside(member.value, splice, levels);
         }
     }
@@ -209,6 +228,18 @@ mod tests {
             (r#"[{"ojs.rate_limit.mirror":{}},{"rate_limit":{}}]"#, true),
         ] {
             assert_eq!(may_limit(text.as_bytes()), limits, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_job_of_a_subqueue_is_one_of_its_base() {
+        for text in [
+            r#"{"queue":"mail-ojst-7f"}"#,
+            r#"{"queue":"m\u0061il-ojst-7f"}"#,
+            r#"{"queue":"x","meta":{"ojs.rate_limit.mirror":{"queue":"mail-ojst-7f"}}}"#,
+        ] {
+            let job = Json::parse(text.as_bytes(), 8).unwrap();
+            assert_eq!(queue(job).as_deref(), Some("mail"), "{text}");
         }
     }
 

@@ -11,13 +11,14 @@ use super::body::{self, Body};
 use super::control::{self, guard, limits, overrides, queue_config, tenants};
 use super::enqueue::{self, Sends};
 use super::load::{Load, Service, Urgency};
+use super::merged::merged;
 use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
-use super::{Sidecar, about, fetch, heartbeat, outside, pass, refuse, stream};
+use super::{Sidecar, about, bases, fetch, heartbeat, outside, pass, refuse, stream};
 use crate::boxed::boxed;
 use crate::metrics::Counted;
 use crate::ojs::{self, Operation};
-use crate::upstream::{Path, Upstream};
+use crate::upstream::{IDENTITY, Path, Upstream};
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -100,7 +101,16 @@ impl Proxy {
     }
 
     /// Answers one request.
-    pub async fn handle(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
+    pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
+        if let Some(fault) = bases::named_in_target(&parts.uri) {
+            return refuse(&parts, fault);
+        }
+        let mut reply = self.answer(parts, body).await;
+        bases::show_bases(&self.sidecar, &mut reply);
+        reply
+    }
+
+    async fn answer(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
         if self.upstream.has_sent(&parts.headers) {
             return refuse(&parts, Fault::comes_round());
         }
@@ -180,6 +190,14 @@ impl Proxy {
             Ok(bytes) => bytes,
             Err(error) => return refuse(&parts, Fault::from(error)),
         };
+        // What settles a job or keeps it alive names no queue, and is refused for nothing else.
+        let settles = matches!(
+            operation,
+            Operation::Ack | Operation::Nack | Operation::Heartbeat
+        );
+        if !settles && let Some(fault) = bases::named_in_body(&bytes) {
+            return refuse(&parts, fault);
+        }
         // What is rare or large is boxed: every request in progress has room for the largest.
         match operation {
             Operation::Fetch => fetch::fetch(self, parts, bytes).await,
@@ -226,10 +244,15 @@ impl Proxy {
 
     /// Passes a request whose body is known, for a reply that may show a job.
     async fn forward(&self, parts: &Parts, bytes: Bytes) -> Response<Body> {
-        let answer = self
+        let mut answer = self
             .upstream
             .call(outside::plain_call(self, parts, bytes))
             .await;
+        if let Ok(reply) = &mut answer
+            && let Some(shown) = merged(&reply.body)
+        {
+            reply.body = shown.into();
+        }
         respond::answer(parts, answer, Fault::backend)
     }
 
@@ -245,6 +268,10 @@ impl Proxy {
         };
         if let Some(plain) = self.plain(&parts.uri) {
             parts.uri = plain;
+        }
+        if outside::may_name_subqueues(&self.sidecar) && parts.uri.path().starts_with("/ojs/") {
+            // What is searched for subqueues must not come packed.
+            parts.headers.insert(header::ACCEPT_ENCODING, IDENTITY);
         }
         pass::pass(&self.upstream, parts, body, fault)
     }

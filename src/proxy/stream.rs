@@ -27,7 +27,7 @@ use crate::events::{
 use crate::limit::Timestamp;
 use crate::store::LedgerExt;
 use crate::upstream::{IDENTITY, detached};
-use relay::{Relay, is_stream, without_mirrors};
+use relay::{Relay, is_stream, shown_frame};
 
 /// How often a stream says that it is alive (real-time text, 2.4).
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -247,7 +247,7 @@ impl EventStream {
     }
 }
 
-/// Passes the backend's own event stream of one job or one queue, without mirrors: what comes frame by frame, and signs
+/// Passes the backend's own event stream of one job or one queue, without mirrors and subqueues: what comes frame by frame, and signs
 /// of life between them at once.
 pub(super) async fn backends_stream(
     proxy: &Proxy,
@@ -263,12 +263,12 @@ pub(super) async fn backends_stream(
     let (mut head, body) = reply.into_parts();
     head.headers.remove(header::CONTENT_LENGTH);
     let mut frames = Frames::default();
-    let shown = move |bytes: &[u8]| {
+    let shown = move |bytes: Bytes| {
         let mut out = BytesMut::new();
-        frames.push(bytes);
+        frames.push(&bytes);
         loop {
             match frames.next() {
-                Ok(Some(frame)) => out.extend_from_slice(&without_mirrors(frame)),
+                Ok(Some(frame)) => out.extend_from_slice(&shown_frame(frame)),
                 Ok(None) => {
                     out.extend_from_slice(&frames.comments());
                     return out.freeze();

@@ -38,6 +38,7 @@ use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
+use crate::subqueue::base_of;
 use answer::{JobPlace, group_facts, limit_facts, out};
 use applied::Applied;
 use question::Question;
@@ -216,6 +217,7 @@ impl Asker<'_> {
             text.map_or_else(|| missing.to_owned(), Cow::into_owned)
         };
         let (queue, state) = (text(queue, "default"), text(state, "unknown"));
+        let queue = base_of(&queue).to_owned();
         let limits = self.limits_by_policy(&queue, &text(kind, ""), meta, &own(job, &queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
         let job = Some((JobPlace::Backend(state), facts));

@@ -18,7 +18,7 @@ use crate::proxy::body::{self, Body};
 use crate::proxy::control::{limits, overrides};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
-use crate::proxy::{Proxy, Sidecar, refuse, why};
+use crate::proxy::{Proxy, Sidecar, bases, refuse, why};
 use crate::store::{Change, LedgerExt};
 
 /// The longest body in bytes.
@@ -38,6 +38,7 @@ async fn answer(proxy: &Proxy, parts: &mut Parts, incoming: Incoming) -> Result<
         Method::PUT | Method::DELETE => guard::may_write(&proxy.sidecar, parts)?,
         _ => guard::may_read(&proxy.sidecar, parts)?,
     }
+    bases::named_in_target(&parts.uri).map_or(Ok(()), Err)?;
     match (parts.uri.path(), &parts.method) {
         ("/throttle/v1/why", &Method::GET | &Method::HEAD) => {
             Box::pin(why::why(proxy, parts)).await

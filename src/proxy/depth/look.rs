@@ -1,5 +1,6 @@
 //! Looks: the backend is asked how deep a bounded queue is, once for all who wait for it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::json::Json;
 use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls};
-use crate::subqueue;
+use crate::subqueue::base_of;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
@@ -60,6 +61,7 @@ pub(in crate::proxy) async fn measure_queues(proxy: &Proxy) {
     });
 }
 
+/// The queues that the backend lists, each base once.
 async fn listed_queues(proxy: &Proxy) -> Vec<String> {
     let call = calls::get(proxy, 0, "/ojs/v1/queues".to_owned());
     let Ok(reply) = calls::call(proxy, "queues", call).await else {
@@ -72,10 +74,9 @@ async fn listed_queues(proxy: &Proxy) -> Vec<String> {
     let each = lists
         .filter_map(|name| whole.get_exact(name))
         .flat_map(|list| list.items());
-    let names = each.filter_map(|queue| Some(queue.text_of("name")?.into_owned()));
-    names
-        .filter(|name| subqueue::split(name).is_none())
-        .collect()
+    let names = each.filter_map(|queue| Some(base_of(&queue.text_of("name")?).to_owned()));
+    let mut seen = HashSet::new();
+    names.filter(|name| seen.insert(name.clone())).collect()
 }
 
 async fn measure(proxy: &Proxy, queue: &str) {

@@ -15,6 +15,7 @@ use crate::proxy::calls::job_in;
 use crate::proxy::control::named;
 use crate::proxy::{REPLY_DEPTH, Sidecar, mirror};
 use crate::store::{Claimed, LedgerExt};
+use crate::subqueue::base_of;
 use crate::upstream::Reply;
 
 /// Stands in the reply to an enqueue of a job that waits for a time. Nearly no reply has it.
@@ -117,7 +118,8 @@ pub(in crate::proxy) fn nacked(
     {
         named::waits_again(sidecar, claimed);
     }
-    let queue = claimed.map(|claimed| &*claimed.queue).or(shown.as_deref());
+    let shown = shown.as_deref().map(base_of);
+    let queue = claimed.map(|claimed| &*claimed.queue).or(shown);
     let Some(queue) = queue.filter(|_| sidecar.admit.pressure.any()) else {
         return;
     };

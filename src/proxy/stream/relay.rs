@@ -14,6 +14,7 @@ use crate::events::frames::{data, field, with_data};
 use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
 use crate::ojs;
+use crate::subqueue;
 use crate::upstream::{IDENTITY, Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.
@@ -121,7 +122,7 @@ impl Relay {
         }
     }
 
-    /// A frame as the client gets it: without mirrors, and only if it is of a type that it wants.
+    /// A frame as the client gets it: without mirrors and subqueues, and only if it is of a type that it wants.
     fn shown(&mut self, frame: Bytes) -> Option<Bytes> {
         if let Some(id) = field(&frame, "id").last() {
             self.last_id = std::str::from_utf8(id).ok().map(str::to_owned);
@@ -137,17 +138,18 @@ impl Relay {
         if !self.filter.wants_type(names) {
             return None;
         }
-        Some(without_mirrors(frame))
+        Some(shown_frame(frame))
     }
 }
 
 /// A frame as it may be shown.
-pub(super) fn without_mirrors(frame: Bytes) -> Bytes {
+pub(super) fn shown_frame(frame: Bytes) -> Bytes {
     let hidden = data(&frame).and_then(|data| mirror::hide_all(&data));
-    match hidden {
+    let frame = match hidden {
         Some(data) => with_data(&frame, &data),
         None => frame,
-    }
+    };
+    subqueue::with_bases(&frame).map_or(frame, Bytes::from)
 }
 
 /// Whether the head of a reply says that events follow which can be read: packed ones pass as they are, or not at all.

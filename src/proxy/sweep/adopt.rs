@@ -26,6 +26,7 @@ use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
 use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
+use crate::subqueue::base_of;
 use crate::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.
@@ -403,7 +404,7 @@ pub(in crate::proxy) fn running(
     };
     let filed = mirror::filed(job).map(|queue| queue.into_owned());
     let queue = filed.or_else(|| text(queue));
-    let queue = queue.unwrap_or_else(|| "default".to_owned());
+    let queue = base_of(queue.as_deref().unwrap_or("default")).to_owned();
     let kind = text(kind).unwrap_or_default();
     let limits = new_limits(sidecar, scope, job, (&queue, &kind), before)?;
     let limited = in_force::limits_now(sidecar, &queue, &limits).into_owned();

@@ -1,0 +1,217 @@
+//! Lists of queues with one entry for each base: numbers of its subqueues are added to its own.
+
+use std::borrow::Cow;
+
+use hashbrown::HashMap;
+
+use super::{DEPTH, REPLY_DEPTH, mirror};
+use crate::json::{Json, Kind, Splice};
+use crate::subqueue;
+
+/// Numbers of jobs, and what else adds up.
+const COUNTS: [&str; 15] = [
+    "available",
+    "active",
+    "scheduled",
+    "retryable",
+    "completed",
+    "discarded",
+    "cancelled",
+    "pending",
+    "dead",
+    "failed",
+    "depth",
+    "dispatched",
+    "processed",
+    "processed_per_minute",
+    "failed_per_minute",
+];
+
+/// Objects in an entry in which such numbers stand.
+const PLACES: [&str; 5] = ["counts", "stats", "jobs", "queue", "throughput"];
+
+/// A reply whose lists and tables of queues have each base once, also where it stands behind one of its subqueues.
+/// `None`: it names no subqueue, or is no JSON.
+pub(super) fn merged(text: &[u8]) -> Option<Vec<u8>> {
+    if !subqueue::may_name(text) {
+        return None;
+    }
+    let whole = Json::parse(text, REPLY_DEPTH).ok()?;
+    let mut splice = Splice::new();
+    merge(whole, &mut splice, DEPTH);
+    let text = splice.apply(text);
+    Some(subqueue::with_bases(&text).unwrap_or(text))
+}
+
+/// Merges what is in a value, so many levels deep. Says how many entries of a list have gone.
+fn merge(value: Json<'_>, splice: &mut Splice, levels: usize) -> usize {
+    let may_name = |_: &usize| subqueue::may_name(value.raw());
+    let Some(levels) = levels.checked_sub(1).filter(may_name) else {
+        return 0;
+    };
+    if value.kind() == Kind::Array {
+        return merge_list(value, splice, levels);
+    }
+    merge_table(value, splice);
+    let inside = value.members().filter(|member| !mirror::is_own(member));
+    let gone: usize = inside
+        .map(|member| merge(member.value, splice, levels))
+        .sum();
+    let total = value.get_exact("pagination");
+    let total = total.and_then(|pagination| pagination.get_exact("total"));
+    if let Some((total, listed)) = total.and_then(|total| Some((total, total.int()?))) {
+        let left = listed.saturating_sub(i64::try_from(gone).unwrap_or(i64::MAX));
+        splice.replace(total.range(), left.max(0).to_string());
+    }
+    0
+}
+
+/// A list of names, or of objects that have them.
+fn merge_list(list: Json<'_>, splice: &mut Splice, levels: usize) -> usize {
+    let name_of = |item: Json<'_>| Some(item.text().or_else(|| item.text_of("name"))?.into_owned());
+    let items: Vec<Json<'_>> = list.items().collect();
+    let named = items.iter().map(|item| (name_of(*item), *item));
+    let (groups, repeated) = grouped(named);
+    for item in &items {
+        // What is done in one that goes, or is written anew, goes with it.
+        merge(*item, splice, levels);
+    }
+    for nth in &repeated {
+        let before = nth.checked_sub(1).and_then(|before| items.get(before));
+        if let (Some(before), Some(item)) = (before, items.get(*nth)) {
+            splice.replace(before.range().end..item.range().end, Vec::new());
+        }
+    }
+    for Group { place, parts } in groups {
+        splice.replace(place.range(), sum(&parts));
+    }
+    repeated.len()
+}
+
+/// An object with a member for each queue.
+fn merge_table(object: Json<'_>, splice: &mut Splice) {
+    let members: Vec<_> = object.members().collect();
+    let named = members.iter().map(|member| {
+        let name = member.name.text().map(Cow::into_owned);
+        (name, member.value)
+    });
+    let (groups, repeated) = grouped(named);
+    for member in repeated.iter().filter_map(|nth| members.get(*nth)) {
+        splice.remove_member(object, *member);
+    }
+    for Group { place, parts } in groups {
+        splice.replace(place.range(), sum(&parts));
+    }
+}
+
+/// What is said of a base and of its subqueues.
+struct Group<'a> {
+    /// Where it is said first.
+    place: Json<'a>,
+    /// The base's own comes first, if there is one.
+    parts: Vec<Json<'a>>,
+}
+
+/// Groups values by the bases of their names. Only bases with subqueues are groups; `usize`s are the places of what a
+/// group has beside its first.
+fn grouped<'a>(
+    named: impl Iterator<Item = (Option<String>, Json<'a>)>,
+) -> (Vec<Group<'a>>, Vec<usize>) {
+    let mut bases: HashMap<String, (bool, Group<'a>, Vec<usize>)> = HashMap::new();
+    for (nth, (name, value)) in named.enumerate() {
+        let Some(name) = name else { continue };
+        let base = subqueue::base_of(&name);
+        let is_sub = base.len() < name.len();
+        match bases.get_mut(base) {
+            Some((has_subs, group, others)) => {
+                *has_subs |= is_sub;
+                let at = if is_sub { group.parts.len() } else { 0 };
+                group.parts.insert(at, value);
+                others.push(nth);
+            }
+            None => {
+                let (place, parts) = (value, vec![value]);
+                let group = Group { place, parts };
+                bases.insert(base.to_owned(), (is_sub, group, Vec::new()));
+            }
+        }
+    }
+    let with_subs = bases.into_values().filter(|(has_subs, ..)| *has_subs);
+    let (groups, others): (Vec<_>, Vec<_>) =
+        with_subs.map(|(_, group, others)| (group, others)).unzip();
+    (groups, others.concat())
+}
+
+/// The first of these values with the numbers of all.
+fn sum(parts: &[Json<'_>]) -> Vec<u8> {
+    let Some((first, others)) = parts.split_first() else {
+        return Vec::new();
+    };
+    let numbers = parts.iter().map(|part| part.int());
+    if let Some(sum) = numbers.sum::<Option<i64>>() {
+        return sum.to_string().into_bytes();
+    }
+    let mut splice = Splice::new();
+    if let Ok(alone) = Json::parse(first.raw(), REPLY_DEPTH) {
+        add(alone, others, &mut splice);
+    }
+    splice.apply(first.raw())
+}
+
+/// Adds the numbers of objects to those of one like them.
+fn add(to: Json<'_>, others: &[Json<'_>], splice: &mut Splice) {
+    for member in to.members() {
+        let Some(name) = member.name.text() else {
+            continue;
+        };
+        let theirs: Vec<Json<'_>> = (others.iter())
+            .filter_map(|other| other.get_exact(&name))
+            .collect();
+        match member.value.int() {
+            Some(own) if COUNTS.contains(&&*name) => {
+                let theirs = theirs.iter().filter_map(Json::int);
+                let sum = theirs.fold(own, i64::saturating_add);
+                splice.replace(member.value.range(), sum.to_string());
+            }
+            None if PLACES.contains(&&*name) => add(member.value, &theirs, splice),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_base_is_listed_once_with_the_numbers_of_all() {
+        for (text, shown) in [
+            (r#"{"items":["mail"]}"#, None),
+            (
+                r#"{"queues":["a", "mail-ojst-7f" ,"b","mail","mail-ojst-00","c-ojst-00"]}"#,
+                Some(r#"{"queues":["a", "mail" ,"b","c"]}"#),
+            ),
+            (
+                r#"{"items":[{"name":"mail-ojst-7f","paused":false,"counts":{"active":1,"n":1}},
+                {"name":"a"},{"name":"mail","paused":true,"counts":{"active":2,"n":2},"configuration":{"active":5}},
+                {"name":"mail-ojst-00","counts":{"active":4}}],"pagination":{"total":9,"page":1}}"#,
+                Some(
+                    r#"{"items":[{"name":"mail","paused":true,"counts":{"active":7,"n":2},"configuration":{"active":5}},
+                {"name":"a"}],"pagination":{"total":7,"page":1}}"#,
+                ),
+            ),
+            (
+                r#"{"by_queue":{"a":1,"mail-ojst-7f":2,"mail":3,"mail-ojst-00":4}}"#,
+                Some(r#"{"by_queue":{"a":1,"mail":9}}"#),
+            ),
+            (
+                r#"[{"id":"1","queue":"m-ojst-7f","args":["m","m-ojst-7f",5]},{"id":"2","queue":"m-ojst-7f"}]"#,
+                Some(r#"[{"id":"1","queue":"m","args":["m","m",5]},{"id":"2","queue":"m"}]"#),
+            ),
+            ("no -ojst- JSON", None),
+        ] {
+            let found = merged(text.as_bytes()).map(|text| String::from_utf8(text).unwrap());
+            assert_eq!(found.as_deref(), shown, "{text}");
+        }
+    }
+}

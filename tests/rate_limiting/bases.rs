@@ -1,0 +1,367 @@
+//! Subqueues are seen by nobody: what a client gets names their bases, and a client that names one is refused. No
+//! sidecar here has the setting that asks for them: another one of its fleet may.
+
+use super::prelude::*;
+use crate::sidecar::answering::answering_by;
+
+const MARKER: &str = "-ojst-";
+
+/// Whether the marker of subqueues is in any byte of a reply.
+fn shows_subqueues(reply: &Reply) -> bool {
+    let mut head = reply.headers.iter();
+    let in_head = head.any(|(name, value)| format!("{name}: {value:?}").contains(MARKER));
+    in_head || String::from_utf8_lossy(&reply.body).contains(MARKER)
+}
+
+#[track_caller]
+fn is_clean(reply: &Reply, what: &str) {
+    assert!(!shows_subqueues(reply), "{what}: {}", reply.text());
+}
+
+fn job(queue: &str) -> Value {
+    let options = json!({"queue": queue, "retry": {"on_exhaustion": "dead_letter"}});
+    json!({"type": "t", "args": [], "options": options})
+}
+
+/// A client of the backend, and the ids of jobs there: two wait in each of two subqueues, in their base and in a queue
+/// of its own, and one more of each subqueue runs.
+async fn backlog(client: &Client) -> Vec<String> {
+    let mut ids = Vec::new();
+    for queue in ["mail-ojst-7f", "mail-ojst-00"] {
+        client.enqueue(job(queue)).await;
+        ids.push(id(&client.fetch(queue, 1).await[0]).to_owned());
+    }
+    for queue in ["mail-ojst-7f", "mail", "mail-ojst-00", "other"] {
+        for _ in 0..2 {
+            ids.push(client.enqueue(job(queue)).await);
+        }
+    }
+    ids
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_view_of_the_backend_shows_a_subqueue() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
+    let ids = backlog(&direct).await;
+    let act = async |path: &str, body: Value| {
+        let reply = client
+            .post(&format!("/ojs/v1/{path}"), body.to_string())
+            .await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        is_clean(&reply, path);
+        assert!(reply.text().contains(r#""queue":"mail""#), "{path}");
+    };
+    let error = json!({"code": "c", "message": "m", "retryable": false});
+    let nack = json!({"job_id": ids[1], "worker_id": "w", "error": error});
+    act("workers/nack", nack).await;
+    let mut seen = 0;
+    for path in [
+        &*format!("jobs/{}", ids[0]),
+        &*format!("jobs/{}", ids[2]),
+        &*format!("admin/jobs/{}", ids[2]),
+        "admin/jobs",
+        "admin/jobs?state=available&per_page=2&page=2",
+        "queues",
+        "admin/queues",
+        "admin/queues?per_page=1&page=2",
+        "admin/stats",
+        "queues/mail/stats",
+        "admin/queues/mail",
+        "events",
+        "dead-letter",
+        "admin/dead-letter",
+        "admin/dead-letter/stats",
+        "admin/workers",
+        "rate-limits",
+        "health",
+    ] {
+        let path = format!("/ojs/v1/{path}");
+        let theirs = direct.get(&path).await;
+        seen += usize::from(shows_subqueues(&theirs));
+        let ours = client.get(&path).await;
+        is_clean(&ours, &path);
+    }
+    assert!(seen >= 10, "{seen} views of the backend show subqueues");
+    let ack = json!({"job_id": ids[0], "worker_id": "w"});
+    act("workers/ack", ack).await;
+    act(&format!("dead-letter/{}/retry", ids[1]), json!({})).await;
+    act(&format!("admin/jobs/{}/cancel", ids[2]), json!({})).await;
+    let cancelled = client.delete(&format!("/ojs/v1/jobs/{}", ids[3])).await;
+    is_clean(&cancelled, "DELETE");
+    pair.stop().await;
+}
+
+/// What the lists of the backend say of a queue's entries together is what ours say of one.
+#[tokio::test(start_paused = true)]
+async fn lists_have_each_queue_once_with_the_numbers_of_all() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
+    backlog(&direct).await;
+    for at in ["queues/mail/pause", "queues/mail-ojst-77/pause"] {
+        direct.post(&format!("/ojs/v1/{at}"), "{}").await;
+    }
+    let lists = async |path: &str, list: &str| {
+        let (theirs, ours) = (direct.get(path).await.json(), client.get(path).await.json());
+        assert_eq!(theirs["pagination"]["total"], 5, "{path}");
+        assert_eq!(ours["pagination"]["total"], 2, "{path}");
+        [theirs, ours].map(|reply| reply[list].as_array().unwrap().clone())
+    };
+    let [theirs, ours] = lists("/ojs/v1/admin/queues", "items").await;
+    for (name, jobs) in [("mail", 6), ("other", 2)] {
+        let of_queue = |entry: &&Value| entry["name"].as_str().unwrap().starts_with(name);
+        let ours: Vec<&Value> = ours.iter().filter(of_queue).collect();
+        let [ours] = ours[..] else { panic!("{ours:?}") };
+        assert_eq!(
+            (&ours["name"], &ours["paused"]),
+            (&json!(name), &json!(name == "mail"))
+        );
+        assert_eq!(ours["counts"]["available"], jobs, "{ours}");
+        for (state, count) in ours["counts"].as_object().unwrap() {
+            let entries = theirs.iter().filter(of_queue);
+            let sum: i64 = entries
+                .map(|entry| entry["counts"][state].as_i64().unwrap())
+                .sum();
+            assert_eq!(count.as_i64(), Some(sum), "{name} {state}");
+        }
+    }
+    let [_, ours] = lists("/ojs/v1/queues", "queues").await;
+    let mut names: Vec<&str> = ours
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["mail", "other"]);
+    pair.stop().await;
+}
+
+/// Whatever a backend says where, and in whatever words.
+#[tokio::test(start_paused = true)]
+async fn no_reply_shows_a_subqueue() {
+    let says = |head: &http::request::Parts| {
+        let job = json!({"id": "0190-1", "type": "t", "queue": "mail-ojst-7f", "state": "active", "attempt": 1, "args": []});
+        let body = json!({
+            "job": job,
+            "jobs": [job],
+            "queue": "mail-ojst-7f",
+            "items": [{"name": "mail-ojst-7f"}, {"queues": ["mail", "mail-ojst-7f"]}],
+            "by_queue": {"mail-ojst-7f": 1},
+            "self": "/ojs/v1/queues/mail-ojst-7f/stats",
+            "error": {"code": "conflict", "message": "Queue 'mail-ojst-7f' is paused, mail-ojst-00 too."},
+        });
+        let status = if head.uri.path().contains("dead") {
+            409
+        } else {
+            200
+        };
+        (status, Bytes::from(body.to_string()))
+    };
+    let all = "[[policy]]\nname = \"all\"\nkey = \"{meta.tenant}\"\nconcurrency = 9\n";
+    for config in ["", all] {
+        let (_, sidecar, client) = answering_by(Duration::ZERO, config, says).await;
+        let fetch = r#"{"queues":["mail"],"count":1,"worker_id":"w"}"#;
+        let enqueue = r#"{"type":"t","args":[],"options":{"queue":"mail"}}"#;
+        let batch = format!(r#"{{"jobs":[{enqueue}]}}"#);
+        let settle = r#"{"job_id":"0190-1","worker_id":"w","error":{"code":"c","message":"m"}}"#;
+        let mut replies = Vec::new();
+        for (path, body) in [
+            ("workers/fetch", fetch),
+            ("workers/ack", settle),
+            ("workers/nack", settle),
+            (
+                "workers/heartbeat",
+                r#"{"worker_id":"w","active_jobs":["0190-1"]}"#,
+            ),
+            ("jobs", enqueue),
+            ("jobs/batch", &batch),
+            ("cron", r#"{"name":"n","expression":"* * * * *"}"#),
+            ("workflows", r#"{"name":"n","steps":[]}"#),
+            ("queues/mail/pause", "{}"),
+            ("admin/queues/mail/resume", "{}"),
+            ("dead-letter/0190-1/retry", ""),
+            ("admin/jobs/bulk/retry", "{}"),
+            ("admin/jobs/0190-1/retry", "{}"),
+            ("admin/jobs/0190-1/cancel", "{}"),
+            ("admin/workers/w/quiet", "{}"),
+            ("ws/subscribe", "{}"),
+            ("nobody/knows/this", "{}"),
+        ] {
+            replies.push((
+                path,
+                client
+                    .post(&format!("/ojs/v1/{path}"), body.to_owned())
+                    .await,
+            ));
+        }
+        for path in [
+            "jobs/0190-1",
+            "jobs/0190-1/history",
+            "jobs/0190-1/events",
+            "admin/jobs",
+            "admin/workers",
+            "admin/queues",
+            "admin/queues/mail",
+            "admin/queues/mail/config",
+            "queues",
+            "queues/mail",
+            "queues/mail/stats",
+            "queues/mail/events",
+            "cron",
+            "workflows/w",
+            "dead-letter",
+            "admin/dead-letter/stats",
+            "schemas/t",
+            "health",
+            "events",
+            "debug/anything",
+        ] {
+            replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
+        }
+        for path in ["jobs/0190-1", "cron/n", "workflows/w", "dead-letter/0190-1"] {
+            replies.push((path, client.delete(&format!("/ojs/v1/{path}")).await));
+        }
+        replies.push(("manifest", client.get("/ojs/manifest").await));
+        for (path, reply) in &replies {
+            is_clean(reply, path);
+            // It is no refusal of ours, and none that was cut.
+            assert!(
+                matches!(reply.status, 200 | 409),
+                "{path}: {}",
+                reply.text()
+            );
+            reply.json();
+        }
+        let workers = client.get("/ojs/v1/admin/workers").await.json();
+        assert_eq!(workers["items"][1]["queues"], json!(["mail"]));
+        sidecar.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_names_a_subqueue_is_refused() {
+    let (heard, sidecar, client) =
+        answering_by(Duration::ZERO, "", |_| (200, Bytes::from_static(b"{}"))).await;
+    heard.clear();
+    let mut replies = Vec::new();
+    for (path, body) in [
+        (
+            "workers/fetch",
+            r#"{"queues":["a","mail-ojst-7f"],"worker_id":"w"}"#,
+        ),
+        ("jobs", r#"{"type":"t","options":{"queue":"mail-ojst-7f"}}"#),
+        ("jobs", r#"{"type":"t","Options":{"QUEUE":"mail-ojst-7f"}}"#),
+        ("jobs", r#"{"type":"t","queue":"mail-ojst-7f"}"#),
+        (
+            "jobs/batch",
+            r#"{"jobs":[{"type":"t"},{"type":"t","options":{"queue":"mail-ojst-7f"}}]}"#,
+        ),
+        (
+            "cron",
+            r#"{"name":"n","job_template":{"options":{"queue":"mail-ojst-7f"}}}"#,
+        ),
+        (
+            "workflows",
+            r#"{"steps":[{"steps":[{"options":{"queue":"mail-ojst-7f"}}]}]}"#,
+        ),
+        (
+            "admin/jobs/bulk/retry",
+            r#"{"filter":{"queue":"mail-ojst-7f"}}"#,
+        ),
+        ("queues/mail-ojst-7f/pause", "{}"),
+        ("queues/mail%2Dojst%2d7f/resume", "{}"),
+        ("admin/queues/mail-ojst-7f/pause", "{}"),
+        ("nobody/mail-ojst-7f/knows/a/route/like/this", "{}"),
+    ] {
+        replies.push((path, client.post(&format!("/ojs/v1/{path}"), body).await));
+    }
+    for path in [
+        "queues/mail-ojst-7f",
+        "queues/mail-ojst-7f/stats",
+        "queues/mail-ojst-7f/events",
+        "queues/mail-ojst-7f/config",
+        "admin/queues/mail-ojst-7f",
+        "admin/queues/mail-ojst-7f/rate-limit",
+        "rate-limits/_queue:mail-ojst-7f",
+        "admin/jobs?state=active&queue=mail-ojst-7f",
+        "admin/jobs?queue=mail%2Dojst-7f&page=1",
+        "events?queues=a,mail-ojst-7f",
+        "events/stream?channel=queue:mail-ojst-7f",
+    ] {
+        replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
+    }
+    for path in [
+        "admin/queues/mail-ojst-7f/config",
+        "queues/mail-ojst-7f/rate-limit",
+    ] {
+        let set = json!({"concurrency": 1});
+        replies.push((path, client.put(&format!("/ojs/v1/{path}"), set).await));
+    }
+    let admin = sidecar.admin();
+    for path in [
+        "why?queue=mail-ojst-7f",
+        "keys/_queue:mail-ojst-7f/override",
+    ] {
+        replies.push((path, admin.get(&format!("/throttle/v1/{path}")).await));
+    }
+    for (path, reply) in &replies {
+        assert_eq!(reply.status, 400, "{path}: {}", reply.text());
+        is_clean(reply, path);
+        let error = &reply.json()["error"];
+        assert_eq!(error["details"]["queue"], "mail", "{path}: {error}");
+    }
+    assert!(heard.requests().iter().all(|(head, _)| {
+        let target = head.uri.to_string();
+        !target.contains("ojst") && !target.contains("nobody")
+    }));
+    // What is a job's own may look like anything.
+    for (path, body) in [
+        (
+            "jobs",
+            r#"{"type":"t","args":[{"queue":"mail-ojst-7f"}],"meta":{"queue":"a-ojst-00"}}"#,
+        ),
+        (
+            "jobs",
+            r#"{"type":"t","args":[],"options":{"queue":"mail-ojst-7g"}}"#,
+        ),
+        (
+            "workers/ack",
+            r#"{"job_id":"0190-1","result":{"queue":"mail-ojst-7f"}}"#,
+        ),
+        (
+            "workers/nack",
+            r#"{"job_id":"0190-1","queue":"mail-ojst-7f","error":{}}"#,
+        ),
+    ] {
+        let reply = client.post(&format!("/ojs/v1/{path}"), body).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        let (_, sent) = heard.requests().pop().unwrap();
+        assert_eq!(sent, body, "{path}");
+    }
+    sidecar.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_job_name_its_base() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
+    let job = direct.enqueue(job("mail-ojst-7f")).await;
+    let paths = [
+        format!("/ojs/v1/jobs/{job}/events"),
+        format!("/ojs/v1/events/stream?channel=job:{job}"),
+    ];
+    let end = async {
+        sleep(Duration::from_secs(1)).await;
+        direct.delete(&format!("/ojs/v1/jobs/{job}")).await
+    };
+    let (ended, one, merged) = tokio::join!(end, client.get(&paths[0]), client.get(&paths[1]));
+    assert!(shows_subqueues(&ended), "so the backend has it");
+    for reply in [one, merged] {
+        is_clean(&reply, "events");
+        let text = reply.text();
+        assert!(
+            text.contains(r#""queue":"mail""#) && text.contains("cancelled"),
+            "{text}"
+        );
+    }
+    pair.stop().await;
+}
