@@ -26,6 +26,8 @@ pub struct Tally {
     pub held: usize,
     /// Those of them that are seen as scheduled.
     pub scheduled: usize,
+    /// Those of them that were claimed from subqueues.
+    pub heads: usize,
 }
 
 /// What fills the places of a queue.
@@ -149,6 +151,7 @@ impl Hold {
         for (lane, queue) in lanes.filter(|(lane, of)| of.known > 0 && sees(lane.scope)) {
             let tally = tallies.entry(lane.queue.clone()).or_default();
             tally.held += queue.known;
+            tally.heads += queue.heads;
             let rescheduled = queue
                 .all_groups()
                 .filter(|group| group.rescheduled.is_some());

@@ -397,7 +397,14 @@ fn recounted(
     tallies: &HashMap<Arc<str>, Tally>,
     more: u64,
 ) -> Option<Vec<u8>> {
-    let of = |name: &str| tallies.get(name).copied().unwrap_or_default();
+    let of = |name: &str| {
+        let tally = tallies.get(name).copied().unwrap_or_default();
+        match queue {
+            Some(_) => tally,
+            // Lists have what runs in subqueues too.
+            None => Tally { heads: 0, ..tally },
+        }
+    };
     let whole = Json::parse(text, REPLY_DEPTH).ok()?;
     let mut splice = Splice::new();
     if let Some(queue) = queue {
@@ -417,6 +424,7 @@ fn recounted(
             let all = Tally {
                 held: tallies.values().map(|tally| tally.held).sum(),
                 scheduled: tallies.values().map(|tally| tally.scheduled).sum(),
+                heads: 0,
             };
             shift(whole, all, 0, &mut splice);
         }
@@ -425,7 +433,7 @@ fn recounted(
 }
 
 /// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it. So many `more` are
-/// available.
+/// available. Heads of subqueues are no part of the base's `active`.
 fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
     if moved.held == 0 && more == 0 {
         return;
@@ -433,6 +441,7 @@ fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
     let more = i64::try_from(more).unwrap_or(i64::MAX);
     let count = |jobs: usize| i64::try_from(jobs).unwrap_or(i64::MAX);
     let (held, later) = (count(moved.held), count(moved.scheduled));
+    let of_base = held.saturating_sub(count(moved.heads));
     let inner = ["queue", "stats", "counts", "jobs"]
         .into_iter()
         .filter_map(|name| object.get_exact(name));
@@ -448,8 +457,8 @@ fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
         let (Some(many), Some(few)) = (available.int(), active.int()) else {
             continue;
         };
-        let moved = held.saturating_sub(later).max(0);
-        let waiting = many.saturating_add(moved).saturating_add(more);
+        let now = held.saturating_sub(later).max(0);
+        let waiting = many.saturating_add(now).saturating_add(more);
         splice.replace(available.range(), waiting.to_string());
         if let Some((scheduled, now)) = place
             .get_exact("scheduled")
@@ -457,14 +466,16 @@ fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
         {
             splice.replace(scheduled.range(), now.saturating_add(later).to_string());
         }
-        splice.replace(active.range(), few.saturating_sub(held).max(0).to_string());
+        splice.replace(
+            active.range(),
+            few.saturating_sub(of_base).max(0).to_string(),
+        );
     }
 }
 
 /// Whether the backend may have subqueues. Bodies that pass unread are searched for their names only then.
-pub(super) fn may_name_subqueues(_sidecar: &Sidecar) -> bool {
-    // Until it is known which queues have them, any may.
-    true
+pub(super) fn may_name_subqueues(sidecar: &Sidecar) -> bool {
+    sidecar.subqueues.any()
 }
 
 /// How many jobs of a queue are available in its subqueues, by our own count: the backend's numbers of the base leave

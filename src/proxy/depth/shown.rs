@@ -1,4 +1,4 @@
-//! A queue's numbers as those await_looks them who read its statistics through us: with ours among them.
+//! A queue's numbers as those see them who read its statistics through us: with ours among them.
 
 use tokio::time::Instant;
 
