@@ -82,7 +82,7 @@ fn merge_list(list: Json<'_>, splice: &mut Splice, levels: usize) -> usize {
             splice.replace(before.range().end..item.range().end, Vec::new());
         }
     }
-    for Group { place, parts } in groups {
+    for SameBase { place, parts } in groups {
         splice.replace(place.range(), sum(&parts));
     }
     repeated.len()
@@ -99,13 +99,13 @@ fn merge_table(object: Json<'_>, splice: &mut Splice) {
     for member in repeated.iter().filter_map(|nth| members.get(*nth)) {
         splice.remove_member(object, *member);
     }
-    for Group { place, parts } in groups {
+    for SameBase { place, parts } in groups {
         splice.replace(place.range(), sum(&parts));
     }
 }
 
 /// What is said of a base and of its subqueues.
-struct Group<'a> {
+struct SameBase<'a> {
     /// Where it is said first.
     place: Json<'a>,
     /// The base's own comes first, if there is one.
@@ -116,8 +116,8 @@ struct Group<'a> {
 /// group has beside its first.
 fn grouped<'a>(
     named: impl Iterator<Item = (Option<String>, Json<'a>)>,
-) -> (Vec<Group<'a>>, Vec<usize>) {
-    let mut bases: HashMap<String, (bool, Group<'a>, Vec<usize>)> = HashMap::new();
+) -> (Vec<SameBase<'a>>, Vec<usize>) {
+    let mut bases: HashMap<String, (bool, SameBase<'a>, Vec<usize>)> = HashMap::new();
     for (nth, (name, value)) in named.enumerate() {
         let Some(name) = name else { continue };
         let base = subqueue::base_of(&name);
@@ -131,7 +131,7 @@ fn grouped<'a>(
             }
             None => {
                 let (place, parts) = (value, vec![value]);
-                let group = Group { place, parts };
+                let group = SameBase { place, parts };
                 bases.insert(base.to_owned(), (is_sub, group, Vec::new()));
             }
         }

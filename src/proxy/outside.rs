@@ -27,6 +27,7 @@ use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, 
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
+use crate::pressure::Counts;
 use crate::store::LedgerExt;
 use crate::upstream::{Call, Reply, UpstreamError};
 
@@ -80,7 +81,9 @@ pub(super) async fn queues(
     {
         reply.body = body.into();
     }
-    let more = queue.map_or(0, |queue| wait_in_subqueues(&proxy.sidecar, queue));
+    // The backend's numbers of the base leave out what waits in its subqueues.
+    let more = queue.map(|queue| proxy.sidecar.subqueues.waiting(queue));
+    let more = more.unwrap_or_default();
     if let Some(queue) = queue
         && reply.status == StatusCode::OK
         && sight.is_whole()
@@ -90,7 +93,7 @@ pub(super) async fn queues(
             tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
         }
     }
-    if (!tallies.is_empty() || more > 0)
+    if (!tallies.is_empty() || more.total() > 0)
         && reply.status == StatusCode::OK
         && let Some(body) = recounted(&reply.body, queue, &tallies, more)
     {
@@ -389,13 +392,13 @@ pub(super) fn relabel(
     }
 }
 
-/// Queue numbers with held jobs as available or scheduled instead of active: of one queue with so many `more` that are
-/// available in its subqueues, of a list (`items`, `queues`), or totals. `None`: no numbers were found.
+/// Queue numbers with held jobs as available or scheduled instead of active: of one queue with so many `more` that wait
+/// in its subqueues, of a list (`items`, `queues`), or totals. `None`: no numbers were found.
 fn recounted(
     text: &[u8],
     queue: Option<&str>,
     tallies: &HashMap<Arc<str>, Tally>,
-    more: u64,
+    more: Counts,
 ) -> Option<Vec<u8>> {
     let of = |name: &str| {
         let tally = tallies.get(name).copied().unwrap_or_default();
@@ -417,7 +420,7 @@ fn recounted(
         for entry in lists.flat_map(|list| list.items()) {
             found = true;
             if let Some(name) = entry.text_of("name") {
-                shift(entry, of(&name), 0, &mut splice);
+                shift(entry, of(&name), more, &mut splice);
             }
         }
         if !found {
@@ -426,19 +429,19 @@ fn recounted(
                 scheduled: tallies.values().map(|tally| tally.scheduled).sum(),
                 heads: 0,
             };
-            shift(whole, all, 0, &mut splice);
+            shift(whole, all, more, &mut splice);
         }
     }
     (!splice.is_empty()).then(|| splice.apply(text))
 }
 
-/// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it. So many `more` are
-/// available. Heads of subqueues are no part of the base's `active`.
-fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
-    if moved.held == 0 && more == 0 {
+/// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it, and adds so many `more`.
+/// Heads of subqueues are no part of the base's `active`.
+fn shift(object: Json<'_>, moved: Tally, more: Counts, splice: &mut Splice) {
+    if moved.held == 0 && more.total() == 0 {
         return;
     }
-    let more = i64::try_from(more).unwrap_or(i64::MAX);
+    let sum = |now: i64, more: u64| now.saturating_add(i64::try_from(more).unwrap_or(i64::MAX));
     let count = |jobs: usize| i64::try_from(jobs).unwrap_or(i64::MAX);
     let (held, later) = (count(moved.held), count(moved.scheduled));
     let of_base = held.saturating_sub(count(moved.heads));
@@ -458,13 +461,21 @@ fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
             continue;
         };
         let now = held.saturating_sub(later).max(0);
-        let waiting = many.saturating_add(now).saturating_add(more);
+        let waiting = sum(many.saturating_add(now), more.available);
         splice.replace(available.range(), waiting.to_string());
         if let Some((scheduled, now)) = place
             .get_exact("scheduled")
             .and_then(|scheduled| Some((scheduled, scheduled.int()?)))
         {
-            splice.replace(scheduled.range(), now.saturating_add(later).to_string());
+            let waiting = sum(now.saturating_add(later), more.scheduled.unwrap_or(0));
+            splice.replace(scheduled.range(), waiting.to_string());
+        }
+        if let Some((retryable, now)) = place
+            .get_exact("retryable")
+            .and_then(|retryable| Some((retryable, retryable.int()?)))
+        {
+            let waiting = sum(now, more.retryable.unwrap_or(0));
+            splice.replace(retryable.range(), waiting.to_string());
         }
         splice.replace(
             active.range(),
@@ -476,13 +487,6 @@ fn shift(object: Json<'_>, moved: Tally, more: u64, splice: &mut Splice) {
 /// Whether the backend may have subqueues. Bodies that pass unread are searched for their names only then.
 pub(super) fn may_name_subqueues(sidecar: &Sidecar) -> bool {
     sidecar.subqueues.any()
-}
-
-/// How many jobs of a queue are available in its subqueues, by our own count: the backend's numbers of the base leave
-/// them out.
-fn wait_in_subqueues(_sidecar: &Sidecar, _queue: &str) -> u64 {
-    // Until they are counted, none is known.
-    0
 }
 
 /// How many held jobs of each queue a caller is told of.

@@ -382,3 +382,44 @@ async fn events_of_a_job_name_its_base() {
     }
     pair.stop().await;
 }
+
+/// The backend tells the numbers of the base alone; heads of subqueues are none of the jobs that run there.
+#[tokio::test(start_paused = true)]
+async fn the_numbers_of_a_queue_are_those_of_its_subqueues_too() {
+    let (pair, client) = simulated(Lax::spec(), WITH_SUBQUEUES).await;
+    let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
+    for _ in 0..3 {
+        direct.enqueue(job("mail")).await;
+        direct.fetch("mail", 1).await;
+    }
+    let limit = json!({"key": "crm", "concurrency": 1});
+    for n in 0..12 {
+        let options = json!({"queue": "mail"});
+        let mut job = json!({"type": "t", "args": [n], "options": options});
+        job["meta"] = json!({"tenant": "acme", "ojs.rate_limit": limit});
+        client.enqueue(job).await;
+    }
+    let listed = |list: &Value| {
+        let items = list["items"].as_array().unwrap().iter();
+        let of_mail = items.filter(|item| item["name"].as_str().unwrap().starts_with("mail"));
+        let available = of_mail.map(|item| item["counts"]["available"].as_i64().unwrap());
+        available.collect::<Vec<_>>()
+    };
+    let theirs = listed(&direct.get("/ojs/v1/admin/queues?per_page=100").await.json());
+    assert!(theirs.len() > 1, "so they went to subqueues: {theirs:?}");
+    assert_eq!(client.fetch("mail", 5).await.len(), 1);
+    for path in ["/ojs/v1/queues/mail/stats", "/ojs/v1/admin/queues/mail"] {
+        let reply = client.get(path).await;
+        is_clean(&reply, path);
+        let reply = reply.json();
+        let counts = reply.get("counts").unwrap_or(&reply["queue"]);
+        assert_eq!(
+            (&counts["available"], &counts["active"]),
+            (&json!(11), &json!(3)),
+            "{reply}"
+        );
+    }
+    let list = client.get("/ojs/v1/admin/queues").await.json();
+    assert_eq!(listed(&list), [11], "{list}");
+    pair.stop().await;
+}
