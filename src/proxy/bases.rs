@@ -41,8 +41,8 @@ fn named_inside(value: Json<'_>) -> Option<Fault> {
     }
     let mut members = value.members().filter(|member| !mirror::is_own(member));
     let found = members.find_map(|member| {
-        let name = ["queue", "queues"].into_iter();
-        let name = name.filter(|name| member.is_named(name)).last();
+        let mut names = ["queue", "queues"].into_iter();
+        let name = names.find(|name| member.is_named(name));
         let named = name.and_then(|name| Some(refusal(name, &base_in(member.value)?)));
         named.or_else(|| named_inside(member.value))
     });
