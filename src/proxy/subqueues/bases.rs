@@ -264,13 +264,6 @@ impl Subqueues {
         turns.is_some_and(|turns| turns.outranks(best, now))
     }
 
-    /// Whether a subqueue is due of which something was heard lately.
-    pub(in crate::proxy) fn has_due(&self, lane: &Lane) -> bool {
-        let now = Instant::now();
-        self.turns(lane, now)
-            .is_some_and(|turns| turns.has_due(now))
-    }
-
     /// The backend answered a question with these jobs; `short`: with fewer than it was asked for.
     pub(in crate::proxy) fn answered(
         &self,

@@ -151,12 +151,6 @@ impl SubqueueTurns {
         due.any(|state| state.highest > Some(best))
     }
 
-    /// Whether a subqueue is due of which something was heard lately.
-    pub(super) fn has_due(&self, now: Instant) -> bool {
-        let mut each = self.each.iter();
-        each.any(|state| state.due <= now && state.short < QUIET)
-    }
-
     /// What is asked of the backend now, for no more than `lacking` jobs. Nothing is asked of a subqueue of which as many
     /// jobs are held as may start when its key has room again.
     pub(super) fn choose(
@@ -363,4 +357,162 @@ fn heads_of(limits: &[Limited]) -> usize {
     let slots = slots.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX));
     let starts = starts_ahead(limits);
     slots.chain(starts).min().unwrap_or(1).clamp(1, HEADS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Cost, Key, Limits, OnLimit, Space};
+
+    fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
+        HashMap::new()
+    }
+
+    fn limits(key: &str) -> Arc<[Limited]> {
+        let slot = Limits {
+            concurrency: Some(1),
+            ..Limits::default()
+        };
+        [Limited {
+            space: Space::Job,
+            key: Key::new(key).unwrap(),
+            limits: slot,
+            on_limit: OnLimit::Wait,
+            policy: Arc::from("p"),
+            cost: Cost::ONE,
+            share: None,
+        }]
+        .into()
+    }
+
+    fn held(jobs: usize, is_refused: bool) -> HeldOfSubqueue {
+        HeldOfSubqueue {
+            jobs,
+            is_refused,
+            limits: limits("k"),
+        }
+    }
+
+    fn names(asks: &Asks) -> Vec<u8> {
+        asks.iter()
+            .flat_map(|ask| ask.names.iter().map(|name| name.0))
+            .collect()
+    }
+
+    fn nobody() -> impl Iterator<Item = (Subqueue, i32, Arc<[Limited]>)> {
+        std::iter::empty()
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+    const SEVEN: Subqueue = Subqueue(7);
+
+    /// Of nothing that is known, all are asked within 4 s, and again and again: none is ever forgotten.
+    #[tokio::test(start_paused = true)]
+    async fn the_sweep_asks_each_within_four_seconds_and_never_forgets_one() {
+        let begun = Instant::now();
+        let mut turns = SubqueueTurns::new(begun, |_| false);
+        let mut last = vec![None; COUNT];
+        let mut longest = Duration::ZERO;
+        for tick in 0..1_200 {
+            let now = begun + 50 * tick * MS;
+            for ask in turns.choose(10, &nothing_held(), now) {
+                assert!(ask.names.len() <= SWEPT_AT_ONCE && ask.jobs == 1);
+                for name in &ask.names {
+                    let before = last[usize::from(name.0)].replace(now);
+                    longest = longest.max(now - before.unwrap_or(begun));
+                }
+                turns.answered(&ask, nobody(), true, now);
+            }
+            if tick == 80 {
+                assert!(last.iter().all(Option::is_some), "4 s are over");
+            }
+        }
+        assert!(longest < Duration::from_secs(13), "{longest:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_that_is_older_than_a_mark_says_nothing() {
+        let now = Instant::now();
+        let mut turns = SubqueueTurns::new(now, |_| false);
+        turns.swept_at = Some(now);
+        turns.mark(SEVEN, None, now);
+        let asks = turns.choose(1, &nothing_held(), now);
+        assert_eq!(names(&asks), [7]);
+        turns.mark(SEVEN, None, now);
+        turns.answered(&asks[0], nobody(), true, now);
+        for pause in [0, 0, 250, 500, 1_000] {
+            // Asked at once, at once again, and then later each time.
+            let mut at = now;
+            let asks = loop {
+                let asks = turns.choose(1, &nothing_held(), at);
+                turns.swept_at = Some(at);
+                if !asks.is_empty() || at > now + 2_000 * MS {
+                    break asks;
+                }
+                at += MS;
+            };
+            assert_eq!(asks.is_empty(), pause == 1_000, "{pause}");
+            for ask in &asks {
+                turns.answered(ask, nobody(), true, at);
+            }
+        }
+        turns.mark(SEVEN, None, now);
+        assert_eq!(names(&turns.choose(1, &nothing_held(), now)), [7]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shut_one_gives_one_head_and_the_others_go_on() {
+        let now = Instant::now();
+        let mut turns = SubqueueTurns::new(now, |one| one.0 < 3);
+        turns.swept_at = Some(now);
+        let mut here = nothing_held();
+        here.insert(Subqueue(1), held(1, true));
+        assert_eq!(names(&turns.choose(9, &here, now)), [0, 2]);
+        // Where two keys are seen in it, the head may not be the one that matters.
+        let asks = turns.choose(9, &nothing_held(), now);
+        let of_one = asks.iter().find(|ask| ask.names[0] == Subqueue(1)).unwrap();
+        let two = [limits("a"), limits("b")].map(|limits| (Subqueue(1), 0, limits));
+        turns.answered(of_one, two.into_iter(), false, now);
+        assert!(names(&turns.choose(9, &here, now)).contains(&1));
+        here.insert(Subqueue(1), held(COLLIDED, true));
+        assert!(!names(&turns.choose(9, &here, now)).contains(&1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_granted_is_asked_for_more_and_who_was_refused_for_one() {
+        let now = Instant::now();
+        let mut turns = SubqueueTurns::new(now, |one| one.0 < 20);
+        turns.swept_at = Some(now);
+        let asks = turns.choose(100, &nothing_held(), now);
+        assert_eq!((asks.len(), asks[0].jobs), (ASKED_AT_ONCE, 1));
+        for _ in 0..9 {
+            (0..18).for_each(|one| turns.started(Subqueue(one), Waited::No));
+            turns.started(Subqueue(18), Waited::Yes);
+        }
+        turns.next = 0;
+        let asks = turns.choose(100, &nothing_held(), now);
+        assert_eq!((asks[0].names.len(), asks[0].jobs), (NAMED_AT_ONCE, 10));
+        assert_eq!(
+            turns.choose(4, &nothing_held(), now)[0].jobs,
+            4,
+            "never more than is lacking"
+        );
+        turns.refused(Subqueue(0));
+        turns.next = 0;
+        assert_eq!(names(&turns.choose(100, &nothing_held(), now)), [0, 18, 19]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_highest_priority_is_asked_first() {
+        let now = Instant::now();
+        let mut turns = SubqueueTurns::new(now, |one| one.0 < 9);
+        turns.swept_at = Some(now);
+        turns.mark(SEVEN, Some(5), now);
+        assert!(turns.outranks(4, now) && !turns.outranks(5, now));
+        assert_eq!(names(&turns.choose(1, &nothing_held(), now)), [7]);
+        turns.mark(SEVEN, Some(5), now);
+        let asks = turns.choose(1, &nothing_held(), now);
+        turns.answered(&asks[0], [(SEVEN, 0, limits("k"))].into_iter(), false, now);
+        assert!(!turns.outranks(0, now), "what came last was of a lower one");
+    }
 }
