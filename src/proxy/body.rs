@@ -84,9 +84,9 @@ impl Body {
         is_changed
     }
 
-    /// Whether it comes part by part from the backend, and nobody changes it.
+    /// Whether something comes part by part from the backend, and nobody changes it.
     pub fn streams(&self) -> bool {
-        matches!(self.0, BodyKind::Stream(_))
+        matches!(&self.0, BodyKind::Stream(body) if !body.is_end_stream())
     }
 
     /// The bytes of one that is known.
