@@ -92,6 +92,10 @@
 //! | adopted | seen to run while nobody knew its claim; whoever names the job ends that row |
 //! | turn, lead | a start that a fleet granted ahead; how far ahead |
 //! | episode | from a job's first refusal until it starts |
+//! | base, subqueue | a queue that workers name, and one of the backend's beside it in which jobs with a key of their own wait |
+//! | head | a held job of a subqueue whose key has no room: those behind it stay in the backend |
+//! | mark | something came to a subqueue; of a queue: the store knows that it has subqueues |
+//! | trust | how many jobs are asked of a subqueue at once: as many as started without a refusal |
 //! | look | the backend is asked how deep a bounded queue is, once for all who wait for it |
 //! | first in line | of a key: the job for which the room is kept that it needs; in the hold FETCHes wait in line |
 //! | share, group | whose part of a key a job takes, by weight (`fair`) |
