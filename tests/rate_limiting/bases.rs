@@ -408,6 +408,8 @@ async fn the_numbers_of_a_queue_are_those_of_its_subqueues_too() {
     let theirs = listed(&direct.get("/ojs/v1/admin/queues?per_page=100").await.json());
     assert!(theirs.len() > 1, "so they went to subqueues: {theirs:?}");
     assert_eq!(client.fetch("mail", 5).await.len(), 1);
+    // Now one more is held: the head.
+    assert!(client.fetch("mail", 5).await.is_empty());
     for path in ["/ojs/v1/queues/mail/stats", "/ojs/v1/admin/queues/mail"] {
         let reply = client.get(path).await;
         is_clean(&reply, path);
