@@ -1064,6 +1064,10 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
 /// A group for each of tens of thousands of keys: those that wait are not looked at for each question, and the more
 /// there are the later each is asked again.
 #[tokio::test(start_paused = true)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time is measured; the paused clock stands still"
+)]
 async fn many_keys_are_asked_again_one_after_the_other() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();

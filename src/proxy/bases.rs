@@ -124,7 +124,9 @@ mod tests {
         for first in 0..text.len() {
             for second in first..text.len() {
                 let mut change = with_bases_in_parts();
-                let parts = [&text[..first], &text[first..second], &text[second..]];
+                let (before, rest) = text.split_at(first);
+                let (within, after) = rest.split_at(second - first);
+                let parts = [before, within, after];
                 let parts = parts.into_iter().filter(|part| !part.is_empty());
                 let shown: Vec<Bytes> = parts.chain([""]).map(|part| change(part.into())).collect();
                 assert_eq!(shown.concat(), whole, "cut at {first} and {second}");

@@ -200,10 +200,7 @@ pub(super) fn read_job(
     let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
     let id = id?.text()?;
     let filed = || brings.then(|| mirror::filed(job)).flatten();
-    let subqueue = match reading.has_subqueues {
-        true => origin.subqueue_of(queue),
-        false => None,
-    };
+    let subqueue = (reading.has_subqueues.then(|| origin.subqueue_of(queue))).flatten();
     let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
     let attempt = attempt.and_then(|a| a.u32());
     sidecar.backend.saw_attempt(attempt);
@@ -247,15 +244,7 @@ pub(super) fn read_job(
     });
     let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
     capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));
-    let body = match brings {
-        true => mirror::shown(job),
-        // Found in this text, so it is within.
-        false => reading.text.slice(job.range()),
-    };
-    let body = match subqueue {
-        Some(_) => subqueue::with_bases(&body).map_or(body, Bytes::from),
-        None => body,
-    };
+    let body = shown_to_workers(job, subqueue, reading);
     let proof = match origin.visibility.is_some() || wished.is_some() {
         true => Proof::new(origin.sent, visibility),
         false => Proof::assumed(origin.sent, visibility),
@@ -264,6 +253,19 @@ pub(super) fn read_job(
     (held.own, held.lasts, held.subqueue) = (own, lasts, subqueue);
     held.tenant = origin.tenant.map(Arc::from);
     Some(held)
+}
+
+/// The job as a worker gets it: without its mirror, and in the queue that the worker named.
+fn shown_to_workers(job: Json<'_>, subqueue: Option<Subqueue>, reading: &Reading<'_>) -> Bytes {
+    let body = match reading.brings {
+        true => mirror::shown(job),
+        // Found in this text, so it is within.
+        false => reading.text.slice(job.range()),
+    };
+    match subqueue {
+        Some(_) => subqueue::with_bases(&body).map_or(body, Bytes::from),
+        None => body,
+    }
 }
 
 /// A job's priority, in the range that OJS allows; 0 if it says none.

@@ -168,6 +168,32 @@ impl Proxy {
         }
     }
 
+    /// A body that is read whole.
+    async fn read(
+        &self,
+        headers: &HeaderMap,
+        body: Incoming,
+        operation: &Operation<'_>,
+    ) -> Result<Bytes, Fault> {
+        if is_packed(headers) {
+            return Err(packed());
+        }
+        let (most, patience) = {
+            let server = &self.sidecar.live().settings.server;
+            (server.max_body, server.body_timeout)
+        };
+        let bytes = body::read(body, most, patience).await?;
+        // What settles a job or keeps it alive names no queue, and is refused for nothing else.
+        let settles = matches!(
+            operation,
+            Operation::Ack | Operation::Nack | Operation::Heartbeat
+        );
+        match settles {
+            true => Ok(bytes),
+            false => bases::named_in_body(&bytes).map_or(Ok(bytes), Err),
+        }
+    }
+
     /// Operations whose bodies are read whole before anything is sent on.
     async fn with_body(
         &self,
@@ -175,29 +201,11 @@ impl Proxy {
         body: Incoming,
         operation: Operation<'_>,
     ) -> Response<Body> {
-        if is_packed(&parts.headers) {
-            return refuse(&parts, packed());
-        }
-        let (most, patience, reset) = {
-            let settings = &self.sidecar.live().settings;
-            (
-                settings.server.max_body,
-                settings.server.body_timeout,
-                settings.reset,
-            )
-        };
-        let bytes = match body::read(body, most, patience).await {
+        let bytes = match self.read(&parts.headers, body, &operation).await {
             Ok(bytes) => bytes,
-            Err(error) => return refuse(&parts, Fault::from(error)),
+            Err(fault) => return refuse(&parts, fault),
         };
-        // What settles a job or keeps it alive names no queue, and is refused for nothing else.
-        let settles = matches!(
-            operation,
-            Operation::Ack | Operation::Nack | Operation::Heartbeat
-        );
-        if !settles && let Some(fault) = bases::named_in_body(&bytes) {
-            return refuse(&parts, fault);
-        }
+        let reset = self.sidecar.live().settings.reset;
         // What is rare or large is boxed: every request in progress has room for the largest.
         match operation {
             Operation::Fetch => fetch::fetch(self, parts, bytes).await,

@@ -300,7 +300,7 @@ impl SubqueueTurns {
             } else {
                 let pause = PAUSES.get(usize::from(state.short)).or(PAUSES.last());
                 state.due = now + pause.copied().unwrap_or_default();
-                state.short = state.short.saturating_add(1).min(u8::MAX);
+                state.short = state.short.saturating_add(1);
                 state.highest = None;
             }
         }
