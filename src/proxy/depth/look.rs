@@ -13,11 +13,14 @@ use super::tell::{now, tell_level};
 use crate::json::Json;
 use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
+use crate::proxy::control::settings;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls};
 use crate::subqueue::base_of;
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
+/// The most pages of the list of queues that are read at the start.
+const MOST_PAGES: usize = 100;
 /// The most queues that are looked at at the start.
 const MOST_MEASURED: usize = 1_000;
 
@@ -43,7 +46,10 @@ pub(in crate::proxy) async fn await_looks(proxy: &Proxy, looks: Vec<AwaitedLook>
 /// Reads the backend's list of queues. Warns of those without a bound, and looks at those with one: a full queue
 /// may get no enqueue for long, and is to be measured all the same.
 pub(in crate::proxy) async fn measure_queues(proxy: &Proxy) {
-    let names = listed_queues(proxy).await;
+    let listed = listed_queues(proxy).await;
+    let mut seen = HashSet::new();
+    let bases = listed.iter().map(|name| base_of(name).to_owned());
+    let names: Vec<String> = bases.filter(|name| seen.insert(name.clone())).collect();
     let sidecar = &proxy.sidecar;
     let Admit {
         pressure,
@@ -55,28 +61,68 @@ pub(in crate::proxy) async fn measure_queues(proxy: &Proxy) {
     unbounded.tell();
     let proxy = proxy.clone();
     let _task = sidecar.tasks.spawn(async move {
+        find_subqueues(&proxy, &listed).await;
         for queue in names.iter().take(MOST_MEASURED) {
             measure(&proxy, queue).await;
         }
     });
 }
 
-/// The queues that the backend lists, each base once.
+/// Marks queues of which jobs lie in subqueues, and the store does not know it: it was emptied, or it was the memory of
+/// another life of this sidecar. A file that says nothing of subqueues any more would strand them.
+async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
+    let sidecar = &proxy.sidecar;
+    for name in listed {
+        let base = base_of(name);
+        if base == name || sidecar.subqueues.has(base) {
+            continue;
+        }
+        let answer = ask_stats(proxy, name, 0).await;
+        if matches!(answer, StatsAnswer::Counts(counts) if counts.total() > 0) {
+            let is_kept = settings::mark_subqueues(sidecar, base).await;
+            tracing::warn!(
+                id = %"subqueues_found",
+                queue = base,
+                is_kept,
+                "jobs wait in subqueues of this queue, which the store did not know: they are asked for from now on"
+            );
+        }
+    }
+}
+
+/// The queues that the backend lists, subqueues among them.
 async fn listed_queues(proxy: &Proxy) -> Vec<String> {
-    let call = calls::get(proxy, 0, "/ojs/v1/queues".to_owned());
-    let Ok(reply) = calls::call(proxy, "queues", call).await else {
-        return Vec::new();
-    };
-    let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
-        return Vec::new();
+    let mut names = Vec::new();
+    for _ in 0..MOST_PAGES {
+        let target = match names.len() {
+            0 => "/ojs/v1/queues".to_owned(),
+            offset => format!("/ojs/v1/queues?offset={offset}"),
+        };
+        let call = calls::get(proxy, 0, target);
+        let Ok(reply) = calls::call(proxy, "queues", call).await else {
+            break;
+        };
+        let before = names.len();
+        let has_more = read_page(&reply.body, &mut names);
+        if !has_more || names.len() == before {
+            break;
+        }
+    }
+    names
+}
+
+/// Reads the names on one page of a list of queues; says whether there are more pages.
+fn read_page(text: &[u8], names: &mut Vec<String>) -> bool {
+    let Ok(whole) = Json::parse(text, REPLY_DEPTH) else {
+        return false;
     };
     let lists = ["queues", "items"].into_iter();
     let each = lists
         .filter_map(|name| whole.get_exact(name))
         .flat_map(|list| list.items());
-    let names = each.filter_map(|queue| Some(base_of(&queue.text_of("name")?).to_owned()));
-    let mut seen = HashSet::new();
-    names.filter(|name| seen.insert(name.clone())).collect()
+    names.extend(each.filter_map(|queue| Some(queue.text_of("name")?.into_owned())));
+    let pages = whole.get_exact("pagination");
+    pages.and_then(|pages| pages.get_exact("has_more")?.boolean()) == Some(true)
 }
 
 async fn measure(proxy: &Proxy, queue: &str) {
