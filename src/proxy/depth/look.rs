@@ -15,7 +15,7 @@ use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::control::settings;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls};
-use crate::subqueue::base_of;
+use crate::subqueue::{base_of, split};
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
@@ -72,13 +72,19 @@ pub(in crate::proxy) async fn measure_queues(proxy: &Proxy) {
 /// another life of this sidecar. A file that says nothing of subqueues any more would strand them.
 async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
     let sidecar = &proxy.sidecar;
+    let mut found = HashSet::new();
     for name in listed {
-        let base = base_of(name);
-        if base == name || sidecar.subqueues.has(base) {
+        let Some((base, subqueue)) = split(name) else {
+            continue;
+        };
+        if sidecar.subqueues.has(base) && !found.contains(base) {
             continue;
         }
         let answer = ask_stats(proxy, name, 0).await;
-        if matches!(answer, StatsAnswer::Counts(counts) if counts.total() > 0) {
+        if !matches!(answer, StatsAnswer::Counts(counts) if counts.total() > 0) {
+            continue;
+        }
+        if found.insert(base) {
             let is_kept = settings::mark_subqueues(sidecar, base).await;
             tracing::warn!(
                 id = %"subqueues_found",
@@ -87,6 +93,7 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
                 "jobs wait in subqueues of this queue, which the store did not know: they are asked for from now on"
             );
         }
+        sidecar.subqueues.mark(base, subqueue, None);
     }
 }
 
