@@ -468,6 +468,8 @@ pub enum Scene {
     Backpressure,
     /// Tenants that share a vendor's tokens by weight
     Cost,
+    /// A tenant with thousands of jobs, and others behind it
+    Depth,
 }
 
 /// `demo`.

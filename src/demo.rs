@@ -6,6 +6,7 @@
 
 pub mod backpressure;
 pub mod cost;
+pub mod depth;
 pub mod judge;
 mod limits;
 pub mod plot;

@@ -331,6 +331,7 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         Scene::Limits => runtime.block_on(demo::run(&options, env, out)),
         Scene::Backpressure => runtime.block_on(demo::backpressure::run(limits, time, env, out)),
         Scene::Cost => runtime.block_on(demo::cost::run(limits, time, env, out)),
+        Scene::Depth => runtime.block_on(demo::depth::run(limits, time, env, out)),
     }?;
     Ok(if held {
         ExitCode::SUCCESS

@@ -3,7 +3,7 @@
 mod block;
 mod bounds;
 mod cost;
-mod depth;
+pub mod depth;
 mod drop;
 mod examples;
 mod flat;

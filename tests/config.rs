@@ -442,7 +442,7 @@ fn check_says_what_is_in_a_file() {
     let ok = config::check(&folder.join("valid/issue.toml"), false);
     let meaning = "stripe: jobs of queue billing of type payment.*: 5 at once, 100 in any 1m, at least 100ms apart, \
                    a key for each stripe:{meta.tenant_id}, \
-                   behind 768 held jobs (24 where a FETCH counts as an attempt) of one key all others wait\nqueue email: 20 at once";
+                   behind 768 held jobs (192 where a FETCH counts as an attempt) of one key all others wait\nqueue email: 20 at once";
     assert!(ok.text.starts_with(meaning), "{}", ok.text);
     assert!(ok.text.ends_with("\nok: 1 policy, 1 queue"), "{}", ok.text);
     assert_eq!(ok.status, 0);
@@ -452,7 +452,7 @@ fn check_says_what_is_in_a_file() {
     let cost = config::check(&folder.join("valid/cost.toml"), false);
     for part in [
         "each counts its meta.tokens, key \"vendor\"",
-        "in turn by t:{type} among 768 held jobs (24 where a FETCH counts as an attempt), key",
+        "in turn by t:{type} among 768 held jobs (192 where a FETCH counts as an attempt), key",
         "queue gb-*: 64 at once, each counts 4, in turn by {queue}:{meta.tenant_id} among",
     ] {
         assert!(cost.text.contains(part), "{}", cost.text);

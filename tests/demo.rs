@@ -231,3 +231,14 @@ async fn tokens_are_shared_by_weight_and_what_is_not_used_comes_back() {
     assert!(text.contains("tokens a second  NO"), "{text}");
     assert!(text.contains("by its weight                NO"), "{text}");
 }
+
+/// The scene of depth: nobody waits behind a tenant with thousands of jobs, and without subqueues the others stand.
+#[tokio::test]
+async fn a_deep_backlog_holds_up_no_other_tenant() {
+    let (held, text) = output(&["depth", "--seconds", "4"]).await;
+    assert!(held.status.success(), "{text}");
+    assert_eq!(text.matches("  yes  ").count(), 4, "{text}");
+    let (broken, text) = output(&["depth", "--seconds", "2", "--break"]).await;
+    assert_eq!(broken.status.code(), Some(1), "{text}");
+    assert_eq!(text.matches("NO  (most stand").count(), 2, "{text}");
+}

@@ -286,7 +286,7 @@ settings! {
     hold: HoldSettings {
         /// After how long without a FETCH for its queue a held job is offered or given back.
         idle: Duration = seconds(10), "hold.idle" Live time(LEAST..=HOUR);
-        /// The most held jobs, beside a quarter more for queues that find it full; `None`: 1024, or 32 where
+        /// The most held jobs, beside a quarter more for queues that find it full; `None`: 1024, or 256 where
         /// claims count as attempts.
         max: Option<usize> = None, "hold.max" Live count(1..=50_000);
         /// The most bytes of held jobs, and a quarter more likewise.
@@ -321,7 +321,7 @@ settings! {
 impl HoldSettings {
     /// The most held jobs, by whether handing one out counts as an attempt: each end of the sidecar costs them one.
     pub fn most(&self, claims_count: bool) -> usize {
-        self.max.unwrap_or(if claims_count { 32 } else { 1024 })
+        self.max.unwrap_or(if claims_count { 256 } else { 1024 })
     }
 
     /// How many of them may be of one queue where no other has any. Turns are shared among these.

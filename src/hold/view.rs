@@ -236,6 +236,17 @@ impl Hold {
         busy.iter().map(|group| group.limits.clone()).collect()
     }
 
+    /// The limits of the waiting jobs that were claimed from a subqueue, whichever credentials claimed them.
+    pub fn limits_of_subqueue(&self, queue: &str, subqueue: Subqueue) -> Vec<Arc<[Limited]>> {
+        let state = self.state();
+        let groups = state.queues.of_queue(queue).flat_map(Queue::all_groups);
+        let of_it = groups.filter(|group| {
+            let first = group.jobs.front();
+            first.is_some_and(|held| held.subqueue == Some(subqueue))
+        });
+        of_it.map(|group| Arc::clone(&group.limits)).collect()
+    }
+
     /// The groups that share a key, what the next job of each costs, and how many are held.
     pub fn groups_of(&self, is: impl Fn(&Limited) -> bool) -> Vec<(Share, Cost, usize)> {
         let state = self.state();
@@ -269,7 +280,8 @@ impl Hold {
         turns + jobs.filter(|held| rank(held).0 < rank(this).0).count()
     }
 
-    /// The jobs that fill what may be held of a queue; `None`: more of it may be claimed.
+    /// The jobs that fill what may be held of a queue; `None`: more of it may be claimed. Those of its subqueues have
+    /// places of their own.
     pub fn front_if_full(&self, queue: &str, most: Amount) -> Option<Front> {
         let state = self.state();
         let is_full = |lane: &Queue| {
@@ -282,8 +294,11 @@ impl Hold {
         let mut held = 0;
         let mut keys = HashMap::<PolicyAndKey, usize>::new();
         for lane in state.queues.of_queue(queue) {
-            held += lane.known;
+            held += lane.known.saturating_sub(lane.heads);
             for group in lane.all_groups() {
+                if group.jobs.iter().all(|held| held.subqueue.is_some()) {
+                    continue;
+                }
                 let by = group.refused_by.clone();
                 let by = by.or_else(|| group.limits.last().map(Limited::names));
                 if let Some(by) = by {

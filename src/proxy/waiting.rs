@@ -25,6 +25,8 @@ use crate::store::KeyStates;
 
 /// How often the backend is asked about one queue.
 const EVERY: Duration = Duration::from_secs(1);
+/// An episode in which the lookahead of a queue is full has ended when it was not seen full for so long.
+const NOT_FULL: Duration = Duration::from_secs(60);
 /// Queues that are remembered; there are never more unless somebody makes up names.
 const MOST_QUEUES: usize = 10_000;
 /// How long one is remembered for which nobody asks.
@@ -47,6 +49,9 @@ struct Backlog {
     asked: Option<Instant>,
     /// When it was last found out whether its next job waits for a limit.
     looked: Option<Instant>,
+    /// When it was last found out whether its lookahead is full, and when it last was.
+    looked_whether_full: Option<Instant>,
+    full: Option<Instant>,
     /// How many jobs are available; `None`: nobody knows.
     available: Option<u64>,
     /// Whether the backend says that it is paused.
@@ -110,6 +115,26 @@ impl Backlogs {
             backlog.looked = Some(now);
         }
         is_due
+    }
+
+    /// Whether to find out if a queue's lookahead is full: once a second.
+    pub(super) fn looks_whether_full(&self, queue: &str, now: Instant) -> bool {
+        let mut queues = self.queues.lock();
+        let Some(backlog) = queues.get_mut(queue) else {
+            return true;
+        };
+        let is_due = is_old(backlog.looked_whether_full, now);
+        if is_due {
+            backlog.looked_whether_full = Some(now);
+        }
+        is_due
+    }
+
+    /// Notes that a queue's lookahead is full. Returns `true` the first time of an episode.
+    pub(super) fn begins_to_be_full(&self, queue: &str, now: Instant) -> bool {
+        let mut queues = self.queues.lock();
+        let last = (queues.get_mut(queue)).map(|backlog| backlog.full.replace(now));
+        last.is_some_and(|last| last.is_none_or(|at| now.saturating_duration_since(at) >= NOT_FULL))
     }
 
     /// The turn to ask about a queue; `None`: too many queues are remembered.

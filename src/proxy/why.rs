@@ -13,6 +13,7 @@ mod answer;
 mod applied;
 mod causes;
 mod find;
+mod lookahead;
 mod question;
 #[cfg(test)]
 mod tests;
@@ -38,16 +39,15 @@ use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
-use crate::subqueue::base_of;
-use answer::{JobPlace, group_facts, limit_facts, out};
+use crate::subqueue::{self, Subqueue};
+use answer::{Head, JobPlace, group_facts, limit_facts, out};
 use applied::Applied;
 use question::Question;
 
 pub(in crate::proxy) use causes::Cause;
 pub use causes::{CAUSES, CauseKind};
-pub(in crate::proxy) use find::{
-    full_front, of_all_queues, of_limit, of_queue, of_sidecar, stops_all,
-};
+pub(in crate::proxy) use find::{of_all_queues, of_limit, of_queue, of_sidecar, stops_all};
+pub(in crate::proxy) use lookahead::{full_front, note_full};
 
 /// So many rows of jobs that run are looked at.
 const ROWS: usize = 2_048;
@@ -216,13 +216,36 @@ impl Asker<'_> {
             let text = value.and_then(|value| value.text());
             text.map_or_else(|| missing.to_owned(), Cow::into_owned)
         };
-        let (queue, state) = (text(queue, "default"), text(state, "unknown"));
-        let queue = base_of(&queue).to_owned();
-        let limits = self.limits_by_policy(&queue, &text(kind, ""), meta, &own(job, &queue));
+        let (filed, state) = (text(queue, "default"), text(state, "unknown"));
+        let (queue, subqueue) = match subqueue::split(&filed) {
+            Some((base, subqueue)) => (base, Some(subqueue)),
+            None => (&*filed, None),
+        };
+        let limits = self.limits_by_policy(queue, &text(kind, ""), meta, &own(job, queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
-        let job = Some((JobPlace::Backend(state), facts));
+        let (place, of_head) = self.place_of(queue, subqueue, state);
         let limits = limits.into_iter().collect();
-        self.of_queue(&queue, job, limits, Vec::new()).await
+        self.of_queue(queue, Some((place, facts)), limits, of_head)
+            .await
+    }
+
+    /// Where a job is that only the backend knows, and the limits of what is held of its subqueue.
+    fn place_of(
+        &self,
+        queue: &str,
+        subqueue: Option<Subqueue>,
+        state: String,
+    ) -> (JobPlace, Vec<Arc<[Limited]>>) {
+        let waits = matches!(&*state, "available" | "pending");
+        let Some(subqueue) = subqueue.filter(|_| waits) else {
+            return (JobPlace::Backend(state), Vec::new());
+        };
+        let heads = self.sidecar().hold.limits_of_subqueue(queue, subqueue);
+        let head = match heads.is_empty() {
+            true => Head::NotHere,
+            false => Head::Held,
+        };
+        (JobPlace::Subqueue(queue.to_owned(), head), heads)
     }
 
     fn limits_by_policy(

@@ -145,7 +145,10 @@ const SENTENCE: [(&str, &str); 7] = [
 ];
 const ADVICE: [(&str, &str); 7] = [
     ("name", "stripe"),
-    ("first", "the key in front"),
+    (
+        "cures",
+        "write `subqueues = true` into the `[[queue]]` of that name, or a larger `max` into `[hold]`",
+    ),
     ("until", "TIME"),
     ("file", "throttle.toml"),
     ("raise", "raise the limit"),

@@ -81,7 +81,7 @@ fn it_says_how_far_fairness_reaches() {
     let fair = "[[queue]]\nname = \"q\"\nconcurrency = 1\nfair = { by = \"{meta.tenant_id}\" }\n";
     for (lax, hold, jobs, level) in [
         (Lax::redis(), "", "first 768 jobs", "ok"),
-        (Lax::spec(), "", "first 24 jobs", "warn"),
+        (Lax::spec(), "", "first 192 jobs", "warn"),
         (Lax::spec(), "[hold]\nmax = 200\n", "first 150 jobs", "ok"),
     ] {
         let (report, _) = probed(lax, &format!("{hold}{fair}"));

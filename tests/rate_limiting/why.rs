@@ -1,6 +1,7 @@
 //! `GET /throttle/v1/why` on the admin port: why nothing starts, who has the slots, and when the next start can be.
 
 use super::prelude::*;
+use crate::backpressure::depth::logged;
 
 /// The eight causes for which jobs were seen not to start: what stages each, what is asked, and the words of the answer.
 const CONFIG: &str = "
@@ -159,11 +160,100 @@ async fn a_full_lookahead_names_the_keys_in_front() {
         "why",
         "key \"a\" (2), key \"b\" (1), and 3 jobs wait behind them",
     );
-    says(&answer, "do", "give key \"a\" a queue of its own");
+    says(
+        &answer,
+        "do",
+        "write subqueues = true into the [[queue]] of name = \"crm\"",
+    );
+    says(&answer, "do", "or write max = 100 into [hold]: a kill");
     assert!(answer["next_start"].is_null(), "{answer}");
     assert_eq!(
         rig.metric("ojs_throttle_lookahead_full_queues").await,
         Some(1.0)
+    );
+}
+
+const TENANTS: &str = "[hold]\nmax = 4\n[[policy]]\nname = \"tenants\"\nmatch = { queue = \"crm\" }\n\
+    key = \"{meta.tenant_id}\"\nconcurrency = 1\n";
+
+/// Nobody who looks at the log alone misses why free jobs do not start, and no log is filled by it.
+#[tokio::test(start_paused = true)]
+async fn a_lookahead_that_fills_is_told_once_an_episode_with_what_to_paste() {
+    let (_guard, log) = logged();
+    let rig = Rig::with(TENANTS).await;
+    for _ in 0..9 {
+        of_tenant(&rig, "crm", "a").await;
+    }
+    let behind = of_tenant(&rig, "crm", "b").await;
+    assert_eq!(rig.client.fetch("crm", 1).await.len(), 1);
+    for (waits, times) in [(2, 1), (2, 1), (2, 1), (70, 2)] {
+        assert!(rig.client.fetch("crm", 1).await.is_empty());
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(log.with("lookahead_full").len(), times);
+        sleep(Duration::from_secs(waits)).await;
+        if waits > 2 {
+            assert!(rig.client.fetch("crm", 1).await.is_empty());
+        }
+    }
+    let lines = log.with("lookahead_full");
+    for words in [
+        "WARN",
+        "queue=\"crm\"",
+        "held=3",
+        "key \\\"a\\\" (3)",
+        "6 jobs wait",
+        "subqueues = true",
+        "[[queue]]",
+        "max = 100",
+    ] {
+        assert!(lines[0].contains(words), "{words}: {}", lines[0]);
+    }
+    let answer = why(&rig, &format!("job={behind}")).await;
+    says(&answer, "why", "the lookahead of queue \"crm\" is full");
+    assert!(!answer.to_string().contains("may start now"), "{answer}");
+}
+
+/// Where tenants wait apart, a job behind others of its own tenant waits for those alone, and no lookahead is full.
+#[tokio::test(start_paused = true)]
+async fn in_a_subqueue_a_job_waits_behind_the_head_of_its_key() {
+    let config = format!("{TENANTS}[[queue]]\nname = \"crm\"\nsubqueues = true\n");
+    let rig = Rig::with(&config).await;
+    let mut of_a = Vec::new();
+    for _ in 0..9 {
+        of_a.push(of_tenant(&rig, "crm", "a").await);
+    }
+    let unseen = why(&rig, &format!("job={}", of_a[8])).await;
+    says(
+        &unseen,
+        "why",
+        "the job waits in a subqueue of queue \"crm\"",
+    );
+    assert!(!unseen.to_string().contains("may start now"), "{unseen}");
+    assert_eq!(unseen["job"]["queue"], "crm");
+    let mut started = 0;
+    for _ in 0..20 {
+        started += rig.client.fetch("crm", 1).await.len();
+    }
+    assert_eq!(started, 1);
+    let free = of_tenant(&rig, "crm", "b").await;
+    let came = rig.client.fetch("crm", 1).await;
+    assert_eq!(came[0]["id"], *free);
+    let answer = why(&rig, &format!("job={}", of_a[8])).await;
+    says(&answer, "why", "queue \"crm\", behind the head of its key");
+    says(&answer, "why", "1 of 1 slots of key \"a\" are taken");
+    let of_queue = why(&rig, "queue=crm").await;
+    for text in [&answer, &of_queue] {
+        let text = text.to_string();
+        assert!(!text.contains("may start now"), "{text}");
+        assert!(
+            !text.contains("lookahead") && !text.contains("ojst"),
+            "{text}"
+        );
+        assert!(!text.contains("has no job"), "{text}");
+    }
+    assert_eq!(
+        rig.metric("ojs_throttle_lookahead_full_queues").await,
+        Some(0.0)
     );
 }
 

@@ -121,7 +121,7 @@ pub async fn replaced_beside_a_backlog(ctx: Ctx) -> Judge {
     let next = two.get("mail", 9).await;
     let mut judge = w.judge().await;
     let held = health["throttle"]["held"].as_u64().unwrap_or(0);
-    // Where claims count attempts, 32 places are all there are.
+    // Where claims count attempts, 256 places are all there are.
     judge.that(held > 20, format!("{held} were held by the first"));
     judge.that(out.len() == 2, format!("{} started", out.len()));
     // What the dead one held looks like jobs that run, until its claims are over.

@@ -23,6 +23,7 @@ use crate::proxy::live::Live;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::sweep::adopt;
 use crate::proxy::waiting;
+use crate::proxy::why;
 use crate::proxy::{Proxy, Sidecar, refuse, siblings};
 use crate::store::LedgerExt;
 use crate::tick;
@@ -205,6 +206,7 @@ impl Fetch {
         for section in closed {
             if let (Some(gate), Some(lane)) = (&section.gate, section.lanes.first()) {
                 waiting::note_closed(&self.proxy, lane, gate);
+                why::note_full(&self.proxy, lane);
             }
         }
         let hint = self.hint(is_full);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use serde_json::{Value, json};
 
 use super::applied::Applied;
-use super::causes::{self, Cause};
+use super::causes::{self, Cause, CauseKind};
 use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
 use crate::store::{Due, Row};
@@ -20,6 +20,15 @@ pub(super) enum JobPlace {
     Out(Cause),
     /// Neither here nor out; the backend says this of it.
     Backend(String),
+    /// It waits in a subqueue of this queue.
+    Subqueue(String, Head),
+}
+
+/// Whether a job of a subqueue is held here: then no others of it are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    Held,
+    NotHere,
 }
 
 impl JobPlace {
@@ -33,18 +42,36 @@ impl JobPlace {
         match self {
             JobPlace::Out(cause) => cause,
             JobPlace::Held => of_queue,
+            JobPlace::Subqueue(..) if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
+            JobPlace::Subqueue(queue, head) => {
+                let kind = match head {
+                    Head::Held => &causes::BEHIND_HEAD,
+                    Head::NotHere => &causes::IN_SUBQUEUE,
+                };
+                waits_behind(kind, &format!("{queue:?}"), of_queue)
+            }
             JobPlace::Backend(state) => match &*state {
                 "available" | "pending" if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
-                "available" | "pending" => {
-                    let known: [(&str, &dyn Display); 2] =
-                        [("rest", &of_queue.why()), ("do", &of_queue.advice())];
-                    Cause::new(&causes::AT_BACKEND, &known).until(of_queue.until)
-                }
+                "available" | "pending" => waits_behind(&causes::AT_BACKEND, "", of_queue),
                 "active" => Cause::new(&causes::ELSEWHERE, &[]),
                 _ => Cause::new(&causes::OTHER_STATE, &[("state", &state)]),
             },
         }
     }
+}
+
+/// What is said of a job that nobody has claimed. That its limits leave room is not all that it waits for.
+fn waits_behind(kind: &'static CauseKind, queue: &str, of_queue: Cause) -> Cause {
+    let rest = match of_queue.kind == &causes::OPEN {
+        true => Cause::new(&causes::UNSEEN, &[]),
+        false => of_queue,
+    };
+    let known: [(&str, &dyn Display); 3] = [
+        ("queue", &queue),
+        ("rest", &rest.why()),
+        ("do", &rest.advice()),
+    ];
+    Cause::new(kind, &known).until(rest.until)
 }
 
 /// A worker has the job.

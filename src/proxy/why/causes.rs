@@ -60,10 +60,18 @@ causes! {
     LINE "line": "another job is first in line of {what}, because its cost needs more room than there is"
         => "wait, or {raise}";
     /// The sidecar looks no further into the queue, because the jobs in front of it fill what it may hold. Jobs of other
-    /// keys behind them do not start, although they may. On nats only a queue of its own helps, because the lookahead
-    /// ends near 1,000.
+    /// keys behind them do not start, although they may. The log said so as `lookahead_full`. On nats only a queue of its
+    /// own helps, because the lookahead ends near 1,000.
     LOOKAHEAD "lookahead full": "the lookahead of queue {queue} is full: {held} jobs are held for {keys}, and {behind} behind them"
-        => "give {first} a queue of its own, or raise hold.max";
+        => "{cures}";
+    /// The queue has subqueues (see the chapter `subqueues`). Of each key that has no room one job is held, its head, or a
+    /// few that may start at once. The others wait behind it, in order. Jobs of other keys do not wait for them, unless
+    /// they share the subqueue.
+    BEHIND_HEAD "behind the head": "the job waits in a subqueue of queue {queue}, behind the head of its key; {rest}" => "{do}";
+    /// The queue has subqueues, and this sidecar holds no job of the one in which the job waits. It comes when it is asked
+    /// for, at most some seconds after a worker asks.
+    IN_SUBQUEUE "in a subqueue": "the job waits in a subqueue of queue {queue}, of which nothing is held here; {rest}"
+        => "{do}";
     /// Someone paused the queue at the backend.
     QUEUE_PAUSED "queue paused": "queue {queue} is paused: none of its jobs starts"
         => "resume the queue as it was paused: by the backend's own commands or page";
@@ -122,6 +130,9 @@ causes! {
     /// No policy matches. If one should, see "Limits have no effect".
     NO_LIMIT "no limit": "no limit applies{but}"
         => "if nothing starts: does a worker ask for this queue here, and has the backend jobs?";
+    /// Its limits have room, but nobody here sees how many jobs stand in front of it. Or a FETCH comes soon.
+    UNSEEN "not seen": "its limits leave room, and it starts when the jobs in front of it have gone"
+        => "if nothing starts: do workers ask often enough, and does another sidecar hold it?";
     /// Store, backend, pause, lookahead and limits were looked at. A job starts when a worker asks.
     OPEN "nothing": "every limit leaves room: the next job may start now"
         => "if nothing starts: has the backend jobs of the queue, and do workers ask often enough?";

@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::causes::{self, Cause};
-use crate::hold::Front;
-use crate::limit::{Limited, PolicyAndKey, Refusal, Space, Strategy, Timestamp};
+use super::lookahead::FullLookahead;
+use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
 use crate::ojs::shell_word;
 use crate::proxy::Sidecar;
 use crate::proxy::control::in_force;
@@ -20,8 +20,6 @@ use crate::store::guard::{LostMode, OnStoreError};
 
 /// Workers that have asked for nothing for so long are told of.
 const SILENT: Duration = Duration::from_secs(10);
-/// So many keys are named that fill a lookahead.
-const NAMED: usize = 3;
 
 /// What is wrong with the sidecar as a whole. What keeps every job from starting stands first.
 pub(in crate::proxy) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
@@ -105,7 +103,7 @@ pub(in crate::proxy) async fn of_limit(
 }
 
 /// A key or a queue, as a sentence names it.
-fn named(space: Space, name: &str) -> String {
+pub(super) fn named(space: Space, name: &str) -> String {
     match space {
         Space::Job => format!("key {name:?}"),
         Space::Queue => format!("queue {name:?}"),
@@ -209,10 +207,9 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
     if fetching.paused.has(queue) || fetching.backlogs.is_paused(queue) {
         found.push(paused(queue));
     }
-    let (name, available) = (quoted(queue), fetching.backlogs.available(queue));
-    let front = full_front(sidecar, queue);
-    found.extend(front.and_then(|front| lookahead(&name, &front, available)));
-    let waits = available.unwrap_or(1) > 0 || sidecar.hold.holds_of(queue);
+    found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+    let name = quoted(queue);
+    let waits = !is_empty(sidecar, queue);
     let silence = sidecar.hold.asked_for(queue);
     if waits && fetches_are_seen(sidecar, queue) && silence.is_none_or(|since| since >= SILENT) {
         let lately = match silence {
@@ -248,9 +245,14 @@ pub(in crate::proxy) fn of_all_queues(sidecar: &Sidecar, queues: &[Arc<str>]) ->
 
 /// The queue has no job that can be fetched, as far as the backend says; `None`: it has, or nobody knows.
 pub(super) fn no_jobs(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
-    let is_empty =
-        sidecar.fetching.backlogs.available(queue) == Some(0) && !sidecar.hold.holds_of(queue);
-    is_empty.then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
+    is_empty(sidecar, queue).then(|| Cause::new(&causes::NO_JOBS, &[("queue", &quoted(queue))]))
+}
+
+/// Whether no job of a queue waits anywhere, as far as is known.
+fn is_empty(sidecar: &Sidecar, queue: &str) -> bool {
+    sidecar.fetching.backlogs.available(queue) == Some(0)
+        && sidecar.subqueues.waiting(queue).available == 0
+        && !sidecar.hold.holds_of(queue)
 }
 
 /// Whether FETCHes of the queue are looked at. Those of a queue without limits pass unread.
@@ -260,50 +262,7 @@ fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
         || sidecar.fetching.is_limited(queue)
 }
 
-/// The jobs that fill what may be held of a queue, where jobs of other keys may be behind them. Where all of them wait
-/// for limits that each job of the queue has, none behind them could start.
-pub(in crate::proxy) fn full_front(sidecar: &Sidecar, queue: &str) -> Option<Front> {
-    let live = sidecar.live();
-    let front = (sidecar.hold).front_if_full(queue, sidecar.hold_most(&live.settings))?;
-    let gate = live.policies.gate(queue);
-    let is_of_all = |by: &PolicyAndKey| {
-        by.1 == Space::Queue || gate.limited.iter().any(|one| one.names() == *by)
-    };
-    let has_others = front.keys.iter().any(|(by, _)| !is_of_all(by));
-    has_others.then_some(front)
-}
-
-/// The jobs in front fill what may be held of a queue, unless none waits behind them.
-fn lookahead(queue: &str, front: &Front, available: Option<u64>) -> Option<Cause> {
-    let behind = match available {
-        Some(0) => return None,
-        Some(1) => "1 job waits".to_owned(),
-        Some(jobs) => format!("{jobs} jobs wait"),
-        None => "nobody knows how many wait".to_owned(),
-    };
-    let names = front.keys.iter().take(NAMED);
-    let names =
-        names.map(|((_, space, key), jobs)| format!("{} ({jobs})", named(*space, key.as_str())));
-    let mut keys = names.collect::<Vec<_>>().join(", ");
-    let others = front.keys.len().saturating_sub(NAMED);
-    if others > 0 {
-        keys += &format!(" and {others} other keys");
-    }
-    let first = front.keys.first();
-    let first = first.map_or_else(String::new, |((_, space, key), _)| {
-        named(*space, key.as_str())
-    });
-    let known: [(&str, &dyn Display); 5] = [
-        ("queue", &queue),
-        ("held", &front.held),
-        ("keys", &keys),
-        ("behind", &behind),
-        ("first", &first),
-    ];
-    Some(Cause::new(&causes::LOOKAHEAD, &known))
-}
-
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     format!("{name:?}")
 }
 
