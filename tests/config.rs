@@ -457,6 +457,16 @@ fn check_says_what_is_in_a_file() {
     ] {
         assert!(cost.text.contains(part), "{}", cost.text);
     }
+    let split = config::check(&folder.join("valid/subqueues.toml"), false);
+    let words =
+        "a key for each crm:{meta.tenant_id}, others wait for no key but their own, by subqueues\n";
+    assert!(
+        split
+            .text
+            .starts_with(&format!("crm: jobs of queue billing: 2 at once, {words}")),
+        "{}",
+        split.text
+    );
     let warned = config::check(&folder.join("valid/warnings.toml"), false);
     assert!(
         warned.text.ends_with("ok: 3 policies, 1 queue, 9 warnings"),

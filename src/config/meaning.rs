@@ -37,7 +37,16 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let entry = |list, name, text| Meaning { list, name, text };
     let reach = of_reach(settings);
     let policies = settings.policies.policies().iter();
-    let policies = policies.map(|policy| entry(POLICIES, &policy.name, of_policy(policy, &reach)));
+    let policies = policies.map(|policy| {
+        let has_subqueues =
+            |queue: &Pattern| settings.policies.subqueues().contains(queue.as_str());
+        let queues = &policy.matching.queue;
+        let depth = match !queues.is_empty() && queues.iter().all(has_subqueues) {
+            true => Depth::Any,
+            false => Depth::Held(&reach),
+        };
+        entry(POLICIES, &policy.name, of_policy(policy, depth, &reach))
+    });
     let limited = settings.policies.queues().iter();
     let limited = limited.map(|queue| {
         let mut limits = of_limits(&queue.limits);
@@ -61,7 +70,15 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     policies.chain(queues).chain(tenants).collect()
 }
 
-fn of_policy(policy: &Policy, reach: &str) -> String {
+/// How many jobs of one key a FETCH looks past.
+#[derive(Clone, Copy)]
+enum Depth<'a> {
+    Held(&'a str),
+    /// They wait in subqueues.
+    Any,
+}
+
+fn of_policy(policy: &Policy, depth: Depth<'_>, reach: &str) -> String {
     let mut parts = of_limits(&policy.limits);
     parts.extend(of_prices(&policy.prices, reach));
     parts.push(match policy.key.constant() {
@@ -70,7 +87,10 @@ fn of_policy(policy: &Policy, reach: &str) -> String {
     });
     // FETCH sees no further than what is held, and jobs that are dropped are not held.
     if policy.key.constant().is_none() && policy.on_limit != OnLimit::Drop {
-        parts.push(format!("behind {reach} of one key all others wait"));
+        parts.push(match depth {
+            Depth::Held(reach) => format!("behind {reach} of one key all others wait"),
+            Depth::Any => "others wait for no key but their own, by subqueues".to_owned(),
+        });
     }
     parts.extend(match policy.on_limit {
         OnLimit::Wait => None,

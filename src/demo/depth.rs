@@ -76,13 +76,13 @@ pub async fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
     let mut stage = DemoStage::set(env, |backend| config(backend, subqueues)).await?;
+    fill(&stage.client).await?;
     let scene = DepthDemo {
         client: stage.client.clone(),
         stop: CancellationToken::new(),
         epoch: Instant::now(),
         records: Arc::default(),
     };
-    scene.fill().await?;
     let with = match subqueues {
         Enforcement::On => "with subqueues",
         Enforcement::Off => "without subqueues",
@@ -119,7 +119,9 @@ fn config(backend: SocketAddr, subqueues: Enforcement) -> String {
         Enforcement::On => "[[queue]]\nname = \"crm\"\nsubqueues = true\n",
         Enforcement::Off => "",
     };
-    format!("{SERVER}\nupstream = \"http://{backend}\"\n{POLICY}{queue}")
+    // A FETCH that waits for a slot asks the backend for others four times a second. Who asks anew has them at once.
+    let fetch = "[fetch]\nmax_wait = \"0s\"";
+    format!("{SERVER}\nupstream = \"http://{backend}\"\n{fetch}\n{POLICY}{queue}")
 }
 
 const POLICY: &str = r#"
@@ -137,18 +139,18 @@ fn job(tenant: &str, queue: &str, sent: Duration) -> Value {
     })
 }
 
-impl DepthDemo {
-    /// Sends what stands in front.
-    async fn fill(&self) -> anyhow::Result<()> {
-        let jobs = vec![job(HEAVY, "crm", Duration::ZERO); BATCH];
-        let batch = json!({"jobs": jobs});
-        for _ in 0..FRONT / BATCH {
-            let sent = self.client.post("/ojs/v1/jobs/batch", &batch).await;
-            sent.context("the jobs in front")?;
-        }
-        Ok(())
+/// Sends what stands in front.
+async fn fill(client: &JsonClient) -> anyhow::Result<()> {
+    let jobs = vec![job(HEAVY, "crm", Duration::ZERO); BATCH];
+    let batch = json!({"jobs": jobs});
+    for _ in 0..FRONT / BATCH {
+        let sent = client.post("/ojs/v1/jobs/batch", &batch).await;
+        sent.context("the jobs in front")?;
     }
+    Ok(())
+}
 
+impl DepthDemo {
     async fn produce(self, tenant: usize) {
         let Some((name, queue)) = LIGHT.get(tenant) else {
             return;
@@ -272,7 +274,7 @@ fn verdict(
         all_go &= goes;
         writeln!(
             out,
-            "  {name} waits as in an empty queue   {}  ({}, and there {})",
+            "  {name} waits as in an empty queue  {}  ({}, and there {})",
             word(goes),
             in_words(wait),
             in_words(empty)
@@ -281,7 +283,7 @@ fn verdict(
     let held = *most <= 1 && *heavy > 0;
     writeln!(
         out,
-        "  {HEAVY} has one job at a time      {}  ({heavy} started, at most {most} at once)",
+        "  {HEAVY} has one job at a time       {}  ({heavy} started, at most {most} at once)",
         word(held)
     )?;
     writeln!(

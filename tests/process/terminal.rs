@@ -102,6 +102,11 @@ impl Terminal {
         file
     }
 
+    /// Where a file of the folder is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// Runs commands. Their output must be what is shown; log lines are shown or not. No command may fail.
     pub fn run(&mut self, place: &str, commands: &str, shown: &str) {
         let begun = self.lines.lock().unwrap().len();
