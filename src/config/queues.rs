@@ -153,7 +153,7 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
     if let (Some(limits), Some(bounds), Some(_)) = (&limits, &bounds, &prices) {
         if names_bound && *limits == Limits::default() {
             refuse_without_limit(table, BOUNDS_COUNT_JOBS);
-        } else if !names_bound && !splits && !table.has_unknown() {
+        } else if !names_bound && !table.has("subqueues") && !table.has_unknown() {
             report_no_bound(root, &at, limits, bounds);
         }
     }

@@ -14,16 +14,26 @@ use crate::servers::named_as_test;
 const CHAPTER: &str = "src/manual/incidents.md";
 const SYMPTOM: &str = "Jobs do not start";
 /// What blames nothing may stand beside what does. Nobody asks for a queue to which these tests send no worker.
-const BLAMELESS: [&str; 6] = [
+const BLAMELESS: [&str; 7] = [
     "every limit leaves room",
+    "its limits leave room",
     "no limit applies",
     "the job waits at the backend",
     "the job runs",
     "no worker has asked",
     "the backend has no job of queue",
 ];
-/// Other tests stage these: a start that takes long, jobs that wait for their cost, and sidecars that share no store.
-const STAGED_ELSEWHERE: [&str; 4] = ["starting", "cost", "line", "unshared"];
+/// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
+/// backend knows, and sidecars that share no store.
+const STAGED_ELSEWHERE: [&str; 7] = [
+    "starting",
+    "cost",
+    "line",
+    "unshared",
+    "behind the head",
+    "in a subqueue",
+    "not seen",
+];
 
 /// The id that the commands of the chapter name.
 const JOB: &str = "0190a1b2-0000-7000-8000-000000000001";
