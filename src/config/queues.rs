@@ -137,6 +137,7 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
         refuse_drop_for_all(table);
     }
     let bounds = given::read(table).ok();
+    let says_subqueues = table.get("subqueues").is_some();
     let splits = flag(table, "subqueues", false);
     let names_bound = BOUNDS.iter().any(|name| table.get(name).is_some());
     let (names, at) = (names?, found?.span);
@@ -153,7 +154,7 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
     if let (Some(limits), Some(bounds), Some(_)) = (&limits, &bounds, &prices) {
         if names_bound && *limits == Limits::default() {
             refuse_without_limit(table, BOUNDS_COUNT_JOBS);
-        } else if !names_bound && !table.has("subqueues") && !table.has_unknown() {
+        } else if !names_bound && !says_subqueues && !table.has_unknown() {
             report_no_bound(root, &at, limits, bounds);
         }
     }
