@@ -89,7 +89,7 @@ impl Backlogs {
         }
     }
 
-    /// How many jobs of a queue are available in the backend, as far as it said.
+    /// How many jobs of a queue are available in the backend, without those of its subqueues, as far as it said.
     pub(super) fn available(&self, queue: &str) -> Option<u64> {
         self.queues.lock().get(queue)?.available
     }
@@ -183,7 +183,9 @@ impl Backlogs {
         }
         for held in jobs {
             if let Some(backlog) = queues.get_mut(&held.claimed.queue) {
-                backlog.available = backlog.available.map(|jobs| jobs.saturating_sub(1));
+                let from_queue = u64::from(held.subqueue.is_none());
+                let left = |jobs: u64| jobs.saturating_sub(from_queue);
+                backlog.available = backlog.available.map(left);
                 if let Some(episode) = backlog.episode.take() {
                     held.refused.get_or_insert_with(|| Box::new(episode));
                 }
@@ -215,17 +217,19 @@ async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     if backlogs.is_due(queue, Instant::now()) {
         let answer = depth::ask_stats(proxy, queue, scope).await;
         let available = match answer {
-            StatsAnswer::Counts(counts) => Some(
-                counts
-                    .and(&proxy.sidecar.subqueues.waiting(queue))
-                    .available,
-            ),
+            StatsAnswer::Counts(counts) => Some(counts.available),
             _ => None,
         };
         backlogs.note(queue, available, Instant::now());
         *backlogs.away.lock() = matches!(answer, StatsAnswer::Away(_)).then(Instant::now);
     }
-    backlogs.available(queue)
+    available(&proxy.sidecar, queue)
+}
+
+/// How many jobs of a queue and of its subqueues are available in the backend, as far as is known.
+fn available(sidecar: &Sidecar, queue: &str) -> Option<u64> {
+    let of_queue = sidecar.fetching.backlogs.available(queue)?;
+    Some(of_queue + sidecar.subqueues.waiting(queue).available)
 }
 
 /// Whether a queue is not paused, here or at the backend itself, which is asked once a second; unknown is no.
@@ -291,8 +295,9 @@ async fn tell_waiting(sidecar: &Sidecar, queue: &str, gate: &Gate) {
 
 /// How many jobs wait for a queue's own limits: those that are held here, and those in the backend.
 pub(super) fn of_queue(sidecar: &Sidecar, queue: &str) -> u64 {
-    let available = sidecar.fetching.backlogs.available(queue);
-    sidecar.hold.of_queue(queue).0 as u64 + available.unwrap_or(0)
+    let of_queue = sidecar.fetching.backlogs.available(queue).unwrap_or(0);
+    let of_subqueues = sidecar.subqueues.waiting(queue).available;
+    sidecar.hold.of_queue(queue).0 as u64 + of_queue + of_subqueues
 }
 
 /// How many jobs wait for a key: those that are held here, all jobs of the queues that the key covers, and in other
@@ -301,7 +306,7 @@ pub(super) fn of_key(sidecar: &Sidecar, key: &Key, policies: &PolicySet, pending
     let is = |one: &Limited| one.space == Space::Job && one.key == *key;
     let mut waiting = sidecar.hold.waiting(is) as u64;
     let mut pending = pending.get(key).cloned().unwrap_or_default();
-    let available = |queue: &str| sidecar.fetching.backlogs.available(queue);
+    let available = |queue: &str| available(sidecar, queue);
     for queue in policies.covered(key) {
         let pending = pending.remove(queue).unwrap_or(0);
         waiting += available(queue).unwrap_or(pending);

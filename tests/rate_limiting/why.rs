@@ -245,6 +245,8 @@ async fn in_a_subqueue_a_job_waits_behind_the_head_of_its_key() {
     says(&answer, "why", "queue \"crm\", behind the head of its key");
     says(&answer, "why", "1 of 1 slots of key \"a\" are taken");
     let of_queue = why(&rig, "queue=crm").await;
+    let state = rig.admin.get("/throttle/v1/state").await.json();
+    assert_eq!(state["queues"]["rows"][0]["waiting"], 8, "{state}");
     for text in [&answer, &of_queue] {
         let text = text.to_string();
         assert!(!text.contains("may start now"), "{text}");

@@ -55,7 +55,12 @@ pub(super) fn read_reply(
                 .is_over(&first.claimed.queue, origin.sent);
         }
     }
-    sidecar.fetching.backlogs.claimed(origin.lanes, &mut jobs);
+    // What subqueues have says nothing of the queue itself.
+    let asked = match origin.subqueues.is_empty() {
+        true => origin.lanes,
+        false => &[],
+    };
+    sidecar.fetching.backlogs.claimed(asked, &mut jobs);
     Ok(Some((shown, jobs)))
 }
 

@@ -70,9 +70,7 @@ impl FullLookahead {
         let front = full_front(sidecar, queue)?;
         let backlogs = &sidecar.fetching.backlogs;
         // Jobs in subqueues are not behind those of the queue itself.
-        let beside = sidecar.subqueues.waiting(queue).available;
         let behind = backlogs.available(queue);
-        let behind = behind.map(|jobs| jobs.saturating_sub(beside));
         let in_words = match behind {
             Some(0) => return None,
             Some(1) => "1 job waits".to_owned(),
