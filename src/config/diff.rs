@@ -124,14 +124,25 @@ fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<&Policy>> {
     named
 }
 
-/// The limits and the bounds of each queue entry, by name.
-fn queues(settings: &Settings) -> BTreeMap<&str, (Option<&QueueLimits>, Option<&Given>)> {
-    let mut named: BTreeMap<&str, (Option<&QueueLimits>, Option<&Given>)> = BTreeMap::new();
+/// What the entries of a queue say.
+#[derive(PartialEq, Default)]
+struct QueueSays<'a> {
+    limits: Option<&'a QueueLimits>,
+    bounds: Option<&'a Given>,
+    has_subqueues: bool,
+}
+
+/// What is said of each queue, by name.
+fn queues(settings: &Settings) -> BTreeMap<&str, QueueSays<'_>> {
+    let mut named: BTreeMap<&str, QueueSays<'_>> = BTreeMap::new();
     for queue in settings.policies.queues() {
-        named.entry(queue.name.as_str()).or_default().0 = Some(queue);
+        named.entry(queue.name.as_str()).or_default().limits = Some(queue);
     }
     for (name, given) in &settings.bounds.entries {
-        named.entry(name.as_str()).or_default().1 = Some(given);
+        named.entry(name.as_str()).or_default().bounds = Some(given);
+    }
+    for name in settings.policies.subqueues() {
+        named.entry(name).or_default().has_subqueues = true;
     }
     named
 }
@@ -195,6 +206,7 @@ mod tests {
         let same_key = "[[policy]]\nname = 'c'\nkey = 'a'\nmatch = { queue = 'x' }\n";
         let queue = "[[queue]]\nname = 'q-*'\nconcurrency = 1\n";
         let all = "[[queue]]\nname = '*'\nconcurrency = 2\n";
+        let split = "[[queue]]\nname = 'q'\nconcurrency = 1\n";
         let queue2 = "[[queue]]\nname = 'q-*'\nconcurrency = 9\n";
         let table: &[(String, String, &str)] = &[
             (a.into(), a.into(), ""),
@@ -214,6 +226,11 @@ mod tests {
                 "policies: 2 changed (a, c)",
             ),
             (queue.into(), queue2.into(), "queues: 1 changed (q-*)"),
+            (
+                split.into(),
+                format!("{split}subqueues = true\n"),
+                "queues: 1 changed (q)",
+            ),
             (
                 format!("{queue}{all}"),
                 format!("{all}{queue}"),
