@@ -130,7 +130,7 @@ fn subqueues_are_emptied_as_the_chapter_says_on_tools() {
     let body = format!("{{\"queues\":{names},\"count\":1,\"worker_id\":\"w\"}}");
     let reply = ask(backend.addr, "POST", "/ojs/v1/workers/fetch", &body);
     assert_eq!(reply.jobs(), [&*found]);
-    ends(backend.addr, &[found.clone()]);
+    ends(backend.addr, std::slice::from_ref(&found));
 
     let mut jobs: Vec<String> = (0..12)
         .map(|nth| of_tenant(data, ["acme", "bolt", "coil"][nth % 3], ""))

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
-use crate::limit::Timestamp;
+use crate::limit::{Space, Timestamp};
 use crate::proxy::control::shape::rfc3339;
 
 /// A cause, as it is declared. Names in braces stand for what is known of the case.
@@ -215,6 +215,19 @@ impl Cause {
     pub(in crate::proxy) fn advice(&self) -> &str {
         &self.advice
     }
+}
+
+/// A key or a queue, as a sentence names it.
+pub(super) fn named(space: Space, name: &str) -> String {
+    match space {
+        Space::Job => format!("key {name:?}"),
+        Space::Queue => format!("queue {name:?}"),
+    }
+}
+
+/// A name, as a sentence has it.
+pub(super) fn quoted(name: &str) -> String {
+    format!("{name:?}")
 }
 
 /// A sentence with what is `known` in place of the names in braces. What is filled in is not looked at again: it may

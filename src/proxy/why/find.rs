@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::causes::{self, Cause};
+use super::causes::{self, Cause, named, quoted};
 use super::lookahead::FullLookahead;
 use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
 use crate::ojs::shell_word;
@@ -100,14 +100,6 @@ pub(in crate::proxy) async fn of_limit(
         Err(_) => Some(of_store(&causes::STORE_SHARE)),
     };
     (None, cause)
-}
-
-/// A key or a queue, as a sentence names it.
-pub(super) fn named(space: Space, name: &str) -> String {
-    match space {
-        Space::Job => format!("key {name:?}"),
-        Space::Queue => format!("queue {name:?}"),
-    }
 }
 
 /// What a limit that refuses has used up, and what helps.
@@ -260,10 +252,6 @@ fn fetches_are_seen(sidecar: &Sidecar, queue: &str) -> bool {
     !sidecar.live().policies.gate(queue).open()
         || in_force::set_for_queue(sidecar, queue).is_some()
         || sidecar.fetching.is_limited(queue)
-}
-
-pub(super) fn quoted(name: &str) -> String {
-    format!("{name:?}")
 }
 
 /// Which of two causes lets go later: who waits for a slot, or for something else without a time, waits longest.

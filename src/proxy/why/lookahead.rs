@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::causes::{self, Cause};
-use super::find::{named, quoted};
+use super::causes::{self, Cause, named, quoted};
 use crate::hold::{Front, Lane};
 use crate::limit::{OnLimit, PolicyAndKey, Space};
 use crate::policy::PolicySet;
