@@ -97,6 +97,11 @@ pub struct Lax {
     pub discards_without_retry: bool,
     /// `expires_at` is heeded.
     pub heeds_expiry: bool,
+    /// A job that a FETCH finds expired is counted as one of those that it asked for.
+    pub counts_expired: bool,
+    /// One in so many FETCHes leaves out the first job of a queue, which another transaction has locked (`SKIP LOCKED`).
+    /// 0: none, as where nobody else asks.
+    pub skips_locked: u32,
     /// A job that runs longer than its `timeout_ms` fails.
     pub heeds_timeout: bool,
     /// A time that cannot be read means now instead of a 400.
@@ -140,6 +145,8 @@ impl Lax {
             heeds_non_retryable: true,
             discards_without_retry: false,
             heeds_expiry: true,
+            counts_expired: false,
+            skips_locked: 0,
             heeds_timeout: true,
             accepts_any_time: false,
             duplicate: Duplicate::Refused,
@@ -162,6 +169,7 @@ impl Lax {
             heartbeat_state: Some("active"),
             unknown_wins: true,
             folds_case: true,
+            counts_expired: true,
             heeds_timeout: false,
             accepts_any_time: true,
             duplicate: Duplicate::Overwrites,
@@ -178,6 +186,7 @@ impl Lax {
             requeue: Requeue::Head,
             wrong_state_is_500: true,
             unordered: true,
+            counts_expired: false,
             duplicate: Duplicate::Fails,
             counts_all: true,
             ..Lax::redis()

@@ -390,6 +390,40 @@ async fn sqs_extends_by_whole_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_short_reply_does_not_say_that_a_queue_is_empty() {
+    let locked = Lax {
+        skips_locked: 1,
+        ..Lax::postgres()
+    };
+    for (lax, first) in [(Lax::spec(), 1), (Lax::redis(), 0), (locked, 0)] {
+        let backend = Backend::new(lax, 1);
+        let is_locked = first == 0 && backend.state.lock().lax.skips_locked > 0;
+        let expires = json!({"expires_at": "2020-01-01T00:00:00Z"});
+        for _ in 0..usize::from(!is_locked) {
+            put(&backend, expires.clone()).await;
+        }
+        put(&backend, json!({})).await;
+        let given = [take(&backend).await, take(&backend).await];
+        let given = given.map(|job| usize::from(job.is_object()));
+        let second = usize::from(!is_locked) - first;
+        assert_eq!(given, [first, second]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_queues_are_listed_for_ever_and_without_counts() {
+    let backend = Backend::new(Lax::redis(), 1);
+    let id = put(&backend, json!({})).await;
+    take(&backend).await;
+    post(&backend, "/workers/ack", json!({"job_id": id})).await;
+    wait(3_600_000).await;
+    let (_, listed) = call(&backend, "GET", "/queues", "").await;
+    let queue = &listed["queues"][0];
+    assert_eq!(queue["name"], "q");
+    assert!(queue["available"].is_null() && queue["counts"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
 async fn requeue_goes_to_the_tail_or_to_the_head() {
     for (lax, next) in [(Lax::spec(), 1), (Lax::redis(), 1), (Lax::postgres(), 0)] {
         let backend = Backend::new(lax, 1);

@@ -13,7 +13,7 @@ pub fn real() -> [(Lax, &'static str); REAL - 1] {
 }
 
 /// How many there are, and how many of them are of the real kinds.
-const BACKENDS: usize = 39;
+const BACKENDS: usize = 41;
 const REAL: usize = 5;
 
 /// The nth of an SDK, from 1 on, and the settings that a sidecar needs there. Each SDK meets the real ones; the others
@@ -95,6 +95,8 @@ fn all() -> Vec<(&'static str, Lax)> {
         lax.duplicate = Duplicate::Overwrites
     });
     with("duplicate fails", |lax| lax.duplicate = Duplicate::Fails);
+    with("counts_expired", |lax| lax.counts_expired = true);
+    with("skips_locked", |lax| lax.skips_locked = 4);
     with("counts_all", |lax| lax.counts_all = false);
     with("admin_queues", |lax| lax.admin_queues = false);
     with("unknown_queue_is_404", |lax| {
@@ -131,6 +133,8 @@ fn every_switch_is_tried() {
         heeds_non_retryable: _,
         discards_without_retry: _,
         heeds_expiry: _,
+        counts_expired: _,
+        skips_locked: _,
         heeds_timeout: _,
         accepts_any_time: _,
         duplicate: Duplicate::Refused | Duplicate::Overwrites | Duplicate::Fails,

@@ -34,12 +34,13 @@ impl BackendState {
     /// Claims up to `count` jobs: queues left to right, then priority, then order of arrival.
     pub(crate) fn fetch(&mut self, fetch: &FetchRequest, now: Instant) -> Vec<u64> {
         self.reap(&fetch.queues, now);
-        let mut claimed = Vec::new();
+        let (mut claimed, mut expired_ones) = (Vec::new(), 0);
         for name in &fetch.queues {
-            while claimed.len() < fetch.count {
+            let locked = usize::from(self.is_locked());
+            while claimed.len() + expired_ones < fetch.count {
                 let queue = self.queues.get(name.as_str()).filter(|queue| !queue.paused);
-                let Some(number) = queue.and_then(|queue| queue.ready.values().next().copied())
-                else {
+                let mut ready = queue.into_iter().flat_map(|queue| queue.ready.values());
+                let Some(number) = ready.nth(locked).copied() else {
                     break;
                 };
                 let expired = self
@@ -49,6 +50,7 @@ impl BackendState {
                     .is_some_and(|w| w.at <= now);
                 if expired && self.lax.heeds_expiry {
                     self.end(number, Phase::Discarded, EventKind::Discarded, now);
+                    expired_ones += usize::from(self.lax.counts_expired);
                     continue;
                 }
                 self.claim(number, fetch, now);
@@ -62,6 +64,12 @@ impl BackendState {
             claimed.shuffle(&mut self.random);
         }
         claimed
+    }
+
+    /// Whether the first job of a queue is locked now.
+    fn is_locked(&mut self) -> bool {
+        let one_in = self.lax.skips_locked;
+        one_in > 0 && self.random.random_ratio(1, one_in)
     }
 
     /// Ends the expired claims of these queues, where claims do not end by themselves.
