@@ -60,10 +60,11 @@ pub(super) fn of(
     };
     let subqueue = policies.subqueue_of(&view, own)?;
     let priority = options.and_then(|options| options.get("priority")?.int());
+    let priority = priority.and_then(|said| i32::try_from(said).ok());
     Some(Routed {
         queue: Arc::from(queue),
         subqueue,
-        priority: priority.and_then(|said| i32::try_from(said).ok()),
+        priority: Some(priority.unwrap_or_default()),
     })
 }
 

@@ -22,6 +22,7 @@ use crate::policy::Gate;
 use crate::proxy::ahead::{AHEAD, starts_ahead};
 use crate::proxy::control::in_force;
 use crate::proxy::subqueues::Asks;
+use crate::proxy::waiting;
 use crate::store::LedgerExt;
 
 /// A claim that must last longer than any FETCH waits for it.
@@ -65,7 +66,8 @@ impl Fetch {
     /// Has claims made of one section. Returns how many of its jobs may be asked for in the end, which may be less than
     /// it lacks.
     async fn gather_of(&mut self, nth: usize, lacks: Lacks) -> Result<usize, Outcome> {
-        let mut looked_higher = false;
+        // The queue itself, and its subqueues.
+        let mut looks = if self.has_subqueues(nth) { 2_u8 } else { 1 };
         loop {
             let ready = self.ready(nth, lacks.jobs);
             if !self.is_open(nth) {
@@ -73,11 +75,11 @@ impl Fetch {
             }
             let is_enough = ready.jobs >= lacks.jobs;
             // ## Open, and stays so: enough is held. The backend is asked once more if it showed a higher priority.
-            if is_enough && (looked_higher || !ready.is_outranked) {
+            if is_enough && (looks == 0 || !ready.is_outranked) {
                 self.refill(nth, lacks.jobs);
                 return Ok(ready.jobs);
             }
-            looked_higher = true;
+            looks = looks.saturating_sub(1);
             // ## Open => Closed or Spent: nothing may be claimed.
             let misses = lacks.jobs.saturating_sub(ready.jobs).max(1);
             let Some(mut task) = self.claim_of(nth, misses).await else {
@@ -284,16 +286,19 @@ impl Fetch {
         let subqueues = &sidecar.subqueues;
         let has_base = !self.sections.get(nth)?.is_short;
         let best = sidecar.hold.look(lane, 0, sidecar.store.now()).best;
-        let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best));
+        let held = || sidecar.hold.of_subqueues(lane, sidecar.store.now());
+        let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best, held));
         if has_base && !is_outranked && subqueues.takes_base(lane) {
             subqueues.took_base(lane);
             if let Some(claim) = self.claim_of_queue(nth, lane, gate, jobs).await {
                 return Some(claim);
             }
         }
-        let of_queue = cap_of_subqueues(&sidecar, lane, gate, jobs).await;
-        let held = sidecar.hold.of_subqueues(lane, sidecar.store.now());
-        let asks = subqueues.choose(lane, of_queue.jobs, &held);
+        let mut asks = Asks::new();
+        if waiting::runs(&self.proxy, lane).await {
+            let of_queue = cap_of_subqueues(&sidecar, lane, gate, jobs).await;
+            asks = subqueues.choose(lane, of_queue.jobs, &held());
+        }
         if !asks.is_empty() {
             let jobs = asks.iter().map(|ask| ask.jobs).sum();
             let claim = self.claim(nth, jobs)?;

@@ -123,7 +123,8 @@ impl Section {
         let lanes = lanes.filter(|lane| !sidecar.fetching.paused.has(&lane.queue));
         lanes.fold(Ready::default(), |ready, lane| {
             let view = sidecar.hold.look(lane, most, now);
-            let has_higher = |best| sidecar.subqueues.outranks(lane, best);
+            let held = || sidecar.hold.of_subqueues(lane, now);
+            let has_higher = |best| sidecar.subqueues.outranks(lane, best, held);
             let is_outranked = view.is_outranked || view.best.is_some_and(has_higher);
             Ready {
                 jobs: ready.jobs + view.askable,

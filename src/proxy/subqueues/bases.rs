@@ -45,8 +45,8 @@ const UNUSED: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Default)]
 struct SplitQueue {
     writes: Writes,
-    /// Those to which something came through here.
-    seen: Bits,
+    /// Those to which something came through here, and the highest priority that was said.
+    seen: HashMap<Subqueue, Option<i32>>,
     /// Those of them of which siblings were not told yet.
     untold: Bits,
     scopes: HashMap<u64, SubqueueTurns>,
@@ -204,10 +204,13 @@ impl Subqueues {
         }
         MutexGuard::try_map(self.bases.lock(), |bases| {
             let base = bases.get_mut(&*lane.queue)?;
-            let seen = base.seen;
             let turns = base.scopes.entry(lane.scope);
-            let turns =
-                turns.or_insert_with(|| SubqueueTurns::new(now, |subqueue| seen.has(subqueue)));
+            let turns = turns.or_insert_with(|| {
+                let mut turns = SubqueueTurns::new(now, |_| false);
+                let seen = base.seen.iter();
+                seen.for_each(|(subqueue, priority)| turns.mark(*subqueue, *priority, now));
+                turns
+            });
             turns.asked_at = now;
             Some(turns)
         })
@@ -257,11 +260,20 @@ impl Subqueues {
         turns.map_or_else(Asks::new, |turns| turns.heads(started, held, now))
     }
 
-    /// Whether a subqueue may have a job of a higher priority than `best`.
-    pub(in crate::proxy) fn outranks(&self, lane: &Lane, best: i32) -> bool {
+    /// Whether a subqueue that may be asked may have a job of a higher priority than `best`.
+    pub(in crate::proxy) fn outranks(
+        &self,
+        lane: &Lane,
+        best: i32,
+        held: impl FnOnce() -> HashMap<Subqueue, HeldOfSubqueue>,
+    ) -> bool {
         let now = Instant::now();
-        let turns = self.turns(lane, now);
-        turns.is_some_and(|turns| turns.outranks(best, now))
+        let outranks = |held: &_| {
+            let turns = self.turns(lane, now);
+            turns.is_some_and(|turns| turns.outranks(best, held, now))
+        };
+        // Mostly none does, and what is held need not be looked through.
+        outranks(&HashMap::new()) && outranks(&held())
     }
 
     /// The backend answered a question with these jobs; `short`: with fewer than it was asked for.
@@ -319,7 +331,8 @@ impl Subqueues {
 
 impl SplitQueue {
     fn mark(&mut self, subqueue: Subqueue, priority: Option<i32>, now: Instant) {
-        self.seen.set(subqueue);
+        let highest = self.seen.entry(subqueue).or_default();
+        *highest = priority.max(*highest);
         for turns in self.scopes.values_mut() {
             turns.mark(subqueue, priority, now);
         }

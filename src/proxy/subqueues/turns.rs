@@ -2,8 +2,8 @@
 //!
 //! Nothing that is known of a subqueue keeps it from being asked for ever: each has a time at which it is due, and what
 //! comes to it only makes that time sooner. A reply with fewer jobs than were asked for does not say that it is empty
-//! (expired jobs use up places, rows may be locked), so it makes the pause longer, up to 8 s. Those that were silent for
-//! long are asked by a sweep, sixteen names in one claim.
+//! (expired jobs use up places, rows may be locked), so it makes the pause longer, up to 3 s. Those that were silent for
+//! long are asked by a sweep, sixteen names or more in one claim.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,24 +17,27 @@ use crate::limit::Limited;
 use crate::proxy::ahead::starts_ahead;
 use crate::subqueue::{COUNT, Subqueue};
 
-/// How long a subqueue is left alone after one, two, three … replies that were short.
-const PAUSES: [Duration; 7] = [
+/// How long a subqueue is left alone after one, two, three … replies that were short. The longest is less than the sweep
+/// takes for all, which would else come by too early each other time.
+const PAUSES: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(250),
     Duration::from_millis(500),
     Duration::from_secs(1),
     Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
+    Duration::from_secs(3),
 ];
 
 /// After so many short replies in a row only the sweep asks a subqueue.
 const QUIET: u8 = 4;
 
-/// A sweep names so many subqueues.
+/// A sweep names so many subqueues for each [`SWEEP_EVERY`] since the last one, so that all are asked within 4 s of
+/// polling.
 const SWEPT_AT_ONCE: usize = 16;
-/// The least time between two sweeps: all subqueues are asked within 4 s of polling.
+/// The least time between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
+/// The most times that are made up for in one sweep: workers of some SDKs poll every second.
+const SWEEPS_AT_ONCE: usize = 4;
 
 /// So many subqueues are named in one question if what they last gave could start.
 const NAMED_AT_ONCE: usize = 16;
@@ -145,10 +148,16 @@ impl SubqueueTurns {
         self.is_bases = !base;
     }
 
-    /// Whether a subqueue may have a job of a higher priority than `best`.
-    pub(super) fn outranks(&self, best: i32, now: Instant) -> bool {
-        let mut due = self.each.iter().filter(|state| state.due <= now);
-        due.any(|state| state.highest > Some(best))
+    /// Whether a subqueue that may be asked may have a job of a higher priority than `best`. Of one whose key is shut the
+    /// others wait behind its head, whatever their priority.
+    pub(super) fn outranks(
+        &self,
+        best: i32,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        now: Instant,
+    ) -> bool {
+        let mut each = self.each.iter().enumerate();
+        each.any(|(nth, state)| state.highest > Some(best) && self.is_due(nth, held, now))
     }
 
     /// What is asked of the backend now, for no more than `lacking` jobs. Nothing is asked of a subqueue of which as many
@@ -159,10 +168,11 @@ impl SubqueueTurns {
         held: &HashMap<Subqueue, HeldOfSubqueue>,
         now: Instant,
     ) -> Asks {
-        let mut asks = Asks::new();
-        let sweep = self.sweep(held, now);
-        let left = lacking.saturating_sub(sweep.iter().map(|ask| ask.jobs).sum());
-        asks.extend(sweep);
+        if lacking == 0 {
+            return Asks::new();
+        }
+        // One job more than is lacking: with workers that ask for one it would else be the sweep or the others.
+        let mut asks: Asks = self.sweep(held, now).into_iter().collect();
         let mut due: Vec<usize> = (self.next..COUNT).chain(0..self.next).collect();
         due.retain(|nth| self.is_due(*nth, held, now) && !self.is_quiet(*nth));
         // Of one priority they keep their turns.
@@ -171,7 +181,7 @@ impl SubqueueTurns {
                 .get(*nth)
                 .map(|state| std::cmp::Reverse(state.highest))
         });
-        let Some(first) = due.first().copied().filter(|_| left > 0) else {
+        let Some(first) = due.first().copied() else {
             return asks;
         };
         self.next = (first + 1) % COUNT;
@@ -186,11 +196,11 @@ impl SubqueueTurns {
                 .iter()
                 .filter_map(|nth| self.each.get(*nth))
                 .map(|state| state.trust);
-            let jobs = left.min(trust.min().unwrap_or(1).into());
+            let jobs = lacking.min(trust.min().unwrap_or(1).into());
             asks.extend(self.ask(trusted, jobs));
         } else {
             let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
-            let doubtful: Vec<usize> = doubtful.take(left.min(ASKED_AT_ONCE)).collect();
+            let doubtful: Vec<usize> = doubtful.take(lacking.min(ASKED_AT_ONCE)).collect();
             self.next = doubtful.last().map_or(self.next, |last| (last + 1) % COUNT);
             asks.extend(
                 doubtful
@@ -231,12 +241,17 @@ impl SubqueueTurns {
         held: &HashMap<Subqueue, HeldOfSubqueue>,
         now: Instant,
     ) -> Option<SubqueueAsk> {
-        if self.swept_at.is_some_and(|at| now < at + SWEEP_EVERY) {
+        let since = self
+            .swept_at
+            .map_or(SWEEP_EVERY, |at| now.duration_since(at));
+        let sweeps = since.as_millis() / SWEEP_EVERY.as_millis();
+        let sweeps = usize::try_from(sweeps).map_or(SWEEPS_AT_ONCE, |of| of.min(SWEEPS_AT_ONCE));
+        if sweeps == 0 {
             return None;
         }
         let all = (self.swept_to..COUNT).chain(0..self.swept_to);
         let quiet = all.filter(|nth| self.is_due(*nth, held, now) && self.is_quiet(*nth));
-        let names: Vec<usize> = quiet.take(SWEPT_AT_ONCE).collect();
+        let names: Vec<usize> = quiet.take(sweeps * SWEPT_AT_ONCE).collect();
         self.swept_to = (names.last()? + 1) % COUNT;
         self.swept_at = Some(now);
         self.ask(names, 1)
@@ -293,6 +308,9 @@ impl SubqueueTurns {
             if !short {
                 if gave.contains(subqueue) {
                     (state.due, state.short) = (now, 0);
+                } else if state.short >= QUIET {
+                    // The others of a sweep that found a job stand behind it unasked: each is asked by itself.
+                    state.short = QUIET - 1;
                 }
             } else if gave.contains(subqueue) {
                 (state.due, state.short) = (now, 1);
@@ -311,7 +329,7 @@ impl SubqueueTurns {
         if let Some(state) = self.get(subqueue)
             && waited == Waited::No
         {
-            state.trust = state.trust.saturating_add(1).min(MOST_TRUST);
+            state.trust = state.trust.saturating_add(1).min(state.most_at_once());
         }
     }
 
@@ -331,6 +349,14 @@ pub(in crate::proxy) enum Waited {
 }
 
 impl KnownSubqueue {
+    /// The most jobs that can start at once under the limits that were seen last.
+    fn most_at_once(&self) -> u16 {
+        let limits = self.last.iter().flat_map(|limits| limits.iter());
+        let slots = limits.filter_map(|one| one.limits.concurrency);
+        let slots = slots.map(|slots| u16::try_from(slots).unwrap_or(MOST_TRUST));
+        slots.min().unwrap_or(MOST_TRUST).clamp(1, MOST_TRUST)
+    }
+
     /// A job came from it.
     fn saw(&mut self, limits: Arc<[Limited]>, now: Instant) {
         let is_other = |last: &Arc<[Limited]>| {
@@ -351,8 +377,15 @@ impl KnownSubqueue {
 }
 
 /// How many jobs under these limits are held where they have no room: as many as may start at once when they have, or
-/// within 200 ms, so that the way to the backend costs them nothing.
+/// within 200 ms, so that the way to the backend costs them nothing. Where groups share a key by weight, a window that
+/// opens is for those that are held, so that more are.
 fn heads_of(limits: &[Limited]) -> usize {
+    if limits
+        .iter()
+        .any(|one| one.share.is_some() && !one.limits.rates.is_empty())
+    {
+        return COLLIDED;
+    }
     let slots = limits.iter().filter_map(|one| one.limits.concurrency);
     let slots = slots.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX));
     let starts = starts_ahead(limits);
@@ -508,11 +541,17 @@ mod tests {
         let mut turns = SubqueueTurns::new(now, |one| one.0 < 9);
         turns.swept_at = Some(now);
         turns.mark(SEVEN, Some(5), now);
-        assert!(turns.outranks(4, now) && !turns.outranks(5, now));
+        let here = nothing_held();
+        assert!(turns.outranks(4, &here, now) && !turns.outranks(5, &here, now));
+        let shut = HashMap::from([(SEVEN, held(1, true))]);
+        assert!(!turns.outranks(4, &shut, now), "its head is held");
         assert_eq!(names(&turns.choose(1, &nothing_held(), now)), [7]);
         turns.mark(SEVEN, Some(5), now);
         let asks = turns.choose(1, &nothing_held(), now);
         turns.answered(&asks[0], [(SEVEN, 0, limits("k"))].into_iter(), false, now);
-        assert!(!turns.outranks(0, now), "what came last was of a lower one");
+        assert!(
+            !turns.outranks(0, &here, now),
+            "what came last was of a lower one"
+        );
     }
 }
