@@ -1,7 +1,8 @@
 //! Scenarios: one list, run under many seeds with a simulated network under a paused clock, once over
 //! real sockets, and with limiting switched off, where their checks must fail.
 //!
-//! `cargo test --test it scenarios::simulated::NAME` runs one; `SEED=7` in the environment picks its seed.
+//! `cargo test --test it scenarios::simulated::NAME` runs one; `SEED=7` in the environment picks its seed, and
+//! `SEEDS=500` runs it under so many.
 
 mod actions;
 mod adopted;
@@ -10,6 +11,7 @@ mod back;
 mod beside;
 mod bounds;
 mod crossings;
+mod deep;
 mod faults;
 mod flow;
 mod given_back;
@@ -22,6 +24,10 @@ mod outages;
 mod overdue;
 mod reloads;
 mod shares;
+mod stays;
+mod stranded;
+mod swift;
+mod turns;
 mod visibilities;
 
 use crate::harness::Job;
@@ -227,6 +233,23 @@ crate::scenarios! {
     flow::free_beside_limited: 6 limit;
     flow::many_keys: 6 limit;
     flow::two_questions_in_a_row: 4;
+    deep::one_shut_key: 1 limit;
+    deep::beside_three_shut_keys: 1 limit;
+    deep::beside_ten_shut_keys: 1 limit;
+    deep::behind_heads_after_a_restart: 1;
+    deep::paused_at_the_backend: 2;
+    stranded::whatever_happens: 6;
+    swift::short_jobs_of_one_tenant: 1;
+    swift::throttle_of_one_tenant: 1 limit;
+    swift::limits_that_do_not_bind: 1;
+    swift::workers_without_work: 1;
+    turns::by_weight_at_any_depth: 3;
+    turns::the_queue_itself: 1;
+    turns::priorities_over_subqueues: 6;
+    stays::unique_jobs: 12;
+    stays::sent_again_with_its_id: 3;
+    stays::dropped_and_rescheduled: 2;
+    stays::keys_of_headers: 1;
     actions::drops: 20 / 5 limit real;
     actions::reschedules: 9 / 3 limit;
     actions::drop_fails_for_a_while: 15;

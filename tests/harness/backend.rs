@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 
 use super::dress::Dress;
 use super::ledger::{Claimed, Credentials, Sent, credentials};
+use super::unique::Uniques;
 
 /// Which requests a fault is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +81,7 @@ struct Inner {
     rules: Mutex<(VecDeque<Rule>, SmallRng)>,
     seen: Mutex<Vec<Sent>>,
     claimed: Mutex<Vec<Claimed>>,
+    uniques: Uniques,
     serving: Mutex<Option<AbortHandle>>,
     ticking: AbortHandle,
 }
@@ -123,6 +125,7 @@ impl Faulty {
             rules: Mutex::new((VecDeque::new(), SmallRng::seed_from_u64(seed ^ 0xfa))),
             seen: Mutex::default(),
             claimed: Mutex::default(),
+            uniques: Uniques::default(),
             serving: Mutex::default(),
             ticking: ticking.abort_handle(),
         }));
@@ -334,7 +337,19 @@ impl Faulty {
             let value = head.headers.get(name)?.to_str().ok()?;
             Some(value.to_owned())
         });
-        let reply = self.0.backend.handle(Request::from_parts(head, body)).await;
+        if op == Op::Enqueue
+            && let Some(refusal) = self.0.uniques.ask(&self.0.backend, &body).await
+        {
+            return Ok(refusal.map(Half::whole));
+        }
+        let reply = self
+            .0
+            .backend
+            .handle(Request::from_parts(head, body.clone()))
+            .await;
+        if op == Op::Enqueue {
+            self.0.uniques.stored(&body, reply.body());
+        }
         if op == Op::Fetch {
             self.note_claims(reply.body(), &carried);
         }
@@ -415,7 +430,7 @@ async fn serve(faulty: Faulty, stream: Stream) {
         .await;
 }
 
-fn request(method: &str, path: &str, body: &Value) -> Request<Bytes> {
+pub(super) fn request(method: &str, path: &str, body: &Value) -> Request<Bytes> {
     let body = if body.is_null() {
         Bytes::new()
     } else {

@@ -26,6 +26,7 @@ pub mod ledger;
 pub mod lines;
 pub mod producer;
 pub mod runner;
+pub mod unique;
 pub mod worker;
 pub mod world;
 

@@ -69,11 +69,11 @@ pub struct Scenario {
 const LONGEST: [Duration; 2] = [Duration::from_secs(1800), Duration::from_secs(180)];
 
 impl Scenario {
-    /// Runs under seeds 1 to `seeds`, or under `SEED` alone.
+    /// Runs under seeds 1 to `seeds`, or to as many as `SEEDS` says, or under `SEED` alone.
     pub fn simulate(&self) {
-        let seeds = match std::env::var("SEED") {
-            Ok(seed) => vec![seed.parse().expect("SEED is a number")],
-            Err(_) => (1..=self.seeds).collect(),
+        let seeds: Vec<u64> = match (said("SEED"), said("SEEDS")) {
+            (Some(seed), _) => vec![seed],
+            (None, seeds) => (1..=seeds.unwrap_or(self.seeds)).collect(),
         };
         for seed in seeds {
             let mut judge = self.run(Ctx {
@@ -169,6 +169,12 @@ pub fn spread(
             });
         }
     });
+}
+
+/// A number in the environment.
+pub fn said(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().expect("a number"))
 }
 
 /// How long this thread was on a processor, where the system tells.

@@ -324,6 +324,11 @@ impl World {
         Client::new(self.net.clone(), to, self.requests.clone())
     }
 
+    /// A client of the backend itself, past the sidecar.
+    pub fn past(&self) -> Client {
+        self.client_to(self.backend.addr())
+    }
+
     /// A worker by hand.
     pub fn hands(&self, name: &str) -> Hands {
         Hands::new(name.into(), self.client(), self.ledger.clone())
