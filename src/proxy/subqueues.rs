@@ -7,7 +7,9 @@
 
 mod bases;
 mod counts;
+mod tell;
 mod turns;
 
-pub(in crate::proxy) use bases::{Bits, Subqueues, Writes};
+pub(in crate::proxy) use bases::{Subqueues, Writes};
+pub(in crate::proxy) use tell::tell_siblings;
 pub(in crate::proxy) use turns::{Asks, SubqueueAsk};

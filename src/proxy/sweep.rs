@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::control::{overrides, settings};
 use super::depth;
 use super::siblings::{self, Offered};
-use super::{Proxy, Sidecar, calls, fetch};
+use super::{Proxy, Sidecar, calls, fetch, subqueues};
 use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
@@ -68,6 +68,8 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         stop.run_until_cancelled(unshared::look_for_unshared(proxy)),
         // Places in bounded queues, which the fleet shares.
         depth::share_depths(proxy, stop.clone()),
+        // To which subqueues jobs came here.
+        subqueues::tell_siblings(proxy, stop.clone()),
         // What siblings tell.
         siblings::hear_siblings(proxy, stop.clone())
     );

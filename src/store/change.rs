@@ -26,6 +26,13 @@ pub enum Change {
         /// The job.
         job: Arc<str>,
     },
+    /// Jobs came to some of a queue's subqueues: siblings are told, and nothing is kept.
+    Came {
+        /// The queue.
+        queue: Arc<str>,
+        /// A bit for each subqueue.
+        subqueues: [u64; 4],
+    },
     /// We hold so many jobs of a queue; siblings that count its depth add them. Told again within [`HOLDS_LAST`].
     Holds {
         /// The queue.

@@ -402,6 +402,7 @@ impl<T: Tables> Engine<'_, T> {
             | Change::Setting { .. }
             | Change::Paused { .. }
             | Change::Doubt { .. }
+            | Change::Came { .. }
             | Change::Holds { .. }
             | Change::Clear => false,
         }

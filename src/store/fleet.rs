@@ -50,6 +50,13 @@ pub enum Wake {
         /// The job.
         job: Arc<str>,
     },
+    /// Jobs came to some of a queue's subqueues through a sibling.
+    Came {
+        /// The queue.
+        queue: Arc<str>,
+        /// A bit for each subqueue.
+        subqueues: [u64; 4],
+    },
     /// A queue was paused or resumed through a sibling.
     Paused {
         /// The queue.

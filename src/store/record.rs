@@ -224,6 +224,20 @@ pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
     Some((scope.parse().ok()?, Arc::from(queue)))
 }
 
+/// The message that jobs came to these subqueues of a queue, a bit for each.
+pub(super) fn came(queue: &str, subqueues: &[u64; 4]) -> String {
+    let [a, b, c, d] = subqueues;
+    format!("came\n{a:x} {b:x} {c:x} {d:x}\n{queue}")
+}
+
+/// Queue and subqueues of such a message, without its first line.
+pub(super) fn read_came(about: &str) -> Option<(Arc<str>, [u64; 4])> {
+    let (words, queue) = about.split_once('\n')?;
+    let words = words.split(' ').map(|word| u64::from_str_radix(word, 16));
+    let words: Vec<u64> = words.collect::<Result<_, _>>().ok()?;
+    Some((Arc::from(queue), words.try_into().ok()?))
+}
+
 /// What is done with a job that a limit refuses, from its number.
 pub(super) fn on_limit(number: i64) -> Option<OnLimit> {
     let all = [OnLimit::Wait, OnLimit::Reschedule, OnLimit::Drop];

@@ -405,6 +405,10 @@ fn hear(message: &str) -> Option<Said> {
             let (scope, queue) = record::read_lane(about)?;
             Wake::Offered { scope, queue }
         }
+        "came" => {
+            let (queue, subqueues) = record::read_came(about)?;
+            Wake::Came { queue, subqueues }
+        }
         "paused" => {
             let (paused, queue) = about.split_once('\n')?;
             Wake::Paused {
@@ -435,6 +439,12 @@ mod tests {
             hear("offered\n7:mail"),
             Some(Said::Wake(Wake::Offered { scope: 7, .. }))
         ));
+        let subqueues = [1, 0, u64::MAX, 1 << 63];
+        let came = record::came("mail\na", &subqueues);
+        let queue = Arc::from("mail\na");
+        let wake = Wake::Came { queue, subqueues };
+        assert!(matches!(hear(&came), Some(Said::Wake(heard)) if heard == wake));
+        assert!(hear("came\n0 0 0\nmail").is_none(), "four words");
         assert!(hear("offered\nmail").is_none(), "of which scope?");
         assert!(matches!(hear("joined"), Some(Said::Joined)));
         assert!(matches!(hear("all"), Some(Said::Other)));

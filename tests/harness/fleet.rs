@@ -278,6 +278,9 @@ impl Member {
                 books.owners.insert(claimed.job.clone(), self.nth);
             }
             Change::Doubt { job } => books.tell_others(self.nth, &Wake::Row { job }),
+            Change::Came { queue, subqueues } => {
+                books.tell_others(self.nth, &Wake::Came { queue, subqueues });
+            }
             Change::Offer { claimed } if done => {
                 books.owners.insert(claimed.job.clone(), self.nth);
                 let (scope, queue) = (claimed.scope, claimed.queue.clone());

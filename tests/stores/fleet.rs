@@ -92,6 +92,19 @@ pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &Rig) {
     assert!(a.row("1").await.unwrap().is_none());
 }
 
+pub async fn to_which_subqueues_jobs_came_is_heard_of(rig: &Rig) {
+    let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
+    let (queue, subqueues): (Arc<str>, _) = ("mail:\u{e9}\n1".into(), [1, 0, u64::MAX, 1 << 63]);
+    let came = Change::Came {
+        queue: Arc::clone(&queue),
+        subqueues,
+    };
+    assert!(b.set(came).await.unwrap());
+    let wanted = Wake::Came { queue, subqueues };
+    heard(&*a, |wake| *wake == wanted).await;
+    assert_eq!(a.count_out().await.unwrap(), 0);
+}
+
 pub async fn an_offered_job_goes_to_one_sibling(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
     let free = [limited("k", Some(9), None, None)];

@@ -199,6 +199,7 @@ macro_rules! fleet {
                 only_the_owner_starts_a_job,
                 a_freed_slot_is_heard_of,
                 a_doubt_about_a_held_job_is_heard_of,
+                to_which_subqueues_jobs_came_is_heard_of,
                 an_offered_job_goes_to_one_sibling,
                 one_that_is_alone_knows_it_until_another_comes,
                 what_a_living_sidecar_has_offered_stays,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::counts::SubqueueCounts;
@@ -35,6 +36,8 @@ pub(in crate::proxy) enum Writes {
 pub(in crate::proxy) struct Subqueues {
     /// Whether there is any: mostly there is none, and then nobody looks further.
     any: AtomicBool,
+    /// There is something of which siblings were not told.
+    news: Notify,
     bases: Mutex<HashMap<Arc<str>, SplitQueue>>,
 }
 
@@ -47,7 +50,7 @@ struct SplitQueue {
     writes: Writes,
     /// Those to which something came through here, and the highest priority that was said.
     seen: HashMap<Subqueue, Option<i32>>,
-    /// Those of them of which siblings were not told yet.
+    /// Those of which siblings were not told yet.
     untold: Bits,
     scopes: HashMap<u64, SubqueueTurns>,
     waiting: SubqueueCounts,
@@ -55,7 +58,7 @@ struct SplitQueue {
 
 /// A bit for each subqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(in crate::proxy) struct Bits([u64; COUNT / 64]);
+struct Bits([u64; COUNT / 64]);
 
 impl Bits {
     fn set(&mut self, subqueue: Subqueue) {
@@ -135,6 +138,7 @@ impl Subqueues {
     pub(in crate::proxy) fn mark(&self, queue: &str, subqueue: Subqueue, priority: Option<i32>) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
             base.untold.set(subqueue);
+            self.news.notify_one();
             base.mark(subqueue, priority, Instant::now());
         }
     }
@@ -175,24 +179,27 @@ impl Subqueues {
             .map_or_else(Counts::default, |base| base.waiting.sum())
     }
 
+    /// Waits until there is something of which siblings were not told.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
     /// What siblings must be told of each queue.
-    pub(in crate::proxy) fn take_untold(&self) -> Vec<(Arc<str>, Bits)> {
-        if !self.any() {
-            return Vec::new();
-        }
+    pub(super) fn take_untold(&self) -> Vec<(Arc<str>, [u64; COUNT / 64])> {
         let mut bases = self.bases.lock();
         let untold = bases
             .iter_mut()
             .filter(|(_, base)| base.untold != Bits::default());
         untold
-            .map(|(queue, base)| (Arc::clone(queue), std::mem::take(&mut base.untold)))
+            .map(|(queue, base)| (Arc::clone(queue), std::mem::take(&mut base.untold).0))
             .collect()
     }
 
     /// A sibling told of jobs that came.
-    pub(in crate::proxy) fn hear(&self, queue: &str, bits: Bits) {
+    pub(in crate::proxy) fn hear(&self, queue: &str, subqueues: [u64; COUNT / 64]) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
-            bits.all()
+            Bits(subqueues)
+                .all()
                 .for_each(|subqueue| base.mark(subqueue, None, Instant::now()));
         }
     }

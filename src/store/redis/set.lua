@@ -32,6 +32,12 @@ local function doubt()
   return true
 end
 
+-- Jobs came to some of a queue's subqueues.
+local function came()
+  publish(arg())
+  return true
+end
+
 -- How many jobs of a queue the caller holds.
 local function holding()
   local name, jobs = holds(arg()), num()
@@ -196,7 +202,7 @@ local function shut()
   return true
 end
 
-local verbs = { till = till, doubt = doubt, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut,
+local verbs = { till = till, doubt = doubt, came = came, holding = holding, adopt = adopt, offer = offer, own = own, override = override, clear = clear, shut = shut,
   unused = unused, paused = paused, put_back = put_back }
 
 local told, failed = { now }, nil

@@ -250,6 +250,7 @@ impl Need {
                 self.first = Some(First::Anything);
             }
             Change::Doubt { .. }
+            | Change::Came { .. }
             | Change::Holds { .. }
             | Change::Override { .. }
             | Change::Setting { .. } => {}

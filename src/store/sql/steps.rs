@@ -130,6 +130,10 @@ impl Page {
                 self.say(format!("row\n{job}"));
                 true
             }
+            Change::Came { queue, subqueues } => {
+                self.say(record::came(queue, subqueues));
+                true
+            }
             Change::Holds { queue, jobs } => {
                 self.holds.push((kept_name(queue).into_owned(), *jobs));
                 true
