@@ -144,6 +144,9 @@ and with 78 when the config cannot be used."
     /// Take away what was set for a key by hand: its limits, and until when it is shut
     #[command(after_help = CHANGED)]
     Clear(Clear),
+    /// Say where jobs wait that have a key of their own, in queues with subqueues
+    #[command(after_help = TOLD)]
+    Subqueues(Subqueues),
     /// Run the sidecar with a small OJS backend in the same process, to develop against
     #[command(
         after_help = "Nothing is stored: all jobs are gone when it ends. Exits as `run` does."
@@ -404,6 +407,49 @@ pub struct Clear {
     /// Forget what windows and spacing have counted instead, and open the key
     #[arg(long)]
     pub usage: bool,
+}
+
+/// `subqueues`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Subqueues {
+    /// What to do; without it, they are listed
+    #[command(subcommand)]
+    pub what: Option<OfSubqueues>,
+    /// The sidecar's answer as it came, instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The admin port [default: that of --config, else OJS_THROTTLE_ADMIN, else http://127.0.0.1:9091]
+    #[arg(long, value_name = "URL", global = true)]
+    pub admin: Option<String>,
+    /// The TOML file of the sidecar: its admin_listen and its control_token are used
+    #[arg(short, long, value_name = "PATH", global = true)]
+    pub config: Option<PathBuf>,
+}
+
+impl Subqueues {
+    /// Where the sidecar is.
+    pub fn admin(&self) -> AdminArgs {
+        AdminArgs {
+            admin: self.admin.clone(),
+            config: self.config.clone(),
+        }
+    }
+}
+
+/// What is done to the subqueues of a queue.
+#[derive(Clone, PartialEq, Eq, Debug, Subcommand)]
+pub enum OfSubqueues {
+    /// Let no sidecar read the subqueues of a queue any more, once they are empty and no file names them
+    #[command(
+        after_help = "Needs the control token of the sidecar: OJS_THROTTLE_TOKEN, or the control_token of --config."
+    )]
+    Forget {
+        /// The queue
+        queue: String,
+        /// Also where jobs wait in them: no worker gets these any more
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 /// What `top` shows first.

@@ -37,6 +37,7 @@ pub use diff::{Changes, Diff};
 pub use file::known_fields;
 pub use listen::Listen;
 pub use load::ConfigFile;
+pub use meaning::FORGETS_SUBQUEUES;
 pub use report::Report;
 pub use secret::Secret;
 pub use settings::{

@@ -126,6 +126,9 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             ask::limit(port, &args, unix_micros()).await
         }),
         Command::Clear(args) => ask(&args.of.admin, async |port| ask::clear(port, &args).await),
+        Command::Subqueues(args) => ask(&args.admin(), async |port| {
+            ask::subqueues(port, &args).await
+        }),
         Command::Demo(args) => demo(&args),
         Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
         Command::Help { word } => Ok(say(cli::help(word.as_deref()))),

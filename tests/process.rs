@@ -11,6 +11,7 @@ mod dev;
 mod doctor;
 mod events;
 mod fleet_reload;
+mod fleet_subqueues;
 mod hole;
 pub mod http;
 mod https;

@@ -2,12 +2,16 @@
 
 use std::fmt;
 
+use super::choices::StoreUrl;
 use super::places::{POLICIES, QUEUES, TENANTS};
 use super::settings::Settings;
 use crate::duration;
 use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
 use crate::policy::{Match, Pattern, Policy, Prices};
 use crate::pressure::Given;
+
+/// What a store in memory means where queues have subqueues.
+pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process, so a sidecar that starts without the setting leaves the jobs there";
 
 /// What an entry of the file means.
 pub(super) struct Meaning<'a> {
@@ -66,7 +70,13 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
         };
         entry(TENANTS, name.as_str(), text)
     });
-    let queues = limited.chain(bounded);
+    let mut split: Vec<&str> = (settings.policies.subqueues().iter())
+        .map(|name| &**name)
+        .collect();
+    split.sort_unstable();
+    let split = split.into_iter();
+    let split = split.map(|name| entry(QUEUES, name, of_subqueues(&settings.store.url)));
+    let queues = limited.chain(bounded).chain(split);
     policies.chain(queues).chain(tenants).collect()
 }
 
@@ -119,6 +129,14 @@ fn of_match(matching: &Match) -> String {
     match of.as_slice() {
         [] => "all jobs of every queue".to_owned(),
         _ => format!("jobs {}", of.join(" ")),
+    }
+}
+
+fn of_subqueues(store: &StoreUrl) -> String {
+    let text = "jobs with a key of their own wait in subqueues";
+    match store {
+        StoreUrl::Memory => format!("{text}; {FORGETS_SUBQUEUES}"),
+        _ => text.to_owned(),
     }
 }
 

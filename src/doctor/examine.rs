@@ -8,7 +8,7 @@ use crate::config::Settings;
 /// Checks everything that the settings name.
 pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
     let mut report = Diagnosis::default();
-    store::examine(&settings.store, &env, &mut report).await;
+    store::examine(settings, &env, &mut report).await;
     backend::examine(settings, &env, &mut report).await;
     sidecar::examine(settings, &mut report).await;
     report

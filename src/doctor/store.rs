@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::diagnosis::{Diagnosis, Evidence, Severity};
 use super::surroundings::DoctorEnv;
-use crate::config::{StoreSettings, StoreUrl};
+use crate::config::{FORGETS_SUBQUEUES, Settings, StoreSettings, StoreUrl};
 use crate::duration;
 use crate::run::{inspect_store, open_store};
 use crate::store::{Inspection, Step, StoreError};
@@ -20,11 +20,19 @@ const PART: &str = "store";
 /// The remedy for a SQLite file that cannot be written.
 const WRITABLE: &str = "let the sidecar's user write the file, and make files in its folder";
 
-pub(super) async fn examine(settings: &StoreSettings, env: &DoctorEnv, report: &mut Diagnosis) {
+pub(super) async fn examine(whole: &Settings, env: &DoctorEnv, report: &mut Diagnosis) {
+    let settings = &whole.store;
     match inspect_store(settings, env.seed, &env.clock, CALLS).await {
         Ok(None) => {
             let says = "memory: in each sidecar's own process; a restart begins with empty windows";
             report.add(PART, "kind", Evidence::Config, says);
+            if !whole.policies.subqueues().is_empty() {
+                report.add(PART, "subqueues", Evidence::Config, FORGETS_SUBQUEUES);
+                report.but(
+                    Severity::Warn,
+                    "keep the setting until they are empty, or set store.url to sqlite:PATH",
+                );
+            }
         }
         Ok(Some(Ok(seen))) => {
             found(&seen, settings, report);

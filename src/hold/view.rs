@@ -347,6 +347,12 @@ impl Hold {
         }
     }
 
+    /// How many jobs of a queue are known that were claimed from its subqueues.
+    pub fn heads(&self, queue: &str) -> usize {
+        let state = self.state();
+        state.queues.of_queue(queue).map(|lane| lane.heads).sum()
+    }
+
     /// The waiting jobs of a lane that were claimed from subqueues.
     pub fn of_subqueues(&self, lane: &Lane, now: Timestamp) -> HashMap<Subqueue, HeldOfSubqueue> {
         let state = self.state();

@@ -9,6 +9,7 @@ pub(super) mod queue_config;
 mod sent;
 pub(super) mod settings;
 pub(super) mod shape;
+mod subqueues;
 pub(super) mod tenants;
 pub(crate) mod verbs;
 

@@ -10,6 +10,6 @@ mod counts;
 mod tell;
 mod turns;
 
-pub(in crate::proxy) use bases::{Subqueues, Writes};
+pub(in crate::proxy) use bases::{ReadQueue, Subqueues, Writes};
 pub(in crate::proxy) use tell::tell_siblings;
 pub(in crate::proxy) use turns::{Asks, SubqueueAsk};

@@ -9,4 +9,5 @@ pub mod fleet;
 pub mod outages;
 mod reshard;
 pub mod settled;
+mod subqueues;
 mod trace;

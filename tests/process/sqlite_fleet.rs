@@ -140,3 +140,9 @@ fn what_was_used_beyond_the_cost_is_counted() {
     let sidecars = [(); 2].map(|()| sidecar(&backend, &dir, POLICY));
     what_was_used_is_counted(&backend, &sidecars);
 }
+
+#[test]
+fn a_job_is_heard_of_at_another_sidecar() {
+    let dir = tempfile::tempdir().unwrap();
+    super::fleet_subqueues::a_job_is_heard_of(&file(&dir));
+}

@@ -11,6 +11,7 @@ use super::guard;
 use super::overrides::{field, json};
 use super::sent;
 use super::shape::rfc3339;
+use super::subqueues;
 use crate::json::quote;
 use crate::limit::{Key, Space, Timestamp};
 use crate::ojs;
@@ -23,6 +24,9 @@ use crate::store::{Change, LedgerExt};
 
 /// The longest body in bytes.
 const LONGEST: usize = 16 * 1024;
+
+/// Before the name of a queue whose subqueues are not to be read any more.
+const SUBQUEUES: &str = "/throttle/v1/subqueues/";
 
 /// Answers a request below `/throttle/v1/`.
 pub(crate) async fn verb(proxy: &Proxy, request: Request<Incoming>) -> Response<Body> {
@@ -49,9 +53,21 @@ async fn answer(proxy: &Proxy, parts: &mut Parts, incoming: Incoming) -> Result<
             let shown = tokio::task::spawn_blocking(move || config.shown().to_string());
             shown.await.map_err(|_| Fault::internal())
         }
-        ("/throttle/v1/why" | "/throttle/v1/settings", _) => {
-            let message = "why and settings take GET";
+        ("/throttle/v1/subqueues", &Method::GET | &Method::HEAD) => {
+            Ok(subqueues::list(proxy).await)
+        }
+        ("/throttle/v1/why" | "/throttle/v1/settings" | "/throttle/v1/subqueues", _) => {
+            let message = "why, settings and subqueues take GET";
             Err(Fault::not_allowed("GET, HEAD", message))
+        }
+        (path, method) if path.starts_with(SUBQUEUES) => {
+            if method != Method::DELETE {
+                let message = "a queue of subqueues takes DELETE";
+                return Err(Fault::not_allowed("DELETE", message));
+            }
+            let queue = path.strip_prefix(SUBQUEUES).unwrap_or_default();
+            let queue = ojs::decoded(queue).unwrap_or_default();
+            subqueues::forget(proxy, parts, &queue).await
         }
         _ => do_verb(proxy, parts, incoming).await,
     }
@@ -140,7 +156,7 @@ async fn unused(sidecar: &Sidecar, key: Key) -> Result<String, Fault> {
 }
 
 fn unknown() -> Fault {
-    let message = "here are /throttle/v1/why, /throttle/v1/settings, and override, next-start and usage under /throttle/v1/keys/KEY";
+    let message = "here are /throttle/v1/why, /throttle/v1/settings, /throttle/v1/subqueues, and override, next-start and usage under /throttle/v1/keys/KEY";
     Fault::new("not_found", message).hinting(
         "use one of these; KEY is a key of GET /ojs/v1/rate-limits, or _queue:NAME for an override of a whole queue",
     )

@@ -11,6 +11,7 @@ use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, REPLY_DEPTH};
+use crate::subqueue::{COUNT, Subqueue};
 use crate::upstream::Reply;
 use http::StatusCode;
 
@@ -69,8 +70,22 @@ pub(in crate::proxy) async fn ask_stats_of_all(
         return answer;
     };
     let subqueues = &proxy.sidecar.subqueues;
+    ask_stats_of_some(proxy, queue, subqueues.to_count(queue), scope).await;
+    StatsAnswer::Counts(counts.and(&subqueues.waiting(queue)))
+}
+
+/// How many jobs wait in all subqueues of a queue, as far as the backend tells; `None`: it did not tell of each.
+pub(in crate::proxy) async fn count_subqueues(proxy: &Proxy, queue: &str) -> Option<u64> {
+    let all = (0..=u8::MAX).map(Subqueue).collect();
+    let told = ask_stats_of_some(proxy, queue, all, 0).await;
+    let waiting = proxy.sidecar.subqueues.waiting(queue).total();
+    (told == COUNT).then_some(waiting)
+}
+
+/// Asks the backend about these subqueues; says of how many it told.
+async fn ask_stats_of_some(proxy: &Proxy, queue: &str, names: Vec<Subqueue>, scope: u64) -> usize {
     let (queue, mut asking): (Arc<str>, _) = (Arc::from(queue), JoinSet::new());
-    let mut names = subqueues.to_count(&queue).into_iter();
+    let (mut names, mut told) = (names.into_iter(), 0);
     loop {
         while asking.len() < AT_ONCE
             && let Some(subqueue) = names.next()
@@ -78,16 +93,19 @@ pub(in crate::proxy) async fn ask_stats_of_all(
             let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));
             asking.spawn(async move {
                 let name = subqueue.name_in(&queue);
-                if let StatsAnswer::Counts(counts) = ask_stats(&proxy, &name, scope).await {
-                    proxy.sidecar.subqueues.counted(&queue, subqueue, counts);
-                }
+                let answer = ask_stats(&proxy, &name, scope).await;
+                let StatsAnswer::Counts(counts) = answer else {
+                    return false;
+                };
+                proxy.sidecar.subqueues.counted(&queue, subqueue, counts);
+                true
             });
         }
-        if asking.join_next().await.is_none() {
-            break;
+        match asking.join_next().await {
+            Some(is_told) => told += usize::from(is_told.unwrap_or(false)),
+            None => return told,
         }
     }
-    StatsAnswer::Counts(counts.and(&subqueues.waiting(&queue)))
 }
 
 async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {

@@ -41,6 +41,15 @@ pub(in crate::proxy) struct Subqueues {
     bases: Mutex<HashMap<Arc<str>, SplitQueue>>,
 }
 
+/// A queue whose subqueues are read.
+#[derive(Debug)]
+pub(in crate::proxy) struct ReadQueue {
+    pub(in crate::proxy) name: Arc<str>,
+    pub(in crate::proxy) writes: Writes,
+    /// To how many of them something came through here.
+    pub(in crate::proxy) seen: usize,
+}
+
 /// How long the turns of credentials are kept that nobody uses.
 const UNUSED: Duration = Duration::from_secs(3_600);
 
@@ -115,6 +124,19 @@ impl Subqueues {
             }
         }
         self.any.store(!bases.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The queues whose subqueues are read.
+    pub(in crate::proxy) fn read_queues(&self) -> Vec<ReadQueue> {
+        let bases = self.bases.lock();
+        let all = bases.iter().map(|(name, base)| ReadQueue {
+            name: Arc::clone(name),
+            writes: base.writes,
+            seen: base.seen.all().count(),
+        });
+        let mut all: Vec<ReadQueue> = all.collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
     }
 
     /// Whether a queue has subqueues.

@@ -1,0 +1,19 @@
+//! Subqueues of a fleet on one Redis.
+
+use crate::process::fleet_subqueues;
+use crate::process::prelude::*;
+
+#[test]
+fn the_setting_comes_and_goes() {
+    fleet_subqueues::the_setting_comes_and_goes(&RedisServer::start().url());
+}
+
+#[test]
+fn a_job_is_heard_of() {
+    fleet_subqueues::a_job_is_heard_of(&RedisServer::start().url());
+}
+
+#[test]
+fn one_is_killed_with_its_worker() {
+    fleet_subqueues::one_is_killed_with_its_worker(&RedisServer::start().url());
+}
