@@ -8,6 +8,7 @@ use crate::proxy::depth;
 use crate::proxy::respond::Fault;
 use crate::proxy::subqueues::{ReadQueue, Writes};
 use crate::proxy::{Proxy, Sidecar};
+use crate::store::LedgerExt;
 use crate::subqueue::COUNT;
 
 /// All queues whose subqueues are read.
