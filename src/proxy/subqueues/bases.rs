@@ -17,6 +17,7 @@ use super::counts::SubqueueCounts;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
 use crate::pressure::Counts;
+use crate::store::Claimed;
 use crate::subqueue::{COUNT, Subqueue};
 
 /// Whether jobs of a queue go to its subqueues.
@@ -199,6 +200,17 @@ impl Subqueues {
         bases
             .get(queue)
             .map_or_else(Counts::default, |base| base.waiting.sum())
+    }
+
+    /// A job's claim ended without a word of its worker: it may wait in the subqueue of one of its keys again.
+    pub(in crate::proxy) fn may_be_back(&self, claimed: &Claimed) {
+        if self.has(&claimed.queue) {
+            for one in claimed.limited.iter() {
+                let group = one.share.as_ref().map(|share| &*share.group);
+                let subqueue = Subqueue::of(one.key.as_str(), group);
+                self.mark(&claimed.queue, subqueue, None);
+            }
+        }
     }
 
     /// Waits until there is something of which siblings were not told.

@@ -203,6 +203,7 @@ pub(super) async fn reclaim(sidecar: &Sidecar, claimed: &Claimed) {
     let ended = sidecar.end_by(&End::of_claim(claimed)).await;
     if ended.is_some() {
         sidecar.metrics.count(Counted::SlotReclaimed);
+        sidecar.subqueues.may_be_back(claimed);
     }
 }
 
