@@ -70,7 +70,7 @@ fn next() -> String {
     lines.fold(NEXT.to_owned(), |text, line| text + "\n  " + &line)
 }
 
-/// What `help` prints: all of it, the help of one command, or a chapter of the manual.
+/// What `help` prints: all of it, the help of one command, a chapter of the manual, or both.
 ///
 /// # Errors
 /// There is neither a command nor a chapter of that name.
@@ -80,11 +80,12 @@ pub fn help(word: Option<&str>) -> Result<String, clap::Error> {
     let Some(word) = word else {
         return Ok(cli.render_long_help().to_string());
     };
-    if let Some(command) = cli.find_subcommand_mut(word) {
-        return Ok(command.render_long_help().to_string());
-    }
+    let command = cli.find_subcommand_mut(word);
+    let command = command.map(|command| command.render_long_help().to_string());
     let chapter = manual::chapter(word).map(|chapter| chapter.text.to_owned());
-    chapter.ok_or_else(|| {
+    let texts: Vec<String> = command.into_iter().chain(chapter).collect();
+    let both = (!texts.is_empty()).then(|| texts.join("\n"));
+    both.ok_or_else(|| {
         let said = format!("there is neither a command nor a chapter called {word:?}: `ojs-throttle help` lists both");
         cli.error(ErrorKind::InvalidValue, said)
     })

@@ -207,8 +207,10 @@ impl Subqueues {
         if self.has(&claimed.queue) {
             for one in claimed.limited.iter() {
                 let group = one.share.as_ref().map(|share| &*share.group);
-                let subqueue = Subqueue::of(one.key.as_str(), group);
-                self.mark(&claimed.queue, subqueue, None);
+                for group in group.map(Some).into_iter().chain([None]) {
+                    let subqueue = Subqueue::of(one.key.as_str(), group);
+                    self.mark(&claimed.queue, subqueue, None);
+                }
             }
         }
     }
