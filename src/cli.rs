@@ -447,7 +447,7 @@ pub enum OfSubqueues {
     Forget {
         /// The queue
         queue: String,
-        /// Also where jobs wait in them: no worker gets these any more
+        /// Also where jobs wait in them: these stay there until a sidecar that starts finds them
         #[arg(long)]
         force: bool,
     },

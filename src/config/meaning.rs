@@ -11,7 +11,7 @@ use crate::policy::{Match, Pattern, Policy, Prices};
 use crate::pressure::Given;
 
 /// What a store in memory means where queues have subqueues.
-pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process, so a sidecar that starts without the setting leaves the jobs there";
+pub const FORGETS_SUBQUEUES: &str = "the memory store forgets that with the process: a sidecar that starts without the setting looks once, and leaves what comes there later";
 
 /// What an entry of the file means.
 pub(super) struct Meaning<'a> {

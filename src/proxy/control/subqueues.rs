@@ -61,7 +61,7 @@ pub(super) async fn forget(proxy: &Proxy, parts: &Parts, name: &str) -> Result<S
             "{known} jobs wait in subqueues of {name:?}, and {held} that were claimed from there are held"
         );
         return Err(Fault::new("conflict", message).hinting(
-            "let workers ask until none is left; `--force` leaves them where no worker gets them",
+            "let workers ask until none is left; `--force` leaves them there, until a sidecar that starts finds them",
         ));
     }
     settings::put_setting(sidecar, settings::SUBQUEUES, name, None).await?;
