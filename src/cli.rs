@@ -147,7 +147,7 @@ and with 78 when the config cannot be used."
     Clear(Clear),
     /// Say where jobs wait that have a key of their own, in queues with subqueues
     #[command(after_help = TOLD)]
-    Subqueues(Subqueues),
+    Subqueues(SubqueuesArgs),
     /// Run the sidecar with a small OJS backend in the same process, to develop against
     #[command(
         after_help = "Nothing is stored: all jobs are gone when it ends. Exits as `run` does."
@@ -412,7 +412,7 @@ pub struct Clear {
 
 /// `subqueues`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
-pub struct Subqueues {
+pub struct SubqueuesArgs {
     /// What to do; without it, they are listed
     #[command(subcommand)]
     pub what: Option<OfSubqueues>,
@@ -427,7 +427,7 @@ pub struct Subqueues {
     pub config: Option<PathBuf>,
 }
 
-impl Subqueues {
+impl SubqueuesArgs {
     /// Where the sidecar is.
     pub fn admin(&self) -> AdminArgs {
         AdminArgs {

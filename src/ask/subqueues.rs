@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
-use crate::cli::{OfSubqueues, Subqueues};
+use crate::cli::{OfSubqueues, SubqueuesArgs};
 use crate::ojs;
 
 const PATH: &str = "/throttle/v1/subqueues";
@@ -13,7 +13,7 @@ const PATH: &str = "/throttle/v1/subqueues";
 ///
 /// # Errors
 /// There is no answer, or the sidecar refuses.
-pub async fn subqueues(port: &AdminPort, args: &Subqueues) -> Result<String, AskError> {
+pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String, AskError> {
     let answer = match &args.what {
         None => port.call(Method::GET, PATH, None).await?,
         Some(OfSubqueues::Forget { queue, force }) => {
