@@ -133,7 +133,7 @@ impl Subqueues {
         let all = bases.iter().map(|(name, base)| ReadQueue {
             name: Arc::clone(name),
             writes: base.writes,
-            seen: base.seen.all().count(),
+            seen: base.seen.len(),
         });
         let mut all: Vec<ReadQueue> = all.collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
