@@ -223,6 +223,21 @@ impl Hold {
         }
     }
 
+    /// A job came to a subqueue of this queue: the first who waits asks for it at once. Else it would ask a quarter of a
+    /// second after it last did, although the job has to wait for nothing.
+    pub fn arrived(&self, queue_name: &str) {
+        if self.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        for lane in state.queues.busy_lanes(queue_name) {
+            if let Some(queue) = state.queues.get_mut(&lane) {
+                queue.asked_at = None;
+                queue.line.wake();
+            }
+        }
+    }
+
     /// The backend said at `since` that the job is ours for `visibility` from then. What it has said later counts.
     pub fn proved(&self, job: &str, since: Instant, visibility: Duration) {
         let mut state = self.state();

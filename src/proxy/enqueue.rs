@@ -61,9 +61,9 @@ pub(super) async fn enqueue(
     if joins && let Some(fault) = sent::odd_number(&body) {
         return refuse(&parts, fault);
     }
-    let routes = are_jobs && routes::ready(sidecar, &policies).await;
+    let splits = are_jobs && routes::ready(sidecar, &policies).await;
     let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
-    let read = match bounded || brings || may_be_flat || routes {
+    let read = match bounded || brings || may_be_flat || splits {
         true => sent::read_jobs(&body, sends),
         false => Ok(None),
     };
@@ -71,7 +71,7 @@ pub(super) async fn enqueue(
         Ok(jobs) => jobs.unwrap_or_default(),
         Err(fault) => return refuse(&parts, fault),
     };
-    let matters = brings || routes || (may_be_flat && jobs.iter().any(|job| job.is_flat));
+    let matters = brings || splits || (may_be_flat && jobs.iter().any(|job| job.is_flat));
     let mut routed = Vec::new();
     let (prepared, brought) = match matters {
         true => match prepared(
@@ -80,7 +80,7 @@ pub(super) async fn enqueue(
             &body,
             &jobs,
             &policies,
-            routes.then_some(&mut routed),
+            splits.then_some(&mut routed),
         ) {
             Ok((body, brought)) => (body, if are_jobs { brought } else { Vec::new() }),
             Err(error) => {

@@ -104,6 +104,11 @@ pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed]) {
     for one in routed {
         sidecar.subqueues.stored(&one.queue, one.subqueue);
     }
+    for of_queue in routed.chunk_by(|a, b| a.queue == b.queue) {
+        of_queue
+            .first()
+            .map_or((), |one| sidecar.hold.arrived(&one.queue));
+    }
 }
 
 impl Routed {
