@@ -490,6 +490,19 @@ fn check_says_what_is_in_a_file() {
     );
 }
 
+#[test]
+fn check_says_that_the_memory_store_forgets_subqueues() {
+    let split = "[[queue]]\nname = 'q'\nsubqueues = true\n[store]\nurl = ";
+    for (url, forgets) in [("memory:", true), ("sqlite:/tmp/x.db", false)] {
+        let told = checked(&format!("{split}'{url}'")).text;
+        assert!(
+            told.contains("queue q: jobs with a key of their own wait in subqueues"),
+            "{told}"
+        );
+        assert_eq!(told.contains(config::FORGETS_SUBQUEUES), forgets, "{told}");
+    }
+}
+
 /// What `check` says of a file with this below `[server]`.
 fn checked(text: &str) -> config::Checked {
     let file = tempfile::NamedTempFile::new().unwrap();
