@@ -105,9 +105,9 @@ pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed]) {
         sidecar.subqueues.stored(&one.queue, one.subqueue);
     }
     for of_queue in routed.chunk_by(|a, b| a.queue == b.queue) {
-        of_queue
-            .first()
-            .map_or((), |one| sidecar.hold.arrived(&one.queue));
+        if let Some(one) = of_queue.first() {
+            sidecar.hold.arrived(&one.queue);
+        }
     }
 }
 
