@@ -101,12 +101,11 @@ pub async fn whatever_happens(ctx: Ctx) -> Judge {
     let lax = ctx.pick(&[
         Lax::redis(),
         Lax {
-            skips_locked: 6,
+            skips_locked: 20,
             ..Lax::postgres()
         },
         Lax::spec(),
     ]);
-    // A job that is waited for is not retried for long, so that the end is near.
     let world = ctx.limits(&format!("{SLOT}{SPLIT}")).lax(lax);
     let is_fleet = ctx.seed / 3 % 2 == 1;
     let w = world.shared_if(is_fleet).start().await;
