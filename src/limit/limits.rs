@@ -8,7 +8,7 @@ use super::time::Timestamp;
 /// At most `limit` starts in a window. Usage lies under (key, period, kind of window); the limit is
 /// not part of that, so a changed one finds the starts that were.
 ///
-/// In a store: a sliding window is its starts (see [`Window`]). A fixed or calendar one is `ends` (the
+/// In a store: a sliding window is its starts (see [`Window`](crate::Window)). A fixed or calendar one is `ends` (the
 /// window's, in microseconds), `count` and `next`, which are all 0 at first. To ask or take at `now`:
 ///
 /// 1. At `now >= ends`, the window of `now` ([`WindowKind::edges`]) takes its place: its `count` is

@@ -39,7 +39,7 @@ pub struct Refusal {
     pub limit: u32,
     /// How much of it is used; for spacing, all of it.
     pub current: u32,
-    /// The time of the start as far as time goes. The start is granted from [`EARLY`] before it, and not
+    /// The time of the start as far as time goes. The start is granted from [`EARLY`](crate::EARLY) before it, and not
     /// sooner: that is when to ask again. `None`: nothing but a slot is missing.
     pub at: Option<Timestamp>,
     /// Whether a slot must end too, whatever the time.
@@ -59,7 +59,7 @@ impl Refusal {
 pub struct Room {
     /// How many starts all the limits together allow right now; `u32::MAX` when nothing limits.
     pub starts: u32,
-    /// When there will be more as far as time goes; as in [`Refusal::at`], granted from [`EARLY`] before.
+    /// When there will be more as far as time goes; as in [`Refusal::at`], granted from [`EARLY`](crate::EARLY) before.
     /// `None`: time brings no more.
     pub at: Option<Timestamp>,
     /// Whether a slot must end before there is more.

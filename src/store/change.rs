@@ -33,7 +33,7 @@ pub enum Change {
         /// A bit for each subqueue.
         subqueues: [u64; 4],
     },
-    /// We hold so many jobs of a queue; siblings that count its depth add them. Told again within [`HOLDS_LAST`].
+    /// We hold so many jobs of a queue; siblings that count its depth add them. Told again within [`HOLDS_LAST`](crate::HOLDS_LAST).
     Holds {
         /// The queue.
         queue: Arc<str>,
@@ -57,7 +57,7 @@ pub enum Change {
     /// A job that is out with a worker already (found after a restart, or put back): it takes its slots whatever
     /// the limits say, and its start is not counted again. Replaces the row of an older claim and a
     /// held row of the same one. [`Gen::ADOPTED`]: nobody knows its claim, and it ends as soon as somebody names the
-    /// job in [`Ledger::take`].
+    /// job in [`Ledger::take`](crate::Ledger::take).
     Adopt {
         /// What the row says.
         claimed: Claimed,
@@ -74,7 +74,7 @@ pub enum Change {
         set: Option<Override>,
     },
     /// A setting that was made over HTTP, under its name, in place of an earlier one; `None` takes it away.
-    /// The store does not know what it says: see [`Overrides::setting`].
+    /// The store does not know what it says: see [`Overrides::setting`](crate::Overrides::setting).
     Setting {
         /// Whose it is, such as `bounds:QUEUE`.
         name: Arc<str>,
@@ -87,7 +87,7 @@ pub enum Change {
         claimed: Claimed,
     },
     /// An offered row becomes ours, under a claim number of our own; it ends when we name the job in
-    /// [`Ledger::take`]. Only if its claim is still the one that was offered, or ours: then it was done before.
+    /// [`Ledger::take`](crate::Ledger::take). Only if its claim is still the one that was offered, or ours: then it was done before.
     Own {
         /// The row's job.
         job: Arc<str>,

@@ -21,7 +21,7 @@ pub enum StoreError {
     #[error("the store's data began anew: others have to put back what they know first")]
     Settling,
     /// It lost what it knew, or was away for so long that it may have: nothing starts before
-    /// [`Ledger::announce`].
+    /// [`Ledger::announce`](crate::Ledger::announce).
     #[error("the store was emptied or replaced")]
     Wiped,
 }

@@ -1,7 +1,7 @@
 //! Hot keys: start times reserved ahead of need, so that one call to the shared store serves many starts.
 //!
 //! A job of a policy with `sync = "reserved"` that has no other limit starts in a turn that the store has
-//! granted to this sidecar ([`Ledger::reserve`]): first come first served over the fleet, each within 5 ms of
+//! granted to this sidecar ([`Ledger::reserve`](crate::Ledger::reserve)): first come first served over the fleet, each within 5 ms of
 //! its time or not at all. The limit is never passed, for a turn counts in the store from the moment it is
 //! granted, used or not.
 //!

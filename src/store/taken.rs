@@ -14,7 +14,7 @@ pub enum Verdict {
     /// At least one key refused; nothing was spent. `which` is the index into `limited` of the
     /// refusal that lets go last.
     Refused {
-        /// Index into [`Claim::limited`].
+        /// Index into [`Claim::limited`](crate::Claim::limited).
         which: usize,
         /// Why that key refused.
         why: Refusal,
@@ -50,7 +50,7 @@ impl Verdict {
     }
 }
 
-/// What became of the jobs that [`Ledger::take`] was asked for.
+/// What became of the jobs that [`Ledger::take`](crate::Ledger::take) was asked for.
 #[derive(Clone, Default, Debug)]
 pub struct Taken {
     /// One for each asked job, in their order.
