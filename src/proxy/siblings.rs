@@ -85,7 +85,10 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
         match wake {
             Wake::Freed(keys) => sidecar.hold.wake_keys(&keys),
             Wake::Row { job } => follow_job(proxy, job),
-            Wake::Came { queue, subqueues } => sidecar.subqueues.hear(&queue, subqueues),
+            Wake::Came { queue, subqueues } => {
+                sidecar.subqueues.hear(&queue, subqueues);
+                sidecar.hold.arrived(&queue);
+            }
             Wake::Offered { scope, queue } => {
                 sidecar.keeper.offered.put(Lane { scope, queue });
                 sidecar.hold.wake_all();
