@@ -40,7 +40,7 @@ use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::{JobView, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
 use crate::subqueue::{self, Subqueue};
-use answer::{Head, JobPlace, group_facts, limit_facts, out};
+use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
 use applied::Applied;
 use question::Question;
 
@@ -242,8 +242,8 @@ impl Asker<'_> {
         };
         let heads = self.sidecar().hold.limits_of_subqueue(queue, subqueue);
         let head = match heads.is_empty() {
-            true => Head::NotHere,
-            false => Head::Held,
+            true => WhichHead::NotHere,
+            false => WhichHead::Held,
         };
         (JobPlace::Subqueue(queue.to_owned(), head), heads)
     }

@@ -21,12 +21,12 @@ pub(super) enum JobPlace {
     /// Neither here nor out; the backend says this of it.
     Backend(String),
     /// It waits in a subqueue of this queue.
-    Subqueue(String, Head),
+    Subqueue(String, WhichHead),
 }
 
 /// Whether a job of a subqueue is held here: then no others of it are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Head {
+pub(super) enum WhichHead {
     Held,
     NotHere,
 }
@@ -45,8 +45,8 @@ impl JobPlace {
             JobPlace::Subqueue(..) if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
             JobPlace::Subqueue(queue, head) => {
                 let kind = match head {
-                    Head::Held => &causes::BEHIND_HEAD,
-                    Head::NotHere => &causes::IN_SUBQUEUE,
+                    WhichHead::Held => &causes::BEHIND_HEAD,
+                    WhichHead::NotHere => &causes::IN_SUBQUEUE,
                 };
                 waits_behind(kind, &format!("{queue:?}"), of_queue)
             }
