@@ -53,7 +53,7 @@ impl Rig {
 
 #[tokio::test(start_paused = true)]
 async fn a_backlog_holds_up_no_other_queue() {
-    for (hold, most) in [("", 40), ("[hold]\nmax = 2\n", 3)] {
+    for (hold, most) in [("[hold]\nmax = 32\n", 40), ("[hold]\nmax = 2\n", 3)] {
         let rig = Rig::with(&format!("{hold}{ONE}")).await;
         rig.enqueue(&job("slots", "A"), 200).await;
         rig.fill("slots").await;
@@ -111,7 +111,7 @@ async fn behind_as_many_as_check_says_all_others_wait() {
 /// Each queue has a job of the full key in front.
 #[tokio::test(start_paused = true)]
 async fn several_backlogs_hold_up_no_other_queue() {
-    let rig = Rig::with(ONE).await;
+    let rig = Rig::with(&format!("[hold]\nmax = 32\n{ONE}")).await;
     rig.enqueue(&job("slots", "A"), 200).await;
     rig.fill("slots").await;
     for nth in 1..=5 {
@@ -158,7 +158,7 @@ impl Rig {
 /// places, and lapses when somebody does.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_asks_for_lapses_where_others_need_its_places() {
-    let rig = Rig::with(ONE).await;
+    let rig = Rig::with(&format!("[hold]\nmax = 32\n{ONE}")).await;
     rig.forsaken(0..40).await;
     sleep(Duration::from_secs(120)).await;
     assert_eq!(rig.metric("ojs_throttle_held_jobs").await, Some(40.0));
