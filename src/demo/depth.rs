@@ -119,7 +119,7 @@ fn config(backend: SocketAddr, subqueues: Enforcement) -> String {
         Enforcement::On => "[[queue]]\nname = \"crm\"\nsubqueues = true\n",
         Enforcement::Off => "",
     };
-    // A FETCH that waits for a slot asks the backend for others four times a second. Who asks anew has them at once.
+    // A worker of the empty queue polls too: so those of both ask alike.
     let fetch = "[fetch]\nmax_wait = \"0s\"";
     format!("{SERVER}\nupstream = \"http://{backend}\"\n{fetch}\n{POLICY}{queue}")
 }

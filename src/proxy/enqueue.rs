@@ -61,7 +61,7 @@ pub(super) async fn enqueue(
     if joins && let Some(fault) = sent::odd_number(&body) {
         return refuse(&parts, fault);
     }
-    let splits = are_jobs && routes::ready(sidecar, &policies).await;
+    let splits = are_jobs && routes::ready(sidecar, &policies, &body).await;
     let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
     let read = match bounded || brings || may_be_flat || splits {
         true => sent::read_jobs(&body, sends),

@@ -174,6 +174,31 @@ async fn what_nobody_asks_for_lapses_where_others_need_its_places() {
     assert!((1.0..=40.0).contains(&lost), "{lost}");
 }
 
+/// A FETCH that waits for a tenant's slot asks the backend for others four times a second. What comes to a subqueue
+/// does not wait for that.
+#[tokio::test(start_paused = true)]
+async fn who_waits_has_at_once_what_comes_to_a_subqueue() {
+    let rig = Rig::with(&format!(
+        "{ONE}[[queue]]\nname = \"slots\"\nsubqueues = true\n"
+    ))
+    .await;
+    rig.enqueue(&job("slots", "A"), 3).await;
+    assert_eq!(keys(&rig.client.fetch("slots", 1).await), ["A"]);
+    let came = async {
+        let jobs = rig.client.fetch("slots", 1).await;
+        (jobs, Instant::now())
+    };
+    let comes = async {
+        sleep(Duration::from_millis(300)).await;
+        rig.enqueue(&job("slots", "B"), 1).await;
+        Instant::now()
+    };
+    let ((jobs, came), stored) = tokio::join!(came, comes);
+    assert_eq!(keys(&jobs), ["B"]);
+    let waited = came.saturating_duration_since(stored);
+    assert!(waited < Duration::from_millis(50), "{waited:?}");
+}
+
 /// A worker that says `batch_size` only (Ruby) gets what one that says `count` gets, from a backend that
 /// does not know that name.
 #[tokio::test(start_paused = true)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::sent::SentJob;
+use super::sent::{SentJob, may_name};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limited;
-use crate::policy::job::meta_of;
+use crate::policy::job::{filed, meta_of};
 use crate::policy::{JobView, PolicySet};
 use crate::proxy::control::settings;
 use crate::proxy::subqueues::Writes;
@@ -21,14 +21,18 @@ pub(super) struct Routed {
     priority: Option<i32>,
 }
 
-/// Whether some queue's jobs go to subqueues. The first time the store is told of each, so that every sidecar reads them
-/// before anything lies there.
-pub(super) async fn ready(sidecar: &Sidecar, policies: &PolicySet) -> bool {
+/// Whether jobs of this body may go to subqueues: all others need not be read for that. The first time the store is told
+/// of each queue, so that every sidecar reads them before anything lies there.
+pub(super) async fn ready(sidecar: &Sidecar, policies: &PolicySet, body: &[u8]) -> bool {
     let mut any = false;
     if sidecar.backend.names_cost() {
         return any;
     }
     for queue in policies.subqueues() {
+        // Jobs that name no queue are of the default one.
+        if **queue != *filed(None) && !may_name(body, queue) {
+            continue;
+        }
         any |= match sidecar.subqueues.writes(queue) {
             Writes::Yes => true,
             Writes::Unmarked => settings::mark_subqueues(sidecar, queue).await,

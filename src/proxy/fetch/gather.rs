@@ -299,14 +299,9 @@ impl Fetch {
             let of_queue = cap_of_subqueues(&sidecar, lane, gate, jobs).await;
             asks = subqueues.choose(lane, of_queue.jobs, &held());
         }
-        if !asks.is_empty() {
-            let jobs = asks.iter().map(|ask| ask.jobs).sum();
-            let claim = self.claim(nth, jobs)?;
+        if let Some(claim) = self.claim_of_subqueues(nth, asks) {
             self.sections.get_mut(nth)?.stage = Stage::Open;
-            return Some(Claim {
-                subqueues: asks,
-                ..claim
-            });
+            return Some(claim);
         }
         if has_base && matches!(self.sections.get(nth)?.stage, Stage::Open) {
             return self.claim_of_queue(nth, lane, gate, jobs).await;
@@ -337,13 +332,8 @@ impl Fetch {
             }
             let held = sidecar.hold.of_subqueues(lane, sidecar.store.now());
             let asks = sidecar.subqueues.heads(lane, &heads, &held);
-            let jobs = asks.iter().map(|ask| ask.jobs).sum();
-            if let Some(claim) = self.claim(nth, jobs).filter(|_| !asks.is_empty()) {
-                Claim {
-                    subqueues: asks,
-                    ..claim
-                }
-                .start();
+            if let Some(claim) = self.claim_of_subqueues(nth, asks) {
+                claim.start();
             }
         }
     }
@@ -357,6 +347,16 @@ impl Fetch {
             limited: section.gate.is_some(),
             jobs,
             subqueues: Asks::new(),
+        })
+    }
+
+    /// A claim that asks subqueues; `None`: none is asked.
+    fn claim_of_subqueues(&self, nth: usize, asks: Asks) -> Option<Claim> {
+        let jobs = asks.iter().map(|ask| ask.jobs).sum();
+        let claim = self.claim(nth, jobs).filter(|_| !asks.is_empty())?;
+        Some(Claim {
+            subqueues: asks,
+            ..claim
         })
     }
 
