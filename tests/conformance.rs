@@ -12,8 +12,9 @@ use ojs_throttle::backend::Lax;
 use ojs_throttle::net::Net;
 use ojs_throttle::net::sim::Network;
 
-use crate::sidecar::pair::{Pair, backend};
-use runner::{Base, Case, Verdict, load, run_case};
+use crate::sidecar::client::Client;
+use crate::sidecar::simulated::{Pair, backend};
+use runner::{Case, Verdict, load, run_case};
 
 /// How many cases there are.
 const ALL: usize = 267;
@@ -24,7 +25,7 @@ fn suites() -> PathBuf {
 }
 
 /// Cases have times in them, which a busy machine misses: each is run in a network and a time of its own.
-fn run(case: &Case, seed: u64, lax: Lax, config: Option<&str>) -> Verdict {
+fn run(case: &Case, lax: Lax, config: Option<&str>) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -33,15 +34,13 @@ fn run(case: &Case, seed: u64, lax: Lax, config: Option<&str>) -> Verdict {
     runtime.block_on(async {
         let net = Net::Sim(Network::default());
         let Some(config) = config else {
-            let side = backend(&net, lax, seed).await;
-            let addr = side.addr;
-            let verdict = run_case(&Base { net, addr }, case).await;
+            let side = backend(&net, lax).await;
+            let verdict = run_case(&Client::new(&net, side.addr), case).await;
             side.stop().await;
             return verdict;
         };
-        let pair = Pair::start(net.clone(), lax, seed, config).await;
-        let addr = pair.sidecar.addr;
-        let verdict = run_case(&Base { net, addr }, case).await;
+        let pair = Pair::start(net, lax, config).await;
+        let verdict = run_case(&pair.sidecar.client(), case).await;
         pair.stop().await;
         verdict
     })
@@ -50,10 +49,7 @@ fn run(case: &Case, seed: u64, lax: Lax, config: Option<&str>) -> Verdict {
 /// Runs all cases, each against a backend of its own. With a `config` each backend has a sidecar before
 /// it, and the case is run through that.
 fn run_all(cases: &[Case], lax: fn() -> Lax, config: Option<&str>) -> Vec<Verdict> {
-    let cases = cases.iter().zip(0..);
-    cases
-        .map(|(case, seed)| run(case, seed, lax(), config))
-        .collect()
+    cases.iter().map(|case| run(case, lax(), config)).collect()
 }
 
 /// All cases.

@@ -8,13 +8,15 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::sidecar::process::program;
+
 /// Longer than any run here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn demo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ojs-throttle"));
+    let mut command = Command::from(program());
     command.arg("demo").args(arguments).kill_on_drop(true);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdout(Stdio::piped());
     command
 }
 

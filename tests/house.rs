@@ -482,3 +482,32 @@ fn a_fetch_reads_in_few_files() {
     }
     assert!(files.len() <= 25, "one FETCH takes {} files", files.len());
 }
+
+/// A test says what it wants of a sidecar, and two files know how one is started: in this process, or as the program.
+/// Benches, which are programs of their own, compare builds that they are given.
+#[test]
+fn tests_start_sidecars_in_two_ways() {
+    let tests = src().join("../tests");
+    let ways = [
+        ("Running::start(", "sidecar/simulated.rs"),
+        ("CARGO_BIN_EXE_", "sidecar/process.rs"),
+    ];
+    let mut found = BTreeSet::new();
+    let mut folders = vec![tests.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(&tests).unwrap().to_str().unwrap();
+            // This file has to say what it looks for.
+            if path.is_dir() && name != "bench" {
+                folders.push(path);
+            } else if name.ends_with(".rs") && name != "house.rs" {
+                let source = fs::read_to_string(&path).unwrap();
+                let named = ways.iter().filter(|(word, _)| source.contains(word));
+                found.extend(named.map(|(word, _)| (*word, name.to_owned())));
+            }
+        }
+    }
+    let known = ways.map(|(word, file)| (word, file.to_owned()));
+    assert_eq!(found, BTreeSet::from(known));
+}

@@ -26,7 +26,6 @@ mod outage;
 mod pages;
 mod relay;
 mod reload;
-pub mod rig;
 mod rude;
 mod settings;
 mod sqlite_doctor;
@@ -52,7 +51,9 @@ mod prelude {
     pub use serde_json::{Value, json};
 
     pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
-    pub use super::rig::{Backend, Sidecar, config, file, program, ran, run_with, until, wait};
     pub use crate::servers::postgres::{PostgresServer, UNSYNCED};
     pub use crate::servers::redis::RedisServer;
+    pub use crate::sidecar::process::{
+        Backend, Sidecar, config, file, pair, program, ran, run_with, until, wait,
+    };
 }

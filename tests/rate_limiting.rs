@@ -51,8 +51,8 @@ mod prelude {
 
     pub use super::rig::{Rig, work};
     pub use crate::faulty::{Fault, Faulty};
+    pub use crate::sidecar::NOON;
     pub use crate::sidecar::client::{Client, Reply, id, ids};
     pub use crate::sidecar::listen::Listener;
-    pub use crate::sidecar::pair::{backend, simulated};
-    pub use crate::sidecar::{NOON, Sidecar};
+    pub use crate::sidecar::simulated::{Sidecar, Start, backend, simulated};
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::sidecar::Sidecar;
+use crate::sidecar::simulated::Start;
 use wire::{Message, framed, read};
 
 /// Marks a request with the number of its exchange; the sidecar's own calls have no mark.
@@ -120,7 +120,8 @@ async fn through(name: &str, exchanges: &[Exchange], config: &str) -> (Counts, V
         .collect();
     let received = Received::default();
     let backend = tokio::spawn(replay(listener, Arc::new(replies), received.clone()));
-    let sidecar = Sidecar::start(Net::Tcp, &format!("http://{authority}"), SEED, config).await;
+    let sidecar = Start::before(&Net::Tcp, &format!("http://{authority}"), config);
+    let sidecar = sidecar.seed(SEED).start().await;
     let (mut counts, mut limited) = (Counts::new(), HashSet::new());
     let mut connections: HashMap<u64, (TcpStream, Vec<u8>)> = HashMap::new();
     for (number, exchange) in exchanges.iter().enumerate() {

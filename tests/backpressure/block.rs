@@ -295,7 +295,7 @@ async fn a_batch_into_a_queue_that_rejects_does_not_wait() {
 #[tokio::test]
 async fn a_blocked_enqueue_is_accepted_soon() {
     let net = ojs_throttle::net::Net::Tcp;
-    let pair = crate::sidecar::pair::Pair::start(net.clone(), Lax::spec(), 7, FILE).await;
+    let pair = crate::sidecar::simulated::Pair::start(net.clone(), Lax::spec(), FILE).await;
     let client = crate::sidecar::client::Client::new(&net, pair.sidecar.addr);
     client.fill("q", 2).await;
     const SOON: Duration = Duration::from_millis(20);

@@ -8,7 +8,7 @@ use tracing::subscriber::DefaultGuard;
 
 use super::prelude::*;
 use crate::harness::lines::hear_all;
-use crate::sidecar::Start;
+use crate::sidecar::simulated::Start;
 
 const FILE: &str = "[[queue]]\nname = \"q\"\nmax_depth = 3\n";
 
@@ -624,7 +624,7 @@ async fn what_is_tried_again_counts_once() {
         let bound = if tells { 2 } else { 3 };
         let file = format!("[[queue]]\nname = \"q\"\nmax_depth = {bound}\n");
         let net = Net::Sim(sim::Network::default());
-        let behind = crate::sidecar::pair::backend(&net, lax.clone(), 7).await;
+        let behind = crate::sidecar::simulated::backend(&net, lax.clone()).await;
         // Their clocks agree.
         let made = directly(&behind.backend, "/ojs/v1/jobs", job("other")).await;
         let now = moment(made["job"]["created_at"].as_str().unwrap()).unwrap();

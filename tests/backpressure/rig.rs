@@ -6,8 +6,8 @@ use http::request::Parts;
 use ojs_throttle::backend::Backend;
 
 use super::prelude::*;
-use crate::sidecar::Sidecar;
 use crate::sidecar::answering::{Answering, answering_by};
+use crate::sidecar::simulated::Sidecar;
 
 /// The path of a queue's config.
 pub fn config(queue: &str) -> String {

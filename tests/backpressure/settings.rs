@@ -3,7 +3,8 @@
 use ojs_throttle::config::Settings;
 
 use super::prelude::*;
-use crate::sidecar::{BEGIN, Start};
+use crate::sidecar::BEGIN;
+use crate::sidecar::simulated::Start;
 
 #[tokio::test(start_paused = true)]
 async fn each_wrong_field_is_named_and_changes_nothing() {
@@ -208,7 +209,7 @@ fn the_file_is_checked() {
 #[tokio::test(start_paused = true)]
 async fn what_is_set_is_kept_in_the_store() {
     let net = Net::Sim(sim::Network::default());
-    let behind = crate::sidecar::pair::backend(&net, Lax::spec(), 7).await;
+    let behind = crate::sidecar::simulated::backend(&net, Lax::spec()).await;
     let store = Arc::new(MemoryStore::new(BEGIN));
     let start = || Start::before(&net, &behind.base(), "").store(store.clone());
     let (first, second) = (start().start().await, start().start().await);
@@ -254,7 +255,7 @@ async fn what_is_set_is_kept_in_the_store() {
 async fn many_are_set_at_once() {
     let net = Net::Tcp;
     let more = "threads = 2\n";
-    let pair = crate::sidecar::pair::Pair::start(net.clone(), Lax::spec(), 7, more).await;
+    let pair = crate::sidecar::simulated::Pair::start(net.clone(), Lax::spec(), more).await;
     let client = crate::sidecar::client::Client::new(&net, pair.sidecar.addr);
     let mut all = tokio::task::JoinSet::new();
     for nth in 0..60 {

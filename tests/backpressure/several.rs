@@ -26,7 +26,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
-use crate::sidecar::{BEGIN, Sidecar, Start};
+use crate::sidecar::BEGIN;
+use crate::sidecar::simulated::{Sidecar, Start};
 
 const BOUND: i64 = 30;
 /// What siblings may admit until they hear of each other: the producers of one of them have so many on their way.

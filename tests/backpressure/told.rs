@@ -4,7 +4,7 @@ use tokio::time::timeout;
 
 use super::prelude::*;
 use crate::sidecar::listen::{Heard, Listener};
-use crate::sidecar::{Start, pair};
+use crate::sidecar::simulated::{Start, backend};
 
 const STREAM: &str = "/ojs/v1/events/stream?types=backpressure.*";
 
@@ -260,7 +260,7 @@ async fn pressure_is_measured() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_was_full_before_is_measured() {
     let net = Net::Sim(sim::Network::default());
-    let behind = pair::backend(&net, Lax::spec(), 7).await;
+    let behind = backend(&net, Lax::spec()).await;
     for queue in ["q", "q", "q", "free"] {
         directly(&behind.backend, "/ojs/v1/jobs", job(queue)).await;
     }

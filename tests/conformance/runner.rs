@@ -1,21 +1,14 @@
 //! Runs a case of the official suites against a server, by the rules of the official runner.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, header};
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
-use ojs_throttle::net::Net;
+use http::Method;
 use serde_json::{Map, Value};
 
 use super::judge;
-
-/// The longest that one request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::sidecar::client::{Client, Reply};
 
 /// One case, as its file says.
 #[derive(Clone, Debug)]
@@ -81,29 +74,14 @@ fn read(folder: &Path, path: &Path) -> Case {
     }
 }
 
-/// Where a case is run against: a server in a network.
-#[derive(Clone, Debug)]
-pub struct Base {
-    pub net: Net,
-    pub addr: SocketAddr,
-}
-
-/// Resets the backend behind `base` and runs `case` against it.
-pub async fn run_case(base: &Base, case: &Case) -> Verdict {
+/// Resets the backend whose client this is, and runs `case` against it.
+pub async fn run_case(client: &Client, case: &Case) -> Verdict {
     let mut run = Run {
-        base,
+        client,
         replies: HashMap::new(),
         why: Vec::new(),
     };
-    let reset = send(
-        base,
-        Method::POST,
-        "/ojs/v1/admin/reset",
-        HeaderMap::new(),
-        None,
-    )
-    .await;
-    run.why.extend(reset.err().map(|e| format!("reset: {e}")));
+    client.post("/ojs/v1/admin/reset", "").await;
     let mut steps = case.steps.as_slice();
     while let Some((first, rest)) = steps.split_first() {
         match rest.split_first() {
@@ -134,7 +112,7 @@ pub async fn run_case(base: &Base, case: &Case) -> Verdict {
 }
 
 struct Run<'a> {
-    base: &'a Base,
+    client: &'a Client,
     /// Parsed replies by step id; only JSON objects count.
     replies: HashMap<String, Value>,
     why: Vec<String>,
@@ -175,18 +153,20 @@ impl Run<'_> {
         }) else {
             return (None, vec![format!("{action:?} is not a method")]);
         };
-        match send(self.base, method, &path, headers, body).await {
-            Ok(reply) => {
-                let parsed = serde_json::from_slice(&reply.body)
-                    .ok()
-                    .filter(Value::is_object);
-                let why = step
-                    .get("assertions")
-                    .map(|wanted| self.judge(wanted, &reply, parsed.as_ref()));
-                (parsed, why.unwrap_or_default())
-            }
-            Err(error) => (None, vec![error]),
-        }
+        // As Go sends them.
+        let path = path.replace('{', "%7B").replace('}', "%7D");
+        let path = format!("/{}", path.trim_start_matches('/'));
+        let headers: Vec<_> = headers.iter().map(|(k, v)| (&**k, &**v)).collect();
+        let sent = self
+            .client
+            .send(method, &path, &headers, body.unwrap_or_default());
+        let reply = sent.await;
+        let parsed = serde_json::from_slice(&reply.body).ok();
+        let parsed = parsed.filter(Value::is_object);
+        let why = step
+            .get("assertions")
+            .map(|wanted| self.judge(wanted, &reply, parsed.as_ref()));
+        (parsed, why.unwrap_or_default())
     }
 
     /// What of `wanted` the reply is not.
@@ -305,72 +285,18 @@ fn judge_header(name: &str, matcher: &Value, reply: &Reply) -> judge::Judged {
     }
 }
 
-fn headers(step: &Value, has_body: bool) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in step["headers"].as_object().into_iter().flatten() {
-        let name: header::HeaderName = name.parse().unwrap();
-        headers.insert(
-            name,
-            HeaderValue::from_str(value.as_str().unwrap()).unwrap(),
-        );
-    }
-    if has_body && !headers.contains_key(header::CONTENT_TYPE) {
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/openjobspec+json"),
-        );
+fn headers(step: &Value, has_body: bool) -> Vec<(String, String)> {
+    let said = step["headers"].as_object().into_iter().flatten();
+    let said = said.map(|(name, value)| {
+        (
+            name.to_ascii_lowercase(),
+            value.as_str().unwrap().to_owned(),
+        )
+    });
+    let mut headers: Vec<_> = said.collect();
+    if has_body && !headers.iter().any(|(name, _)| name == "content-type") {
+        let ours = "application/openjobspec+json";
+        headers.push(("content-type".to_owned(), ours.to_owned()));
     }
     headers
-}
-
-struct Reply {
-    status: u16,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-/// One request on a connection of its own. Braces in the path go percent-encoded, as Go sends them.
-async fn send(
-    base: &Base,
-    method: Method,
-    path: &str,
-    headers: HeaderMap,
-    body: Option<String>,
-) -> Result<Reply, String> {
-    let path = path.replace('{', "%7B").replace('}', "%7D");
-    let path = if path.starts_with('/') {
-        path
-    } else {
-        format!("/{path}")
-    };
-    let mut request = Request::new(Full::new(Bytes::from(body.unwrap_or_default())));
-    *request.method_mut() = method;
-    *request.uri_mut() = path.parse().map_err(|e| format!("{path}: {e}"))?;
-    *request.headers_mut() = headers;
-    let host = HeaderValue::from_str(&base.addr.to_string());
-    let host = host.map_err(|e| e.to_string())?;
-    request.headers_mut().insert(header::HOST, host);
-    let exchange = async {
-        let stream = base.net.connect("127.0.0.1", base.addr.port()).await;
-        let stream = stream.map_err(|e| e.to_string())?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| e.to_string())?;
-        let connection = tokio::spawn(connection);
-        let (head, body) = sender
-            .send_request(request)
-            .await
-            .map_err(|e| e.to_string())?
-            .into_parts();
-        let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
-        connection.abort();
-        Ok(Reply {
-            status: head.status.as_u16(),
-            headers: head.headers,
-            body,
-        })
-    };
-    tokio::time::timeout(PATIENCE, exchange)
-        .await
-        .unwrap_or_else(|_| Err("no answer in 30 s".to_owned()))
 }

@@ -12,7 +12,7 @@ use super::page::{COLUMNS, must_be, read};
 use crate::sidecar::NOON;
 use crate::sidecar::client::{Client, Reply};
 use crate::sidecar::listen::Listener;
-use crate::sidecar::pair::Pair;
+use crate::sidecar::simulated::Pair;
 
 /// What requests are made of.
 struct Stage(Pair);

@@ -23,10 +23,8 @@ use super::ledger::{Ledger, Produced, Sent};
 use super::producer::Job;
 use super::runner::Ctx;
 use super::worker::{Handle, Hands, Worker};
-use crate::sidecar::{self, Start};
-
-/// Unix time at which every store's clock begins, in microseconds.
-const BEGIN: u64 = 1_770_000_000_000_000;
+use crate::sidecar::BEGIN;
+use crate::sidecar::simulated::{self, Start};
 
 /// A world in the making.
 pub struct Setup {
@@ -40,7 +38,7 @@ pub struct Setup {
 
 /// A sidecar that runs.
 pub struct Sidecar {
-    running: sidecar::Sidecar,
+    running: simulated::Sidecar,
     /// Its way to the store that it shares with others.
     pub way: Option<Way>,
 }
@@ -254,7 +252,7 @@ impl World {
     pub fn reload_of(&self, sidecar: &Sidecar, limits: &str) {
         if !self.ctx.unlimited {
             let rest = format!("{}{limits}\n", self.head);
-            let settings = sidecar::settings(&self.upstream(), &rest);
+            let settings = crate::sidecar::settings(&self.upstream(), &rest);
             let outcome = sidecar.running.reload.apply(settings);
             assert!(matches!(outcome, ReloadOutcome::Applied(_)), "{outcome:?}");
         }

@@ -2,7 +2,7 @@
 //! each prints brings back what stood.
 
 use super::prelude::*;
-use super::rig::Ran;
+use crate::sidecar::process::Ran;
 
 const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
     [[policy]]\nname = \"calm\"\nmatch = { queue = \"calm\" }\nrate = { limit = 100, period = \"1m\" }\n";
@@ -17,8 +17,7 @@ struct Desk {
 
 impl Desk {
     fn new() -> Desk {
-        let backend = Backend::start(Lax::spec());
-        let sidecar = Sidecar::run(&config(backend.addr, TOKEN, LIMITS));
+        let (backend, sidecar) = pair(TOKEN, LIMITS);
         let bin = tempfile::tempdir().unwrap();
         let built = program().get_program().to_owned();
         std::os::unix::fs::symlink(built, bin.path().join("ojs-throttle")).unwrap();

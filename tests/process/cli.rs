@@ -1,9 +1,9 @@
 //! What the command line says, and how it ends.
 
 use super::prelude::*;
-use super::rig;
+use crate::sidecar::process::Ran;
 
-fn run(args: &[&str]) -> rig::Ran {
+fn run(args: &[&str]) -> Ran {
     let mut command = program();
     command.args(args);
     ran(command)

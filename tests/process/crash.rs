@@ -85,8 +85,7 @@ fn limits_that_jobs_bring_survive_a_kill_too() {
 
 #[test]
 fn a_process_that_stood_still_hands_out_nothing_that_lapsed() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", TWO));
+    let (backend, sidecar) = pair("", TWO);
     let data = sidecar.data;
     let jobs: BTreeSet<String> = (0..5)
         .map(|_| {

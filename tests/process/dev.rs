@@ -148,9 +148,8 @@ fn a_reset_clears_limits_holds_and_names() {
 
 #[test]
 fn before_a_real_backend_a_reset_is_the_backends_own_affair() {
-    let backend = Backend::start(Lax::spec());
     let policy = STRIPE.split_once("[[").unwrap().1;
-    let sidecar = Sidecar::run(&config(backend.addr, "", &format!("[[{policy}")));
+    let (_backend, sidecar) = pair("", &format!("[[{policy}"));
     let data = sidecar.data;
     enqueue(data, "billing", json!({}));
     assert_eq!(fetch(data, "billing", 1, "w").jobs().len(), 1);

@@ -267,8 +267,7 @@ fn what_is_no_backend_is_said_so_in_words() {
 /// What answers HTTP and speaks no OJS fails, and ports of our own are named.
 #[test]
 fn what_answers_and_speaks_no_ojs_is_named() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let (backend, sidecar) = pair("", "");
     let page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
     let absent = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 7\r\nConnection: close\r\n\r\n<html/>";
     for (upstream, word, level) in [

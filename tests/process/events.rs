@@ -4,8 +4,8 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::prelude::*;
-use super::rig::LONG;
 use crate::harness::assert_within;
+use crate::sidecar::process::LONG;
 
 /// A subscriber on a bare socket.
 pub struct Subscriber(BufReader<TcpStream>);
@@ -241,8 +241,7 @@ fn a_jobs_own_stream_shows_no_mirror() {
 /// A client that says where it was in the backend's stream keeps that place while the backend is away.
 #[test]
 fn a_place_in_the_backends_stream_outlives_an_absence() {
-    let mut backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let (mut backend, sidecar) = pair("", "");
     let policy = json!({"rate_limit": {"key": "k", "throttle": {"limit": 2, "period": "PT1S"}}});
     let heard = until("a held job starts while the backend is away", || {
         for _ in 0..2 {
@@ -304,8 +303,7 @@ fn a_backend_without_a_stream_and_one_that_refuses() {
 /// the backend's, so that it can come back to both.
 #[test]
 fn ours_and_theirs_in_one_stream() {
-    let mut backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let (mut backend, sidecar) = pair("", "");
     let limited = |n: usize| {
         enqueue(
             sidecar.data,
@@ -399,8 +397,7 @@ fn churn(sidecar: &Sidecar, count: usize) -> u64 {
 #[test]
 fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
     const JOBS: usize = 400;
-    let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let (_backend, mut sidecar) = pair("", "");
     let (reader, _) = Subscriber::open(sidecar.data, "?types=rate_limit.*", "");
     let (give, heard) = mpsc::channel();
     std::thread::spawn(move || {
@@ -452,8 +449,7 @@ fn who_does_not_read_costs_bounded_memory_and_no_throughput() {
 /// An open stream that is read does not hold up a drain: it gets a last word and ends in order.
 #[test]
 fn a_stream_ends_with_the_drain() {
-    let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "", ""));
+    let (_backend, mut sidecar) = pair("", "");
     let job = enqueue(
         sidecar.data,
         "q",

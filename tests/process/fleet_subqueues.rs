@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::on_redis::fleet::know_each_other;
 use super::prelude::*;
-use super::rig::Ends;
+use crate::sidecar::process::Ends;
 
 /// So many slots has each tenant.
 const SLOTS: usize = 2;

@@ -765,10 +765,9 @@ fn find_all(commands: &[String], sentences: &[String], which: fn(&Cause) -> bool
 /// Each request and each command that changes something is one that the sidecar answers.
 #[test]
 fn each_request_of_the_chapter_is_carried_out_on_tools() {
-    let backend = Backend::start(Lax::spec());
     let tenants = "[[tenant]]\nid = \"acme\"\nlimits = { max_queue_depth = 100 }\n";
     let token = "control_token = \"s3cret\"";
-    let sidecar = Sidecar::run(&config(backend.addr, token, &(SLOTS.to_owned() + tenants)));
+    let (backend, sidecar) = pair(token, &(SLOTS.to_owned() + tenants));
     let job = two_run_and_one_waits(&sidecar);
     for (path, body) in [
         ("queues/billing/rate-limit", json!({"concurrency": 1})),

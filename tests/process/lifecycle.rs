@@ -10,8 +10,7 @@ const TWO: &str =
 
 #[test]
 fn the_pages_of_the_admin_port() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let (_backend, sidecar) = pair("", ONE);
     let page = get(sidecar.admin, "/livez");
     assert_eq!((page.status, page.body.trim()), (200, "alive"));
     let nowhere = get(sidecar.admin, "/nowhere");
@@ -156,8 +155,7 @@ fn a_stop_waits_for_who_is_out_and_gives_back_what_is_held() {
 /// What nothing limits is not counted, so nobody knows whether it is out; and who sends learns late of a stop.
 #[test]
 fn a_stop_serves_those_who_learn_late_of_it() {
-    let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "drain_min = \"4s\"", ONE));
+    let (backend, mut sidecar) = pair("drain_min = \"4s\"", ONE);
     let data = sidecar.data;
     let free = enqueue(data, "free", json!({}));
     assert_eq!(fetch(data, "free", 1, "w").jobs().concat(), free);
@@ -195,8 +193,7 @@ fn a_stop_serves_those_who_learn_late_of_it() {
 
 #[test]
 fn a_stop_does_not_wait_for_ever() {
-    let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "drain_timeout = \"1s\"", ONE));
+    let (_backend, mut sidecar) = pair("drain_timeout = \"1s\"", ONE);
     enqueue(sidecar.data, "q", json!({}));
     assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
     let begun = Instant::now();
@@ -277,8 +274,7 @@ fn a_restart_claims_under_the_same_id_and_counts_anew() {
 #[test]
 fn a_second_signal_ends_at_once() {
     for server in ["threads = 1\ndrain_min = \"20s\"", "threads = 2"] {
-        let backend = Backend::start(Lax::spec());
-        let mut sidecar = Sidecar::run(&config(backend.addr, server, ONE));
+        let (_backend, mut sidecar) = pair(server, ONE);
         enqueue(sidecar.data, "q", json!({}));
         assert_eq!(fetch(sidecar.data, "q", 1, "w").jobs().len(), 1);
         // Open event streams on both threads, which never end by themselves.
@@ -346,10 +342,9 @@ fn a_start_waits_for_the_ports_of_a_predecessor_that_drains() {
 
 #[test]
 fn threads_share_the_port_and_the_limits() {
-    let backend = Backend::start(Lax::spec());
     // Held jobs, which nobody asks for, keep it no longer.
     let server = "threads = 2\ndrain_timeout = \"2s\"";
-    let mut sidecar = Sidecar::run(&config(backend.addr, server, TWO));
+    let (backend, mut sidecar) = pair(server, TWO);
     let data = sidecar.data;
     for _ in 0..6 {
         enqueue(data, "q", json!({}));
@@ -376,10 +371,10 @@ fn threads_share_the_port_and_the_limits() {
             "listen = \"127.0.0.1:0\"\nadmin",
             &format!("listen = \"{data}\"\nadmin"),
         );
-        let (_dir, path) = crate::process::rig::file(text);
-        let mut second = crate::process::rig::program();
+        let (_dir, path) = crate::sidecar::process::file(text);
+        let mut second = crate::sidecar::process::program();
         second.args(["run", "--config"]).arg(path);
-        let refused = crate::process::rig::ran(second);
+        let refused = crate::sidecar::process::ran(second);
         assert_eq!(refused.status, Some(1), "{}", refused.err);
         assert!(refused.err.contains("in use"), "{}", refused.err);
     }
@@ -403,9 +398,8 @@ fn threads_share_the_port_and_the_limits() {
 
 #[test]
 fn the_first_line_names_the_store() {
-    let backend = Backend::start(Lax::spec());
     let store = "[store]\nnamespace = \"staging\"\n";
-    let sidecar = Sidecar::run(&config(backend.addr, "", store));
+    let (_backend, sidecar) = pair("", store);
     let log = sidecar.log();
     let line = log.lines().find(|line| line.contains("point SDKs at"));
     let told = "store=\"memory\" namespace=\"staging\"";

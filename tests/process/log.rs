@@ -100,8 +100,7 @@ fn no_arguments_and_no_credentials_at_any_level() {
 
 #[test]
 fn work_is_not_logged_at_info() {
-    let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "log = \"json\"", ONE));
+    let (_backend, mut sidecar) = pair("log = \"json\"", ONE);
     use_everything(&sidecar);
     let before = sidecar.lines();
     // That it listens, and that it is ready.
@@ -199,9 +198,8 @@ fn limits_set_over_http_are_told_in_full() {
 /// The id that a user reports, and why a job waits.
 #[test]
 fn what_is_refused_is_found_at_debug() {
-    let backend = Backend::start(Lax::spec());
     let each = ONE.replace("match", "key = \"{type}\"\nmatch");
-    let sidecar = Sidecar::run(&config(backend.addr, "log_level = \"debug\"", &each));
+    let (_backend, sidecar) = pair("log_level = \"debug\"", &each);
     for _ in 0..2 {
         enqueue(sidecar.data, "q", json!({}));
     }

@@ -57,8 +57,7 @@ fn a_backend_that_comes_later_is_found() {
 
 #[test]
 fn an_outage_is_two_lines_however_many_ask() {
-    let mut backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let (mut backend, sidecar) = pair("", ONE);
     assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
     assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 1.0);
     backend.go();
@@ -154,8 +153,7 @@ fn an_ack_whose_answer_is_lost_is_made_once_and_answered() {
 
 #[test]
 fn an_ack_waits_for_a_backend_that_is_away() {
-    let mut backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let (mut backend, sidecar) = pair("", ONE);
     let job = enqueue(sidecar.data, "q", json!({}));
     assert_eq!(
         fetch(sidecar.data, "q", 1, "w").jobs(),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::events::Subscriber;
 use super::prelude::*;
-use super::rig::Ends;
+use crate::sidecar::process::Ends;
 
 const FINE: &str = "ojs_throttle_config_last_reload_successful";
 const MATCHES: &str = "ojs_throttle_config_file_matches";

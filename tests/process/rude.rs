@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
 use super::prelude::*;
-use super::rig::Ran;
+use crate::sidecar::process::Ran;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 
@@ -36,8 +36,7 @@ fn works(data: SocketAddr) {
 
 #[test]
 fn garbage_on_both_ports() {
-    let backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "header_timeout = \"1s\"", ONE));
+    let (_backend, mut sidecar) = pair("header_timeout = \"1s\"", ONE);
     let mut chance = SmallRng::seed_from_u64(7);
     let mut open = Vec::new();
     for to in [sidecar.data, sidecar.admin] {
@@ -153,8 +152,7 @@ fn hanging_up_frees_no_place_while_the_work_goes_on() {
 /// ACKs get through whatever else takes all places.
 #[test]
 fn an_ack_has_a_place_of_its_own() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "max_in_flight = 4", ONE));
+    let (_backend, sidecar) = pair("max_in_flight = 4", ONE);
     let job = enqueue(sidecar.data, "q", json!({}));
     assert_eq!(
         fetch(sidecar.data, "q", 1, "w").jobs(),
@@ -177,8 +175,7 @@ fn an_ack_has_a_place_of_its_own() {
 
 #[test]
 fn idle_it_uses_next_to_nothing() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", ONE));
+    let (_backend, sidecar) = pair("", ONE);
     works(sidecar.data);
     let crowd: Vec<Conn> = (0..300)
         .map(|_| {
@@ -267,8 +264,7 @@ fn without_threads_it_does_not_start_instead_of_breaking_at_a_request() {
 
 #[test]
 fn a_client_that_says_nothing_is_let_go() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "header_timeout = \"1s\"", ONE));
+    let (_backend, sidecar) = pair("header_timeout = \"1s\"", ONE);
     for start in ["", "GET /ojs/v1/health HTTP/1.1\r\nHo"] {
         let mut stream = TcpStream::connect(sidecar.data).unwrap();
         stream

@@ -32,9 +32,8 @@ fn a_backend_that_takes_nothing_back_does_not_hold_up_a_stop() {
 /// A backend where a fetch counts as an attempt, and a sidecar that holds 19 jobs on their last one beside one that is
 /// out.
 fn nineteen_held(server: &str) -> (Backend, Sidecar, String) {
-    let backend = Backend::start(Lax::spec());
     let patient = format!("{ONE}[fetch]\nmax_wait = \"20s\"\n");
-    let sidecar = Sidecar::run(&config(backend.addr, server, &patient));
+    let (backend, sidecar) = pair(server, &patient);
     for _ in 0..20 {
         enqueue(sidecar.data, "q", json!({"retry": {"max_attempts": 1}}));
     }
@@ -292,8 +291,7 @@ fn acks_of_workers_that_wait_arrive_whichever_thread_has_them() {
 
 /// Which thread has which connection is the kernel's choice; sixteen do not all go to one.
 fn acks_arrive_after(what: impl Fn(&mut Vec<Conn>)) {
-    let mut backend = Backend::start(Lax::spec());
-    let mut sidecar = Sidecar::run(&config(backend.addr, "threads = 2", ONE));
+    let (mut backend, mut sidecar) = pair("threads = 2", ONE);
     for _ in 0..16 {
         enqueue(sidecar.data, "free", json!({}));
     }

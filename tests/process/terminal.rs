@@ -4,8 +4,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin};
 
 use super::prelude::*;
-use super::rig::LONG;
 use crate::servers::only_on;
+use crate::sidecar::process::LONG;
 
 /// The ports of the pages. Each run has others, so that tests run side by side.
 const PORTS: [&str; 3] = ["8080", "9090", "9091"];

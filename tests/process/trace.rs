@@ -69,7 +69,7 @@ impl Plan {
     /// A config with this policy for queue `q`, on this store.
     pub fn config(&self, backend: &Backend, store: &str) -> String {
         let rest = format!("{}[store]\n{store}\n", self.of_queue());
-        crate::process::rig::config(backend.addr, "", &rest)
+        crate::sidecar::process::config(backend.addr, "", &rest)
     }
 
     /// The most starts that a stretch of this length may hold.

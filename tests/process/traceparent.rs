@@ -160,8 +160,7 @@ fn lines_of_a_request_have_the_id_of_its_trace() {
 /// A claim runs in a task of its own, and an ACK is tried again although its worker hung up.
 #[test]
 fn what_outlives_its_connection_has_the_trace_too() {
-    let mut backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "log_level = \"debug\"", LIMITS));
+    let (mut backend, sidecar) = pair("log_level = \"debug\"", LIMITS);
     let connections = || sidecar.metric("ojs_throttle_connections");
     let before = connections();
     let tries = || {

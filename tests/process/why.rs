@@ -5,7 +5,7 @@ use super::prelude::*;
 const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n\
     [[policy]]\nname = \"crm\"\nmatch = { type = \"sync.*\" }\nkey = \"crm:{type}\"\nconcurrency = 1\n";
 
-fn why(more: &[&str], environment: &[(&str, &str)]) -> super::rig::Ran {
+fn why(more: &[&str], environment: &[(&str, &str)]) -> crate::sidecar::process::Ran {
     let mut command = program();
     command.arg("why").args(more);
     command
@@ -17,8 +17,7 @@ fn why(more: &[&str], environment: &[(&str, &str)]) -> super::rig::Ran {
 
 #[test]
 fn it_says_who_has_the_slots() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", LIMITS));
+    let (_backend, sidecar) = pair("", LIMITS);
     let first = enqueue(sidecar.data, "billing", json!({}));
     enqueue(sidecar.data, "billing", json!({}));
     assert_eq!(
@@ -67,8 +66,7 @@ fn it_says_who_has_the_slots() {
 fn it_says_what_a_job_costs_and_whose_turn_it_is() {
     let limits = "[[policy]]\nname = \"gb\"\nmatch = { queue = \"big\" }\nconcurrency = 10\ncost = 8\n\
         fair = { by = \"{type}\", weights = { t = 3 } }\n";
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", limits));
+    let (_backend, sidecar) = pair("", limits);
     for _ in 0..2 {
         enqueue(sidecar.data, "big", json!({}));
     }
@@ -86,8 +84,7 @@ fn it_says_what_a_job_costs_and_whose_turn_it_is() {
 
 #[test]
 fn its_exit_status_says_what_went_wrong() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, "", LIMITS));
+    let (_backend, sidecar) = pair("", LIMITS);
     let admin = format!("http://{}", sidecar.admin);
     for (more, status, words) in [
         (vec!["--key", "nobody", "--admin", &admin], 1, "nobody"),

@@ -316,7 +316,7 @@ async fn a_stream_ends_when_the_backend_has_vanished() {
     let listener = net.bind(([127, 0, 0, 1], 0).into()).await.unwrap();
     let upstream = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(vanishes(listener));
-    let sidecar = Sidecar::start(net.clone(), &upstream, 7, "").await;
+    let sidecar = Start::before(&net, &upstream, "").start().await;
     let client = Client::new(&net, sidecar.addr);
     let begun = Instant::now();
     for nth in 0..3 {

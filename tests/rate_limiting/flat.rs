@@ -13,8 +13,8 @@ async fn they_are_adopted_where_they_are() {
     let config = "[[queue]]\nname = \"default\"\nconcurrency = 2\n";
     for batch in [false, true] {
         let net = Net::Sim(sim::Network::default());
-        let behind = backend(&net, Lax::redis(), 7).await;
-        let first = Sidecar::start(net.clone(), &behind.base(), 7, config).await;
+        let behind = backend(&net, Lax::redis()).await;
+        let first = Start::before(&net, &behind.base(), config).start().await;
         let client = Client::new(&net, first.addr);
         for _ in 0..4 {
             let (path, body) = match batch {
@@ -27,7 +27,10 @@ async fn they_are_adopted_where_they_are() {
         assert_eq!(out.len(), 2);
         assert!(out[0].get("meta").is_none(), "{}", out[0]);
         first.stop().await;
-        let second = Sidecar::start(net.clone(), &behind.base(), 8, config).await;
+        let second = Start::before(&net, &behind.base(), config)
+            .seed(8)
+            .start()
+            .await;
         let client = Client::new(&net, second.addr);
         assert_eq!(client.fetch("default", 4).await.len(), 0);
         client.ack(id(&out[0])).await;

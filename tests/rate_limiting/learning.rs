@@ -44,7 +44,7 @@ async fn before(
             });
         }
     });
-    let sidecar = Sidecar::start(net.clone(), &base, 7, LIMITS).await;
+    let sidecar = Start::before(&net, &base, LIMITS).start().await;
     (net, sidecar, asked)
 }
 

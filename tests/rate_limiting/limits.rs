@@ -3,7 +3,7 @@
 use ojs_throttle::backend::Backend;
 
 use super::prelude::*;
-use crate::sidecar::pair::Pair;
+use crate::sidecar::simulated::Pair;
 
 fn limited(queue: &str, n: usize, rate_limit: Value) -> Value {
     json!({"type": "test.limit", "args": [n],

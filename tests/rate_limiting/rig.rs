@@ -8,7 +8,7 @@ use ojs_throttle::store::Store;
 use tokio::task::LocalSet;
 
 use super::prelude::*;
-use crate::sidecar::pair::{Pair, Served};
+use crate::sidecar::simulated::{Pair, Served};
 
 /// A backend, a sidecar, and both of its ports.
 pub struct Rig {

@@ -1,7 +1,8 @@
 //! A throttle that becomes slower binds the very next start, however it became so.
 
 use super::prelude::*;
-use crate::sidecar::{self, pair::Pair};
+use crate::sidecar::settings;
+use crate::sidecar::simulated::Pair;
 
 const POLICY: &str = "[[policy]]\nname = 'p'\nmatch = { queue = 'q' }\n";
 const FAST: &str = "throttle = { limit = 10, period = '1s' }\n";
@@ -18,7 +19,7 @@ async fn next(client: &Client, often: Duration) -> Instant {
 }
 
 /// Some start at the fast distance; then this is done, and the next is at least `apart` from the last.
-async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&sidecar::Sidecar, &str)) {
+async fn binds(store: MemoryStore, apart: Duration, slow: impl AsyncFn(&Sidecar, &str)) {
     let pair = Pair::over(Arc::new(store), &[POLICY, FAST].concat()).await;
     let client = pair.sidecar.client();
     for nth in 0..9 {
@@ -49,7 +50,7 @@ async fn a_reload_binds_the_next_start() {
         MemoryStore::new(NOON),
         Duration::from_secs(5),
         async |running, upstream| {
-            let settings = sidecar::settings(upstream, &[POLICY, SLOW].concat());
+            let settings = settings(upstream, &[POLICY, SLOW].concat());
             running.reload.apply(settings);
         },
     )

@@ -7,7 +7,7 @@ use ojs_throttle::json::Json;
 use crate::harness::Op;
 use crate::harness::backend::{Fault as Wrong, Faulty as Behind};
 use crate::harness::dress::Dress;
-use crate::sidecar::Start;
+use crate::sidecar::simulated::Start;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"mail\" }\nconcurrency = 1\n";
 

@@ -7,8 +7,8 @@ use ojs_throttle::store::guard::{Guard, OnStoreError};
 
 use super::prelude::*;
 use crate::harness::lines::Lines;
-use crate::sidecar::Start;
-use crate::sidecar::pair::Served;
+use crate::sidecar::simulated::Served;
+use crate::sidecar::simulated::Start;
 
 const ONE: &str = "[[policy]]\nname = \"a\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
 const GAUGE: &str = "ojs_throttle_unshared_sidecars ";
@@ -23,7 +23,7 @@ impl Fleet {
     async fn new() -> (Fleet, impl Drop) {
         let (lines, guard) = Lines::listen();
         let net = Net::Sim(sim::Network::default());
-        let behind = backend(&net, Lax::spec(), 7).await;
+        let behind = backend(&net, Lax::spec()).await;
         (Fleet { net, behind, lines }, guard)
     }
 

@@ -44,7 +44,7 @@ async fn through_failing<F: Future<Output = ()> + Send + 'static>(
             tokio::spawn(fails(stream));
         }
     });
-    let sidecar = Sidecar::start(net.clone(), &base, 7, "").await;
+    let sidecar = Start::before(&net, &base, "").start().await;
     let reply = Client::new(&net, sidecar.addr)
         .post(path, body.to_owned())
         .await;
@@ -99,7 +99,7 @@ async fn an_enqueue_in_doubt_is_500_and_not_retryable() {
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_is_down_is_502() {
     let net = Net::Sim(sim::Network::default());
-    let sidecar = Sidecar::start(net.clone(), "http://127.0.0.1:9", 7, "").await;
+    let sidecar = Start::before(&net, "http://127.0.0.1:9", "").start().await;
     let client = Client::new(&net, sidecar.addr);
     let fetch = json!({"queues": ["q"], "worker_id": "w"}).to_string();
     for (path, body) in [

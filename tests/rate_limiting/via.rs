@@ -51,7 +51,7 @@ async fn what_crosses_says_through_whom_and_keeps_what_stood_there() {
 async fn a_request_that_comes_round_again_is_stopped() {
     let net = Net::Sim(sim::Network::default());
     let (mut listener, base) = bind(&net).await;
-    let sidecar = crate::sidecar::Start::before(&net, &base, "").start().await;
+    let sidecar = Start::before(&net, &base, "").start().await;
     let (port, way) = (sidecar.addr.port(), net.clone());
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -134,7 +134,7 @@ async fn an_admin_port_as_the_upstream_is_named() {
     let (pair, _) = simulated(Lax::spec(), "").await;
     let base = format!("http://{}", pair.sidecar.admin_addr);
     let net = &pair.sidecar.net;
-    let wrong = crate::sidecar::Start::before(net, &base, "").start().await;
+    let wrong = Start::before(net, &base, "").start().await;
     wrong.client().get("/any").await;
     unready(&wrong, "admin port").await;
     wrong.stop().await;

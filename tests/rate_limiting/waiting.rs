@@ -1,7 +1,7 @@
 //! `waiting_count` (10.1): what of it is known, and that it goes down again.
 
 use super::prelude::*;
-use crate::sidecar::pair::Pair;
+use crate::sidecar::simulated::Pair;
 
 const BILLING: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = [\"billing\", \"refunds\"] }\nconcurrency = 2\n\
     [[policy]]\nname = \"by-type\"\nmatch = { type = \"x\" }\nkey = \"t:{meta.t}\"\nconcurrency = 1\n";
@@ -117,7 +117,7 @@ async fn a_job_counts_once_and_from_its_time_on() {
 async fn jobs_that_were_given_back_wait_on() {
     let config = format!("{BILLING}[hold]\nidle = \"1s\"\n");
     let net = Net::Sim(sim::Network::default());
-    let pair = Pair::start(net.clone(), Lax::postgres(), 7, &config).await;
+    let pair = Pair::start(net.clone(), Lax::postgres(), &config).await;
     let client = Client::new(&net, pair.sidecar.addr);
     let keyed = || json!({"type": "x", "args": [], "meta": {"t": "a"}, "options": {"queue": "q"}});
     for _ in 0..4 {

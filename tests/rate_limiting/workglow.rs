@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::prelude::*;
 use crate::sidecar::BEGIN;
-use crate::sidecar::pair::{Pair, Served};
+use crate::sidecar::simulated::{Pair, Served};
 
 /// The queue of all jobs in here.
 const Q: &str = "default";

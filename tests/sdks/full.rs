@@ -6,13 +6,13 @@ use ojs_throttle::backend::{Backend, EventKind, Lax};
 use ojs_throttle::net::sim::Network;
 
 use super::prelude::*;
-use crate::sidecar::pair::Pair;
+use crate::sidecar::simulated::Pair;
 
 /// A queue in which one job may wait and does, and a client of this SDK.
 async fn full(sdk: &'static Sdk) -> (Pair, Client, String) {
     let net = Net::Sim(Network::default());
     let bound = "[[queue]]\nname = \"q\"\nmax_depth = 1\n";
-    let pair = Pair::start(net.clone(), Lax::redis(), 7, bound).await;
+    let pair = Pair::start(net.clone(), Lax::redis(), bound).await;
     let to = Arc::new(Mutex::new(pair.sidecar.addr));
     let client = Client::new(sdk, (net, to), 7);
     let first = client.enqueue(&NewJob::new("t", "q", 1)).await.unwrap();

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::backends;
 use super::prelude::*;
 use crate::docs::page::{prose, section_must_be, table};
-use crate::sidecar::pair::simulated;
+use crate::sidecar::simulated::simulated;
 
 const SDKS: &str =
     "Tests play these SDKs as they were recorded: what they send, when, and how they take answers.";

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::queries::{declared, named};
-use crate::process::rig::{Ran, file, program, ran};
+use crate::sidecar::process::{Ran, file, program, ran};
 
 /// Where the image has the program, and the unit.
 pub const INSTALLED: &str = "/usr/local/bin/ojs-throttle";

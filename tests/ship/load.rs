@@ -9,7 +9,7 @@ use ojs_throttle::backend::Lax;
 use serde_json::json;
 
 use crate::process::http::{self, Conn};
-use crate::process::rig::{Backend, Ends, Sidecar, config, until};
+use crate::sidecar::process::{Backend, Ends, Sidecar, config, until};
 
 /// How many requests at once the sidecar takes. The load alone has fewer.
 const IN_FLIGHT: usize = 12;

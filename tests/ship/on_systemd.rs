@@ -6,13 +6,14 @@ use std::process::Command;
 
 use super::files::{INSTALLED, example};
 use crate::servers::only_on;
+use crate::sidecar::process::program as built;
 
 /// Runs `systemd-analyze` over the unit, which starts the program that was built here.
 fn analyze(arguments: &[&str]) -> String {
     only_on("systemd");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ojs-throttle");
-    symlink(env!("CARGO_BIN_EXE_ojs-throttle"), &program).unwrap();
+    symlink(built().get_program(), &program).unwrap();
     let unit = folder.path().join("ojs-throttle.service");
     let text = example("systemd").replace(INSTALLED, program.to_str().unwrap());
     fs::write(&unit, text).unwrap();

@@ -15,8 +15,8 @@ use hyper_util::rt::TokioIo;
 use ojs_throttle::net::{Listener, Net, sim};
 use tokio::time::sleep;
 
-use crate::sidecar::Sidecar;
 use crate::sidecar::client::Client;
+use crate::sidecar::simulated::{Sidecar, Start};
 
 const OJS: HeaderName = HeaderName::from_static("ojs-version");
 
@@ -103,7 +103,7 @@ pub async fn answering_as(
             tokio::spawn(connection);
         }
     });
-    let sidecar = Sidecar::start(net.clone(), &base, 7, config).await;
+    let sidecar = Start::before(&net, &base, config).start().await;
     let client = Client::new(&net, sidecar.addr);
     (answering, sidecar, client)
 }

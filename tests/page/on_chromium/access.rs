@@ -7,7 +7,7 @@ use crate::page::audit;
 use crate::page::browser::Browser;
 use crate::page::stage::{Record, enqueue_all, writable};
 use crate::process::http::ask;
-use crate::process::rig::{Backend, Sidecar, config};
+use crate::sidecar::process::{Backend, Sidecar, config};
 
 /// What is long is a test of what is narrow.
 fn long() -> String {

@@ -7,8 +7,8 @@ use crate::page::browser::Browser;
 use crate::page::stage::cell;
 use crate::process::http::{enqueue, fetch};
 use crate::process::incidents::{CAUSES, Cause};
-use crate::process::rig::{Backend, Sidecar, config};
 use crate::servers::named_as_test;
+use crate::sidecar::process::{Backend, Sidecar, config};
 
 /// What the first page shows for a cause: where, and which words.
 fn look(cause: &Cause) -> (String, &'static str) {

@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::page::audit;
 use crate::page::browser::Browser;
 use crate::page::stage::{Record, cell, enqueue_all, fact, number, writable};
-use crate::process::rig::{Backend, Ends, Sidecar, config};
 use crate::servers::port;
+use crate::sidecar::process::{Backend, Ends, Sidecar, config};
 
 const LIMITS: &str = "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 3\n\
     rate = { limit = 10000, period = \"1h\" }\n[[queue]]\nname = \"billing\"\nmax_depth = 2000\n";

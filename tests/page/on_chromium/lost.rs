@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::page::browser::Browser;
 use crate::page::stage::{Record, cell, enqueue_all};
-use crate::process::rig::{Backend, Sidecar, config};
 use crate::servers::redis::RedisServer;
+use crate::sidecar::process::{Backend, Sidecar, config};
 
 #[test]
 fn a_lost_store_on_redis_is_shown_until_it_is_back() {

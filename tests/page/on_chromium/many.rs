@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use crate::harness::assert_within;
 use crate::page::browser::Browser;
 use crate::page::stage::{Record, enqueue_all, pushes, writable};
-use crate::process::rig::{Backend, Ends, Sidecar, config};
+use crate::sidecar::process::{Ends, pair};
 
 const KEYS: usize = 10_000;
 const TENANTS: &str = "[[policy]]\nname = \"crm\"\nkey = \"crm:{meta.tenant}\"\nconcurrency = 1\n\
@@ -42,8 +41,7 @@ fn rows(browser: &Browser) -> BTreeSet<String> {
 
 #[test]
 fn ten_thousand_keys_are_searched_and_stay_fluid() {
-    let backend = Backend::start(Lax::spec());
-    let sidecar = Sidecar::run(&config(backend.addr, &writable(), TENANTS));
+    let (_backend, sidecar) = pair(&writable(), TENANTS);
     let (record, stop, to) = (Record::default(), AtomicBool::new(false), sidecar.data);
     enqueue_all(to, &jobs(0..KEYS));
     while record.started() < KEYS {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::page::browser::Browser;
 use crate::page::stage::{Record, TOKEN, site, writable};
 use crate::process::http::{Conn, ask, get};
-use crate::process::rig::{Backend, Sidecar, config};
+use crate::sidecar::process::{Backend, Sidecar, config};
 
 const LIMITED: &str =
     "[[policy]]\nname = \"stripe\"\nkey = \"stripe\"\nmatch = { queue = \"*\" }\nconcurrency = 1\n";

@@ -2,13 +2,12 @@
 
 use std::process::Command;
 
-use ojs_throttle::backend::Lax;
 use serde_json::{Value, json};
 
 use crate::page::browser::{Browser, ENTER};
 use crate::page::stage::{Record, TOKEN, cell, enqueue_all, fact, writable};
 use crate::process::http::get;
-use crate::process::rig::{Backend, Sidecar, config, program, ran};
+use crate::sidecar::process::{Backend, Sidecar, pair, program, ran};
 
 const SLOTS: &str =
     "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 3\n";
@@ -23,8 +22,7 @@ struct Rig {
 impl Rig {
     /// Twenty jobs wait; the page of their key is open.
     fn start() -> Rig {
-        let backend = Backend::start(Lax::spec());
-        let sidecar = Sidecar::run(&config(backend.addr, &writable(), SLOTS));
+        let (backend, sidecar) = pair(&writable(), SLOTS);
         let job = json!({"type": "t", "args": [], "options": {"queue": "billing"}});
         enqueue_all(sidecar.data, &vec![job; 20]);
         let browser = Browser::open();

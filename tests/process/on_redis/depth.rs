@@ -2,7 +2,7 @@
 //! the backend's ledger.
 
 use crate::process::prelude::*;
-use crate::process::rig::Ends;
+use crate::sidecar::process::Ends;
 
 const JOB: &str = r#"{"type":"t","args":[1],"options":{"queue":"q"}}"#;
 

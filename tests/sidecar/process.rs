@@ -1,14 +1,20 @@
-//! Processes and backends that end with the test.
+//! The program as processes that end with the test, and the embedded backend behind them on a thread of its own. No other
+//! file of the tests names the program.
 
-use std::io::ErrorKind;
-use std::process::{Child, ExitStatus};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use ojs_throttle::backend::{self, Event};
+use ojs_throttle::backend::{self, Event, EventKind, Lax};
 use ojs_throttle::net::Net;
 use tokio_util::sync::CancellationToken;
 
-use super::prelude::*;
+use crate::process::http::get;
 use crate::servers::port;
 
 /// The most that any wait may take.
@@ -163,7 +169,7 @@ pub fn ran(mut command: Command) -> Ran {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let read = |from: Option<Box<dyn std::io::Read + Send>>| {
+    let read = |from: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
             let mut text = String::new();
             from.unwrap().read_to_string(&mut text).unwrap();
@@ -219,7 +225,14 @@ pub fn config(upstream: SocketAddr, server: &str, rest: &str) -> String {
         false => "[fetch]\nmax_wait = \"500ms\"\n",
     };
     let rest = format!("{least}\n{server}\n{rest}\n{wait}");
-    crate::sidecar::config(&format!("http://{upstream}"), &rest)
+    super::config(&format!("http://{upstream}"), &rest)
+}
+
+/// A backend by the text, and the program before it; the words as in [`config`].
+pub fn pair(server: &str, rest: &str) -> (Backend, Sidecar) {
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, server, rest));
+    (backend, sidecar)
 }
 
 /// A running program.
@@ -310,14 +323,14 @@ impl Sidecar {
     /// Waits until `/readyz` says this.
     pub fn state(&self, word: &str) {
         until(word, || {
-            let page = crate::process::http::get(self.admin, "/readyz");
+            let page = get(self.admin, "/readyz");
             let status = if word == "ready" { 200 } else { 503 };
             (page.body.trim() == word && page.status == status).then_some(())
         });
     }
 
     pub fn metrics(&self) -> String {
-        crate::process::http::get(self.admin, "/metrics").body
+        get(self.admin, "/metrics").body
     }
 
     /// The value of one series; 0 if there is none.
