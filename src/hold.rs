@@ -10,6 +10,7 @@
 //! cancel finds it. A [`Pick`] ends as started, refused or gone; dropped, the job waits again. One lock, held for
 //! arithmetic only.
 
+mod due;
 mod held;
 mod lane;
 mod lanes;
@@ -26,6 +27,7 @@ mod standing;
 mod state;
 mod view;
 
+pub use due::{TRUSTED_FOR, kept_for};
 pub use held::{Episode, Held, Proof, SHORT};
 pub use lane::Lane;
 pub use locked::{Behind, Coming, Hold, Relimited};

@@ -74,5 +74,4 @@ pub use sidecar::Sidecar;
 pub(crate) use body::DEPTH;
 use body::REPLY_DEPTH;
 pub(crate) use job::DEFAULT_VISIBILITY;
-pub(crate) use prove::TRUSTED_FOR;
 use respond::{ours, refuse};

@@ -530,6 +530,17 @@ fn a_policy_that_limits_all_jobs_is_warned_of() {
     assert!(!said.text.contains("warning"), "{}", said.text);
 }
 
+/// A queue counts whatever its entry says of it.
+#[test]
+fn each_queue_of_the_file_is_counted() {
+    for says in ["subqueues = true", "concurrency = 5", "max_size = 10"] {
+        let queue = format!("[[queue]]\nname = 'mail'\n{says}\n");
+        let policy = "[[policy]]\nname = 'a'\nmatch = { queue = '*' }\nkey = 'a:{meta.tenant}'\nconcurrency = 5\n";
+        let said = checked(&format!("{queue}{policy}"));
+        assert!(said.text.contains("ok: 1 policy, 1 queue"), "{}", said.text);
+    }
+}
+
 /// Who has one policy only may write it as one table.
 #[test]
 fn a_policy_may_be_one_table() {

@@ -42,8 +42,10 @@ impl Settings {
         let policies: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
         let limited = self.policies.queues().iter();
         let bounded = self.bounds.entries.iter();
+        let with_subqueues = self.policies.subqueues().iter();
         let queues: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
             .chain(bounded.map(|(name, _)| name.as_str()))
+            .chain(with_subqueues.map(|name| &**name))
             .collect();
         Entries {
             policies: policies.len(),

@@ -255,6 +255,8 @@ impl Hold {
         };
         if let Some(held) = held.filter(|held| held.proof.at <= since) {
             held.proof = Proof::new(since, visibility);
+            let (job, due_at) = (held.claimed.job.clone(), held.due_at());
+            state.note_due(&job, due_at);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -216,6 +217,8 @@ pub(super) struct Groups {
     /// By priority, edition and limits of their jobs.
     alike: HashMap<(i32, u64, Arc<[Limited]>), GroupId>,
     by_key: HashMap<(Space, Key), Vec<GroupId>>,
+    /// By how many limits their jobs wait for.
+    by_count: BTreeSet<(usize, GroupId)>,
     /// Those that nothing keeps from being asked, in the order of their turns.
     open: BTreeMap<(Reverse<i32>, u64), GroupId>,
     /// Those that were refused, by when they may be asked again.
@@ -223,6 +226,8 @@ pub(super) struct Groups {
     /// Those of them that wait for a time, and those that wait for a slot from a time on.
     until: BTreeSet<(Timestamp, GroupId)>,
     for_slot: BTreeSet<(Timestamp, GroupId)>,
+    /// Those that have lost their last job since they were tidied. Picked jobs of them may come back.
+    emptied: Vec<GroupId>,
     /// The latest turn, and the latest name.
     last: u64,
 }
@@ -234,7 +239,12 @@ impl Groups {
 
     /// The next job of a group leaves it.
     pub(super) fn pop(&mut self, id: GroupId) -> Option<Held> {
-        self.all.get_mut(&id)?.jobs.pop_front()
+        let jobs = &mut self.all.get_mut(&id)?.jobs;
+        let held = jobs.pop_front()?;
+        if jobs.is_empty() {
+            self.emptied.push(id);
+        }
+        Some(held)
     }
 
     /// All, highest priority first, and those of one priority in the order of their turns.
@@ -254,6 +264,18 @@ impl Groups {
     ) -> impl Iterator<Item = (GroupId, &'a Group)> {
         let of_it = turns.range((Reverse(priority), 0)..=(Reverse(priority), u64::MAX));
         of_it.filter_map(|(_, id)| Some((*id, self.get(*id)?)))
+    }
+
+    /// The groups of jobs that a key limits.
+    pub(super) fn limited_by(&self, key: &(Space, Key)) -> impl Iterator<Item = &Group> {
+        let ids = self.by_key.get(key).into_iter().flatten();
+        ids.filter_map(|id| self.get(*id))
+    }
+
+    /// The groups of jobs that wait for no more limits than so many.
+    pub(super) fn of_few_limits(&self, most: usize) -> impl Iterator<Item = &Group> {
+        let few = self.by_count.range(..=(most, GroupId(u64::MAX)));
+        few.filter_map(|(_, id)| self.get(*id))
     }
 
     /// The refused groups with jobs that may be asked again by now.
@@ -353,6 +375,7 @@ impl Groups {
         self.turns.insert(turn, id);
         self.open.insert(turn, id);
         self.alike.insert(alike, id);
+        self.by_count.insert((group.limits.len(), id));
         for one in &*group.limits {
             let key = (one.space, one.key.clone());
             self.by_key.entry(key).or_default().push(id);
@@ -369,6 +392,7 @@ impl Groups {
         self.open.remove(&turn);
         let alike = (group.priority, group.edition, group.limits.clone());
         self.alike.remove(&alike);
+        self.by_count.remove(&(group.limits.len(), id));
         for one in &*group.limits {
             let key = (one.space, one.key.clone());
             if let Some(ids) = self.by_key.get_mut(&key) {
@@ -391,7 +415,7 @@ impl Groups {
             return;
         }
         self.last += 1;
-        let before = std::mem::replace(&mut group.turn, self.last);
+        let before = mem::replace(&mut group.turn, self.last);
         let (before, turn) = (
             (Reverse(group.priority), before),
             (Reverse(group.priority), group.turn),
@@ -473,7 +497,11 @@ impl Groups {
     pub(super) fn take(&mut self, stand: Stand) -> Option<Held> {
         let group = self.all.get_mut(&stand.group)?;
         let nth = group.nth(stand.place)?;
-        group.jobs.remove(nth)
+        let held = group.jobs.remove(nth)?;
+        if group.jobs.is_empty() {
+            self.emptied.push(stand.group);
+        }
+        Some(held)
     }
 
     /// Groups that a key limits may be asked again. Says whether there are any.
@@ -493,10 +521,10 @@ impl Groups {
 
     /// Forgets groups without jobs.
     pub(super) fn tidy(&mut self) {
-        let empty = self.all.iter().filter(|(_, group)| group.jobs.is_empty());
-        let empty: Vec<GroupId> = empty.map(|(id, _)| *id).collect();
-        for id in empty {
-            self.close(id);
+        for id in mem::take(&mut self.emptied) {
+            if self.get(id).is_some_and(|group| !group.has_jobs()) {
+                self.close(id);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the hold's lock guards: the lanes, and where each known job is.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -40,6 +41,8 @@ pub(super) struct Known {
     /// Whether it was claimed from a subqueue.
     pub(super) is_head: bool,
     pub(super) whereabouts: Whereabouts,
+    /// When its claim is to be looked at.
+    pub(super) due_at: Option<Instant>,
     /// Whether it is to be hidden as soon as it is put back.
     pub(super) hide: bool,
 }
@@ -95,6 +98,8 @@ pub(super) struct HoldState {
     pub(super) unnamed: HashSet<Arc<str>>,
     /// The jobs that are offered to siblings, by lane and claim.
     pub(super) offered: HashMap<Lane, BTreeMap<Gen, Arc<str>>>,
+    /// When claims are to be looked at, the earliest first. A job's own time says which of several counts.
+    pub(super) due: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     /// How many jobs are in hand.
     pub(super) picked: usize,
     /// How many jobs of subqueues are known. Each subqueue has a few places of its own.
@@ -153,6 +158,7 @@ impl HoldState {
             is_head: held.subqueue.is_some(),
             // Until it stands in its group, which is below.
             whereabouts: Whereabouts::InHand,
+            due_at: None,
             hide: false,
         };
         if let Some(earlier) = self.jobs.insert(held.claimed.job.clone(), known) {
@@ -173,22 +179,8 @@ impl HoldState {
         if !was_busy {
             self.queues.follow(&lane);
         }
+        self.note_due(&held.claimed.job, held.due_at());
         self.place(held);
-    }
-
-    /// Jobs that are neither in hand nor gone, each with its lane.
-    pub(super) fn each(&self) -> impl Iterator<Item = (&Queue, &Held)> {
-        let apart = self.jobs.values().filter_map(|known| {
-            let held = match &known.whereabouts {
-                Whereabouts::Hidden(held) => held,
-                Whereabouts::Offered(offer) => &offer.held,
-                _ => return None,
-            };
-            Some((self.queues.get(&known.lane)?, held))
-        });
-        let waiting = self.queues.values();
-        let waiting = waiting.flat_map(|queue| queue.jobs().map(move |held| (queue, held)));
-        waiting.chain(apart)
     }
 
     /// A job that is neither in hand nor gone.
@@ -270,13 +262,17 @@ impl HoldState {
         if held.named {
             self.unnamed.remove(&held.claimed.job);
         }
+        let (job, due_at) = (held.claimed.job.clone(), held.due_at());
         if known.hide {
             known.whereabouts = Whereabouts::Hidden(held);
+            self.note_due(&job, due_at);
             return false;
         }
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
         let limits = held.written.clone();
         self.place(held);
+        // While it was in hand it may have been doubted.
+        self.note_due(&job, due_at);
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == self.edition);
         if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane))

@@ -927,19 +927,19 @@ async fn idle_jobs_go_one_by_one_and_the_last_first() {
 fn of_two_words_of_the_backend_the_later_counts() {
     let (hold, second) = (hold(), Duration::from_secs(1));
     hold.add(vec![job("a", 0, &["k"])]);
-    let proof = || hold.due(None, |_, _| true).remove(0);
-    let then = proof().1.at;
+    let proof = || hold.state().find("a").unwrap().proof;
+    let then = proof().at;
     hold.proved("a", then + second, second);
     // Sent before that one, and answered after it.
     hold.proved("a", then, 30 * second);
-    let (_, known) = proof();
+    let known = proof();
     assert_eq!((known.at, known.granted), (then + second, second));
     // Nothing that was said before a doubt counts against what is said after it.
     let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
     picked[0].doubt();
     drop(picked);
     hold.proved("a", then, 30 * second);
-    assert_eq!(proof().1.granted, 30 * second);
+    assert_eq!(proof().granted, 30 * second);
 }
 
 #[tokio::test(start_paused = true)]
@@ -972,20 +972,79 @@ async fn what_no_worker_asks_for_is_not_due_where_that_matters() {
         ask(scope);
     }
     let since = Instant::now();
-    tokio::time::advance(Duration::from_secs(1)).await;
+    tokio::time::advance(Duration::from_secs(10)).await;
     ask(2);
     let _waits = Standing::new(&hold, vec![lane(3)]);
-    let due = |since| {
-        let due = hold.due(since, |_, _| true).into_iter();
-        let mut jobs: Vec<Arc<str>> = due.map(|(of, _)| of.job.clone()).collect();
-        jobs.sort();
-        jobs
-    };
-    assert_eq!(due(None).len(), 3);
-    assert_eq!(due(Some(since)), [Arc::from("2"), Arc::from("3")]);
+    assert_eq!(due(&hold, Some(since)), ["2", "3"]);
+    // They are looked at again soon.
+    tokio::time::advance(Duration::from_millis(500)).await;
+    assert_eq!(due(&hold, None), ["1", "2", "3"]);
     assert!(hold.lapsed(since).is_empty(), "its claim lasts");
-    tokio::time::advance(Duration::from_secs(27)).await;
+    tokio::time::advance(Duration::from_millis(17_500)).await;
     assert_eq!(hold.lapsed(since).len(), 1);
+}
+
+/// The jobs whose claims are due, all of them.
+fn due(hold: &Hold, since: Option<Instant>) -> Vec<String> {
+    let found = std::iter::from_fn(|| hold.due(since, 2)).flatten();
+    let mut jobs: Vec<String> = found.map(|(of, _)| of.job.to_string()).collect();
+    jobs.sort();
+    jobs
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_due_by_the_last_word_on_it() {
+    let (hold, none) = (hold(), Vec::<String>::new());
+    let seconds = |n| tokio::time::advance(Duration::from_secs(n));
+    hold.add(["a", "b", "c"].map(|id| job(id, 0, &["k"])).to_vec());
+    assert_eq!(due(&hold, None), none);
+    seconds(9).await;
+    hold.proved("b", Instant::now(), Duration::from_secs(30));
+    seconds(1).await;
+    assert_eq!(due(&hold, None), ["a", "c"], "a third is over, but for b");
+    assert_eq!(due(&hold, None), none, "they have been told");
+    // What is in hand is not kept, and what was doubted there is due at once.
+    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+    assert_eq!(ids(&picked), ["a"]);
+    seconds(1).await;
+    assert_eq!(due(&hold, None), ["c"]);
+    picked[0].doubt();
+    drop(picked);
+    assert_eq!(due(&hold, None), ["a"]);
+    // One that was handed out again meanwhile has the time of its new claim.
+    hold.add(vec![job("c", 0, &["k"])]);
+    hold.forget("a");
+    seconds(8).await;
+    assert_eq!(due(&hold, None), ["b"]);
+    let of_b = Claimed::from(Claim::of("b"));
+    hold.due_still([of_b].into_iter());
+    assert_eq!(due(&hold, None), ["b"]);
+    seconds(2).await;
+    assert_eq!(due(&hold, None), ["b", "c"]);
+    // One that is hidden is kept as well.
+    assert!(hold.hide("c"));
+    seconds(1).await;
+    assert_eq!(due(&hold, None), ["b", "c"]);
+}
+
+/// Each look at what is due stands in the way of requests.
+#[tokio::test(start_paused = true)]
+async fn what_is_due_is_found_among_many() {
+    let hold = hold();
+    let names: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
+    hold.add(names.iter().map(|id| job(id, 0, &[id.as_str()])).collect());
+    let begun = std::time::Instant::now();
+    for _ in 0..20_000 {
+        assert!(hold.due(None, 256).is_none());
+        hold.tidy(Instant::now());
+        assert_eq!(hold.promised("q", &gate(&[])), 0);
+        assert!(!hold.is_refused(&lane(1), &gate(&[]), NOW));
+    }
+    // A walk over all of them for each look takes minutes.
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(hold.due(None, 256).map(|due| due.len()), Some(256));
+    assert_eq!(due(&hold, None).len(), 30_000 - 256);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::held::{Held, Offer, Proof};
+use super::held::{Held, Offer};
 use super::lane::Lane;
 use super::locked::Hold;
 use super::places::Amount;
 use super::prospect::Prospect;
 use super::queue::Queue;
 use super::state::{Known, Whereabouts};
-use crate::limit::{Cost, Limited, Limits, PolicyAndKey, Share, Timestamp};
+use crate::limit::{Cost, Key, Limited, Limits, PolicyAndKey, Share, Space, Timestamp};
 use crate::policy::Gate;
 use crate::store::{Claimed, Gen};
 use crate::subqueue::Subqueue;
@@ -217,7 +217,15 @@ impl Hold {
         those.map(|one| one.limits.clone()).collect()
     }
 
-    /// Held jobs limited by a key, for `waiting_count`.
+    /// How many waiting jobs a key limits, for `waiting_count`.
+    pub fn waiting_for(&self, space: Space, key: &Key) -> usize {
+        let (state, key) = (self.state(), (space, key.clone()));
+        let queues = state.queues.values();
+        let groups = queues.flat_map(|queue| queue.groups.limited_by(&key));
+        groups.map(|group| group.jobs.len()).sum()
+    }
+
+    /// How many waiting jobs have a limit of which `matches` says so.
     pub fn waiting(&self, matches: impl Fn(&Limited) -> bool) -> usize {
         let state = self.state();
         let groups = state.queues.values().flat_map(Queue::all_groups);
@@ -400,21 +408,6 @@ impl Hold {
             .collect()
     }
 
-    /// The claims of which `is_due` says so by the backend's last word on each. None of jobs in hand, and where `since`
-    /// is said none of lanes that no worker has asked for since then.
-    pub fn due(
-        &self,
-        since: Option<Instant>,
-        is_due: impl Fn(&Claimed, &Proof) -> bool,
-    ) -> Vec<(Claimed, Proof)> {
-        let state = self.state();
-        let due = state.each().filter(|(queue, held)| {
-            since.is_none_or(|since| queue.is_wanted(since)) && is_due(&held.claimed, &held.proof)
-        });
-        due.map(|(_, held)| (held.claimed.clone(), held.proof))
-            .collect()
-    }
-
     /// The claims of waiting jobs that are over, of lanes that no worker has asked for since then.
     pub fn lapsed(&self, since: Instant) -> Vec<Claimed> {
         let (state, now) = (self.state(), Instant::now());
@@ -438,10 +431,8 @@ impl Hold {
         let of_queue = state.queues.of_queue(queue_name);
         of_queue
             .map(|queue| {
-                let waiting: usize = (queue.all_groups())
-                    .filter(|group| group.limits.len() <= gate.limited.len())
-                    .map(|group| group.jobs.len())
-                    .sum();
+                let groups = queue.groups.of_few_limits(gate.limited.len());
+                let waiting: usize = groups.map(|group| group.jobs.len()).sum();
                 waiting + queue.in_flight
             })
             .sum()
@@ -457,11 +448,8 @@ impl Hold {
         let Some(queue) = state.holding(lane) else {
             return false;
         };
-        queue.all_groups().any(|group| {
-            !group.jobs.is_empty()
-                && group.limits.len() <= gate.limited.len()
-                && !group.may_ask(now)
-        })
+        let mut groups = queue.groups.of_few_limits(gate.limited.len());
+        groups.any(|group| group.has_jobs() && !group.may_ask(now))
     }
 
     /// The claims of which the store has not heard, each given once; but for picked ones, for which the question of

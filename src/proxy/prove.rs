@@ -11,13 +11,11 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::calls::{self, Lookup, job_in};
-use super::{BackendFacts, DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar};
+use super::{BackendFacts, Proxy, REPLY_DEPTH, Sidecar};
+use crate::hold;
 use crate::json::Json;
 use crate::limit::Timestamp;
 use crate::store::{Claimed, LedgerExt};
-
-/// How long the backend's word that a held job is ours is trusted at most before it is asked for again.
-pub(crate) const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 /// So many jobs are looked up at once.
 const AT_ONCE: usize = 16;
@@ -59,7 +57,7 @@ impl Extension {
 
     /// What a job gets while it is held.
     pub(super) fn of_held(claimed: &Claimed, backend: &BackendFacts) -> Extension {
-        Extension::of(claimed, held_for(claimed), backend)
+        Extension::of(claimed, hold::kept_for(claimed), backend)
     }
 
     /// The heartbeat for these jobs.
@@ -73,12 +71,6 @@ impl Extension {
         let ms = sidecar.backend.heartbeat_value(self.lasts, age).as_millis();
         calls::heartbeat(&self.claim_id, jobs, ms)
     }
-}
-
-/// For how long a claim is kept at once while its job is held. It needs no more than the default: should this process
-/// die, the backend has the job back soon. The worker's own visibility is given when it goes out.
-pub(super) fn held_for(claimed: &Claimed) -> Duration {
-    Duration::from_micros(claimed.visibility).min(DEFAULT_VISIBILITY)
 }
 
 /// What the backend says of a claim.

@@ -18,7 +18,7 @@ use super::control::named::Waiting;
 use super::depth;
 use super::{Proxy, Sidecar, tell};
 use crate::hold::{Episode, Held, Lane};
-use crate::limit::{Key, Limited, Space};
+use crate::limit::{Key, Space};
 use crate::policy::{Gate, PolicySet};
 use crate::pressure::StatsAnswer;
 use crate::store::KeyStates;
@@ -303,8 +303,7 @@ pub(super) fn of_queue(sidecar: &Sidecar, queue: &str) -> u64 {
 /// How many jobs wait for a key: those that are held here, all jobs of the queues that the key covers, and in other
 /// queues those that are known to wait for it, of which some may have left unseen.
 pub(super) fn of_key(sidecar: &Sidecar, key: &Key, policies: &PolicySet, pending: &Waiting) -> u64 {
-    let is = |one: &Limited| one.space == Space::Job && one.key == *key;
-    let mut waiting = sidecar.hold.waiting(is) as u64;
+    let mut waiting = sidecar.hold.waiting_for(Space::Job, key) as u64;
     let mut pending = pending.get(key).cloned().unwrap_or_default();
     let available = |queue: &str| available(sidecar, queue);
     for queue in policies.covered(key) {

@@ -13,7 +13,7 @@ use super::naming::{ClaimsOf, name_claims, reclaimed};
 use super::request::Fetch;
 use super::section::Stage;
 use crate::boxed::boxed;
-use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Wakes};
+use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, TRUSTED_FOR, Wakes};
 use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp, is_priced};
 use crate::proxy::control::in_force;
 use crate::proxy::drop::{self, acting};
@@ -21,7 +21,7 @@ use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::proxy::sweep::keep;
-use crate::proxy::{Proxy, Sidecar, TRUSTED_FOR, siblings, tell};
+use crate::proxy::{Proxy, Sidecar, siblings, tell};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::tick;
 

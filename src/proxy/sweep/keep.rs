@@ -1,20 +1,18 @@
 //! Keeping: held jobs are under live claims, which heartbeats of ours keep. Several go at once, and beside the
 //! sweep, so that one that is slow holds up few others.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{EVERY, ticks};
-use crate::hold::{Proof, SHORT};
+use crate::proxy::Proxy;
 use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
-use crate::proxy::{Proxy, TRUSTED_FOR};
 use crate::store::{Claimed, LedgerExt};
 
 /// Jobs in one heartbeat.
@@ -28,35 +26,21 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// Claims that are kept in one go: their scope, and what they get.
 type Group = (u64, Extension);
 
-/// How long a held job is left with the time that the backend has granted it, where it is to have what `lasts` says.
-fn rests(proof: &Proof, lasts: Duration) -> Duration {
-    let granted = proof.granted;
-    if proof.is_assumed {
-        // The backend's default may be a few seconds. From the first heartbeat on it is what that says.
-        return TRUSTED_FOR.min(lasts / 3);
-    }
-    match granted.cmp(&lasts) {
-        // It was to go out for longer, and did not: as soon as it would have to be proven anew.
-        Ordering::Greater => TRUSTED_FOR.min(lasts / 3),
-        // It was to go out for less: its claim may be over at the next look.
-        Ordering::Less if granted < SHORT => Duration::ZERO,
-        _ => granted / 3,
-    }
-}
-
 /// Keeps the claims of held jobs until told to stop.
 pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) {
     let mut ticks = ticks(EVERY);
     let mut tasks = JoinSet::new();
     let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
-    let mut due = VecDeque::new();
+    let mut due: VecDeque<(Group, Vec<Claimed>)> = VecDeque::new();
+    // Whether more are due than one look found.
+    let mut more = false;
     let warned = Seldom::default();
     loop {
         let looks = tokio::select! {
             _ = ticks.tick() => true,
             () = proxy.sidecar.hold.hurries() => true,
             // Where each job has a claim id of its own there are many, and each has its place for a moment.
-            _ = tasks.join_next(), if !due.is_empty() && !tasks.is_empty() => false,
+            _ = tasks.join_next(), if (more || !due.is_empty()) && !tasks.is_empty() => due.is_empty(),
             () = stop.cancelled() => return,
         };
         while tasks.try_join_next().is_some() {}
@@ -65,7 +49,10 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
             let_lapse(proxy, &warned).await;
             let asked = under_way.iter().flat_map(|(_, claims)| claims);
             let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
-            due = due_claims(proxy, &asked).into();
+            // Others may have less time left by now.
+            let late = due.drain(..).flat_map(|(_, claims)| claims);
+            proxy.sidecar.hold.due_still(late);
+            (due, more) = due_claims(proxy, &asked).await;
         }
         while under_way.len() < AT_ONCE
             && let Some((group, mut claims)) = due.pop_front()
@@ -110,25 +97,34 @@ async fn let_lapse(proxy: &Proxy, warned: &Seldom) {
     }
 }
 
-/// The held jobs, but for those that are `asked` about, whose claim is a third over or longer than it need be, those
-/// first that have the least time left, and last those that have none.
-fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claimed>)> {
-    let now = Instant::now();
+/// The claims of held jobs that are due, as many as [`AT_ONCE`] heartbeats name, but for those that are `asked` about.
+/// Those go first that have the least time left, and last those that have none. Says too whether more may be due.
+async fn due_claims(
+    proxy: &Proxy,
+    asked: &HashSet<Arc<str>>,
+) -> (VecDeque<(Group, Vec<Claimed>)>, bool) {
+    let hold = &proxy.sidecar.hold;
     let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
-    // A sibling may have what is offered, and may be the only one that can say so.
-    let is_lost = proxy.sidecar.store.is_lost();
-    let is_theirs = |claimed: &Claimed| is_lost && proxy.sidecar.hold.is_offered(claimed);
-    let is_due = |claimed: &Claimed, proof: &Proof| {
-        now.duration_since(proof.at) >= rests(proof, prove::held_for(claimed))
-            && !asked.contains(&claimed.job)
-    };
-    for (claimed, proof) in proxy.sidecar.hold.due(wanted_since(proxy), is_due) {
-        if !is_theirs(&claimed) {
-            let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
-            let ends = proof.at + proof.granted;
-            let group = (claimed.scope, extension);
-            due.entry(group).or_default().push((ends, claimed));
+    let (mut found, mut more, since) = (0, true, wanted_since(proxy));
+    while found < AT_ONCE * TOGETHER {
+        let Some(claims) = hold.due(since, TOGETHER) else {
+            more = false;
+            break;
+        };
+        found += claims.len();
+        // A sibling may have what is offered, and may be the only one that can say so.
+        let is_lost = proxy.sidecar.store.is_lost();
+        let is_theirs = |claimed: &Claimed| is_lost && hold.is_offered(claimed);
+        for (claimed, proof) in claims {
+            if !asked.contains(&claimed.job) && !is_theirs(&claimed) {
+                let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
+                let ends = proof.at + proof.granted;
+                let group = (claimed.scope, extension);
+                due.entry(group).or_default().push((ends, claimed));
+            }
         }
+        // Requests wait for no more than one look at so many jobs.
+        yield_now().await;
     }
     let mut batches = Vec::new();
     for (group, mut claims) in due {
@@ -139,8 +135,10 @@ fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> Vec<(Group, Vec<Claim
             batches.push((ends, (group.clone(), claims)));
         }
     }
+    let now = Instant::now();
     batches.sort_by_key(|(ends, _)| (ends.is_none_or(|ends| ends <= now), *ends));
-    batches.into_iter().map(|(_, batch)| batch).collect()
+    let batches = batches.into_iter().map(|(_, batch)| batch);
+    (batches.collect(), more)
 }
 
 /// One heartbeat for these.
