@@ -201,6 +201,7 @@ crate::scenarios! {
     lives::gone_with_jobs_held: 10 limit;
     lives::replaced_beside_a_backlog: 4;
     lives::drain_in_order: 10 real;
+    lives::drain_lets_go_who_waits_in_vain: 6;
     lives::drain_goes_on_for_the_rest: 4;
     lives::drained_under_load: 6 limit;
     lives::drain_times_out: 2;

@@ -231,6 +231,34 @@ pub async fn drain_in_order(ctx: Ctx) -> Judge {
     judge.all_well()
 }
 
+/// SIGTERM, and the backend takes its time to take held jobs back: who comes meanwhile is let go with the last of them.
+pub async fn drain_lets_go_who_waits_in_vain(ctx: Ctx) -> Judge {
+    let world = ctx.limits(TWO).settings("[fetch]\nmax_wait = '20s'");
+    let w = world.start().await;
+    w.enqueue_all(4, |_| job()).await;
+    let one = w.hands("one");
+    let out = one.get("mail", 4).await;
+    let slow = Fault::Slow(Duration::from_millis(300));
+    w.backend.often(Op::Nack, 1.0, slow);
+    w.begin_drain();
+    w.pass(50 + ctx.seed * 100).await;
+    let began = Instant::now();
+    let late = one.get("mail", 2).await;
+    let waited = began.elapsed();
+    w.backend.mend();
+    one.ack_all(&out).await;
+    w.drain().await;
+    w.start_sidecar().await;
+    w.worker(Worker::js(5).queues(&["mail"]));
+    let mut judge = w.judge_when_done(60).await;
+    judge.that(late.is_empty(), "a job started while draining");
+    judge.that(
+        waited < Duration::from_secs(2),
+        format!("it waited {waited:?} for what had gone back"),
+    );
+    judge.all_well()
+}
+
 /// SIGTERM with a limited job out: queues that no limit touches go on, alone and named beside a limited one.
 pub async fn drain_goes_on_for_the_rest(ctx: Ctx) -> Judge {
     let world = ctx.limits(GATED).server("drain_timeout = '20s'");

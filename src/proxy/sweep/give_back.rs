@@ -166,13 +166,20 @@ fn burns_held(sidecar: &Sidecar) -> bool {
 /// stays from now on.
 async fn return_all(proxy: &Proxy, stay: &mut HashSet<Arc<str>>) {
     let sidecar = &proxy.sidecar;
+    let mut went = false;
     while sidecar.backend.requeue_harmless()
         && let Some(pick) = sidecar.hold.pick_last(|_| true, stay)
     {
         let job = pick.claimed.job.clone();
         if give_back(proxy, pick).await == Back::Stays {
             stay.insert(job);
+        } else {
+            went = true;
         }
+    }
+    if went {
+        // Who came since the drain began may wait for what is not here any more.
+        sidecar.hold.wake_all();
     }
 }
 
