@@ -17,6 +17,8 @@ pub const VERSION: HeaderValue = HeaderValue::from_static("1.0");
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The tenant a request is made for.
 pub const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
+/// How long the producer would wait for room.
+pub const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 /// The trace that a request is part of, and its caller's place in it (W3C Trace Context).
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 

@@ -2,6 +2,7 @@
 
 mod bare;
 mod bounds;
+mod forwarded;
 mod io;
 mod listener;
 mod rules;

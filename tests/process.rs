@@ -20,6 +20,7 @@ mod inside;
 mod ledger;
 mod lifecycle;
 mod log;
+mod manners;
 mod on_postgres;
 mod on_redis;
 mod outage;

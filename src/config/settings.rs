@@ -221,6 +221,8 @@ settings! {
         control_token: Option<Secret> = None, "server.control_token" Live token();
         /// Whether `X-OJS-Tenant` says which tenant a FETCH or an enqueue is for.
         trust_tenant_header: bool = false, "server.trust_tenant_header" Live flag;
+        /// Whether requests go on with `X-Forwarded-*` that say who sent them.
+        adds_forwarded: bool = false, "server.forwarded" Restart word(&[("off", false), ("add", true)]);
         /// How log lines look.
         log: LogFormat = LogFormat::Human, "server.log" Restart word(&LogFormat::WORDS);
         /// Which log lines there are.
@@ -235,6 +237,8 @@ settings! {
         timeout: Duration = seconds(30), "server.upstream_timeout" Restart time(LEAST..=HOUR);
         /// To make a connection, TLS included.
         connect_timeout: Duration = seconds(2), "server.connect_timeout" Restart time(LEAST..=seconds(60));
+        /// How long a connection is kept idle; shorter than backends keep theirs, or a request meets a close.
+        idle_timeout: Duration = seconds(4), "upstream.idle_timeout" Restart time(LEAST..=HOUR);
         /// The bearer token of the sidecar's own calls.
         token: Option<Secret> = None, "upstream.token" Live token();
         /// The worker id of the sidecar's own claims. `None`: made from the host's name and the port.

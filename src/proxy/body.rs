@@ -84,6 +84,13 @@ impl Body {
         is_changed
     }
 
+    /// Passes on what it has as if it never left: whoever watches it is not told.
+    pub fn forget_watch(&mut self) {
+        if let BodyKind::Watched(_, watch) = &mut self.0 {
+            *watch = None;
+        }
+    }
+
     /// Whether something comes part by part from the backend, and nobody changes it.
     pub fn streams(&self) -> bool {
         matches!(&self.0, BodyKind::Stream(body) if !body.is_end_stream())

@@ -59,7 +59,7 @@ pub trait Service: Send + Sync + 'static {
     fn make_plain(&self, _reply: &mut Response<Body>) {}
 
     /// Looks at a reply for the last time before it leaves.
-    fn leaving(&self, _reply: &Response<Body>) {}
+    fn leaving(&self, _reply: &mut Response<Body>) {}
 }
 
 /// What one listener has in hand now.

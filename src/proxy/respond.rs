@@ -362,14 +362,6 @@ pub fn fresh_id() -> Option<HeaderValue> {
     HeaderValue::try_from(format!("req_{}", Uuid::now_v7().simple())).ok()
 }
 
-/// Lets the client's next request come on a new connection: where others share a load, it may lead to one that
-/// has something for it.
-pub(super) fn send_elsewhere(mut reply: Response<Body>) -> Response<Body> {
-    let close = HeaderValue::from_static("close");
-    reply.headers_mut().insert(header::CONNECTION, close);
-    reply
-}
-
 /// A backend's reply that was read whole, as it goes to the client; whatever job it shows, it shows no mirror.
 pub(super) fn theirs(mut reply: Reply) -> Response<Body> {
     if let Some(hidden) = mirror::hide_all(&reply.body) {

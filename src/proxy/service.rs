@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -75,8 +75,14 @@ impl Service for Proxy {
         }
     }
 
-    /// Counts a reply in which we refused or failed.
-    fn leaving(&self, reply: &Response<Body>) {
+    /// Counts a reply in which we refused or failed. While we drain, the client's next request comes on a new
+    /// connection, which may lead to another sidecar; this one closes when nobody sends on it.
+    fn leaving(&self, reply: &mut Response<Body>) {
+        let switches = reply.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if self.sidecar.tasks.draining.is_cancelled() && !switches {
+            let close = HeaderValue::from_static("close");
+            reply.headers_mut().insert(header::CONNECTION, close);
+        }
         if let Some(Own(code)) = reply.extensions().get() {
             let status = reply.status().as_u16();
             self.sidecar.metrics.answered(status, code);

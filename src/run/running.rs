@@ -393,6 +393,7 @@ fn listener_bounds(settings: &config::ServerSettings) -> server::ListenerBounds 
         idle: settings.idle_timeout,
         connections: settings.max_connections,
         in_flight: settings.max_in_flight,
+        adds_forwarded: settings.adds_forwarded,
         ..server::ListenerBounds::default()
     }
 }
@@ -402,6 +403,7 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
     let default = upstream::CallBounds::default();
     upstream::CallBounds {
         connect: settings.upstream.connect_timeout,
+        idle: settings.upstream.idle_timeout,
         head: settings.upstream.timeout,
         // A reply is read whole before its jobs are held, and jobs differ in size.
         reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),

@@ -18,6 +18,8 @@ pub struct ListenerBounds {
     /// The most requests without a reply; more are answered 503. Urgent requests have as many places of their own.
     /// Requests whose clients hung up count too, and those of all threads count in each. Default 1,024.
     pub in_flight: usize,
+    /// Whether requests go on with `X-Forwarded-*` that say who sent them. Default: no.
+    pub adds_forwarded: bool,
 }
 
 impl Default for ListenerBounds {
@@ -28,6 +30,7 @@ impl Default for ListenerBounds {
             write: Duration::from_secs(60),
             connections: 10_000,
             in_flight: 1_024,
+            adds_forwarded: false,
         }
     }
 }

@@ -72,8 +72,14 @@ impl AsyncRead for Guarded {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        let before = buf.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
-        if polled.is_ready() {
+        if let Poll::Ready(read) = &polled {
+            let is_end = read.is_ok() && buf.filled().len() == before && buf.remaining() > 0;
+            if is_end && this.flags.half_closes() {
+                // The end of the request wakes the task.
+                return Poll::Pending;
+            }
             this.flags.read();
         }
         polled

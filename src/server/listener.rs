@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
-use http_body::{Frame, SizeHint};
+use http::uri::Scheme;
+use http::{HeaderMap, Method, Request, Response};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,8 +26,8 @@ use tracing::{Instrument as _, Span};
 
 use super::bounds::ListenerBounds;
 use super::io::Guarded;
-use super::rules;
-use super::watchdog::{Flags, Watchdog};
+use super::watchdog::{Flags, OnEnd, Watchdog};
+use super::{forwarded, rules};
 use crate::net::{Listener, Stream};
 use crate::ojs;
 use crate::proxy::body::{Body, BodyError, Tunnel};
@@ -69,9 +71,9 @@ pub async fn serve<S: Service>(
                 load.connections.store(connections.len(), Ordering::Relaxed);
             }
             accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     let flag = Arc::<Flags>::default();
-                    let task = connections.spawn(connection(stream, Arc::clone(&shared), Arc::clone(&flag)));
+                    let task = connections.spawn(connection(stream, peer, Arc::clone(&shared), Arc::clone(&flag)));
                     flags.insert(task.id(), flag);
                     load.connections.store(connections.len(), Ordering::Relaxed);
                     if connections.len() >= limits.connections && full.now() {
@@ -105,13 +107,21 @@ struct Listening<S> {
 }
 
 /// Serves one connection to its end.
-async fn connection<S: Service>(stream: Stream, shared: Arc<Listening<S>>, flags: Arc<Flags>) {
+async fn connection<S: Service>(
+    stream: Stream,
+    peer: SocketAddr,
+    shared: Arc<Listening<S>>,
+    flags: Arc<Flags>,
+) {
     let limits = shared.limits;
     let tunnel = Mutex::new(None);
     let handler = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
-        let head = Box::new(head);
-        flags.begin();
+        let mut head = Box::new(head);
+        flags.begin(on_end(&head));
+        if limits.adds_forwarded {
+            forwarded::add(&mut head.headers, peer.ip(), Scheme::HTTP);
+        }
         let busy = Busy(Arc::clone(&flags));
         let shared = Arc::clone(&shared);
         let tunnel = &tunnel;
@@ -119,14 +129,17 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Listening<S>>, flags
         async move {
             let span = span_of(&head.headers);
             let mut reply = shared.answer(head, body).instrument(span).await;
-            shared.service.leaving(&reply);
+            shared.service.leaving(&mut reply);
+            if reply.body().size_hint().exact().is_none() {
+                busy.0.streams();
+            }
             if plain_json {
                 shared.service.make_plain(&mut reply);
             }
             if let Some(begun) = reply.body_mut().take_tunnel() {
                 *tunnel.lock() = Some(begun);
             }
-            Ok::<_, Infallible>(reply.map(|body| Tracked { body, _busy: busy }))
+            Ok::<_, Infallible>(reply.map(|body| Tracked { body, busy }))
         }
     });
     let stream = TokioIo::new(Guarded::new(stream, Arc::clone(&flags)));
@@ -144,17 +157,17 @@ async fn connection<S: Service>(stream: Stream, shared: Arc<Listening<S>>, flags
                 WakeGate::before(cx.waker())
             });
             let cx = &mut Context::from_waker(waker);
-            if flags.draining() && !ending {
-                if flags.is_idle() {
-                    return Poll::Ready(());
-                }
-                ending = true;
-                connection.as_mut().graceful_shutdown();
-            }
             tick::within(|| {
                 // The result does not matter: every failure was answered or logged where it happened.
                 if connection.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
+                }
+                // Not before: what has come by now is answered.
+                if flags.draining() && !std::mem::replace(&mut ending, true) {
+                    connection.as_mut().graceful_shutdown();
+                    if connection.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(());
+                    }
                 }
                 watchdog.poll(&flags, cx)
             })
@@ -178,6 +191,18 @@ fn span_of(headers: &HeaderMap) -> Span {
     match parent.to_str().ok().and_then(ojs::trace_id) {
         Some(trace_id) => tracing::error_span!("request", %trace_id),
         None => Span::none(),
+    }
+}
+
+/// What becomes of a request if its client ends its half of the connection. Whoever asks for work or waits for room
+/// may be gone, and hyper cannot tell: those requests end there.
+fn on_end(head: &Parts) -> OnEnd {
+    let path = head.uri.path();
+    let stores = matches!(path, "/ojs/v1/jobs" | "/ojs/v1/jobs/batch")
+        && !head.headers.contains_key(ojs::BLOCK_TIMEOUT);
+    match head.method != Method::POST || stores || ojs::is_urgent(path) {
+        true => OnEnd::Finish,
+        false => OnEnd::Stop,
     }
 }
 
@@ -259,7 +284,7 @@ impl Drop for Busy {
 /// A reply's body that marks its connection as free when it is dropped.
 struct Tracked {
     body: Body,
-    _busy: Busy,
+    busy: Busy,
 }
 
 impl http_body::Body for Tracked {
@@ -270,7 +295,12 @@ impl http_body::Body for Tracked {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+        let this = self.get_mut();
+        if this.busy.0.is_half_closed() {
+            // It may arrive nowhere, so it is kept for who asks again.
+            this.body.forget_watch();
+        }
+        Pin::new(&mut this.body).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {

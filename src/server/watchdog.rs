@@ -24,6 +24,10 @@ pub(super) struct Flags {
     /// Counts requests and writes, so that the watchdog sees progress.
     moves: AtomicU32,
     draining: AtomicBool,
+    /// Whether the client has ended its half of the connection.
+    ended: AtomicBool,
+    /// Whether that ends the request in progress.
+    stops: AtomicBool,
     /// Whether the connection is a tunnel now.
     tunnel: AtomicBool,
     task: Mutex<Option<Waker>>,
@@ -46,8 +50,9 @@ impl Flags {
     }
 
     /// Notes that a request has come.
-    pub(super) fn begin(&self) {
+    pub(super) fn begin(&self, on_end: OnEnd) {
         self.head.store(false, Ordering::Relaxed);
+        self.stops.store(on_end == OnEnd::Stop, Ordering::Relaxed);
         self.busy.store(true, Ordering::Relaxed);
     }
 
@@ -56,15 +61,45 @@ impl Flags {
         // Bytes that came meanwhile were the request's body.
         self.head.store(false, Ordering::Relaxed);
         self.busy.store(false, Ordering::Relaxed);
+        self.wake_if_half_closed();
+    }
+
+    /// Notes that the reply goes on until its client ends it.
+    pub(super) fn streams(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+        self.wake_if_half_closed();
+    }
+
+    /// Notes that the client has ended its half. Whether that is to be kept from hyper, which would take it for the end
+    /// of it all, until the request in progress is answered.
+    pub(super) fn half_closes(&self) -> bool {
+        self.ended.store(true, Ordering::Relaxed);
+        let finishes = !self.stops.load(Ordering::Relaxed) && !self.is_tunnel();
+        finishes && self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Has the connection read once more, and so come to its end.
+    fn wake_if_half_closed(&self) {
+        if self.is_half_closed() {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let task = self.task.lock().clone();
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 
     /// Asks the connection to end after the request in progress.
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        let task = self.task.lock().take();
-        if let Some(task) = task {
-            task.wake();
-        }
+        self.wake();
     }
 
     pub(super) fn draining(&self) -> bool {
@@ -85,11 +120,6 @@ impl Flags {
         *self.task.lock() = Some(task.clone());
     }
 
-    /// Whether nothing is in progress.
-    pub(super) fn is_idle(&self) -> bool {
-        self.phase() == ConnectionPhase::Idle
-    }
-
     fn phase(&self) -> ConnectionPhase {
         if self.blocked.load(Ordering::Relaxed) {
             ConnectionPhase::Blocked
@@ -101,6 +131,15 @@ impl Flags {
             ConnectionPhase::Idle
         }
     }
+}
+
+/// What becomes of a request whose client ends its half of the connection. It may wait for the reply, or be gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OnEnd {
+    /// The request is answered all the same.
+    Finish,
+    /// It ends there: a job must not go to a worker that may be dead.
+    Stop,
 }
 
 /// The phases of a connection.

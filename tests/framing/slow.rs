@@ -301,6 +301,12 @@ async fn draining_closes_the_idle_and_finishes_the_rest() {
 
     front.drain.cancel();
     assert!(idle.is_closed().await);
+    // It was told: what crossed that on its way breaks nothing.
+    for _ in 0..3 {
+        idle.send(WHOLE).await;
+        tokio::task::yield_now().await;
+    }
+    assert!(idle.is_closed().await);
     assert!(!front.task.is_finished());
     go.notify_one();
     let reply = running.reply().await;

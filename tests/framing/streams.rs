@@ -64,29 +64,51 @@ async fn a_client_that_leaves_ends_the_stream_at_the_backend() {
         .unwrap();
 }
 
-/// Its end of sending looks like the end of it all, and who hung up must be noticed before the backend answers.
+/// Whoever asks for work or waits for room looks like one that hung up, and must be noticed before the backend answers.
+/// All others wait for their replies.
 #[tokio::test]
-async fn a_client_that_closes_one_half_gets_no_answer() {
+async fn a_client_that_closes_one_half_gets_its_reply_unless_it_may_be_gone() {
     let (gone, left) = std::sync::mpsc::channel::<()>();
     let left = std::sync::Mutex::new(left);
     let backend = Backend::run(move |connection| {
-        connection.request();
-        let _ = left.lock().unwrap().recv_timeout(LONG);
-        connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+        while connection.request().is_some() {
+            let _ = left.lock().unwrap().recv_timeout(LONG);
+            connection.write("HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 2\r\n\r\n{}");
+        }
     });
     let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    client
-        .send("GET /ojs/v1/jobs/x HTTP/1.1\r\nHost: a\r\n\r\n")
-        .await;
-    client.0.shutdown().await.unwrap();
-    let mut got = Vec::new();
-    tokio::time::timeout(LONG, client.0.read_to_end(&mut got))
-        .await
-        .expect("the connection stays open")
-        .unwrap();
-    assert!(got.is_empty(), "{got:?}");
-    let _ = gone.send(());
+    for (line, more, is_answered) in [
+        ("GET /ojs/v1/jobs/x", "", true),
+        ("POST /ojs/v1/jobs", "", true),
+        ("POST /ojs/v1/workers/ack", "", true),
+        ("POST /ojs/v1/jobs", "OJS-Block-Timeout: 5\r\n", false),
+        ("POST /ojs/v1/workers/%66etch", "", false),
+    ] {
+        let mut client = front.client().await;
+        let before = backend.seen().len();
+        client
+            .send(format!(
+                "{line} HTTP/1.1\r\nHost: a\r\n{more}Content-Length: 2\r\n\r\n{{}}"
+            ))
+            .await;
+        client.0.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        let whole = async {
+            if is_answered {
+                while backend.seen().len() == before {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                gone.send(()).unwrap();
+            }
+            client.0.read_to_end(&mut got).await.unwrap();
+        };
+        tokio::time::timeout(LONG, whole)
+            .await
+            .unwrap_or_else(|_| panic!("the connection stays open: {line}"));
+        let got = String::from_utf8(got).unwrap();
+        assert_eq!(got.ends_with("\r\n\r\n{}"), is_answered, "{line}: {got}");
+        assert_eq!(got.is_empty(), !is_answered, "{line}: {got}");
+    }
 }
 
 #[tokio::test]

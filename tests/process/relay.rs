@@ -16,6 +16,8 @@ struct Orders {
     hidden: Option<&'static str>,
     /// What was sent to the backend, a letter for each byte.
     sent: String,
+    /// How many connections there were.
+    taken: usize,
 }
 
 /// Relays bytes to a backend.
@@ -32,6 +34,7 @@ impl Relay {
         let given = Arc::clone(&orders);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                given.lock().unwrap().taken += 1;
                 let until = given.lock().unwrap().until;
                 if until.is_some_and(|until| Instant::now() < until) {
                     continue;
@@ -61,6 +64,11 @@ impl Relay {
     /// What was sent to the backend since it was last asked for, a letter for each byte.
     pub fn take_sent(&self) -> String {
         std::mem::take(&mut self.orders.lock().unwrap().sent)
+    }
+
+    /// How many connections there were.
+    pub fn taken(&self) -> usize {
+        self.orders.lock().unwrap().taken
     }
 
     /// Whether the cut was made.

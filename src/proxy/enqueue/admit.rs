@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::full::depth_headers;
 use super::sent::SentJob;
 use crate::limit::Key;
+use crate::ojs;
 use crate::policy::job::meta_of;
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
@@ -27,7 +28,6 @@ use crate::proxy::{Proxy, Sidecar};
 use crate::upstream::{Reply, UpstreamError};
 
 const PRESSURE_HEADER: HeaderName = HeaderName::from_static("x-ojs-queue-pressure");
-const BLOCK_TIMEOUT: HeaderName = HeaderName::from_static("ojs-block-timeout");
 
 /// The most bounded queues in one batch: each may cost the backend two questions, and room here.
 const MOST_QUEUES: usize = 100;
@@ -324,7 +324,7 @@ fn longest_wait(wants: &[Want]) -> Duration {
 
 /// How long the producer would wait (`OJS-Block-Timeout`, in seconds).
 fn block_timeout(parts: &Parts) -> Result<Duration, Fault> {
-    let Some(sent) = parts.headers.get(&BLOCK_TIMEOUT) else {
+    let Some(sent) = parts.headers.get(ojs::BLOCK_TIMEOUT) else {
         return Ok(Duration::ZERO);
     };
     let seconds = sent

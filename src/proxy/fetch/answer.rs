@@ -79,7 +79,6 @@ pub(in crate::proxy) async fn fetch(
     if (sections.iter()).all(|section| section.gate.is_none()) {
         // What we do not understand but the backend does must not go round the limits.
         match pass_whole(proxy, &parts, &mut wanted, unread, &live).await {
-            Whole::Answer(answer) if leaves_out => return respond::send_elsewhere(answer),
             Whole::Answer(answer) => return answer,
             Whole::Held(jobs, came) => {
                 if wanted.asked.is_none() {

@@ -13,7 +13,7 @@ use crate::hold::{Held, Lane};
 use crate::limit::{Limited, PolicyAndKey};
 use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
-use crate::proxy::{Proxy, depth, ours, respond, tell};
+use crate::proxy::{Proxy, depth, ours, tell};
 use crate::subqueue::Subqueue;
 
 /// What the headers of an answer of ours tell.
@@ -108,17 +108,13 @@ impl HandOut {
         let mut headers = http::HeaderMap::new();
         ours(&parts.headers, &mut headers);
         hint.write(&mut headers);
-        let lacks_jobs = self.jobs.is_empty() && self.proxy.sidecar.tasks.draining.is_cancelled();
         let body = match self.jobs.is_empty() {
             true => Body::from(Bytes::from_static(br#"{"jobs":[]}"#)),
             false => Body::watched(self.told(), self),
         };
         let mut response = Response::new(body);
         *response.headers_mut() = headers;
-        match lacks_jobs {
-            true => respond::send_elsewhere(response),
-            false => response,
-        }
+        response
     }
 
     /// `{"jobs":[…]}` with `job` beside it for clients that read only one.
