@@ -182,7 +182,7 @@ with 2 when the command is not understood, and with 3 when no sidecar answers.";
 /// `check`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Check {
-    /// The TOML files; - is standard input
+    /// The TOML files, or folders of files *.toml; - is standard input
     #[arg(value_name = "PATH", required_unless_present = "config")]
     pub paths: Vec<PathBuf>,
     /// One more, said as for `run`; the variable counts where no PATH is given
@@ -218,13 +218,14 @@ fn member(text: &str) -> Result<String, &'static str> {
 /// `run`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 #[command(
-    after_help = "What is given here wins over the file. Without a file, --upstream is required.
+    after_help = "What is given here wins over the file. Without a file, --upstream is required. Between the two stand the
+variables OJS_THROTTLE_UPSTREAM, _LISTEN, _ADMIN_LISTEN, _STORE_URL, _LOG and _LOG_LEVEL.
 The file is checked as a whole before anything starts.
 Exits with 0 after a stop in order, after drain_timeout, and at a second signal. Exits with 1 when it
 cannot start or a part of it breaks, and with 78 when the config cannot be used."
 )]
 pub struct RunArgs {
-    /// The TOML file
+    /// The TOML file, or a folder of files *.toml
     #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
     /// Where SDKs connect [default: 127.0.0.1:8080]
@@ -245,7 +246,7 @@ impl RunArgs {
             listen: self.listen,
             admin_listen: self.admin_listen,
             upstream: self.upstream.clone(),
-            ..CommandLine::default()
+            ..CommandLine::of_environment()
         }
     }
 }
@@ -253,7 +254,7 @@ impl RunArgs {
 /// `doctor`.
 #[derive(Clone, PartialEq, Eq, Debug, Args)]
 pub struct Doctor {
-    /// The TOML file
+    /// The TOML file, or a folder of files *.toml
     #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
     /// The backend, in place of the file's
@@ -273,7 +274,7 @@ impl Doctor {
     pub fn overrides(&self) -> CommandLine {
         CommandLine {
             upstream: self.upstream.clone(),
-            ..CommandLine::default()
+            ..CommandLine::of_environment()
         }
     }
 }

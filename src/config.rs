@@ -1,4 +1,4 @@
-//! The settings of the program: one TOML file, read field by field so that all its problems are
+//! The settings of the program: TOML, read field by field so that all its problems are
 //! shown at once, each under its line. `config.example.toml` documents every field; a line of `settings.rs`
 //! makes each.
 
@@ -13,6 +13,7 @@ mod kinds;
 mod listen;
 mod load;
 mod meaning;
+mod merge;
 mod origins;
 mod patterns;
 mod places;
@@ -23,6 +24,7 @@ mod report;
 mod secret;
 mod settings;
 mod shown;
+mod sources;
 mod tenants;
 mod values;
 mod watch;
@@ -44,4 +46,5 @@ pub use settings::{
     FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, ServerSettings,
     Settings, SettleSettings, StoreSettings, UpstreamSettings,
 };
+pub use sources::Sources;
 pub use watch::FolderWatch;

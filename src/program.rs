@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
 /// Says why the program ends, and gives the exit status. A wrong config is shown with every problem of it.
 fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(report) = error.downcast_ref::<Report>() {
-        tell(&report.render(std::io::stderr().is_terminal()));
+        tell(&report.render(has_colour(&std::io::stderr())));
         return ExitCode::from(BAD_CONFIG);
     }
     // If the log runs, the error goes to it, in its own format.
@@ -137,14 +137,15 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Says what each file means, or what is wrong with it.
 fn check(args: &Check) -> ExitCode {
-    let colour = std::io::stdout().is_terminal();
+    let colour = has_colour(&std::io::stdout());
+    let overrides = CommandLine::of_environment();
     let mut status = 0;
     let variable = std::env::var_os(CONFIG);
     let is_own = |path: &&PathBuf| variable.as_deref() != Some(path.as_os_str());
     let config = (args.config.iter()).filter(|path| args.paths.is_empty() || is_own(path));
     let paths: Vec<&PathBuf> = args.paths.iter().chain(config).collect();
     for path in &paths {
-        let checked = config::check(path, colour);
+        let checked = config::check(path, &overrides, colour);
         status = status.max(checked.status);
         let text = match args.json {
             true => checked.json,
@@ -202,7 +203,7 @@ fn variable(name: &str) -> Option<String> {
 fn admin_port(args: &AdminArgs) -> anyhow::Result<(String, Option<String>)> {
     let (mut url, mut token) = (args.admin.clone(), None);
     if let Some(path) = &args.config {
-        let settings = Settings::load_with(Some(path), &CommandLine::default())?;
+        let settings = Settings::load_with(Some(path), &CommandLine::of_environment())?;
         let of_file = settings.server.control_token.as_ref();
         token = of_file.map(|token| token.expose().to_owned());
         url = url.or_else(|| Some(ask::url_of(settings.server.admin_listen)));
@@ -235,6 +236,7 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         // No load balancer stands in front of `dev`, and whoever ends it waits for the prompt.
         drain_min: Some(Duration::ZERO),
         control_token: Some(Secret::new(&*token)),
+        ..CommandLine::of_environment()
     };
     let settings = Settings::load_with(args.config.as_deref(), &overrides)?;
     let is_ours = settings.server.control_token == overrides.control_token;
@@ -427,8 +429,8 @@ fn serve_threads(shares: Vec<Thread>) -> std::io::Result<Vec<JoinHandle<()>>> {
 
 /// The config file to follow. A pipe is not followed, because its text comes only once.
 fn followed(path: &Path, overrides: CommandLine) -> Option<config::ConfigFile> {
-    if !path.is_file() {
-        tracing::info!("the config is not a file: it is not followed");
+    if !path.is_file() && !path.is_dir() {
+        tracing::info!("the config is neither a file nor a folder: it is not followed");
         return None;
     }
     Some(config::ConfigFile {
@@ -581,12 +583,20 @@ fn log(
         .log_internal_errors(false);
     let lines = match settings.log {
         LogFormat::Human => lines
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_ansi(has_colour(&std::io::stderr()))
             .with_target(false)
             .boxed(),
-        LogFormat::Json => lines.json().with_span_list(false).boxed(),
+        LogFormat::Json => {
+            let flat = lines.json().flatten_event(true);
+            flat.with_span_list(false).boxed()
+        }
     };
     (registry().with(filter).with(lines), level)
+}
+
+/// Whether what is written there may have colours (no-color.org).
+fn has_colour(to: &impl IsTerminal) -> bool {
+    to.is_terminal() && variable("NO_COLOR").is_none()
 }
 
 /// Logs the warnings about the config.

@@ -439,7 +439,11 @@ fn a_token_is_read_from_a_regular_file_of_some_size() {
 #[test]
 fn check_says_what_is_in_a_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
-    let ok = config::check(&folder.join("valid/issue.toml"), false);
+    let ok = config::check(
+        &folder.join("valid/issue.toml"),
+        &CommandLine::default(),
+        false,
+    );
     let meaning = "stripe: jobs of queue billing of type payment.*: 5 at once, 100 in any 1m, at least 100ms apart, \
                    a key for each stripe:{meta.tenant_id}, \
                    behind 768 held jobs (192 where a FETCH counts as an attempt) of one key all others wait\nqueue email: 20 at once";
@@ -449,7 +453,11 @@ fn check_says_what_is_in_a_file() {
     let json: serde_json::Value = serde_json::from_str(&ok.json).unwrap();
     assert_eq!(json["ok"], true);
     assert_eq!(json["meaning"][0], meaning.lines().next().unwrap());
-    let cost = config::check(&folder.join("valid/cost.toml"), false);
+    let cost = config::check(
+        &folder.join("valid/cost.toml"),
+        &CommandLine::default(),
+        false,
+    );
     for part in [
         "each counts its meta.tokens, key \"vendor\"",
         "in turn by t:{type} among 768 held jobs (192 where a FETCH counts as an attempt), key",
@@ -457,7 +465,11 @@ fn check_says_what_is_in_a_file() {
     ] {
         assert!(cost.text.contains(part), "{}", cost.text);
     }
-    let split = config::check(&folder.join("valid/subqueues.toml"), false);
+    let split = config::check(
+        &folder.join("valid/subqueues.toml"),
+        &CommandLine::default(),
+        false,
+    );
     let words =
         "a key for each crm:{meta.tenant_id}, others wait for no key but their own, by subqueues\n";
     assert!(
@@ -467,21 +479,29 @@ fn check_says_what_is_in_a_file() {
         "{}",
         split.text
     );
-    let warned = config::check(&folder.join("valid/warnings.toml"), false);
+    let warned = config::check(
+        &folder.join("valid/warnings.toml"),
+        &CommandLine::default(),
+        false,
+    );
     assert!(
         warned.text.ends_with("ok: 3 policies, 1 queue, 9 warnings"),
         "{}",
         warned.text
     );
     assert_eq!(warned.status, 0);
-    let wrong = config::check(&folder.join("invalid/unknown_fields.toml"), false);
+    let wrong = config::check(
+        &folder.join("invalid/unknown_fields.toml"),
+        &CommandLine::default(),
+        false,
+    );
     assert_eq!(wrong.status, 78);
     assert!(
         wrong.text.contains("did you mean `max_wait`?"),
         "{}",
         wrong.text
     );
-    let missing = config::check(&folder.join("none.toml"), false);
+    let missing = config::check(&folder.join("none.toml"), &CommandLine::default(), false);
     assert_eq!(missing.status, 78);
     assert!(
         missing.text.starts_with("error: cannot read"),
@@ -511,7 +531,7 @@ fn checked(text: &str) -> config::Checked {
         format!("[server]\nupstream = 'http://ojs'\n{text}"),
     )
     .unwrap();
-    config::check(file.path(), false)
+    config::check(file.path(), &CommandLine::default(), false)
 }
 
 #[test]

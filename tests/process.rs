@@ -29,6 +29,7 @@ mod relay;
 mod reload;
 mod rude;
 mod settings;
+mod sources;
 mod sqlite_doctor;
 mod sqlite_fleet;
 mod stops;

@@ -6,10 +6,11 @@ use std::path::Path;
 use serde_json::json;
 
 use super::command_line::CommandLine;
-use super::file::unreadable;
+use super::file::{self, unreadable};
 use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
 use super::settings::Settings;
+use super::sources::Sources;
 use crate::policy::Match;
 
 /// What `check` prints, and how the process ends.
@@ -62,21 +63,21 @@ fn count(number: usize, one: &str, more: &str) -> String {
 
 /// Reads the file (`-` is standard input) and says what it means, or everything that is wrong with it; with colours
 /// for a terminal if asked.
-pub fn check(path: &Path, colour: bool) -> Checked {
-    let file = path.display().to_string();
+pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
+    let name = path.display().to_string();
     let settings = match path.as_os_str() == "-" {
         true => read_whole(std::io::stdin())
             .map_err(|error| unreadable("standard input", &error))
-            .and_then(|text| Settings::parse(&text, "standard input")),
-        false => Settings::load_with(Some(path), &CommandLine::default()),
+            .and_then(|text| file::read(Sources::file("standard input", text), overrides)),
+        false => Settings::load_with(Some(path), overrides),
     };
     let settings = match settings {
         Ok(settings) => settings,
         Err(report) => {
             let problems = count(report.errors(), "problem", "problems");
             return Checked {
-                text: format!("{}\n\n{problems} in {file}", report.render(colour)),
-                json: json!({"file": file, "ok": false, "problems": report.problems()}).to_string(),
+                text: format!("{}\n\n{problems} in {name}", report.render(colour)),
+                json: json!({"file": name, "ok": false, "problems": report.problems()}).to_string(),
                 status: 78,
             };
         }
@@ -92,7 +93,7 @@ pub fn check(path: &Path, colour: bool) -> Checked {
         }
     }
     let json = json!({
-        "file": file, "ok": true, "meaning": meaning, "problems": warnings.problems(),
+        "file": name, "ok": true, "meaning": meaning, "problems": warnings.problems(),
     });
     let mut text = meaning
         .iter()

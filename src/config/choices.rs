@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::secret::Secret;
 
 /// How log lines look.
@@ -34,6 +36,24 @@ pub enum StoreUrl {
 }
 
 impl StoreUrl {
+    /// The same store with this password; `None`: it has one, or takes none.
+    pub(super) fn with_password(&self, password: &Secret) -> Option<StoreUrl> {
+        let with = |url: &Secret| {
+            let (scheme, rest) = url.expose().split_once("://")?;
+            let place = rest.split(['/', '?']).next().unwrap_or_default();
+            let user = place.rsplit_once('@').map_or("", |(user, _)| user);
+            let rest = rest.strip_prefix(user)?.trim_start_matches('@');
+            let password = utf8_percent_encode(password.expose(), NON_ALPHANUMERIC);
+            let url = format!("{scheme}://{user}:{password}@{rest}");
+            (!user.contains(':')).then(|| Secret::new(url))
+        };
+        match self {
+            StoreUrl::Memory | StoreUrl::Sqlite(_) => None,
+            StoreUrl::Redis(url) => with(url).map(StoreUrl::Redis),
+            StoreUrl::Postgres(url) => with(url).map(StoreUrl::Postgres),
+        }
+    }
+
     /// The kind of store, in a word.
     pub fn kind(&self) -> &'static str {
         match self {

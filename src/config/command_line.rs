@@ -1,4 +1,4 @@
-//! What the command line says over the file.
+//! What the environment and the command line say over the file.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,9 +6,21 @@ use std::time::Duration;
 use super::secret::Secret;
 use crate::upstream::BaseUrl;
 
+/// Variables of the environment, each with the setting that it is. They win over the file, and options over them.
+pub(super) const VARIABLES: [(&str, &str); 6] = [
+    ("OJS_THROTTLE_UPSTREAM", "server.upstream"),
+    ("OJS_THROTTLE_LISTEN", "server.listen"),
+    ("OJS_THROTTLE_ADMIN_LISTEN", "server.admin_listen"),
+    ("OJS_THROTTLE_STORE_URL", "store.url"),
+    ("OJS_THROTTLE_LOG", "server.log"),
+    ("OJS_THROTTLE_LOG_LEVEL", "server.log_level"),
+];
+
 /// What the command line says over the file, and what a command has instead of a default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CommandLine {
+    /// The variables that are set and not empty: the environment is above the file and below all else here.
+    pub variables: Vec<(&'static str, Secret)>,
     /// In place of `server.listen`.
     pub listen: Option<SocketAddr>,
     /// In place of `server.admin_listen`.
@@ -19,4 +31,18 @@ pub struct CommandLine {
     pub drain_min: Option<Duration>,
     /// Where the file has no `server.control_token`; the file wins.
     pub control_token: Option<Secret>,
+}
+
+impl CommandLine {
+    /// What the environment says, and nothing else.
+    pub fn of_environment() -> CommandLine {
+        let set = VARIABLES.iter().filter_map(|(name, _)| {
+            let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+            Some((*name, Secret::new(value.to_string_lossy())))
+        });
+        CommandLine {
+            variables: set.collect(),
+            ..CommandLine::default()
+        }
+    }
 }

@@ -10,24 +10,46 @@ use toml::de::DeTable;
 use super::choices::StoreUrl;
 use super::command_line::CommandLine;
 use super::kinds::must_have_certificates;
+use super::merge::{self, LISTS, Twice};
 use super::origins::Origins;
 use super::policies;
 use super::reader::{FileReading, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
 use super::settings::{Settings, TablesByName};
+use super::sources::{Source, SourceKind, Sources};
 use crate::upstream::BaseUrl;
 
-/// Reads a whole file.
-pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Settings, Report> {
-    let (document, errors) = DeTable::parse_recoverable(text);
-    let reading = FileReading::new(&errors);
-    let settings = sections(&reading, &document, overrides);
-    let origins = Origins::new(reading.places.take(), name, text, overrides);
+/// Reads whole files as one, and puts the environment and the command line over them.
+pub(super) fn read(mut files: Sources, overrides: &CommandLine) -> Result<Settings, Report> {
+    add_variables(&mut files, overrides);
+    let Parsed {
+        document,
+        errors,
+        twice,
+    } = parsed(&files);
+    let reading = FileReading::new(errors.len());
+    let settings = sections(&reading, &files, &document, overrides);
+    let origins = Origins::new(reading.places.take(), &files, overrides);
     let (mut problems, _) = reading.finish(document.get_ref());
-    syntax(text, &errors, &mut problems);
+    for (source, errors) in &errors {
+        syntax(&files, source, errors, &mut problems);
+    }
+    problems.extend(twice.into_iter().map(|twice| Problem {
+        severity: ProblemSeverity::Error,
+        title: format!("`{}` is there twice", twice.path),
+        hint: format!(
+            "keep one of them; the first is in {}",
+            files.place(twice.first.start)
+        ),
+        span: Some(twice.second),
+    }));
     // The text is for showing lines: without problems nobody keeps it.
-    let shown = if problems.is_empty() { "" } else { text };
-    let report = Report::new(name, shown, problems);
+    let shown = if problems.is_empty() {
+        Sources::default()
+    } else {
+        files
+    };
+    let report = Report::new(&shown, problems);
     match report.errors() {
         0 => Ok(Settings {
             origins,
@@ -38,21 +60,78 @@ pub(super) fn read(text: &str, name: &str, overrides: &CommandLine) -> Result<Se
     }
 }
 
+/// The settings as far as they can be read, whatever is wrong with the rest.
+pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> Settings {
+    add_variables(&mut files, overrides);
+    let parsed = parsed(&files);
+    let reading = FileReading::new(parsed.errors.len());
+    sections(&reading, &files, &parsed.document, overrides)
+}
+
+/// The environment stands behind the files, so that what is wrong with it is shown likewise.
+fn add_variables(files: &mut Sources, overrides: &CommandLine) {
+    for (variable, value) in &overrides.variables {
+        let text = format!("{variable}={}", value.expose());
+        files.push(SourceKind::Variable, *variable, &text);
+    }
+}
+
+/// All files as one document.
+struct Parsed<'s> {
+    document: Spanned<DeTable<'s>>,
+    /// What is not TOML, in those files in which something is not.
+    errors: Vec<(Source<'s>, Vec<toml::de::Error>)>,
+    twice: Vec<Twice>,
+}
+
+fn parsed(sources: &Sources) -> Parsed<'_> {
+    let mut whole = Spanned::new(0..0, DeTable::new());
+    let (mut errors, mut twice) = (Vec::new(), Vec::new());
+    for source in sources.iter() {
+        if source.kind == SourceKind::Variable {
+            merge::put_over(whole.get_mut(), &source);
+            continue;
+        }
+        let (document, wrong) = DeTable::parse_recoverable(source.text);
+        if !wrong.is_empty() {
+            errors.push((source, wrong));
+        }
+        if source.start == 0 {
+            whole = document;
+            continue;
+        }
+        let more = merge::moved(document.into_inner(), source.start);
+        merge::join(whole.get_mut(), more, "", &mut twice);
+    }
+    Parsed {
+        document: whole,
+        errors,
+        twice,
+    }
+}
+
 /// How the parser begins where an array or an inline table does not end: what follows is one more value to it.
 const OPEN: &str = "missing comma";
 
 /// Adds what is not TOML, once a line: the rest of such a line says nothing any more, and neither does
 /// what was read from it.
-fn syntax(text: &str, errors: &[toml::de::Error], problems: &mut Vec<Problem>) {
-    let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+fn syntax(
+    all: &Sources,
+    source: &Source<'_>,
+    errors: &[toml::de::Error],
+    problems: &mut Vec<Problem>,
+) {
+    let breaks: Vec<usize> = all.text().match_indices('\n').map(|(at, _)| at).collect();
     let line = |at: usize| breaks.partition_point(|end| *end < at);
     let mut broken: BTreeMap<usize, Problem> = BTreeMap::new();
     for error in errors {
-        let span = error.span().unwrap_or_default();
+        let own = error.span().unwrap_or_default();
+        let span = own.start + source.start..own.end + source.start;
         broken.entry(line(span.start)).or_insert_with(|| Problem {
             severity: ProblemSeverity::Error,
             title: "not valid TOML".into(),
-            hint: meant(text, &span).unwrap_or_else(|| error.message().trim().replace('\n', ", ")),
+            hint: meant(source.text, &own)
+                .unwrap_or_else(|| error.message().trim().replace('\n', ", ")),
             span: Some(span),
         });
     }
@@ -88,8 +167,7 @@ fn meant(text: &str, error: &Range<usize>) -> Option<String> {
         let header = format!("{name}]");
         let is_first = |line: &str| line.trim_start_matches([' ', '[']).starts_with(&header);
         let first = above.lines().position(is_first)? + 1;
-        let many = ["policy", "queue", "tenant"].contains(&name);
-        return Some(match many {
+        return Some(match LISTS.contains(&name) {
             true => format!("{TWICE}: write [[{name}]], here and in line {first}"),
             false => format!("{TWICE}, in line {first}: put its fields there"),
         });
@@ -107,8 +185,7 @@ pub(super) fn unreadable(name: &str, error: &std::io::Error) -> Report {
     let title = format!("cannot read {name}: {error}");
     let hint = "give the path of a TOML file; config.example.toml shows every field".to_owned();
     Report::new(
-        name,
-        "",
+        &Sources::default(),
         vec![Problem {
             severity: ProblemSeverity::Error,
             span: None,
@@ -124,23 +201,26 @@ pub fn known_fields(text: &str) -> Vec<String> {
     let Ok(document) = DeTable::parse(text) else {
         return Vec::new();
     };
-    let reading = FileReading::new(&[]);
-    sections(&reading, &document, &CommandLine::default());
+    let reading = FileReading::new(0);
+    let sources = Sources::default();
+    sections(&reading, &sources, &document, &CommandLine::default());
     reading.finish(document.get_ref()).1
 }
 
 /// Reads every table. What could not be read is at its default, and among the problems.
 fn sections<'r>(
     reading: &'r FileReading,
+    sources: &'r Sources,
     document: &'r Spanned<DeTable<'r>>,
     overrides: &CommandLine,
 ) -> Settings {
-    let mut root = TomlTable::root(reading, document);
+    let mut root = TomlTable::root(reading, sources, document);
     let limiting = policies::policies(&mut root);
     let mut tables = TablesByName::new(root);
     let mut settings = Settings::read(&mut tables, limiting);
     put_over(&mut settings, overrides, tables.table("server"));
     check_backend(&settings, overrides, &mut tables);
+    add_password(&mut settings, tables.table("store"));
     check_store(&settings, tables.table("store"));
     check_addresses(&settings, tables.table("server"));
     check_drain(&settings, tables.table("server"));
@@ -188,6 +268,22 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
         "`upstream.ca_file` is not used: `server.upstream` is http",
         "write https:// there if the backend speaks TLS",
     );
+}
+
+/// Puts the store's password into its URL.
+fn add_password(settings: &mut Settings, store: &mut TomlTable<'_>) {
+    let Some(password) = &settings.store.password else {
+        return;
+    };
+    match settings.store.url.with_password(password) {
+        Some(url) => settings.store.url = url,
+        None if store.is_reported("url") => {}
+        None => store.refuse(
+            "password",
+            "has no place in `store.url`",
+            "for redis:// and postgres:// without a password there: write it in one place",
+        ),
+    }
 }
 
 /// Trust in certificates is of use where the store is spoken to in TLS.

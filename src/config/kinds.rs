@@ -214,24 +214,29 @@ pub(super) fn token() -> impl SettingKind<Option<Secret>> {
     })
 }
 
+/// A text as written, from the environment, or from a file that it names.
+fn secret(table: &mut TomlTable<'_>, name: &'static str) -> Option<String> {
+    let given = table.expanded(name)?;
+    let Some(path) = given.strip_prefix("file:") else {
+        return Some(given);
+    };
+    match content(Path::new(path), MOST_TOKEN) {
+        Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
+        Err(error) => {
+            let title = format!("`{}`: cannot read {path}: {error}", table.path_of(name));
+            table.error(&table.span_of(name), title, "the path of a file");
+            None
+        }
+    }
+}
+
 fn read_token(
     table: &mut TomlTable<'_>,
     name: &'static str,
     default: Option<Secret>,
 ) -> Option<Secret> {
-    let Some(given) = table.expanded(name) else {
+    let Some(token) = secret(table, name) else {
         return default;
-    };
-    let token = match given.strip_prefix("file:") {
-        None => given,
-        Some(path) => match content(Path::new(path), MOST_TOKEN) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
-            Err(error) => {
-                let title = format!("`{}`: cannot read {path}: {error}", table.path_of(name));
-                table.error(&table.span_of(name), title, "the path of a file");
-                return default;
-            }
-        },
     };
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         let what = "is empty or has characters that no header can carry";
@@ -252,7 +257,7 @@ pub(super) fn store() -> impl SettingKind<StoreUrl> {
 }
 
 fn read_store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) -> StoreUrl {
-    let Some(url) = table.expanded(name).filter(|url| url != "memory:") else {
+    let Some(url) = secret(table, name).filter(|url| url != "memory:") else {
         return default;
     };
     // What it says is never repeated: it may have a password in it.

@@ -1,62 +1,69 @@
-//! Reads a config file from the disk: as a whole, and never one that has no end.
+//! Reads config files from the disk: as a whole, and never one that has no end.
 
-use std::io::Read;
+use std::io::{Error, Read};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::command_line::CommandLine;
 use super::file;
 use super::report::Report;
 use super::settings::Settings;
+use super::sources::{SourceKind, Sources};
 
-/// The largest config file, in bytes: some ten thousand policies.
+/// The largest config file, and all files of a folder together, in bytes: some ten thousand policies.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// A config file, and what is put over it.
+/// A config file or a folder of them, and what is put over it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigFile {
     /// Where it is.
     pub path: PathBuf,
-    /// What the command line says over it.
+    /// What the environment and the command line say over it.
     pub overrides: CommandLine,
 }
 
 impl ConfigFile {
-    /// The whole text.
+    /// The whole text, or those of the folder.
     ///
     /// # Errors
     /// It cannot be read, is longer than 1 MiB, is not UTF-8, or is no regular file (reading from a
-    /// pipe would wait for ever).
-    pub fn read(&self) -> std::io::Result<String> {
-        if !std::fs::metadata(&self.path)?.is_file() {
-            return Err(std::io::Error::other("it is not a regular file"));
+    /// pipe would wait for ever). The folder has no file.
+    pub fn read(&self) -> std::io::Result<Sources> {
+        let kind = std::fs::metadata(&self.path)?;
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(Error::other("it is not a regular file"));
         }
-        read_text(&self.path)
+        read_path(&self.path)
     }
 
-    /// The settings that a text of this file means.
+    /// The settings that these texts mean.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
-    pub fn parse(&self, text: &str) -> Result<Settings, Report> {
-        let name = self.path.display().to_string();
-        file::read(text, &name, &self.overrides)
+    /// Everything that is wrong with them.
+    pub fn parse(&self, texts: Sources) -> Result<Settings, Report> {
+        file::read(texts, &self.overrides)
     }
 }
 
 impl Settings {
-    /// Reads a file, if there is one, and puts the command line over it.
+    /// Reads a file or the files of a folder, if there is one, and puts environment and command line over it.
     ///
     /// # Errors
     /// The file cannot be read, or everything that is wrong with it.
     pub fn load_with(path: Option<&Path>, overrides: &CommandLine) -> Result<Settings, Report> {
         let Some(path) = path else {
-            return file::read("", "command line", overrides);
+            return file::read(Sources::file("command line", ""), overrides);
         };
         let name = path.display().to_string();
-        match read_text(path) {
-            Ok(text) => file::read(&text, &name, overrides),
-            Err(error) => Err(file::unreadable(&name, &error)),
-        }
+        let texts = read_path(path).map_err(|error| file::unreadable(&name, &error))?;
+        file::read(texts, overrides)
+    }
+
+    /// Where the admin port of a sidecar is that reads this, whatever else is wrong with it.
+    pub fn admin_listen(path: Option<&Path>, overrides: &CommandLine) -> SocketAddr {
+        let texts = path.and_then(|path| read_path(path).ok());
+        let texts = texts.unwrap_or_else(|| Sources::file("", ""));
+        file::read_what_can_be(texts, overrides).server.admin_listen
     }
 
     /// Reads a text; `name` stands for the file in messages.
@@ -64,7 +71,40 @@ impl Settings {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, name: &str) -> Result<Settings, Report> {
-        file::read(text, name, &CommandLine::default())
+        file::read(Sources::file(name, text), &CommandLine::default())
+    }
+}
+
+/// The text of a file, or those of a folder: its files `*.toml` in the order of their names. What begins with a dot is
+/// an editor's, or Kubernetes'.
+fn read_path(path: &Path) -> std::io::Result<Sources> {
+    if !path.is_dir() {
+        return Ok(Sources::file(path.display().to_string(), read_text(path)?));
+    }
+    let entries = std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = entries.collect::<Result<Vec<PathBuf>, Error>>()?;
+    let is_hidden = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    };
+    files.retain(|path| path.extension().is_some_and(|kind| kind == "toml") && !is_hidden(path));
+    files.sort();
+    let mut texts = Sources::default();
+    for file in &files {
+        let name = file.display().to_string();
+        let in_file = |error| Error::other(format!("{name}: {error}"));
+        let text = match std::fs::metadata(file).map_err(in_file)?.is_file() {
+            true => read_text(file).map_err(in_file)?,
+            false => return Err(in_file(Error::other("it is not a regular file"))),
+        };
+        texts.push(SourceKind::File, &name, &text);
+        if texts.text().len() as u64 > LONGEST_FILE {
+            return Err(Error::other("its files together are larger than 1 MiB"));
+        }
+    }
+    match files.is_empty() {
+        true => Err(Error::other("it has no file *.toml")),
+        false => Ok(texts),
     }
 }
 
@@ -77,7 +117,7 @@ pub(super) fn read_whole(from: impl Read) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     from.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST_FILE {
-        return Err(std::io::Error::other("it is larger than 1 MiB"));
+        return Err(Error::other("it is larger than 1 MiB"));
     }
-    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|_| Error::other("it is not UTF-8 text"))
 }

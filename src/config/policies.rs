@@ -261,11 +261,14 @@ fn accept(root: &mut TomlTable<'_>) -> Accept {
 }
 
 fn unique_names(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
-    let mut names = HashSet::new();
+    let mut names = HashMap::new();
     for one in written {
-        if let Some(name) = one.name.as_ref().filter(|name| !names.insert(*name)) {
+        let Some(name) = &one.name else { continue };
+        let first = *names.entry(name).or_insert(&one.at);
+        if first != &one.at {
             let title = format!("policy {name:?} is there twice");
-            root.error(&one.at, title, "give each policy its own name");
+            let hint = format!("give each policy its own name; {}", root.first_in(first));
+            root.error(&one.at, title, hint);
         }
     }
 }

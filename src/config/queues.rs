@@ -1,6 +1,7 @@
 //! Reads `[[queue]]`, its limits and its bounds.
 
 use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::ops::Range;
 
 use toml::de::DeValue;
@@ -34,15 +35,18 @@ fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
 /// Reports a second entry of the same name, whether the first could be read or not.
 fn unique(
     root: &TomlTable<'_>,
-    seen: &mut HashSet<String>,
+    seen: &mut HashMap<String, Range<usize>>,
     names: &[Pattern],
     span: &Range<usize>,
 ) {
     for name in names {
-        if !seen.insert(name.as_str().to_owned()) {
+        let known = seen.entry(name.as_str().to_owned());
+        if let Entry::Occupied(first) = &known {
             let title = format!("queue {:?} is there twice", name.as_str());
-            root.error(span, title, "make it one entry");
+            let hint = format!("make it one entry; {}", root.first_in(first.get()));
+            root.error(span, title, hint);
         }
+        known.or_insert_with(|| span.clone());
     }
 }
 
@@ -181,7 +185,7 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
     let mut subqueues = HashSet::new();
     let mut queues: Vec<QueueLimits> = Vec::new();
     let mut bounded = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen = HashMap::new();
     for mut table in root.tables("queue", "[[queue]] above its fields") {
         let Some(written) = queue(root, &mut table) else {
             continue;

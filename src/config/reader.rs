@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::places::{Places, SETTINGS};
 use super::report::{Problem, ProblemSeverity};
+use super::sources::Sources;
 use crate::policy::nearest;
 
 /// The problems and the known fields so far.
@@ -33,10 +34,10 @@ const ANY_NAME: [&str; 3] = [
 ];
 
 impl FileReading {
-    /// Of a document that was parsed with these errors.
-    pub(super) fn new(errors: &[toml::de::Error]) -> FileReading {
+    /// Of a document of which so many files could not be parsed whole.
+    pub(super) fn new(broken: usize) -> FileReading {
         FileReading {
-            whole: errors.is_empty(),
+            whole: broken == 0,
             ..FileReading::default()
         }
     }
@@ -121,6 +122,7 @@ pub(super) struct Reported;
 /// A table of the file. A table that is not there reads as an empty one.
 pub(super) struct TomlTable<'r> {
     reading: &'r FileReading,
+    sources: &'r Sources,
     entries: Option<&'r DeTable<'r>>,
     /// The path without indices, such as `policy.rate`.
     pub(super) path: String,
@@ -146,24 +148,39 @@ pub(super) struct Text {
 impl<'r> TomlTable<'r> {
     pub(super) fn root(
         reading: &'r FileReading,
+        sources: &'r Sources,
         document: &'r Spanned<DeTable<'r>>,
     ) -> TomlTable<'r> {
-        TomlTable::new(reading, Some(document.get_ref()), String::new(), 0..0)
+        let root = TomlTable {
+            reading,
+            sources,
+            entries: None,
+            path: String::new(),
+            span: 0..0,
+        };
+        root.inner(Some(document.get_ref()), String::new(), 0..0)
     }
 
-    fn new(
-        reading: &'r FileReading,
+    fn inner(
+        &self,
         entries: Option<&'r DeTable<'r>>,
         path: String,
         span: Range<usize>,
     ) -> TomlTable<'r> {
-        reading.known.borrow_mut().entry(path.clone()).or_default();
+        let mut known = self.reading.known.borrow_mut();
+        known.entry(path.clone()).or_default();
         TomlTable {
-            reading,
+            reading: self.reading,
+            sources: self.sources,
             entries,
             path,
             span,
         }
+    }
+
+    /// Where what is there twice is first.
+    pub(super) fn first_in(&self, at: &Range<usize>) -> String {
+        format!("the first is in {}", self.sources.place(at.start))
     }
 
     /// A field, if it is there.
@@ -223,9 +240,9 @@ impl<'r> TomlTable<'r> {
         match self.get(name) {
             Some(found) => {
                 let table = self.as_table(&found, &format!("[{name}] above its fields"));
-                table.unwrap_or_else(|| TomlTable::new(self.reading, None, path, found.span))
+                table.unwrap_or_else(|| self.inner(None, path, found.span))
             }
-            None => TomlTable::new(self.reading, None, path, self.span.clone()),
+            None => self.inner(None, path, self.span.clone()),
         }
     }
 
@@ -273,12 +290,9 @@ impl<'r> TomlTable<'r> {
 
     pub(super) fn as_table(&self, found: &FoundField<'r>, example: &str) -> Option<TomlTable<'r>> {
         match found.value {
-            DeValue::Table(entries) => Some(TomlTable::new(
-                self.reading,
-                Some(entries),
-                found.path.clone(),
-                found.span.clone(),
-            )),
+            DeValue::Table(entries) => {
+                Some(self.inner(Some(entries), found.path.clone(), found.span.clone()))
+            }
             _ => {
                 self.wrong_type(found, "a table", &format!("write {example}"));
                 None

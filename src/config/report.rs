@@ -6,6 +6,8 @@ use std::ops::Range;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
 
+use super::sources::{Source, Sources};
+
 /// The most problems that are shown: a file with more is no config file.
 const SHOWN: usize = 50;
 
@@ -20,7 +22,7 @@ pub(super) enum ProblemSeverity {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Problem {
     pub(super) severity: ProblemSeverity,
-    /// Bytes of the file; `None` for what is not in it.
+    /// Bytes of all texts; `None` for what is not in it.
     pub(super) span: Option<Range<usize>>,
     /// What is wrong, as a sentence that also reads well by itself.
     pub(super) title: String,
@@ -31,18 +33,16 @@ pub(super) struct Problem {
 /// The problems of a config file, in the order of its lines.
 #[derive(Clone)]
 pub struct Report {
-    name: String,
-    text: String,
+    sources: Sources,
     problems: Vec<Problem>,
 }
 
 impl Report {
-    /// A report on the file `name`; secrets in `text` are made unreadable, spans stay true.
-    pub(super) fn new(name: &str, text: &str, mut problems: Vec<Problem>) -> Report {
+    /// A report on these texts; secrets in them are made unreadable, spans stay true.
+    pub(super) fn new(sources: &Sources, mut problems: Vec<Problem>) -> Report {
         problems.sort_by_key(|problem| problem.span.as_ref().map_or(0, |span| span.start));
         Report {
-            name: name.into(),
-            text: masked(text),
+            sources: sources.with_text(masked(sources.text())),
             problems,
         }
     }
@@ -91,8 +91,10 @@ impl Report {
     pub fn problems(&self) -> Vec<Value> {
         let shown = self.problems.iter();
         let shown = shown.map(|problem| {
-            let span = problem.span.as_ref().map(|span| clamped(span, &self.text));
-            let before = span.and_then(|span| self.text.get(..span.start));
+            let found = self.place(problem);
+            let before = found
+                .as_ref()
+                .and_then(|(source, span)| source.text.get(..span.start));
             let place = before.map(|before| {
                 let line = before.rsplit('\n').next().unwrap_or_default();
                 (before.matches('\n').count() + 1, line.chars().count() + 1)
@@ -102,6 +104,7 @@ impl Report {
                     ProblemSeverity::Error => "error",
                     ProblemSeverity::Warning => "warning",
                 },
+                "file": found.as_ref().map(|(source, _)| source.name),
                 "line": place.map(|(line, _)| line),
                 "column": place.map(|(_, column)| column),
                 "message": problem.title,
@@ -111,21 +114,29 @@ impl Report {
         shown.collect()
     }
 
+    /// In which text a problem is, and where in it.
+    fn place(&self, problem: &Problem) -> Option<(Source<'_>, Range<usize>)> {
+        let span = problem.span.as_ref()?;
+        let source = self.sources.at(span.start)?;
+        Some((source, clamped(&source.span(span), source.text)))
+    }
+
     fn block(&self, problem: &Problem, renderer: &Renderer) -> String {
         let level = match problem.severity {
             ProblemSeverity::Error => Level::ERROR,
             ProblemSeverity::Warning => Level::WARNING,
         };
         let title = level.primary_title(&problem.title);
-        let group = match problem.span.as_ref().filter(|_| !self.text.is_empty()) {
-            Some(span) => {
-                let mut caret = AnnotationKind::Primary.span(clamped(span, &self.text));
+        let found = self.place(problem);
+        let group = match found.filter(|(source, _)| !source.text.is_empty()) {
+            Some((source, span)) => {
+                let mut caret = AnnotationKind::Primary.span(span);
                 if !problem.hint.is_empty() {
                     caret = caret.label(&problem.hint);
                 }
                 title.element(
-                    Snippet::source(&self.text)
-                        .path(&self.name)
+                    Snippet::source(source.text)
+                        .path(source.name)
                         .annotation(caret),
                 )
             }
@@ -210,9 +221,10 @@ fn masked_line(line: &str) -> String {
 /// Where the value of a field `url` begins, in a line that has one.
 fn value_of_url(line: &str) -> Option<usize> {
     let mut fields = line.match_indices("url").filter_map(|(at, name)| {
-        let whole = !line
-            .get(..at)?
-            .ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let before = line.get(..at)?;
+        let is_part = before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        // That of the environment is `…_STORE_URL`.
+        let whole = !is_part || before.ends_with("store_");
         let rest = line.get(at + name.len()..)?;
         let value = rest
             .trim_start_matches(['"', '\'', ' ', '\t'])
@@ -274,7 +286,7 @@ mod tests {
                     hint: "h".into(),
                 };
                 assert!(
-                    Report::new("f", text, vec![problem])
+                    Report::new(&Sources::file("f", text), vec![problem])
                         .to_string()
                         .starts_with("error: t")
                 );
@@ -287,7 +299,7 @@ mod tests {
             hint: String::new(),
         };
         assert_eq!(
-            Report::new("f", "", vec![problem]).to_string(),
+            Report::new(&Sources::file("f", ""), vec![problem]).to_string(),
             "warning: t"
         );
     }

@@ -27,6 +27,7 @@ use super::policies::{ACCEPTS, Limiting};
 use super::reader::TomlTable;
 use super::report::Report;
 use super::secret::Secret;
+use super::sources::Sources;
 use crate::policy::{Accept, PolicySet};
 use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
@@ -163,7 +164,7 @@ macro_rules! settings {
                     bounds: Arc::new(limiting.bounds),
                     on_store_error_by_policy: limiting.on_store_error,
                     reserved: limiting.reserved,
-                    warnings: Report::new("", "", Vec::new()),
+                    warnings: Report::new(&Sources::default(), Vec::new()),
                     origins: Origins::default(),
                 }
             }
@@ -267,6 +268,8 @@ settings! {
     store: StoreSettings {
         /// Which store.
         url: StoreUrl = StoreUrl::Memory, "store.url" Restart store();
+        /// The password in `url`, where that has none.
+        password: Option<Secret> = None, "store.password" Restart token();
         /// Sidecars with the same one on the same store share their budgets.
         namespace: String = "ojs-throttle".to_owned(), "store.namespace" Restart namespace;
         /// The longest that a call may take.

@@ -1,5 +1,7 @@
 //! Reads `[[tenant]]`: how many jobs of a tenant may wait.
 
+use std::ops::Range;
+
 use super::patterns::{Names, patterns};
 use super::places::TENANTS;
 use super::reader::TomlTable;
@@ -15,6 +17,7 @@ const TENANT: Names = Names {
 /// Reads what `[[tenant]]` entries say of how many jobs may wait, in their order.
 pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
     let mut tenants: Vec<(Pattern, u64)> = Vec::new();
+    let mut seen: Vec<(Pattern, Range<usize>)> = Vec::new();
     for mut table in root.tables("tenant", "[[tenant]] above its fields") {
         let header = table.span.clone();
         let found = table.get("id");
@@ -43,10 +46,12 @@ pub(super) fn tenants(root: &mut TomlTable<'_>) -> Vec<(Pattern, u64)> {
         }
         let most = limits.and_then(|(most, _)| most);
         for id in ids.unwrap_or_default() {
-            if tenants.iter().any(|(known, _)| *known == id) {
+            if let Some((_, first)) = seen.iter().find(|(known, _)| *known == id) {
                 let title = format!("tenant {:?} is there twice", id.as_str());
-                root.error(&header, title, "make it one entry");
+                let hint = format!("make it one entry; {}", root.first_in(first));
+                root.error(&header, title, hint);
             }
+            seen.push((id.clone(), header.clone()));
             table.note_place(TENANTS, id.as_str(), header.start);
             tenants.extend(most.map(|most| (id, most)));
         }

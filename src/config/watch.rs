@@ -16,7 +16,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// And after this long if something happens all the time, as in a folder with a log.
 const LONGEST_STIR: Duration = Duration::from_secs(1);
 
-/// A watch on the folder of a file. One that could not be made sees nothing.
+/// A watch on the folder of a file, or on a folder of files. One that could not be made sees nothing.
 #[derive(Debug)]
 pub struct FolderWatch {
     _watcher: Option<RecommendedWatcher>,
@@ -47,7 +47,7 @@ impl FolderWatch {
     }
 }
 
-/// Notifies `events` of what happens in the folder of the file.
+/// Notifies `events` of what happens in the folder of the file, or in the folder that it is.
 fn watcher(file: &Path, events: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let happened = move |event: notify::Result<notify::Event>| {
@@ -57,7 +57,11 @@ fn watcher(file: &Path, events: Arc<Notify>) -> notify::Result<RecommendedWatche
         }
     };
     let mut watcher = notify::recommended_watcher(happened)?;
-    watcher.watch(file.parent().unwrap_or(&file), RecursiveMode::NonRecursive)?;
+    let folder = match file.is_dir() {
+        true => &file,
+        false => file.parent().unwrap_or(&file),
+    };
+    watcher.watch(folder, RecursiveMode::NonRecursive)?;
     Ok(watcher)
 }
 

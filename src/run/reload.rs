@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
 
-use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings};
+use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings, Sources};
 use crate::metrics::Metrics;
 use crate::proxy::{self, Live, Sidecar};
 
@@ -74,7 +74,7 @@ impl fmt::Display for ReloadOutcome {
                 )
             }
             ReloadOutcome::Empty => f.write_str(
-                "the file is empty, as one that is half written; \
+                "a file is empty, as one that is half written; \
                  to run without limits leave its [server] table there",
             ),
             ReloadOutcome::Invalid(report) => write!(f, "{report}"),
@@ -165,7 +165,7 @@ pub(super) struct Following {
     level: LogLevel,
     watch: FolderWatch,
     /// What was last found in the file.
-    last: Option<Result<String, String>>,
+    last: Option<Result<Sources, String>>,
     /// When the log last said that the file is bad; `None`: it is good.
     bad: Option<Instant>,
 }
@@ -240,7 +240,7 @@ impl Following {
         let begun = Instant::now();
         let was_bad = self.bad.is_some();
         let outcome = match &found {
-            Ok(text) => self.outcome(text),
+            Ok(texts) => self.outcome(texts),
             Err(why) => ReloadOutcome::Unreadable(why.clone()),
         };
         let is_first = self.last.replace(found).is_none();
@@ -270,9 +270,9 @@ impl Following {
         }
     }
 
-    fn outcome(&self, text: &str) -> ReloadOutcome {
-        let blank = text.trim().is_empty();
-        match self.file.parse(text) {
+    fn outcome(&self, texts: &Sources) -> ReloadOutcome {
+        let blank = texts.has_blank();
+        match self.file.parse(texts.clone()) {
             Err(_) if blank => ReloadOutcome::Empty,
             Err(report) => ReloadOutcome::Invalid(report),
             Ok(new) => {

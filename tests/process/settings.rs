@@ -4,14 +4,14 @@ use std::fs;
 
 use super::prelude::*;
 
-fn shown(sidecar: &Sidecar) -> Value {
+pub fn shown(sidecar: &Sidecar) -> Value {
     let reply = get(sidecar.admin, "/throttle/v1/settings");
     assert!(!reply.body.contains("hunter2"), "{}", reply.body);
     reply.json()
 }
 
 /// Value, origin and default of a setting.
-fn setting(shown: &Value, name: &str) -> (Value, String, Value) {
+pub fn setting(shown: &Value, name: &str) -> (Value, String, Value) {
     let mut rows = shown["settings"].as_array().unwrap().iter();
     let row = rows.find(|row| row["name"] == name).unwrap();
     let from = row["from"].as_str().unwrap().to_owned();

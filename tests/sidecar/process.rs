@@ -147,10 +147,12 @@ pub fn program() -> Command {
     let built = env!("CARGO_BIN_EXE_ojs-throttle");
     let other = std::env::var_os("OJS_THROTTLE_PROGRAM");
     let mut command = Command::new(other.unwrap_or_else(|| built.into()));
-    for read in ["CONFIG", "ADMIN", "TOKEN"] {
-        command.env_remove(format!("OJS_THROTTLE_{read}"));
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"OJS_THROTTLE_") {
+            command.env_remove(name);
+        }
     }
-    command.env_remove("COLUMNS");
+    command.env_remove("COLUMNS").env_remove("NO_COLOR");
     command.stdin(Stdio::null());
     command
 }

@@ -52,6 +52,48 @@ fn a_store_that_is_well() {
     assert_eq!(says(&report, "writes"), "allowed", "{report}");
 }
 
+/// An operator's secret has any character, and stands in a file.
+#[test]
+fn a_store_s_password_or_its_url_is_in_a_file() {
+    let backend = Backend::start(Lax::redis());
+    let password = "p@ss:w/rd?#%";
+    let store = RedisServer::with(&["--requirepass", password]);
+    let secrets = tempfile::tempdir().unwrap();
+    let secret = |name: &str, text: &str| {
+        let path = secrets.path().join(name);
+        std::fs::write(&path, format!("{text}\n")).unwrap();
+        path.display().to_string()
+    };
+    let bare = store.url();
+    let of_user = bare.replace("://", "://default@");
+    let pass = secret("pass", password);
+    let whole = secret("url", &bare.replace("://", "://:p%40ss%3Aw%2Frd%3F%23%25@"));
+    let with = |url: &str, more: &str| {
+        let rest = format!("[store]\nurl = \"{url}\"\n{more}");
+        doctor(&config(backend.addr, "", &rest), &[])
+    };
+    let named = format!("password = \"file:{pass}\"\n");
+    for (url, more) in [
+        (&*bare, &*named),
+        (&of_user, &named),
+        (&format!("file:{whole}"), ""),
+    ] {
+        let (report, status) = with(url, more);
+        assert_eq!(status, Some(0), "{url} {more}: {report}");
+    }
+    let (report, status) = with(&bare, "");
+    assert_eq!(status, Some(1), "{report}");
+    let (_dir, mut command) = run_with(config(backend.addr, "", &format!("[store]\n{named}")));
+    command.env("OJS_THROTTLE_STORE_URL", bare.replace("://", "://:other@"));
+    let done = ran(command);
+    assert_eq!(done.status, Some(78), "{}", done.err);
+    assert!(
+        done.err.contains("has no place in `store.url`"),
+        "{}",
+        done.err
+    );
+}
+
 #[test]
 fn a_store_that_forgets_when_it_is_full() {
     let backend = Backend::start(Lax::redis());

@@ -1,0 +1,138 @@
+//! The texts that settings are read from: a file or the files of a folder, and variables of the environment over them.
+
+use std::ops::Range;
+
+/// Texts one after the other, so that one number is a place in any of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sources {
+    text: String,
+    parts: Vec<Part>,
+}
+
+/// One text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Part {
+    name: String,
+    start: usize,
+    kind: SourceKind,
+}
+
+/// What a text is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SourceKind {
+    File,
+    /// Its name and its value, as a shell writes them.
+    Variable,
+}
+
+/// One text, as a reader sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'s> {
+    pub(super) name: &'s str,
+    pub(super) text: &'s str,
+    /// Where it begins among all.
+    pub(super) start: usize,
+    pub(super) kind: SourceKind,
+}
+
+impl Sources {
+    /// One file, or what stands for it.
+    pub(super) fn file(name: impl Into<String>, text: impl Into<String>) -> Sources {
+        Sources {
+            text: text.into(),
+            parts: vec![Part {
+                name: name.into(),
+                start: 0,
+                kind: SourceKind::File,
+            }],
+        }
+    }
+
+    pub(super) fn push(&mut self, kind: SourceKind, name: impl Into<String>, text: &str) {
+        if !self.parts.is_empty() {
+            self.text.push('\n');
+        }
+        self.parts.push(Part {
+            name: name.into(),
+            start: self.text.len(),
+            kind,
+        });
+        self.text += text;
+    }
+
+    /// Whether one of them says nothing, as a file that is half written.
+    pub fn has_blank(&self) -> bool {
+        self.iter().any(|part| part.text.trim().is_empty())
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The same texts with something else in the place of each byte, so that places stay true.
+    pub(super) fn with_text(&self, text: String) -> Sources {
+        Sources {
+            text,
+            parts: self.parts.clone(),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = Source<'_>> {
+        (0..self.parts.len()).filter_map(|nth| self.nth(nth))
+    }
+
+    fn nth(&self, nth: usize) -> Option<Source<'_>> {
+        let part = self.parts.get(nth)?;
+        // A line break stands between two.
+        let end = self.parts.get(nth + 1).map(|next| next.start - 1);
+        let text = self.text.get(part.start..end.unwrap_or(self.text.len()));
+        Some(Source {
+            name: &part.name,
+            text: text.unwrap_or_default(),
+            start: part.start,
+            kind: part.kind,
+        })
+    }
+
+    /// The text in which this place is.
+    pub(super) fn at(&self, place: usize) -> Option<Source<'_>> {
+        self.nth(
+            self.parts
+                .partition_point(|part| part.start <= place)
+                .checked_sub(1)?,
+        )
+    }
+
+    /// Where this is, for people: `line 3`, or `a.toml:3` where there are several files.
+    pub(super) fn place(&self, at: usize) -> String {
+        let files = self.iter().filter(|part| part.kind == SourceKind::File);
+        match self.at(at) {
+            Some(part) if part.kind == SourceKind::File && files.count() == 1 => {
+                format!("line {}", part.line(at))
+            }
+            Some(part) => part.place(at),
+            None => String::new(),
+        }
+    }
+}
+
+impl Source<'_> {
+    /// In which line of this text a place is, from 1.
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.get(..at.saturating_sub(self.start));
+        before.unwrap_or(self.text).matches('\n').count() + 1
+    }
+
+    /// `a.toml:3`, or the name of the variable.
+    pub(super) fn place(&self, at: usize) -> String {
+        match self.kind {
+            SourceKind::File => format!("{}:{}", self.name, self.line(at)),
+            SourceKind::Variable => self.name.to_owned(),
+        }
+    }
+
+    /// A place among all texts as one in this text.
+    pub(super) fn span(&self, span: &Range<usize>) -> Range<usize> {
+        span.start.saturating_sub(self.start)..span.end.saturating_sub(self.start)
+    }
+}
