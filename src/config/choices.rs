@@ -36,7 +36,7 @@ pub enum StoreUrl {
 }
 
 impl StoreUrl {
-    /// The same store with this password; `None`: it has one, or takes none.
+    /// This store with that password; `None`: it has one, or takes none.
     pub(super) fn with_password(&self, password: &Secret) -> Option<StoreUrl> {
         let with = |url: &Secret| {
             let (scheme, rest) = url.expose().split_once("://")?;

@@ -69,7 +69,7 @@ impl Sources {
         &self.text
     }
 
-    /// The same texts with something else in the place of each byte, so that places stay true.
+    /// As these, with something else in the place of each byte, so that places stay true.
     pub(super) fn with_text(&self, text: String) -> Sources {
         Sources {
             text,
