@@ -16,7 +16,7 @@ use super::policies;
 use super::reader::{FileReading, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
 use super::settings::{Settings, TablesByName};
-use super::sources::{Source, SourceKind, Sources};
+use super::sources::{SourceKind, SourceText, Sources};
 use crate::upstream::BaseUrl;
 
 /// Reads whole files as one, and puts the environment and the command line over them.
@@ -80,7 +80,7 @@ fn add_variables(files: &mut Sources, overrides: &CommandLine) {
 struct Parsed<'s> {
     document: Spanned<DeTable<'s>>,
     /// What is not TOML, in those files in which something is not.
-    errors: Vec<(Source<'s>, Vec<toml::de::Error>)>,
+    errors: Vec<(SourceText<'s>, Vec<toml::de::Error>)>,
     twice: Vec<Twice>,
 }
 
@@ -117,7 +117,7 @@ const OPEN: &str = "missing comma";
 /// what was read from it.
 fn syntax(
     all: &Sources,
-    source: &Source<'_>,
+    source: &SourceText<'_>,
     errors: &[toml::de::Error],
     problems: &mut Vec<Problem>,
 ) {

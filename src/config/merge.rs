@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::command_line::VARIABLES;
-use super::sources::Source;
+use super::sources::SourceText;
 
 /// The tables of which there may be any number, over all files.
 pub(super) const LISTS: [&str; 3] = ["policy", "queue", "tenant"];
@@ -89,7 +89,7 @@ fn as_list(value: &mut Spanned<DeValue<'_>>) {
 }
 
 /// Puts a variable of the environment in the place of what the files say.
-pub(super) fn put_over<'t>(root: &mut DeTable<'t>, variable: &Source<'t>) {
+pub(super) fn put_over<'t>(root: &mut DeTable<'t>, variable: &SourceText<'t>) {
     let setting = VARIABLES.iter().find(|(name, _)| *name == variable.name);
     let Some((table, field)) = setting.and_then(|(_, setting)| setting.split_once('.')) else {
         return;

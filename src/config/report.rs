@@ -6,7 +6,7 @@ use std::ops::Range;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
 
-use super::sources::{Source, Sources};
+use super::sources::{SourceText, Sources};
 
 /// The most problems that are shown: a file with more is no config file.
 const SHOWN: usize = 50;
@@ -115,7 +115,7 @@ impl Report {
     }
 
     /// In which text a problem is, and where in it.
-    fn place(&self, problem: &Problem) -> Option<(Source<'_>, Range<usize>)> {
+    fn place(&self, problem: &Problem) -> Option<(SourceText<'_>, Range<usize>)> {
         let span = problem.span.as_ref()?;
         let source = self.sources.at(span.start)?;
         Some((source, clamped(&source.span(span), source.text)))

@@ -6,12 +6,12 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sources {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<NamedText>,
 }
 
 /// One text.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Part {
+struct NamedText {
     name: String,
     start: usize,
     kind: SourceKind,
@@ -27,7 +27,7 @@ pub(super) enum SourceKind {
 
 /// One text, as a reader sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'s> {
+pub(super) struct SourceText<'s> {
     pub(super) name: &'s str,
     pub(super) text: &'s str,
     /// Where it begins among all.
@@ -40,7 +40,7 @@ impl Sources {
     pub(super) fn file(name: impl Into<String>, text: impl Into<String>) -> Sources {
         Sources {
             text: text.into(),
-            parts: vec![Part {
+            parts: vec![NamedText {
                 name: name.into(),
                 start: 0,
                 kind: SourceKind::File,
@@ -52,7 +52,7 @@ impl Sources {
         if !self.parts.is_empty() {
             self.text.push('\n');
         }
-        self.parts.push(Part {
+        self.parts.push(NamedText {
             name: name.into(),
             start: self.text.len(),
             kind,
@@ -77,16 +77,16 @@ impl Sources {
         }
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = Source<'_>> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = SourceText<'_>> {
         (0..self.parts.len()).filter_map(|nth| self.nth(nth))
     }
 
-    fn nth(&self, nth: usize) -> Option<Source<'_>> {
+    fn nth(&self, nth: usize) -> Option<SourceText<'_>> {
         let part = self.parts.get(nth)?;
         // A line break stands between two.
         let end = self.parts.get(nth + 1).map(|next| next.start - 1);
         let text = self.text.get(part.start..end.unwrap_or(self.text.len()));
-        Some(Source {
+        Some(SourceText {
             name: &part.name,
             text: text.unwrap_or_default(),
             start: part.start,
@@ -95,7 +95,7 @@ impl Sources {
     }
 
     /// The text in which this place is.
-    pub(super) fn at(&self, place: usize) -> Option<Source<'_>> {
+    pub(super) fn at(&self, place: usize) -> Option<SourceText<'_>> {
         self.nth(
             self.parts
                 .partition_point(|part| part.start <= place)
@@ -116,7 +116,7 @@ impl Sources {
     }
 }
 
-impl Source<'_> {
+impl SourceText<'_> {
     /// In which line of this text a place is, from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.get(..at.saturating_sub(self.start));
