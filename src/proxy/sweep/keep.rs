@@ -2,9 +2,11 @@
 //! sweep, so that one that is slow holds up few others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -98,13 +100,14 @@ async fn let_lapse(proxy: &Proxy, warned: &Seldom) {
 }
 
 /// The claims of held jobs that are due, as many as [`AT_ONCE`] heartbeats name, but for those that are `asked` about.
-/// Those go first that have the least time left, and last those that have none. Says too whether more may be due.
+/// Those are found first that were due first. Says too whether more may be due.
 async fn due_claims(
     proxy: &Proxy,
     asked: &HashSet<Arc<str>>,
 ) -> (VecDeque<(Group, Vec<Claimed>)>, bool) {
     let hold = &proxy.sidecar.hold;
-    let mut due: HashMap<Group, Vec<(Instant, Claimed)>> = HashMap::new();
+    // Those of which the time is over are last.
+    let mut due: [IndexMap<Group, Vec<Claimed>>; 2] = Default::default();
     let (mut found, mut more, since) = (0, true, wanted_since(proxy));
     while found < AT_ONCE * TOGETHER {
         let Some(claims) = hold.due(since, TOGETHER) else {
@@ -118,27 +121,24 @@ async fn due_claims(
         for (claimed, proof) in claims {
             if !asked.contains(&claimed.job) && !is_theirs(&claimed) {
                 let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
-                let ends = proof.at + proof.granted;
-                let group = (claimed.scope, extension);
-                due.entry(group).or_default().push((ends, claimed));
+                let is_over = proof.at + proof.granted <= Instant::now();
+                let [lasts, over] = &mut due;
+                let due = if is_over { over } else { lasts };
+                let group = due.entry((claimed.scope, extension));
+                group.or_default().push(claimed);
             }
         }
         // Requests wait for no more than one look at so many jobs.
         yield_now().await;
     }
-    let mut batches = Vec::new();
-    for (group, mut claims) in due {
-        claims.sort_by_key(|(ends, _)| *ends);
-        for batch in claims.chunks(TOGETHER) {
-            let ends = batch.first().map(|(ends, _)| *ends);
-            let claims = batch.iter().map(|(_, claimed)| claimed.clone()).collect();
-            batches.push((ends, (group.clone(), claims)));
+    let mut batches = VecDeque::new();
+    for (group, mut claims) in due.into_iter().flatten() {
+        while !claims.is_empty() {
+            let rest = claims.split_off(claims.len().min(TOGETHER));
+            batches.push_back((group.clone(), mem::replace(&mut claims, rest)));
         }
     }
-    let now = Instant::now();
-    batches.sort_by_key(|(ends, _)| (ends.is_none_or(|ends| ends <= now), *ends));
-    let batches = batches.into_iter().map(|(_, batch)| batch);
-    (batches.collect(), more)
+    (batches, more)
 }
 
 /// One heartbeat for these.
