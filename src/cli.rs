@@ -165,11 +165,36 @@ when there was nothing to judge. With --break that is always so."
         /// Which one; without it, what there is
         name: Option<String>,
     },
+    /// Print the JSON Schema of the config file, or the OpenAPI of what the sidecar answers by itself
+    Schema {
+        /// Of what
+        #[arg(value_enum, default_value_t = SchemaOf::Config)]
+        of: SchemaOf,
+    },
     /// Say more about a command, or print a chapter of the manual
     Help {
         /// A command or a chapter; without it, what there is
         word: Option<String>,
     },
+}
+
+/// What there is a schema of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum SchemaOf {
+    /// The config file, as JSON Schema 2020-12
+    Config,
+    /// The sidecar's own routes, as OpenAPI 3.1
+    Openapi,
+}
+
+impl SchemaOf {
+    /// All of it.
+    pub fn text(self) -> &'static str {
+        match self {
+            SchemaOf::Config => ship::SCHEMA,
+            SchemaOf::Openapi => ship::OPENAPI,
+        }
+    }
 }
 
 const TOLD: &str = "Only reads: it claims no job and changes nothing. Exits with 0 when there is an answer, and with 1 when the

@@ -131,6 +131,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
         }),
         Command::Demo(args) => demo(&args),
         Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
+        Command::Schema { of } => Ok(say(Ok(of.text().to_owned()))),
         Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
     }
 }

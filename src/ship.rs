@@ -11,6 +11,11 @@ pub struct Example {
     pub text: &'static str,
 }
 
+/// The JSON Schema of the config file.
+pub const SCHEMA: &str = include_str!("ship/schema.json");
+/// OpenAPI of the routes that the sidecar answers by itself.
+pub const OPENAPI: &str = include_str!("ship/openapi.json");
+
 macro_rules! examples {
     ($($name:literal $path:literal $about:literal)*) => {
         [$(Example { name: $name, about: $about, text: include_str!($path) }),*]

@@ -4,8 +4,10 @@ pub mod blocks;
 mod example;
 mod generated;
 mod log;
+mod openapi;
 pub mod page;
 mod replies;
+mod schema;
 mod settings;
 mod style;
 

@@ -4,4 +4,5 @@ pub mod files;
 mod load;
 mod on_prometheus;
 mod on_systemd;
+mod on_validators;
 mod queries;

@@ -36,7 +36,8 @@ fn is_said(words: &str) -> bool {
     let setting = words.strip_prefix(' ').unwrap_or(words).split_once(" = ");
     let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     let is_setting = setting.is_some_and(|(name, _)| is_name(name));
-    !is_setting && !words.starts_with(" ---") && !words.trim().is_empty()
+    // An editor's line is no sentence.
+    !is_setting && !words.starts_with(":schema") && !words.starts_with(" ---") && !words.trim().is_empty()
 }
 
 /// The sentences of a paragraph, with one space between words.

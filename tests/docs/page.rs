@@ -21,6 +21,25 @@ pub fn read(chapter: &str) -> String {
     fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
+/// A file of `src/ship` must be this. With `UPDATE=1` it is from now on.
+pub fn ship_must_be(name: &str, value: &serde_json::Value) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src/ship")
+        .join(name);
+    let text = format!("{value:#}\n");
+    if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
+        fs::write(file, text).unwrap();
+        return;
+    }
+    let now = fs::read_to_string(file).unwrap();
+    let differs = now.lines().zip(text.lines()).find(|(a, b)| a != b);
+    let told = "UPDATE=1 cargo test --test it -- docs:: writes it anew";
+    assert!(
+        now == text,
+        "src/ship/{name} is not what the sources say: {differs:?}; {told}"
+    );
+}
+
 /// The chapter must be this text. With `UPDATE=1` it is from now on.
 pub fn must_be(chapter: &str, text: &str) {
     let now = read(chapter);

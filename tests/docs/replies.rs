@@ -69,20 +69,20 @@ impl Stage {
 
 /// A call of `curl`.
 #[derive(Debug)]
-struct Command {
-    method: Method,
-    url: String,
+pub struct Command {
+    pub method: Method,
+    pub url: String,
     headers: Vec<(String, String)>,
-    body: String,
+    pub body: String,
     /// Whether the head of the reply is shown too.
     shows_head: bool,
     /// The part of the reply that `jq` picks, as a pointer.
-    part: String,
+    pub part: String,
 }
 
 impl Command {
     /// Reads a block of one command.
-    fn read(text: &str) -> Command {
+    pub fn read(text: &str) -> Command {
         let mut words = words(&text.replace("\\\n", " ")).into_iter();
         assert_eq!(words.next().as_deref(), Some("curl"), "{text}");
         let mut command = Command {

@@ -36,6 +36,14 @@ impl Table {
         self.head.trim_matches(['[', ']'])
     }
 
+    /// What is said of a setting, if this is its table.
+    pub fn about_setting(&self, table: &str, name: &str) -> Option<String> {
+        let is_here = self.name().split('.').next_back() == Some(table);
+        let mut parts = self.parts.iter().filter(|_| is_here);
+        let part = parts.find(|part| part.settings.iter().any(|of| of.name == name))?;
+        Some(part.words.join("\n"))
+    }
+
     /// Moves words to what is said of all of it.
     fn about(&mut self, words: &mut Vec<String>) {
         self.about.append(words);

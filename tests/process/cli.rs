@@ -28,6 +28,8 @@ fn help_is_help() {
         (&["help", "incidents"], 0, &["# Something is wrong"]),
         (&["example"], 0, &["config", "kubernetes", "grafana"]),
         (&["example", "alerts"], 0, &["OjsThrottleStoreDown"]),
+        (&["schema"], 0, &["json-schema.org", "claim_budget"]),
+        (&["schema", "openapi"], 0, &["\"3.1.0\"", "/livez"]),
         (&["--version"], 0, &["ojs-throttle "]),
     ] {
         let done = run(args);
