@@ -37,7 +37,10 @@ fn is_said(words: &str) -> bool {
     let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     let is_setting = setting.is_some_and(|(name, _)| is_name(name));
     // An editor's line is no sentence.
-    !is_setting && !words.starts_with(":schema") && !words.starts_with(" ---") && !words.trim().is_empty()
+    !is_setting
+        && !words.starts_with(":schema")
+        && !words.starts_with(" ---")
+        && !words.trim().is_empty()
 }
 
 /// The sentences of a paragraph, with one space between words.
