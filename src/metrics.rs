@@ -6,6 +6,7 @@
 
 mod activity;
 mod names;
+mod page;
 mod recorder;
 mod registry;
 

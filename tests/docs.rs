@@ -123,7 +123,12 @@ fn the_manual_has_every_metric() {
     let declared: BTreeSet<String> = program
         .split('"')
         .filter(|text| {
-            let ours = ["ojs_rate_limit_", "ojs_throttle_", "ojs_backpressure_"];
+            let ours = [
+                "ojs_rate_limit_",
+                "ojs_throttle_",
+                "ojs_backpressure_",
+                "process_",
+            ];
             ours.iter().any(|begin| text.starts_with(begin))
         })
         .map(str::to_owned)

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -28,6 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many pages may ask the store at once; more are refused.
 const AT_ONCE: usize = 16;
 const METRICS: &str = "/metrics";
+const PROMETHEUS_TEXT: HeaderValue =
+    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const OPEN_METRICS: HeaderValue =
+    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
 /// The prefix of requests that change something, and of `why`.
 const VERBS: &str = "/throttle/v1/";
@@ -68,7 +72,12 @@ impl Admin {
         }
     }
 
-    async fn page(&self, method: &Method, path: &str) -> Result<Response<Body>, Fault> {
+    async fn page(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Fault> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return Err(Fault::not_allowed("GET, HEAD", "this page answers GET"));
         }
@@ -90,8 +99,11 @@ impl Admin {
             }
             METRICS => {
                 measure::measure(self.proxy.sidecar()).await;
-                let mut page = Response::new(Body::from(Bytes::from(self.metrics.render())));
-                let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+                let (page, kind) = match asks_for_open_metrics(headers) {
+                    true => (self.metrics.render_open(), OPEN_METRICS),
+                    false => (self.metrics.render(), PROMETHEUS_TEXT),
+                };
+                let mut page = Response::new(Body::from(Bytes::from(page)));
                 page.headers_mut().insert(CONTENT_TYPE, kind);
                 page
             }
@@ -118,18 +130,21 @@ impl server::Service for Admin {
         }
         if !path.starts_with(VERBS) && path != METRICS {
             // Probes are answered however many scrapes wait.
-            let page = self.page(&head.method, path).await;
+            let page = self.page(&head.method, path, &head.headers).await;
             return page.unwrap_or_else(|fault| fault.reply(id));
         }
         let request = Request::from_parts(*head, body);
         let admin = self.clone();
         let pages = tower::service_fn(move |request: Request<Incoming>| {
             let admin = admin.clone();
-            let (method, uri) = (request.method().clone(), request.uri().clone());
             async move {
-                Ok::<_, Infallible>(match uri.path().starts_with(VERBS) {
+                Ok::<_, Infallible>(match request.uri().path().starts_with(VERBS) {
                     true => Ok(verbs::verb(&admin.proxy, request).await),
-                    false => admin.page(&method, uri.path()).await,
+                    false => {
+                        let (head, _) = request.into_parts();
+                        let path = head.uri.path();
+                        admin.page(&head.method, path, &head.headers).await
+                    }
                 })
             }
         });
@@ -154,6 +169,13 @@ fn late() -> Fault {
     Fault::new("overloaded", message)
         .hinting("ask less often; if one alone is refused, look at the store")
         .later(Duration::from_secs(1))
+}
+
+/// Whoever names OpenMetrics can read it, in whatever order it would have it.
+fn asks_for_open_metrics(headers: &HeaderMap) -> bool {
+    let accepts = headers.get_all(ACCEPT).iter();
+    let mut accepts = accepts.filter_map(|value| value.to_str().ok());
+    accepts.any(|value| value.contains("application/openmetrics-text"))
 }
 
 fn unready(words: impl Into<Bytes>) -> Response<Body> {

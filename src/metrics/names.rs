@@ -161,9 +161,12 @@ series! {
     gauge "ojs_throttle_overrides_active" [];
     /// Keys and queues that a limit set over HTTP pauses (concurrency 0).
     gauge "ojs_throttle_paused_keys" [];
-    /// The number of a limit of the config, with an override where the policy has one key only. Rates have a period and
-    /// a window, throttles a period. A limit of [[queue]] has policy "queue" and its name or glob in queue.
-    gauge "ojs_throttle_limit" [policy strategy period window queue];
+    /// Jobs that may be out at once by a limit of the config (concurrency), with an override where the policy has one key
+    /// only. A limit of [[queue]] has policy "queue" and its name or glob in queue.
+    gauge "ojs_throttle_slots_limit" [policy queue];
+    /// Starts that a limit of the config allows in its period, with an override where the policy has one key only. The
+    /// strategy is rate, which has a window, or throttle. A limit of [[queue]] is as in ojs_throttle_slots_limit.
+    gauge "ojs_throttle_starts_limit" [policy strategy period window queue];
     /// Claimed jobs that wait in this sidecar.
     gauge "ojs_throttle_held_jobs" [];
     /// Bytes of the claimed jobs that wait in this sidecar.
@@ -221,8 +224,8 @@ series! {
     counter "ojs_throttle_handouts_undone_total" [];
     /// Enqueues that were refused because their rate_limit is not valid.
     counter "ojs_throttle_job_policies_refused_total" [];
-    /// Calls that the sidecar itself made to the backend. Code 0 means no answer, code _other a status outside 100 to
-    /// 599.
+    /// Calls that the sidecar itself made to the backend. The code is the status, none where no answer came, or _other for
+    /// a status outside 100 to 599.
     histogram "ojs_throttle_upstream_request_duration_seconds" [op code];
     /// 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
     /// While nobody else asks, the sidecar asks for the backend's /ojs/v1/health every 5 s.
@@ -252,4 +255,18 @@ series! {
     counter "ojs_throttle_events_lost_total" [];
     /// 1, with the version as a label.
     gauge "ojs_throttle_build_info" [version];
+    /// Processor time of the process, user and system.
+    counter "process_cpu_seconds_total" [];
+    /// Memory of the process that is in use.
+    gauge "process_resident_memory_bytes" [];
+    /// Address space of the process.
+    gauge "process_virtual_memory_bytes" [];
+    /// Open files and connections of the process.
+    gauge "process_open_fds" [];
+    /// Open files and connections that the process may have.
+    gauge "process_max_fds" [];
+    /// Threads of the process.
+    gauge "process_threads" [];
+    /// When the process began, in seconds since the Unix epoch.
+    gauge "process_start_time_seconds" [];
 }

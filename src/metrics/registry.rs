@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::activity::{Activity, Point, SpacedKey};
 use super::names::Counted;
+use super::page::{open_metrics, process};
 use super::recorder::{Labels, counter, described, gauge, histogram, part_of_page};
 use crate::limit::{self, Limited, OnLimit, Space, Strategy, each_key, share_of};
 
@@ -168,9 +169,18 @@ impl Metrics {
         metrics
     }
 
-    /// The page that `/metrics` serves.
+    /// The page that `/metrics` serves, in Prometheus' text format.
     pub fn render(&self) -> String {
-        self.0.handle.render() + &self.0.limits.lock() + &self.0.pressure.lock()
+        let page = self.0.handle.render() + &self.0.limits.lock() + &self.0.pressure.lock();
+        // A recorder forgets no series: one that nobody knows now is left out here.
+        let lines = page.split_inclusive('\n');
+        let known = lines.filter(|line| !line.ends_with(" NaN\n"));
+        known.collect::<String>() + &process()
+    }
+
+    /// The page in OpenMetrics.
+    pub fn render_open(&self) -> String {
+        open_metrics(&self.render())
     }
 
     /// Keeps histograms from growing with every sample, whether anybody scrapes or not. Never ends.
@@ -316,7 +326,8 @@ impl Metrics {
         }
     }
 
-    /// Sets how many jobs are out of all job keys that share a series. NaN means that nobody knows.
+    /// Sets how many jobs are out of all job keys that share a series. Not a number: nobody knows, and the page does
+    /// not show them.
     pub fn others_active(&self, jobs: f64) {
         if let Some(other) = &self.keys().other {
             other.active.set(jobs);
@@ -449,13 +460,17 @@ impl Metrics {
         self.0.fetch_wait.record(time.as_secs_f64());
     }
 
-    /// Records a call of the sidecar's own to the backend. `code` is its status, or 0 for none; statuses that HTTP
-    /// does not have share a series.
+    /// Records a call of the sidecar's own to the backend. `code` is its status, or 0 for none, which
+    /// has a word of its own; statuses that HTTP does not have share a series.
     pub fn called(&self, op: &'static str, code: u16, time: Duration) {
         let code = Some(code).filter(|code| matches!(code, 0 | 100..=599));
         let mut calls = self.0.calls.lock();
         let series = calls.entry((op, code)).or_insert_with(|| {
-            let code = code.map_or_else(|| OTHER.to_owned(), |code| code.to_string());
+            let code = match code {
+                Some(0) => "none".to_owned(),
+                Some(code) => code.to_string(),
+                None => OTHER.to_owned(),
+            };
             let labels = vec![Label::new("op", op), Label::new("code", code)];
             histogram(
                 &self.0.recorder,
@@ -565,8 +580,8 @@ impl Metrics {
         self.set("ojs_throttle_paused_keys", pauses);
     }
 
-    /// Sets the limits of the config that are in force, by their labels; others lose their series. Of several with the
-    /// same labels the least is shown.
+    /// Sets the limits of the config that are in force, by their labels; others lose their series. Those of starts have
+    /// a strategy, those of slots none. Of several with the same labels the least is shown.
     pub fn limits(&self, all: impl Iterator<Item = (Labels, u32)>) {
         let mut least: BTreeMap<Labels, u32> = BTreeMap::new();
         for (labels, limit) in all {
@@ -575,7 +590,11 @@ impl Metrics {
         }
         let least = least.into_iter();
         let gauges = least.map(|(labels, limit)| (labels, f64::from(limit)));
-        *self.0.limits.lock() = part_of_page("ojs_throttle_limit", gauges);
+        let of_starts = |of: &(Labels, f64)| of.0.iter().any(|(name, _)| *name == "strategy");
+        let (starts, slots): (Vec<_>, Vec<_>) = gauges.partition(of_starts);
+        let slots = part_of_page("ojs_throttle_slots_limit", slots.into_iter());
+        let starts = part_of_page("ojs_throttle_starts_limit", starts.into_iter());
+        *self.0.limits.lock() = slots + &starts;
     }
 
     /// Sets the gauges of the hold; `waiting` says how many wait for each key.
@@ -673,6 +692,8 @@ mod tests {
         }
         let (own, shared) = metrics.named();
         assert!(own.len() == 2 && shared);
+        metrics.others_active(f64::NAN);
+        assert!(!metrics.render().contains("active{key=\"_other\"}"));
         metrics.others_active(2.0);
         let page = metrics.render();
         assert!(
@@ -717,18 +738,18 @@ mod tests {
         metrics.limits([(of("a"), 5), (of("b"), 7), (of("b"), 3), (of("b"), 9)].into_iter());
         let page = metrics.render();
         assert!(
-            page.contains("ojs_throttle_limit{policy=\"a\"} 5\n"),
+            page.contains("ojs_throttle_slots_limit{policy=\"a\"} 5\n"),
             "{page}"
         );
         assert!(
-            page.contains("ojs_throttle_limit{policy=\"b\"} 3\n"),
+            page.contains("ojs_throttle_slots_limit{policy=\"b\"} 3\n"),
             "{page}"
         );
         metrics.limits([(of("b"), 9)].into_iter());
         let page = metrics.render();
         assert!(!page.contains("{policy=\"a\"}"), "{page}");
         assert!(
-            page.contains("ojs_throttle_limit{policy=\"b\"} 9\n"),
+            page.contains("ojs_throttle_slots_limit{policy=\"b\"} 9\n"),
             "{page}"
         );
     }
@@ -772,7 +793,7 @@ mod tests {
             metrics.called("look", code, Duration::from_millis(1));
         }
         let page = metrics.render();
-        for (code, calls) in [("0", 1), ("200", 1), ("599", 1), (OTHER, 2)] {
+        for (code, calls) in [("none", 1), ("200", 1), ("599", 1), (OTHER, 2)] {
             let labels = format!("{{op=\"look\",code=\"{code}\"}}");
             let name = "ojs_throttle_upstream_request_duration_seconds_count";
             let line = format!("{name}{labels} {calls}\n");

@@ -121,6 +121,7 @@ mod tests {
             met,
             depth: 1,
             bound: 1,
+            period: None,
             wanted,
             strategy: OverflowStrategy::Reject,
             after: None,

@@ -140,6 +140,8 @@ pub struct Full {
     pub depth: u64,
     /// The bound.
     pub bound: u64,
+    /// How long the window of a rate is.
+    pub period: Option<Duration>,
     /// How much of it the enqueue wants.
     pub wanted: u64,
     /// What the queue does.

@@ -158,16 +158,16 @@ fn measure_load(sidecar: &Sidecar) {
     }
 }
 
-/// Each number of some limits, with its labels beside those `of` whose they are.
+/// Each number of some limits, with its labels beside those `of` whose they are; of starts it has a strategy.
 fn numbers_of(of: &[(&'static str, &str)], limits: &Limits) -> Vec<(Labels, u32)> {
+    let whose = of.iter().map(|(name, value)| (*name, (*value).to_owned()));
     let of = |strategy: Strategy| -> Labels {
-        let of = of.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        of.chain([("strategy", strategy.as_str().to_owned())])
-            .collect()
+        let said = ("strategy", strategy.as_str().to_owned());
+        whose.clone().chain([said]).collect()
     };
     let slots = limits
         .concurrency
-        .map(|slots| (of(Strategy::Concurrency), slots));
+        .map(|slots| (whose.clone().collect(), slots));
     let rates = limits.rates.iter().map(|rate| {
         let mut labels = of(Strategy::Rate);
         labels.push(("period", numbers::period(rate).into_owned()));

@@ -289,7 +289,7 @@ async fn the_queue_is_where_the_backend_files_the_job() {
     pair.stop().await;
 }
 
-/// Producer rate limits: refused with `rate_limited` and `X-RateLimit-*`.
+/// Producer rate limits: refused with `rate_limited` and `X-RateLimit-*`, and as the IETF's draft has it.
 #[tokio::test(start_paused = true)]
 async fn producers_have_a_rate() {
     let config = "[[queue]]\nname = \"q\"\nenqueue_rate = { limit = 3, period = \"10s\" }\n";
@@ -314,6 +314,11 @@ async fn producers_have_a_rate() {
     let reset = number(&reply, "x-ratelimit-reset");
     let now = 1_770_000_000.0;
     assert!(reset > now + 8.0 && reset < now + 13.0, "{reset}");
+    assert_eq!(
+        reply.headers["ratelimit-policy"],
+        r#""enqueue_rate";q=3;w=10"#
+    );
+    assert_eq!(reply.headers["ratelimit"], r#""enqueue_rate";r=0;t=7"#);
     let after = number(&reply, "retry-after");
     assert!((5.0..=9.0).contains(&after), "{after}");
     sleep(Duration::from_secs(7)).await;

@@ -176,8 +176,15 @@ async fn limits_in_force() {
          [[queue]]\nname = \"mail-*\"\nconcurrency = 20\n",
     )
     .await;
-    let limit = async |labels: &str| rig.metric(&format!("ojs_throttle_limit{{{labels}}}")).await;
-    let slots = "policy=\"one\",strategy=\"concurrency\"";
+    let limit = async |labels: &str| {
+        let of = match labels.contains("strategy") {
+            true => "starts",
+            false => "slots",
+        };
+        let series = format!("ojs_throttle_{of}_limit{{{labels}}}");
+        rig.metric(&series).await
+    };
+    let slots = "policy=\"one\"";
     for (labels, number) in [
         (slots, 5.0),
         (
@@ -192,12 +199,9 @@ async fn limits_in_force() {
             "policy=\"one\",strategy=\"throttle\",period=\"PT0.25S\"",
             1.0,
         ),
-        ("policy=\"joins\",strategy=\"concurrency\"", 5.0),
-        ("policy=\"each\",strategy=\"concurrency\"", 7.0),
-        (
-            "policy=\"queue\",queue=\"mail-*\",strategy=\"concurrency\"",
-            20.0,
-        ),
+        ("policy=\"joins\"", 5.0),
+        ("policy=\"each\"", 7.0),
+        ("policy=\"queue\",queue=\"mail-*\"", 20.0),
     ] {
         assert_eq!(limit(labels).await, Some(number), "{labels}");
     }

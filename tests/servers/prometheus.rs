@@ -105,11 +105,14 @@ fn escaped(text: &str) -> String {
     each.collect()
 }
 
-/// Runs `promtool` in this folder, which must be content.
+/// Runs `promtool` in this folder, which must be content. It may read the file `page` there as its input.
 pub fn promtool(folder: &Path, arguments: &[&str]) {
     only_on("prometheus");
     let mut command = Command::new("promtool");
     command.current_dir(folder).args(arguments);
+    if let Ok(page) = std::fs::File::open(folder.join("page")) {
+        command.stdin(page);
+    }
     let done = command.output().expect(MISSING);
     let said = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{arguments:?}: {said}");

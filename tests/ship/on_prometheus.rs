@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::files::{Alert, Panel, alerts, dashboard, example, panels};
 use super::load::Loaded;
+use crate::process::http::Conn;
 use crate::servers::prometheus::{PrometheusServer, promtool};
 
 /// A series of a case: how it begins on the page of a sidecar, which sidecar's it is, and its values every 30 s, as
@@ -313,6 +314,47 @@ fn promtool_sees_every_alert_fire_and_not_fire_with_series_of_a_real_sidecar() {
     std::fs::write(folder.path().join("alerts.yml"), example("alerts")).unwrap();
     std::fs::write(folder.path().join("tests.yml"), tests).unwrap();
     promtool(folder.path(), &["test", "rules", "tests.yml"]);
+}
+
+/// The page in both of its forms. Only the second has a reader in promtool that is strict: one that makes blocks of a
+/// database, and wants each sample's time.
+#[test]
+fn promtool_takes_the_page_of_a_real_sidecar() {
+    let begins = CASES.iter().flat_map(|case| case.fires);
+    let begins: Vec<String> = begins.map(|(begin, ..)| (*begin).to_owned()).collect();
+    let loaded = Loaded::start();
+    let page = loaded.during(|| loaded.page_with(&begins));
+    for word in [" NaN\n", "code=\"0\""] {
+        assert!(!page.contains(word), "{word} in {page}");
+    }
+    let process = page.lines().filter(|line| line.starts_with("process_"));
+    assert_eq!(process.count(), 7, "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("page"), &page).unwrap();
+    promtool(folder.path(), &["check", "metrics"]);
+
+    let open = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\
+        Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2\r\n\r\n";
+    let mut conn = Conn::open(loaded.sidecar.admin);
+    conn.write(open.as_bytes()).unwrap();
+    let open = conn.reply().unwrap();
+    let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
+    assert!(open.head.contains(kind), "{}", open.head);
+    let counts = "# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total ";
+    assert!(open.body.contains(counts), "{}", open.body);
+    let timed = open.body.lines().map(|line| match line.starts_with('#') {
+        true => format!("{line}\n"),
+        false => format!("{line} 1770984000\n"),
+    });
+    std::fs::write(folder.path().join("open"), timed.collect::<String>()).unwrap();
+    let blocks = [
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        "open",
+        "blocks",
+    ];
+    promtool(folder.path(), &blocks);
 }
 
 /// How long panels may be without what they are to show. A burst of the load and its pause are 4 s.

@@ -85,7 +85,8 @@ pub(super) fn full(sidecar: &Sidecar, full: &Full, jobs: &[SentJob<'_>]) -> Faul
     fault
 }
 
-/// `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds).
+/// `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds), and what the IETF's draft has in their place: the
+/// policy with its quota and window, and what remains of it for how many seconds.
 fn rate_headers(sidecar: &Sidecar, full: &Full) -> Vec<(HeaderName, HeaderValue)> {
     let after = u64::try_from(full.after.unwrap_or_default().as_micros()).unwrap_or(0);
     let reset = sidecar.store.now().plus(after).0.div_ceil(1_000_000);
@@ -96,9 +97,23 @@ fn rate_headers(sidecar: &Sidecar, full: &Full) -> Vec<(HeaderName, HeaderValue)
         ("x-ratelimit-reset", reset),
     ];
     let named = headers.into_iter();
-    named
-        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)))
-        .collect()
+    let numbers =
+        named.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from(value)));
+    let mut policy = format!("\"enqueue_rate\";q={}", full.bound);
+    // In whole seconds, or not said.
+    if let Some(period) = full.period.filter(|period| period.subsec_nanos() == 0) {
+        policy += &format!(";w={}", period.as_secs());
+    }
+    let left = format!(
+        "\"enqueue_rate\";r={remaining};t={}",
+        after.div_ceil(1_000_000)
+    );
+    let texts = [("ratelimit-policy", policy), ("ratelimit", left)];
+    let texts = texts.into_iter().filter_map(|(name, text)| {
+        let text = HeaderValue::try_from(text).ok()?;
+        Some((HeaderName::from_static(name), text))
+    });
+    numbers.chain(texts).collect()
 }
 
 /// Whole seconds until it is worth trying again: as the queue empties, and up to a quarter more, so

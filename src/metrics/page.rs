@@ -1,0 +1,66 @@
+//! The page in the form that a scraper asks for, and the part of it about the process.
+
+use std::fmt::Write;
+
+use metrics_process::collector;
+
+use super::names::SERIES;
+
+/// The part of the page about the process. What the system does not say is left out.
+pub(super) fn process() -> String {
+    let now = collector::collect();
+    let whole = |number: Option<u64>| number.map(|number| number as f64);
+    let values = [
+        ("process_cpu_seconds_total", now.cpu_seconds_total),
+        (
+            "process_resident_memory_bytes",
+            whole(now.resident_memory_bytes),
+        ),
+        (
+            "process_virtual_memory_bytes",
+            whole(now.virtual_memory_bytes),
+        ),
+        ("process_open_fds", whole(now.open_fds)),
+        ("process_max_fds", whole(now.max_fds)),
+        ("process_threads", whole(now.threads)),
+        ("process_start_time_seconds", whole(now.start_time_seconds)),
+    ];
+    let mut page = String::new();
+    for series in SERIES {
+        let (name, kind, help) = (series.name, series.kind, series.help);
+        // Not by a recorder, whose counters are whole: an idle sidecar uses a second of the processor in minutes.
+        if let Some((_, Some(value))) = values.iter().find(|(of, _)| *of == name) {
+            // Writing to a text cannot fail.
+            let _ = writeln!(
+                page,
+                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
+            );
+        }
+    }
+    page
+}
+
+/// A page of the text format in OpenMetrics 1.0: a counter's family has no `_total`, help has its quotes escaped, no
+/// line is empty, and the end is said.
+pub(super) fn open_metrics(page: &str) -> String {
+    let mut open = String::with_capacity(page.len() + 64);
+    for line in page.lines().filter(|line| !line.is_empty()) {
+        match line
+            .strip_prefix("# ")
+            .and_then(|meta| meta.split_once(' '))
+        {
+            Some((word, rest)) => {
+                let (name, said) = rest.split_once(' ').unwrap_or((rest, ""));
+                let name = name.strip_suffix("_total").unwrap_or(name);
+                let said = said.replace('"', "\\\"");
+                let _ = writeln!(open, "# {word} {name} {said}");
+            }
+            None => {
+                open.push_str(line);
+                open.push('\n');
+            }
+        }
+    }
+    open.push_str("# EOF\n");
+    open
+}
