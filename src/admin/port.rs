@@ -72,16 +72,11 @@ impl Admin {
         }
     }
 
-    async fn page(
-        &self,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Result<Response<Body>, Fault> {
-        if !matches!(*method, Method::GET | Method::HEAD) {
+    async fn page(&self, head: &Parts) -> Result<Response<Body>, Fault> {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
             return Err(Fault::not_allowed("GET, HEAD", "this page answers GET"));
         }
-        Ok(match path {
+        Ok(match head.uri.path() {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => {
                 let answered = self.proxy.sidecar().store().has_answered();
@@ -99,7 +94,7 @@ impl Admin {
             }
             METRICS => {
                 measure::measure(self.proxy.sidecar()).await;
-                let (page, kind) = match asks_for_open_metrics(headers) {
+                let (page, kind) = match asks_for_open_metrics(&head.headers) {
                     true => (self.metrics.render_open(), OPEN_METRICS),
                     false => (self.metrics.render(), PROMETHEUS_TEXT),
                 };
@@ -130,7 +125,7 @@ impl server::Service for Admin {
         }
         if !path.starts_with(VERBS) && path != METRICS {
             // Probes are answered however many scrapes wait.
-            let page = self.page(&head.method, path, &head.headers).await;
+            let page = self.page(&head).await;
             return page.unwrap_or_else(|fault| fault.reply(id));
         }
         let request = Request::from_parts(*head, body);
@@ -140,11 +135,7 @@ impl server::Service for Admin {
             async move {
                 Ok::<_, Infallible>(match request.uri().path().starts_with(VERBS) {
                     true => Ok(verbs::verb(&admin.proxy, request).await),
-                    false => {
-                        let (head, _) = request.into_parts();
-                        let path = head.uri.path();
-                        admin.page(&head.method, path, &head.headers).await
-                    }
+                    false => admin.page(&request.into_parts().0).await,
                 })
             }
         });

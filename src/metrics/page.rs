@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use metrics_process::collector;
 
-use super::names::SERIES;
+use super::names::{SERIES, Series};
 
 /// The part of the page about the process. What the system does not say is left out.
 pub(super) fn process() -> String {
@@ -26,10 +26,12 @@ pub(super) fn process() -> String {
         ("process_start_time_seconds", whole(now.start_time_seconds)),
     ];
     let mut page = String::new();
-    for series in SERIES {
-        let (name, kind, help) = (series.name, series.kind, series.help);
-        // Not by a recorder, whose counters are whole: an idle sidecar uses a second of the processor in minutes.
-        if let Some((_, Some(value))) = values.iter().find(|(of, _)| *of == name) {
+    // Not by a recorder, whose counters are whole: an idle sidecar uses a second of the processor in minutes.
+    for Series {
+        name, kind, help, ..
+    } in SERIES
+    {
+        if let Some((_, Some(value))) = values.iter().find(|(of, _)| of == name) {
             // Writing to a text cannot fail.
             let _ = writeln!(
                 page,
