@@ -28,6 +28,8 @@
 //! | [`events`] | the sidecar's events: one ring, each encoded once, and sending never waits |
 //! | [`metrics`] | every series, declared once |
 //! | [`ojs`] | which operation a path names, and the names of headers |
+//! | [`traces`] | the spans of a request: what it waits for |
+//! | [`otlp`] | sends them to a collector, where that is wanted |
 //! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
 //! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
 //! | [`subqueue`] | the names of the backend's queues in which jobs with a key of their own wait |
@@ -122,7 +124,7 @@
 //!
 //! ```text
 //! main     -> program
-//! program  -> ask backend cli config demo doctor log net run store
+//! program  -> ask backend cli config demo doctor log net otlp run store upstream
 //! demo     -> backend client config net run store upstream
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client duration limit net ojs upstream
@@ -130,8 +132,9 @@
 //! run      -> admin config metrics net proxy server store upstream
 //! cli      -> config duration manual ship
 //! admin    -> metrics proxy server
-//! server   -> net ojs proxy::body proxy::load proxy::respond tick upstream
-//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick upstream
+//! server   -> net ojs proxy::body proxy::load proxy::respond tick traces upstream
+//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick
+//!             traces upstream
 //! config   -> duration limit policy pressure store subqueue upstream
 //! pressure -> duration json limit policy upstream
 //! hold     -> limit policy store subqueue
@@ -140,7 +143,9 @@
 //! store    -> limit log
 //! policy   -> duration json limit subqueue
 //! subqueue -> limit
-//! upstream -> boxed net tick
+//! otlp     -> net ojs traces upstream
+//! upstream -> boxed net tick traces
+//! traces   -> ojs
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
@@ -200,6 +205,7 @@ pub mod hold;
 pub mod manual;
 pub mod metrics;
 pub mod ojs;
+pub mod otlp;
 pub mod policy;
 pub mod pressure;
 pub mod program;
@@ -209,4 +215,5 @@ pub mod server;
 pub mod ship;
 pub mod subqueue;
 pub mod tick;
+pub mod traces;
 pub mod upstream;

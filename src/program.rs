@@ -21,10 +21,12 @@ use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
 use crate::log::Lines;
 use crate::net::{Listener, Net};
+use crate::otlp::{self, Traces};
 use crate::run::{Env, LogLevel, Running, Stop, Thread, open_store};
 use crate::store::Clock;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
+use crate::upstream::BaseUrl;
 use anyhow::Context;
 use clap::Parser;
 use tokio::runtime::Runtime;
@@ -257,7 +259,9 @@ fn start(
     file: Option<(&Path, CommandLine)>,
     backend: Option<Listener>,
 ) -> anyhow::Result<ExitCode> {
-    let level = start_log(&settings.server)?;
+    let endpoint = settings.traces.endpoint.as_ref().map(BaseUrl::to_string);
+    let traces = otlp::start(endpoint.as_deref())?;
+    let level = start_log(&settings.server, traces.as_ref())?;
     warn(&settings);
     let file = file.and_then(|(path, overrides)| followed(path, overrides));
     let served = runtime.block_on(async {
@@ -279,6 +283,9 @@ fn start(
     });
     // A disk that does not answer must not keep the process.
     runtime.shutdown_background();
+    if let Some(traces) = traces {
+        traces.end();
+    }
     served.map(|()| ExitCode::SUCCESS)
 }
 
@@ -546,7 +553,10 @@ async fn watch_clock() {
 ///
 /// # Errors
 /// The thread that writes it cannot be started.
-fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
+fn start_log(
+    settings: &config::ServerSettings,
+    traces: Option<&Traces>,
+) -> anyhow::Result<LogLevel> {
     let lost = |lines| {
         tracing::warn!(
             id = %"log_lines_lost",
@@ -556,7 +566,7 @@ fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
     };
     let lines = Lines::start(std::io::stderr(), lost);
     let lines = lines.context("there can be no thread to write the log (a limit of processes?)")?;
-    let (log, level) = log(settings, LINES.get_or_init(|| lines).clone());
+    let (log, level) = log(settings, LINES.get_or_init(|| lines).clone(), traces);
     log.init();
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -576,7 +586,8 @@ fn start_log(settings: &config::ServerSettings) -> anyhow::Result<LogLevel> {
 fn log(
     settings: &config::ServerSettings,
     lines: Lines,
-) -> (impl Subscriber + Send + Sync + use<>, LogLevel) {
+    traces: Option<&Traces>,
+) -> (Box<dyn Subscriber + Send + Sync>, LogLevel) {
     let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
     let lines = fmt::layer()
         .with_writer(lines)
@@ -592,7 +603,14 @@ fn log(
             flat.with_span_list(false).boxed()
         }
     };
-    (registry().with(filter).with(lines), level)
+    let log: Box<dyn Subscriber + Send + Sync> = match traces {
+        None => Box::new(registry().with(filter).with(lines)),
+        Some(traces) => {
+            let lines = lines.with_filter(filter);
+            Box::new(registry().with(lines).with(traces.layer()))
+        }
+    };
+    (log, level)
 }
 
 /// Whether what is written there may have colours (no-color.org).
@@ -639,7 +657,7 @@ mod tests {
                 ..config::ServerSettings::default()
             };
             let lines = Lines::start(std::io::sink(), drop).unwrap();
-            let (log, level) = log(&settings, lines);
+            let (log, level) = log(&settings, lines, None);
             assert_eq!(log.max_level_hint(), Some(LevelFilter::INFO));
             for next in [LevelFilter::DEBUG, LevelFilter::ERROR] {
                 level.reload(next).unwrap();

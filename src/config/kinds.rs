@@ -148,6 +148,14 @@ pub(super) fn url() -> impl SettingKind<BaseUrl> {
     })
 }
 
+/// The address of a server that need not be there.
+pub(super) fn some_url() -> impl SettingKind<Option<BaseUrl>> {
+    let read = |table: &mut TomlTable<'_>, name, default| table.parsed(name).or(default);
+    ReadAndShown(read, |url: &Option<BaseUrl>| {
+        url.as_ref().map(BaseUrl::to_string).into()
+    })
+}
+
 /// The path of a file.
 pub(super) fn path(
     table: &mut TomlTable<'_>,

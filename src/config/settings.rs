@@ -318,6 +318,12 @@ settings! {
         media_type: MediaType = MediaType::Auto, "repairs.media_type" Live word(&MediaType::WORDS);
     }
 
+    /// `[traces]`: where spans go.
+    traces: TracesSettings {
+        /// The base URL of a collector that takes OTLP over HTTP; `OTEL_*` variables win. `None`: as those say.
+        endpoint: Option<BaseUrl> = None, "traces.endpoint" Restart some_url();
+    }
+
     /// `[metrics]`: what is measured.
     metrics: MetricsSettings {
         /// How many keys have series of their own.

@@ -22,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, Span};
+use tracing::Instrument as _;
 
 use super::bounds::ListenerBounds;
 use super::io::Guarded;
@@ -34,6 +34,7 @@ use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::load::{Load, Seldom, Service, Urgency};
 use crate::proxy::respond::{self, Fault};
 use crate::tick;
+use crate::traces;
 use crate::upstream::{HEADER_LINES, WakeGate};
 
 /// The largest head of a request, in bytes. A larger one is answered 431.
@@ -127,8 +128,9 @@ async fn connection<S: Service>(
         let tunnel = &tunnel;
         let plain_json = shared.service.wants_plain_json(&head);
         async move {
-            let span = span_of(&head.headers);
-            let mut reply = shared.answer(head, body).instrument(span).await;
+            let span = traces::request(&head);
+            let mut reply = shared.answer(head, body).instrument(span.clone()).await;
+            traces::answered(&span, reply.status());
             shared.service.leaving(&mut reply);
             if reply.body().size_hint().exact().is_none() {
                 busy.0.streams();
@@ -178,31 +180,6 @@ async fn connection<S: Service>(
     if let Some(tunnel) = tunnel {
         // The tunnel runs in this task, so it counts as a connection and ends with the others.
         carry(tunnel, &flags).await;
-    }
-}
-
-/// The span of a request: lines of the log that are written within show its trace, at every level. It costs something
-/// only where there is one `traceparent`, and well formed.
-fn span_of(headers: &HeaderMap) -> Span {
-    let mut parents = headers.get_all(ojs::TRACEPARENT).iter();
-    let (Some(parent), None) = (parents.next(), parents.next()) else {
-        return Span::none();
-    };
-    match parent.to_str().ok().and_then(ojs::trace_id) {
-        Some(trace_id) => tracing::error_span!("request", %trace_id),
-        None => Span::none(),
-    }
-}
-
-/// What becomes of a request if its client ends its half of the connection. Whoever asks for work or waits for room
-/// may be gone, and hyper cannot tell: those requests end there.
-fn on_end(head: &Parts) -> OnEnd {
-    let path = head.uri.path();
-    let stores = matches!(path, "/ojs/v1/jobs" | "/ojs/v1/jobs/batch")
-        && !head.headers.contains_key(ojs::BLOCK_TIMEOUT);
-    match head.method != Method::POST || stores || ojs::is_urgent(path) {
-        true => OnEnd::Finish,
-        false => OnEnd::Stop,
     }
 }
 

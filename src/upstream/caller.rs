@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument as _;
 
 use super::body::{NotCollected, RequestBody, collect};
 use super::call::{Call, CallBounds, ECHO, HEADER_LINES, IDENTITY, Reply};
@@ -27,6 +28,7 @@ use super::target::Target;
 use crate::boxed::boxed;
 use crate::net::Net;
 use crate::tick;
+use crate::traces;
 
 /// What a reply that crosses says in `Via`.
 const VIA: HeaderValue = HeaderValue::from_static("1.1 ojs-throttle");
@@ -162,9 +164,27 @@ impl Upstream {
         })
     }
 
+    async fn exchange(
+        &self,
+        request: Box<Request<RequestBody>>,
+        time: Duration,
+    ) -> Result<Answered, SendError> {
+        let span = traces::upstream(request.method(), request.uri().path());
+        let answer = self
+            .exchange_once(request, time)
+            .instrument(span.clone())
+            .await;
+        match &answer {
+            Ok(answered) => traces::answered(&span, answered.parts.status),
+            Err(SendError::Backend(error)) => traces::failed(&span, error),
+            Err(SendError::Broken | SendError::Stalled(_)) => {}
+        }
+        answer
+    }
+
     /// Sends a request on an idle connection, or on a new one, and waits at most `time` for the head of the reply.
     /// The request is only sent again when nothing of it was written.
-    async fn exchange(
+    async fn exchange_once(
         &self,
         mut request: Box<Request<RequestBody>>,
         time: Duration,

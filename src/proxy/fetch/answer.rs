@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::asked::{self, Asked, Wanted};
 use super::grant::grant;
@@ -27,6 +28,7 @@ use crate::proxy::why;
 use crate::proxy::{Proxy, Sidecar, refuse, siblings};
 use crate::store::LedgerExt;
 use crate::tick;
+use crate::traces;
 
 /// Answers one FETCH.
 pub(in crate::proxy) async fn fetch(
@@ -156,7 +158,8 @@ impl Fetch {
                 self.follow_policies();
             }
             let want = self.wanted.count.saturating_sub(out.len());
-            let gathered = self.gather(want, until, out.is_empty()).await;
+            let gathering = self.gather(want, until, out.is_empty());
+            let gathered = gathering.instrument(traces::gather()).await;
             if let (Err(theirs), true) = (gathered, out.is_empty()) {
                 return Err(theirs);
             }

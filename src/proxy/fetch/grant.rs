@@ -24,6 +24,7 @@ use crate::proxy::sweep::keep;
 use crate::proxy::{Proxy, Sidecar, siblings, tell};
 use crate::store::{Claimed, LedgerExt, Verdict};
 use crate::tick;
+use crate::traces;
 
 /// Microseconds until a job is asked for again when the backend or the store had no word for it.
 const NO_WORD: u64 = 250_000;
@@ -118,9 +119,11 @@ impl Proxy {
         }
         in_force::renew(sidecar, &mut jobs);
         let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
+        let span = traces::take(jobs.len());
         let taken = {
             let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
-            sidecar.store.take(&asks, want).await
+            let taking = sidecar.store.take(&asks, want);
+            taking.instrument(span.clone()).await
         };
         sidecar.fetching.way.took(asked.elapsed());
         let Ok(taken) = taken else {
@@ -154,6 +157,11 @@ impl Proxy {
                 Some(Verdict::Unasked) | None => {}
             }
         }
+        let bound = refused.first().and_then(|(pick, which, ..)| {
+            let by = pick.claimed.limited.get(*which)?;
+            Some((&*by.policy, by.key.as_str()))
+        });
+        traces::taken(&span, started.len(), bound);
         // What a group's first job was told holds for the group: those behind it may have been refused to keep its place.
         let last_first = refused.into_iter().rev();
         let dropped = last_first.filter_map(|(pick, which, why, at, action)| {
