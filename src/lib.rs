@@ -124,7 +124,7 @@
 //!
 //! ```text
 //! main     -> program
-//! program  -> ask backend cli config demo doctor log net otlp run store upstream
+//! program  -> ask backend cli config demo doctor log net otlp run store traces upstream
 //! demo     -> backend client config net run store upstream
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client duration limit net ojs upstream
@@ -133,8 +133,7 @@
 //! cli      -> config duration manual ship
 //! admin    -> metrics proxy server
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick traces upstream
-//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick
-//!             traces upstream
+//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick traces upstream
 //! config   -> duration limit policy pressure store subqueue upstream
 //! pressure -> duration json limit policy upstream
 //! hold     -> limit policy store subqueue

@@ -26,6 +26,7 @@ use crate::run::{Env, LogLevel, Running, Stop, Thread, open_store};
 use crate::store::Clock;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
+use crate::traces;
 use crate::upstream::BaseUrl;
 use anyhow::Context;
 use clap::Parser;
@@ -36,7 +37,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry, reload};
 
@@ -589,11 +592,28 @@ fn log(
     traces: Option<&Traces>,
 ) -> (Box<dyn Subscriber + Send + Sync>, LogLevel) {
     let (filter, level) = reload::Layer::new(LevelFilter::from_level(settings.log_level));
+    let log: Box<dyn Subscriber + Send + Sync> = match traces {
+        None => Box::new(registry().with(filter).with(form(settings, lines))),
+        // The level is the log's, not that of spans that are sent.
+        Some(traces) => {
+            let is_log = filter_fn(|of| of.target() != traces::TARGET);
+            let lines = form(settings, lines).with_filter(filter.and(is_log));
+            Box::new(registry().with(lines).with(traces.layer()))
+        }
+    };
+    (log, level)
+}
+
+/// How lines of the log look.
+fn form<S>(settings: &config::ServerSettings, lines: Lines) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
     let lines = fmt::layer()
         .with_writer(lines)
         // There is nowhere to report that the log cannot be written; trying would panic.
         .log_internal_errors(false);
-    let lines = match settings.log {
+    match settings.log {
         LogFormat::Human => lines
             .with_ansi(has_colour(&std::io::stderr()))
             .with_target(false)
@@ -602,15 +622,7 @@ fn log(
             let flat = lines.json().flatten_event(true);
             flat.with_span_list(false).boxed()
         }
-    };
-    let log: Box<dyn Subscriber + Send + Sync> = match traces {
-        None => Box::new(registry().with(filter).with(lines)),
-        Some(traces) => {
-            let lines = lines.with_filter(filter);
-            Box::new(registry().with(lines).with(traces.layer()))
-        }
-    };
-    (log, level)
+    }
 }
 
 /// Whether what is written there may have colours (no-color.org).

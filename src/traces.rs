@@ -28,8 +28,8 @@ fn is_on() -> bool {
     FOLLOW.get().is_some()
 }
 
-/// The span of a request from its head to the head of its reply. `trace_id`: the trace that it belongs to, as its
-/// `traceparent` says. Lines of the log show that too, whether or not spans are sent.
+/// The span of a request from its head to the head of its reply. Where a `traceparent` names the trace that it belongs
+/// to, lines of the log show that as `trace_id`, whether or not spans are sent.
 pub fn request(head: &Parts) -> Span {
     let mut parents = head.headers.get_all(ojs::TRACEPARENT).iter();
     let parent = match (parents.next(), parents.next()) {
@@ -37,16 +37,17 @@ pub fn request(head: &Parts) -> Span {
         _ => None,
     };
     let trace_id = parent.and_then(ojs::trace_id);
+    let logged = trace_id.map_or_else(
+        Span::none,
+        |trace_id| tracing::error_span!("request", %trace_id),
+    );
     let Some(follow) = FOLLOW.get() else {
-        return trace_id.map_or_else(
-            Span::none,
-            |trace_id| tracing::error_span!("request", %trace_id),
-        );
+        return logged;
     };
     let span = tracing::error_span!(
         target: TARGET,
+        parent: &logged,
         "request",
-        trace_id,
         otel.kind = "server",
         otel.status_code = Empty,
         http.request.method = %head.method,

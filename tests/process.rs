@@ -36,6 +36,8 @@ mod stops;
 mod terminal;
 mod trace;
 mod traceparent;
+#[cfg(feature = "otlp")]
+mod traces;
 mod why;
 
 /// What most of these tests use.

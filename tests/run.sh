@@ -113,7 +113,7 @@ for name in "${waiting[@]}"; do computing+=(--skip "$name"); done
 run() {
     local name=$1 log=$logs/$1 nice=$2 status begun=$SECONDS
     shift 2
-    timeout --kill-after=10 "$within" nice -n "$nice" cargo test --workspace --locked --no-fail-fast "$@" ${skip[@]+"${skip[@]}"} >"$log" 2>&1
+    timeout --kill-after=10 "$within" nice -n "$nice" cargo test --workspace --features otlp --locked --no-fail-fast "$@" ${skip[@]+"${skip[@]}"} >"$log" 2>&1
     status=$?
     cat "$log"
     echo "# $name: $((SECONDS - begun)) s"
@@ -129,9 +129,9 @@ compute() {
     return "$status"
 }
 
-echo "# cargo test --workspace --locked --no-fail-fast, each part within $within s once it is built"
+echo "# cargo test --workspace --features otlp --locked --no-fail-fast, each part within $within s once it is built"
 status=1
-if cargo test --workspace --locked --no-run 2>&1; then
+if cargo test --workspace --features otlp --locked --no-run 2>&1; then
     begun=$SECONDS
     status=0
     run sleeping 0 --test it -- --test-threads=16 "${sleeping[@]}" &
@@ -149,7 +149,7 @@ failed=$(sum failed)
 # What does not compile, or dies, counts no failures of its own.
 [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && failed=1
 if [ ${#skip[@]} -gt 0 ]; then
-    left=$(cargo test --workspace --locked --test it -- --list "${left_out[@]}" 2>/dev/null | grep -c ': test$')
+    left=$(cargo test --workspace --features otlp --locked --test it -- --list "${left_out[@]}" 2>/dev/null | grep -c ': test$')
     echo "# left out:$without- $left tests"
 fi
 echo "$passed passed, $failed failed"

@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use super::choices::{LogFormat, MediaType, StoreUrl};
 use super::kinds::{
-    SettingKind, address, certificates, count, flag, name, namespace, path, size, store, time,
-    token, url, word,
+    SettingKind, address, certificates, count, flag, name, namespace, path, size, some_url, store,
+    time, token, url, word,
 };
 use super::origins::Origins;
 use super::policies::{ACCEPTS, Limiting};

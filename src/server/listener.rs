@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::Scheme;
-use http::{HeaderMap, Method, Request, Response};
+use http::{Method, Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -180,6 +180,18 @@ async fn connection<S: Service>(
     if let Some(tunnel) = tunnel {
         // The tunnel runs in this task, so it counts as a connection and ends with the others.
         carry(tunnel, &flags).await;
+    }
+}
+
+/// What becomes of a request if its client ends its half of the connection. Whoever asks for work or waits for room
+/// may be gone, and hyper cannot tell: those requests end there.
+fn on_end(head: &Parts) -> OnEnd {
+    let path = head.uri.path();
+    let stores = matches!(path, "/ojs/v1/jobs" | "/ojs/v1/jobs/batch")
+        && !head.headers.contains_key(ojs::BLOCK_TIMEOUT);
+    match head.method != Method::POST || stores || ojs::is_urgent(path) {
+        true => OnEnd::Finish,
+        false => OnEnd::Stop,
     }
 }
 

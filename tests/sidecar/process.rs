@@ -148,7 +148,8 @@ pub fn program() -> Command {
     let other = std::env::var_os("OJS_THROTTLE_PROGRAM");
     let mut command = Command::new(other.unwrap_or_else(|| built.into()));
     for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"OJS_THROTTLE_") {
+        let is_read = |begin: &&[u8]| name.as_encoded_bytes().starts_with(begin);
+        if [&b"OJS_THROTTLE_"[..], b"OTEL_"].iter().any(is_read) {
             command.env_remove(name);
         }
     }
