@@ -1029,6 +1029,10 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
 
 /// Each look at what is due stands in the way of requests.
 #[tokio::test(start_paused = true)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time is measured; the paused clock stands still"
+)]
 async fn what_is_due_is_found_among_many() {
     let hold = hold();
     let names: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();

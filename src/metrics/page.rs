@@ -2,11 +2,20 @@
 
 use std::fmt::Write;
 
+#[cfg(target_os = "linux")]
 use metrics_process::collector;
 
+#[cfg(target_os = "linux")]
 use super::names::{SERIES, Series};
 
+/// The part of the page about the process, which only Linux tells.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn process() -> String {
+    String::new()
+}
+
 /// The part of the page about the process. What the system does not say is left out.
+#[cfg(target_os = "linux")]
 pub(super) fn process() -> String {
     let now = collector::collect();
     let whole = |number: Option<u64>| number.map(|number| number as f64);

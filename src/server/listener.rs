@@ -128,9 +128,7 @@ async fn connection<S: Service>(
         let tunnel = &tunnel;
         let plain_json = shared.service.wants_plain_json(&head);
         async move {
-            let span = traces::request(&head);
-            let mut reply = shared.answer(head, body).instrument(span.clone()).await;
-            traces::answered(&span, reply.status());
+            let mut reply = shared.traced(head, body).await;
             shared.service.leaving(&mut reply);
             if reply.body().size_hint().exact().is_none() {
                 busy.0.streams();
@@ -218,6 +216,15 @@ async fn carry(mut tunnel: Tunnel, flags: &Flags) {
 }
 
 impl<S: Service> Listening<S> {
+    /// The answer, in a span of its own.
+    async fn traced(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
+        let span = traces::request(&head);
+        let answer = self.answer(head, body);
+        let reply = answer.instrument(span.clone()).await;
+        traces::answered(&span, reply.status());
+        reply
+    }
+
     async fn answer(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         if let Err(fault) = rules::check(&head) {
             return fault.reply(respond::request_id(&head.headers));
