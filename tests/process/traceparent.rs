@@ -179,7 +179,10 @@ fn what_outlives_its_connection_has_the_trace_too() {
         write(&mut conn, "POST", &path, PARENT, body);
         wait("a try", || tries() > so_far);
         drop(conn);
-        wait("its end", || connections() == before);
+        // An ACK is carried on for a client that may have closed its half only.
+        if verb == "fetch" {
+            wait("its end", || connections() == before);
+        }
         let so_far = tries();
         wait("more of them", || tries() >= so_far + more);
     }
