@@ -11,7 +11,7 @@ mod top;
 mod why;
 
 pub use by_hand::{clear, limit, pause, resume};
-pub use port::{AdminPort, AskError, DEFAULT, url_of};
+pub use port::{AdminPlace, AdminPort, AskError, DEFAULT, place_of};
 pub use subqueues::subqueues;
 pub use top::top;
 pub use why::{slots, why_path, why_text};

@@ -26,6 +26,7 @@ mod settings;
 mod shown;
 mod sources;
 mod tenants;
+mod tls;
 mod values;
 mod watch;
 
@@ -37,6 +38,7 @@ pub use choices::{LogFormat, MediaType, StoreUrl};
 pub use command_line::CommandLine;
 pub use diff::{Changes, Diff};
 pub use file::known_fields;
+pub use kinds::digest_of;
 pub use listen::Listen;
 pub use load::ConfigFile;
 pub use meaning::FORGETS_SUBQUEUES;
@@ -47,4 +49,5 @@ pub use settings::{
     Settings, SettleSettings, StoreSettings, UpstreamSettings,
 };
 pub use sources::Sources;
+pub use tls::TlsSettings;
 pub use watch::FolderWatch;

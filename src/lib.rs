@@ -35,6 +35,7 @@
 //! | [`subqueue`] | the names of the backend's queues in which jobs with a key of their own wait |
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
 //! | [`boxed`] | makes a future in the box where it will live |
+//! | [`tls`] | what a listener shows and whom it lets in, what shows others who we are, and names in certificates |
 //! | [`tick`] | one reading of the clock for each poll of a connection |
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
 //! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests; it shares no code with the sidecar but `net` |
@@ -127,14 +128,14 @@
 //! program  -> ask backend cli config demo doctor log net otlp run store traces upstream
 //! demo     -> backend client config net run store upstream
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
-//! ask      -> cli client duration limit net ojs upstream
+//! ask      -> cli client config duration limit net ojs tls upstream
 //! client   -> upstream
-//! run      -> admin config metrics net proxy server store upstream
+//! run      -> admin config metrics net proxy server store tls upstream
 //! cli      -> config duration manual ship
-//! admin    -> metrics proxy server
-//! server   -> net ojs proxy::body proxy::load proxy::respond tick traces upstream
-//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick traces upstream
-//! config   -> duration limit policy pressure store subqueue upstream
+//! admin    -> config metrics proxy server tls
+//! server   -> net ojs proxy::body proxy::load proxy::respond tick tls traces upstream
+//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick tls traces upstream
+//! config   -> duration limit policy pressure store subqueue tls upstream
 //! pressure -> duration json limit policy upstream
 //! hold     -> limit policy store subqueue
 //! events   -> duration json limit metrics ojs
@@ -143,7 +144,7 @@
 //! policy   -> duration json limit subqueue
 //! subqueue -> limit
 //! otlp     -> net ojs traces upstream
-//! upstream -> boxed net tick traces
+//! upstream -> boxed net tick tls traces
 //! traces   -> ojs
 //! backend  -> net
 //! ojs      ->
@@ -155,6 +156,7 @@
 //! duration ->
 //! boxed    ->
 //! tick     ->
+//! tls      ->
 //! net      ->
 //! ```
 //!
@@ -214,5 +216,6 @@ pub mod server;
 pub mod ship;
 pub mod subqueue;
 pub mod tick;
+pub mod tls;
 pub mod traces;
 pub mod upstream;

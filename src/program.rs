@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::ask::{self, AdminPort, AskError};
+use crate::ask::{self, AdminPlace, AdminPort, AskError};
 use crate::backend::{Backend, Lax};
 use crate::cli::{
     self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN,
@@ -184,9 +184,9 @@ fn ask(
     admin: &AdminArgs,
     asks: impl AsyncFnOnce(&AdminPort) -> Result<String, AskError>,
 ) -> anyhow::Result<ExitCode> {
-    let (url, token) = admin_port(admin)?;
+    let (place, token) = admin_port(admin)?;
     let runtime = runtime()?;
-    let port = AdminPort::new(&url, token.as_deref());
+    let port = AdminPort::new(&place, token.as_deref());
     let answer = port.and_then(|port| runtime.block_on(asks(&port)));
     runtime.shutdown_background();
     let text = match answer {
@@ -206,17 +206,18 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Where the admin port is, and the control token: what the arguments say, else the file, else the environment.
-fn admin_port(args: &AdminArgs) -> anyhow::Result<(String, Option<String>)> {
-    let (mut url, mut token) = (args.admin.clone(), None);
+fn admin_port(args: &AdminArgs) -> anyhow::Result<(AdminPlace, Option<String>)> {
+    let at = |url| AdminPlace { url, tls: None };
+    let (mut place, mut token) = (args.admin.clone().map(at), None);
     if let Some(path) = &args.config {
         let settings = Settings::load_with(Some(path), &CommandLine::of_environment())?;
         let of_file = settings.server.control_token.as_ref();
         token = of_file.map(|token| token.expose().to_owned());
-        url = url.or_else(|| Some(ask::url_of(settings.server.admin_listen)));
+        place = place.or_else(|| Some(ask::place_of(&settings.server)));
     }
-    let url = url.or_else(|| variable(ADMIN));
-    let url = url.unwrap_or_else(|| ask::DEFAULT.to_owned());
-    Ok((url, token.or_else(|| variable(TOKEN))))
+    let place = place.or_else(|| variable(ADMIN).map(at));
+    let place = place.unwrap_or_else(|| at(ask::DEFAULT.to_owned()));
+    Ok((place, token.or_else(|| variable(TOKEN))))
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -372,6 +373,7 @@ async fn serve(
     stop: Stop,
 ) -> anyhow::Result<()> {
     let upstream = settings.upstream.url.to_string();
+    let scheme = settings.server.tls.as_ref().map_or("http", |_| "https");
     let namespace = settings.store.namespace.clone();
     let store = settings.store.url.kind();
     let entries = settings.entries();
@@ -405,7 +407,7 @@ async fn serve(
     let (data, admin): (SocketAddr, SocketAddr) = (running.addr()?, running.admin_addr()?);
     let threads = serve_threads(running.threads()?)?;
     let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
-    tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at http://{data}");
+    tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at {scheme}://{data}");
     let served = running.serve(stop).await;
     for thread in threads {
         // A thread that panicked has logged it; the others are joined all the same.

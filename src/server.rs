@@ -2,9 +2,11 @@
 
 mod bare;
 mod bounds;
+mod connection;
 mod forwarded;
 mod io;
 mod listener;
+mod requests;
 mod rules;
 mod watchdog;
 

@@ -15,6 +15,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{ServiceBuilder, ServiceExt};
 
 use super::page;
+use crate::config::TlsSettings;
 use crate::metrics::Metrics;
 use crate::proxy::body::Body;
 use crate::proxy::control::{guard, verbs};
@@ -22,6 +23,7 @@ use crate::proxy::respond::{self, Fault};
 use crate::proxy::state::{SidecarFacts, States};
 use crate::proxy::{ADMIN, Proxy, measure};
 use crate::server;
+use crate::tls::ListenerTls;
 
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,6 +115,11 @@ impl Admin {
 }
 
 impl server::Service for Admin {
+    fn tls(&self) -> Option<ListenerTls> {
+        let config = self.proxy.sidecar().config();
+        config.server.admin_tls.as_ref().map(TlsSettings::listener)
+    }
+
     async fn call(&self, mut head: Box<Parts>, body: Incoming) -> Response<Body> {
         let path = head.uri.path();
         let id = respond::request_id(&head.headers);

@@ -1,6 +1,6 @@
 //! The admin port of a sidecar, and why it may give no answer.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, StatusCode};
@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use crate::cli::TOKEN;
 use crate::client::JsonClient;
+use crate::config::{ServerSettings, TlsSettings};
 use crate::net::Net;
+use crate::tls::ListenerTls;
 use crate::upstream::{CallBounds, Target, Upstream};
 
 /// Where the admin port is if nobody says.
@@ -41,16 +43,30 @@ impl AskError {
     }
 }
 
-/// The URL of an admin port that listens on this address, for who is on the same host.
-pub fn url_of(listens: SocketAddr) -> String {
-    let mut address = listens;
+/// Where the admin port of these settings is, for who is on the same host.
+pub fn place_of(server: &ServerSettings) -> AdminPlace {
+    let mut address = server.admin_listen;
     if address.ip().is_unspecified() {
-        address.set_ip(match listens.ip() {
+        address.set_ip(match address.ip() {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    format!("http://{address}")
+    let tls = server.admin_tls.as_ref().map(TlsSettings::listener);
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    AdminPlace {
+        url: format!("{scheme}://{address}"),
+        tls,
+    }
+}
+
+/// Where an admin port is.
+#[derive(Clone, Debug)]
+pub struct AdminPlace {
+    /// Its URL.
+    pub url: String,
+    /// What it shows, where the settings are known. A URL alone goes by the platform's roots.
+    pub tls: Option<ListenerTls>,
 }
 
 /// The admin port of one sidecar.
@@ -61,12 +77,17 @@ pub struct AdminPort {
 }
 
 impl AdminPort {
-    /// The admin port at this URL; `token` is that of `server.control_token`.
+    /// The admin port there; `token` is that of `server.control_token`.
     ///
     /// # Errors
     /// The URL is none, or the token can stand in no header.
-    pub fn new(url: &str, token: Option<&str>) -> Result<AdminPort, AskError> {
-        let target = Target::parse(url, None).map_err(|why| AskError::Unfit(why.to_string()))?;
+    pub fn new(place: &AdminPlace, token: Option<&str>) -> Result<AdminPort, AskError> {
+        let AdminPlace { url, tls } = place;
+        let target = match tls {
+            None => Target::parse(url, None),
+            Some(tls) => Target::trusting(url, tls),
+        };
+        let target = target.map_err(|why| AskError::Unfit(why.to_string()))?;
         let server = Upstream::new(target, Net::Tcp, CallBounds::default());
         let mut client = JsonClient::new(server, PATIENCE);
         if let Some(token) = token {
@@ -142,7 +163,11 @@ mod tests {
             ("[::]:9091", "http://[::1]:9091"),
             ("10.0.0.1:80", "http://10.0.0.1:80"),
         ] {
-            assert_eq!(url_of(listens.parse().unwrap()), url);
+            let server = ServerSettings {
+                admin_listen: listens.parse().unwrap(),
+                ..ServerSettings::default()
+            };
+            assert_eq!(place_of(&server).url, url);
         }
     }
 }

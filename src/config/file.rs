@@ -17,6 +17,7 @@ use super::reader::{FileReading, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
 use super::settings::{Settings, TablesByName};
 use super::sources::{SourceKind, SourceText, Sources};
+use super::tls::must_be_identity;
 use crate::upstream::BaseUrl;
 
 /// Reads whole files as one, and puts the environment and the command line over them.
@@ -30,6 +31,7 @@ pub(super) fn read(mut files: Sources, overrides: &CommandLine) -> Result<Settin
     let reading = FileReading::new(errors.len());
     let settings = sections(&reading, &files, &document, overrides);
     let origins = Origins::new(reading.places.take(), &files, overrides);
+    let beside = reading.files.take();
     let (mut problems, _) = reading.finish(document.get_ref());
     for (source, errors) in &errors {
         syntax(&files, source, errors, &mut problems);
@@ -49,7 +51,8 @@ pub(super) fn read(mut files: Sources, overrides: &CommandLine) -> Result<Settin
     } else {
         files
     };
-    let report = Report::new(&shown, problems);
+    let mut report = Report::new(&shown, problems);
+    report.files = beside;
     match report.errors() {
         0 => Ok(Settings {
             origins,
@@ -254,20 +257,29 @@ fn check_backend(settings: &Settings, overrides: &CommandLine, tables: &mut Tabl
         let hint = "add upstream = \"http://127.0.0.1:9090\", or start with --upstream";
         server.missing(&server.span, title, hint);
     }
-    let Some(path) = &settings.upstream.ca_file else {
-        return;
-    };
-    let url = &settings.upstream.url;
+    let (of, url) = (&settings.upstream, &settings.upstream.url);
     let upstream = tables.table("upstream");
+    must_be_identity(
+        upstream,
+        of.client_cert_file.as_deref(),
+        of.client_key_file.as_deref(),
+    );
     if url.tls || url.is_unknown() {
-        must_have_certificates(upstream, "ca_file", path);
+        if let Some(path) = &of.ca_file {
+            must_have_certificates(upstream, "ca_file", path);
+        }
         return;
     }
-    upstream.warn(
-        &upstream.span_of("ca_file"),
-        "`upstream.ca_file` is not used: `server.upstream` is http",
-        "write https:// there if the backend speaks TLS",
-    );
+    for (name, file) in [
+        ("ca_file", &of.ca_file),
+        ("client_cert_file", &of.client_cert_file),
+    ] {
+        if file.is_some() {
+            let title = format!("`upstream.{name}` is not used: `server.upstream` is http");
+            let hint = "write https:// there if the backend speaks TLS";
+            upstream.warn(&upstream.span_of(name), title, hint);
+        }
+    }
 }
 
 /// Puts the store's password into its URL.
@@ -296,12 +308,23 @@ fn check_store(settings: &Settings, store: &mut TomlTable<'_>) {
         }
         StoreUrl::Postgres(url) => url.expose().contains("sslmode=disable"),
     };
-    if is_plain && settings.store.ca_file.is_some() {
-        store.warn(
-            &store.span_of("ca_file"),
-            "`store.ca_file` is not used: the connection to `store.url` is not encrypted",
-            "write rediss:// there, or sslmode=require",
-        );
+    let of = &settings.store;
+    must_be_identity(
+        store,
+        of.client_cert_file.as_deref(),
+        of.client_key_file.as_deref(),
+    );
+    for (name, file) in [
+        ("ca_file", &of.ca_file),
+        ("client_cert_file", &of.client_cert_file),
+    ] {
+        if is_plain && file.is_some() {
+            let title = format!(
+                "`store.{name}` is not used: the connection to `store.url` is not encrypted"
+            );
+            let hint = "write rediss:// there, or sslmode=require";
+            store.warn(&store.span_of(name), title, hint);
+        }
     }
 }
 
@@ -329,6 +352,12 @@ fn check_addresses(settings: &Settings, file: &mut TomlTable<'_>) {
             format!("`server.{name}` {title}"),
             hint,
         );
+    }
+    let is_clear = server.control_token.is_some() && server.admin_tls.is_none();
+    if is_clear && is_open(server.admin_listen) {
+        let title = "`server.admin_listen` is not on loopback, and there is no `server.admin_tls`";
+        let hint = "whoever sends the control token there sends it in clear";
+        file.warn(&file.span_of("admin_listen"), title, hint);
     }
     if server.listen == server.admin_listen && server.listen.port() != 0 {
         let span = match file.get("admin_listen") {

@@ -8,10 +8,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::Serialize;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::choices::StoreUrl;
 use super::listen::Listen;
@@ -22,12 +21,14 @@ use crate::limit::Key;
 use crate::policy::fields::Fields;
 use crate::policy::numbers::plain_size;
 use crate::store::{postgres, redis, sqlite};
+use crate::tls;
 use crate::upstream::BaseUrl;
 
 /// The largest file of a token, in bytes.
 const MOST_TOKEN: u32 = 64 << 10;
 /// The largest file of certificates, in bytes.
-const MOST_ROOTS: u32 = 16 << 20;
+const MOST_PEM: u32 = 16 << 20;
+const PEM_HINT: &str = "the path of a PEM file";
 
 /// What a setting may be.
 pub(super) trait SettingKind<T> {
@@ -49,7 +50,7 @@ impl<T: Serialize, F: Fn(&mut TomlTable<'_>, &'static str, T) -> T> SettingKind<
 }
 
 /// How a setting is read, and how it is shown.
-struct ReadAndShown<R, S>(R, S);
+pub(super) struct ReadAndShown<R, S>(pub(super) R, pub(super) S);
 
 impl<T, R, S> SettingKind<T> for ReadAndShown<R, S>
 where
@@ -179,24 +180,28 @@ pub(super) fn certificates(
 
 /// Reports a file that has no certificates, or some that cannot be trusted.
 pub(super) fn must_have_certificates(table: &mut TomlTable<'_>, name: &'static str, path: &Path) {
-    if let Err(why) = can_be_trusted(path) {
-        let hint = "the path of a PEM file with the certificates to trust";
-        table.refuse(name, why, hint);
+    if let Some(text) = pem(table, name, path)
+        && let Err(why) = tls::roots(&text)
+    {
+        table.refuse(name, why, PEM_HINT);
     }
 }
 
-fn can_be_trusted(path: &Path) -> Result<(), String> {
-    let text = content(path, MOST_ROOTS).map_err(|error| format!("cannot be read: {error}"))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| format!("is no PEM file: {error}"))?;
-        let added = roots.add(certificate);
-        added.map_err(|error| format!("has what is no certificate: {error}"))?;
+/// What is in a file of certificates or a key; `None`: it cannot be read, which is reported.
+pub(super) fn pem(table: &mut TomlTable<'_>, name: &'static str, path: &Path) -> Option<Vec<u8>> {
+    table.note_file(path);
+    let read = content(path, MOST_PEM);
+    read.map_err(|error| table.refuse(name, format!("cannot be read: {error}"), PEM_HINT))
+        .ok()
+}
+
+/// A digest of what is in these files. One that cannot be read is like an empty one.
+pub fn digest_of(files: &[PathBuf]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for file in files {
+        digest.update(Sha256::digest(content(file, MOST_PEM).unwrap_or_default()));
     }
-    match roots.is_empty() {
-        true => Err("has no certificate (-----BEGIN CERTIFICATE-----)".to_owned()),
-        false => Ok(()),
-    }
+    digest.finalize().into()
 }
 
 /// What is in a regular file of at most so many bytes: the name of a device may stand there, which has no end.
@@ -228,7 +233,7 @@ fn secret(table: &mut TomlTable<'_>, name: &'static str) -> Option<String> {
     let Some(path) = given.strip_prefix("file:") else {
         return Some(given);
     };
-    match content(Path::new(path), MOST_TOKEN) {
+    match content(table.note_file(Path::new(path)), MOST_TOKEN) {
         Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
         Err(error) => {
             let title = format!("`{}`: cannot read {path}: {error}", table.path_of(name));

@@ -56,7 +56,7 @@ pub(super) fn patterns(
 }
 
 /// A text or a list of them.
-fn texts(table: &TomlTable<'_>, found: &FoundField<'_>) -> Option<Vec<Text>> {
+pub(super) fn texts(table: &TomlTable<'_>, found: &FoundField<'_>) -> Option<Vec<Text>> {
     match found.value {
         DeValue::String(text) => Some(vec![Text {
             text: text.to_string(),

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -22,6 +23,8 @@ pub(super) struct FileReading {
     known: RefCell<BTreeMap<String, BTreeSet<&'static str>>>,
     /// At which bytes settings and entries of lists stand.
     pub(super) places: RefCell<Places>,
+    /// The files that it names and that were read.
+    pub(super) files: RefCell<Vec<PathBuf>>,
     /// Whether the whole file could be parsed. If not, a field that seems missing may be in the rest.
     whole: bool,
 }
@@ -209,6 +212,12 @@ impl<'r> TomlTable<'r> {
     pub(super) fn note_place(&self, list: &'static str, name: &str, at: usize) {
         let mut places = self.reading.places.borrow_mut();
         places.insert((list, name.to_owned()), at);
+    }
+
+    /// Notes a file that is read: if that changes, so may what this one means.
+    pub(super) fn note_file<'p>(&self, path: &'p Path) -> &'p Path {
+        self.reading.files.borrow_mut().push(path.to_owned());
+        path
     }
 
     /// Whether it has a field that nobody knows. Asked when all known ones were asked for: what such a field says may

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
@@ -35,6 +36,8 @@ pub(super) struct Problem {
 pub struct Report {
     sources: Sources,
     problems: Vec<Problem>,
+    /// The files beside the config file that were read for it.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 impl Report {
@@ -44,6 +47,7 @@ impl Report {
         Report {
             sources: sources.with_text(masked(sources.text())),
             problems,
+            files: Vec::new(),
         }
     }
 

@@ -28,6 +28,7 @@ use super::reader::TomlTable;
 use super::report::Report;
 use super::secret::Secret;
 use super::sources::Sources;
+use super::tls::{TlsSettings, secured};
 use crate::policy::{Accept, PolicySet};
 use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
@@ -200,6 +201,10 @@ settings! {
         listen: SocketAddr = local(8080), "server.listen" Restart address;
         /// Where metrics, health and control are.
         admin_listen: SocketAddr = local(9091), "server.admin_listen" Restart address;
+        /// How `listen` is secured. `None`: not at all.
+        tls: Option<TlsSettings> = None, "server.tls" Live secured();
+        /// How `admin_listen` is secured.
+        admin_tls: Option<TlsSettings> = None, "server.admin_tls" Live secured();
         /// Threads, each with its own listener and connections.
         threads: usize = 1, "server.threads" Restart count(1..=64);
         /// The longest that a stop waits for limited jobs that are out, or held where that costs attempts.
@@ -246,6 +251,10 @@ settings! {
         worker_id: Option<String> = None, "upstream.worker_id" Restart name;
         /// Roots to trust beside the system's, in PEM.
         ca_file: Option<PathBuf> = None, "upstream.ca_file" Restart path;
+        /// What is shown to a backend that asks who we are, in PEM.
+        client_cert_file: Option<PathBuf> = None, "upstream.client_cert_file" Restart path;
+        /// The key of that.
+        client_key_file: Option<PathBuf> = None, "upstream.client_key_file" Restart path;
         /// Whether a nack with `requeue` leaves the job as it was; else it costs an attempt, or is ignored.
         /// `None`: as the backend is known, else not.
         requeue_harmless: Option<bool> = None, "upstream.requeue" Restart
@@ -279,6 +288,10 @@ settings! {
             word(&OnStoreError::words());
         /// The PEM file of the roots to trust in place of the system's.
         ca_file: Option<PathBuf> = None, "store.ca_file" Restart certificates;
+        /// What is shown to a store that asks who we are, in PEM.
+        client_cert_file: Option<PathBuf> = None, "store.client_cert_file" Restart path;
+        /// The key of that.
+        client_key_file: Option<PathBuf> = None, "store.client_key_file" Restart path;
     }
 
     /// `[fetch]`: how long a FETCH may take on our account.

@@ -17,7 +17,7 @@ use crate::duration;
 use crate::proxy::{BackendFacts, Stranger};
 use crate::run;
 use crate::store::sidecar_of;
-use crate::upstream::{Reply, Target, Upstream};
+use crate::upstream::{Reply, Upstream};
 
 const PART: &str = "backend";
 /// How long most SDKs sleep after an empty FETCH.
@@ -27,8 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The backend, asked as a sidecar asks it.
 fn client(settings: &Settings, env: &DoctorEnv) -> anyhow::Result<JsonClient> {
-    let ca = settings.upstream.ca_file.as_deref();
-    let target = Target::new(settings.upstream.url.clone(), ca)?;
+    let target = run::target(&settings.upstream)?;
     let server = Upstream::new(target, env.net.clone(), run::call_bounds(settings));
     let client = JsonClient::new(server, PATIENCE);
     let Some(token) = &settings.upstream.token else {

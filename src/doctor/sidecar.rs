@@ -7,22 +7,22 @@
 use serde_json::Value;
 
 use super::diagnosis::{Diagnosis, Evidence, Severity};
-use crate::ask::{AdminPort, AskError, url_of};
+use crate::ask::{AdminPort, AskError, place_of};
 use crate::config::Settings;
 
 const PART: &str = "sidecar";
 
 pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
-    let url = url_of(settings.server.admin_listen);
+    let place = place_of(&settings.server);
     let token = settings.server.control_token.as_ref();
-    let state = match AdminPort::new(&url, token.map(|token| token.expose())) {
+    let state = match AdminPort::new(&place, token.map(|token| token.expose())) {
         Ok(port) => port.get("/throttle/v1/state").await,
         Err(error) => Err(error),
     };
     let state = match state {
         Ok(state) => state,
         Err(AskError::Unreached(_)) => {
-            let says = format!("none answers at {url} (server.admin_listen)");
+            let says = format!("none answers at {} (server.admin_listen)", place.url);
             return report.add(PART, "runs", Evidence::Measured, says);
         }
         Err(error) => {

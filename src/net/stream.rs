@@ -3,9 +3,12 @@
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rustls::{CommonState, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::sim;
 
@@ -14,10 +17,34 @@ use super::sim;
 pub enum Stream {
     /// A socket.
     Tcp(tokio::net::TcpStream),
-    /// A socket with TLS, to the backend only.
-    Tls(Box<tokio_rustls::client::TlsStream<tokio::net::TcpStream>>),
+    /// A socket with TLS.
+    Tls(Box<TlsStream<tokio::net::TcpStream>>),
     /// One end of a pipe in memory.
     Sim(sim::Pipe),
+}
+
+impl Stream {
+    /// The server's end of TLS over a socket. A pipe stays as it is.
+    ///
+    /// # Errors
+    /// The client shows no certificate that is wanted, or does not speak TLS.
+    pub async fn secured(self, config: Arc<ServerConfig>) -> io::Result<Stream> {
+        match self {
+            Stream::Tcp(socket) => {
+                let secured = TlsAcceptor::from(config).accept(socket).await?;
+                Ok(Stream::Tls(Box::new(secured.into())))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// What the two ends agreed on; `None`: they speak without TLS.
+    pub fn agreed(&self) -> Option<&CommonState> {
+        match self {
+            Stream::Tls(stream) => Some(stream.get_ref().1),
+            _ => None,
+        }
+    }
 }
 
 /// The most bytes that are joined into one write: a head, and a body that shows a job twice.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::body::Body;
+use crate::tls::ListenerTls;
 use crate::upstream::Upstream;
 
 /// How long a thing that goes on is not said again.
@@ -27,12 +28,21 @@ pub enum Urgency {
     Ordinary,
 }
 
+/// Marks a request whose client showed a certificate with one of the listener's `admin_names`.
+#[derive(Clone, Copy, Debug)]
+pub struct BearsAdminName;
+
 /// Answers requests. One clone serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
     /// Answers one request. The future is dropped when the client hangs up. The head is boxed because each layer that
     /// it passes would copy it.
     fn call(&self, head: Box<Parts>, body: Incoming)
     -> impl Future<Output = Response<Body>> + Send;
+
+    /// How connections are secured from now on; `None`: not at all.
+    fn tls(&self) -> Option<ListenerTls> {
+        None
+    }
 
     /// Which places a request takes.
     fn urgency(&self, _head: &Parts) -> Urgency {

@@ -16,8 +16,10 @@ use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
 use super::{Sidecar, about, bases, fetch, heartbeat, outside, pass, refuse, stream};
 use crate::boxed::boxed;
+use crate::config::TlsSettings;
 use crate::metrics::Counted;
 use crate::ojs::{self, Operation};
+use crate::tls::ListenerTls;
 use crate::upstream::{IDENTITY, Path, Upstream};
 
 /// The service of one thread: the sidecar, and that thread's connections to the backend. Cheap to clone.
@@ -47,6 +49,17 @@ impl Service for Proxy {
         body: Incoming,
     ) -> impl Future<Output = Response<Body>> + Send {
         self.handle(head, body)
+    }
+
+    fn tls(&self) -> Option<ListenerTls> {
+        self.sidecar
+            .live()
+            .settings
+            .config
+            .server
+            .tls
+            .as_ref()
+            .map(TlsSettings::listener)
     }
 
     fn urgency(&self, head: &Parts) -> Urgency {

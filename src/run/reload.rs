@@ -2,6 +2,7 @@
 
 use crate::store::LedgerExt;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
 
-use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings, Sources};
+use crate::config::{
+    ConfigFile, Diff, FolderWatch, Report, Settings, Sources, digest_of,
+};
 use crate::metrics::Metrics;
 use crate::proxy::{self, Live, Sidecar};
 
@@ -164,8 +167,10 @@ pub(super) struct Following {
     ask: Arc<Notify>,
     level: LogLevel,
     watch: FolderWatch,
-    /// What was last found in the file.
-    last: Option<Result<Sources, String>>,
+    /// What was last found in the file, and a digest of what was in those that it names.
+    last: Option<(Result<Sources, String>, [u8; 32])>,
+    /// Those: certificates, and tokens.
+    beside: Vec<PathBuf>,
     /// When the log last said that the file is bad; `None`: it is good.
     bad: Option<Instant>,
 }
@@ -189,6 +194,7 @@ impl Following {
     ) -> Following {
         Following {
             watch: FolderWatch::new(&file.path),
+            beside: reload.settings().warnings.files.clone(),
             file,
             reload,
             metrics,
@@ -231,15 +237,17 @@ impl Following {
     /// Reads the file and puts it in force if it is another one.
     fn read_file(&mut self, why: Occasion) {
         self.reload.let_go();
-        let found = self.file.read().map_err(|error| error.to_string());
+        let text = self.file.read().map_err(|error| error.to_string());
+        let found = (text, digest_of(&self.beside));
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);
         let same = self.last.as_ref() == Some(&found);
+        let reads_the_same = self.last.as_ref().is_some_and(|last| last.0 == found.0);
         if same && why != Occasion::Asked && !remind {
             return;
         }
         let begun = Instant::now();
         let was_bad = self.bad.is_some();
-        let outcome = match &found {
+        let outcome = match &found.0 {
             Ok(texts) => self.outcome(texts),
             Err(why) => ReloadOutcome::Unreadable(why.clone()),
         };
@@ -248,7 +256,7 @@ impl Following {
         // The look at the start and a reminder that the file is bad count as reloads only if they changed something.
         let counts = match outcome {
             ReloadOutcome::Applied(_) => true,
-            ReloadOutcome::Unchanged => !is_first,
+            ReloadOutcome::Unchanged => !is_first && (!reads_the_same || why == Occasion::Asked),
             _ => !same || why == Occasion::Asked,
         };
         let counted = counts.then(|| outcome.word());
@@ -270,9 +278,12 @@ impl Following {
         }
     }
 
-    fn outcome(&self, texts: &Sources) -> ReloadOutcome {
+    fn outcome(&mut self, texts: &Sources) -> ReloadOutcome {
         let blank = texts.has_blank();
-        match self.file.parse(texts.clone()) {
+        let parsed = self.file.parse(texts.clone());
+        let report = parsed.as_ref().map_or_else(|bad| bad, |new| &new.warnings);
+        self.beside.clone_from(&report.files);
+        match parsed {
             Err(_) if blank => ReloadOutcome::Empty,
             Err(report) => ReloadOutcome::Invalid(report),
             Ok(new) => {

@@ -24,6 +24,7 @@ use crate::proxy::state::SidecarFacts;
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
 use crate::server;
+use crate::tls;
 use crate::upstream::{self, Target, Upstream};
 
 /// How long connections may take to end after the drain.
@@ -69,8 +70,7 @@ impl Running {
     /// # Errors
     /// A port cannot be bound, or the backend's address or roots cannot be used.
     pub async fn start(settings: Settings, env: Env) -> anyhow::Result<Running> {
-        let ca = settings.upstream.ca_file.as_deref();
-        let target = Target::new(settings.upstream.url.clone(), ca)?;
+        let target = target(&settings.upstream)?;
         let server = &settings.server;
         let patience = server.drain_timeout;
         let mut data = bind(&env.net, "server.listen", server.listen, patience).await?;
@@ -396,6 +396,22 @@ fn listener_bounds(settings: &config::ServerSettings) -> server::ListenerBounds 
         adds_forwarded: settings.adds_forwarded,
         ..server::ListenerBounds::default()
     }
+}
+
+/// The backend, and who we are to it.
+pub(crate) fn target(settings: &config::UpstreamSettings) -> anyhow::Result<Target> {
+    let files = (&settings.client_cert_file, &settings.client_key_file);
+    let identity = match files {
+        (Some(cert), Some(key)) => {
+            let (cert, key) = (std::fs::read(cert)?, std::fs::read(key)?);
+            let names = ["upstream.client_cert_file", "upstream.client_key_file"];
+            let identity = tls::identity((names[0], &cert), (names[1], &key));
+            Some(identity.map_err(|bad| anyhow::anyhow!("{} {}", bad.setting, bad.why))?)
+        }
+        _ => None,
+    };
+    let ca = settings.ca_file.as_deref();
+    Ok(Target::new(settings.url.clone(), ca, identity)?)
 }
 
 /// The timeouts and sizes of calls to the backend.

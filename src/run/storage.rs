@@ -1,5 +1,6 @@
 //! The store that the settings name.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -30,16 +31,27 @@ impl Outside {
     fn of(settings: &StoreSettings, seed: u64) -> anyhow::Result<Option<Outside>> {
         let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
         let roots = roots.context("store.ca_file cannot be read")?;
+        let read = |file: &Option<PathBuf>| file.as_ref().map(std::fs::read).transpose();
+        let identity = read(&settings.client_cert_file)
+            .and_then(|cert| Ok(cert.zip(read(&settings.client_key_file)?)))
+            .context("store.client_cert_file or client_key_file cannot be read")?;
         let owner = name(seed);
         Ok(Some(match &settings.url {
             StoreUrl::Memory => return Ok(None),
             StoreUrl::Redis(url) => {
-                let target = redis::RedisTarget::parse(url.expose(), roots).context("store.url")?;
+                let mut target =
+                    redis::RedisTarget::parse(url.expose(), roots).context("store.url")?;
+                if let Some((cert, key)) = identity {
+                    target = target.with_identity(cert, key);
+                }
                 Outside::Redis(store_config(settings, owner, target))
             }
             StoreUrl::Postgres(url) => {
-                let target =
+                let mut target =
                     postgres::PostgresTarget::parse(url.expose(), roots).context("store.url")?;
+                if let Some((cert, key)) = identity {
+                    target = target.with_identity(&cert, &key).context("store.url")?;
+                }
                 Outside::Postgres(store_config(settings, owner, target))
             }
             StoreUrl::Sqlite(path) => Outside::Sqlite(store_config(settings, owner, path.clone())),

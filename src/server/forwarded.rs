@@ -11,7 +11,7 @@ const OF_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Says who sent this: behind those that whoever is in front of us has said, or alone.
-pub(super) fn add(headers: &mut HeaderMap, client: IpAddr, scheme: Scheme) {
+pub(super) fn add(headers: &mut HeaderMap, client: IpAddr, scheme: &Scheme) {
     let before = headers
         .get_all(FOR)
         .iter()

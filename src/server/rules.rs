@@ -3,10 +3,10 @@
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Method, Version};
+use http::{Method, StatusCode, Uri, Version};
 
 use crate::proxy::respond::Fault;
-use crate::upstream::named_by_connection;
+use crate::upstream::{HEADER_LINES, named_by_connection};
 
 /// The tenant header of the OJS multi-tenancy text.
 const TENANT: HeaderName = HeaderName::from_static("x-ojs-tenant");
@@ -58,6 +58,39 @@ pub(super) fn check(head: &Parts) -> Result<(), Fault> {
         0 => Err(refuse("the request has no Host header")),
         _ => Err(refuse("the request has two Host headers")),
     }
+}
+
+/// Has the head of a request over HTTP/2 say what it would over HTTP/1.1, which the backend speaks (RFC 9113, 8.3.1).
+pub(super) fn as_http1(head: &mut Parts) -> Result<(), Fault> {
+    if head.headers.get_all(header::CONTENT_LENGTH).iter().count() > 1 {
+        return Err(refuse("the request has two Content-Length headers"));
+    }
+    if head.headers.len() > HEADER_LINES {
+        return Err(Fault::head(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+    }
+    let host = head.headers.get(header::HOST);
+    if let Some(authority) = head.uri.authority() {
+        if host.is_some_and(|host| *host != *authority.as_str()) {
+            return Err(refuse("Host is another one than :authority"));
+        }
+        let host = HeaderValue::from_str(authority.as_str());
+        let host = host.map_err(|_| refuse("the request has no :authority that can be a Host"))?;
+        head.headers.insert(header::HOST, host);
+    }
+    // What may stand in several lines there is one line here.
+    let cookies = head.headers.get_all(header::COOKIE).iter();
+    let cookies: Vec<&[u8]> = cookies.map(HeaderValue::as_bytes).collect();
+    if let (2.., Ok(one)) = (
+        cookies.len(),
+        HeaderValue::from_bytes(&cookies.join(&b"; "[..])),
+    ) {
+        head.headers.insert(header::COOKIE, one);
+    }
+    if let Some(path) = head.uri.path_and_query() {
+        head.uri = Uri::from(path.clone());
+    }
+    head.version = Version::HTTP_11;
+    Ok(())
 }
 
 /// Refuses a value that is more than `host[:port]`.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use http::header::{CONNECTION, HeaderMap};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
@@ -15,8 +16,8 @@ use crate::tick;
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
-    /// Whether a request's reply is not over yet.
-    busy: AtomicBool,
+    /// How many replies are not over yet; more than one over HTTP/2 only.
+    busy: AtomicU32,
     /// Whether bytes came since the last request.
     head: AtomicBool,
     /// Whether the client does not take what we write.
@@ -30,6 +31,8 @@ pub(super) struct Flags {
     stops: AtomicBool,
     /// Whether the connection is a tunnel now.
     tunnel: AtomicBool,
+    /// Whether the connection speaks HTTP/2: bytes on it need not be a head.
+    multiplexes: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
 
@@ -53,14 +56,14 @@ impl Flags {
     pub(super) fn begin(&self, on_end: OnEnd) {
         self.head.store(false, Ordering::Relaxed);
         self.stops.store(on_end == OnEnd::Stop, Ordering::Relaxed);
-        self.busy.store(true, Ordering::Relaxed);
+        self.busy.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that the reply is over.
     pub(super) fn end(&self) {
         // Bytes that came meanwhile were the request's body.
         self.head.store(false, Ordering::Relaxed);
-        self.busy.store(false, Ordering::Relaxed);
+        self.busy.fetch_sub(1, Ordering::Relaxed);
         self.wake_if_half_closed();
     }
 
@@ -75,7 +78,7 @@ impl Flags {
     pub(super) fn half_closes(&self) -> bool {
         self.ended.store(true, Ordering::Relaxed);
         let finishes = !self.stops.load(Ordering::Relaxed) && !self.is_tunnel();
-        finishes && self.busy.load(Ordering::Relaxed)
+        finishes && self.is_busy() && !self.multiplexes.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_half_closed(&self) -> bool {
@@ -106,6 +109,18 @@ impl Flags {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Notes that the connection speaks HTTP/2.
+    pub(super) fn multiplexes(&self) {
+        self.multiplexes.store(true, Ordering::Relaxed);
+    }
+
+    /// Says in the way of HTTP/2 that a reply is the last one: its head cannot.
+    pub(super) fn leaves(&self, headers: &mut HeaderMap) {
+        if self.multiplexes.load(Ordering::Relaxed) && headers.remove(CONNECTION).is_some() {
+            self.drain();
+        }
+    }
+
     /// Notes that the two ends speak another protocol from now on.
     pub(super) fn no_more_http(&self) {
         self.tunnel.store(true, Ordering::Relaxed);
@@ -120,12 +135,16 @@ impl Flags {
         *self.task.lock() = Some(task.clone());
     }
 
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
     fn phase(&self) -> ConnectionPhase {
         if self.blocked.load(Ordering::Relaxed) {
             ConnectionPhase::Blocked
-        } else if self.busy.load(Ordering::Relaxed) {
+        } else if self.is_busy() {
             ConnectionPhase::Busy
-        } else if self.head.load(Ordering::Relaxed) {
+        } else if self.head.load(Ordering::Relaxed) && !self.multiplexes.load(Ordering::Relaxed) {
             ConnectionPhase::Head
         } else {
             ConnectionPhase::Idle

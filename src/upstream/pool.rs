@@ -51,7 +51,7 @@ impl ConnectionPool {
             match (target.tls(), stream) {
                 (Some(tls), Stream::Tcp(stream)) => {
                     let stream = tls.connector.connect(tls.name.clone(), stream).await?;
-                    Ok(Stream::Tls(Box::new(stream)))
+                    Ok(Stream::Tls(Box::new(stream.into())))
                 }
                 (_, stream) => Ok::<Stream, std::io::Error>(stream),
             }

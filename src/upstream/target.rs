@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, uri};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::pki_types::ServerName;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::base_url::BaseUrl;
+use crate::tls::{self, ListenerTls};
 
 /// Where the backend is, and how connections to it are secured.
 #[derive(Clone)]
@@ -77,14 +80,42 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// The backend at `url`. For `https` the platform's roots are trusted, and those of the PEM file `ca` beside them.
+    /// The backend at `url`. For `https` the platform's roots are trusted, and those of the PEM file `ca` beside them;
+    /// `identity` is shown to a backend that asks for a certificate.
     ///
     /// # Errors
     /// The host can stand in no header, or the roots cannot be read.
-    pub fn new(url: BaseUrl, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
+    pub fn new(
+        url: BaseUrl,
+        ca: Option<&path::Path>,
+        identity: Option<CertifiedKey>,
+    ) -> Result<Target, BadTarget> {
+        let config = match url.tls {
+            true => Some(config(ca, identity)?),
+            false => None,
+        };
+        Target::speaking(url, config)
+    }
+
+    /// The listener at `url` that shows the certificate of the same files.
+    ///
+    /// # Errors
+    /// The text is no URL.
+    pub fn trusting(text: &str, listener: &ListenerTls) -> Result<Target, BadTarget> {
+        let url = text.parse();
+        let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
+        let config = listener.of_own_client();
+        let config =
+            config.map_err(|error| BadTarget::Roots("TLS".to_owned(), error.to_string()))?;
+        Target::speaking(url, Some(config))
+    }
+
+    fn speaking(url: BaseUrl, config: Option<ClientConfig>) -> Result<Target, BadTarget> {
         let authority = HeaderValue::from_str(&url.authority())
             .map_err(|_| BadTarget::Url(url.to_string(), "its host is no header value".into()))?;
-        let tls = url.tls.then(|| Tls::new(&url.host, ca)).transpose()?;
+        let tls = config
+            .map(|config| Tls::new(&url.host, config))
+            .transpose()?;
         Ok(Target {
             url,
             authority,
@@ -99,7 +130,7 @@ impl Target {
     pub fn parse(text: &str, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
         let url = text.parse();
         let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
-        Target::new(url, ca)
+        Target::new(url, ca, None)
     }
 
     /// The host, without brackets.
@@ -141,40 +172,37 @@ impl Target {
 }
 
 impl Tls {
-    fn new(host: &str, ca: Option<&path::Path>) -> Result<Tls, BadTarget> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            BadTarget::Url(
-                host.to_owned(),
-                "no name that a certificate can bear".into(),
-            )
-        })?;
-        let mut roots = rustls::RootCertStore::empty();
-        // A broken certificate of the platform must not prevent the start.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(path) = ca {
-            let failed = |error: String| BadTarget::Roots(path.display().to_string(), error);
-            let read = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
-            for certificate in read {
-                let certificate = certificate.map_err(|e| failed(e.to_string()))?;
-                roots.add(certificate).map_err(|e| failed(e.to_string()))?;
-            }
-        }
-        if roots.is_empty() {
-            let none = "none were found; name a file in upstream.ca_file".to_owned();
-            return Err(BadTarget::Roots("the platform".to_owned(), none));
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| BadTarget::Roots("TLS".to_owned(), error.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+    fn new(host: &str, mut config: ClientConfig) -> Result<Tls, BadTarget> {
+        let unnamed = "no name that a certificate can bear";
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| BadTarget::Url(host.to_owned(), unnamed.into()))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Tls {
             connector: TlsConnector::from(Arc::new(config)),
             name,
         })
     }
+}
+
+/// TLS with a server that the platform or `ca` vouches for.
+fn config(
+    ca: Option<&path::Path>,
+    identity: Option<CertifiedKey>,
+) -> Result<ClientConfig, BadTarget> {
+    let mut roots = RootCertStore::empty();
+    // A broken certificate of the platform must not prevent the start.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = ca {
+        let failed = |error: String| BadTarget::Roots(path.display().to_string(), error);
+        let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+        roots.extend(tls::roots(&pem).map_err(failed)?.roots);
+    }
+    if roots.is_empty() {
+        let none = "none were found; name a file in upstream.ca_file".to_owned();
+        return Err(BadTarget::Roots("the platform".to_owned(), none));
+    }
+    tls::client(roots, identity)
+        .map_err(|error| BadTarget::Roots("TLS".to_owned(), error.to_string()))
 }
 
 #[cfg(test)]

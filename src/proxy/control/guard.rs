@@ -7,12 +7,15 @@ use std::net::IpAddr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::Method;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+};
 use http::request::Parts;
 use http::uri::Authority;
 use subtle::ConstantTimeEq;
 
 use crate::proxy::Sidecar;
+use crate::proxy::load::BearsAdminName;
 use crate::proxy::respond::Fault;
 
 /// Marks a request that came with the control token.
@@ -29,7 +32,7 @@ pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault
         parts.headers.remove(AUTHORIZATION);
     }
     keep_control_token(sidecar, parts);
-    if has_control_token(sidecar, parts) {
+    if has_control_token(sidecar, parts) || bears_admin_name(parts) {
         return Ok(());
     }
     if !is_no_pages(&parts.headers) {
@@ -51,7 +54,7 @@ pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault
 /// and a type that no page can send to another site. The token is taken off it.
 pub(crate) fn may_write(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault> {
     keep_control_token(sidecar, parts);
-    if !has_control_token(sidecar, parts) {
+    if !has_control_token(sidecar, parts) && !bears_admin_name(parts) {
         let message = "changes on the admin port take the control token, on loopback too";
         let fault = Fault::new("forbidden", message);
         return Err(match sidecar.live().settings.control_token {
@@ -92,7 +95,8 @@ pub(in crate::proxy) fn not_allowed(allow: &'static str) -> Fault {
 pub(super) fn may_change(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> {
     let live = sidecar.live();
     let on_loopback = live.settings.is_on_loopback();
-    if has_control_token(sidecar, parts) || (on_loopback && is_no_pages(&parts.headers)) {
+    let is_known = has_control_token(sidecar, parts) || bears_admin_name(parts);
+    if is_known || (on_loopback && is_no_pages(&parts.headers)) {
         return Ok(());
     }
     if on_loopback {
@@ -133,6 +137,12 @@ pub(super) fn has_control_token(sidecar: &Sidecar, parts: &Parts) -> bool {
     };
     let sent = login(&parts.headers, b"Bearer ");
     sent.is_some_and(|sent| sent.ct_eq(token.as_bytes()).into())
+}
+
+/// Whether the certificate of the client lets it change limits. A browser shows one for any page that asks; what pages
+/// of other sites send has an Origin.
+fn bears_admin_name(parts: &Parts) -> bool {
+    parts.extensions.get::<BearsAdminName>().is_some() && !parts.headers.contains_key(ORIGIN)
 }
 
 /// Whether the request has the control token as its password, under any name.

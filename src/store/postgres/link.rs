@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::config::SslMode;
@@ -36,6 +36,8 @@ pub type Config = StoreConfig<PostgresTarget>;
 pub struct PostgresTarget {
     config: tokio_postgres::Config,
     tls: Option<MakeRustlsConnect>,
+    /// Roots in PEM, in place of the system's.
+    roots: Option<Vec<u8>>,
     /// For messages: without password.
     place: Arc<str>,
 }
@@ -80,9 +82,25 @@ impl PostgresTarget {
             .application_name("ojs-throttle")
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(5));
-        let tls = encrypted.then(|| tls(roots)).transpose()?;
+        let tls = encrypted.then(|| tls(roots.as_deref(), None)).transpose()?;
         let place = place(&config).into();
-        Ok(PostgresTarget { config, tls, place })
+        Ok(PostgresTarget {
+            config,
+            tls,
+            roots,
+            place,
+        })
+    }
+
+    /// The same place, to which this certificate and its key say who we are.
+    ///
+    /// # Errors
+    /// They are of no use.
+    pub fn with_identity(mut self, cert: &[u8], key: &[u8]) -> Result<PostgresTarget, BadUrl> {
+        if self.tls.is_some() {
+            self.tls = Some(tls(self.roots.as_deref(), Some((cert, key)))?);
+        }
+        Ok(self)
     }
 }
 
@@ -103,11 +121,14 @@ fn place(config: &tokio_postgres::Config) -> String {
     format!("postgres://{hosts}:{port}/{database}")
 }
 
-fn tls(roots: Option<Vec<u8>>) -> Result<MakeRustlsConnect, BadUrl> {
+fn tls(
+    roots: Option<&[u8]>,
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<MakeRustlsConnect, BadUrl> {
     let mut store = RootCertStore::empty();
     let given = match roots {
         Some(pem) => {
-            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
             read.map_err(|error| BadUrl(format!("its roots cannot be read: {error}")))?
         }
         None => rustls_native_certs::load_native_certs().certs,
@@ -117,8 +138,16 @@ fn tls(roots: Option<Vec<u8>>) -> Result<MakeRustlsConnect, BadUrl> {
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| BadUrl(format!("no TLS: {error}")))?
-        .with_root_certificates(store)
-        .with_no_client_auth();
+        .with_root_certificates(store);
+    let Some((cert, key)) = identity else {
+        return Ok(MakeRustlsConnect::new(config.with_no_client_auth()));
+    };
+    let unfit = |why: String| BadUrl(format!("its client certificate cannot be used: {why}"));
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
+    let chain = chain.map_err(|error| unfit(error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| unfit(error.to_string()))?;
+    let config = config.with_client_auth_cert(chain, key);
+    let config = config.map_err(|error| unfit(error.to_string()))?;
     Ok(MakeRustlsConnect::new(config))
 }
 

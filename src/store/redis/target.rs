@@ -2,7 +2,8 @@
 
 use redis::sentinel::SentinelClientBuilder;
 use redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates, TlsMode,
+    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    TlsCertificates, TlsMode,
 };
 
 use crate::config::{BadUrl, StoreConfig, refuse_fragment};
@@ -18,6 +19,8 @@ pub struct RedisTarget {
     pub(super) kind: Layout,
     /// Roots in PEM, in place of the system's.
     roots: Option<Vec<u8>>,
+    /// Our certificate and its key in PEM.
+    identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Clone)]
@@ -95,14 +98,25 @@ impl RedisTarget {
             place: place.trim_end_matches('/').to_owned(),
             kind,
             roots,
+            identity: None,
         })
     }
 
+    /// The same place, to which this certificate and its key say who we are.
+    pub fn with_identity(mut self, cert: Vec<u8>, key: Vec<u8>) -> RedisTarget {
+        self.identity = Some((cert, key));
+        self
+    }
+
     pub(super) fn certificates(&self) -> Option<TlsCertificates> {
-        let roots = self.roots.clone()?;
-        Some(TlsCertificates {
-            client_tls: None,
-            root_cert: Some(roots),
+        let (root_cert, identity) = (self.roots.clone(), self.identity.clone());
+        let is_told = root_cert.is_some() || identity.is_some();
+        is_told.then(|| TlsCertificates {
+            client_tls: identity.map(|(client_cert, client_key)| ClientTlsConfig {
+                client_cert,
+                client_key,
+            }),
+            root_cert,
         })
     }
 
