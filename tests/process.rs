@@ -19,6 +19,7 @@ pub mod incidents;
 mod inside;
 mod ledger;
 mod lifecycle;
+mod listeners;
 mod log;
 mod manners;
 mod on_postgres;

@@ -13,9 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
 
-use crate::config::{
-    ConfigFile, Diff, FolderWatch, Report, Settings, Sources, digest_of,
-};
+use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings, Sources, digest_of};
 use crate::metrics::Metrics;
 use crate::proxy::{self, Live, Sidecar};
 

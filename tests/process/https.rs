@@ -1,13 +1,16 @@
 //! A backend behind TLS. Its certificate is the one of `tests/stores/tls`: for localhost and 127.0.0.1,
 //! signed by a CA that only the settings or the environment make a known one.
 
+use ojs_throttle::tls;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::server::WebPkiClientVerifier;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::prelude::*;
+use crate::servers::certs::Ca;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
@@ -24,12 +27,24 @@ struct Front {
 
 impl Front {
     fn before(backend: SocketAddr) -> Front {
+        Front::asking(backend, None)
+    }
+
+    /// Asks who connects, if there is a CA that says so.
+    fn asking(backend: SocketAddr, ca: Option<&Ca>) -> Front {
+        let asks = ca.map(|ca| {
+            let roots = tls::roots(&std::fs::read(ca.file()).unwrap()).unwrap();
+            let provider = Arc::new(default_provider());
+            WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+                .build()
+                .unwrap()
+        });
         let chain = CertificateDer::from_pem_file(format!("{FOLDER}/server.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(format!("{FOLDER}/key.pem")).unwrap();
         let mut tls = rustls::ServerConfig::builder_with_provider(default_provider().into())
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_no_client_auth()
+            .with_client_cert_verifier(asks.unwrap_or_else(WebPkiClientVerifier::no_client_auth))
             .with_single_cert(vec![chain], key)
             .unwrap();
         // As most that stand before a backend, it would rather speak HTTP/2.
@@ -129,4 +144,30 @@ fn a_backend_is_reached_over_https() {
         sidecar.log().contains("UnknownIssuer")
     });
     assert!(front.spoken.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_backend_that_asks_who_we_are_is_told() {
+    let (known, other) = (Ca::new(), Ca::new());
+    let backend = Backend::start(Lax::redis());
+    let front = Front::asking(backend.addr, Some(&known));
+    let trusted = format!("{ONE}[upstream]\nca_file = \"{FOLDER}/ca.pem\"\n");
+    for (shown, is_let_in) in [
+        (known.client("sidecar", "DNS:sidecar").as_client(), true),
+        (other.client("sidecar", "DNS:sidecar").as_client(), false),
+        (String::new(), false),
+    ] {
+        let sidecar = front.sidecar("localhost", &format!("{trusted}{shown}"), OTHER);
+        let status = if is_let_in { 200 } else { 502 };
+        assert_eq!(
+            get(sidecar.data, "/ojs/v1/health").status,
+            status,
+            "{}",
+            sidecar.log()
+        );
+        if is_let_in {
+            works(&sidecar, &backend);
+        }
+    }
+    assert!(front.refused.load(Ordering::SeqCst) > 0);
 }

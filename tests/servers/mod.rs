@@ -1,5 +1,6 @@
 //! Servers that tests start for themselves, and their ports.
 
+pub mod certs;
 pub mod pgbouncer;
 pub mod port;
 pub mod postgres;

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use ojs_throttle::store::{postgres, redis};
 
 use super::prelude::*;
+use crate::servers::certs::{Ca, Signed};
 use crate::servers::redis::free_port;
 use crate::servers::redises::cli;
 
@@ -57,6 +58,46 @@ fn redis(more: &[&str]) -> (RedisServer, u16) {
     let ca = format!("{FOLDER}/ca.pem");
     with.extend(["--tls-ca-cert-file", &ca]);
     (RedisServer::with(&[&with, more].concat()), port)
+}
+
+/// A store that asks who we are.
+#[tokio::test]
+async fn tls_on_redis_with_client_certificates() {
+    let (ca, port) = (Ca::new(), free_port());
+    let Signed { cert, key } = ca.server("server");
+    let [cert, key, of] = [cert, key, ca.file()].map(|file| file.display().to_string());
+    let tls = port.to_string();
+    let mut with = vec!["--tls-port", &tls, "--tls-auth-clients", "yes"];
+    with.extend([
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &of,
+    ]);
+    let _server = RedisServer::with(&with);
+    let store = |shown: Option<Signed>| {
+        let mut target =
+            redis::RedisTarget::parse(&format!("rediss://localhost:{port}"), roots(&of)).unwrap();
+        if let Some(Signed { cert, key }) = shown {
+            target =
+                target.with_identity(std::fs::read(cert).unwrap(), std::fs::read(key).unwrap());
+        }
+        let config = redis::Config {
+            target,
+            namespace: "ojs-throttle".to_owned(),
+            owner: "a".to_owned(),
+            timeout: Duration::from_secs(5),
+        };
+        RedisStore::new(config, Clock::new(T))
+    };
+    let known = store(Some(ca.client("sidecar", "DNS:sidecar")));
+    known.check().await.unwrap();
+    works(&known).await;
+    for shown in [None, Some(Ca::new().client("sidecar", "DNS:sidecar"))] {
+        store(shown).check().await.unwrap_err();
+    }
 }
 
 fn files(port: u16) -> [String; 3] {
@@ -179,9 +220,18 @@ async fn tls_on_postgres() {
         std::fs::set_permissions(&to, PermissionsExt::from_mode(0o600)).unwrap();
         chown(&to, Some(about.uid()), Some(about.gid())).unwrap();
     }
-    let hba = "local all all trust\nhostssl all all all trust\n";
+    let ca = Ca::new();
+    let asks = data.join("clients.crt");
+    std::fs::copy(ca.file(), &asks).unwrap();
+    chown(&asks, Some(about.uid()), Some(about.gid())).unwrap();
+    let hba = "local all all trust\nhostssl known all all trust clientcert=verify-ca\n\
+               hostssl all all all trust\n";
     std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
-    std::fs::write(data.join("postgresql.auto.conf"), "ssl = on\n").unwrap();
+    std::fs::write(
+        data.join("postgresql.auto.conf"),
+        "ssl = on\nssl_ca_file = 'clients.crt'\n",
+    )
+    .unwrap();
     server.kill();
     server.restart();
     for (host, mode) in [("localhost", "require"), ("127.0.0.1", "verify-full")] {
@@ -197,6 +247,28 @@ async fn tls_on_postgres() {
             &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
         );
     }
+    // A database that asks who we are.
+    let known = format!("postgres://postgres@localhost:{port}/known?sslmode=require");
+    let admin = on_postgres(&url("localhost", "require"), own());
+    admin.check().await.unwrap();
+    server.sql("CREATE DATABASE known");
+    let target = postgres::PostgresTarget::parse(&known, own()).unwrap();
+    let Signed { cert, key } = ca.client("sidecar", "DNS:sidecar");
+    let (cert, key) = (std::fs::read(cert).unwrap(), std::fs::read(key).unwrap());
+    let config = |target| postgres::Config {
+        target,
+        namespace: "limits".to_owned(),
+        owner: "a".to_owned(),
+        timeout: Duration::from_secs(5),
+    };
+    let told = postgres::open(config(target.clone()), Clock::new(T))
+        .check()
+        .await;
+    says(told, &["client certificate"]);
+    let target = target.with_identity(&cert, &key).unwrap();
+    let store = postgres::open(config(target), Clock::new(T));
+    store.check().await.unwrap();
+    works(&store).await;
     let plain = checked(&url("localhost", "disable"), None).await;
     says(plain, &[&place, "no encryption"]);
 }

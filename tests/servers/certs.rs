@@ -1,0 +1,108 @@
+//! Certificates that a test makes for itself, with the `openssl` command.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A CA in a folder of its own, which goes with it.
+pub struct Ca {
+    dir: tempfile::TempDir,
+}
+
+/// A certificate and its key, in PEM files.
+#[derive(Clone, Debug)]
+pub struct Signed {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Signed {
+    /// As the table of a listener names them.
+    pub fn as_listener(&self) -> String {
+        let Signed { cert, key } = self;
+        format!(
+            "cert_file = \"{}\", key_file = \"{}\"",
+            cert.display(),
+            key.display()
+        )
+    }
+
+    /// As `[upstream]` and `[store]` name them.
+    pub fn as_client(&self) -> String {
+        let Signed { cert, key } = self;
+        format!(
+            "client_cert_file = \"{}\"\nclient_key_file = \"{}\"\n",
+            cert.display(),
+            key.display()
+        )
+    }
+}
+
+fn done(command: &mut Command) {
+    let ran = command.output().unwrap();
+    let why = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{command:?}: {why}");
+}
+
+/// A new key and what is asked with it.
+fn request(command: &mut Command, key: &Path) {
+    command.args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+    done(command.args(["-nodes", "-keyout"]).arg(key));
+}
+
+impl Ca {
+    pub fn new() -> Ca {
+        let ca = Ca {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let mut make = Command::new("openssl");
+        make.args(["req", "-x509", "-days", "9", "-subj", "/CN=ca"]);
+        make.arg("-out").arg(ca.file());
+        request(&mut make, &ca.dir.path().join("ca.key"));
+        ca
+    }
+
+    /// The certificate that others trust.
+    pub fn file(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+
+    /// A certificate for this host, by its names.
+    pub fn server(&self, name: &str) -> Signed {
+        self.sign("openssl", &[], name, "DNS:localhost,IP:127.0.0.1")
+    }
+
+    /// A certificate with this common name, and other names as OpenSSL writes them: `DNS:a,URI:b`.
+    pub fn client(&self, name: &str, others: &str) -> Signed {
+        self.sign("openssl", &[], name, others)
+    }
+
+    /// A certificate that was good for a day, nine days ago.
+    pub fn expired(&self, name: &str) -> Signed {
+        let past = ["-f", "-9d", "openssl"];
+        self.sign("faketime", &past, name, "DNS:expired")
+    }
+
+    fn sign(&self, program: &str, before: &[&str], name: &str, others: &str) -> Signed {
+        let path = |kind: &str| self.dir.path().join(format!("{name}.{kind}"));
+        let mut ask = Command::new("openssl");
+        ask.args(["req", "-subj", &format!("/CN={name}"), "-addext"]);
+        ask.arg(format!("subjectAltName={others}"));
+        request(ask.arg("-out").arg(path("csr")), &path("key"));
+        let mut sign = Command::new(program);
+        sign.args(before)
+            .args(["x509", "-req", "-days", "1", "-copy_extensions", "copy"]);
+        sign.args(["-CAcreateserial", "-CAkey"])
+            .arg(self.dir.path().join("ca.key"));
+        sign.arg("-CA").arg(self.file());
+        done(
+            sign.arg("-in")
+                .arg(path("csr"))
+                .arg("-out")
+                .arg(path("pem")),
+        );
+        Signed {
+            cert: path("pem"),
+            key: path("key"),
+        }
+    }
+}
