@@ -34,7 +34,6 @@ struct Got {
     /// `1.1` or `2`.
     version: String,
     body: String,
-    error: String,
 }
 
 impl Got {
@@ -60,7 +59,6 @@ fn curl(port: SocketAddr, path: &str, args: &[&str]) -> Got {
         status: status.parse().unwrap(),
         version: version.to_owned(),
         body: body.to_owned(),
-        error: String::from_utf8(ran.stderr).unwrap(),
     }
 }
 

@@ -224,8 +224,7 @@ async fn tls_on_postgres() {
     let asks = data.join("clients.crt");
     std::fs::copy(ca.file(), &asks).unwrap();
     chown(&asks, Some(about.uid()), Some(about.gid())).unwrap();
-    let hba = "local all all trust\nhostssl known all all trust clientcert=verify-ca\n\
-               hostssl all all all trust\n";
+    let hba = "local all all trust\nhostssl all all all trust\n";
     std::fs::write(data.join("pg_hba.conf"), hba).unwrap();
     std::fs::write(
         data.join("postgresql.auto.conf"),
@@ -247,12 +246,14 @@ async fn tls_on_postgres() {
             &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
         );
     }
-    // A database that asks who we are.
-    let known = format!("postgres://postgres@localhost:{port}/known?sslmode=require");
-    let admin = on_postgres(&url("localhost", "require"), own());
-    admin.check().await.unwrap();
-    server.sql("CREATE DATABASE known");
-    let target = postgres::PostgresTarget::parse(&known, own()).unwrap();
+    let plain = checked(&url("localhost", "disable"), None).await;
+    says(plain, &[&place, "no encryption"]);
+    // One that asks who we are.
+    let asks = "local all all trust\nhostssl all all all trust clientcert=verify-ca\n";
+    std::fs::write(data.join("pg_hba.conf"), asks).unwrap();
+    server.kill();
+    server.restart();
+    let target = postgres::PostgresTarget::parse(&url("localhost", "require"), own()).unwrap();
     let Signed { cert, key } = ca.client("sidecar", "DNS:sidecar");
     let (cert, key) = (std::fs::read(cert).unwrap(), std::fs::read(key).unwrap());
     let config = |target| postgres::Config {
@@ -268,7 +269,6 @@ async fn tls_on_postgres() {
     let target = target.with_identity(&cert, &key).unwrap();
     let store = postgres::open(config(target), Clock::new(T));
     store.check().await.unwrap();
+    store.end("b", None).await.unwrap();
     works(&store).await;
-    let plain = checked(&url("localhost", "disable"), None).await;
-    says(plain, &[&place, "no encryption"]);
 }
