@@ -581,8 +581,12 @@ fn a_port_for_others_without_a_token_is_warned_of() {
             ("[::1]:1", "", false),
         ] {
             let said = checked(&format!("{name} = '{address}'\n{token}\n"));
-            let told = format!("`server.{name}` is not on loopback, and there is no");
+            let told = format!("`server.{name}` is not on loopback, and there is no `server.c");
             assert_eq!(said.text.contains(&told), warned, "{}", said.text);
+            // Nor may a token go there in clear.
+            let is_clear = !token.is_empty() && name == "admin_listen";
+            let told = said.text.contains("no `server.admin_tls`");
+            assert_eq!(told, is_clear, "{}", said.text);
         }
     }
 }

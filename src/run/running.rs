@@ -423,7 +423,6 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
         head: settings.upstream.timeout,
         // A reply is read whole before its jobs are held, and jobs differ in size.
         reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
-        ..default
     }
 }
 
