@@ -92,8 +92,12 @@ pub fn identity(
     let chain = certificates(cert).map_err(bad(cert_setting))?;
     let key = PrivateKeyDer::from_pem_slice(key)
         .map_err(|error| bad(key_setting)(format!("has no private key: {error}")))?;
-    CertifiedKey::from_der(chain, key, &provider())
-        .map_err(|error| bad(key_setting)(format!("cannot be used with the certificate: {error}")))
+    CertifiedKey::from_der(chain, key, &provider()).map_err(|error| {
+        bad(key_setting)(match error {
+            rustls::Error::InconsistentKeys(_) => "is not the key of the certificate".to_owned(),
+            other => format!("cannot be used: {other}"),
+        })
+    })
 }
 
 impl ListenerTls {

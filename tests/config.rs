@@ -485,7 +485,9 @@ fn check_says_what_is_in_a_file() {
         false,
     );
     assert!(
-        warned.text.ends_with("ok: 3 policies, 1 queue, 9 warnings"),
+        warned
+            .text
+            .ends_with("ok: 3 policies, 1 queue, 10 warnings"),
         "{}",
         warned.text
     );
