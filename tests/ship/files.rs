@@ -188,7 +188,7 @@ fn checked(config: &str, variables: &[(&str, &str)]) -> Settings {
     let done = ran(command);
     assert_eq!(done.status, Some(0), "{}", done.out);
     // To try it out the control token may go in clear, on a network of its own.
-    let warnings = done.out.matches("warning").count();
+    let warnings = done.out.matches("warning: ").count();
     let in_clear = done.out.matches("no `server.admin_tls`").count();
     assert!(warnings == in_clear && in_clear <= 1, "{}", done.out);
     for (name, _) in variables {
