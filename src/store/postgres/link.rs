@@ -92,7 +92,7 @@ impl PostgresTarget {
         })
     }
 
-    /// The same place, to which this certificate and its key say who we are.
+    /// Says who we are, by a certificate and its key.
     ///
     /// # Errors
     /// They are of no use.

@@ -102,7 +102,7 @@ impl RedisTarget {
         })
     }
 
-    /// The same place, to which this certificate and its key say who we are.
+    /// Has a server that asks be shown this certificate and its key.
     pub fn with_identity(mut self, cert: Vec<u8>, key: Vec<u8>) -> RedisTarget {
         self.identity = Some((cert, key));
         self
