@@ -14,6 +14,7 @@ mod listen;
 mod load;
 mod meaning;
 mod merge;
+mod mode;
 mod origins;
 mod patterns;
 mod places;

@@ -30,7 +30,7 @@ pub use gate::Gate;
 pub use job::{BROUGHT, META, MIRROR, ON_LIMIT, Sent, own_policies, sent_policies};
 pub use job_view::JobView;
 pub use limits::strictest;
-pub use matcher::{Match, Pattern};
+pub use matcher::{Match, Pattern, Sample};
 pub use price::{Fair, Prices};
 pub use set::PolicySet;
 pub use spelling::nearest;

@@ -16,6 +16,7 @@
 //! | `bases`, `merged` | what keeps the names of subqueues from being seen, and numbers of queues whole |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
+//! | `shadow` | what entries would have done that are only tried |
 //! | `process` | whether the process takes work, and whether its file is in force |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `calls`, `rows`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
@@ -53,6 +54,7 @@ mod runs;
 mod scope;
 mod service;
 mod settle;
+mod shadow;
 mod siblings;
 mod sidecar;
 pub mod state;

@@ -178,6 +178,7 @@ fn asked(settings: &Settings, queue: &str, kind: &str, meta: &str) -> Vec<String
     let meta = Some(Json::parse(meta.as_bytes(), 16).unwrap());
     let found = settings.policies.limits(
         &JobView {
+            id: None,
             queue,
             kind,
             meta,
@@ -218,6 +219,7 @@ fn costs_and_shares_are_those_of_the_key() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/valid/cost.toml");
     let mut settings = load(&path).unwrap();
     let job = |queue: &'static str, kind: &'static str, meta: &'static str| JobView {
+        id: None,
         queue,
         kind,
         meta: Some(Json::parse(meta.as_bytes(), 16).unwrap()),
@@ -336,6 +338,7 @@ fn a_policy_without_numbers_takes_those_of_its_key() {
         .policies
         .limits(
             &JobView {
+                id: None,
                 queue: "q",
                 kind: "b",
                 meta: None,

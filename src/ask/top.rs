@@ -88,6 +88,7 @@ fn table(state: &Value, args: &Top) -> String {
     }
     let mut lines = vec![about];
     lines.extend(list(state, "causes").iter().flat_map(cause_lines));
+    lines.extend(list(state, "shadow").iter().map(shadow_line));
     lines.push(NAMES.to_owned());
     for row in rows {
         lines.push(row_line(row));
@@ -132,6 +133,19 @@ fn set_by_hand(set: &Value) -> Option<String> {
         numbers.join(", "),
         notes.collect::<String>()
     ))
+}
+
+/// What an entry would have done that is only tried.
+fn shadow_line(row: &Value) -> String {
+    format!(
+        "shadow {}: {} at once, {} waited (at most {} s), {} dropped, {} would wait now",
+        text(row, "policy"),
+        row["started"],
+        row["waited"],
+        row["longest_ms"].as_f64().unwrap_or(0.0) / 1_000.0,
+        row["dropped"],
+        row["waiting"],
+    )
 }
 
 /// What stands of one limit under [`NAMES`].

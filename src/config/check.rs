@@ -11,7 +11,7 @@ use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
 use super::settings::Settings;
 use super::sources::Sources;
-use crate::policy::Match;
+use crate::policy::{Match, PolicySet};
 
 /// What `check` prints, and how the process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,10 +39,13 @@ impl Settings {
     /// Counts what the file has.
     pub fn entries(&self) -> Entries {
         // A policy that takes its numbers from several others is there once for each.
-        let policies = self.policies.policies().iter();
+        let shadow = self.policies.shadow();
+        let tried = shadow.map_or(&[][..], PolicySet::policies);
+        let policies = self.policies.policies().iter().chain(tried);
         let policies: BTreeSet<_> = policies.map(|policy| &policy.name).collect();
-        let limited = self.policies.queues().iter();
-        let bounded = self.bounds.entries.iter();
+        let tried = shadow.map_or(&[][..], PolicySet::queues);
+        let limited = self.policies.queues().iter().chain(tried);
+        let bounded = self.bounds.entries.iter().chain(&self.bounds.tried);
         let with_subqueues = self.policies.subqueues().iter();
         let queues: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
             .chain(bounded.map(|(name, _)| name.as_str()))

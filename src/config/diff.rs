@@ -115,11 +115,14 @@ impl Changes {
     }
 }
 
-/// Policies by name. A policy that takes its numbers from several others is there once for each.
-fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<&Policy>> {
-    let mut named: BTreeMap<&str, Vec<&Policy>> = BTreeMap::new();
-    for policy in set.policies() {
-        named.entry(&policy.name).or_default().push(policy);
+/// Policies by name, each with whether it is only tried. A policy that takes its numbers from several others is there
+/// once for each.
+fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<(bool, &Policy)>> {
+    let mut named: BTreeMap<&str, Vec<(bool, &Policy)>> = BTreeMap::new();
+    let tried = set.shadow().map_or(&[][..], PolicySet::policies);
+    let all = set.policies().iter().map(|one| (false, one));
+    for policy in all.chain(tried.iter().map(|one| (true, one))) {
+        named.entry(&policy.1.name).or_default().push(policy);
     }
     named
 }
@@ -130,6 +133,8 @@ struct QueueSays<'a> {
     limits: Option<&'a QueueLimits>,
     bounds: Option<&'a Given>,
     has_subqueues: bool,
+    limits_tried: Option<&'a QueueLimits>,
+    bounds_tried: Option<&'a Given>,
 }
 
 /// What is said of each queue, by name.
@@ -140,6 +145,16 @@ fn queues(settings: &Settings) -> BTreeMap<&str, QueueSays<'_>> {
     }
     for (name, given) in &settings.bounds.entries {
         named.entry(name.as_str()).or_default().bounds = Some(given);
+    }
+    for queue in settings
+        .policies
+        .shadow()
+        .map_or(&[][..], PolicySet::queues)
+    {
+        named.entry(queue.name.as_str()).or_default().limits_tried = Some(queue);
+    }
+    for (name, given) in &settings.bounds.tried {
+        named.entry(name.as_str()).or_default().bounds_tried = Some(given);
     }
     for name in settings.policies.subqueues() {
         named.entry(name).or_default().has_subqueues = true;

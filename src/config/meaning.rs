@@ -7,7 +7,7 @@ use super::places::{POLICIES, QUEUES, TENANTS};
 use super::settings::Settings;
 use crate::duration;
 use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
-use crate::policy::{Match, Pattern, Policy, Prices};
+use crate::policy::{Match, Pattern, Policy, PolicySet, Prices, Sample};
 use crate::pressure::Given;
 
 /// What a store in memory means where queues have subqueues.
@@ -40,8 +40,9 @@ impl fmt::Display for Meaning<'_> {
 pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let entry = |list, name, text| Meaning { list, name, text };
     let reach = of_reach(settings);
-    let policies = settings.policies.policies().iter();
-    let policies = policies.map(|policy| {
+    let tried = settings.policies.shadow();
+    let policies = with_tried(settings.policies.policies(), tried.map(PolicySet::policies));
+    let policies = policies.map(|(policy, shadow)| {
         let has_subqueues =
             |queue: &Pattern| settings.policies.subqueues().contains(queue.as_str());
         let queues = &policy.matching.queue;
@@ -49,18 +50,25 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
             true => Depth::Any,
             false => Depth::Held(&reach),
         };
-        entry(POLICIES, &policy.name, of_policy(policy, depth, &reach))
+        let text = of_policy(policy, depth, &reach);
+        let text = of_sample(policy.matching.sample, shadow, &text);
+        entry(POLICIES, &policy.name, text)
     });
-    let limited = settings.policies.queues().iter();
-    let limited = limited.map(|queue| {
+    let limited = with_tried(settings.policies.queues(), tried.map(PolicySet::queues));
+    let limited = limited.map(|(queue, shadow)| {
         let mut limits = of_limits(&queue.limits);
         limits.extend(of_prices(&queue.prices, &reach));
-        entry(QUEUES, queue.name.as_str(), limits.join(", "))
+        let text = of_sample(queue.sample, shadow, &limits.join(", "));
+        entry(QUEUES, queue.name.as_str(), text)
     });
-    let bounded = settings.bounds.entries.iter();
-    let bounded = bounded.map(|(name, given)| {
+    let bounded = with_tried(&settings.bounds.entries, Some(&settings.bounds.tried));
+    let bounded = bounded.map(|((name, given), shadow)| {
         let bounds = of_bounds(given).join(", ");
-        entry(QUEUES, name.as_str(), bounds)
+        let text = match bounds.is_empty() {
+            true => bounds,
+            false => of_sample(Sample::All, shadow, &bounds),
+        };
+        entry(QUEUES, name.as_str(), text)
     });
     let tenants = settings.bounds.tenants.iter();
     let tenants = tenants.map(|(name, most)| {
@@ -78,6 +86,25 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let split = split.map(|name| entry(QUEUES, name, of_subqueues(&settings.store.url)));
     let queues = limited.chain(bounded).chain(split);
     policies.chain(queues).chain(tenants).collect()
+}
+
+/// Entries, each with the word before what it means: that of the ones that are only tried says so.
+fn with_tried<'a, T>(
+    entries: &'a [T],
+    tried: Option<&'a [T]>,
+) -> impl Iterator<Item = (&'a T, &'static str)> {
+    let tried = tried.unwrap_or_default().iter();
+    let entries = entries.iter().map(|one| (one, ""));
+    entries.chain(tried.map(|one| (one, "in shadow: ")))
+}
+
+/// For which jobs of those that an entry names it is so.
+fn of_sample(sample: Sample, shadow: &str, text: &str) -> String {
+    match sample {
+        Sample::All => format!("{shadow}{text}"),
+        Sample::First(percent) => format!("{shadow}{percent} in 100 of {text}"),
+        Sample::AllBut(_) => format!("{shadow}the others of {text}"),
+    }
 }
 
 /// How many jobs of one key a FETCH looks past.

@@ -8,13 +8,16 @@ use toml::de::DeValue;
 
 use super::costs::{named, prices, refuse_without_limit};
 use super::feedback;
+use super::mode::{Mode, mode};
 use super::patterns::{QUEUE, TYPE, patterns};
 use super::places::POLICIES;
 use super::queues::queues;
 use super::reader::{Text, TomlTable};
 use crate::limit::{Key, Limits, MOST_WINDOWS, OnLimit, each_window};
 use crate::policy::limits::limits;
-use crate::policy::{Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Template};
+use crate::policy::{
+    Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Sample, Template,
+};
 use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
 use crate::store::reserved;
@@ -28,6 +31,7 @@ struct WrittenPolicy {
     limits: Option<Limits>,
     on_store_error: Option<OnStoreError>,
     reserved: bool,
+    mode: Mode,
     /// `None` if something of it could not be read.
     policy: Option<Policy>,
 }
@@ -55,8 +59,9 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     unique_names(root, &written);
     shared_keys(root, &written);
     without_limits(root, &written);
-    let policies = joined(&written);
+    let (policies, tried) = joined(&written);
     let written_queues = queues(root);
+    let shadow = PolicySet::new(tried, written_queues.tried, Accept::Ignore);
     let declared = written.iter().filter_map(|one| {
         let mode = one.on_store_error?;
         Some((Arc::clone(&one.policy.as_ref()?.name), mode))
@@ -67,7 +72,8 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
         on_store_error: declared.collect(),
         reserved: reserved.map(|policy| policy.name.clone()).collect(),
         policies: PolicySet::new(policies, written_queues.limits, accept(root))
-            .with_subqueues(written_queues.subqueues),
+            .with_subqueues(written_queues.subqueues)
+            .with_shadow(shadow),
         bounds: written_queues.bounds,
     }
 }
@@ -99,6 +105,7 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
         refuse_without_limit(&mut table, "remove it: limits are priced where they stand");
     }
     let reserved = is_reserved(&mut table, limits.as_ref(), on_limit);
+    let mode = mode(&mut table);
     let feedback = feedback::feedback(&mut table);
     let header = table.span.clone();
     let limits = limits.filter(|limits| *limits != Limits::default() || !table.has_unknown());
@@ -122,6 +129,7 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
         limits,
         on_store_error,
         reserved,
+        mode,
         policy,
     }
 }
@@ -228,6 +236,7 @@ fn matching(table: &mut TomlTable<'_>) -> Option<Match> {
         queue: queue?,
         kind: kind?,
         meta,
+        sample: Sample::All,
     })
 }
 
@@ -273,12 +282,23 @@ fn unique_names(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     }
 }
 
-/// The policies with numbers of their own, by their key, in the order of the file.
-fn limited_by_key(written: &[WrittenPolicy]) -> HashMap<&str, Vec<&Policy>> {
-    let mut by_key: HashMap<&str, Vec<&Policy>> = HashMap::new();
-    let policies = written.iter().filter_map(|one| one.policy.as_ref());
-    for policy in policies.filter(|policy| policy.limits != Limits::default()) {
-        by_key.entry(policy.key.as_str()).or_default().push(policy);
+impl WrittenPolicy {
+    /// Its counters: those of what is only tried are apart.
+    fn counters(&self) -> Option<(bool, &str)> {
+        let key = self.policy.as_ref()?.key.as_str();
+        Some((self.mode != Mode::Enforce, key))
+    }
+}
+
+/// The policies with numbers of their own, by their counters, in the order of the file.
+fn limited_by_key(written: &[WrittenPolicy]) -> HashMap<(bool, &str), Vec<&Policy>> {
+    let mut by_key: HashMap<_, Vec<&Policy>> = HashMap::new();
+    for one in written {
+        let limited = one.policy.as_ref();
+        let limited = limited.filter(|policy| policy.limits != Limits::default());
+        if let (Some(counters), Some(policy)) = (one.counters(), limited) {
+            by_key.entry(counters).or_default().push(policy);
+        }
     }
     by_key
 }
@@ -295,7 +315,8 @@ fn shared_keys(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
         if *limits == Limits::default() {
             continue;
         }
-        let same = by_key.get(policy.key.as_str()).into_iter().flatten();
+        let same = one.counters().and_then(|counters| by_key.get(&counters));
+        let same = same.into_iter().flatten();
         let earlier = same.take_while(|other| other.name != policy.name);
         if let Some(other) = earlier.clone().find(|other| other.limits != *limits) {
             let title = format!(
@@ -334,16 +355,17 @@ fn shared_keys(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
 fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     let (mut limited, mut unread) = (HashSet::new(), false);
     let limits = |one: &&WrittenPolicy| one.limits != Some(Limits::default());
-    for WrittenKey { text, template, .. } in written.iter().filter(limits).map(|one| &one.key) {
-        unread |= template.is_none();
-        limited.extend(text.as_ref().map(|key| &*key.text));
+    let counters = |one: &WrittenPolicy, key: &str| (one.mode != Mode::Enforce, key.to_owned());
+    for one in written.iter().filter(limits) {
+        unread |= one.key.template.is_none();
+        limited.extend(one.key.text.as_ref().map(|key| counters(one, &key.text)));
     }
     for one in written.iter().filter(|one| !limits(one)) {
         let key = &one.key;
         let joins = key
             .text
             .as_ref()
-            .is_some_and(|key| limited.contains(&*key.text));
+            .is_some_and(|key| limited.contains(&counters(one, &key.text)));
         let unsure = key.given && (unread || key.template.is_none());
         if !joins && !unsure {
             let name = one.name.as_ref();
@@ -354,22 +376,32 @@ fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     }
 }
 
-/// Gives a policy without numbers those of the policies whose key it uses.
-fn joined(written: &[WrittenPolicy]) -> Vec<Policy> {
+/// The policies that decide, and those that are only tried. One without numbers has those of the policies whose
+/// counters it uses.
+fn joined(written: &[WrittenPolicy]) -> (Vec<Policy>, Vec<Policy>) {
     let by_key = limited_by_key(written);
-    let mut policies = Vec::new();
-    for policy in written.iter().filter_map(|one| one.policy.as_ref()) {
-        if policy.limits != Limits::default() {
-            policies.push(policy.clone());
+    let (mut policies, mut tried) = (Vec::new(), Vec::new());
+    for one in written {
+        let (Some(policy), Some(counters)) = (&one.policy, one.counters()) else {
             continue;
-        }
-        for other in by_key.get(policy.key.as_str()).into_iter().flatten() {
-            policies.push(Policy {
-                limits: other.limits.clone(),
-                prices: other.prices.clone(),
-                ..policy.clone()
-            });
+        };
+        let others = by_key.get(&counters).into_iter().flatten();
+        let others = others.filter(|_| policy.limits == Limits::default());
+        let joined = others.map(|other| Policy {
+            limits: other.limits.clone(),
+            prices: other.prices.clone(),
+            ..policy.clone()
+        });
+        let own = Some(policy.clone()).filter(|own| own.limits != Limits::default());
+        for policy in own.into_iter().chain(joined) {
+            let of = |sample| {
+                let mut policy = policy.clone();
+                policy.matching.sample = sample;
+                policy
+            };
+            policies.extend(one.mode.enforced().map(of));
+            tried.extend(one.mode.tried().map(of));
         }
     }
-    policies
+    (policies, tried)
 }

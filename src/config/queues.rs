@@ -8,6 +8,7 @@ use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
 use super::kinds::flag;
+use super::mode::{Mode, mode};
 use super::patterns::{QUEUE, patterns};
 use super::places::QUEUES;
 use super::reader::TomlTable;
@@ -32,15 +33,15 @@ fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
     }
 }
 
-/// Reports a second entry of the same name, whether the first could be read or not.
+/// Reports a second entry of the same name and mode, whether the first could be read or not.
 fn unique(
     root: &TomlTable<'_>,
-    seen: &mut HashMap<String, Range<usize>>,
-    names: &[Pattern],
+    seen: &mut HashMap<(bool, String), Range<usize>>,
+    (names, mode): (&[Pattern], Mode),
     span: &Range<usize>,
 ) {
     for name in names {
-        let known = seen.entry(name.as_str().to_owned());
+        let known = seen.entry((mode != Mode::Enforce, name.as_str().to_owned()));
         if let Entry::Occupied(first) = &known {
             let title = format!("queue {:?} is there twice", name.as_str());
             let hint = format!("make it one entry; {}", root.first_in(first.get()));
@@ -118,6 +119,7 @@ struct WrittenQueue {
     bounds: Option<Given>,
     /// Whether its queues have subqueues.
     splits: bool,
+    mode: Mode,
 }
 
 /// Reads one entry; `None`: it has no name that can be used.
@@ -144,7 +146,11 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
     let says_subqueues = table.get("subqueues").is_some();
     let splits = flag(table, "subqueues", false);
     let names_bound = BOUNDS.iter().any(|name| table.get(name).is_some());
+    let mode = mode(table);
     let (names, at) = (names?, found?.span);
+    if mode != Mode::Enforce {
+        refuse_in_shadow(table);
+    }
     if splits {
         refuse_subqueues(table, &names, bounds.as_ref());
     }
@@ -169,12 +175,25 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
         prices,
         bounds,
         splits,
+        mode,
     })
+}
+
+/// Reports what an entry cannot be tried with.
+fn refuse_in_shadow(table: &mut TomlTable<'_>) {
+    let hint = "write it in an entry of its own, without mode";
+    for name in ["enqueue_rate", "per_key", "subqueues"] {
+        if table.get(name).is_some() {
+            table.refuse(name, "cannot stand beside mode = \"shadow\"", hint);
+        }
+    }
 }
 
 /// What the `[[queue]]` and `[[tenant]]` entries say.
 pub(super) struct WrittenQueues {
     pub(super) limits: Vec<QueueLimits>,
+    /// Those that are only tried.
+    pub(super) tried: Vec<QueueLimits>,
     pub(super) bounds: FileBounds,
     /// The queues with `subqueues = true`.
     pub(super) subqueues: HashSet<Box<str>>,
@@ -183,8 +202,8 @@ pub(super) struct WrittenQueues {
 /// Reads all entries in the order of the file, and the bounds of `[[tenant]]`.
 pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
     let mut subqueues = HashSet::new();
-    let mut queues: Vec<QueueLimits> = Vec::new();
-    let mut bounded = Vec::new();
+    let (mut queues, mut tried) = (Vec::<QueueLimits>::new(), Vec::<QueueLimits>::new());
+    let (mut bounded, mut bounds_tried) = (Vec::new(), Vec::new());
     let mut seen = HashMap::new();
     for mut table in root.tables("queue", "[[queue]] above its fields") {
         let Some(written) = queue(root, &mut table) else {
@@ -198,31 +217,43 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
                 table.error(&table.span_of("subqueues"), title, hint);
             }
         }
-        unique(root, &mut seen, &written.names, &written.at);
+        let mode = written.mode;
+        unique(root, &mut seen, (&written.names, mode), &written.at);
         let (Some(limits), Some(bounds), Some(prices)) =
             (written.limits, written.bounds, written.prices)
         else {
             continue;
         };
         for name in written.names {
+            let (earlier, bounds_so_far) = match mode {
+                Mode::Enforce => (&queues, &mut bounded),
+                Mode::Shadow(_) => (&tried, &mut bounds_tried),
+            };
             if !bounds.is_silent() {
-                bounded.push((name.clone(), bounds.clone()));
+                bounds_so_far.push((name.clone(), bounds.clone()));
             }
             // A bound alone must not make FETCHes of the queue look for limits.
             if limits != Limits::default() {
-                one_price(root, &queues, &name, &prices, &written.at);
-                queues.push(QueueLimits {
-                    name,
+                one_price(root, earlier, &name, &prices, &written.at);
+                let of = |sample| QueueLimits {
+                    name: name.clone(),
                     limits: limits.clone(),
                     prices: prices.clone(),
-                });
+                    sample,
+                };
+                queues.extend(mode.enforced().map(of));
+                tried.extend(mode.tried().map(of));
             }
         }
     }
     let tenants = tenants(root);
     WrittenQueues {
         limits: queues,
-        bounds: FileBounds::new(bounded).with_tenants(tenants),
+        tried,
+        bounds: FileBounds {
+            tried: bounds_tried,
+            ..FileBounds::new(bounded).with_tenants(tenants)
+        },
         subqueues,
     }
 }

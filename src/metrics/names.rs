@@ -157,6 +157,16 @@ series! {
     /// Starts by groups of a key whose turns are shared (fair). Only the first metrics.top_keys groups have series of
     /// their own.
     counter "ojs_throttle_group_starts_total" [key group];
+    /// Jobs that went to workers, by what the policy would have done with them (mode = "shadow"). The verdict is started
+    /// (at once), waited, dropped, or unknown where more would wait than are followed. Entries of [[queue]] are the
+    /// policy "queue".
+    counter "ojs_throttle_shadow_jobs_total" [policy verdict];
+    /// How long jobs would have waited for the policy, of those that would have waited (mode = "shadow").
+    histogram "ojs_throttle_shadow_wait_seconds" [policy];
+    /// Jobs that would wait for the policy now (mode = "shadow").
+    gauge "ojs_throttle_shadow_waiting" [policy];
+    /// Enqueues that were stored, and that a bound of the queue would have refused (mode = "shadow").
+    counter "ojs_throttle_shadow_refused_total" [queue];
     /// Limits of keys and queues that were set over HTTP.
     gauge "ojs_throttle_overrides_active" [];
     /// Keys and queues that a limit set over HTTP pauses (concurrency 0).

@@ -134,6 +134,10 @@ impl Metrics {
                 Matcher::Full("ojs_rate_limit_wait_duration_seconds".into()),
                 WAITS,
             )
+            .and_then(|b| {
+                let name = Matcher::Full("ojs_throttle_shadow_wait_seconds".into());
+                b.set_buckets_for_metric(name, WAITS)
+            })
             .and_then(|b| b.set_buckets(CALLS));
         // The builder refuses only empty lists, and both lists are constants.
         let recorder = described(builder.expect("buckets are not empty"));
@@ -370,6 +374,30 @@ impl Metrics {
     pub fn rejected(&self, queue: &str) {
         self.0.activity.rejected(queue);
         self.of_queue("ojs_backpressure_rejected_total", queue, 1);
+    }
+
+    /// Records how long a job would have waited for a policy.
+    pub fn shadow_waited(&self, policy: &str, waited: Duration) {
+        let labels = vec![Label::new("policy", policy.to_owned())];
+        let series = histogram(&self.0.recorder, "ojs_throttle_shadow_wait_seconds", labels);
+        series.record(waited.as_secs_f64());
+    }
+
+    /// Sets what a policy would have done so far, by verdict, and how many jobs would wait now.
+    pub fn shadow(&self, policy: &str, verdicts: &[(&'static str, u64)], waiting: usize) {
+        let label = || Label::new("policy", policy.to_owned());
+        for (verdict, jobs) in verdicts {
+            let labels = vec![label(), Label::new("verdict", *verdict)];
+            let series = counter(&self.0.recorder, "ojs_throttle_shadow_jobs_total", labels);
+            series.absolute(*jobs);
+        }
+        let name = "ojs_throttle_shadow_waiting";
+        gauge(&self.0.recorder, name, vec![label()]).set(waiting as f64);
+    }
+
+    /// Counts an enqueue that a bound would have refused.
+    pub fn shadow_refused(&self, queue: &str) {
+        self.of_queue("ojs_throttle_shadow_refused_total", queue, 1);
     }
 
     /// A queue's next job waits in the backend for this limit. Nobody asked for its start, so no series counts it.

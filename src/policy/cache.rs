@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 
 use super::entry::{KeyMissing, Policy};
 use super::job_view::JobView;
+use super::matcher::Sample;
 use super::price::Fair;
 use super::set::PolicySet;
 use crate::limit::Limited;
@@ -34,6 +35,8 @@ struct CachedQueue {
     policies: Box<[usize]>,
     /// Whose turn it is under its own limits.
     fair: Box<[Arc<Fair>]>,
+    /// Which of its jobs are under its own limits, where not all are.
+    samples: Box<[Sample]>,
     /// Lists of limits, named by the keys and the groups of all that applies.
     limits: HashMap<Box<str>, Option<Arc<[Limited]>>>,
 }
@@ -46,6 +49,10 @@ impl CachedQueue {
             policies: can_match.map(|(nth, _)| nth).collect(),
             fair: (policies.queue_limits(queue))
                 .filter_map(|entry| entry.prices.fair.clone())
+                .collect(),
+            samples: (policies.queue_limits(queue))
+                .map(|entry| entry.sample)
+                .filter(|sample| *sample != Sample::All)
                 .collect(),
             limits: HashMap::new(),
         }
@@ -69,6 +76,8 @@ impl LimitCache {
         for fair in &queue.fair {
             fair.write_name(job, name);
         }
+        let among = queue.samples.iter().map(|sample| sample.has(job.id));
+        name.extend(among.map(|is_among| if is_among { '+' } else { '-' }));
         for nth in queue.policies.iter() {
             if let Some(policy) = policies.policies.get(*nth)
                 && policy.matching.matches(job)
@@ -161,6 +170,7 @@ mod tests {
             for meta in metas {
                 for (queue, kind) in [("q", "a.b"), ("q", "b"), ("q2", "a.b"), ("", "a.c")] {
                     let job = JobView {
+                        id: None,
                         queue,
                         kind,
                         meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
@@ -172,6 +182,7 @@ mod tests {
             }
         }
         let job = JobView {
+            id: None,
             queue: "q",
             kind: "a.b",
             meta: None,
@@ -191,6 +202,7 @@ mod tests {
         let meta = format!("{{\"tenant\":{long:?}}}");
         for (queue, meta) in [("q", &*meta), (&*long, "{}")] {
             let job = JobView {
+                id: None,
                 queue,
                 kind: "a",
                 meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::feedback::Feedback;
 use super::job_view::JobView;
-use super::matcher::{Match, Pattern};
+use super::matcher::{Match, Pattern, Sample};
 use super::price::Prices;
 use super::template::{Rendered, Template, key_of};
 use crate::limit::{Key, Limited, Limits, OnLimit, Space};
@@ -85,6 +85,8 @@ pub struct QueueLimits {
     pub limits: Limits,
     /// What a start counts in them, and whose turn it is.
     pub prices: Prices,
+    /// Which of their jobs.
+    pub sample: Sample,
 }
 
 /// The key of a queue's own limits, in their space.

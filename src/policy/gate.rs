@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::entry::{Accept, Policy, QueueLimits};
 use super::job_view::JobView;
-use super::matcher::Pattern;
+use super::matcher::{Pattern, Sample};
 use super::price::one_price;
 use crate::limit::{Limited, OnLimit};
 
@@ -114,17 +114,12 @@ fn gate_of<'a>(
 ) -> Gate {
     let (mut limited, mut keyed) = (Vec::new(), false);
     // None of those that are asked about it looks further than the queue's name.
-    let job = JobView {
-        queue,
-        kind: "",
-        meta: None,
-        tenant: None,
-    };
+    let job = JobView::of_queue(queue);
     for entry in limits.filter(|entry| entry.name.matches(queue)) {
-        match entry.prices.fair {
-            None => limited.push(entry.limited(&job)),
-            // Whoever's turn it is may wait behind many others.
-            Some(_) => keyed = true,
+        match (&entry.prices.fair, entry.sample) {
+            (None, Sample::All) => limited.push(entry.limited(&job)),
+            // Whoever's turn it is may wait behind many others, and only some jobs are in a sample.
+            _ => keyed = true,
         }
     }
     for policy in policies.filter(|policy| policy.matching.can_match_queue(queue)) {

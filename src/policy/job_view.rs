@@ -8,6 +8,8 @@ use crate::json::Json;
 /// What a policy may look at in a job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobView<'a> {
+    /// Its id, where it has one already.
+    pub id: Option<&'a str>,
     /// Its queue.
     pub queue: &'a str,
     /// Its type; nobody looks at it unless [`PolicySet::sees_types`](super::PolicySet::sees_types).
@@ -19,6 +21,17 @@ pub struct JobView<'a> {
 }
 
 impl<'a> JobView<'a> {
+    /// A job of which no more is known than its queue.
+    pub fn of_queue(queue: &'a str) -> JobView<'a> {
+        JobView {
+            id: None,
+            queue,
+            kind: "",
+            meta: None,
+            tenant: None,
+        }
+    }
+
     /// Whose the job is, as it says: the trusted header, else `meta.tenant_id`.
     pub fn tenant_id(&self) -> Option<Cow<'a, str>> {
         let header = self.tenant.filter(|text| !text.is_empty());

@@ -2,6 +2,7 @@
 
 use super::job_view::JobView;
 use super::json_path::{find, scalar};
+use crate::limit::fingerprint;
 
 /// One glob, or an exact text when it has neither `*` nor `?`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,6 +92,8 @@ pub struct Match {
     pub kind: Vec<Pattern>,
     /// Meta members by path (`tenant_id`, `customer.plan`).
     pub meta: Vec<(Box<str>, Vec<Pattern>)>,
+    /// Which of the jobs of which all that is so.
+    pub sample: Sample,
 }
 
 impl Match {
@@ -102,6 +105,7 @@ impl Match {
                 let value = job.meta.and_then(|meta| find(meta, path)).and_then(scalar);
                 value.is_some_and(|value| any(patterns, &value))
             })
+            && self.sample.has(job.id)
     }
 
     /// Whether some job of the queue can be meant.
@@ -111,7 +115,33 @@ impl Match {
 
     /// Whether nothing but the queue decides.
     pub fn only_queue(&self) -> bool {
-        self.kind.is_empty() && self.meta.is_empty()
+        self.kind.is_empty() && self.meta.is_empty() && self.sample == Sample::All
+    }
+}
+
+/// Which of its jobs an entry is for, by their ids (`enforce_percent`). A job that is among ten in a hundred is among
+/// twenty too, at each sidecar and in each attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sample {
+    /// All of them.
+    #[default]
+    All,
+    /// So many in a hundred. A job without an id is none of them.
+    First(u8),
+    /// All but so many in a hundred.
+    AllBut(u8),
+}
+
+impl Sample {
+    /// Whether the job with this id is one of them.
+    pub fn has(self, id: Option<&str>) -> bool {
+        let (percent, wanted) = match self {
+            Sample::All => return true,
+            Sample::First(percent) => (percent, true),
+            Sample::AllBut(percent) => (percent, false),
+        };
+        let place = |id: &str| fingerprint([&b"enforce_percent"[..], id.as_bytes()]) % 100;
+        id.is_some_and(|id| place(id) < percent.into()) == wanted
     }
 }
 
@@ -144,6 +174,20 @@ mod tests {
         for (glob, text, expected) in table {
             assert_eq!(Pattern::new(glob).matches(text), expected, "{glob} {text}");
         }
+    }
+
+    /// Sidecars of two releases beside each other choose the same jobs: whoever changes these numbers splits them.
+    #[test]
+    fn samples_are_nested_and_golden() {
+        let ids: Vec<String> = (0..10_000).map(|n| format!("job-{n}")).collect();
+        let among = |sample: Sample| ids.iter().filter(move |id| sample.has(Some(id)));
+        let ten: Vec<_> = among(Sample::First(10)).collect();
+        assert_eq!(ten.len(), 1_029);
+        assert_eq!(ten[..3], ["job-15", "job-26", "job-30"]);
+        assert!(ten.iter().all(|id| Sample::First(11).has(Some(id))));
+        assert_eq!(among(Sample::AllBut(10)).count(), 10_000 - ten.len());
+        assert_eq!(among(Sample::First(100)).count(), 10_000);
+        assert!(Sample::AllBut(10).has(None) && !Sample::First(100).has(None));
     }
 
     #[test]

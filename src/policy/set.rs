@@ -27,6 +27,8 @@ pub struct PolicySet {
     gates: Gates,
     /// The queues whose jobs with a key of their own go to subqueues.
     subqueues: HashSet<Box<str>>,
+    /// The entries that are only tried (`mode = "shadow"`). Nothing that decides asks them.
+    shadow: Option<Box<PolicySet>>,
 }
 
 impl PolicySet {
@@ -45,7 +47,44 @@ impl PolicySet {
             queues,
             accept,
             subqueues: HashSet::new(),
+            shadow: None,
         }
+    }
+
+    /// These policies, with entries beside them that are only tried.
+    #[must_use]
+    pub fn with_shadow(self, shadow: PolicySet) -> PolicySet {
+        PolicySet {
+            shadow: (!shadow.is_empty()).then(|| Box::new(shadow)),
+            ..self
+        }
+    }
+
+    /// The entries that are only tried, if there are any.
+    pub fn shadow(&self) -> Option<&PolicySet> {
+        self.shadow.as_deref()
+    }
+
+    /// Limits of a job that waits in shadow, as these entries have them now: under the same keys, with the numbers of
+    /// now. Those of entries that are gone are left out.
+    pub fn again(&self, queue: &str, limited: &[Limited]) -> Arc<[Limited]> {
+        let mut of_queue = self.queue_limits(queue);
+        let now = limited.iter().filter_map(|one| {
+            let named = |policy: &&Policy| policy.name == one.policy;
+            let (limits, on_limit) = match one.space {
+                Space::Queue => (&of_queue.next()?.limits, OnLimit::Wait),
+                Space::Job => {
+                    let policy = self.policies.iter().find(named)?;
+                    (&policy.limits, policy.on_limit)
+                }
+            };
+            Some(Limited {
+                limits: limits.clone(),
+                on_limit,
+                ..one.clone()
+            })
+        });
+        now.collect()
     }
 
     /// These policies, where jobs of these queues that have a key of their own go to subqueues.
@@ -118,6 +157,7 @@ impl PolicySet {
             own
         };
         let of_queue = self.queue_limits(job.queue);
+        let of_queue = of_queue.filter(|entry| entry.sample.has(job.id));
         let mut limited: Vec<Limited> = of_queue.map(|entry| entry.limited(job)).collect();
         for policy in &self.policies {
             let found = if policy.matching.matches(job) {
@@ -128,8 +168,8 @@ impl PolicySet {
             // A job that names a policy's key is under that policy, whatever else the policy matches.
             let found = found.or_else(|| {
                 let key = policy.key.constant()?;
-                own.iter()
-                    .any(|own| own.key == *key)
+                let names = own.iter().any(|own| own.key == *key);
+                (names && policy.matching.sample.has(job.id))
                     .then(|| policy.under(key.clone(), job))
             });
             limited.extend(found);
@@ -361,6 +401,7 @@ mod tests {
                 ..Limits::default()
             },
             prices: Prices::default(),
+            sample: Default::default(),
         }
     }
 
@@ -381,6 +422,7 @@ mod tests {
 
     fn job<'a>(queue: &'a str, kind: &'a str) -> JobView<'a> {
         JobView {
+            id: None,
             queue,
             kind,
             meta: None,
@@ -614,6 +656,7 @@ mod tests {
         assert_eq!(refused.field, "meta.tenant_id");
         let meta = Json::parse(br#"{"tenant_id":"acme"}"#, 8).unwrap();
         let acme = JobView {
+            id: None,
             meta: Some(meta),
             ..nobody
         };
@@ -644,6 +687,7 @@ mod tests {
             Accept::Tighten,
         );
         let with = |meta: &'static str| JobView {
+            id: None,
             meta: Some(Json::parse(meta.as_bytes(), 8).unwrap()),
             ..job("q", "a")
         };

@@ -348,6 +348,7 @@ mod tests {
     fn render(template: &str, queue: &str, kind: &str, meta: Option<&str>) -> String {
         let meta = meta.map(|meta| Json::parse(meta.as_bytes(), 16).unwrap());
         let job = JobView {
+            id: None,
             queue,
             kind,
             meta,

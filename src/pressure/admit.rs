@@ -108,8 +108,14 @@ impl Pressure {
         if !answers.of_store.is_empty() {
             return Admission::AwaitStore(want_places(state, answers.of_store));
         }
+        let mut would_refuse = Vec::new();
         for want in &*wants {
-            self.of(&mut state.queues, want, now.at).reserve(want, now);
+            let held = || (self.held)(&want.queue);
+            let queue = self.of(&mut state.queues, want, now.at);
+            if queue.would_refuse(want, held) {
+                would_refuse.push(Arc::clone(&want.queue));
+            }
+            queue.reserve(want, now);
             state.note_untold(&want.queue);
         }
         Admission::Go(TakenPlaces {
@@ -118,6 +124,7 @@ impl Pressure {
             now,
             sent: false,
             look_soon: answers.look_soon,
+            would_refuse,
             has_waited: false,
         })
     }

@@ -161,6 +161,8 @@ pub struct FileBounds {
     pub entries: Vec<(Pattern, Given)>,
     /// How many jobs of each tenant may wait, in the order of the file; 0 is any number.
     pub tenants: Vec<(Pattern, u64)>,
+    /// What entries say that are only tried (`mode = "shadow"`).
+    pub tried: Vec<(Pattern, Given)>,
 }
 
 impl FileBounds {
@@ -168,7 +170,7 @@ impl FileBounds {
     pub fn new(entries: Vec<(Pattern, Given)>) -> FileBounds {
         FileBounds {
             entries,
-            tenants: Vec::new(),
+            ..FileBounds::default()
         }
     }
 
@@ -197,6 +199,8 @@ pub(super) struct BoundsTable {
     /// How many jobs of each tenant may wait over all queues, as it was set over HTTP (`limits.max_queue_depth` of the
     /// multi-tenancy text, 8.1, and of the backpressure text, 9.2).
     tenants: HashMap<Arc<str>, u64>,
+    /// What bounds a queue of which bounds are only tried: nothing, and its depth is followed.
+    unbounded: Option<Arc<Bounds>>,
     any: bool,
 }
 
@@ -232,7 +236,8 @@ impl BoundsTable {
         }
         let others = bounds_of(&Given::default());
         let mut all = exact.values().chain(globs.iter().map(|(_, bounds)| bounds));
-        let any = all.any(Option::is_some) || others.is_some();
+        let unbounded = (!file.tried.is_empty()).then(|| Arc::new(UNBOUNDED));
+        let any = all.any(Option::is_some) || others.is_some() || unbounded.is_some();
         BoundsTable {
             file,
             set,
@@ -240,6 +245,7 @@ impl BoundsTable {
             globs,
             others,
             tenants,
+            unbounded,
             any,
         }
     }
@@ -265,7 +271,8 @@ impl BoundsTable {
 
     /// The queues with other bounds than they had `before`; `None`: any may be among them.
     pub(super) fn differs(&self, before: &BoundsTable) -> Option<Vec<Arc<str>>> {
-        if self.globs != before.globs || self.others != before.others {
+        let is_alike = self.globs == before.globs && self.others == before.others;
+        if !is_alike || self.file.tried != before.file.tried {
             return None;
         }
         let gone = before.exact.keys();
@@ -289,6 +296,12 @@ impl BoundsTable {
 
     /// The bounds of a queue.
     pub(super) fn of(&self, queue: &str) -> Option<&Arc<Bounds>> {
+        let tried = self.unbounded.as_ref();
+        let tried = || tried.filter(|_| self.tried(queue).is_some());
+        self.enforced(queue).or_else(tried)
+    }
+
+    fn enforced(&self, queue: &str) -> Option<&Arc<Bounds>> {
         if let Some(found) = self.exact.get(queue) {
             return found.as_ref();
         }
@@ -297,6 +310,11 @@ impl BoundsTable {
             Some((_, bounds)) => bounds.as_ref(),
             None => self.others.as_ref(),
         }
+    }
+
+    /// What is only tried of a queue's bounds.
+    pub(super) fn tried(&self, queue: &str) -> Option<Bounds> {
+        Pattern::find(&self.file.tried, queue)?.bounds()
     }
 
     /// What is said of a queue's bounds.

@@ -96,7 +96,12 @@ impl BoundedQueue {
         if !self.bounds.needs_depth() {
             return match self.over_rate(want, held, now) {
                 Some(full) => QueueAnswer::Full(Box::new(full)),
-                None => QueueAnswer::Fits { look: false },
+                None => QueueAnswer::Fits {
+                    look: self.room_tried(want, held).is_some_and(|(room, bound)| {
+                        let look = self.estimate.wants(room, bound, &self.looks, now.at);
+                        look != LookUrgency::Nothing
+                    }),
+                },
             };
         }
         let may_drop = self.bounds.strategy == OverflowStrategy::DropOldest && !want.paused;
@@ -144,14 +149,35 @@ impl BoundedQueue {
         }
     }
 
+    /// Whether a bound that is only tried would refuse an enqueue that fits. Nobody waits until the depth is known.
+    pub(super) fn would_refuse(&mut self, want: &Want, held: impl Fn() -> HeldCount) -> bool {
+        want.tried.is_some()
+            && self.estimate.is_known()
+            && matches!(self.room_tried(want, held()), Some((None, _)))
+    }
+
+    /// The places that are left of the bound which is only tried, and the bound.
+    fn room_tried(&mut self, want: &Want, held: HeldCount) -> Option<(Option<u64>, u64)> {
+        Some(self.tightest_of(want.tried.as_deref()?, want, held))
+    }
+
     /// How much of each of its bounds is used by what waits.
     fn usages(&mut self, held: HeldCount) -> impl Iterator<Item = BoundUsage> + use<> {
-        let of_depth = self.bounds.max_depth.map(|bound| BoundUsage {
+        let bounds = Arc::clone(&self.bounds);
+        self.usages_of(&bounds, held)
+    }
+
+    fn usages_of(
+        &mut self,
+        bounds: &Bounds,
+        held: HeldCount,
+    ) -> impl Iterator<Item = BoundUsage> + use<> {
+        let of_depth = bounds.max_depth.map(|bound| BoundUsage {
             used: self.depth(held),
             bound,
             unit: BoundUnit::Jobs,
         });
-        let of_bytes = self.bounds.max_bytes.map(|bound| BoundUsage {
+        let of_bytes = bounds.max_bytes.map(|bound| BoundUsage {
             used: self.bytes(held),
             bound,
             unit: BoundUnit::Bytes,
@@ -161,7 +187,12 @@ impl BoundedQueue {
 
     /// The places left of the bound that has the fewest, and the bound.
     fn tightest(&mut self, want: &Want, held: HeldCount) -> (Option<u64>, u64) {
-        let rooms = self.usages(held).map(|usage| {
+        let bounds = Arc::clone(&self.bounds);
+        self.tightest_of(&bounds, want, held)
+    }
+
+    fn tightest_of(&mut self, bounds: &Bounds, want: &Want, held: HeldCount) -> (Option<u64>, u64) {
+        let rooms = self.usages_of(bounds, held).map(|usage| {
             let room = usage.room(want.amount(usage.unit));
             (room, usage.bound)
         });

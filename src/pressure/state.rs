@@ -73,6 +73,8 @@ pub struct TakenPlaces {
     pub(super) sent: bool,
     /// Queues that the caller should look at soon.
     pub look_soon: Vec<Arc<str>>,
+    /// Queues of which a bound that is only tried would have refused the enqueue.
+    pub would_refuse: Vec<Arc<str>>,
     /// Whether the caller had to look at queues before, or to wait; it says so itself.
     pub has_waited: bool,
 }
@@ -184,6 +186,11 @@ impl Pressure {
     /// The bounds of a queue.
     pub fn bounds(&self, queue: &str) -> Option<Arc<Bounds>> {
         self.table.load().of(queue).cloned()
+    }
+
+    /// What is only tried of a queue's bounds.
+    pub fn tried(&self, queue: &str) -> Option<Bounds> {
+        self.table.load().tried(queue)
     }
 
     /// The bounds of a queue as the file and HTTP give them.

@@ -51,6 +51,8 @@ pub struct Want {
     pub queue: Arc<str>,
     /// What bounds it.
     pub bounds: Arc<Bounds>,
+    /// What is only tried of its bounds.
+    pub tried: Option<Box<Bounds>>,
     /// How many jobs.
     pub jobs: u64,
     /// How long each of them is, as sent.
@@ -69,6 +71,7 @@ impl Want {
         Want {
             queue: Arc::from(queue),
             bounds,
+            tried: None,
             jobs: 0,
             sizes: Vec::new(),
             groups: Vec::new(),

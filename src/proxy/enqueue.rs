@@ -217,6 +217,7 @@ fn prepare(
             .unwrap_or_default();
         let tenant = super::job::tenant(&parts.headers);
         let view = JobView {
+            id: None,
             queue,
             kind: &kind,
             meta,

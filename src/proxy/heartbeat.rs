@@ -92,6 +92,8 @@ pub(super) async fn heartbeat(proxy: &Proxy, mut parts: Box<Parts>, body: Bytes)
         // With the repair switched off the backend answers, whoever claimed the jobs.
         return beat_as_it_is(proxy, &mut parts, body, begun, Claimants::KnownRow).await;
     }
+    let lasts = beat.visibility.unwrap_or(DEFAULT_VISIBILITY);
+    proxy.sidecar.shadow.heard(&beat.jobs, lasts, begun);
     let split = split(proxy, &beat).await;
     if mend {
         proxy.sidecar.metrics.count(Counted::HeartbeatMended);

@@ -96,6 +96,22 @@ impl<'a> Shown<'a> {
         Shown { job, members }
     }
 
+    /// What limits look at in a job that went to a worker which asked for these queues; `None`: it has no id.
+    pub(super) fn seen(&self, asked: &[Arc<str>]) -> Option<SeenJob<'a>> {
+        let [id, kind, queue, priority, _, meta] = self.members;
+        let said = || queue?.text();
+        Some(SeenJob {
+            id: id?.text()?,
+            kind: kind.and_then(|kind| kind.text()).unwrap_or_default(),
+            queue: match asked {
+                [only] => Arc::clone(only),
+                _ => Arc::from(said().as_deref().unwrap_or("default")),
+            },
+            priority: priority_of(priority),
+            meta,
+        })
+    }
+
     /// The next value of a text as a job.
     fn read(reader: &mut Reader<'a>) -> Result<Shown<'a>, JsonError> {
         let (job, members) = reader.pick(MEMBERS)?;
@@ -150,6 +166,27 @@ impl<'a> Shown<'a> {
             (_, Some(job)) if job.kind() == Kind::Object => Ok(vec![Shown::of(job)]),
             _ => Ok(Vec::new()),
         })
+    }
+}
+
+/// What limits look at in a job.
+pub(super) struct SeenJob<'a> {
+    pub(super) id: Cow<'a, str>,
+    pub(super) kind: Cow<'a, str>,
+    pub(super) queue: Arc<str>,
+    pub(super) priority: i32,
+    pub(super) meta: Option<Json<'a>>,
+}
+
+impl SeenJob<'_> {
+    pub(super) fn view<'v>(&'v self, tenant: Option<&'v str>) -> JobView<'v> {
+        JobView {
+            id: Some(&self.id),
+            queue: &self.queue,
+            kind: &self.kind,
+            meta: self.meta,
+            tenant,
+        }
     }
 }
 
@@ -209,6 +246,7 @@ pub(super) fn read_job(
         false => Box::default(),
     };
     let view = JobView {
+        id: Some(&id),
         queue: &queue,
         kind: &kind_of(kind, live),
         meta,
@@ -280,6 +318,7 @@ pub(super) fn limits_again(held: &Held, live: &Live) -> Arc<[Limited]> {
     let [kind, meta] = job.map_or([None; 2], |job| job.pick(["type", "meta"]));
     let kind = kind_of(kind, live);
     let view = JobView {
+        id: Some(&held.claimed.job),
         queue: &held.claimed.queue,
         kind: &kind,
         meta,
@@ -379,6 +418,7 @@ mod tests {
     fn only_a_job_that_pays_otherwise_has_a_list_of_its_own() {
         let job = Json::parse(br#"{"args":[7],"meta":{"n":1}}"#, 8).unwrap();
         let view = JobView {
+            id: None,
             queue: "q",
             kind: "t",
             meta: job.get("meta"),

@@ -109,6 +109,15 @@ fn measure_here(sidecar: &Sidecar) {
     let pauses = overrides.pauses(sidecar.store.now());
     sidecar.metrics.overrides(overrides.len(), pauses);
     measure_limits(sidecar);
+    for (policy, tally) in sidecar.shadow.tallies(&policies) {
+        let verdicts = [
+            ("started", tally.started),
+            ("waited", tally.waited),
+            ("dropped", tally.dropped),
+            ("unknown", tally.unknown),
+        ];
+        sidecar.metrics.shadow(&policy, &verdicts, tally.waiting);
+    }
     measure_pressure(sidecar);
     measure_load(sidecar);
 }

@@ -201,6 +201,7 @@ async fn follow_answer(proxy: &Proxy, settling: &Settling<'_>, reply: &Reply) {
         }
         return;
     }
+    sidecar.shadow.ended(&settling.names.job, tick::now());
     if let Some(run) = found.run() {
         sidecar.settle.runs.note(run, sidecar.store.now());
     }

@@ -13,6 +13,7 @@ use super::live::{Live, ProxySettings};
 use super::outlive::Tasks;
 use super::process::{FollowedFile, Readiness};
 use super::scope::Scopes;
+use super::shadow::Shadow;
 use super::subqueues::Subqueues;
 use super::{admit, fetch, load, settle, sweep};
 use crate::config;
@@ -41,6 +42,7 @@ pub struct Sidecar {
     pub(super) subqueues: Subqueues,
     pub(super) admit: admit::Admit,
     pub(super) keeper: sweep::Keeper,
+    pub(super) shadow: Shadow,
     pub(super) readiness: Readiness,
     pub(super) file: FollowedFile,
 }
@@ -82,6 +84,7 @@ impl Sidecar {
             subqueues: Subqueues::default(),
             admit: admit::Admit::new(pressure),
             keeper: sweep::Keeper::default(),
+            shadow: Shadow::default(),
         });
         settings::follow_settings(&sidecar);
         settings::follow_subqueues(&sidecar);
@@ -247,6 +250,7 @@ impl Sidecar {
         self.control.named.clear();
         self.fetching.clear();
         self.metrics.clear();
+        self.shadow.clear().await;
         // Only the memory store can be behind this, and it does not fail.
         let _cleared = self.store.set(crate::store::Change::Clear).await;
         settings::follow_settings(self);

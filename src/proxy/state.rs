@@ -34,7 +34,7 @@ use crate::store::LedgerExt;
 pub use parts::MEMBERS;
 use parts::{
     BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
-    MinutePart, QueueRow, QueuesPart, SidecarPart, State, StateHead, StorePart,
+    MinutePart, QueueRow, QueuesPart, ShadowPart, SidecarPart, State, StateHead, StorePart,
 };
 
 /// How often a state is made, at most.
@@ -362,6 +362,9 @@ impl Shared {
                 queues: live.policies.queues().len(),
             },
             causes: causes.iter().map(CausePart::from).collect(),
+            shadow: (sidecar.shadow.tallies(&live.policies).into_iter())
+                .map(ShadowPart::from)
+                .collect(),
         }
     }
 

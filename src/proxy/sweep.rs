@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::control::{overrides, settings};
 use super::depth;
 use super::siblings::{self, Offered};
-use super::{Proxy, Sidecar, calls, fetch, subqueues};
+use super::{Proxy, Sidecar, calls, fetch, shadow, subqueues};
 use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
@@ -70,6 +70,8 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         depth::share_depths(proxy, stop.clone()),
         // To which subqueues jobs came here.
         subqueues::tell_siblings(proxy, stop.clone()),
+        // What entries would have done that are only tried.
+        shadow::play(proxy, stop.clone()),
         // What siblings tell.
         siblings::hear_siblings(proxy, stop.clone())
     );

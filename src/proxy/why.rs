@@ -37,7 +37,7 @@ use super::runs::{Forecast, KeySlots};
 use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
-use crate::policy::{JobView, strictest};
+use crate::policy::{JobView, Policy, PolicySet, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
 use crate::subqueue::{self, Subqueue};
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
@@ -140,7 +140,8 @@ impl Asker<'_> {
                     Space::Job => policies.named_by(&one.key).is_some(),
                     Space::Queue => true,
                 };
-                let shared = self.limits_by_policy(&queue, "", None, &[]);
+                let any = JobView::of_queue(&queue);
+                let shared = self.limits_by_policy(&any, &[]);
                 let shared = shared.iter().flat_map(|all| &**all).filter(for_all);
                 let shared = shared.filter(|one| one.share.is_some()).cloned().collect();
                 let held = self.sidecar().hold.limits_in(&queue);
@@ -151,7 +152,12 @@ impl Asker<'_> {
             Question::Job(id) => self.of_job(&id).await,
             Question::Like { queue, kind, meta } => {
                 let meta = Json::parse(meta.as_bytes(), REPLY_DEPTH).ok();
-                let limits = self.limits_by_policy(&queue, &kind, meta, &[]);
+                let like = JobView {
+                    kind: &kind,
+                    meta,
+                    ..JobView::of_queue(&queue)
+                };
+                let limits = self.limits_by_policy(&like, &[]);
                 let limits = limits.into_iter().collect();
                 self.of_queue(&queue, None, limits, Vec::new()).await
             }
@@ -221,7 +227,13 @@ impl Asker<'_> {
             Some((base, subqueue)) => (base, Some(subqueue)),
             None => (&*filed, None),
         };
-        let limits = self.limits_by_policy(queue, &text(kind, ""), meta, &own(job, queue));
+        let view = JobView {
+            id: Some(id),
+            kind: &text(kind, ""),
+            meta,
+            ..JobView::of_queue(queue)
+        };
+        let limits = self.limits_by_policy(&view, &own(job, queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
         let (place, of_head) = self.place_of(queue, subqueue, state);
         let limits = limits.into_iter().collect();
@@ -248,20 +260,8 @@ impl Asker<'_> {
         (JobPlace::Subqueue(queue.to_owned(), head), heads)
     }
 
-    fn limits_by_policy(
-        &self,
-        queue: &str,
-        kind: &str,
-        meta: Option<Json<'_>>,
-        own: &[Limited],
-    ) -> Option<Arc<[Limited]>> {
-        let job = JobView {
-            queue,
-            kind,
-            meta,
-            tenant: None,
-        };
-        self.sidecar().live().policies.limits(&job, own)
+    fn limits_by_policy(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Arc<[Limited]>> {
+        self.sidecar().live().policies.limits(job, own)
     }
 
     /// What the backend says of a job.
@@ -399,14 +399,40 @@ impl Asker<'_> {
         let notes = causes
             .iter()
             .filter(|one| !one.lets_start() || one.is_a_note());
-        let notes: Vec<&str> = notes.map(Cause::why).collect();
-        put(&mut facts, "notes", notes);
+        let notes = notes.map(|cause| cause.why().to_owned());
+        let tried = self.tried(queue, applied, &facts);
+        put(&mut facts, "notes", notes.chain(tried).collect::<Vec<_>>());
         put(&mut facts, "cause", cause.name());
         Explanation {
             why: cause.why().to_owned(),
             advice: cause.advice().to_owned(),
             facts,
         }
+    }
+
+    /// What entries would have done that are only tried, in a sentence each: with the job, or with all jobs of the queue or
+    /// of the key.
+    fn tried(&self, queue: Option<&str>, applied: &[Applied], facts: &Value) -> Vec<String> {
+        let (sidecar, live) = (self.sidecar(), self.sidecar().live());
+        if let Some(job) = facts.pointer("/job/id").and_then(Value::as_str) {
+            return sidecar.shadow.of_job(job).into_iter().collect();
+        }
+        let key = applied.first().map(|one| &one.limited.key);
+        let touches = |policy: &Policy| match queue {
+            Some(queue) => policy.matching.can_match_queue(queue),
+            None => policy.key.constant() == key,
+        };
+        let mut tallies = sidecar.shadow.tallies(&live.policies);
+        let tried = live.policies.shadow().map_or(&[][..], PolicySet::policies);
+        tallies.retain(
+            |name, _| match tried.iter().find(|policy| policy.name == *name) {
+                Some(policy) => touches(policy),
+                None => queue.is_some(),
+            },
+        );
+        let told = tallies.iter();
+        told.map(|(policy, tally)| format!("shadow: under {policy} {tally}"))
+            .collect()
     }
 
     /// What is shown of one limit; of a single job also what it pays and whose share it takes.

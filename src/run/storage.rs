@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::config::{StoreSettings, StoreUrl};
-use crate::store::guard::Guard;
+use crate::store::guard::{Guard, OnStoreError};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{self, RedisStore};
 use crate::store::{
@@ -19,7 +19,7 @@ pub(super) fn name(seed: u64) -> String {
 }
 
 /// A store outside this process, and how to open it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Outside {
     Redis(redis::Config),
     Postgres(postgres::Config),
@@ -56,6 +56,28 @@ impl Outside {
             }
             StoreUrl::Sqlite(path) => Outside::Sqlite(store_config(settings, owner, path.clone())),
         }))
+    }
+}
+
+impl Outside {
+    /// Opens the same store, with what entries have used that are only tried (`mode = "shadow"`) under a name of its
+    /// own. While it does not answer, each sidecar goes on with its share.
+    fn beside(&self, clock: &Clock) -> impl Fn() -> Store + Send + Sync + 'static {
+        fn named<T: Clone>(config: &StoreConfig<T>) -> StoreConfig<T> {
+            StoreConfig {
+                namespace: format!("{}.shadow", config.namespace),
+                ..config.clone()
+            }
+        }
+        let (outside, clock) = (self.clone(), clock.clone());
+        move || {
+            let ledger: Arc<dyn Ledger> = match &outside {
+                Outside::Redis(config) => Arc::new(RedisStore::new(named(config), clock.clone())),
+                Outside::Postgres(config) => Arc::new(postgres::open(named(config), clock.clone())),
+                Outside::Sqlite(config) => Arc::new(sqlite::open(named(config), clock.clone())),
+            };
+            Store::shared(Arc::new(Guard::new(ledger, OnStoreError::Share)))
+        }
     }
 }
 
@@ -102,7 +124,9 @@ pub async fn open_store(
     unix_micros: u64,
 ) -> anyhow::Result<Store> {
     let clock = Clock::new(unix_micros);
-    let (ledger, checked): (Arc<dyn Ledger>, _) = match Outside::of(settings, seed)? {
+    let outside = Outside::of(settings, seed)?;
+    let beside = outside.as_ref().map(|outside| outside.beside(&clock));
+    let (ledger, checked): (Arc<dyn Ledger>, _) = match outside {
         None => return Ok(Store::from(Arc::new(MemoryStore::on(clock)))),
         Some(Outside::Redis(config)) => {
             let store = RedisStore::new(config, clock);
@@ -134,5 +158,9 @@ pub async fn open_store(
     if answered {
         guard = guard.that_has_answered();
     }
-    Ok(Store::shared(Arc::new(guard)))
+    let store = Store::shared(Arc::new(guard));
+    Ok(match beside {
+        Some(open) => store.with_beside(open),
+        None => store,
+    })
 }

@@ -1,8 +1,10 @@
 //! The store as the rest of the program has it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::guard::{self, Guard};
+use super::memory::MemoryStore;
 use super::reserved::{self, ReservedStore};
 use super::{Answer, KnownRow, Ledger, LedgerExt, Room};
 use ojs_limit::Limited;
@@ -16,6 +18,17 @@ pub struct Store {
     ledger: Arc<dyn Ledger>,
     /// The ledger once more as what it is, where other sidecars share it; `None`: it is this process's alone.
     shared: Option<Arc<ReservedStore>>,
+    beside: Option<OpenBeside>,
+}
+
+/// Opens another namespace of a store.
+#[derive(Clone)]
+struct OpenBeside(Arc<dyn Fn() -> Store + Send + Sync>);
+
+impl fmt::Debug for OpenBeside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OpenBeside")
+    }
 }
 
 impl std::ops::Deref for Store {
@@ -32,6 +45,7 @@ impl<L: Ledger + 'static> From<Arc<L>> for Store {
         Store {
             ledger,
             shared: None,
+            beside: None,
         }
     }
 }
@@ -43,6 +57,23 @@ impl Store {
         Store {
             ledger: reserved.clone(),
             shared: Some(reserved),
+            beside: None,
+        }
+    }
+
+    /// This store, beside which `open` opens another namespace.
+    #[must_use]
+    pub fn with_beside(self, open: impl Fn() -> Store + Send + Sync + 'static) -> Store {
+        let beside = Some(OpenBeside(Arc::new(open)));
+        Store { beside, ..self }
+    }
+
+    /// Opens a store beside this one, for usage that must never meet what this one keeps: another namespace of it, or the
+    /// memory of this process on the same clock.
+    pub fn open_beside(&self) -> Store {
+        match &self.beside {
+            Some(open) => open.0(),
+            None => Store::from(Arc::new(MemoryStore::new(self.now().0))),
         }
     }
 

@@ -474,6 +474,16 @@ impl World {
         number.and_then(|number| number.parse().ok()).expect(series)
     }
 
+    /// GET of a path on the first sidecar's admin port, as JSON.
+    pub async fn admin(&self, path: &str) -> Value {
+        let admin = {
+            let sidecar = self.sidecar.lock().expect("no panic");
+            sidecar.as_ref().expect("a sidecar").running.admin_addr
+        };
+        let reply = self.client_to(admin).get(path).await;
+        reply.map_or(Value::Null, |reply| reply.json())
+    }
+
     /// How many jobs the first sidecar holds, and how many are out by the store's rows.
     pub async fn rows(&self) -> (usize, usize) {
         let held = match self.is_over() {

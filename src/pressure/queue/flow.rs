@@ -40,7 +40,8 @@ impl BoundedQueue {
         }
         self.estimate.stored(want.jobs, mark);
         self.bytes.release(want.bytes());
-        if want.bounds.max_bytes.is_some() {
+        let tried = want.tried.as_ref().and_then(|tried| tried.max_bytes);
+        if want.bounds.max_bytes.or(tried).is_some() {
             want.sizes.iter().for_each(|size| self.bytes.add(*size));
         }
         self.tell_settled();

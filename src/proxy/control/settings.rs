@@ -39,6 +39,7 @@ pub fn publish(sidecar: &Sidecar, settings: ProxySettings, policies: Arc<PolicyS
     let levels = sidecar.admit.pressure.publish(bounds, depth::now(sidecar));
     depth::tell_edges(sidecar, &levels);
     follow_subqueues(sidecar);
+    sidecar.shadow.follow();
     sidecar.hold.relimit(edition, limits);
     // Those that came meanwhile. Any that are in hand just now follow when they are next picked.
     let limits = under(sidecar, &next, sidecar.hold.before(edition));

@@ -229,6 +229,7 @@ fn nothing_yet(sidecar: &Sidecar, queue: &str) -> Option<Want> {
     let drops = bounds.strategy == OverflowStrategy::DropOldest;
     Some(Want {
         paused: drops && sidecar.fetching.paused.has(queue),
+        tried: sidecar.admit.pressure.tried(queue).map(Box::new),
         ..Want::nothing(queue, bounds)
     })
 }
@@ -255,6 +256,9 @@ fn settle_places(
         }
         _ => Vec::new(),
     };
+    for queue in places.would_refuse.iter().filter(|_| stored) {
+        sidecar.metrics.shadow_refused(queue);
+    }
     let outcome = match stored {
         true => EnqueueOutcome::Stored,
         false => EnqueueOutcome::Refused,
@@ -290,6 +294,7 @@ fn add(job: &SentJob<'_>, want: &mut Want, tenant: Option<&str>) {
     }
     let kind = job.json.get("type").and_then(|kind| kind.text());
     let view = JobView {
+        id: None,
         queue: &want.queue,
         kind: kind.as_deref().unwrap_or_default(),
         meta: meta_of(job.json, job.options),

@@ -57,6 +57,7 @@ pub(super) fn of(
     }
     let kind = json.get("type").and_then(|kind| kind.text());
     let view = JobView {
+        id: None,
         queue,
         kind: &kind.unwrap_or_default(),
         meta: meta_of(json, options),

@@ -42,9 +42,10 @@ pub(in crate::proxy) async fn fetch(
     let limited = &sidecar.fetching.limited;
     let limits = held || !live.policies.is_empty() || limited.any() || sidecar.subqueues.any();
     let looks = limits || sidecar.admit.pressure.any();
-    let asked = looks.then(|| Asked::read(&body)).flatten();
+    let tries = live.policies.shadow().is_some();
+    let asked = (looks || tries).then(|| Asked::read(&body)).flatten();
     let draining = sidecar.tasks.draining.is_cancelled();
-    if let Some(fault) = asked::fault(&body, asked.as_ref(), limits) {
+    if let Some(fault) = asked::fault(&body, asked.as_ref().filter(|_| looks), limits) {
         return refuse(&parts, fault);
     }
     let unread = limits && asked.is_none();

@@ -13,7 +13,10 @@ use smallvec::SmallVec;
 use crate::hold::Lane;
 use crate::json::{Json, JsonError, Kind, Name, Reader, quote_to};
 use crate::proxy::DEPTH;
+use crate::proxy::job::{self, DEFAULT_VISIBILITY};
 use crate::proxy::respond::{self, Fault};
+use crate::proxy::shadow::Went;
+use crate::tick;
 use crate::upstream::{Call, Path};
 
 /// The most queues in a FETCH where limits or bounds are in force: each may cost the backend a question, and room
@@ -255,6 +258,16 @@ impl Wanted {
     /// The visibility it asked for.
     pub(super) fn visibility(&self) -> Option<Duration> {
         self.asked.as_ref()?.visibility
+    }
+
+    /// How its jobs go out, if they do so now.
+    pub(super) fn went(&self) -> Went {
+        Went {
+            queues: self.queues().to_vec(),
+            tenant: job::tenant(&self.headers).map(Arc::from),
+            lasts: self.visibility().unwrap_or(DEFAULT_VISIBILITY),
+            at: tick::now(),
+        }
     }
 
     /// Asks for the queues of these lanes only, under the worker's own id; says whether there are any.

@@ -15,6 +15,7 @@ use crate::metrics::Counted;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, tell};
 use crate::subqueue::Subqueue;
+use crate::tick;
 
 /// What the headers of an answer of ours tell.
 #[derive(Clone, Default)]
@@ -141,6 +142,7 @@ impl Watch for HandOut {
     /// The jobs have started. Only now is that counted and told: until here it could be undone.
     fn sent(&mut self) {
         let sidecar = &self.proxy.sidecar;
+        sidecar.shadow.went(&self.jobs, tick::now());
         sidecar.metrics.started(self.jobs.iter().map(|held| {
             let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
             (&*held.claimed.limited, waited)

@@ -59,6 +59,7 @@ pub(super) async fn pass_whole(
         if let Some(asked) = &wanted.asked {
             depth::passed(sidecar, &reply, &asked.queues, asked.given(), mark);
         }
+        sidecar.shadow.passed(&reply, || wanted.went());
         // What brings no limits has no mirror either.
         let answer = if brings {
             respond::theirs(reply)

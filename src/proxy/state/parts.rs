@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::proxy::control::shape::rfc3339;
+use crate::proxy::shadow::Tally;
 use crate::proxy::why::Cause;
 
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
@@ -92,6 +93,23 @@ parts! {
         r#do: Box<str>,
         /// When it lets go, as far as time goes; `null`: nobody knows.
         next_start: Option<String>,
+    }
+    /// An entry that is only tried (`mode = "shadow"`): what it would have done here since the start.
+    ShadowPart at "shadow" {
+        /// The name of the policy; `queue` stands for all `[[queue]]` entries.
+        policy: Arc<str>,
+        /// Jobs that would have started at once.
+        started: u64,
+        /// Jobs that would have waited, and started by now.
+        waited: u64,
+        /// Jobs that would have been dropped.
+        dropped: u64,
+        /// Jobs that found more waiting than are followed.
+        unknown: u64,
+        /// Jobs that would wait now.
+        waiting: usize,
+        /// The longest wait that came to its end, in milliseconds.
+        longest_ms: u64,
     }
     /// The keys.
     KeysPart at "keys" {
@@ -199,6 +217,20 @@ parts! {
     }
 }
 
+impl From<(Arc<str>, Tally)> for ShadowPart {
+    fn from((policy, tally): (Arc<str>, Tally)) -> ShadowPart {
+        ShadowPart {
+            policy,
+            started: tally.started,
+            waited: tally.waited,
+            dropped: tally.dropped,
+            unknown: tally.unknown,
+            waiting: tally.waiting,
+            longest_ms: tally.longest_ms,
+        }
+    }
+}
+
 impl From<&Cause> for CausePart {
     fn from(cause: &Cause) -> CausePart {
         CausePart {
@@ -233,4 +265,6 @@ pub(super) struct StateHead {
     pub(super) config: ConfigPart,
     /// What is wrong with the sidecar as a whole.
     pub(super) causes: Vec<CausePart>,
+    /// The entries that are only tried.
+    pub(super) shadow: Vec<ShadowPart>,
 }

@@ -441,7 +441,9 @@ fn new_limits(
 ) -> Option<Arc<[Limited]>> {
     let (own, live) = (job::own(job, queue), sidecar.live());
     let tenant = sidecar.scopes.tenant_of(scope);
+    let id = job.get("id").and_then(|id| id.text());
     let view = JobView {
+        id: id.as_deref(),
         queue,
         kind,
         meta: job.get("meta"),

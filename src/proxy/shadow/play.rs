@@ -1,0 +1,438 @@
+//! Plays the virtual queue in real time: jobs come, start when their limits let them, and end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{Begun, Seen, Shadow, Went};
+use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Relimited, Wakes};
+use crate::json::Json;
+use crate::limit::{EARLY, Limited, OnLimit, Refusal, Timestamp};
+use crate::policy::LimitCache;
+use crate::proxy::job::{self, Shown};
+use crate::proxy::{Live, Proxy, REPLY_DEPTH, Sidecar};
+use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt, Row, Verdict, Wake};
+
+/// So many jobs wait in the virtual queue, and so many sightings to be looked at.
+const MOST: usize = 10_000;
+/// So many jobs of a queue are asked for in one call, and of them so many under the same limits.
+const AT_ONCE: usize = 64;
+const ALIKE: usize = 16;
+/// How long a virtual slot outlives a sidecar that says nothing any more, in microseconds.
+const LEASE: u64 = 30_000_000;
+/// How often it is looked at what has become old.
+const EVERY: Duration = Duration::from_secs(1);
+/// Microseconds until a job is asked for again when the store had no word for it.
+const NO_WORD: u64 = 250_000;
+/// What a worker holds in the virtual queue does not lapse.
+const LONG: Duration = Duration::from_secs(366 * 86_400);
+
+/// A job that is really out, virtually out, or both.
+#[derive(Debug)]
+struct Run {
+    claim: Gen,
+    /// When it really started.
+    began: Timestamp,
+    /// Until when its worker has it without a word.
+    until: Timestamp,
+    /// How long it really ran, once it has ended.
+    ran: Option<u64>,
+    /// Its virtual start.
+    started: Option<Timestamp>,
+}
+
+struct Play<'a> {
+    sidecar: &'a Sidecar,
+    shadow: &'a Shadow,
+    begun: &'a Begun,
+    runs: HashMap<Arc<str>, Run>,
+    /// When virtual slots end.
+    ends: BTreeMap<(Timestamp, Gen), Arc<str>>,
+    known: LimitCache,
+    edition: u64,
+}
+
+/// Plays until the sidecar is told to stop, from the first entry on that is to be tried.
+pub(in crate::proxy) async fn play(proxy: &Proxy, stop: CancellationToken) {
+    let (sidecar, shadow) = (&*proxy.sidecar, &proxy.sidecar.shadow);
+    while sidecar.live().policies.shadow().is_none() {
+        let wanted = stop.run_until_cancelled(shadow.wanted.notified());
+        if wanted.await.is_none() {
+            return;
+        }
+    }
+    let (tell, mut seen) = mpsc::channel(MOST);
+    let begun = shadow.begun.get_or_init(|| Begun {
+        store: sidecar.store.open_beside(),
+        hold: Arc::default(),
+        tell,
+    });
+    let mut play = Play {
+        sidecar,
+        shadow,
+        begun,
+        runs: HashMap::new(),
+        ends: BTreeMap::new(),
+        known: LimitCache::default(),
+        edition: 0,
+    };
+    let mut ticks = interval(EVERY);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => play.look_after().await,
+            () = sleep_until(play.next()) => {}
+            one = seen.recv() => one.into_iter().for_each(|one| play.note(one)),
+            wake = begun.store.wake() => match wake {
+                Wake::Freed(keys) => begun.hold.wake_keys(&keys),
+                Wake::All => begun.hold.ask_all(),
+                _ => {}
+            },
+        }
+        while let Ok(more) = seen.try_recv() {
+            play.note(more);
+        }
+        play.turn().await;
+    }
+}
+
+impl Play<'_> {
+    fn now(&self) -> Timestamp {
+        self.begun.store.now()
+    }
+
+    /// The lanes of the virtual queue: it knows no credentials.
+    fn lanes(&self) -> impl Iterator<Item = Lane> + use<> {
+        let queues = self.begun.hold.counts().into_keys();
+        queues.map(|queue| Lane { scope: 0, queue })
+    }
+
+    /// When something may start or end by itself.
+    fn next(&self) -> Instant {
+        let now = self.now();
+        let starts = self.lanes().filter_map(|lane| {
+            let view = self.begun.hold.look(&lane, 0, now);
+            Some(view.prospect.at?.minus(EARLY))
+        });
+        let end = self.ends.keys().next().map(|(at, _)| *at);
+        let next = starts.chain(end).min();
+        let next = next.map_or(EVERY, |at| Duration::from_micros(at.since(now)));
+        Instant::now() + next.max(Duration::from_millis(1))
+    }
+
+    fn note(&mut self, seen: Seen) {
+        let store = &self.begun.store;
+        match seen {
+            Seen::Job(body, went) => {
+                if let Ok(job) = Json::parse(&body, REPLY_DEPTH) {
+                    self.came(&Shown::of(job), &went);
+                }
+            }
+            Seen::Reply(reply, went) => {
+                let all = Shown::all(&reply, 1).unwrap_or_default();
+                all.iter().for_each(|shown| self.came(shown, &went));
+            }
+            Seen::Ended(job, at) => {
+                let at = store.at(at);
+                self.ended(&job, at);
+            }
+            Seen::Heard(jobs, lasts, at) => {
+                let until = store.at(at).plus(job::micros(lasts));
+                for job in jobs {
+                    if let Some(run) = self.runs.get_mut(&job) {
+                        run.until = run.until.max(until);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A job went to a worker: it comes into the virtual queue.
+    fn came(&mut self, shown: &Shown<'_>, went: &Went) {
+        let live = self.follow();
+        let Some(policies) = live.policies.shadow() else {
+            return;
+        };
+        let Some(seen) = shown.seen(&went.queues) else {
+            return;
+        };
+        let view = seen.view(live.trusted(went.tenant.as_deref()));
+        let Some(limits) = self.known.limits(policies, &view) else {
+            return;
+        };
+        let limits = job::priced(limits, &view, shown.job, |_, _| {});
+        let (hold, at) = (&self.begun.hold, self.begun.store.at(went.at));
+        if let Some(earlier) = hold.claimed(&seen.id) {
+            // It is tried again: in the virtual queue it would not have run yet.
+            let waited = Duration::from_micros(at.since(earlier.claimed_at));
+            let by = earlier.limited.first().map(|by| (by, Some(waited)));
+            self.shadow.note(&earlier.job, &earlier.limited, by);
+            hold.forget(&seen.id);
+        } else if hold.len() >= MOST {
+            return self.shadow.note_unknown(&limits);
+        }
+        let job: Arc<str> = Arc::from(&*seen.id);
+        let claim = self.sidecar.fetching.next_claim(at);
+        let run = Run {
+            claim,
+            began: at,
+            until: at.plus(job::micros(went.lasts)),
+            ran: None,
+            started: None,
+        };
+        self.runs.insert(Arc::clone(&job), run);
+        let claimed = Claimed::from(Claim {
+            job,
+            generation: claim,
+            claim_id: Arc::clone(&self.sidecar.fetching.worker_id),
+            worker: None,
+            scope: 0,
+            queue: Arc::clone(&seen.queue),
+            priority: seen.priority,
+            attempt: None,
+            claimed_at: at,
+            visibility: LEASE,
+            limited: limits,
+            since: 0,
+            stays: Timestamp(0),
+            followed: Timestamp(0),
+        });
+        let proof = Proof::new(went.at, LONG);
+        let held = Held::new(claimed, live.edition, Default::default(), proof, went.at);
+        hold.add(vec![held]);
+    }
+
+    /// A job really ended: its virtual slot ends as long after its virtual start as it ran.
+    fn ended(&mut self, job: &Arc<str>, at: Timestamp) {
+        let Some(run) = self.runs.get_mut(job).filter(|run| run.ran.is_none()) else {
+            return;
+        };
+        let ran = at.since(run.began);
+        run.ran = Some(ran);
+        if let Some(started) = run.started {
+            let end = (started.plus(ran), run.claim);
+            self.ends.insert(end, Arc::clone(job));
+        }
+    }
+
+    /// Ends what is to end by now, and starts what may.
+    async fn turn(&mut self) {
+        self.end_due().await;
+        self.follow();
+        loop {
+            let (hold, now) = (&self.begun.hold, self.now());
+            let pick = |lane: Lane| hold.pick(&lane, ALIKE, AT_ONCE, now);
+            let picked: Vec<Pick> = self.lanes().flat_map(pick).collect();
+            let asks = self.still_tried(picked);
+            if asks.is_empty() {
+                return;
+            }
+            self.ask(asks).await;
+        }
+    }
+
+    /// Goes by the entries of now: jobs that wait keep their keys and get the numbers of now.
+    fn follow(&mut self) -> Arc<Live> {
+        let live = self.sidecar.control.live.load_full();
+        if self.edition != live.edition {
+            (self.edition, self.known) = (live.edition, LimitCache::default());
+            let hold = &self.begun.hold;
+            let tried = live.policies.shadow();
+            let jobs = hold.before(live.edition).into_iter().map(|held| {
+                let Claim { job, queue, .. } = &*held.claimed;
+                let limits = tried.map(|tried| tried.again(queue, &held.written));
+                Relimited {
+                    job: Arc::clone(job),
+                    generation: held.claimed.generation,
+                    limits: limits.unwrap_or_default(),
+                }
+            });
+            hold.relimit(live.edition, jobs.collect());
+        }
+        live
+    }
+
+    /// Those of picked jobs that are tried still. The others leave.
+    fn still_tried(&mut self, picked: Vec<Pick>) -> Vec<Pick> {
+        let stays = self.now().plus(LEASE);
+        let (mut tried, over): (Vec<Pick>, Vec<Pick>) =
+            (picked.into_iter()).partition(|pick| !pick.claimed.limited.is_empty());
+        for pick in over {
+            self.runs.remove(&pick.claimed.job);
+            pick.gone();
+        }
+        for pick in &mut tried {
+            pick.claimed.stays = stays;
+            pick.claimed.followed = pick.claimed.followed.min(stays);
+        }
+        tried
+    }
+
+    async fn ask(&mut self, picked: Vec<Pick>) {
+        let Begun { store, hold, .. } = self.begun;
+        let wakes = hold.wakes();
+        let taken = {
+            let asks: Vec<&Claimed> = picked.iter().map(|pick| &pick.claimed).collect();
+            store.take(&asks, asks.len()).await
+        };
+        let Ok(taken) = taken else {
+            let at = store.now().plus(NO_WORD);
+            picked
+                .into_iter()
+                .for_each(|pick| refuse(pick, Refused::Until(at), store.now(), wakes));
+            return;
+        };
+        hold.note_served(&taken.served, store.now());
+        let mut started = Vec::new();
+        let verdicts = taken.verdicts.into_iter();
+        // What the first of a group was told holds for the group.
+        let told: Vec<_> = picked.into_iter().zip(verdicts).collect();
+        for (pick, verdict) in told.into_iter().rev() {
+            match verdict {
+                Verdict::Started { at } => {
+                    self.started(&pick, at);
+                    started.push(pick);
+                }
+                Verdict::Refused {
+                    which,
+                    why,
+                    at,
+                    action,
+                } => self.refused(pick, (which, &why, at), action, wakes),
+                Verdict::Unasked => {}
+                Verdict::HasRow | Verdict::Outdated | Verdict::Unfit => {
+                    self.runs.remove(&pick.claimed.job);
+                    pick.gone();
+                }
+            }
+        }
+        started.reverse();
+        hold.start(&mut started);
+        for row in taken.ended {
+            hold.wake(&row.claimed.limited);
+        }
+    }
+
+    fn started(&mut self, pick: &Pick, at: Timestamp) {
+        let claimed = &pick.claimed;
+        let waited = Duration::from_micros(at.since(claimed.claimed_at));
+        let by = pick.refused.as_ref().and_then(|episode| {
+            let is = |one: &&Limited| one.space == episode.space && one.key == episode.key;
+            Some((claimed.limited.iter().find(is)?, Some(waited)))
+        });
+        if let Some((by, _)) = by {
+            self.sidecar.metrics.shadow_waited(&by.policy, waited);
+        }
+        self.shadow.note(&claimed.job, &claimed.limited, by);
+        if let Some(run) = self.runs.get_mut(&claimed.job) {
+            run.started = Some(at);
+            if let Some(ran) = run.ran {
+                let end = (at.plus(ran), run.claim);
+                self.ends.insert(end, Arc::clone(&claimed.job));
+            }
+        }
+    }
+
+    fn refused(
+        &mut self,
+        mut pick: Pick,
+        (which, why, at): (usize, &Refusal, Option<Timestamp>),
+        action: OnLimit,
+        asked: Wakes,
+    ) {
+        let all = pick.claimed.limited.clone();
+        let Some(by) = all.get(which) else { return };
+        if action == OnLimit::Drop {
+            let drops = |one: &&Limited| one.on_limit == OnLimit::Drop;
+            let by = all.iter().find(drops).unwrap_or(by);
+            self.shadow.note(&pick.claimed.job, &all, Some((by, None)));
+            self.runs.remove(&pick.claimed.job);
+            return pick.gone();
+        }
+        if pick.refused.is_none() {
+            pick.refused = Some(Box::new(Episode {
+                space: by.space,
+                key: by.key.clone(),
+                strategy: why.strategy,
+                since: pick.since,
+            }));
+        }
+        let refused = match at.unwrap_or_default() {
+            at if why.slot => Refused::ForSlot(at),
+            at => Refused::Until(at),
+        };
+        refuse(pick, refused, self.now(), asked);
+    }
+
+    /// Ends virtual slots whose time has come.
+    async fn end_due(&mut self) {
+        let now = self.now();
+        let mut ends = Vec::new();
+        while let Some(first) = self.ends.first_entry().filter(|first| first.key().0 <= now) {
+            let ((_, claim), job) = first.remove_entry();
+            if self.runs.get(&job).is_some_and(|run| run.claim == claim) {
+                self.runs.remove(&job);
+            }
+            ends.push(End::of(job, Some(claim)));
+        }
+        self.end(ends).await;
+    }
+
+    /// What is not heard of is ended when the store says that it is due.
+    async fn end(&self, ends: Vec<End>) {
+        if ends.is_empty() {
+            return;
+        }
+        let ended = self.begun.store.end_all(&ends).await;
+        for row in ended.unwrap_or_default() {
+            self.begun.hold.wake(&row.claimed.limited);
+        }
+    }
+
+    /// Ends jobs whose workers said nothing for too long, and rows that nobody looks after. Says that we live.
+    async fn look_after(&mut self) {
+        let now = self.now();
+        let silent = |run: &Run| run.ran.is_none() && run.until <= now;
+        let silent = self.runs.iter().filter(|(_, run)| silent(run));
+        let silent: Vec<_> = silent.map(|(job, run)| (job.clone(), run.until)).collect();
+        silent.iter().for_each(|(job, at)| self.ended(job, *at));
+        let rows = self.begun.store.due(AT_ONCE * 4).await.unwrap_or_default();
+        let is_ours = |row: &Row| {
+            let run = self.runs.get(&row.claimed.job);
+            run.is_some_and(|run| run.claim == row.claimed.generation)
+        };
+        let (ours, over): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(is_ours);
+        let renewed = ours.into_iter().filter_map(|row| {
+            Some(Change::Until {
+                until: row.due()?.moved_to(now.plus(LEASE)),
+                visibility: LEASE,
+                job: row.claimed.job.clone(),
+                generation: row.claimed.generation,
+            })
+        });
+        let renewed: Vec<Change> = renewed.collect();
+        if !renewed.is_empty() {
+            let _again_when_due = self.begun.store.set_all(renewed).await;
+        }
+        let over = over.iter().map(|row| End::of_claim(&row.claimed));
+        self.end(over.collect()).await;
+        if let Some(minute_ago) = Instant::now().checked_sub(Duration::from_secs(60)) {
+            self.begun.hold.tidy(minute_ago);
+        }
+    }
+}
+
+fn refuse(pick: Pick, refused: Refused, at: Timestamp, asked: Wakes) {
+    let by = pick.claimed.limited.first().map(Limited::names);
+    pick.refuse(hold::Refusal {
+        refused,
+        at,
+        asked,
+        by,
+        rescheduled: None,
+    });
+}
