@@ -103,6 +103,7 @@
 //! | first in line | of a key: the job for which the room is kept that it needs; in the hold FETCHes wait in line |
 //! | share, group | whose part of a key a job takes, by weight (`fair`) |
 //! | virtual time | of a shared key: what its groups were served, by weight; it orders their jobs |
+//! | shadow, tried | of an entry: it decides nothing; its jobs wait and start in a virtual queue, which tells what would have been |
 //! | settle | end a job in the backend; of a cost: put its windows right by what was used |
 //!
 //! # Orders
