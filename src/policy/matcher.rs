@@ -1,39 +1,44 @@
 //! Which jobs a policy is for: globs over queue, type and meta.
 
+use wildmatch::WildMatch;
+
 use super::job_view::JobView;
 use super::json_path::{find, scalar};
 use crate::limit::fingerprint;
 
 /// One glob, or an exact text when it has neither `*` nor `?`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Pattern {
-    /// The text itself.
-    Exact(Box<str>),
-    /// `*` stands for any characters, none too; `?` for exactly one.
-    Glob(Box<str>),
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pattern {
+    /// The pattern as written.
+    text: Box<str>,
+    /// `*` stands for any characters, none too; `?` for exactly one. At worst a match takes pattern times text,
+    /// whatever a producer sends.
+    glob: Option<WildMatch>,
 }
+
+impl Eq for Pattern {}
 
 impl Pattern {
     /// Reads a pattern; every text is one.
     pub fn new(text: &str) -> Pattern {
-        if text.contains(['*', '?']) {
-            Pattern::Glob(text.into())
-        } else {
-            Pattern::Exact(text.into())
+        let is_glob = text.contains(['*', '?']);
+        Pattern {
+            text: text.into(),
+            glob: is_glob.then(|| WildMatch::new(text)),
         }
     }
 
     /// Whether the pattern covers the whole of `text`.
     pub fn matches(&self, text: &str) -> bool {
-        match self {
-            Pattern::Exact(exact) => **exact == *text,
-            Pattern::Glob(glob) => glob_matches(glob, text),
+        match &self.glob {
+            None => *self.text == *text,
+            Some(glob) => glob.matches(text),
         }
     }
 
     /// Whether it stands for more than one text.
     pub fn is_glob(&self) -> bool {
-        matches!(self, Pattern::Glob(_))
+        self.glob.is_some()
     }
 
     /// What is said of a text: the entry of this very text, else the first glob that matches.
@@ -46,39 +51,7 @@ impl Pattern {
 
     /// The pattern as written.
     pub fn as_str(&self) -> &str {
-        match self {
-            Pattern::Exact(text) | Pattern::Glob(text) => text,
-        }
-    }
-}
-
-/// Walks both texts once, and on a mismatch lets the last `*` take one character more: at worst
-/// pattern times text, whatever a producer sends.
-fn glob_matches(glob: &str, text: &str) -> bool {
-    let (mut pattern, mut rest) = (glob.chars(), text.chars());
-    // What follows the last star, and where it was last tried.
-    let mut last_star = None;
-    loop {
-        let (mut pattern_next, mut rest_next) = (pattern.clone(), rest.clone());
-        match (pattern_next.next(), rest_next.next()) {
-            (None, None) => return true,
-            (Some('*'), _) => {
-                pattern = pattern_next;
-                last_star = Some((pattern.clone(), rest.clone()));
-                continue;
-            }
-            (Some(_), None) => return false,
-            (Some(p), Some(c)) if p == '?' || p == c => {
-                (pattern, rest) = (pattern_next, rest_next);
-                continue;
-            }
-            _ => {}
-        }
-        let Some((after_star, from)) = &mut last_star else {
-            return false;
-        };
-        from.next();
-        (pattern, rest) = (after_star.clone(), from.clone());
+        &self.text
     }
 }
 
