@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use serde_json::{Value, json};
 
@@ -20,12 +22,25 @@ pub const TOKEN: &str = "OJS_THROTTLE_TOKEN";
 
 /// Rate limits and backpressure for any Open Job Spec backend.
 #[derive(Clone, PartialEq, Eq, Debug, Parser)]
-#[command(name = "ojs-throttle", version, about = ABOUT, after_help = next(), arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "ojs-throttle", version, long_version = VERSION.as_str(), about = ABOUT, after_help = next(), arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// What `--version` prints: what was built, from what, how.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let profile = match cfg!(debug_assertions) {
+        true => "commit unknown, debug",
+        false => "commit unknown, release",
+    };
+    // Not a build script's: a commit that changes nothing must not make Cargo build.
+    let build = option_env!("OJS_THROTTLE_BUILD").unwrap_or(profile);
+    let version = env!("CARGO_PKG_VERSION");
+    let otlp = if cfg!(feature = "otlp") { ", otlp" } else { "" };
+    format!("{version}\nbuild: {build}\nfeatures: memory, sqlite, redis, postgres{otlp}")
+});
 
 const ABOUT: &str = "Rate limits and backpressure for any Open Job Spec (OJS) backend.
 
@@ -91,16 +106,35 @@ pub fn help(word: Option<&str>) -> Result<String, clap::Error> {
     })
 }
 
+/// What is made from the definitions of the commands.
+const MADE: &str = "  man         a page for man
+  completions what completes commands in a shell: completions bash, zsh or fish";
+
 /// What `example` prints: a ready-made file, or what there is.
 ///
 /// # Errors
-/// There is no file of that name.
-pub fn example(name: Option<&str>) -> Result<String, clap::Error> {
+/// There is no file of that name, or nobody said for which shell.
+pub fn example(name: Option<&str>, shell: Option<Shell>) -> Result<String, clap::Error> {
     let lines = ship::EXAMPLES.map(|file| format!("  {:<11} {}", file.name, file.about));
-    let list = format!("Ready-made files:\n{}", lines.join("\n"));
+    let list = format!("Ready-made files:\n{}\n{MADE}", lines.join("\n"));
     let Some(name) = name else {
         return Ok(list);
     };
+    let (mut made, mut cli) = (Vec::new(), Cli::command());
+    match (name, shell) {
+        ("man", None) => clap_mangen::Man::new(cli).render(&mut made)?,
+        ("completions", Some(shell)) => {
+            clap_complete::generate(shell, &mut cli, "ojs-throttle", &mut made);
+        }
+        ("completions", None) => {
+            let said = "say for which shell: `ojs-throttle example completions bash`";
+            return Err(cli.error(ErrorKind::MissingRequiredArgument, said));
+        }
+        _ => {}
+    }
+    if !made.is_empty() {
+        return Ok(String::from_utf8_lossy(&made).into_owned());
+    }
     let file = ship::EXAMPLES.into_iter().find(|file| file.name == name);
     file.map(|file| file.text.to_owned()).ok_or_else(|| {
         let said = format!("there is no example called {name:?}\n\n{list}");
@@ -164,7 +198,12 @@ when there was nothing to judge. With --break that is always so."
     Example {
         /// Which one; without it, what there is
         name: Option<String>,
+        /// For which shell completions are
+        shell: Option<Shell>,
     },
+    /// Say whether the sidecar of this host is ready, as a container's health check asks
+    #[command(after_help = "Exits with 0 when it is, and with 1 when it is not or nobody answers.")]
+    Healthcheck(Healthcheck),
     /// Print the JSON Schema of the config file, or the OpenAPI of what the sidecar answers by itself
     Schema {
         /// Of what
@@ -312,6 +351,17 @@ pub struct AdminArgs {
     pub admin: Option<String>,
     /// The TOML file of the sidecar: its admin_listen and its control_token are used
     #[arg(short, long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+}
+
+/// `healthcheck`.
+#[derive(Clone, PartialEq, Eq, Debug, Args)]
+pub struct Healthcheck {
+    /// The admin port [default: what --config or OJS_THROTTLE_ADMIN_LISTEN says]
+    #[arg(long, value_name = "URL", env = ADMIN)]
+    pub admin: Option<String>,
+    /// The TOML file of the sidecar, or its folder
+    #[arg(short, long, value_name = "PATH", env = CONFIG)]
     pub config: Option<PathBuf>,
 }
 

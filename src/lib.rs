@@ -34,6 +34,7 @@
 //! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
 //! | [`subqueue`] | the names of the backend's queues in which jobs with a key of their own wait |
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
+//! | [`life`] | what a service manager is told |
 //! | [`boxed`] | makes a future in the box where it will live |
 //! | [`tls`] | what a listener shows and whom it lets in, what shows others who we are, and names in certificates |
 //! | [`tick`] | one reading of the clock for each poll of a connection |
@@ -126,12 +127,12 @@
 //!
 //! ```text
 //! main     -> program
-//! program  -> ask backend cli config demo doctor log net otlp run store traces upstream
+//! program  -> ask backend cli config demo doctor life log net otlp run store traces upstream
 //! demo     -> backend client config net run store upstream
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client config duration limit net ojs tls upstream
 //! client   -> upstream
-//! run      -> admin config metrics net proxy server store tls upstream
+//! run      -> admin config life metrics net proxy server store tls upstream
 //! cli      -> config duration manual ship
 //! admin    -> config metrics proxy server tls
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick tls traces upstream
@@ -150,6 +151,7 @@
 //! backend  -> net
 //! ojs      ->
 //! limit    ->
+//! life     ->
 //! log      ->
 //! manual   ->
 //! ship     ->
@@ -204,6 +206,7 @@ pub mod doctor;
 pub mod duration;
 pub mod events;
 pub mod hold;
+pub mod life;
 pub mod manual;
 pub mod metrics;
 pub mod ojs;

@@ -14,11 +14,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::ask::{self, AdminPlace, AdminPort, AskError};
 use crate::backend::{Backend, Lax};
 use crate::cli::{
-    self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, RunArgs, Scene, TOKEN,
+    self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, Healthcheck, RunArgs,
+    Scene, TOKEN,
 };
 use crate::config::{self, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
 use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
+use crate::life;
 use crate::log::Lines;
 use crate::net::{Listener, Net};
 use crate::otlp::{self, Traces};
@@ -135,7 +137,8 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
             ask::subqueues(port, &args).await
         }),
         Command::Demo(args) => demo(&args),
-        Command::Example { name } => Ok(say(cli::example(name.as_deref()))),
+        Command::Healthcheck(args) => healthcheck(&args),
+        Command::Example { name, shell } => Ok(say(cli::example(name.as_deref(), shell))),
         Command::Schema { of } => Ok(say(Ok(of.text().to_owned()))),
         Command::Help { word } => Ok(say(cli::help(word.as_deref()))),
     }
@@ -177,6 +180,22 @@ fn say(text: Result<String, clap::Error>) -> ExitCode {
             ExitCode::from(WRONG_ARGUMENTS)
         }
     }
+}
+
+/// Asks a running sidecar whether it is ready. Its file may have become wrong meanwhile.
+fn healthcheck(args: &Healthcheck) -> anyhow::Result<ExitCode> {
+    let overrides = CommandLine::of_environment();
+    let settings = Settings::as_far_as_read(args.config.as_deref(), &overrides);
+    let said = args.admin.clone().filter(|url| !url.is_empty());
+    let said = said.map(|url| AdminPlace { url, tls: None });
+    let place = said.unwrap_or_else(|| ask::place_of(&settings.server));
+    let runtime = runtime()?;
+    let port = AdminPort::new(&place, None)?;
+    let answer = runtime.block_on(port.call(http::Method::GET, "/readyz", None));
+    runtime.shutdown_background();
+    answer
+        .map(|_| ExitCode::SUCCESS)
+        .map_err(anyhow::Error::new)
 }
 
 /// Asks a running sidecar, and prints what comes of it.
@@ -408,7 +427,10 @@ async fn serve(
     let threads = serve_threads(running.threads()?)?;
     let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
     tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at {scheme}://{data}");
+    life::ready();
+    let life = tokio::spawn(life::show());
     let served = running.serve(stop).await;
+    life.abort();
     for thread in threads {
         // A thread that panicked has logged it; the others are joined all the same.
         drop(thread.join());
@@ -502,6 +524,7 @@ fn heed(signals: Signals, stop: Stop, file: Option<&config::ConfigFile>) -> Arc<
                 _ = interrupt.recv() => {}
             }
             tracing::info!("{word}");
+            life::stopping();
             token.cancel();
         }
     });

@@ -18,6 +18,7 @@ mod https;
 pub mod incidents;
 mod inside;
 mod ledger;
+mod life;
 mod lifecycle;
 mod listeners;
 mod log;

@@ -1,7 +1,6 @@
 //! Reads config files from the disk: as a whole, and never one that has no end.
 
 use std::io::{Error, Read};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::command_line::CommandLine;
@@ -59,11 +58,11 @@ impl Settings {
         file::read(texts, overrides)
     }
 
-    /// Where the admin port of a sidecar is that reads this, whatever else is wrong with it.
-    pub fn admin_listen(path: Option<&Path>, overrides: &CommandLine) -> SocketAddr {
+    /// The settings as far as they can be read, for who only asks where a sidecar is: what is wrong is at its default.
+    pub fn as_far_as_read(path: Option<&Path>, overrides: &CommandLine) -> Settings {
         let texts = path.and_then(|path| read_path(path).ok());
         let texts = texts.unwrap_or_else(|| Sources::file("", ""));
-        file::read_what_can_be(texts, overrides).server.admin_listen
+        file::read_what_can_be(texts, overrides)
     }
 
     /// Reads a text; `name` stands for the file in messages.

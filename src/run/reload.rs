@@ -14,6 +14,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
 
 use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings, Sources, digest_of};
+use crate::life;
 use crate::metrics::Metrics;
 use crate::proxy::{self, Live, Sidecar};
 
@@ -208,6 +209,9 @@ impl Following {
         // At once: it may have changed since it was read for the start.
         let mut why = Occasion::Time;
         loop {
+            if why == Occasion::Asked {
+                life::reloading();
+            }
             let (metrics, sidecar) = (self.metrics.clone(), Arc::clone(&self.reload.0.sidecar));
             // A slow disk or thousands of policies must not stop the thread that serves.
             let look = tokio::task::spawn_blocking(move || {
@@ -224,6 +228,9 @@ impl Following {
                 return;
             };
             self = back;
+            if why == Occasion::Asked {
+                life::ready();
+            }
             why = tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.ask.notified() => Occasion::Asked,

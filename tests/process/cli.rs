@@ -26,7 +26,11 @@ fn help_is_help() {
         (&["help"], 0, &["demo", "--help", "incidents"]),
         (&["help", "check"], 0, &["Usage: ojs-throttle check", "78"]),
         (&["help", "incidents"], 0, &["# Something is wrong"]),
-        (&["example"], 0, &["config", "kubernetes", "grafana"]),
+        (
+            &["example"],
+            0,
+            &["config", "kubernetes", "grafana", "completions"],
+        ),
         (&["example", "alerts"], 0, &["OjsThrottleStoreDown"]),
         (&["schema"], 0, &["json-schema.org", "claim_budget"]),
         (&["schema", "openapi"], 0, &["\"3.1.0\"", "/livez"]),
@@ -109,7 +113,7 @@ fn check_says_what_is_wrong_and_where() {
     std::fs::remove_file(&path).unwrap();
     for (path, word) in [
         (path.to_str().unwrap(), "No such file"),
-        (dir.path().to_str().unwrap(), "directory"),
+        (dir.path().to_str().unwrap(), "it has no file *.toml"),
         ("/dev/zero", "larger than 1 MiB"),
     ] {
         let done = run(&["check", path]);
