@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use http::request::Parts;
 use http::{Method, StatusCode};
-use tracing::Span;
 use tracing::field::{Empty, display};
+use tracing::{Instrument as _, Span};
 
 use crate::ojs;
 
@@ -127,5 +127,14 @@ pub fn failed(span: &Span, error: &dyn std::error::Error) {
     if is_on() {
         span.record("otel.status_code", "ERROR");
         span.record("error.message", display(error));
+    }
+}
+
+/// Does this within a span; where nothing is sent, as if there were none.
+pub async fn within<F: Future + Send>(span: &Span, work: F) -> F::Output {
+    match span.is_none() {
+        true => work.await,
+        // Boxed: the future of each request would have room for it.
+        false => Box::pin(work.instrument(span.clone())).await,
     }
 }

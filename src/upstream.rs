@@ -17,7 +17,7 @@ mod target;
 
 pub use base_url::BaseUrl;
 pub use body::{BodyError, NotCollected, RequestBody, collect};
-pub use call::{Call, CallBounds, ECHO, HEADER_LINES, IDENTITY, Reply};
+pub use call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 pub use caller::Upstream;
 pub use error::{SendError, UpstreamError};
 pub use gate::WakeGate;

@@ -20,7 +20,7 @@ use super::body::{Body, ReadError};
 use super::mirror;
 use crate::config::MediaType;
 use crate::ojs::{self, BadPath};
-use crate::upstream::{HEADER_LINES, Reply, SendError, UpstreamError};
+use crate::upstream::{FEW_HEADER_LINES, HEADER_LINES, Reply, SendError, UpstreamError};
 
 /// What went wrong, as the client is told. Answered in the envelope of OJS backends:
 /// `{"error":{"code","message","retryable","request_id","hint",…}}`.
@@ -131,7 +131,10 @@ impl Fault {
     pub fn head(status: StatusCode) -> Fault {
         let fault = match status {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                let most = format!("the head has more than {HEADER_LINES} lines, or is too long");
+                let most = format!(
+                    "the head has more than {HEADER_LINES} lines, or is too long; with over {FEW_HEADER_LINES} lines only \
+                     the first of all requests is refused"
+                );
                 Fault::new("head_too_large", most)
             }
             _ => Fault::bad_request("the head is no HTTP/1.1: its first line or a header has what may not stand there")

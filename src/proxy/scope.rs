@@ -29,6 +29,8 @@ pub(super) struct Scopes {
 #[derive(Default)]
 struct KnownScope {
     credentials: HashMap<u64, Credentials>,
+    /// The scopes of headers that were seen: to hash them anew for each request would cost a tenth of it.
+    scopes: HashMap<[Option<HeaderValue>; 2], u64>,
     /// Counts uses, so that the latest of each scope can be compared.
     uses: u64,
     /// How many there were when unused ones were last forgotten.
@@ -75,14 +77,30 @@ impl fmt::Debug for Scopes {
 
 /// The scope of these headers: the same in each sidecar and in each version, for rows in stores have it, and sidecars
 /// hand each other's held jobs out by it.
-fn scope_of(headers: &HeaderMap) -> u64 {
-    let names = [AUTHORIZATION, TENANT];
-    let values = names.iter().flat_map(|name| {
-        let value = headers.get(name).map(HeaderValue::as_bytes);
+fn scope_of(values: &[Option<HeaderValue>; 2]) -> u64 {
+    let values = values.iter().flat_map(|value| {
+        let value = value.as_ref().map(HeaderValue::as_bytes);
         let has: &[u8] = if value.is_some() { b"+" } else { b"" };
         [has, value.unwrap_or_default()]
     });
     fingerprint(values) as u64
+}
+
+impl KnownScope {
+    /// The scope of these headers, which is looked up where it is known.
+    fn scope_of(&mut self, headers: &HeaderMap) -> u64 {
+        let values = [AUTHORIZATION, TENANT].map(|name| headers.get(name).cloned());
+        if let Some(scope) = self.scopes.get(&values) {
+            return *scope;
+        }
+        let scope = scope_of(&values);
+        if self.scopes.len() >= MAX {
+            self.scopes.clear();
+        }
+        let values = values.map(|value| value.as_ref().map(detached));
+        self.scopes.insert(values, scope);
+        scope
+    }
 }
 
 impl Scopes {
@@ -93,8 +111,8 @@ impl Scopes {
 
     /// The scope of a request, remembered, and whether it was [`Scopes::accept`]ed.
     pub(super) fn of_known(&self, headers: &HeaderMap) -> (u64, bool) {
-        let scope = scope_of(headers);
         let mut known = self.known.lock();
+        let scope = known.scope_of(headers);
         (scope, known.of(scope, headers).accepted)
     }
 
@@ -281,7 +299,7 @@ mod tests {
     /// Rows in stores have them: an older sidecar and a newer one must find the same.
     #[test]
     fn a_scope_is_the_same_in_every_version() {
-        let scope = |headers: &HeaderMap| format!("{:016x}", scope_of(headers));
+        let scope = |headers: &HeaderMap| format!("{:016x}", Scopes::default().of(headers));
         assert_eq!(scope(&HeaderMap::new()), "6c8fc18b8e9f8e20");
         assert_eq!(scope(&headers("Bearer a", None)), "5e6afd3821d36be8");
         assert_eq!(scope(&headers("Bearer a", Some("t"))), "401912fb3c6f65c8");

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::DerefMut;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -82,12 +83,19 @@ pub(super) async fn connection<S: Service>(
     if speaks_h2 {
         flags.multiplexes();
         let connection = Box::pin(http2().serve_connection(stream, service));
-        return drive(connection, |it| it.graceful_shutdown(), limits, &flags).await;
+        // Every failure was answered or logged where it happened.
+        let _ended = drive(connection, |it| it.graceful_shutdown(), limits, &flags).await;
+        return;
     }
     {
         // The HTTP connection ends here, also when the tunnel failed to begin: such a tunnel waits for this end.
-        let connection = pin!(http1().serve_connection(stream, service).with_upgrades());
-        drive(connection, |it| it.graceful_shutdown(), limits, &flags).await;
+        let long = here.shared.long_heads.load(Ordering::Relaxed);
+        let connection = http1(long).serve_connection(stream, service);
+        let connection = pin!(connection.with_upgrades());
+        let ended = drive(connection, |it| it.graceful_shutdown(), limits, &flags).await;
+        if ended.is_err_and(|error| error.is_parse_too_large()) {
+            here.shared.long_heads.store(true, Ordering::Relaxed);
+        }
     }
     let tunnel = here.tunnel.lock().take();
     if let Some(tunnel) = tunnel {
@@ -126,12 +134,12 @@ async fn secured<S: Service>(
 }
 
 /// Serves requests until the connection ends, its time is up, or the listener drains.
-async fn drive<C: Future>(
+async fn drive<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<impl DerefMut<Target = C>>,
     end: impl Fn(Pin<&mut C>),
     limits: ListenerBounds,
     flags: &Flags,
-) {
+) -> hyper::Result<()> {
     let mut watchdog = Watchdog::new(limits);
     let mut ending = false;
     let mut waker: Option<Waker> = None;
@@ -143,21 +151,20 @@ async fn drive<C: Future>(
         });
         let cx = &mut Context::from_waker(waker);
         tick::within(|| {
-            // The result does not matter: every failure was answered or logged where it happened.
-            if connection.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(ended);
             }
             // Not before: what has come by now is answered.
             if flags.draining() && !std::mem::replace(&mut ending, true) {
                 end(connection.as_mut());
-                if connection.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
+                if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                    return Poll::Ready(ended);
                 }
             }
-            watchdog.poll(flags, cx)
+            watchdog.poll(flags, cx).map(Ok)
         })
     })
-    .await;
+    .await
 }
 
 impl<S: Service> Served<S> {
@@ -236,15 +243,17 @@ fn http2() -> http2::Builder<TokioExecutor> {
     http
 }
 
-/// HTTP/1.1 for clients.
-fn http1() -> http1::Builder {
+/// HTTP/1.1 for clients, of whom some have `long` heads.
+fn http1(long: bool) -> http1::Builder {
     let mut http = http1::Builder::new();
     // Our watchdog does this: hyper would set and unset a timer for each request.
     http.header_read_timeout(None)
         .half_close(false)
         .max_header_size(HEAD)
-        .max_headers(HEADER_LINES)
         .max_buf_size(BUFFER);
+    if long {
+        http.max_headers(HEADER_LINES);
+    }
     http
 }
 

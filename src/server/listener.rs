@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ pub async fn serve<S: Service>(
         limits,
         load: Arc::clone(&load),
         overloaded: Seldom::default(),
+        long_heads: AtomicBool::new(false),
         unsecured: Seldom::default(),
     });
     let full = Seldom::default();

@@ -4,13 +4,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 
 use http::Response;
 use http::request::Parts;
 use hyper::body::Incoming;
-use tracing::Instrument as _;
 
 use super::bounds::ListenerBounds;
 use super::rules;
@@ -27,6 +26,8 @@ pub(super) struct Listening<S> {
     pub(super) load: Arc<Load>,
     /// Limits the log line about requests that were refused because there were too many.
     pub(super) overloaded: Seldom,
+    /// Whether a head had more lines than most: from then on each may.
+    pub(super) long_heads: AtomicBool,
     /// Likewise about clients with whom there is no TLS.
     pub(super) unsecured: Seldom,
 }
@@ -36,7 +37,7 @@ impl<S: Service> Listening<S> {
     pub(super) async fn traced(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         let span = traces::request(&head);
         let answer = self.answer(head, body);
-        let reply = answer.instrument(span.clone()).await;
+        let reply = traces::within(&span, answer).await;
         traces::answered(&span, reply.status());
         reply
     }

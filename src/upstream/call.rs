@@ -15,6 +15,10 @@ pub const ECHO: usize = 32;
 /// The most header lines of a message, in either direction.
 pub const HEADER_LINES: usize = 256;
 
+/// So many are read without a look at how many there are. To be ready for [`HEADER_LINES`] costs a tenth of a request, so
+/// the first message with more is refused, and from then on all that come over new connections may have as many.
+pub const FEW_HEADER_LINES: usize = 100;
+
 /// What is asked for where a reply is to be read.
 pub const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 

@@ -2,6 +2,7 @@
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,10 +14,9 @@ use hyper::body::Incoming;
 use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
-use tracing::Instrument as _;
 
 use super::body::{NotCollected, RequestBody, collect};
-use super::call::{Call, CallBounds, ECHO, HEADER_LINES, IDENTITY, Reply};
+use super::call::{Call, CallBounds, ECHO, FEW_HEADER_LINES, HEADER_LINES, IDENTITY, Reply};
 use super::coding;
 use super::error::{SendError, UpstreamError, unsendable, whole};
 use super::gate::at_once;
@@ -55,6 +55,7 @@ impl Upstream {
             via: None,
             idle: Mutex::default(),
             outage: Arc::default(),
+            long_heads: Arc::default(),
         }))
     }
 
@@ -76,6 +77,7 @@ impl Upstream {
             net,
             limits,
             outage,
+            long_heads,
             ..
         } = &*self.0;
         Upstream(Arc::new(ConnectionPool {
@@ -85,6 +87,7 @@ impl Upstream {
             via,
             idle: Mutex::default(),
             outage: Arc::clone(outage),
+            long_heads: Arc::clone(long_heads),
         }))
     }
 
@@ -170,10 +173,7 @@ impl Upstream {
         time: Duration,
     ) -> Result<Answered, SendError> {
         let span = traces::upstream(request.method(), request.uri().path());
-        let answer = self
-            .exchange_once(request, time)
-            .instrument(span.clone())
-            .await;
+        let answer = traces::within(&span, self.exchange_once(request, time)).await;
         match &answer {
             Ok(answered) => traces::answered(&span, answered.parts.status),
             Err(SendError::Backend(error)) => traces::failed(&span, error),
@@ -334,9 +334,18 @@ impl Upstream {
             ExchangeFailure::Unwritten(_, error) => UpstreamError::Unreachable(whole(&error)),
             ExchangeFailure::Broken(Some(error)) => {
                 if error.is_parse_too_large() {
-                    let most =
-                        format!("its head has more than {HEADER_LINES} lines or {HEAD} bytes");
-                    return UpstreamError::Lost(most);
+                    let known = self.0.long_heads.swap(true, Ordering::Relaxed);
+                    let most = if known {
+                        HEADER_LINES
+                    } else {
+                        FEW_HEADER_LINES
+                    };
+                    let more = match known {
+                        true => String::new(),
+                        false => format!("; those of later replies may have {HEADER_LINES} lines"),
+                    };
+                    let why = format!("its head has more than {most} lines or {HEAD} bytes{more}");
+                    return UpstreamError::Lost(why);
                 }
                 let hint = match error.is_parse() && self.0.target.tls().is_none() {
                     true => {

@@ -14,7 +14,6 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep};
 
 use super::body::{Progress, RequestBody};
-use super::call::HEADER_LINES;
 use super::gate::hold;
 use crate::boxed::boxed;
 use crate::net::Stream;
@@ -65,10 +64,13 @@ pub(super) enum ExchangeFailure {
 }
 
 impl HttpLink {
-    /// Begins HTTP on a fresh stream.
-    pub(super) async fn open(stream: Stream) -> hyper::Result<Box<HttpLink>> {
+    /// Begins HTTP on a fresh stream. `lines`: how many a head may have, if more than most.
+    pub(super) async fn open(stream: Stream, lines: Option<usize>) -> hyper::Result<Box<HttpLink>> {
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(BUFFER).max_headers(HEADER_LINES);
+        builder.max_buf_size(BUFFER);
+        if let Some(lines) = lines {
+            builder.max_headers(lines);
+        }
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
         let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
         Ok(Box::new(HttpLink {

@@ -1,12 +1,13 @@
 //! The connections of one thread to the backend: how one is opened, and where it stays while nobody uses it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::call::CallBounds;
+use super::call::{CallBounds, HEADER_LINES};
 use super::error::{UpstreamError, advice, unsendable};
 use super::link::{HttpLink, Idle};
 use super::outage::Outage;
@@ -21,6 +22,8 @@ pub(super) struct ConnectionPool {
     pub(super) limits: CallBounds,
     /// What requests that cross say in `Via`.
     pub(super) via: Option<HeaderValue>,
+    /// Whether a head of a reply had more lines than most: from then on each may.
+    pub(super) long_heads: Arc<AtomicBool>,
     pub(super) idle: Mutex<Idle>,
     pub(super) outage: Arc<Outage>,
 }
@@ -57,7 +60,9 @@ impl ConnectionPool {
             }
         };
         match timeout(limits.connect, open).await {
-            Ok(Ok(stream)) => HttpLink::open(stream).await.map_err(unsendable),
+            Ok(Ok(stream)) => HttpLink::open(stream, lines_of(&self.long_heads))
+                .await
+                .map_err(unsendable),
             Ok(Err(error)) => {
                 let hint = advice(&error);
                 Err(UpstreamError::Unreachable(format!(
@@ -72,6 +77,11 @@ impl ConnectionPool {
             }
         }
     }
+}
+
+/// How many header lines a message may have, unless as many as most.
+fn lines_of(long: &AtomicBool) -> Option<usize> {
+    long.load(Ordering::Relaxed).then_some(HEADER_LINES)
 }
 
 /// Closes connections that were idle for too long, until none is left.

@@ -333,6 +333,14 @@ async fn a_reply_may_have_256_header_lines() {
             }
         });
         let front = Front::before(&backend).await;
+        // The first with over a hundred shows that the backend sends such replies.
+        let first = front.ask(OTHER).await;
+        first.refuses(502, "backend_reply_lost", lines);
+        assert!(
+            first.text().contains("later replies may have 256"),
+            "{}",
+            first.text()
+        );
         let got = front.ask(OTHER).await;
         assert_eq!(got.status, status, "{}", got.head);
         if status == 502 {

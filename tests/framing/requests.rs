@@ -322,6 +322,9 @@ async fn heads_have_a_limit() {
     let front = Front::before(&backend).await;
     let lines = |n: usize| -> String { (0..n).map(|n| format!("X{n}: 1\r\n")).collect() };
     let long = format!("X: {}\r\n", "x".repeat(40 * 1024));
+    // The first with over a hundred shows that there are such clients.
+    let first = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", lines(100));
+    assert_eq!(front.ask(first).await.status, 431);
     // With Host they are one line more.
     for (head, status) in [(lines(255), 200), (lines(256), 431), (long, 431)] {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");

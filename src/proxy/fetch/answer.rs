@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
-use tracing::Instrument as _;
 
 use super::asked::{self, Asked, Wanted};
 use super::grant::grant;
@@ -160,7 +159,7 @@ impl Fetch {
             }
             let want = self.wanted.count.saturating_sub(out.len());
             let gathering = self.gather(want, until, out.is_empty());
-            let gathered = gathering.instrument(traces::gather()).await;
+            let gathered = traces::within(&traces::gather(), gathering).await;
             if let (Err(theirs), true) = (gathered, out.is_empty()) {
                 return Err(theirs);
             }

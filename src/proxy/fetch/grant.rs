@@ -123,7 +123,7 @@ impl Proxy {
         let taken = {
             let asks: ClaimsOf<'_> = jobs.iter().map(|pick| &pick.claimed).collect();
             let taking = sidecar.store.take(&asks, want);
-            taking.instrument(span.clone()).await
+            traces::within(&span, taking).await
         };
         sidecar.fetching.way.took(asked.elapsed());
         let Ok(taken) = taken else {
