@@ -140,6 +140,9 @@ fn the_program_prints_every_file_as_it_is() {
         assert_eq!((done.status, done.err.as_str()), (Some(0), ""));
         printed.insert(done.out);
     }
+    for schema in [&["schema"][..], &["schema", "openapi"]] {
+        printed.insert(run(schema).out);
+    }
     assert_eq!(printed, shipped);
 }
 

@@ -258,7 +258,7 @@ async fn tls_on_postgres() {
     let (cert, key) = (std::fs::read(cert).unwrap(), std::fs::read(key).unwrap());
     let config = |target| postgres::Config {
         target,
-        namespace: "limits".to_owned(),
+        namespace: "known".to_owned(),
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),
     };
@@ -269,6 +269,5 @@ async fn tls_on_postgres() {
     let target = target.with_identity(&cert, &key).unwrap();
     let store = postgres::open(config(target), Clock::new(T));
     store.check().await.unwrap();
-    store.end("b", None).await.unwrap();
     works(&store).await;
 }
