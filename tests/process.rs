@@ -31,6 +31,7 @@ mod relay;
 mod reload;
 mod rude;
 mod settings;
+mod shadow;
 mod sources;
 mod sqlite_doctor;
 mod sqlite_fleet;

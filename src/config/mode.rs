@@ -6,35 +6,35 @@ use crate::policy::fields::Fields;
 
 /// Whether an entry decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Mode {
+pub(super) enum EntryMode {
     /// It does.
     Enforce,
     /// It is only tried, but for so many jobs in a hundred.
     Shadow(u8),
 }
 
-impl Mode {
+impl EntryMode {
     /// The jobs for which it decides, if there are any.
     pub(super) fn enforced(self) -> Option<Sample> {
         match self {
-            Mode::Enforce => Some(Sample::All),
-            Mode::Shadow(0) => None,
-            Mode::Shadow(percent) => Some(Sample::First(percent)),
+            EntryMode::Enforce => Some(Sample::All),
+            EntryMode::Shadow(0) => None,
+            EntryMode::Shadow(percent) => Some(Sample::First(percent)),
         }
     }
 
     /// The jobs for which it is only tried, if there are any.
     pub(super) fn tried(self) -> Option<Sample> {
         match self {
-            Mode::Enforce => None,
-            Mode::Shadow(0) => Some(Sample::All),
-            Mode::Shadow(percent) => Some(Sample::AllBut(percent)),
+            EntryMode::Enforce => None,
+            EntryMode::Shadow(0) => Some(Sample::All),
+            EntryMode::Shadow(percent) => Some(Sample::AllBut(percent)),
         }
     }
 }
 
 /// Reads both.
-pub(super) fn mode(table: &mut TomlTable<'_>) -> Mode {
+pub(super) fn mode(table: &mut TomlTable<'_>) -> EntryMode {
     const PERCENT: &str = "enforce_percent";
     let is_shadow = table.word_or("mode", false, &[("enforce", false), ("shadow", true)]);
     let percent = table.int(PERCENT).ok().flatten();
@@ -47,7 +47,7 @@ pub(super) fn mode(table: &mut TomlTable<'_>) -> Mode {
         table.refuse(PERCENT, "needs mode = \"shadow\" beside it", hint);
     }
     match is_shadow {
-        true => Mode::Shadow(fits.unwrap_or(0)),
-        false => Mode::Enforce,
+        true => EntryMode::Shadow(fits.unwrap_or(0)),
+        false => EntryMode::Enforce,
     }
 }

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::costs::{named, prices, refuse_without_limit};
 use super::feedback;
-use super::mode::{Mode, mode};
+use super::mode::{EntryMode, mode};
 use super::patterns::{QUEUE, TYPE, patterns};
 use super::places::POLICIES;
 use super::queues::queues;
@@ -31,7 +31,7 @@ struct WrittenPolicy {
     limits: Option<Limits>,
     on_store_error: Option<OnStoreError>,
     reserved: bool,
-    mode: Mode,
+    mode: EntryMode,
     /// `None` if something of it could not be read.
     policy: Option<Policy>,
 }
@@ -286,7 +286,7 @@ impl WrittenPolicy {
     /// Its counters: those of what is only tried are apart.
     fn counters(&self) -> Option<(bool, &str)> {
         let key = self.policy.as_ref()?.key.as_str();
-        Some((self.mode != Mode::Enforce, key))
+        Some((self.mode != EntryMode::Enforce, key))
     }
 }
 
@@ -355,7 +355,8 @@ fn shared_keys(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
 fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
     let (mut limited, mut unread) = (HashSet::new(), false);
     let limits = |one: &&WrittenPolicy| one.limits != Some(Limits::default());
-    let counters = |one: &WrittenPolicy, key: &str| (one.mode != Mode::Enforce, key.to_owned());
+    let counters =
+        |one: &WrittenPolicy, key: &str| (one.mode != EntryMode::Enforce, key.to_owned());
     for one in written.iter().filter(limits) {
         unread |= one.key.template.is_none();
         limited.extend(one.key.text.as_ref().map(|key| counters(one, &key.text)));

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
 use super::kinds::flag;
-use super::mode::{Mode, mode};
+use super::mode::{EntryMode, mode};
 use super::patterns::{QUEUE, patterns};
 use super::places::QUEUES;
 use super::reader::TomlTable;
@@ -37,11 +37,11 @@ fn refuse_drop_for_all(table: &mut TomlTable<'_>) {
 fn unique(
     root: &TomlTable<'_>,
     seen: &mut HashMap<(bool, String), Range<usize>>,
-    (names, mode): (&[Pattern], Mode),
+    (names, mode): (&[Pattern], EntryMode),
     span: &Range<usize>,
 ) {
     for name in names {
-        let known = seen.entry((mode != Mode::Enforce, name.as_str().to_owned()));
+        let known = seen.entry((mode != EntryMode::Enforce, name.as_str().to_owned()));
         if let Entry::Occupied(first) = &known {
             let title = format!("queue {:?} is there twice", name.as_str());
             let hint = format!("make it one entry; {}", root.first_in(first.get()));
@@ -119,7 +119,7 @@ struct WrittenQueue {
     bounds: Option<Given>,
     /// Whether its queues have subqueues.
     splits: bool,
-    mode: Mode,
+    mode: EntryMode,
 }
 
 /// Reads one entry; `None`: it has no name that can be used.
@@ -148,7 +148,7 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
     let names_bound = BOUNDS.iter().any(|name| table.get(name).is_some());
     let mode = mode(table);
     let (names, at) = (names?, found?.span);
-    if mode != Mode::Enforce {
+    if mode != EntryMode::Enforce {
         refuse_in_shadow(table);
     }
     if splits {
@@ -226,8 +226,8 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
         };
         for name in written.names {
             let (earlier, bounds_so_far) = match mode {
-                Mode::Enforce => (&queues, &mut bounded),
-                Mode::Shadow(_) => (&tried, &mut bounds_tried),
+                EntryMode::Enforce => (&queues, &mut bounded),
+                EntryMode::Shadow(_) => (&tried, &mut bounds_tried),
             };
             if !bounds.is_silent() {
                 bounds_so_far.push((name.clone(), bounds.clone()));

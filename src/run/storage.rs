@@ -69,7 +69,11 @@ impl Outside {
                 ..config.clone()
             }
         }
-        let (outside, clock) = (self.clone(), clock.clone());
+        let (mut outside, clock) = (self.clone(), clock.clone());
+        if let Outside::Sqlite(config) = &mut outside {
+            // A file is of one namespace.
+            config.target.as_mut_os_string().push(".shadow");
+        }
         move || {
             let ledger: Arc<dyn Ledger> = match &outside {
                 Outside::Redis(config) => Arc::new(RedisStore::new(named(config), clock.clone())),

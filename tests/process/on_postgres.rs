@@ -3,3 +3,4 @@
 mod doctor;
 mod fleet;
 mod on_pgbouncer;
+mod shadow;

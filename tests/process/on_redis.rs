@@ -9,5 +9,6 @@ pub mod fleet;
 pub mod outages;
 mod reshard;
 pub mod settled;
+mod shadow;
 mod subqueues;
 mod trace;

@@ -120,7 +120,7 @@ pub async fn tells_what_would_have_been(ctx: Ctx) -> Judge {
     judge.equal("jobs", tried.len() as u64, JOBS);
     judge.equal("jobs that were counted", counted, JOBS as f64);
     judge.equal("jobs that would wait still", waiting, 0.0);
-    let (mut really, mut would) = (0, 0);
+    let mut each = (Vec::new(), Vec::new());
     for (nth, (start, _)) in &tried {
         let (alone, _) = without[nth];
         judge.that(
@@ -130,13 +130,19 @@ pub async fn tells_what_would_have_been(ctx: Ctx) -> Judge {
         let (waits, _) = enforced[nth];
         let waits = waits.saturating_sub(alone);
         let says = told[nth].unwrap_or(u128::MAX);
-        let near = 150 + waits / 10;
-        judge.that(
-            says.abs_diff(waits) <= near,
-            format!("{nth} waits {waits} ms, and {says} ms were told"),
-        );
-        (really, would) = (really + waits, would + says);
+        each.0.push(waits);
+        each.1.push(says);
     }
+    // Where two wait, several FETCHes may let the second go first.
+    each.0.sort_unstable();
+    each.1.sort_unstable();
+    for (waits, says) in each.0.iter().zip(&each.1) {
+        judge.that(
+            says.abs_diff(*waits) <= 150 + waits / 10,
+            format!("a job waits {waits} ms, and {says} ms were told"),
+        );
+    }
+    let (really, would) = (each.0.iter().sum::<u128>(), each.1.iter().sum::<u128>());
     judge.that(
         really > 5_000,
         format!("the limit held back next to nothing: {really} ms"),

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Begun, Seen, Shadow, Went};
+use super::state::{Begun, Shadow, Sighting, Went};
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Relimited, Wakes};
 use crate::json::Json;
 use crate::limit::{EARLY, Limited, OnLimit, Refusal, Timestamp};
@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(366 * 86_400);
 
 /// A job that is really out, virtually out, or both.
 #[derive(Debug)]
-struct Run {
+struct VirtualRun {
     claim: Gen,
     /// When it really started.
     began: Timestamp,
@@ -49,7 +49,7 @@ struct Play<'a> {
     sidecar: &'a Sidecar,
     shadow: &'a Shadow,
     begun: &'a Begun,
-    runs: HashMap<Arc<str>, Run>,
+    runs: HashMap<Arc<str>, VirtualRun>,
     /// When virtual slots end.
     ends: BTreeMap<(Timestamp, Gen), Arc<str>>,
     known: LimitCache,
@@ -124,23 +124,23 @@ impl Play<'_> {
         Instant::now() + next.max(Duration::from_millis(1))
     }
 
-    fn note(&mut self, seen: Seen) {
+    fn note(&mut self, seen: Sighting) {
         let store = &self.begun.store;
         match seen {
-            Seen::Job(body, went) => {
+            Sighting::Job(body, went) => {
                 if let Ok(job) = Json::parse(&body, REPLY_DEPTH) {
                     self.came(&Shown::of(job), &went);
                 }
             }
-            Seen::Reply(reply, went) => {
+            Sighting::Reply(reply, went) => {
                 let all = Shown::all(&reply, 1).unwrap_or_default();
                 all.iter().for_each(|shown| self.came(shown, &went));
             }
-            Seen::Ended(job, at) => {
+            Sighting::Ended(job, at) => {
                 let at = store.at(at);
                 self.ended(&job, at);
             }
-            Seen::Heard(jobs, lasts, at) => {
+            Sighting::Heard(jobs, lasts, at) => {
                 let until = store.at(at).plus(job::micros(lasts));
                 for job in jobs {
                     if let Some(run) = self.runs.get_mut(&job) {
@@ -177,7 +177,7 @@ impl Play<'_> {
         }
         let job: Arc<str> = Arc::from(&*seen.id);
         let claim = self.sidecar.fetching.next_claim(at);
-        let run = Run {
+        let run = VirtualRun {
             claim,
             began: at,
             until: at.plus(job::micros(went.lasts)),
@@ -400,7 +400,7 @@ impl Play<'_> {
             return;
         }
         let now = self.now();
-        let silent = |run: &Run| run.ran.is_none() && run.until <= now;
+        let silent = |run: &VirtualRun| run.ran.is_none() && run.until <= now;
         let silent = self.runs.iter().filter(|(_, run)| silent(run));
         let silent: Vec<_> = silent.map(|(job, run)| (job.clone(), run.until)).collect();
         silent.iter().for_each(|(job, at)| self.ended(job, *at));

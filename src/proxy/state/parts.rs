@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::proxy::control::shape::rfc3339;
-use crate::proxy::shadow::Tally;
+use crate::proxy::shadow::ShadowTally;
 use crate::proxy::why::Cause;
 
 /// Declares the parts of a state: each a struct, and its members with what they mean, for the manual.
@@ -217,8 +217,8 @@ parts! {
     }
 }
 
-impl From<(Arc<str>, Tally)> for ShadowPart {
-    fn from((policy, tally): (Arc<str>, Tally)) -> ShadowPart {
+impl From<(Arc<str>, ShadowTally)> for ShadowPart {
+    fn from((policy, tally): (Arc<str>, ShadowTally)) -> ShadowPart {
         ShadowPart {
             policy,
             started: tally.started,

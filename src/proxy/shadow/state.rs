@@ -1,0 +1,277 @@
+//! What is seen of jobs that are out, and what is told of the virtual queue.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::duration;
+use crate::hold::{Held, Hold};
+use crate::limit::{Key, Limited};
+use crate::policy::PolicySet;
+use crate::proxy::control::named::Ages;
+use crate::store::{Change, LedgerExt, Store};
+use crate::upstream::Reply;
+
+/// Of so many jobs, and of at most twice as many, it is known what would have become of them.
+const TOLD: usize = 10_000;
+
+/// The virtual queue of one sidecar.
+#[derive(Default, Debug)]
+pub(in crate::proxy) struct Shadow {
+    /// Told when entries come into force that may be tried.
+    pub(super) wanted: Notify,
+    /// There once something is tried.
+    pub(super) begun: OnceLock<Begun>,
+    book: Mutex<ShadowBook>,
+}
+
+/// What is there once something is tried.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) store: Store,
+    pub(super) hold: Arc<Hold>,
+    pub(super) tell: mpsc::Sender<Sighting>,
+}
+
+#[derive(Debug)]
+struct ShadowBook {
+    tallies: BTreeMap<Arc<str>, ShadowTally>,
+    told: Ages<Arc<str>, Told>,
+}
+
+/// What an entry would have done so far.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::proxy) struct ShadowTally {
+    /// Jobs that would have started at once.
+    pub(in crate::proxy) started: u64,
+    /// Jobs that would have waited, and started by now.
+    pub(in crate::proxy) waited: u64,
+    /// Jobs that would have been dropped.
+    pub(in crate::proxy) dropped: u64,
+    /// Jobs that found the virtual queue full.
+    pub(in crate::proxy) unknown: u64,
+    /// Jobs that would wait now.
+    pub(in crate::proxy) waiting: usize,
+    /// The longest wait so far, in milliseconds.
+    pub(in crate::proxy) longest_ms: u64,
+}
+
+impl fmt::Display for ShadowTally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = duration::plain(Duration::from_millis(self.longest_ms));
+        write!(
+            f,
+            "{} would have started at once, {} would have waited (at most {longest}), {} would have been dropped, and \
+             {} would wait now",
+            self.started, self.waited, self.dropped, self.waiting
+        )
+    }
+}
+
+/// What would have become of a job.
+#[derive(Clone, Debug)]
+struct Told {
+    policy: Arc<str>,
+    key: Key,
+    /// How long it would have waited; `None`: it would have been dropped.
+    waited: Option<Duration>,
+}
+
+/// What was seen of jobs that are out with workers.
+#[derive(Debug)]
+pub(super) enum Sighting {
+    /// A job went out.
+    Job(Bytes, Went),
+    /// All jobs of a reply went out.
+    Reply(Reply, Went),
+    /// A worker ended a job.
+    Ended(Arc<str>, Instant),
+    /// A worker says that it has these jobs still, for so long.
+    Heard(Vec<Arc<str>>, Duration, Instant),
+}
+
+/// How jobs went out.
+#[derive(Clone, Debug)]
+pub(in crate::proxy) struct Went {
+    /// The queues that were asked.
+    pub(in crate::proxy) queues: Vec<Arc<str>>,
+    /// The tenant header of the FETCH.
+    pub(in crate::proxy) tenant: Option<Arc<str>>,
+    /// How long a worker has a job without a word.
+    pub(in crate::proxy) lasts: Duration,
+    /// When.
+    pub(in crate::proxy) at: Instant,
+}
+
+impl Default for ShadowBook {
+    fn default() -> ShadowBook {
+        ShadowBook {
+            tallies: BTreeMap::new(),
+            told: Ages::new(TOLD),
+        }
+    }
+}
+
+impl Shadow {
+    /// Other entries are in force.
+    pub(in crate::proxy) fn follow(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Nobody waits for the virtual queue: what it has no time for is not seen.
+    fn tell(&self, seen: impl FnOnce() -> Sighting) {
+        if let Some(begun) = self.begun.get() {
+            let _too_many = begun.tell.try_send(seen());
+        }
+    }
+
+    /// Jobs went out after the limits that decide let them.
+    pub(in crate::proxy) fn went(&self, jobs: &[Held], at: Instant) {
+        for job in jobs {
+            self.tell(|| {
+                let went = Went {
+                    queues: vec![Arc::clone(&job.claimed.queue)],
+                    tenant: job.tenant.clone(),
+                    lasts: Duration::from_micros(job.claimed.visibility),
+                    at,
+                };
+                Sighting::Job(job.body.clone(), went)
+            });
+        }
+    }
+
+    /// A reply went out as it came.
+    pub(in crate::proxy) fn passed(&self, reply: &Reply, went: impl FnOnce() -> Went) {
+        self.tell(|| Sighting::Reply(reply.clone(), went()));
+    }
+
+    /// A worker ended a job.
+    pub(in crate::proxy) fn ended(&self, job: &Arc<str>, at: Instant) {
+        self.tell(|| Sighting::Ended(Arc::clone(job), at));
+    }
+
+    /// A worker says that it has these jobs still.
+    pub(in crate::proxy) fn heard(&self, jobs: &[Arc<str>], lasts: Duration, at: Instant) {
+        self.tell(|| Sighting::Heard(jobs.to_vec(), lasts, at));
+    }
+
+    /// What each of the entries that are tried now would have done so far.
+    pub(in crate::proxy) fn tallies(
+        &self,
+        policies: &PolicySet,
+    ) -> BTreeMap<Arc<str>, ShadowTally> {
+        let Some(tried) = policies.shadow() else {
+            return BTreeMap::new();
+        };
+        let names = tried
+            .policies()
+            .iter()
+            .map(|policy| Arc::clone(&policy.name));
+        let of_queues = (!tried.queues().is_empty()).then(|| Arc::from("queue"));
+        let book = self.book.lock();
+        let tallies = names.chain(of_queues).map(|policy| {
+            let is_of = |one: &Limited| one.policy == policy;
+            let waiting = self
+                .begun
+                .get()
+                .map_or(0, |begun| begun.hold.waiting(is_of));
+            let known = book.tallies.get(&policy).copied().unwrap_or_default();
+            (policy, ShadowTally { waiting, ..known })
+        });
+        tallies.collect()
+    }
+
+    /// What would have become of a job, as a sentence.
+    pub(in crate::proxy) fn of_job(&self, job: &str) -> Option<String> {
+        let begun = self.begun.get()?;
+        let plain =
+            |waited: Duration| duration::plain(Duration::from_millis(waited.as_millis() as u64));
+        if let Some(claimed) = begun.hold.claimed(job) {
+            let waited = begun.store.now().since(claimed.claimed_at);
+            let policies: Vec<&str> = claimed.limited.iter().map(|one| &*one.policy).collect();
+            let waited = plain(Duration::from_micros(waited));
+            return Some(format!(
+                "shadow: it would still wait under {}, for {waited} so far",
+                policies.join(" and ")
+            ));
+        }
+        let told = self.book.lock().told.get(&Arc::from(job))?.clone();
+        let Told {
+            policy,
+            key,
+            waited,
+        } = told;
+        Some(match waited {
+            None => format!("shadow: {policy} would have dropped it, under key {key}"),
+            Some(Duration::ZERO) => format!("shadow: {policy} would have let it start at once"),
+            Some(waited) => {
+                let waited = plain(waited);
+                format!("shadow: {policy} would have held it back for {waited}, under key {key}")
+            }
+        })
+    }
+
+    /// Forgets everything (`dev`'s reset).
+    pub(in crate::proxy) async fn clear(&self) {
+        if let Some(begun) = self.begun.get() {
+            begun.hold.clear();
+            let _cleared = begun.store.set(Change::Clear).await;
+        }
+    }
+
+    /// Notes what would have become of a job: `by` held it back for so long, or refused it.
+    pub(super) fn note(
+        &self,
+        job: &Arc<str>,
+        limited: &[Limited],
+        by: Option<(&Limited, Option<Duration>)>,
+    ) {
+        let mut book = self.book.lock();
+        let mut last: Option<&Arc<str>> = None;
+        for one in limited.iter() {
+            let is_again = last.replace(&one.policy) == Some(&one.policy);
+            let tally = book.tallies.entry(Arc::clone(&one.policy)).or_default();
+            match by {
+                _ if is_again => {}
+                Some((by, None)) if by.policy == one.policy => tally.dropped += 1,
+                Some((by, Some(waited))) if by.policy == one.policy => {
+                    tally.waited += 1;
+                    let ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                    tally.longest_ms = tally.longest_ms.max(ms);
+                }
+                // Another one drops it.
+                Some((_, None)) => {}
+                _ => tally.started += 1,
+            }
+        }
+        let (one, waited) = match by {
+            Some((by, waited)) => (Some(by), waited),
+            None => (limited.first(), Some(Duration::ZERO)),
+        };
+        if let Some(one) = one {
+            let told = Told {
+                policy: Arc::clone(&one.policy),
+                key: one.key.clone(),
+                waited,
+            };
+            book.told.put(Arc::clone(job), told);
+        }
+    }
+
+    /// A job found the virtual queue full.
+    pub(super) fn note_unknown(&self, limited: &[Limited]) {
+        let mut book = self.book.lock();
+        for one in limited {
+            book.tallies
+                .entry(Arc::clone(&one.policy))
+                .or_default()
+                .unknown += 1;
+        }
+    }
+}
