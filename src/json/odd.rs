@@ -1,6 +1,6 @@
 //! What some readers take for JSON and others do not, and numbers that not everybody can hold.
 
-use memchr::{memchr2_iter, memmem};
+use memchr::memchr2_iter;
 
 use super::error::JsonError;
 use super::scan;
@@ -56,11 +56,15 @@ pub fn may_have_odd_number(text: &[u8]) -> bool {
         let before = (0..=at).rev().take_while(|at| digit(*at)).count();
         before > 0 && before + (at + 1..).take_while(|at| digit(*at)).count() >= DIGITS
     };
+    let is_no_number = |at: usize| {
+        let from = text.get(at..).unwrap_or_default();
+        NO_NUMBERS_AS_WRITTEN
+            .iter()
+            .any(|word| from.starts_with(word))
+    };
     memchr2_iter(b'e', b'E', text).any(is_exponent)
         || (0..text.len()).step_by(DIGITS).any(is_long)
-        || NO_NUMBERS_AS_WRITTEN
-            .iter()
-            .any(|word| memmem::find(text, word).is_some())
+        || memchr2_iter(b'N', b'I', text).any(is_no_number)
 }
 
 /// As Python writes them.
