@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::docs::blocks;
+use crate::servers::certs::Ca;
 use crate::ship::files::example;
 
 /// Where the file is in a container.
@@ -20,7 +21,14 @@ fn shipped() -> String {
 fn a_container_answers_the_commands_of_the_chapter() {
     let backend = Backend::start(Lax::spec());
     let admin = crate::servers::port::own();
+    let ca = Ca::new();
+    let shown = ca.server("sidecar");
     let config = shipped()
+        .replace(
+            "/etc/ojs-throttle-tls/tls.crt",
+            shown.cert.to_str().unwrap(),
+        )
+        .replace("/etc/ojs-throttle-tls/tls.key", shown.key.to_str().unwrap())
         .replace(
             "http://ojs-backend:9090",
             &format!("http://{}", backend.addr),
@@ -31,7 +39,7 @@ fn a_container_answers_the_commands_of_the_chapter() {
     // The environment of the container.
     let secrets = [("REDIS_URL", "memory:"), ("CONTROL_TOKEN", "change-me")];
     command.args(["--listen", "127.0.0.1:0"]).envs(secrets);
-    let _sidecar = Sidecar::spawn(command, dir);
+    let _sidecar = Sidecar::begin(command, dir);
     let mut asked = 0;
     let commands = blocks::of("src/manual/deploy.md").into_iter();
     for block in commands.filter(|block| block.text.contains(" exec ")) {

@@ -174,8 +174,8 @@ fn limits_set_over_http_are_told_in_full() {
             "log = \"json\"",
             [
                 r#""expires_at":"END","by":"eve","reason":"INC-42""#,
-                r#""limits set over HTTP are taken away","key":"one"}"#,
-                r#""key":"_queue:q","limits":"{\"throttle\":{\"limit\":2,\"period\":\"PT1S\"}}"}"#,
+                r#""limits set over HTTP are taken away","key":"one""#,
+                r#""key":"_queue:q","limits":"{\"throttle\":{\"limit\":2,\"period\":\"PT1S\"}}""#,
             ],
         ),
     ] {

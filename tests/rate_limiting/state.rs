@@ -273,7 +273,8 @@ async fn what_a_slow_backend_says_is_shown_with_the_next_state() {
 /// Each member that is sent is in the manual's list, and the other way round.
 #[tokio::test(start_paused = true)]
 async fn every_member_is_declared() {
-    let rig = Rig::with(CONFIG).await;
+    let tried = "[[policy]]\nname = 'tried'\nmatch = { queue = 'mail' }\nconcurrency = 1\nmode = 'shadow'\n";
+    let rig = Rig::with(&format!("{CONFIG}\n{tried}")).await;
     let mut stream = listen(&rig, "?key=stripe").await;
     stream.next().await;
     queued(&rig, "billing", 3).await;
