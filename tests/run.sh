@@ -84,6 +84,8 @@ case "$without" in *" prometheus "*) ;; *) command -v prometheus >/dev/null && c
     fetch prometheus ;; esac
 case "$without" in *" systemd "*) ;; *) command -v systemd-analyze >/dev/null || fetch systemd ;; esac
 case "$without" in *" chromium "*) ;; *) command -v chromedriver >/dev/null || fetch chromium-driver ;; esac
+# Tests make their certificates with the one, and ask over TLS with both.
+for tool in openssl curl; do command -v "$tool" >/dev/null || fetch "$tool"; done
 case "$without" in *" tools "*) ;; *)
     for tool in curl jq python3 node; do
         command -v "$tool" >/dev/null || fetch "${tool/%node/nodejs}"
