@@ -24,6 +24,9 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 /// When a claim that is due is looked at again, unless it was kept meanwhile.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// So many times of jobs that are gone are left alone.
+const FEW: usize = 64;
+
 /// For how long a claim is to be kept while its job is held.
 pub fn kept_for(claimed: &Claimed) -> Duration {
     Duration::from_micros(claimed.visibility).min(KEPT_FOR)
@@ -63,6 +66,18 @@ impl HoldState {
         if known.due_at.is_none_or(|before| at < before) {
             known.due_at = Some(at);
             self.due.push(Reverse((at, job.clone())));
+            self.drop_old_times();
+        }
+    }
+
+    /// Jobs come and go much faster than their times come, so old times are dropped once they are the most.
+    fn drop_old_times(&mut self) {
+        let HoldState { due, jobs, .. } = self;
+        if due.len() > FEW + 2 * jobs.len() {
+            due.retain(|Reverse((at, job))| {
+                let known = jobs.get(job);
+                known.is_some_and(|known| known.due_at == Some(*at))
+            });
         }
     }
 

@@ -1027,6 +1027,21 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
     assert_eq!(due(&hold, None), ["b", "c"]);
 }
 
+/// A hold whose jobs go out at once, and one that nobody asks what is due, remember nothing of them.
+#[tokio::test(start_paused = true)]
+async fn the_times_of_jobs_that_are_gone_are_forgotten() {
+    let hold = hold();
+    hold.add(vec![job("stays", 0, &["k"])]);
+    for nth in 0..10_000 {
+        let id = nth.to_string();
+        hold.add(vec![job(&id, 0, &["k"])]);
+        hold.forget(&id);
+    }
+    assert!(hold.state().due.len() < 100, "{}", hold.state().due.len());
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(due(&hold, None), ["stays"]);
+}
+
 /// Each look at what is due stands in the way of requests.
 #[tokio::test(start_paused = true)]
 #[expect(
