@@ -15,7 +15,7 @@
 //! | [`demo`] | shows limits at work, judged from the records of workers and backend |
 //! | [`ask`] | asks the admin port of a running sidecar, for commands such as `why` |
 //! | [`client`] | a small JSON client, for the demo, the doctor and [`ask`] |
-//! | [`config`] | one TOML file, all its problems at once, each under its line |
+//! | [`config`] | one TOML file or a folder of them, all problems at once, each under its line |
 //! | [`admin`] | the admin port: `/livez`, `/readyz`, `/metrics`, the page, and `/throttle/v1`: the state, `why`, verbs |
 //! | [`server`] | the listener: one task for each connection; it refuses heads that can be read in two ways |
 //! | [`proxy`] | one function for each operation; everything else streams through |
@@ -45,7 +45,7 @@
 //!
 //! From its first byte to its last, with the files in the order in which it meets them. Paths are under `src/`.
 //!
-//! 1. **Read.** `server/listener.rs` takes the connection and refuses a head that could be read in two ways.
+//! 1. **Read.** `server/connection.rs` serves the connection; a head that could be read in two ways is refused.
 //!    `proxy/service.rs` names the operation (`ojs.rs`) and has the body read. `proxy/fetch/answer.rs` goes on from
 //!    there to the end: it reads what is asked (`proxy/fetch/asked.rs`) and whose credentials these are
 //!    (`proxy/scope.rs`).
