@@ -1058,6 +1058,7 @@ async fn what_is_due_is_found_among_many() {
         hold.tidy(Instant::now());
         assert_eq!(hold.promised("q", &gate(&[])), 0);
         assert!(!hold.is_refused(&lane(1), &gate(&[]), NOW));
+        assert!(hold.is_full_of("q", most(1, 1 << 40), |_| true));
     }
     // A walk over all of them for each look takes minutes.
     assert!(begun.elapsed() < Duration::from_secs(10));

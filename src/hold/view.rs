@@ -288,35 +288,39 @@ impl Hold {
         turns + jobs.filter(|held| rank(held).0 < rank(this).0).count()
     }
 
-    /// The jobs that fill what may be held of a queue; `None`: more of it may be claimed. Those of its subqueues have
-    /// places of their own.
-    pub fn front_if_full(&self, queue: &str, most: Amount) -> Option<Front> {
+    /// Whether jobs fill what may be held of a queue, some of them for a key of which `is` says so. Those of its subqueues
+    /// have places of their own.
+    pub fn is_full_of(
+        &self,
+        queue: &str,
+        most: Amount,
+        is: impl Fn(&PolicyAndKey) -> bool,
+    ) -> bool {
         let state = self.state();
         let is_full = |lane: &Queue| {
             let held = lane.known.saturating_sub(lane.heads);
             held > 0 && state.share(most, 0, held) == 0
         };
-        if !state.queues.of_queue(queue).any(is_full) {
-            return None;
-        }
+        let mut lanes = state.queues.of_queue(queue);
+        // Most groups wait for such a key, so that this is no walk over all of them.
+        state.queues.of_queue(queue).any(is_full)
+            && lanes.any(|lane| in_front(lane).any(|(by, jobs)| jobs > 0 && is(&by)))
+    }
+
+    /// What fills the places of a queue: a walk over all that is held of it.
+    pub fn front(&self, queue: &str) -> Front {
+        let state = self.state();
         let mut held = 0;
         let mut keys = HashMap::<PolicyAndKey, usize>::new();
         for lane in state.queues.of_queue(queue) {
             held += lane.known.saturating_sub(lane.heads);
-            for group in lane.all_groups() {
-                if group.jobs.iter().all(|held| held.subqueue.is_some()) {
-                    continue;
-                }
-                let by = group.refused_by.clone();
-                let by = by.or_else(|| group.limits.last().map(Limited::names));
-                if let Some(by) = by {
-                    *keys.entry(by).or_default() += group.jobs.len();
-                }
+            for (by, jobs) in in_front(lane) {
+                *keys.entry(by).or_default() += jobs;
             }
         }
         let mut keys: Vec<_> = keys.into_iter().filter(|(_, jobs)| *jobs > 0).collect();
         keys.sort_by(|(a, jobs), (b, other)| other.cmp(jobs).then_with(|| a.2.cmp(&b.2)));
-        Some(Front { held, keys })
+        Front { held, keys }
     }
 
     /// How long ago a worker asked for jobs of a queue; `None`: none has, or it was long ago.
@@ -543,4 +547,17 @@ impl Hold {
         claims.sort_by_key(|claimed| claimed.generation);
         claims
     }
+}
+
+/// What the jobs of a lane wait for, group by group, but for those of subqueues alone.
+fn in_front(lane: &Queue) -> impl Iterator<Item = (PolicyAndKey, usize)> {
+    let own = lane.all_groups().filter(|group| {
+        let mut jobs = group.jobs.iter();
+        !jobs.all(|held| held.subqueue.is_some())
+    });
+    own.filter_map(|group| {
+        let by = group.refused_by.clone();
+        let by = by.or_else(|| group.limits.last().map(Limited::names));
+        Some((by?, group.jobs.len()))
+    })
 }

@@ -47,7 +47,7 @@ use question::Question;
 pub(in crate::proxy) use causes::Cause;
 pub use causes::{CAUSES, CauseKind};
 pub(in crate::proxy) use find::{of_all_queues, of_limit, of_queue, of_sidecar, stops_all};
-pub(in crate::proxy) use lookahead::{full_front, note_full};
+pub(in crate::proxy) use lookahead::{is_full, note_full};
 
 /// So many rows of jobs that run are looked at.
 const ROWS: usize = 2_048;

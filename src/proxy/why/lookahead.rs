@@ -27,36 +27,37 @@ pub(super) struct FullLookahead {
     cures: String,
 }
 
-/// The jobs that fill what may be held of a queue, where jobs of other keys may be behind them. Where all of them wait
-/// for limits that each job of the queue has, none behind them could start.
-pub(in crate::proxy) fn full_front(sidecar: &Sidecar, queue: &str) -> Option<Front> {
+/// Whether jobs fill what may be held of a queue, and jobs of other keys may be behind them. Where all of them wait for
+/// limits that each job of the queue has, none behind them could start.
+pub(in crate::proxy) fn is_full(sidecar: &Sidecar, queue: &str) -> bool {
     let live = sidecar.live();
-    let front = (sidecar.hold).front_if_full(queue, sidecar.hold_most(&live.settings))?;
     let gate = live.policies.gate(queue);
-    let is_of_all = |by: &PolicyAndKey| {
-        by.1 == Space::Queue || gate.limited.iter().any(|one| one.names() == *by)
+    let is_of_some = |by: &PolicyAndKey| {
+        by.1 != Space::Queue && !gate.limited.iter().any(|one| one.names() == *by)
     };
-    let has_others = front.keys.iter().any(|(by, _)| !is_of_all(by));
-    has_others.then_some(front)
+    (sidecar.hold).is_full_of(queue, sidecar.hold_most(&live.settings), is_of_some)
+}
+
+/// Whether jobs may wait behind those that fill it.
+fn hides(sidecar: &Sidecar, queue: &str) -> bool {
+    // Jobs in subqueues are not behind those of the queue itself.
+    sidecar.fetching.backlogs.available(queue) != Some(0) && is_full(sidecar, queue)
 }
 
 /// A FETCH wanted more of a queue than it got. Where the lookahead is why, that is said once an episode.
 pub(in crate::proxy) fn note_full(proxy: &Proxy, lane: &Lane) {
     let (sidecar, now) = (&proxy.sidecar, Instant::now());
-    if !sidecar
-        .fetching
-        .backlogs
-        .looks_whether_full(&lane.queue, now)
-        || full_front(sidecar, &lane.queue).is_none()
-    {
+    let backlogs = &sidecar.fetching.backlogs;
+    if !backlogs.looks_whether_full(&lane.queue, now) || !is_full(sidecar, &lane.queue) {
         return;
     }
     let (proxy, lane) = (proxy.clone(), lane.clone());
     let _task = sidecar.tasks.spawn(async move {
         waiting::refresh(&proxy, &[Arc::clone(&lane.queue)], lane.scope).await;
-        let sidecar = &proxy.sidecar;
-        if let Some(full) = FullLookahead::of(sidecar, &lane.queue)
-            && (sidecar.fetching.backlogs).begins_to_be_full(&lane.queue, Instant::now())
+        let (sidecar, backlogs) = (&proxy.sidecar, &proxy.sidecar.fetching.backlogs);
+        if hides(sidecar, &lane.queue)
+            && backlogs.begins_to_be_full(&lane.queue, Instant::now())
+            && let Some(full) = FullLookahead::of(sidecar, &lane.queue)
         {
             full.warn(&lane.queue);
         }
@@ -66,12 +67,12 @@ pub(in crate::proxy) fn note_full(proxy: &Proxy, lane: &Lane) {
 impl FullLookahead {
     /// `None`: the lookahead is not full, or no job waits behind it.
     pub(super) fn of(sidecar: &Sidecar, queue: &str) -> Option<FullLookahead> {
-        let front = full_front(sidecar, queue)?;
-        let backlogs = &sidecar.fetching.backlogs;
-        // Jobs in subqueues are not behind those of the queue itself.
-        let behind = backlogs.available(queue);
+        if !hides(sidecar, queue) {
+            return None;
+        }
+        let front = sidecar.hold.front(queue);
+        let behind = sidecar.fetching.backlogs.available(queue);
         let in_words = match behind {
-            Some(0) => return None,
             Some(1) => "1 job waits".to_owned(),
             Some(jobs) => format!("{jobs} jobs wait"),
             None => "nobody knows how many wait".to_owned(),
