@@ -7,6 +7,7 @@ pub mod postgres;
 pub mod prometheus;
 pub mod redis;
 pub mod redises;
+pub mod vendor;
 
 use std::thread::{self, Scope, ScopedJoinHandle};
 
