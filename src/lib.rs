@@ -32,7 +32,6 @@
 //! | [`otlp`] | sends them to a collector, where that is wanted |
 //! | [`log`] | writes the log's lines in a thread of its own, and shortens foreign texts in them |
 //! | [`json`] | JSON as byte ranges, so that unchanged parts keep their bytes |
-//! | [`subqueue`] | the names of the backend's queues in which jobs with a key of their own wait |
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
 //! | [`life`] | what a service manager is told |
 //! | [`boxed`] | makes a future in the box where it will live |
@@ -121,9 +120,10 @@
 //!
 //! # Who may import whom
 //!
-//! Each line says what a module may use; arrows point to lines further down only. Six rooms are crates of their own,
-//! so that the compiler keeps their walls and each can be read, built and tested alone: [`limit`], [`store`], [`json`],
-//! [`net`], [`log`] and [`backend`]. For all others `tests/house.rs` compares this table with the sources.
+//! Each line says what a module may use; arrows point to lines further down only. Nine rooms are crates of their own,
+//! so that the compiler keeps their walls and each can be read, built and tested alone: [`limit`], [`store`], [`policy`],
+//! [`hold`], [`json`], [`duration`], [`net`], [`log`] and [`backend`]. For all others `tests/house.rs` compares this table
+//! with the sources.
 //!
 //! ```text
 //! main     -> program
@@ -136,15 +136,14 @@
 //! cli      -> config duration manual ship
 //! admin    -> config metrics proxy server tls
 //! server   -> net ojs proxy::body proxy::load proxy::respond tick tls traces upstream
-//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store subqueue tick tls traces upstream
-//! config   -> duration limit policy pressure store subqueue tls upstream
+//! proxy    -> boxed config duration events hold json limit log metrics ojs policy pressure store tick tls traces upstream
+//! config   -> duration limit policy pressure store tls upstream
 //! pressure -> duration json limit policy upstream
-//! hold     -> limit policy store subqueue
+//! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit
 //! store    -> limit log
-//! policy   -> duration json limit subqueue
-//! subqueue -> limit
+//! policy   -> duration json limit
 //! otlp     -> net ojs traces upstream
 //! upstream -> boxed net tick tls traces
 //! traces   -> ojs
@@ -191,8 +190,8 @@ extern crate self as ojs_throttle;
 pub mod equipment;
 
 pub use {
-    ojs_backend as backend, ojs_json as json, ojs_limit as limit, ojs_log as log, ojs_net as net,
-    ojs_store as store,
+    ojs_backend as backend, ojs_duration as duration, ojs_hold as hold, ojs_json as json,
+    ojs_limit as limit, ojs_log as log, ojs_net as net, ojs_policy as policy, ojs_store as store,
 };
 
 pub mod admin;
@@ -203,22 +202,18 @@ pub mod client;
 pub mod config;
 pub mod demo;
 pub mod doctor;
-pub mod duration;
 pub mod events;
-pub mod hold;
 pub mod life;
 pub mod manual;
 pub mod metrics;
 pub mod ojs;
 pub mod otlp;
-pub mod policy;
 pub mod pressure;
 pub mod program;
 pub mod proxy;
 pub mod run;
 pub mod server;
 pub mod ship;
-pub mod subqueue;
 pub mod tick;
 pub mod tls;
 pub mod traces;

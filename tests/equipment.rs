@@ -4,6 +4,8 @@
 pub mod claims;
 #[path = "faulty.rs"]
 pub mod faulty;
+#[path = "harness/held.rs"]
+pub mod held;
 #[path = "harness/lines.rs"]
 pub mod lines;
 

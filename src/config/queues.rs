@@ -15,10 +15,10 @@ use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;
 use crate::policy::limits::limits;
+use crate::policy::subqueue::{LONGEST_BASE, MOST_BASES, split};
 use crate::policy::{Pattern, Prices, QueueLimits};
 use crate::pressure::given::{self, BOUNDS};
 use crate::pressure::{FileBounds, Given, OverflowStrategy};
-use crate::subqueue::{LONGEST_BASE, MOST_BASES, split};
 
 /// Refuses `drop_oldest` in an entry that is for every queue.
 fn refuse_drop_for_all(table: &mut TomlTable<'_>) {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::held::{HeldJob, Proof, SHORT};
 use super::locked::Hold;
 use super::state::{HoldState, Whereabouts};
-use crate::store::Claimed;
+use ojs_store::Claimed;
 
 /// How long the backend's word that a held job is ours is trusted at most before it is asked for again.
 pub const TRUSTED_FOR: Duration = Duration::from_secs(1);
@@ -55,6 +55,11 @@ fn rests(proof: &Proof, lasts: Duration) -> Duration {
         Ordering::Less if granted < SHORT => Duration::ZERO,
         _ => granted / 3,
     }
+}
+
+/// Whether a tenth of what the backend granted is over since the claim was to be kept.
+pub fn is_late(claimed: &Claimed, proof: &Proof) -> bool {
+    proof.at.elapsed() > rests(proof, kept_for(claimed)) + proof.granted / 10
 }
 
 impl HoldState {

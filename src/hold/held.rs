@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::lane::Lane;
-use crate::limit::{Key, Limited, Space, Strategy};
-use crate::store::Claimed;
-use crate::subqueue::Subqueue;
+use ojs_limit::{Key, Limited, Space, Strategy};
+use ojs_policy::subqueue::Subqueue;
+use ojs_store::Claimed;
 
 /// A claim that was granted for less than this may be over before it has been looked at once or twice.
 pub const SHORT: Duration = Duration::from_millis(1_500);
@@ -171,21 +171,5 @@ impl Held {
     /// The lane it waits in.
     pub fn lane(&self) -> Lane {
         Lane::of(&self.claimed)
-    }
-}
-
-#[cfg(test)]
-impl Held {
-    /// A job that was claimed just now, under the limits of its claim.
-    pub(crate) fn of(claim: crate::store::Claim) -> Held {
-        let (now, visibility) = (Instant::now(), Duration::from_micros(claim.visibility));
-        let body = Bytes::from(format!("{{\"id\":\"{}\"}}", claim.job));
-        Held::new(
-            Claimed::from(claim),
-            0,
-            body,
-            Proof::new(now, visibility),
-            now,
-        )
     }
 }

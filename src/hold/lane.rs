@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::store::Claimed;
+use ojs_store::Claimed;
 
 /// Held jobs and waiting FETCHes of one scope and queue are found by this.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

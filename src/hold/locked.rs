@@ -15,9 +15,9 @@ use super::lane::Lane;
 use super::places::{Amount, FEW, Lookahead};
 use super::refusal::Wakes;
 use super::state::{Glance, HoldState, Whereabouts};
-use crate::limit::{Key, Limited, Served, Space, Timestamp};
-use crate::policy::Gate;
-use crate::store::Gen;
+use ojs_limit::{Key, Limited, Served, Space, Timestamp};
+use ojs_policy::Gate;
+use ojs_store::Gen;
 
 /// The hold of one sidecar.
 #[derive(Debug)]

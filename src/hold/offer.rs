@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::held::{Held, Offer};
 use super::lane::Lane;
 use super::state::{HoldState, Whereabouts};
-use crate::store::{Claimed, Gen};
+use ojs_store::{Claimed, Gen};
 
 impl HoldState {
     /// The offered jobs, those of one lane in the order of their claims.

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::queue::Group;
-use crate::limit::{Key, Limited, Served, Share, Space, Timestamp, share_of};
+use ojs_limit::{Key, Limited, Served, Share, Space, Timestamp, share_of};
 
 /// The most keys of which is known what their groups were served. What is forgotten comes back with the store's next
 /// answers.

@@ -16,8 +16,8 @@ use super::order::order;
 use super::queue::{Group, GroupId};
 use super::refusal::Refusal;
 use super::state::{HoldState, Whereabouts};
-use crate::limit::{Timestamp, share_of};
-use crate::store::{Claimed, Gen};
+use ojs_limit::{Timestamp, share_of};
+use ojs_store::{Claimed, Gen};
 
 /// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused or gone;
 /// dropped, it waits again where it stood. Once its claim was replaced or forgotten, its end changes nothing.

@@ -1,6 +1,6 @@
 //! What waiting could bring.
 
-use crate::limit::Timestamp;
+use ojs_limit::Timestamp;
 
 /// What waiting could bring a FETCH; by default nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

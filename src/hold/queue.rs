@@ -12,8 +12,8 @@ use super::held::Held;
 use super::line::Line;
 use super::prospect::Prospect;
 use super::refusal::{Refusal, Refused, Wakes};
-use crate::limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp};
-use crate::policy::{self, Gate};
+use ojs_limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp};
+use ojs_policy::{self, Gate};
 
 /// How long a refusal keeps a group from being asked at least, in microseconds. A wake may have been lost, so a time
 /// comes for each group; [`PACE`] says how much later it is where there are many.
@@ -140,7 +140,7 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new(name: &str, now: Instant) -> Queue {
         Queue {
-            key: policy::queue_key(name),
+            key: ojs_policy::queue_key(name),
             groups: Groups::default(),
             line: Line::default(),
             gate: Gate::default(),

@@ -1,6 +1,6 @@
 //! Why jobs may not be asked for, and until when.
 
-use crate::limit::{PolicyAndKey, Timestamp};
+use ojs_limit::{PolicyAndKey, Timestamp};
 
 /// A refusal of a picked job: it holds for its whole group.
 #[derive(Clone, PartialEq, Eq, Debug)]

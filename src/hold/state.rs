@@ -16,8 +16,8 @@ use super::lanes::Lanes;
 use super::order::{KnownShares, are_alike, order};
 use super::queue::{Group, GroupId, Queue, Stand};
 use super::refusal::{Refusal, Wakes};
-use crate::limit::share_of;
-use crate::store::Gen;
+use ojs_limit::share_of;
+use ojs_store::Gen;
 
 /// Where a known job is.
 #[derive(Debug)]

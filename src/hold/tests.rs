@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
-use crate::equipment::claims::TestClaim as _;
-use crate::limit::{Key, Limited, Limits, OnLimit, Served, Share, Space, Timestamp};
-use crate::policy::Gate;
-use crate::store::Claimed;
-use crate::store::{Claim, Gen};
+use crate::claims::TestClaim as _;
+use crate::held_jobs::held_of;
+use ojs_limit::{Key, Limited, Limits, OnLimit, Served, Share, Space, Timestamp};
+use ojs_policy::Gate;
+use ojs_store::Claimed;
+use ojs_store::{Claim, Gen};
 
 /// As many as there are.
 const MANY: usize = usize::MAX;
@@ -55,7 +56,7 @@ pub(super) fn most(jobs: usize, bytes: usize) -> Amount {
 
 /// A claimed job of scope 1 in queue `q`.
 pub(super) fn job(id: &str, priority: i32, keys: &[&str]) -> Held {
-    Held::of(Claim {
+    held_of(Claim {
         priority,
         claimed_at: NOW,
         limited: limits(keys),
@@ -1177,7 +1178,7 @@ fn sharing(id: &str, group: &str, weight: u32) -> Held {
         }),
         ..one.clone()
     });
-    Held::of(Claim {
+    held_of(Claim {
         claimed_at: NOW,
         limited: limited.collect(),
         ..Claim::of(id)

@@ -14,10 +14,10 @@ use super::places::Amount;
 use super::prospect::Prospect;
 use super::queue::Queue;
 use super::state::{Known, Whereabouts};
-use crate::limit::{Cost, Key, Limited, Limits, PolicyAndKey, Share, Space, Timestamp};
-use crate::policy::Gate;
-use crate::store::{Claimed, Gen};
-use crate::subqueue::Subqueue;
+use ojs_limit::{Cost, Key, Limited, Limits, PolicyAndKey, Share, Space, Timestamp};
+use ojs_policy::Gate;
+use ojs_policy::subqueue::Subqueue;
+use ojs_store::{Claimed, Gen};
 
 /// How many jobs of a queue are held.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -10,7 +10,7 @@ use super::job_view::JobView;
 use super::matcher::Sample;
 use super::price::Fair;
 use super::set::PolicySet;
-use crate::limit::Limited;
+use ojs_limit::Limited;
 
 /// The most queues, and the most lists of limits. Names and keys come from jobs, so there may be any number; a
 /// thousand busy tenants need far fewer.
@@ -129,8 +129,8 @@ impl Fair {
 mod tests {
     use super::super::{Accept, Feedback, Match, Pattern, Prices, Template};
     use super::*;
-    use crate::json::Json;
-    use crate::limit::{Limits, OnLimit};
+    use ojs_json::Json;
+    use ojs_limit::{Limits, OnLimit};
 
     fn policy(name: &str, kind: &str, key: &str, key_missing: KeyMissing) -> Policy {
         Policy {

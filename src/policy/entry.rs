@@ -7,7 +7,7 @@ use super::job_view::JobView;
 use super::matcher::{Match, Pattern, Sample};
 use super::price::Prices;
 use super::template::{Rendered, Template, key_of};
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use ojs_limit::{Key, Limited, Limits, OnLimit, Space};
 
 /// What a policy does with a job that lacks a value of the key (`key_missing`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

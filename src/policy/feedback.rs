@@ -6,9 +6,9 @@ use std::time::UNIX_EPOCH;
 
 use super::json_path::scalar;
 use super::matcher::Pattern;
-use crate::duration;
-use crate::json::{Json, Kind};
-use crate::limit::{Timestamp, fingerprint};
+use ojs_duration as duration;
+use ojs_json::{Json, Kind};
+use ojs_limit::{Timestamp, fingerprint};
 
 /// `[policy.feedback]`: which signals of a nack shut the policy's keys, and for how long.
 #[derive(Clone, PartialEq, Debug)]

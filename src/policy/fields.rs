@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use super::numbers::{self, Wrong};
 use super::spelling::{self, misspelt, nearest};
 use super::words::{Nested, RATE};
-use crate::duration;
-use crate::json::{Json, Kind};
+use ojs_duration as duration;
+use ojs_json::{Json, Kind};
 
 /// A field of a body that is wrong: its path, what was found, what would be right.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use super::entry::{Accept, Policy, QueueLimits};
 use super::job_view::JobView;
 use super::matcher::{Pattern, Sample};
 use super::price::one_price;
-use crate::limit::{Limited, OnLimit};
+use ojs_limit::{Limited, OnLimit};
 
 /// What a queue's name alone says, before any job of it is known.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ impl Gate {
     }
 
     /// Whether both are one and not only alike.
-    pub(crate) fn is(&self, other: &Gate) -> bool {
+    pub fn is(&self, other: &Gate) -> bool {
         Arc::ptr_eq(&self.limited, &other.limited) && self.keyed == other.keyed
     }
 }

@@ -7,8 +7,8 @@ use super::fields::{FieldError, Fields, JsonObject, Strangers};
 use super::limits::limits_in_json;
 use super::template::key_of;
 use super::words::POLICY;
-use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, OnLimit, Space};
+use ojs_json::Json;
+use ojs_limit::{Key, Limited, Limits, OnLimit, Space};
 
 /// The member of `meta` for producers whose SDK has no `rate_limit` option.
 pub const META: &str = "ojs.rate_limit";
@@ -168,8 +168,8 @@ fn read(
 mod tests {
     use super::super::numbers;
     use super::*;
-    use crate::duration;
-    use crate::limit::{Measure, WindowKind};
+    use ojs_duration as duration;
+    use ojs_limit::{Measure, WindowKind};
 
     fn read(policy: &str) -> Result<Option<Limited>, FieldError> {
         let value = Json::parse(policy.as_bytes(), 16).unwrap();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::json_path::{find, scalar};
-use crate::json::Json;
+use ojs_json::Json;
 
 /// What a policy may look at in a job.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::json::{Json, Kind};
+use ojs_json::{Json, Kind};
 
 /// The member of `meta` at a dotted path: the one that is named so as a whole, else step by step.
 /// `null` counts as absent.

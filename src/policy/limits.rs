@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use super::fields::{FieldError, Fields, JsonObject, Strangers};
 use super::numbers::{self, MEASURES, WindowWord, Wrong};
 use super::words::THROTTLE;
-use crate::json::Kind;
-use crate::limit::{Limits, Measure, Rate, Throttle};
+use ojs_json::Kind;
+use ojs_limit::{Limits, Measure, Rate, Throttle};
 
 /// The period of a window or of a throttle.
 const PERIOD: (&str, &str) = ("period", "period = \"PT1M\"");

@@ -4,7 +4,7 @@ use wildmatch::WildMatch;
 
 use super::job_view::JobView;
 use super::json_path::{find, scalar};
-use crate::limit::fingerprint;
+use ojs_limit::fingerprint;
 
 /// One glob, or an exact text when it has neither `*` nor `?`.
 #[derive(Clone, PartialEq, Debug)]

@@ -5,8 +5,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use jiff::Span;
 
-use crate::duration;
-use crate::limit::{MOST_WINDOWS, Measure, Rate, Throttle, Unit, WindowKind, Zone};
+use ojs_duration as duration;
+use ojs_limit::{MOST_WINDOWS, Measure, Rate, Throttle, Unit, WindowKind, Zone};
 
 /// The largest `limit`, `burst` and `concurrency`.
 pub const LARGEST_NUMBER: i64 = 1_000_000_000;
@@ -35,11 +35,7 @@ pub struct Wrong {
 
 impl Wrong {
     /// What is wrong, and beside it what to do.
-    pub(crate) fn with_hint(
-        member: &'static str,
-        message: String,
-        hint: impl Into<String>,
-    ) -> Wrong {
+    pub fn with_hint(member: &'static str, message: String, hint: impl Into<String>) -> Wrong {
         Wrong {
             member,
             message,
@@ -308,7 +304,7 @@ fn checked_period(period: u64) -> Result<NonZeroU64, Wrong> {
 }
 
 /// Bytes of a size such as `8MiB`, `500kB` or `1024`.
-pub(crate) fn size(text: &str) -> Option<usize> {
+pub fn size(text: &str) -> Option<usize> {
     let text = text.trim();
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -328,7 +324,7 @@ pub(crate) fn size(text: &str) -> Option<usize> {
 }
 
 /// A size as people write it.
-pub(crate) fn plain_size(bytes: usize) -> String {
+pub fn plain_size(bytes: usize) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units
         .iter()

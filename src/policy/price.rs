@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::job_view::JobView;
 use super::json_path::walk;
 use super::template::{Rendered, Template};
-use crate::json::{Json, Kind};
-use crate::limit::{Cost, CostRule, Key, Limited, Share};
+use ojs_json::{Json, Kind};
+use ojs_limit::{Cost, CostRule, Key, Limited, Share};
 
 /// `fair`: jobs under the limits of an entry take turns by group.
 #[derive(Clone, PartialEq, Eq, Debug)]

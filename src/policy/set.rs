@@ -12,9 +12,9 @@ use super::job::Sent;
 use super::job_view::JobView;
 use super::price::one_price;
 use super::template::{Rendered, Template};
-use crate::json::Json;
-use crate::limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
 use crate::subqueue::Subqueue;
+use ojs_json::Json;
+use ojs_limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
 
 /// The compiled `[[policy]]` and `[[queue]]` entries.
 #[derive(Debug, Default)]
@@ -361,7 +361,7 @@ impl PolicySet {
 mod tests {
     use super::super::{Match, Pattern, Prices, sent_policies};
     use super::*;
-    use crate::limit::OnLimit;
+    use ojs_limit::OnLimit;
 
     fn policy(name: &str, matching: Match, key: &str, slots: u32) -> Policy {
         Policy {
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_ninth_window_of_a_key_is_refused_where_a_job_brings_it() {
-        let seconds = |n: u64| crate::limit::Rate {
+        let seconds = |n: u64| ojs_limit::Rate {
             limit: std::num::NonZeroU32::MIN,
             period: std::num::NonZeroU64::new(n * 1_000_000).unwrap(),
             window: Default::default(),

@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use super::job_view::JobView;
 use super::json_path::{find, scalar};
 use super::spelling::nearest;
-use crate::limit::{Key, fingerprint};
+use ojs_limit::{Key, fingerprint};
 
 /// What stands for a value that a job does not have.
 const MISSING: &str = "x_none";
@@ -343,7 +343,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::json::Json;
+    use ojs_json::Json;
 
     fn render(template: &str, queue: &str, kind: &str, meta: Option<&str>) -> String {
         let meta = meta.map(|meta| Json::parse(meta.as_bytes(), 16).unwrap());

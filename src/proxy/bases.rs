@@ -11,7 +11,7 @@ use super::outside::may_name_subqueues;
 use super::respond::Fault;
 use super::{DEPTH, Sidecar, mirror};
 use crate::json::Json;
-use crate::subqueue;
+use crate::policy::subqueue;
 
 /// 400 for a request whose path or query names a subqueue. Few have its marker or an escape, and no others are read.
 pub(super) fn named_in_target(uri: &Uri) -> Option<Fault> {

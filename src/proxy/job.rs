@@ -17,10 +17,10 @@ use crate::json::{self, Json, JsonError, Kind, Reader};
 use crate::limit::{Limited, Timestamp, most_paid};
 use crate::metrics::Counted;
 use crate::policy::price::{self, Unpaid};
+use crate::policy::subqueue::{self, Subqueue};
 use crate::policy::{self, Accept, JobView, LimitCache};
 use crate::pressure::Mark;
 use crate::store::{Claim, Claimed};
-use crate::subqueue::{self, Subqueue};
 use crate::upstream::Reply;
 
 /// How long a claim or a slot lasts where nobody said (HTTP binding: 30 s).

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use super::{DEPTH, REPLY_DEPTH, mirror};
 use crate::json::{Json, Kind, Splice};
-use crate::subqueue;
+use crate::policy::subqueue;
 
 /// Numbers of jobs, and what else adds up.
 const COUNTS: [&str; 15] = [

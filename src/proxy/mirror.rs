@@ -13,7 +13,7 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use crate::json::{Json, Member, Splice, quote};
-use crate::subqueue;
+use crate::policy::subqueue;
 
 pub(crate) use crate::policy::MIRROR;
 

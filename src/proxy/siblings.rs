@@ -484,6 +484,7 @@ pub(super) async fn offer_all(sidecar: &Sidecar, most: Duration) {
 mod tests {
     use super::*;
     use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::held::held_of;
     use crate::limit::Timestamp;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;
@@ -495,7 +496,7 @@ mod tests {
         let inner = Arc::new(MemoryStore::new(1_000_000));
         let guard = Guard::new(inner.clone(), OnStoreError::Share);
         let sidecar = Arc::clone(&Proxy::on(Store::shared(Arc::new(guard))).sidecar);
-        let held = Held::of(Claim::limited("j"));
+        let held = held_of(Claim::limited("j"));
         let (claimed, lane) = (held.claimed.clone(), held.lane());
         sidecar.hold.add(vec![held]);
         inner.set(Change::Offer { claimed }).await.unwrap();

@@ -199,10 +199,10 @@ async fn watch_backend(proxy: &Proxy) {
 mod tests {
     use super::*;
     use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::held::held_of;
     use std::sync::Arc;
 
     use crate::equipment::faulty::{Fault, Faulty};
-    use crate::hold::Held;
     use crate::store::guard::{Guard, OnStoreError};
     use crate::store::memory::MemoryStore;
     use crate::store::{Claim, Claimed, Gen, Ledger, Store};
@@ -231,7 +231,7 @@ mod tests {
             faulty.standing(Some(Fault::gone()));
             seconds(2).await;
             assert!(sidecar.store.is_lost());
-            sidecar.hold.add(vec![Held::of(claim(2))]);
+            sidecar.hold.add(vec![held_of(claim(2))]);
             seconds(1).await;
             faulty.standing(None);
             seconds(1).await;

@@ -4,12 +4,12 @@ use http::request::Parts;
 
 use super::settings;
 use crate::json::quote;
+use crate::policy::subqueue::COUNT;
 use crate::proxy::depth;
 use crate::proxy::respond::Fault;
 use crate::proxy::subqueues::{ReadQueue, Writes};
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::LedgerExt;
-use crate::subqueue::COUNT;
 
 /// All queues whose subqueues are read.
 pub(super) async fn list(proxy: &Proxy) -> String {

@@ -11,11 +11,11 @@ use super::fleet;
 use super::stats::{ask_stats, ask_stats_of_all};
 use super::tell::{now, tell_level};
 use crate::json::Json;
+use crate::policy::subqueue::{base_of, split};
 use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::control::settings;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls};
-use crate::subqueue::{base_of, split};
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);

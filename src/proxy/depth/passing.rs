@@ -10,12 +10,12 @@ use super::tell::now;
 use crate::duration;
 use crate::json::Json;
 use crate::limit::Timestamp;
+use crate::policy::subqueue::base_of;
 use crate::pressure::{Mark, NewJob, TakenTo};
 use crate::proxy::calls::job_in;
 use crate::proxy::control::named;
 use crate::proxy::{REPLY_DEPTH, Sidecar, mirror};
 use crate::store::{Claimed, LedgerExt};
-use crate::subqueue::base_of;
 use crate::upstream::Reply;
 
 /// Stands in the reply to an enqueue of a job that waits for a time. Nearly no reply has it.

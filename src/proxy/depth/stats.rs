@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::json::{Json, Kind};
+use crate::policy::subqueue::{COUNT, Subqueue};
 use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
 use crate::proxy::{Proxy, REPLY_DEPTH};
-use crate::subqueue::{COUNT, Subqueue};
 use crate::upstream::Reply;
 use http::StatusCode;
 

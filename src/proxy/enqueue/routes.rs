@@ -8,11 +8,11 @@ use super::sent::{SentJob, may_name};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limited;
 use crate::policy::job::{filed, meta_of};
+use crate::policy::subqueue::Subqueue;
 use crate::policy::{JobView, PolicySet};
 use crate::proxy::control::settings;
 use crate::proxy::subqueues::Writes;
 use crate::proxy::{Proxy, Sidecar, job};
-use crate::subqueue::Subqueue;
 
 /// A job that goes to a subqueue.
 pub(super) struct Routed {

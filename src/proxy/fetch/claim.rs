@@ -12,13 +12,13 @@ use super::asked::Wanted;
 use super::claims::{ClaimEnd, ClaimOf, ClaimTask};
 use super::reply::{hold, read_reply};
 use crate::hold::{Behind, Lane};
+use crate::policy::subqueue::Subqueue;
 use crate::proxy::Proxy;
 use crate::proxy::depth;
 use crate::proxy::job::{self, ClaimOrigin};
 use crate::proxy::subqueues::{Asks, SubqueueAsk};
 use crate::proxy::waiting;
 use crate::store::LedgerExt;
-use crate::subqueue::Subqueue;
 use crate::tick;
 
 /// Claims that are made at once where each must be for one job, under an id of its own.

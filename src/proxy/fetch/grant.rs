@@ -348,6 +348,7 @@ impl Proxy {
 mod tests {
     use super::*;
     use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::held::held_of;
     use crate::store::Claim;
 
     #[tokio::test(start_paused = true)]
@@ -356,7 +357,7 @@ mod tests {
         let now = Instant::now();
         // Held from now on, though the claim is that much older.
         let held = |granted, came: Duration| {
-            let mut held = Held::of(Claim::of("a"));
+            let mut held = held_of(Claim::of("a"));
             held.proof = Proof::new(now, granted);
             held.since = now + came;
             held

@@ -12,9 +12,9 @@ use http::request::Parts;
 use crate::hold::{Held, Lane};
 use crate::limit::{Limited, PolicyAndKey};
 use crate::metrics::Counted;
+use crate::policy::subqueue::Subqueue;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, tell};
-use crate::subqueue::Subqueue;
 use crate::tick;
 
 /// What the headers of an answer of ours tell.
@@ -195,6 +195,7 @@ async fn undo(proxy: &Proxy, mut job: Held) {
 #[cfg(test)]
 mod tests {
     use crate::equipment::claims::TestClaim as _;
+    use crate::equipment::held::held_of;
     use std::sync::Arc;
 
     use super::*;
@@ -203,7 +204,7 @@ mod tests {
 
     fn out() -> HandOut {
         let store = Store::from(Arc::new(MemoryStore::new(1_000_000)));
-        HandOut::of(Proxy::on(store), vec![Held::of(Claim::limited("j"))])
+        HandOut::of(Proxy::on(store), vec![held_of(Claim::limited("j"))])
     }
 
     #[tokio::test(start_paused = true)]
@@ -233,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn each_job_and_the_first_beside_them() {
         let mut out = out();
-        out.jobs.push(Held::of(Claim::of("k")));
+        out.jobs.push(held_of(Claim::of("k")));
         let (j, k) = (r#"{"id":"j"}"#, r#"{"id":"k"}"#);
         let told = format!(r#"{{"jobs":[{j},{k}],"job":{j}}}"#);
         assert_eq!(out.told(), told.as_bytes());

@@ -14,7 +14,7 @@ use crate::events::frames::{data, field, with_data};
 use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
 use crate::ojs;
-use crate::subqueue;
+use crate::policy::subqueue;
 use crate::upstream::{IDENTITY, Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use super::counts::SubqueueCounts;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
+use crate::policy::subqueue::{COUNT, Subqueue};
 use crate::pressure::Counts;
 use crate::store::Claimed;
-use crate::subqueue::{COUNT, Subqueue};
 
 /// Whether jobs of a queue go to its subqueues.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -4,8 +4,8 @@
 
 use tokio::time::Instant;
 
+use crate::policy::subqueue::{COUNT, Subqueue};
 use crate::pressure::Counts;
-use crate::subqueue::{COUNT, Subqueue};
 
 /// So many names are looked at beside each look at the queue itself.
 const LOOKED_AT: usize = 8;

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::hold::HeldOfSubqueue;
 use crate::limit::Limited;
+use crate::policy::subqueue::{COUNT, Subqueue};
 use crate::proxy::ahead::starts_ahead;
-use crate::subqueue::{COUNT, Subqueue};
 
 /// How long a subqueue is left alone after one, two, three … replies that were short. The longest is less than the sweep
 /// takes for all, which would else come by too early each other time.

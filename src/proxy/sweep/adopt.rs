@@ -19,6 +19,7 @@ use crate::duration;
 use crate::json::Json;
 use crate::limit::{Limited, Timestamp};
 use crate::metrics::Counted;
+use crate::policy::subqueue::base_of;
 use crate::policy::{Accept, JobView};
 use crate::proxy::calls;
 use crate::proxy::control::{in_force, named};
@@ -26,7 +27,6 @@ use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
 use crate::store::{Change, Claim, Claimed, Due, Gen, LedgerExt};
-use crate::subqueue::base_of;
 use crate::upstream::UpstreamError;
 
 /// Jobs on one page of the backend's list, and the most pages read.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::equipment::claims::TestClaim as _;
-use crate::hold::Held;
+use crate::equipment::held::held_of;
 use crate::limit::{Limits, Measure, Throttle};
 use crate::store::memory::MemoryStore;
 use crate::store::{Claim, Claimed, Verdict};
@@ -60,7 +60,7 @@ impl Fleet {
         let claimed = Claimed::from(claim(self.limits.clone()));
         self.waiting.push_back(claimed.clone());
         let hold = &self.proxy.sidecar.hold;
-        hold.add(vec![Held::of(claim(self.limits.clone()))]);
+        hold.add(vec![held_of(claim(self.limits.clone()))]);
         claimed.job.to_string()
     }
 

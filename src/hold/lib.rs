@@ -10,8 +10,17 @@
 //! cancel finds it. A [`Pick`] ends as started, refused or gone; dropped, the job waits again. One lock, held for
 //! arithmetic only.
 
+// Unit tests use parts of the integration tests, which name this crate so.
+#[cfg(test)]
+extern crate self as ojs_hold;
+#[cfg(test)]
+#[path = "../../tests/harness/claims.rs"]
+pub mod claims;
 mod due;
 mod held;
+#[cfg(test)]
+#[path = "../../tests/harness/held.rs"]
+pub mod held_jobs;
 mod lane;
 mod lanes;
 mod line;
@@ -27,7 +36,7 @@ mod standing;
 mod state;
 mod view;
 
-pub use due::{TRUSTED_FOR, kept_for};
+pub use due::{TRUSTED_FOR, is_late, kept_for};
 pub use held::{Episode, Held, Proof, SHORT};
 pub use lane::Lane;
 pub use locked::{Behind, Coming, Hold, Relimited};

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::limit::fingerprint;
+use ojs_limit::fingerprint;
 
 /// How many subqueues a queue has. It is a constant: another number would send the jobs of a key elsewhere.
 pub const COUNT: usize = 256;

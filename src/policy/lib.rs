@@ -19,6 +19,7 @@ pub mod numbers;
 pub mod price;
 mod set;
 mod spelling;
+pub mod subqueue;
 pub mod template;
 pub mod words;
 
