@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{EVERY, ticks};
+use crate::hold::is_late;
 use crate::proxy::Proxy;
 use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
@@ -19,8 +20,11 @@ use crate::store::{Claimed, LedgerExt};
 
 /// Jobs in one heartbeat.
 const TOGETHER: usize = 256;
-/// So many heartbeats are on their way at once.
+/// So many heartbeats are on their way at once where claims are late.
 const AT_ONCE: usize = 16;
+/// So many are otherwise. Thousands of claims are due at one moment where they were made at one moment; all at once they
+/// would hold up FETCHes here and in the backend, and there is time.
+const UNHURRIED: usize = 2;
 
 /// How often it is looked whether jobs in hand have gone out.
 const RECHECK: Duration = Duration::from_millis(50);
@@ -33,16 +37,14 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
     let mut ticks = ticks(EVERY);
     let mut tasks = JoinSet::new();
     let mut under_way: Vec<(AbortHandle, Vec<Claimed>)> = Vec::new();
-    let mut due: VecDeque<(Group, Vec<Claimed>)> = VecDeque::new();
-    // Whether more are due than one look found.
-    let mut more = false;
+    let mut due = DueClaims::default();
     let warned = Seldom::default();
     loop {
         let looks = tokio::select! {
             _ = ticks.tick() => true,
             () = proxy.sidecar.hold.hurries() => true,
             // Where each job has a claim id of its own there are many, and each has its place for a moment.
-            _ = tasks.join_next(), if (more || !due.is_empty()) && !tasks.is_empty() => due.is_empty(),
+            _ = tasks.join_next(), if due.any() && !tasks.is_empty() => due.batches.is_empty(),
             () = stop.cancelled() => return,
         };
         while tasks.try_join_next().is_some() {}
@@ -52,12 +54,12 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
             let asked = under_way.iter().flat_map(|(_, claims)| claims);
             let asked: HashSet<Arc<str>> = asked.map(|claimed| claimed.job.clone()).collect();
             // Others may have less time left by now.
-            let late = due.drain(..).flat_map(|(_, claims)| claims);
-            proxy.sidecar.hold.due_still(late);
-            (due, more) = due_claims(proxy, &asked).await;
+            let left = due.batches.drain(..).flat_map(|(_, claims)| claims);
+            proxy.sidecar.hold.due_still(left);
+            due = due_claims(proxy, &asked).await;
         }
-        while under_way.len() < AT_ONCE
-            && let Some((group, mut claims)) = due.pop_front()
+        while under_way.len() < due.at_once()
+            && let Some((group, mut claims)) = due.batches.pop_front()
         {
             // What has gone out since is its worker's.
             claims.retain(|of| proxy.sidecar.hold.has_claim(&of.job, of.generation));
@@ -66,6 +68,27 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
                 under_way.push((tasks.spawn(keep), claims));
             }
         }
+    }
+}
+
+/// What one look found.
+#[derive(Default)]
+struct DueClaims {
+    /// Those of one heartbeat stand together.
+    batches: VecDeque<(Group, Vec<Claimed>)>,
+    /// Whether more may be due.
+    more: bool,
+    /// Whether any has been due for long.
+    late: bool,
+}
+
+impl DueClaims {
+    fn any(&self) -> bool {
+        self.more || !self.batches.is_empty()
+    }
+
+    fn at_once(&self) -> usize {
+        if self.late { AT_ONCE } else { UNHURRIED }
     }
 }
 
@@ -100,15 +123,13 @@ async fn let_lapse(proxy: &Proxy, warned: &Seldom) {
 }
 
 /// The claims of held jobs that are due, as many as [`AT_ONCE`] heartbeats name, but for those that are `asked` about.
-/// Those are found first that were due first. Says too whether more may be due.
-async fn due_claims(
-    proxy: &Proxy,
-    asked: &HashSet<Arc<str>>,
-) -> (VecDeque<(Group, Vec<Claimed>)>, bool) {
+/// Those are found first that were due first.
+async fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> DueClaims {
     let hold = &proxy.sidecar.hold;
     // Those of which the time is over are last.
     let mut due: [IndexMap<Group, Vec<Claimed>>; 2] = Default::default();
-    let (mut found, mut more, since) = (0, true, wanted_since(proxy));
+    let (mut found, since) = (0, wanted_since(proxy));
+    let (mut more, mut late) = (true, false);
     while found < AT_ONCE * TOGETHER {
         let Some(claims) = hold.due(since, TOGETHER) else {
             more = false;
@@ -122,6 +143,7 @@ async fn due_claims(
             if !asked.contains(&claimed.job) && !is_theirs(&claimed) {
                 let extension = Extension::of_held(&claimed, &proxy.sidecar.backend);
                 let is_over = proof.at + proof.granted <= Instant::now();
+                late |= is_late(&claimed, &proof);
                 let [lasts, over] = &mut due;
                 let due = if is_over { over } else { lasts };
                 let group = due.entry((claimed.scope, extension));
@@ -138,7 +160,11 @@ async fn due_claims(
             batches.push_back((group.clone(), mem::replace(&mut claims, rest)));
         }
     }
-    (batches, more)
+    DueClaims {
+        batches,
+        more,
+        late,
+    }
 }
 
 /// One heartbeat for these.
