@@ -110,17 +110,22 @@ impl Book {
         self.got.lock().unwrap().contains_key(job)
     }
 
-    /// Whether all jobs are done.
+    /// Whether all jobs are done that are noted as stored. A worker may have a job before that is noted.
     fn is_empty(&self) -> bool {
-        self.got.lock().unwrap().len() >= self.stored.lock().unwrap().len()
+        let got = self.got.lock().unwrap();
+        self.stored
+            .lock()
+            .unwrap()
+            .keys()
+            .all(|job| got.contains_key(job))
     }
 
-    /// How long jobs waited, the longest.
+    /// How long jobs waited that are done, the longest.
     fn longest(&self) -> Duration {
         let (stored, got) = (self.stored.lock().unwrap(), self.got.lock().unwrap());
         let waited = stored
             .iter()
-            .map(|(job, at)| got[job].saturating_duration_since(*at));
+            .filter_map(|(job, at)| Some(got.get(job)?.saturating_duration_since(*at)));
         waited.max().unwrap()
     }
 }
