@@ -22,7 +22,7 @@ pub struct CostRule {
 
 /// What one job pays to a key.
 ///
-/// Two are equal if their rules are, whatever the jobs pay: jobs of one rule wait in one group of the hold, and the
+/// Two are equal if their rules are, and who pays, whatever the jobs pay: jobs of one rule wait in one group of the hold, and the
 /// oldest of them is asked first.
 #[derive(Clone, Debug)]
 pub struct Cost {
@@ -30,6 +30,8 @@ pub struct Cost {
     pub pays: NonZeroU32,
     /// By which rule; `None`: one start is one.
     pub rule: Option<Arc<CostRule>>,
+    /// Whether the calls of a job pay in its place (`counts = "calls"`): the job asks for as much, and takes nothing.
+    pub by_calls: bool,
 }
 
 impl Cost {
@@ -37,6 +39,7 @@ impl Cost {
     pub const ONE: Cost = Cost {
         pays: NonZeroU32::MIN,
         rule: None,
+        by_calls: false,
     };
 
     /// The cost by a rule, of a job that says nothing.
@@ -44,6 +47,7 @@ impl Cost {
         Cost {
             pays: rule.default,
             rule: Some(rule),
+            by_calls: false,
         }
     }
 
@@ -77,7 +81,7 @@ impl Default for Cost {
 
 impl PartialEq for Cost {
     fn eq(&self, other: &Cost) -> bool {
-        self.rule == other.rule
+        (&self.rule, self.by_calls) == (&other.rule, other.by_calls)
     }
 }
 
@@ -85,7 +89,7 @@ impl Eq for Cost {}
 
 impl Hash for Cost {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.rule.hash(state);
+        (&self.rule, self.by_calls).hash(state);
     }
 }
 

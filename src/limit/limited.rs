@@ -50,6 +50,11 @@ pub fn each_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> 
     limited.iter().enumerate().filter(is_first)
 }
 
+/// The first limit of each different key of which a start takes something, with its place.
+pub fn each_paid_key(limited: &[Limited]) -> impl Iterator<Item = (usize, &Limited)> {
+    each_key(limited).filter(|(_, one)| !one.cost.by_calls)
+}
+
 /// Whether a job pays more than one start to some key.
 pub fn is_priced(limited: &[Limited]) -> bool {
     limited.iter().any(|one| one.cost.pays.get() > 1)

@@ -32,29 +32,36 @@ impl Fair {
     }
 }
 
-/// What an entry says of both.
+/// What an entry says of both, and of who pays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Prices {
     /// What a start counts; `None`: one.
     pub cost: Option<Arc<CostRule>>,
     /// Whose turn it is; `None`: turns go round.
     pub fair: Option<Arc<Fair>>,
+    /// Whether the calls of jobs count in their place.
+    pub by_calls: bool,
 }
 
 impl Prices {
     /// What a job pays that was not read yet.
     pub fn cost(&self) -> Cost {
-        self.cost.clone().map_or(Cost::ONE, Cost::of)
+        Cost {
+            by_calls: self.by_calls,
+            ..self.cost.clone().map_or(Cost::ONE, Cost::of)
+        }
     }
 
     pub(super) fn share(&self, job: &JobView<'_>) -> Option<Share> {
         self.fair.as_ref().map(|fair| fair.share(job))
     }
 
-    /// Which of both is not the same in two entries.
+    /// Which of these is not the same in two entries.
     pub fn difference(&self, other: &Prices) -> Option<&'static str> {
         let cost = (self.cost != other.cost).then_some("cost");
-        cost.or((self.fair != other.fair).then_some("fair"))
+        let fair = (self.fair != other.fair).then_some("fair");
+        let counts = (self.by_calls != other.by_calls).then_some("counts");
+        cost.or(fair).or(counts)
     }
 }
 
@@ -114,7 +121,7 @@ fn amount(value: Json<'_>, least: f64) -> Option<u32> {
 
 /// Gives limits of one key one price and one share: those of the first that has some.
 pub fn one_price(limited: &mut [Limited]) {
-    let has_price = |cost: &&Cost| cost.rule.is_some() || cost.pays > NonZeroU32::MIN;
+    let has_price = |cost: &&Cost| **cost != Cost::ONE || cost.pays > NonZeroU32::MIN;
     for nth in 0..limited.len() {
         let Some(one) = limited.get(nth) else { return };
         let all = || limited.iter().filter(|other| other.shares_key(one));

@@ -11,7 +11,7 @@ use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, Due, End, Gen, Place, Row, Taken, Used, Verdict};
 use ojs_limit::{
     EARLY, Key, KeyState, LINE, Limited, OnLimit, Reserved, Served, Share, Shares, Space, Strategy,
-    Timestamp, Undo, each_key, is_priced, share_of,
+    Timestamp, Undo, each_key, each_paid_key, is_priced, share_of,
 };
 
 /// A row as a store keeps it.
@@ -30,7 +30,11 @@ impl Entry {
     /// that: the worker has the job already, and with it the slot.
     fn gives_way_to(&self, ask: &Claimed) -> bool {
         let mut undo = self.slots.iter().filter_map(|slot| slot.undo.as_ref());
-        let is_later = undo.any(|undo| undo.granted() > ask.claimed_at);
+        let is_later = match self.slots.is_empty() {
+            // It took nothing.
+            true => self.row.started > Some(ask.claimed_at),
+            false => undo.any(|undo| undo.granted() > ask.claimed_at),
+        };
         self.row.claimed.generation < ask.generation && !is_later
     }
 
@@ -507,14 +511,14 @@ impl<T: Tables> Engine<'_, T> {
         Some(entry)
     }
 
-    /// Does one thing to each different key, with all the limits that the job brings to it.
+    /// Does one thing to each different key of which a start takes something, with all the limits that the job brings to it.
     fn each_key<'l>(
         &mut self,
         limited: &'l [Limited],
         mut step: impl FnMut(&mut KeyState, SameKey<'l>, &Limited) -> Option<Undo>,
     ) -> Slots {
         let mut slots = Slots::with_capacity(limited.len());
-        for (first, one) in each_key(limited) {
+        for (first, one) in each_paid_key(limited) {
             let state = self.tables.state_mut(one.space, &one.key);
             let undo = step(state, same(limited, one), one);
             slots.push(Slot { first, undo });

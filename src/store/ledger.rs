@@ -106,9 +106,13 @@ pub trait LedgerExt: Ledger {
             let keys: Vec<_> = limited.iter().map(|one| (one.space, &one.key)).collect();
             let KeyStates { states, now } = self.states(&keys).await?;
             let each = states.iter().zip(limited);
-            Ok(Room::of_all(
-                each.map(|(state, one)| state.room(&one.limits, now)),
-            ))
+            Ok(Room::of_all(each.map(
+                |(state, one)| match state.room(&one.limits, now) {
+                    // Each takes nothing, so where one may start all may.
+                    room if one.cost.by_calls && room.starts > 0 => Room::OPEN,
+                    room => room,
+                },
+            )))
         })
     }
 

@@ -36,6 +36,8 @@ struct One {
     policy: Arc<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cost: Option<(NonZeroU32, Option<Box<str>>)>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    by_calls: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     share: Option<(Arc<str>, NonZeroU32)>,
 }
@@ -86,6 +88,7 @@ pub(super) fn limits(limited: &[Limited]) -> String {
             action: one.on_limit as u8,
             policy: one.policy.clone(),
             cost: cost(&one.cost),
+            by_calls: one.cost.by_calls,
             share: (one.share.as_ref()).map(|share| (share.group.clone(), share.weight)),
         })
         .collect();
@@ -251,7 +254,10 @@ fn limited(one: One) -> Option<Limited> {
         limits: read_numbers(one.numbers)?,
         on_limit: on_limit(one.action.into())?,
         policy: one.policy,
-        cost: one.cost.map_or(Cost::ONE, read_cost),
+        cost: Cost {
+            by_calls: one.by_calls,
+            ..one.cost.map_or(Cost::ONE, read_cost)
+        },
         share: one.share.map(|(group, weight)| Share { group, weight }),
     })
 }
@@ -272,6 +278,7 @@ fn read_cost((pays, settle): (NonZeroU32, Option<Box<str>>)) -> Cost {
     Cost {
         pays,
         rule: rule.map(Arc::new),
+        by_calls: false,
     }
 }
 

@@ -144,7 +144,40 @@ impl End {
     }
 }
 
+/// How the queue of a call begins, as that of no job can.
+const CALL: char = '>';
+
 impl Claim {
+    /// A call that takes the way out `egress`, at `now`, by its lease in microseconds. Nothing limits it yet.
+    pub fn of_call(
+        id: &str,
+        egress: &str,
+        generation: Gen,
+        (now, lease): (Timestamp, u64),
+    ) -> Claim {
+        Claim {
+            job: Arc::from(id),
+            generation,
+            claim_id: Arc::default(),
+            worker: None,
+            scope: 0,
+            queue: Arc::from(format!("{CALL}{egress}")),
+            priority: 0,
+            attempt: None,
+            claimed_at: now,
+            visibility: lease,
+            limited: Arc::default(),
+            since: 0,
+            stays: Timestamp(0),
+            followed: Timestamp(0),
+        }
+    }
+
+    /// The way out that this call takes; `None`: it is a job.
+    pub fn egress(&self) -> Option<&str> {
+        self.queue.strip_prefix(CALL)
+    }
+
     /// The worker id under which the job was claimed; `None`: nobody knows.
     pub fn claimant(&self) -> Option<&Arc<str>> {
         Some(&self.claim_id).filter(|id| !id.is_empty())

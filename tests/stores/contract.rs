@@ -1,6 +1,6 @@
 //! What holds for any store, one rule at a time.
 
-use ojs_throttle::limit::{Rate, Strategy, Unit, WindowKind, Zone};
+use ojs_throttle::limit::{Cost, Rate, Strategy, Unit, WindowKind, Zone};
 use ojs_throttle::store::{End, Row};
 
 use super::prelude::*;
@@ -46,6 +46,60 @@ pub async fn a_key_named_twice_is_checked_twice_and_taken_from_once(rig: &Rig) {
     end(&*store, "a").await;
     end(&*store, "b").await;
     assert_eq!(usage(&*store, &both[0]).await.unwrap().active, 0);
+}
+
+/// A job whose calls count in its place asks for room and takes none, and its row is there.
+pub async fn a_job_takes_nothing_where_its_calls_do(rig: &Rig) {
+    let store = rig.open("a").await;
+    let by_calls = |limits: Limited| Limited {
+        cost: Cost {
+            by_calls: true,
+            ..Cost::ONE
+        },
+        ..limits
+    };
+    let calls = limited("k", Some(1), Some((2, SECOND)), Some(10));
+    let jobs = by_calls(calls.clone());
+    let beside = limited("own", Some(9), None, None);
+    for job in ["a", "b", "c"] {
+        let both = [jobs.clone(), beside.clone()];
+        assert!(started(&take(&*store, claimed(job, 1, &both)).await));
+    }
+    let room = store.room(std::slice::from_ref(&jobs)).await.unwrap();
+    assert_eq!(room.starts, u32::MAX);
+    assert_eq!(usage(&*store, &calls).await, None);
+    assert_eq!(usage(&*store, &beside).await.unwrap().active, 3);
+    // A call has the slot, so no job starts.
+    assert!(started(
+        &take(&*store, claimed("call", 1, std::slice::from_ref(&calls))).await
+    ));
+    let Verdict::Refused { why, .. } =
+        take(&*store, claimed("d", 1, std::slice::from_ref(&jobs))).await
+    else {
+        panic!("there is no room")
+    };
+    assert_eq!(why.strategy, Strategy::Concurrency);
+    // What ends or is undone gives nothing back that is the call's.
+    end(&*store, "a").await;
+    assert!(store.back("b", Gen(1)).await.unwrap());
+    let row = store.row("c").await.unwrap().unwrap();
+    assert!(row.is_out() && row.claimed.limited[0].cost.by_calls);
+    let again = Change::Adopt {
+        claimed: claimed("e", 1, std::slice::from_ref(&jobs)),
+        until: Timestamp(T + 9 * SECOND).into(),
+    };
+    assert!(store.set(again).await.unwrap());
+    let used = usage(&*store, &calls).await.unwrap();
+    assert_eq!((used.active, used.windows[0].0), (1, 1));
+    // Its worker has it, though it has no slot: a claim that was made before it started ends nothing.
+    advance(rig, SECOND);
+    let mut early = claimed("f", 2, std::slice::from_ref(&jobs));
+    early.claimed_at = Timestamp(T + SECOND - 1);
+    end(&*store, "call").await;
+    assert!(started(
+        &take(&*store, claimed("f", 1, std::slice::from_ref(&jobs))).await
+    ));
+    assert_eq!(take(&*store, early).await, Verdict::HasRow);
 }
 
 pub async fn a_refusal_names_the_last_to_let_go_and_the_strongest_action(rig: &Rig) {

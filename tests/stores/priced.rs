@@ -20,6 +20,7 @@ fn paying(limited: &Limited, pays: u32) -> Limited {
         cost: Cost {
             pays: number(pays),
             rule: Some(rule.into()),
+            by_calls: false,
         },
         ..limited.clone()
     }

@@ -135,6 +135,7 @@ macro_rules! contract {
             $rig,
             [
                 a_key_named_twice_is_checked_twice_and_taken_from_once,
+                a_job_takes_nothing_where_its_calls_do,
                 a_refusal_names_the_last_to_let_go_and_the_strongest_action,
                 a_refusal_spends_nothing_in_any_key,
                 enough_is_enough,

@@ -87,6 +87,14 @@ impl Dice {
             let same = all[..nth].iter().find(|one| one.shares_key(&all[nth]));
             (all[nth].cost, all[nth].share) = match same {
                 Some(same) => (same.cost.clone(), same.share.clone()),
+                // What its calls pay for has no price, and is not shared.
+                None if self.one_in(6) => (
+                    Cost {
+                        by_calls: true,
+                        ..Cost::ONE
+                    },
+                    None,
+                ),
                 None => (self.cost(), self.share()),
             };
         }

@@ -11,7 +11,7 @@ use crate::memory::MemoryStore;
 use crate::{Change, Claimed, Clock, Ledger, LedgerExt, Room, Row, StoreError, Taken, Verdict};
 use ojs_limit::{
     Key, Limited, Limits, OnLimit, Rate, Refusal, Space, Strategy, Throttle, Timestamp, WindowKind,
-    each_key, is_priced,
+    each_paid_key, is_priced,
 };
 
 /// When a job is asked for again of which a limit is closed, in microseconds.
@@ -49,7 +49,7 @@ impl Lost {
             None => MemoryStore::on(clock.clone()),
         };
         for row in out {
-            for (_, limited) in each_key(&row.claimed.limited) {
+            for (_, limited) in each_paid_key(&row.claimed.limited) {
                 let had = slots.entry((limited.space, limited.key.clone()));
                 let had = had.or_default();
                 *had = had.saturating_add(limited.cost.pays.get());

@@ -759,7 +759,7 @@ local function read_limits()
     local l = { key = arg(), action = num(), slots = num(), rates = {}, pays = 1 }
     -- Few have a cost, or a share: what is said of those stands at the end.
     local has = floor(l.action / 4)
-    l.action = l.action % 4
+    l.action, l.by_calls = l.action % 4, has >= 4
     local limit = num()
     if limit > 0 then
       l.spacing = {
@@ -784,17 +784,17 @@ local function read_limits()
         l.spacing.moreu, l.spacing.moren, l.spacing.restu, l.spacing.restn = moreu, moren, restu, restn
       end
     end
-    if has >= 2 then l.group, l.weight = arg(), num() end
+    if has % 4 >= 2 then l.group, l.weight = arg(), num() end
     limits[i] = l
   end
   return limits
 end
 
--- Each different key with all the limits that the job brings to it.
+-- Each different key of which a start takes something, with all the limits that the job brings to it.
 local function each_key(limits, step)
   local seen, taken = {}, {}
   for _, l in ipairs(limits) do
-    if not seen[l.key] then
+    if not seen[l.key] and not l.by_calls then
       seen[l.key] = true
       local same = {}
       for _, other in ipairs(limits) do
@@ -1027,7 +1027,9 @@ end
 local function gives_way(r, claim)
   if r.gen >= claim.gen then return false end
   local undo = taken_of(r)[1]
-  return not (undo and undo[2] == 1 and undo[4] > claim.made)
+  -- It may have taken nothing.
+  if not undo then return (r.start or -1) <= claim.made end
+  return not (undo[2] == 1 and undo[4] > claim.made)
 end
 
 -- Whether the caller took the job over under this claim, and has not named it since.

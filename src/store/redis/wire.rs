@@ -9,7 +9,7 @@ use super::super::record::{self, Written};
 use super::super::{Change, Claimed, End, Gen, Place, Row, Verdict};
 use ojs_limit::{
     KeyState, Limited, Limits, Measure, Rate, Refusal, Reserved, Served, Shares, Space, Strategy,
-    Timestamp, Turn, WindowKind, each_key,
+    Timestamp, Turn, WindowKind, each_paid_key,
 };
 
 /// What is later is never: up to here a script's numbers are exact.
@@ -37,7 +37,9 @@ pub(super) fn write_limits(to: &mut Cmd, limited: &[Limited], now: Timestamp) {
     to.arg(limited.len());
     for one in limited {
         let pays = one.cost.pays.get();
-        let has = u8::from(pays > 1) << 2 | u8::from(one.share.is_some()) << 3;
+        let has = u8::from(pays > 1) << 2
+            | u8::from(one.share.is_some()) << 3
+            | u8::from(one.cost.by_calls) << 4;
         to.arg(record::name(one.space, &one.key))
             .arg(one.on_limit as u8 | has)
             .arg(one.limits.concurrency.map_or(-1, i64::from));
@@ -338,8 +340,8 @@ pub(super) fn write_end(to: &mut Cmd, end: &End, now: Timestamp) {
     if !end.used.is_empty() {
         write_limits(to, &end.limited, now);
     }
-    to.arg(each_key(&end.limited).count());
-    for (_, one) in each_key(&end.limited) {
+    to.arg(each_paid_key(&end.limited).count());
+    for (_, one) in each_paid_key(&end.limited) {
         to.arg(record::name(one.space, &one.key))
             .arg(one.cost.pays.get());
     }
