@@ -141,12 +141,12 @@ series! {
     gauge "ojs_backpressure_pressure" [queue];
     /// Enqueues that wait for room.
     gauge "ojs_throttle_blocked_enqueues" [];
-    /// Jobs that went to workers under the policy.
-    counter "ojs_throttle_starts_total" [policy];
-    /// Answers of the policy's limits, each time a job was to start. The verdict is allowed (it went to a worker),
+    /// Jobs that went to workers under the policy, and calls that went out (kind).
+    counter "ojs_throttle_starts_total" [policy kind];
+    /// Answers of the policy's limits, each time a job or a call (kind) was to start. The verdict is allowed (it went to a worker),
     /// limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room is not
     /// asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
-    counter "ojs_throttle_decisions_total" [policy verdict];
+    counter "ojs_throttle_decisions_total" [policy kind verdict];
     /// What jobs paid at their starts under a policy with a cost, and what they used beyond that (cost.settle).
     counter "ojs_throttle_cost_charged_total" [policy];
     /// What jobs paid and, by their ACKs, did not use (cost.settle).
@@ -186,6 +186,10 @@ series! {
     gauge "ojs_throttle_hold_capacity" [];
     /// Queues of which the jobs in front fill what may be held of them. Jobs of other keys behind them are not seen.
     gauge "ojs_throttle_lookahead_full_queues" [];
+    /// Limited calls that are out through this sidecar.
+    gauge "ojs_throttle_calls_out" [];
+    /// Calls that wait here for a start.
+    gauge "ojs_throttle_calls_waiting" [];
     /// Limited jobs that are out with workers.
     gauge "ojs_throttle_slots" [];
     /// How long FETCHes were kept open for a start.

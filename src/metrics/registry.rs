@@ -55,7 +55,7 @@ struct AllSeries {
     handle: PrometheusHandle,
     keys: Mutex<KeyTable>,
     activity: Activity,
-    policies: Mutex<HashMap<Arc<str>, Arc<PolicySeries>>>,
+    policies: Mutex<HashMap<(StartKind, Arc<str>), Arc<PolicySeries>>>,
     calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
     /// The part of the page with the pressures as last measured.
@@ -69,7 +69,9 @@ struct AllSeries {
 }
 
 /// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 11] = [
+const GAUGES_FROM_THE_START: [&str; 13] = [
+    "ojs_throttle_calls_out",
+    "ojs_throttle_calls_waiting",
     "ojs_throttle_overrides_active",
     "ojs_throttle_paused_keys",
     "ojs_throttle_held_jobs",
@@ -108,6 +110,24 @@ struct KeySeries {
     active: Gauge,
     waiting: Gauge,
     wait: Histogram,
+}
+
+/// What starts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StartKind {
+    /// A job.
+    Job,
+    /// A call of a worker.
+    Call,
+}
+
+impl StartKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            StartKind::Job => "job",
+            StartKind::Call => "call",
+        }
+    }
 }
 
 struct PolicySeries {
@@ -226,6 +246,7 @@ impl Metrics {
     /// Counts started jobs, each with its limits and, if it was refused before, how long it was held.
     pub fn started<'a>(
         &self,
+        kind: StartKind,
         jobs: impl Iterator<Item = (&'a [Limited], Option<Duration>)> + Clone,
     ) {
         self.0.activity.started(jobs.clone());
@@ -240,7 +261,7 @@ impl Metrics {
                         Some((policy, starts + 1))
                     }
                     before => {
-                        self.starts(before);
+                        self.starts(kind, before);
                         Some((&limited.policy, 1))
                     }
                 };
@@ -263,7 +284,7 @@ impl Metrics {
                 }
             }
         }
-        self.starts(run);
+        self.starts(kind, run);
     }
 
     /// Counts what a job paid under a policy.
@@ -300,9 +321,9 @@ impl Metrics {
     }
 
     /// Counts starts under one policy.
-    fn starts(&self, run: Option<(&Arc<str>, u64)>) {
+    fn starts(&self, kind: StartKind, run: Option<(&Arc<str>, u64)>) {
         if let Some((policy, starts)) = run {
-            let series = self.policy(policy);
+            let series = self.policy(kind, policy);
             series.starts.increment(starts);
             series.allowed.increment(starts);
         }
@@ -349,15 +370,21 @@ impl Metrics {
         self.0.keys.lock()
     }
 
+    /// Sets how many limited calls are out, and how many wait.
+    pub fn of_calls(&self, out: usize, waiting: usize) {
+        self.set("ojs_throttle_calls_out", out);
+        self.set("ojs_throttle_calls_waiting", waiting);
+    }
+
     /// Sets how many limited jobs are out.
     pub fn slots(&self, jobs: usize) {
         self.set("ojs_throttle_slots", jobs);
     }
 
     /// Counts a refused job: by the limit that refused it, and by the action that a policy takes.
-    pub fn refused(&self, by: &Limited, policy: &Arc<str>, action: OnLimit) {
+    pub fn refused(&self, kind: StartKind, by: &Limited, policy: &Arc<str>, action: OnLimit) {
         self.0.activity.refused(by);
-        let series = self.policy(policy);
+        let series = self.policy(kind, policy);
         match action {
             OnLimit::Wait => series.limited.increment(1),
             OnLimit::Reschedule => series.rescheduled.increment(1),
@@ -646,16 +673,20 @@ impl Metrics {
         self.set("ojs_throttle_lookahead_full_queues", queues);
     }
 
-    fn policy(&self, name: &Arc<str>) -> Arc<PolicySeries> {
+    fn policy(&self, kind: StartKind, name: &Arc<str>) -> Arc<PolicySeries> {
         let mut policies = self.0.policies.lock();
-        if let Some(series) = policies.get(name) {
+        let place = (kind, Arc::clone(name));
+        if let Some(series) = policies.get(&place) {
             return Arc::clone(series);
         }
-        let label = || Label::new("policy", name.to_string());
-        let verdict = |word| vec![label(), Label::new("verdict", word)];
+        let labels = || {
+            let of = Label::new("policy", name.to_string());
+            vec![of, Label::new("kind", kind.as_str())]
+        };
+        let verdict = |word| [labels(), vec![Label::new("verdict", word)]].concat();
         let recorder = &self.0.recorder;
         let series = Arc::new(PolicySeries {
-            starts: counter(recorder, "ojs_throttle_starts_total", vec![label()]),
+            starts: counter(recorder, "ojs_throttle_starts_total", labels()),
             allowed: counter(recorder, "ojs_throttle_decisions_total", verdict("allowed")),
             limited: counter(recorder, "ojs_throttle_decisions_total", verdict("limited")),
             rescheduled: counter(
@@ -665,7 +696,7 @@ impl Metrics {
             ),
             dropped: counter(recorder, "ojs_throttle_decisions_total", verdict("dropped")),
         });
-        policies.insert(name.clone(), Arc::clone(&series));
+        policies.insert(place, Arc::clone(&series));
         series
     }
 
@@ -715,7 +746,7 @@ mod tests {
     fn keys_past_the_cap_share_one_series() {
         let metrics = Metrics::new(2);
         for key in ["a", "b", "c", "d"] {
-            metrics.started([(&[limited(key)][..], None)].into_iter());
+            metrics.started(StartKind::Job, [(&[limited(key)][..], None)].into_iter());
             metrics.active(&(Space::Job, limited(key).key), 1);
         }
         let (own, shared) = metrics.named();
@@ -791,8 +822,14 @@ mod tests {
         };
         // Two policies with one key take one slot of it.
         let all = [limited("mail"), limited("mail"), queue.clone()];
-        metrics.started([(&all[..], Some(Duration::from_secs(1)))].into_iter());
-        metrics.started([(std::slice::from_ref(&queue), None)].into_iter());
+        metrics.started(
+            StartKind::Job,
+            [(&all[..], Some(Duration::from_secs(1)))].into_iter(),
+        );
+        metrics.started(
+            StartKind::Job,
+            [(std::slice::from_ref(&queue), None)].into_iter(),
+        );
         metrics.exceeded(&queue, Strategy::Rate);
         metrics.active(&(Space::Job, queue.key.clone()), 1);
         metrics.active(&(Space::Queue, queue.key.clone()), 2);
@@ -836,7 +873,7 @@ mod tests {
         let policy = Arc::from("p");
         metrics.exceeded(&limited("a"), Strategy::Rate);
         for _ in 0..2 {
-            metrics.refused(&limited("a"), &policy, OnLimit::Wait);
+            metrics.refused(StartKind::Job, &limited("a"), &policy, OnLimit::Wait);
         }
         let page = metrics.render();
         assert!(
@@ -844,7 +881,9 @@ mod tests {
             "{page}"
         );
         assert!(
-            page.contains("ojs_throttle_decisions_total{policy=\"p\",verdict=\"limited\"} 2"),
+            page.contains(
+                "ojs_throttle_decisions_total{policy=\"p\",kind=\"job\",verdict=\"limited\"} 2"
+            ),
             "{page}"
         );
     }

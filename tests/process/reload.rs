@@ -628,7 +628,9 @@ fn hundreds_of_reloads_under_load() {
         "none lost, none twice"
     );
     assert_eq!(f.backend.total(EventKind::Expired), 0);
-    let starts = f.sidecar.metric("ojs_throttle_starts_total{policy=\"k\"}");
+    let starts = f
+        .sidecar
+        .metric("ojs_throttle_starts_total{policy=\"k\",kind=\"job\"}");
     assert_eq!(starts, stored as f64, "every start was counted, once");
     assert_eq!(f.sidecar.metric("ojs_throttle_slots"), 0.0);
     assert_eq!(f.results("applied"), f64::from(RELOADS + 100));
