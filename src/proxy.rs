@@ -17,6 +17,7 @@
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
 //! | `shadow` | what entries would have done that are only tried |
+//! | `egress` | calls that workers make to a service, under the keys of their jobs |
 //! | `process` | whether the process takes work, and whether its file is in force |
 //! | `hiding`, `paused` | what keeps held jobs from going out, beside their limits |
 //! | `calls`, `rows`, `job`, `mirror`, `scope`, `body`, `respond`, … | what the others share |
@@ -31,6 +32,7 @@ mod calls;
 pub(crate) mod control;
 mod depth;
 mod drop;
+mod egress;
 mod enqueue;
 mod enqueued;
 mod fetch;
@@ -68,6 +70,7 @@ pub mod why;
 pub(crate) use backend::ADMIN;
 pub use backend::{BackendFacts, Stranger};
 pub use control::settings::publish;
+pub use egress::Egress;
 pub use live::{Live, ProxySettings};
 pub use process::{FollowedFile, Readiness};
 pub use service::Proxy;

@@ -13,6 +13,7 @@ mod config;
 mod conformance;
 mod demo;
 mod docs;
+mod egress;
 mod framing;
 mod model;
 mod page;

@@ -92,6 +92,7 @@ fn table(state: &Value, args: &Top) -> String {
     lines.push(NAMES.to_owned());
     for row in rows {
         lines.push(row_line(row));
+        lines.extend(calls_line(&row["state"]["calls"]));
         lines.extend(set_by_hand(&row["state"]["override"]));
     }
     let filter = args.filter.to_lowercase();
@@ -133,6 +134,13 @@ fn set_by_hand(set: &Value) -> Option<String> {
         numbers.join(", "),
         notes.collect::<String>()
     ))
+}
+
+/// The calls of a key, beside its jobs.
+fn calls_line(calls: &Value) -> Option<String> {
+    let calls = calls.as_object()?;
+    let (out, waiting) = (&calls["out"], &calls["waiting"]);
+    Some(format!("  calls: {out} out, {waiting} wait"))
 }
 
 /// What an entry would have done that is only tried.

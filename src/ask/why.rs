@@ -142,6 +142,13 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
         let _ = writeln!(out, "  shut until {until}");
     }
     waiting_text(state, held, out);
+    if let Some(calls) = state["calls"].as_object() {
+        let (going, waiting) = (&calls["out"], &calls["waiting"]);
+        let _ = writeln!(
+            out,
+            "  calls      {going} out through this sidecar, {waiting} wait here"
+        );
+    }
     turns_text(limit, out);
     for slot in list(limit, "slots") {
         let (job, worker) = (
@@ -155,10 +162,13 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
             Some(true) => ", through another sidecar",
             _ => "",
         };
-        let _ = writeln!(
-            out,
-            "  job        {job} at worker {worker} since {since}{through}"
-        );
+        let _ = match slot["egress"].as_str() {
+            Some(egress) => writeln!(out, "  call       {job} by {egress} since {since}{through}"),
+            None => writeln!(
+                out,
+                "  job        {job} at worker {worker} since {since}{through}"
+            ),
+        };
     }
 }
 

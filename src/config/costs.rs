@@ -34,6 +34,7 @@ pub(super) fn prices(entry: &mut TomlTable<'_>, limits: Option<&Limits>) -> Opti
     Some(Prices {
         cost: cost.ok()?.map(Arc::new),
         fair: fair.ok()?.map(Arc::new),
+        by_calls: false,
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::egress::EgressSettings;
 use super::settings::{SETTINGS, Settings, TakesEffect};
 use crate::policy::{Policy, PolicySet, QueueLimits};
 use crate::pressure::Given;
@@ -39,7 +40,7 @@ impl Diff {
             policies: Changes::between(policies(&old.policies), policies(&new.policies)),
             queues: Changes::between(queues(old), queues(new)),
             fields: changing().filter_map(differs).collect(),
-            fixed: settings(TakesEffect::Restart).filter_map(differs).collect(),
+            fixed: fixed().filter_map(differs).collect(),
         }
     }
 
@@ -50,7 +51,7 @@ impl Diff {
 
     /// All fields that [`Diff::fixed`] can name.
     pub fn cannot_change() -> impl Iterator<Item = &'static str> {
-        settings(TakesEffect::Restart).map(|(name, _)| name)
+        fixed().map(|(name, _)| name)
     }
 
     /// Whether the two mean the same.
@@ -173,7 +174,8 @@ fn queue_order(settings: &Settings) -> Vec<(bool, &str)> {
 }
 
 /// Fields that a reload can change and that are no settings: they stand in lists, or with the policies.
-const LISTS: [(&str, Same); 4] = [
+const LISTS: [(&str, Same); 5] = [
+    ("egress entries", |a, b| a.egress == b.egress),
     ("policy.on_store_error", |a, b| {
         a.on_store_error_by_policy == b.on_store_error_by_policy
     }),
@@ -187,6 +189,29 @@ const LISTS: [(&str, Same); 4] = [
     }),
 ];
 
+/// What a listener for calls was made of at the start.
+const LISTENERS: [(&str, Same); 4] = [
+    ("egress.name", |a, b| {
+        each(a, |of| &of.name).eq(each(b, |of| &of.name))
+    }),
+    ("egress.listen", |a, b| {
+        each(a, |of| &of.listen).eq(each(b, |of| &of.listen))
+    }),
+    ("egress.upstream", |a, b| {
+        each(a, |of| &of.upstream).eq(each(b, |of| &of.upstream))
+    }),
+    ("egress.ca_file", |a, b| {
+        each(a, |of| &of.ca_file).eq(each(b, |of| &of.ca_file))
+    }),
+];
+
+fn each<'s, T: 's>(
+    all: &'s Settings,
+    of: fn(&EgressSettings) -> &T,
+) -> impl Iterator<Item = &'s T> {
+    all.egress.iter().map(of)
+}
+
 /// Whether something is the same in both.
 type Same = fn(&Settings, &Settings) -> bool;
 
@@ -194,6 +219,11 @@ type Same = fn(&Settings, &Settings) -> bool;
 fn settings(effect: TakesEffect) -> impl Iterator<Item = (&'static str, Same)> {
     let those = SETTINGS.iter().filter(move |one| one.effect == effect);
     those.map(|one| (one.name, one.same))
+}
+
+/// All that cannot change while running.
+fn fixed() -> impl Iterator<Item = (&'static str, Same)> {
+    settings(TakesEffect::Restart).chain(LISTENERS)
 }
 
 /// All that can change while running.

@@ -227,7 +227,36 @@ fn sections<'r>(
     check_store(&settings, tables.table("store"));
     check_addresses(&settings, tables.table("server"));
     check_drain(&settings, tables.table("server"));
+    check_egress(&settings, tables.table("server"));
     settings
+}
+
+/// Each way out has a port of its own, and leads to none of this program's.
+fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
+    let server = &settings.server;
+    let entries = settings.egress.iter();
+    let listens = entries.map(|of| (format!("egress {:?}", of.name), of.listen));
+    let mut ports = vec![
+        ("`server.listen`".to_owned(), server.listen),
+        ("`server.admin_listen`".to_owned(), server.admin_listen),
+    ];
+    for (who, listen) in listens {
+        let clash = ports.iter().find(|(_, other)| *other == listen);
+        if let Some((other, _)) = clash.filter(|_| listen.port() != 0) {
+            let title = format!("{who} and {other} listen on the same address");
+            file.error(&file.span, title, "give each its own port");
+        }
+        ports.push((who, listen));
+    }
+    for of in &settings.egress {
+        if let Some((own, _)) = ports.iter().find(|(_, at)| points_at(&of.upstream, *at)) {
+            let title = format!(
+                "the upstream of egress {:?} is this program's own {own}",
+                of.name
+            );
+            file.error(&file.span, title, "write the service's address");
+        }
+    }
 }
 
 /// Puts the command line over the file.

@@ -10,7 +10,7 @@ use super::command_line::VARIABLES;
 use super::sources::SourceText;
 
 /// The tables of which there may be any number, over all files.
-pub(super) const LISTS: [&str; 3] = ["policy", "queue", "tenant"];
+pub(super) const LISTS: [&str; 4] = ["policy", "queue", "tenant", "egress"];
 
 /// A setting that stands in two files.
 pub(super) struct Twice {

@@ -7,16 +7,18 @@ use std::sync::Arc;
 use toml::de::DeValue;
 
 use super::costs::{named, prices, refuse_without_limit};
+use super::egress::{EgressSettings, egress};
+use super::entries::{on_store_error, valid_name};
 use super::feedback;
 use super::mode::{EntryMode, mode};
 use super::patterns::{QUEUE, TYPE, patterns};
 use super::places::POLICIES;
 use super::queues::queues;
 use super::reader::{Text, TomlTable};
-use crate::limit::{Key, Limits, MOST_WINDOWS, OnLimit, each_window};
+use crate::limit::{Limits, MOST_WINDOWS, OnLimit, each_window};
 use crate::policy::limits::limits;
 use crate::policy::{
-    Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Sample, Template,
+    Accept, KeyMissing, Match, ON_LIMIT, Pattern, Policy, PolicySet, Prices, Sample, Template,
 };
 use crate::pressure::FileBounds;
 use crate::store::guard::{Declared, OnStoreError};
@@ -50,6 +52,8 @@ pub(super) struct Limiting {
     pub(super) on_store_error: Declared,
     /// The policies with `sync = "reserved"`.
     pub(super) reserved: reserved::Policies,
+    /// Ways out for calls, which the policies limit too.
+    pub(super) egress: Vec<EgressSettings>,
 }
 
 /// Reads and compiles policies, queues and job policies.
@@ -68,8 +72,11 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     });
     let reserved = written.iter().filter(|one| one.reserved);
     let reserved = reserved.filter_map(|one| one.policy.as_ref());
+    let mut declared: Declared = declared.collect();
+    let egress = egress(root, &policies, &mut declared);
     Limiting {
-        on_store_error: declared.collect(),
+        egress,
+        on_store_error: declared,
         reserved: reserved.map(|policy| policy.name.clone()).collect(),
         policies: PolicySet::new(policies, written_queues.limits, accept(root))
             .with_subqueues(written_queues.subqueues)
@@ -95,12 +102,10 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
     let key_missing = table.word_or("key_missing", KeyMissing::default(), &missing);
     let limits = limits(&mut table).ok();
     let on_limit = table.word_or("on_limit", OnLimit::default(), &ON_LIMIT);
-    let on_store_error = table.word_or(
-        "on_store_error",
-        None,
-        &OnStoreError::words().map(|(word, mode)| (word, Some(mode))),
-    );
+    let on_store_error = on_store_error(&mut table);
     let prices = prices(&mut table, limits.as_ref());
+    let by_calls = by_calls(&mut table);
+    let prices = prices.map(|prices| Prices { by_calls, ..prices });
     if key.given && limits == Some(Limits::default()) {
         refuse_without_limit(&mut table, "remove it: limits are priced where they stand");
     }
@@ -134,6 +139,24 @@ fn policy(mut table: TomlTable<'_>) -> WrittenPolicy {
     }
 }
 
+/// Reads `counts`: whether the calls of jobs count in place of the jobs.
+fn by_calls(table: &mut TomlTable<'_>) -> bool {
+    let by_calls = table.word_or("counts", false, &[("jobs", false), ("calls", true)]);
+    let sync = table.string("sync");
+    let is_reserved = sync.is_some_and(|sync| sync.text == "reserved");
+    let beside = named(table)
+        .into_iter()
+        .chain(is_reserved.then_some("sync"))
+        .next();
+    if let Some(name) = beside.filter(|_| by_calls) {
+        let hint = format!(
+            "jobs take nothing of such a key, so there is nothing to price or to reserve: remove {name}"
+        );
+        table.refuse("counts", "cannot be \"calls\" here", hint);
+    }
+    by_calls
+}
+
 /// Reads `sync`, and reports a policy whose start times cannot be reserved ahead, or gain nothing by it.
 fn is_reserved(table: &mut TomlTable<'_>, limits: Option<&Limits>, on_limit: OnLimit) -> bool {
     let span = table.get("sync").map(|found| found.span);
@@ -155,9 +178,6 @@ fn is_reserved(table: &mut TomlTable<'_>, limits: Option<&Limits>, on_limit: OnL
     reserved
 }
 
-/// Names that no entry may have: limits of jobs and of queues go by them.
-const TAKEN: [&str; 2] = ["job", "queue"];
-
 /// Reads the name; the flag says whether it is valid.
 fn policy_name(table: &mut TomlTable<'_>) -> (Option<Text>, bool) {
     if table.get("name").is_none() {
@@ -167,21 +187,7 @@ fn policy_name(table: &mut TomlTable<'_>) -> (Option<Text>, bool) {
             "add name = \"…\"; metrics and headers show it",
         );
     }
-    let Some(name) = table.string("name") else {
-        return (None, false);
-    };
-    let taken = TAKEN.contains(&name.text.as_str());
-    let valid = Key::new(&name.text).is_ok();
-    if taken {
-        let title = format!("`policy.name` {:?} is taken", name.text);
-        let hint = "limits that a job or a queue has by itself go by it; give it another";
-        table.error(&name.span, title, hint);
-    } else if !valid {
-        let hint =
-            "up to 256 letters, digits and `.` `_` `:` `-`, beginning with a letter or digit";
-        table.error(&name.span, "`policy.name` is not valid", hint);
-    }
-    (Some(name), valid && !taken)
+    valid_name(table)
 }
 
 /// Reads `key`. Without one the name is the key; a name that is not valid was reported already.

@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::choices::{LogFormat, MediaType, StoreUrl};
+use super::egress::EgressSettings;
 use super::kinds::{
     SettingKind, address, certificates, count, flag, name, namespace, path, size, some_url, store,
     time, token, url, word,
@@ -147,6 +148,8 @@ macro_rules! settings {
             pub on_store_error_by_policy: Declared,
             /// The policies whose start times are reserved ahead (`sync = "reserved"`).
             pub reserved: reserved::Policies,
+            /// `[[egress]]`: ways out for the calls that workers make.
+            pub egress: Vec<EgressSettings>,
             /// What is doubtful in the file but no reason to stop.
             pub warnings: Report,
             /// Who said it.
@@ -165,6 +168,7 @@ macro_rules! settings {
                     bounds: Arc::new(limiting.bounds),
                     on_store_error_by_policy: limiting.on_store_error,
                     reserved: limiting.reserved,
+                    egress: limiting.egress,
                     warnings: Report::new(&Sources::default(), Vec::new()),
                     origins: Origins::default(),
                 }

@@ -39,6 +39,7 @@ mod view;
 pub use due::{TRUSTED_FOR, is_late, kept_for};
 pub use held::{Episode, Held, Proof, SHORT};
 pub use lane::Lane;
+pub use line::{Line, Waiter};
 pub use locked::{Behind, Coming, Hold, Relimited};
 pub use pick::Pick;
 pub use places::{Amount, Lookahead};

@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+/// Somebody who waits.
 #[derive(Clone, Debug)]
-pub(super) struct Waiter {
+pub struct Waiter {
     id: u64,
-    pub(super) notify: Arc<Notify>,
+    /// Notified when it is to look again.
+    pub notify: Arc<Notify>,
 }
 
 impl Waiter {
-    pub(super) fn new(id: u64) -> Waiter {
+    /// By a number that no other in its line has.
+    pub fn new(id: u64) -> Waiter {
         Waiter {
             id,
             notify: Arc::new(Notify::new()),
@@ -21,25 +24,30 @@ impl Waiter {
     }
 }
 
+/// Those who wait, in their order.
 #[derive(Default, Debug)]
-pub(super) struct Line {
+pub struct Line {
     waiters: VecDeque<Waiter>,
 }
 
 impl Line {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many wait.
+    pub fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    pub(super) fn join(&mut self, waiter: &Waiter) {
+    /// Stands behind all others.
+    pub fn join(&mut self, waiter: &Waiter) {
         self.waiters.push_back(waiter.clone());
     }
 
-    pub(super) fn leave(&mut self, waiter: &Waiter) {
+    /// Waits no longer. Where it was the first, the next is woken.
+    pub fn leave(&mut self, waiter: &Waiter) {
         let was_first = self.is_first(waiter);
         self.waiters.retain(|other| other.id != waiter.id);
         if was_first {
@@ -48,7 +56,7 @@ impl Line {
     }
 
     /// Wakes the first.
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         if let Some(first) = self.waiters.front() {
             first.notify.notify_one();
         }
@@ -60,7 +68,8 @@ impl Line {
         }
     }
 
-    pub(super) fn is_first(&self, waiter: &Waiter) -> bool {
+    /// Whether nobody is before it.
+    pub fn is_first(&self, waiter: &Waiter) -> bool {
         let first = self.waiters.front();
         first.is_some_and(|first| first.id == waiter.id)
     }

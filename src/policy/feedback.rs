@@ -112,7 +112,7 @@ impl Feedback {
             (
                 self.headers,
                 "headers",
-                details.and_then(|details| by_headers(details, now)),
+                details.and_then(|details| by_details(details, now)),
             ),
         ];
         let told = named
@@ -121,13 +121,48 @@ impl Feedback {
             .filter_map(|(_, reason, until)| Some((until?, reason)))
             .filter(|(until, _)| *until > now)
             .max_by_key(|(until, _)| *until);
+        self.until(told, || self.knows(error), now, (job, times))
+    }
+
+    /// What the reply of a service to a call asks for, likewise. A 429 that names no time is taken for one of the codes.
+    pub fn pause_by_reply<'h>(
+        &self,
+        status: u16,
+        header: impl Fn(&str) -> Option<&'h str>,
+        now: Timestamp,
+        (call, times): (&str, u32),
+    ) -> Option<Pause> {
+        if !self.headers {
+            return None;
+        }
+        let refuses = matches!(status, 429 | 503);
+        // With another status `Retry-After` is about something else, and only a budget that is said to be spent is.
+        let header = |name: &str| match header(name) {
+            Some(_) if name == "Retry-After" && !refuses => None,
+            None if name.ends_with("-Remaining") && !refuses => Some("1"),
+            found => found,
+        };
+        let told = by_headers(|name| header(name).map(Cow::Borrowed), now);
+        let told = told.filter(|until| *until > now);
+        let told = told.map(|until| (until, "headers"));
+        self.until(told, || status == 429, now, (call, times))
+    }
+
+    /// Until when a key is shut for which a time was `told`, or for which the error is `known` to mean that.
+    fn until(
+        &self,
+        told: Option<(Timestamp, &'static str)>,
+        known: impl FnOnce() -> bool,
+        now: Timestamp,
+        (job, times): (&str, u32),
+    ) -> Option<Pause> {
         let dice = dice(job, times);
         let grown = self
             .backoff
             .map(|backoff| now.plus(backoff.pause(times, dice)));
         let (until, reason) = match told {
             Some((until, reason)) => (grown.map_or(until, |grown| grown.max(until)), reason),
-            None if self.knows(error) => {
+            None if known() => {
                 let unnamed = || now.plus(self.unnamed(dice));
                 (grown.unwrap_or_else(unnamed), "codes")
             }
@@ -215,29 +250,34 @@ fn seconds(text: &str) -> Option<u64> {
 }
 
 /// What headers ask for, in `details` themselves or in `details.headers`. Of several, the latest.
-fn by_headers(details: Json<'_>, now: Timestamp) -> Option<Timestamp> {
-    let places = [Some(details), details.get("headers")];
-    let of_place = |place: Json<'_>| {
-        let header = |name: &str| header(place, name);
-        let spent = |limit: &str| {
-            let left = header(&format!("{limit}-Remaining"));
-            // Many services send these with every answer: only a spent budget is a signal.
-            left.is_none_or(|left| left.trim().parse() == Ok(0.0))
-        };
-        let reset = |limit: &str| {
-            header(&format!("{limit}-Reset"))
-                .filter(|_| spent(limit))
-                .and_then(|text| reset(&text, now))
-        };
-        let found = [
-            header("Retry-After").and_then(|text| retry_after(&text, now)),
-            header("RateLimit").and_then(|text| Some(now.plus(rate_limit(&text)?))),
-            reset("RateLimit"),
-            reset("X-RateLimit"),
-        ];
-        found.into_iter().flatten().max()
+fn by_details(details: Json<'_>, now: Timestamp) -> Option<Timestamp> {
+    let places = [Some(details), details.get("headers")].into_iter();
+    let of_place = |place| by_headers(|name| header(place, name), now);
+    places.flatten().filter_map(of_place).max()
+}
+
+/// What the headers of a reply ask for. Of several, the latest.
+fn by_headers<'h>(
+    header: impl Fn(&str) -> Option<Cow<'h, str>>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let spent = |limit: &str| {
+        let left = header(&format!("{limit}-Remaining"));
+        // Many services send these with every answer: only a spent budget is a signal.
+        left.is_none_or(|left| left.trim().parse() == Ok(0.0))
     };
-    places.into_iter().flatten().filter_map(of_place).max()
+    let reset = |limit: &str| {
+        header(&format!("{limit}-Reset"))
+            .filter(|_| spent(limit))
+            .and_then(|text| reset(&text, now))
+    };
+    let found = [
+        header("Retry-After").and_then(|text| retry_after(&text, now)),
+        header("RateLimit").and_then(|text| Some(now.plus(rate_limit(&text)?))),
+        reset("RateLimit"),
+        reset("X-RateLimit"),
+    ];
+    found.into_iter().flatten().max()
 }
 
 /// A header's value; the first where there is a list.
@@ -431,6 +471,51 @@ mod tests {
         for (error, expected) in SIGNALS {
             assert_eq!(pause(&Feedback::default(), error), *expected, "{error}");
         }
+    }
+
+    #[test]
+    fn replies_say_it_in_their_heads() {
+        let pause = |status, lines: &[(&str, &'static str)]| {
+            let header = |name: &str| {
+                let mut lines = lines.iter();
+                lines.find(|(of, _)| *of == name).map(|(_, value)| *value)
+            };
+            let pause = Feedback {
+                jitter: 0.0,
+                ..Feedback::default()
+            }
+            .pause_by_reply(status, header, NOW, ("call", 1))?;
+            Some((pause.until.since(NOW) / 1_000_000, pause.reason))
+        };
+        for (status, lines, told) in [
+            (429, &[("Retry-After", "2")][..], Some((2, "headers"))),
+            (429, &[], Some((10, "codes"))),
+            (503, &[("Retry-After", "2")], Some((2, "headers"))),
+            (503, &[], None),
+            (500, &[("Retry-After", "2")], None),
+            (202, &[("Retry-After", "2")], None),
+            (
+                200,
+                &[("RateLimit", "\"a\";r=0;t=12")],
+                Some((12, "headers")),
+            ),
+            (200, &[("RateLimit", "\"a\";r=1;t=12")], None),
+            (200, &[("X-RateLimit-Reset", "12")], None),
+            (
+                200,
+                &[("X-RateLimit-Reset", "12"), ("X-RateLimit-Remaining", "0")],
+                Some((12, "headers")),
+            ),
+            (429, &[("X-RateLimit-Reset", "12")], Some((12, "headers"))),
+        ] {
+            assert_eq!(pause(status, lines), told, "{status} {lines:?}");
+        }
+        let deaf = Feedback {
+            headers: false,
+            ..Feedback::default()
+        };
+        let heard = deaf.pause_by_reply(429, |_| Some("2"), NOW, ("call", 1));
+        assert_eq!(heard, None);
     }
 
     #[test]

@@ -285,11 +285,19 @@ impl PolicySet {
         now: Timestamp,
         (job, times): (&str, u32),
     ) -> Option<(Pause, &'a Arc<str>)> {
+        self.pause_by(limited, key, |of| of.pause(error, now, job, times))
+    }
+
+    /// The latest time before which what is heeded for `key` lets nothing start, and the policy that heeds it.
+    pub fn pause_by<'a>(
+        &self,
+        limited: &'a [Limited],
+        key: &Key,
+        mut asks: impl FnMut(&Feedback) -> Option<Pause>,
+    ) -> Option<(Pause, &'a Arc<str>)> {
         let heeded = self.feedback(limited, key).into_iter();
         heeded
-            .filter_map(|(feedback, policy)| {
-                Some((feedback.pause(error, now, job, times)?, policy))
-            })
+            .filter_map(|(feedback, policy)| Some((asks(&feedback)?, policy)))
             .max_by_key(|(pause, _)| pause.until)
     }
 

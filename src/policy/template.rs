@@ -43,6 +43,28 @@ enum Attribute {
     Tenant,
     /// A path below `meta`.
     Meta(Box<str>),
+    /// Of a call: the header by this name, in small letters.
+    Header(Box<str>),
+    /// Of a call: the host that it names.
+    Host,
+    /// Of a call: a segment of its path, from 0.
+    Path(usize),
+}
+
+/// What a call says of itself.
+pub struct CallView<'a> {
+    /// Its `Host`.
+    pub host: Option<&'a str>,
+    /// Its path, as it came.
+    pub path: &'a str,
+    /// The value of a header by its name.
+    pub header: &'a dyn Fn(&str) -> Option<&'a str>,
+}
+
+impl fmt::Debug for CallView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallView")
+    }
 }
 
 /// Why a text is no template.
@@ -57,6 +79,9 @@ pub enum BadTemplate {
     /// Not one of the attributes.
     #[error("{{{0}}} is not known; {advice}", advice = meant(.0))]
     Attribute(String),
+    /// Not one of those of a call.
+    #[error("{{{0}}} is not known; there are {{header.NAME}}, {{path.N}} and {{host}}")]
+    OfCall(String),
     /// Outside the key pattern.
     #[error(
         "{0:?} is not allowed in a key; it is letters, digits and `.` `_` `:` `-`, beginning with a letter or digit"
@@ -94,7 +119,22 @@ impl Template {
     /// # Errors
     /// See [`BadTemplate`].
     pub fn new(text: &str) -> Result<Template, BadTemplate> {
-        let parts = split(text)?;
+        Template::read(text, Attribute::parse)
+    }
+
+    /// Reads a template that calls fill in.
+    ///
+    /// # Errors
+    /// See [`BadTemplate`].
+    pub fn of_calls(text: &str) -> Result<Template, BadTemplate> {
+        Template::read(text, Attribute::of_call)
+    }
+
+    fn read(
+        text: &str,
+        attribute: fn(&str) -> Result<Attribute, BadTemplate>,
+    ) -> Result<Template, BadTemplate> {
+        let parts = split(text, attribute)?;
         let literals: usize = parts
             .iter()
             .map(|p| if let Part::Literal(l) = p { l.len() } else { 0 })
@@ -171,6 +211,31 @@ impl Template {
         (places == 1 && !value.is_empty()).then(|| checked(out))
     }
 
+    /// Whether both make keys of the same form: what is fixed in them is the same, and what fills the places may differ.
+    pub fn has_form_of(&self, other: &Template) -> bool {
+        let alike = |(one, other): (&Part, &Part)| match (one, other) {
+            (Part::Literal(one), Part::Literal(other)) => one == other,
+            (Part::Place(_), Part::Place(_)) => true,
+            _ => false,
+        };
+        self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(alike)
+    }
+
+    /// The key of a call. For what it does not say a fixed word stands.
+    pub fn of_call(&self, call: &CallView<'_>) -> Key {
+        if let Some(key) = &self.constant {
+            return key.clone();
+        }
+        let mut out = String::with_capacity(64);
+        self.fill_in(&mut out, |attribute| match attribute {
+            Attribute::Header(name) => (call.header)(name),
+            Attribute::Host => call.host,
+            Attribute::Path(nth) => call.path.split('/').nth(nth + 1),
+            _ => None,
+        });
+        checked(out)
+    }
+
     /// The key of a job. Past 256 bytes its beginning and a hash of the whole.
     pub fn render(&self, job: &JobView<'_>) -> Rendered<'_> {
         if let Some(key) = &self.constant {
@@ -186,13 +251,21 @@ impl Template {
     /// Appends the key of a job, of whatever length; returns the name of a value that is missing, for
     /// which a fixed word stands.
     pub(super) fn fill(&self, job: &JobView<'_>, out: &mut String) -> Option<Cow<'_, str>> {
+        self.fill_in(out, |attribute| attribute.of(job))
+    }
+
+    fn fill_in<V: AsRef<str>>(
+        &self,
+        out: &mut String,
+        value_of: impl Fn(&Attribute) -> Option<V>,
+    ) -> Option<Cow<'_, str>> {
         let (start, mut missing) = (out.len(), None);
         for part in &self.parts {
             match part {
                 Part::Literal(literal) => out.push_str(literal),
-                Part::Place(attribute) => match attribute.of(job) {
-                    Some(value) => escape(&value, start, out),
-                    None => {
+                Part::Place(attribute) => match value_of(attribute) {
+                    Some(value) if !value.as_ref().is_empty() => escape(value.as_ref(), start, out),
+                    _ => {
                         out.push_str(MISSING);
                         missing = missing.or(Some(attribute.name()));
                     }
@@ -227,6 +300,21 @@ impl Attribute {
         }
     }
 
+    fn of_call(name: &str) -> Result<Attribute, BadTemplate> {
+        let header = |name: &&str| {
+            name.bytes()
+                .all(|c| c.is_ascii_alphanumeric() || b"-_".contains(&c))
+        };
+        let found = match name.split_once('.') {
+            None if name == "host" => Some(Attribute::Host),
+            Some(("path", nth)) => nth.parse().ok().map(Attribute::Path),
+            Some(("header", of)) => (Some(of).filter(|of| !of.is_empty()).filter(header))
+                .map(|of| Attribute::Header(of.to_ascii_lowercase().into())),
+            _ => None,
+        };
+        found.ok_or_else(|| BadTemplate::OfCall(name.into()))
+    }
+
     fn of<'a>(&self, job: &JobView<'a>) -> Option<Cow<'a, str>> {
         let meta = |path: &str| job.meta.and_then(|meta| find(meta, path)).and_then(scalar);
         let given = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
@@ -235,6 +323,7 @@ impl Attribute {
             Attribute::Type => given(job.kind),
             Attribute::Tenant => job.tenant_id(),
             Attribute::Meta(path) => meta(path),
+            Attribute::Header(_) | Attribute::Host | Attribute::Path(_) => None,
         }
     }
 
@@ -244,6 +333,9 @@ impl Attribute {
             Attribute::Type => "type".into(),
             Attribute::Tenant => "meta.tenant_id".into(),
             Attribute::Meta(path) => format!("meta.{path}").into(),
+            Attribute::Header(name) => format!("header.{name}").into(),
+            Attribute::Host => "host".into(),
+            Attribute::Path(nth) => format!("path.{nth}").into(),
         }
     }
 }
@@ -255,7 +347,10 @@ impl fmt::Display for Template {
 }
 
 /// Cuts a template's text into its parts and checks each.
-fn split(text: &str) -> Result<Vec<Part>, BadTemplate> {
+fn split(
+    text: &str,
+    attribute: fn(&str) -> Result<Attribute, BadTemplate>,
+) -> Result<Vec<Part>, BadTemplate> {
     let (mut parts, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         let brace = rest.find(['{', '}']).unwrap_or(rest.len());
@@ -284,7 +379,7 @@ fn split(text: &str) -> Result<Vec<Part>, BadTemplate> {
         if !separated {
             return Err(BadTemplate::Touching);
         }
-        parts.push(Part::Place(Attribute::parse(name)?));
+        parts.push(Part::Place(attribute(name)?));
         rest = after;
     }
     Ok(parts)
@@ -413,6 +508,40 @@ mod tests {
             assert_eq!(Template::new(text), Err(error), "{text}");
         }
         assert_eq!(Template::new(&"a".repeat(257)), Err(BadTemplate::Long(257)));
+    }
+
+    #[test]
+    fn calls_fill_in_what_they_say() {
+        let header = |name: &str| (name == "stripe-account").then_some("acct:1");
+        let call = CallView {
+            host: Some("127.0.0.1:8082"),
+            path: "/v1/charges//x",
+            header: &header,
+        };
+        for (template, key) in [
+            ("stripe", "stripe"),
+            ("s:{header.Stripe-Account}", "s:acctx_3A1"),
+            ("s:{header.other}", "s:x_none"),
+            ("s:{path.1}:{path.0}", "s:charges:v1"),
+            ("s:{path.2}", "s:x_none"),
+            ("s:{path.9}", "s:x_none"),
+            ("s:{host}", "s:127.0.0.1x_3A8082"),
+        ] {
+            let template = Template::of_calls(template).unwrap();
+            assert_eq!(template.of_call(&call).as_str(), key);
+        }
+        for wrong in ["{queue}", "{path.x}", "{header.}", "{header.a b}"] {
+            assert!(matches!(
+                Template::of_calls(wrong),
+                Err(BadTemplate::OfCall(_))
+            ));
+        }
+        let form = |call: &str, job: &str| {
+            let call = Template::of_calls(call).unwrap();
+            call.has_form_of(&Template::new(job).unwrap())
+        };
+        assert!(form("s:{path.1}:b", "s:{meta.a}:b") && form("stripe", "stripe"));
+        assert!(!form("s:{path.1}", "s:{meta.a}:b") && !form("s", "s:{meta.a}"));
     }
 
     #[test]

@@ -9,7 +9,6 @@ use super::body::Body;
 use super::respond::{self, Fault};
 use super::{Proxy, REPLY_DEPTH, calls, outside, refuse};
 use crate::json::{Json, Kind, Splice};
-use crate::store::LedgerExt;
 
 /// The extensions that the sidecar adds: what backends call the capability, and the end of its name.
 const EXTENSIONS: [(&str, &str); 2] = [
@@ -40,7 +39,7 @@ pub(super) async fn health(proxy: &Proxy, parts: Box<Parts>) -> Response<Body> {
         Ok(reply) => reply,
         Err(error) => return refuse(&parts, Fault::backend(&error)),
     };
-    let slots = sidecar.store.count_out().await;
+    let slots = sidecar.jobs_out().await;
     let status = match &slots {
         _ if sidecar.tasks.draining.is_cancelled() => "draining",
         _ if sidecar.store.is_lost() => "store_lost",

@@ -37,6 +37,7 @@ enum BodyKind {
     Whole(Bytes),
     Watched(Bytes, Option<Box<dyn Watch>>),
     Stream(ReplyBody),
+    Holding(ReplyBody, Option<Box<dyn Send>>),
     Frames(mpsc::Receiver<Bytes>),
     Changed(ReplyBody, Box<Change>),
     Tunnel(Tunnel),
@@ -67,6 +68,14 @@ impl Body {
     pub fn changed(self, change: impl FnMut(Bytes) -> Bytes + Send + 'static) -> Body {
         match self.0 {
             BodyKind::Stream(body) => Body(BodyKind::Changed(body, Box::new(change))),
+            _ => self,
+        }
+    }
+
+    /// A body that streams, with what is to be dropped when it has ended or is dropped.
+    pub fn holding(self, what: impl Send + 'static) -> Body {
+        match self.0 {
+            BodyKind::Stream(body) => Body(BodyKind::Holding(body, Some(Box::new(what)))),
             _ => self,
         }
     }
@@ -128,6 +137,7 @@ impl fmt::Debug for Body {
             BodyKind::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
             BodyKind::Watched(bytes, _) => write!(f, "Watched({} bytes)", bytes.len()),
             BodyKind::Stream(_) => f.write_str("Stream"),
+            BodyKind::Holding(..) => f.write_str("Holding"),
             BodyKind::Frames(_) => f.write_str("Frames"),
             BodyKind::Changed(..) => f.write_str("Changed"),
             BodyKind::Tunnel(_) => f.write_str("Tunnel"),
@@ -158,6 +168,13 @@ impl http_body::Body for Body {
         let this = self.get_mut();
         let bytes = match &mut this.0 {
             BodyKind::Stream(body) => return Pin::new(body).poll_frame(cx),
+            BodyKind::Holding(body, held) => {
+                let part = ready!(Pin::new(&mut *body).poll_frame(cx));
+                if part.is_none() {
+                    *held = None;
+                }
+                return Poll::Ready(part);
+            }
             BodyKind::Changed(body, change) => {
                 let part = ready!(poll_changed(body, change, cx));
                 if part.is_some() {
@@ -192,7 +209,7 @@ impl http_body::Body for Body {
             BodyKind::Whole(bytes) => bytes.is_empty(),
             // Not before it was polled: that is what the watch waits for.
             BodyKind::Watched(..) | BodyKind::Frames(_) | BodyKind::Changed(..) => false,
-            BodyKind::Stream(body) => body.is_end_stream(),
+            BodyKind::Stream(body) | BodyKind::Holding(body, _) => body.is_end_stream(),
         }
     }
 
@@ -202,7 +219,7 @@ impl http_body::Body for Body {
             BodyKind::Whole(bytes) | BodyKind::Watched(bytes, _) => {
                 SizeHint::with_exact(bytes.len() as u64)
             }
-            BodyKind::Stream(body) => body.size_hint(),
+            BodyKind::Stream(body) | BodyKind::Holding(body, _) => body.size_hint(),
             BodyKind::Frames(_) | BodyKind::Changed(..) => SizeHint::default(),
         }
     }

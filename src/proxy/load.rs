@@ -60,6 +60,11 @@ pub trait Service: Send + Sync + 'static {
         Arc::default()
     }
 
+    /// Whether every request ends when its client ends its half of the connection; else only some do.
+    fn stops_with_client(&self) -> bool {
+        false
+    }
+
     /// Whether the client cannot read replies labelled with the OJS media type, judged by the head of its request.
     fn wants_plain_json(&self, _head: &Parts) -> bool {
         false

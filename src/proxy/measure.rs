@@ -30,9 +30,11 @@ pub(crate) async fn measure(sidecar: &Sidecar) {
 /// How many jobs are out is read too: a claim that lapsed and was made again ends its slots inside the
 /// store, where nothing counts it.
 async fn measure_out(sidecar: &Sidecar) {
-    if let Ok(out) = sidecar.store.count_out().await {
+    if let Ok(out) = sidecar.jobs_out().await {
         sidecar.metrics.slots(out);
     }
+    let calling = &sidecar.calling;
+    (sidecar.metrics).of_calls(calling.out(), calling.lines.all_waiting());
     let (own, shared) = sidecar.metrics.named();
     if !own.is_empty()
         && let Ok(active) = sidecar.store.active(&own).await

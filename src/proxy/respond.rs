@@ -169,6 +169,12 @@ impl Fault {
         Fault::new("overloaded", message).later(Duration::from_secs(1))
     }
 
+    /// 503: the sidecar stops.
+    pub fn draining() -> Fault {
+        let message = "this sidecar stops, and nothing waits in it any more";
+        Fault::new("draining", message).later(Duration::from_secs(1))
+    }
+
     /// The backend did not answer a request that may have made it store a job.
     pub fn storing(error: &UpstreamError) -> Fault {
         match error.in_doubt() {

@@ -4,7 +4,7 @@
 //! answered, when it comes again, by what has become of the job.
 
 mod cost;
-mod feedback;
+pub(super) mod feedback;
 mod insist;
 mod settling;
 mod speaker;

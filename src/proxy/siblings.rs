@@ -83,7 +83,7 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
             () = stop.cancelled() => return,
         };
         match wake {
-            Wake::Freed(keys) => sidecar.hold.wake_keys(&keys),
+            Wake::Freed(keys) => sidecar.wake_keys(&keys),
             Wake::Row { job } => follow_job(proxy, job),
             Wake::Came { queue, subqueues } => {
                 sidecar.subqueues.hear(&queue, subqueues);
@@ -107,6 +107,7 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
                 check_offers(sidecar).await;
                 read_pauses(proxy).await;
                 sidecar.hold.ask_all();
+                sidecar.calling.lines.wake_all();
             }
         }
     }
@@ -439,7 +440,7 @@ pub(super) async fn lost(sidecar: &Sidecar, mut pick: Pick) {
                 // An offer that waits here again.
                 Place::Offered | Place::Held(_) => drop(sidecar.end(&job, Some(claim)).await),
             }
-            sidecar.hold.wake(&pick.claimed.limited);
+            sidecar.wake(&pick.claimed.limited);
         }
         // A newer claim of ours may have taken its place.
         Ok(_) if sidecar.hold.has_claim(&job, claim) => pick.gone(),

@@ -15,15 +15,15 @@ use super::process::{FollowedFile, Readiness};
 use super::scope::Scopes;
 use super::shadow::Shadow;
 use super::subqueues::Subqueues;
-use super::{admit, fetch, load, settle, sweep};
+use super::{admit, egress, fetch, load, settle, sweep};
 use crate::config;
 use crate::events::Events;
 use crate::hold::{Amount, Held, Hold};
-use crate::limit::{Space, Timestamp};
+use crate::limit::{EARLY, Key, Limited, Space, Timestamp};
 use crate::metrics::{Counted, Metrics};
 use crate::policy::PolicySet;
 use crate::pressure::{HeldCount, Pressure};
-use crate::store::{Claimed, End, Gen, LedgerExt, Row, Store};
+use crate::store::{Claimed, End, Gen, LedgerExt, Row, Store, StoreError};
 use crate::upstream::{Reply, UpstreamError};
 
 /// The state of one sidecar, shared by its threads: what all parts use, and the state of each part.
@@ -43,6 +43,7 @@ pub struct Sidecar {
     pub(super) admit: admit::Admit,
     pub(super) keeper: sweep::Keeper,
     pub(super) shadow: Shadow,
+    pub(super) calling: egress::Calling,
     pub(super) readiness: Readiness,
     pub(super) file: FollowedFile,
 }
@@ -85,6 +86,7 @@ impl Sidecar {
             admit: admit::Admit::new(pressure),
             keeper: sweep::Keeper::default(),
             shadow: Shadow::default(),
+            calling: egress::Calling::default(),
         });
         settings::follow_settings(&sidecar);
         settings::follow_subqueues(&sidecar);
@@ -170,6 +172,17 @@ impl Sidecar {
         self.metrics.called(op, code, after);
     }
 
+    /// How many limited calls are out through us.
+    pub fn calls_out(&self) -> usize {
+        self.calling.out()
+    }
+
+    /// How many limited jobs are out with workers through us. The rows of calls are no jobs.
+    pub(super) async fn jobs_out(&self) -> Result<usize, StoreError> {
+        let rows = self.store.count_out().await?;
+        Ok(rows.saturating_sub(self.calling.out()))
+    }
+
     /// Ends a job's row and wakes whoever waits for its slots. Ending twice is ending once.
     pub(super) async fn end(&self, job: &str, generation: Option<Gen>) -> Option<Row> {
         self.end_by(&End::of(Arc::from(job), generation)).await
@@ -194,9 +207,32 @@ impl Sidecar {
         }
     }
 
-    /// Wakes whoever waits for the slots of a row that ended.
+    /// Wakes whoever waits for the slots of a row that ended: after a call jobs ask first, and calls after a job.
     pub(super) fn over(&self, row: &Row) {
-        self.hold.wake(&row.claimed.limited);
+        let is_call = row.claimed.egress().is_some();
+        if is_call {
+            self.hold.wake(&row.claimed.limited);
+        }
+        self.wake(&row.claimed.limited);
+    }
+
+    /// A slot of these keys ended, or a start of theirs was undone: jobs and calls that wait for one of them may ask again.
+    pub(super) fn wake(&self, freed: &[Limited]) {
+        let keys = freed.iter().map(|one| (one.space, &one.key));
+        self.calling.lines.wake(keys);
+        self.hold.wake(freed);
+    }
+
+    /// A slot of these keys ended, of which nothing else is known.
+    pub(super) fn wake_keys(&self, freed: &[(Space, Key)]) {
+        let keys = freed.iter().map(|(space, key)| (*space, key));
+        self.calling.lines.wake(keys);
+        self.hold.wake_keys(freed);
+    }
+
+    /// From when on a start at this time of the store is asked for: it is granted then, and the way there takes time.
+    pub(super) fn asked_from(&self, at: Timestamp) -> Instant {
+        self.instant_of(at.minus(EARLY + self.fetching.lead()))
     }
 
     /// A held job is not ours any more: cancelled, settled, or taken back by the backend.

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::control::{overrides, settings};
 use super::depth;
 use super::siblings::{self, Offered};
-use super::{Proxy, Sidecar, calls, fetch, shadow, subqueues};
+use super::{Proxy, Sidecar, calls, egress, fetch, shadow, subqueues};
 use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
@@ -148,6 +148,10 @@ async fn look_at_due(proxy: &Proxy, overdue: &Slots, stop: &CancellationToken) {
     };
     let (held, out): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| !row.is_out());
     end_offers(&proxy.sidecar, &held).await;
+    let (calls, out) = out
+        .into_iter()
+        .partition(|row| row.claimed.egress().is_some());
+    egress::look_after(&proxy.sidecar, calls).await;
     overdue::ask_about(proxy, out, overdue, stop).await;
 }
 

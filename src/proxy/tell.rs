@@ -134,13 +134,15 @@ pub(super) fn capped(sidecar: &Sidecar, job: &Claimed, by: &Limited, counted: Co
 
 /// The service behind a key said, through the nack of a job, that the key is to be shut.
 pub(super) fn adjusted(sidecar: &Sidecar, by: &Claimed, key: &Key, pause: Pause) {
+    let is_job = by.egress().is_none();
     let event = NewEvent {
         kind: "rate_limit.dynamic_adjusted",
         subject: key.as_str(),
-        queue: Some(&by.queue),
-        job: Some(&by.job),
+        // A call is of no queue.
+        queue: Some(&*by.queue).filter(|_| is_job),
+        job: Some(&*by.job).filter(|_| is_job),
         job_type: None,
-        scope: Some(by.scope),
+        scope: Some(by.scope).filter(|_| is_job),
         data: &[
             ("key", EventValue::Text(key.as_str())),
             ("until", EventValue::Time(pause.until)),

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::net::{Listener, Net};
 use crate::proxy::state::SidecarFacts;
 use crate::proxy::sweep::{self, adopt, give_back};
-use crate::proxy::{self, BackendFacts, Proxy, Sidecar};
+use crate::proxy::{self, BackendFacts, Egress, Proxy, Sidecar};
 use crate::server;
 use crate::tls;
 use crate::upstream::{self, Target, Upstream};
@@ -42,6 +42,8 @@ pub struct Running {
     metrics: Metrics,
     data: Listener,
     admin: Listener,
+    /// The listeners for calls, in the order of the file.
+    egress: Vec<(Listener, Egress)>,
     closing: CancellationToken,
     over: CancellationToken,
     /// The threads beyond this one that have connections.
@@ -54,6 +56,7 @@ pub struct Running {
 #[derive(Debug)]
 pub struct Thread {
     addr: SocketAddr,
+    egress: Vec<(SocketAddr, Egress)>,
     net: Net,
     sidecar: Arc<Sidecar>,
     upstream: Upstream,
@@ -73,14 +76,7 @@ impl Running {
         let target = target(&settings.upstream)?;
         let server = &settings.server;
         let patience = server.drain_timeout;
-        let mut data = bind(&env.net, "server.listen", server.listen, patience).await?;
-        if server.threads > 1 {
-            // Bound alone first, so that a port in use is noticed; now again, to be shared.
-            let addr = data.local_addr()?;
-            drop(data);
-            let shared = env.net.bind_shared(addr).await;
-            data = shared.with_context(|| format!("cannot listen on {addr} (server.listen)"))?;
-        }
+        let data = bind_for_threads(&env.net, "server.listen", server.listen, server).await?;
         let admin = bind(
             &env.net,
             "server.admin_listen",
@@ -107,8 +103,20 @@ impl Running {
         reload::tell_store(&sidecar, &settings);
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
+        let closing = CancellationToken::new();
+        let mut egress = Vec::new();
+        for entry in &settings.egress {
+            let (net, server) = (&env.net, &settings.server);
+            let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
+            let target = Target::new(entry.upstream.clone(), entry.ca_file.as_deref(), None)?;
+            let upstream = Upstream::untold(target, env.net.clone(), egress_bounds(&settings));
+            let (name, closing) = (Arc::clone(&entry.name), closing.clone());
+            let service = Egress::new(Arc::clone(&sidecar), name, upstream, closing);
+            egress.push((listener, service));
+        }
         Ok(Running {
             env,
+            egress,
             sidecar,
             reload,
             following: None,
@@ -116,7 +124,7 @@ impl Running {
             metrics,
             data,
             admin,
-            closing: CancellationToken::new(),
+            closing,
             over: CancellationToken::new(),
             serving: TaskTracker::new(),
         })
@@ -157,14 +165,29 @@ impl Running {
         self.admin.local_addr()
     }
 
+    /// Where callers connect, in the order of the file.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn egress_addrs(&self) -> std::io::Result<Vec<SocketAddr>> {
+        let each = self.egress.iter();
+        each.map(|(listener, _)| listener.local_addr()).collect()
+    }
+
     /// The shares of the threads beyond the first, each to be served on a runtime of its own.
     ///
     /// # Errors
     /// The system does not say which port was bound.
     pub fn threads(&self) -> std::io::Result<Vec<Thread>> {
         let settings = self.reload.settings();
+        let egress = self.egress.iter();
+        let egress = egress.map(|(listener, of)| Ok((listener.local_addr()?, of.another())));
+        let egress = egress.collect::<std::io::Result<Vec<_>>>()?;
         let thread = |addr| Thread {
             addr,
+            egress: (egress.iter())
+                .map(|(addr, of)| (*addr, of.another()))
+                .collect(),
             net: self.env.net.clone(),
             sidecar: Arc::clone(&self.sidecar),
             upstream: self.upstream.another(),
@@ -219,6 +242,15 @@ impl Running {
             limits,
             self.closing.clone(),
         ));
+        for (listener, egress) in self.egress {
+            let limits = call_limits(limits);
+            tasks.spawn(server::serve(
+                listener,
+                egress,
+                limits,
+                self.closing.clone(),
+            ));
+        }
         tasks.spawn({
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
             async move { sweep::attend(&proxy, sweeping).await }
@@ -301,6 +333,27 @@ async fn bind(
     bound.with_context(|| format!("cannot listen on {addr} ({setting}){still}"))
 }
 
+/// Binds a port that all threads share.
+///
+/// # Errors
+/// As [`bind`].
+async fn bind_for_threads(
+    net: &Net,
+    setting: &'static str,
+    addr: SocketAddr,
+    server: &config::ServerSettings,
+) -> anyhow::Result<Listener> {
+    let listener = bind(net, setting, addr, server.drain_timeout).await?;
+    if server.threads == 1 {
+        return Ok(listener);
+    }
+    // Bound alone first, so that a port in use is noticed; now again, to be shared.
+    let addr = listener.local_addr()?;
+    drop(listener);
+    let shared = net.bind_shared(addr).await;
+    shared.with_context(|| format!("cannot listen on {addr} ({setting})"))
+}
+
 /// Waits until one of the tasks panics.
 async fn broken(tasks: &mut JoinSet<()>) -> anyhow::Error {
     loop {
@@ -334,8 +387,19 @@ impl Thread {
         let listener = self.net.bind_shared(self.addr).await?;
         let sidecar = Arc::clone(&self.sidecar);
         let proxy = Proxy::new(self.sidecar, self.upstream);
+        let mut calls = JoinSet::new();
+        for (addr, egress) in self.egress {
+            let (listener, limits) = (self.net.bind_shared(addr).await?, call_limits(self.limits));
+            calls.spawn(server::serve(
+                listener,
+                egress,
+                limits,
+                self.closing.clone(),
+            ));
+        }
         let served = async {
             server::serve(listener, proxy, self.limits, self.closing).await;
+            while calls.join_next().await.is_some() {}
             drop(self.serving);
             // Requests of clients that hung up are carried out all the same.
             sidecar.finished().await;
@@ -379,9 +443,11 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
     }
     let out = give_back::out(sidecar).await;
     if out != Some(0) {
+        let calls = sidecar.calls_out();
         tracing::warn!(
             id = %"running_jobs_left",
-            out,
+            out = out.map(|out| out.saturating_sub(calls)),
+            calls = (calls > 0).then_some(calls),
             "limited jobs are still out with workers, which now cannot end them through here"
         );
     }
@@ -395,6 +461,16 @@ fn listener_bounds(settings: &config::ServerSettings) -> server::ListenerBounds 
         in_flight: settings.max_in_flight,
         adds_forwarded: settings.adds_forwarded,
         ..server::ListenerBounds::default()
+    }
+}
+
+/// Bounds of a listener for calls. How many of them wait is bounded by `max_waiting`, and they say nothing of who made
+/// them.
+fn call_limits(of_data: server::ListenerBounds) -> server::ListenerBounds {
+    server::ListenerBounds {
+        in_flight: usize::MAX,
+        adds_forwarded: false,
+        ..of_data
     }
 }
 
@@ -423,6 +499,14 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
         head: settings.upstream.timeout,
         // A reply is read whole before its jobs are held, and jobs differ in size.
         reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
+    }
+}
+
+/// The timeouts of calls to services, some of which think for minutes: callers have timeouts of their own.
+fn egress_bounds(settings: &Settings) -> upstream::CallBounds {
+    upstream::CallBounds {
+        head: Duration::from_secs(600),
+        ..call_bounds(settings)
     }
 }
 

@@ -175,7 +175,11 @@ impl<S: Service> ConnectionService<S> {
     ) -> impl Future<Output = Result<Response<Tracked>, Infallible>> + Send + use<S> {
         let (head, body) = request.into_parts();
         let mut head = Box::new(head);
-        self.flags.begin(on_end(&head));
+        self.flags
+            .begin(match self.shared.service.stops_with_client() {
+                true => OnEnd::Stop,
+                false => on_end(&head),
+            });
         let busy = Busy(Arc::clone(&self.flags));
         let plain_json = self.shared.service.wants_plain_json(&head);
         async move {

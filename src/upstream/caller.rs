@@ -54,7 +54,20 @@ impl Upstream {
             limits,
             via: None,
             idle: Mutex::default(),
-            outage: Arc::default(),
+            outage: Some(Arc::default()),
+            long_heads: Arc::default(),
+        }))
+    }
+
+    /// Calls `target`, and logs nothing of whether it answers.
+    pub fn untold(target: Target, net: Net, limits: CallBounds) -> Upstream {
+        Upstream(Arc::new(ConnectionPool {
+            target,
+            net,
+            limits,
+            via: None,
+            idle: Mutex::default(),
+            outage: None,
             long_heads: Arc::default(),
         }))
     }
@@ -86,7 +99,7 @@ impl Upstream {
             limits: *limits,
             via,
             idle: Mutex::default(),
-            outage: Arc::clone(outage),
+            outage: outage.clone(),
             long_heads: Arc::clone(long_heads),
         }))
     }
@@ -103,13 +116,14 @@ impl Upstream {
     /// Whether the backend is away, as of the last [`Upstream::end_outage_if_over`]: a request of any thread got no answer, and
     /// since then none was answered or others failed within the last 5 s.
     pub fn is_away(&self) -> bool {
-        self.0.outage.is_on()
+        self.0.outage.as_ref().is_some_and(|outage| outage.is_on())
     }
 
     /// Ends an outage that is over, with a line in the log; nothing else ends one. Returns `true` if it goes on and
     /// nobody has asked within the last 5 s.
     pub fn end_outage_if_over(&self) -> bool {
-        self.0.outage.end_if_over()
+        let outage = self.0.outage.as_ref();
+        outage.is_some_and(|outage| outage.end_if_over())
     }
 
     /// The backend's address.
@@ -262,10 +276,11 @@ impl Upstream {
 
     /// Notes whether there was an answer.
     fn note(&self, error: Option<&UpstreamError>) {
+        let Some(outage) = &self.0.outage else { return };
         match error {
             Some(UpstreamError::TooLarge(_) | UpstreamError::Unreadable(_)) => {}
-            Some(error) => self.0.outage.failed(error),
-            None => self.0.outage.answered(),
+            Some(error) => outage.failed(error),
+            None => outage.answered(),
         }
     }
 

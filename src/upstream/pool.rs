@@ -25,7 +25,8 @@ pub(super) struct ConnectionPool {
     /// Whether a head of a reply had more lines than most: from then on each may.
     pub(super) long_heads: Arc<AtomicBool>,
     pub(super) idle: Mutex<Idle>,
-    pub(super) outage: Arc<Outage>,
+    /// Whether it answers, where that is told; `None`: others tell of their calls.
+    pub(super) outage: Option<Arc<Outage>>,
 }
 
 impl ConnectionPool {

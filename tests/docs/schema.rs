@@ -228,7 +228,7 @@ fn the_schema_is_what_the_readers_take() {
         "size": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}], "examples": ["8MiB", 65536]},
     });
     // A list of tables may be one table, which is said once.
-    for name in ["policy", "queue", "tenant"] {
+    for name in ["policy", "queue", "tenant", "egress"] {
         let list = &mut schema["properties"][name]["anyOf"];
         defs[name] = list[0].take();
         let one = json!({"$ref": format!("#/$defs/{name}")});

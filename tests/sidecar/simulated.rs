@@ -58,6 +58,7 @@ impl Start {
             net,
             addr: running.addr().unwrap(),
             admin_addr: running.admin_addr().unwrap(),
+            egress: running.egress_addrs().unwrap(),
             reload: running.reload(),
             stop: stop.clone(),
             task: tokio::spawn(running.serve(stop)),
@@ -73,6 +74,8 @@ pub struct Sidecar {
     pub addr: SocketAddr,
     /// Its admin port.
     pub admin_addr: SocketAddr,
+    /// Where callers connect, in the order of its file.
+    pub egress: Vec<SocketAddr>,
     /// Gives it other settings.
     pub reload: Reload,
     /// How it is told to end.
@@ -90,6 +93,11 @@ impl Sidecar {
     /// A client of its admin port.
     pub fn admin(&self) -> Client {
         Client::new(&self.net, self.admin_addr)
+    }
+
+    /// A caller by its first way out.
+    pub fn caller(&self) -> Client {
+        Client::new(&self.net, self.egress[0])
     }
 
     /// Ends it at once and waits for that.

@@ -39,7 +39,7 @@ pub(in crate::proxy) fn end_expired(sidecar: &Sidecar) {
 
 /// The limits of a key are others now: what waits for it is asked again.
 pub(super) fn changed(sidecar: &Sidecar, space: Space, key: Key) {
-    sidecar.hold.wake_keys(&[(space, key)]);
+    sidecar.wake_keys(&[(space, key)]);
 }
 
 /// Sets limits or takes them away. `false`: there were none to take away.

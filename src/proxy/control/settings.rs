@@ -45,6 +45,7 @@ pub fn publish(sidecar: &Sidecar, settings: ProxySettings, policies: Arc<PolicyS
     let limits = under(sidecar, &next, sidecar.hold.before(edition));
     sidecar.hold.relimit(edition, limits);
     sidecar.hold.wake_all();
+    sidecar.calling.lines.wake_all();
     last
 }
 

@@ -35,6 +35,8 @@ pub(in crate::proxy) struct LimitView {
     pub(in crate::proxy) state: KeyState,
     /// Jobs that wait, as far as we know.
     pub(in crate::proxy) waiting: u64,
+    /// Calls of this sidecar: how many are out, and how many wait.
+    pub(in crate::proxy) calls: (usize, usize),
     /// What was set over HTTP.
     pub(in crate::proxy) set: Option<Arc<Override>>,
     /// Why what was set may not do what was meant.
@@ -89,6 +91,10 @@ impl LimitView {
             text += &format!(r#","available":{available}"#);
         }
         text += &format!(r#","waiting":{waiting}{}"#, flat(&self.limits));
+        if self.calls != (0, 0) {
+            let (out, waiting) = self.calls;
+            text += &format!(r#","calls":{{"out":{out},"waiting":{waiting}}}"#);
+        }
         if let Some(set) = &self.set {
             text += &format!(r#","override":{}"#, set_limits(set));
         }
@@ -296,6 +302,7 @@ mod tests {
             unit: "cost",
             state: KeyState::default(),
             waiting: 0,
+            calls: (0, 0),
             set: None,
             hint: None,
             lost: None,

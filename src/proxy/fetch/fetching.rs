@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::Instant;
@@ -37,7 +38,7 @@ pub(in crate::proxy) struct Fetching {
     /// The queues to which limited jobs were enqueued.
     pub(in crate::proxy) limited: LimitedQueues,
     /// How long the store takes to answer.
-    pub(super) way: Way,
+    way: Way,
 }
 
 impl Fetching {
@@ -66,6 +67,16 @@ impl Fetching {
             .last_claim
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, above);
         Gen(now.max(last.unwrap_or(0) + 1))
+    }
+
+    /// The store answered a question of a start after so long.
+    pub(in crate::proxy) fn took(&self, time: Duration) {
+        self.way.took(time);
+    }
+
+    /// How much earlier a start is asked for, in microseconds, so that the store decides in time.
+    pub(in crate::proxy) fn lead(&self) -> u64 {
+        self.way.lead()
     }
 
     /// Notes with which status the backend answered a FETCH. That it does not understand one says nothing of the next.

@@ -15,6 +15,7 @@ use super::section::Stage;
 use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, TRUSTED_FOR, Wakes};
 use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp, is_priced};
+use crate::metrics::StartKind;
 use crate::proxy::control::in_force;
 use crate::proxy::drop::{self, acting};
 use crate::proxy::job::micros;
@@ -125,7 +126,7 @@ impl Proxy {
             let taking = sidecar.store.take(&asks, want);
             traces::within(&span, taking).await
         };
-        sidecar.fetching.way.took(asked.elapsed());
+        sidecar.fetching.took(asked.elapsed());
         let Ok(taken) = taken else {
             self.ask_later(jobs);
             return Vec::new();
@@ -140,7 +141,7 @@ impl Proxy {
                 Some(Verdict::Started { .. }) => {
                     if pick.refused.is_some() && is_priced(&pick.claimed.limited) {
                         // It may have been first in line.
-                        sidecar.hold.wake(&pick.claimed.limited);
+                        sidecar.wake(&pick.claimed.limited);
                     }
                     sidecar.subqueues.started(&pick);
                     started.push(pick);
@@ -198,7 +199,7 @@ impl Proxy {
         stay.append(&mut granted);
         for mut pick in stay {
             sidecar.back(&mut pick).await;
-            sidecar.hold.wake(&pick.claimed.limited);
+            sidecar.wake(&pick.claimed.limited);
         }
         started
     }
@@ -228,7 +229,7 @@ impl Proxy {
             }));
         }
         let by = acting(&pick, which, action).unwrap_or(limited);
-        sidecar.metrics.refused(limited, &by.policy, action);
+        (sidecar.metrics).refused(StartKind::Job, limited, &by.policy, action);
         if action == OnLimit::Drop {
             return Some(pick);
         }

@@ -11,7 +11,7 @@ use http::request::Parts;
 
 use crate::hold::{Held, Lane};
 use crate::limit::{Limited, PolicyAndKey};
-use crate::metrics::Counted;
+use crate::metrics::{Counted, StartKind};
 use crate::policy::subqueue::Subqueue;
 use crate::proxy::body::{Body, Watch};
 use crate::proxy::{Proxy, depth, ours, tell};
@@ -143,10 +143,11 @@ impl Watch for HandOut {
     fn sent(&mut self) {
         let sidecar = &self.proxy.sidecar;
         sidecar.shadow.went(&self.jobs, tick::now());
-        sidecar.metrics.started(self.jobs.iter().map(|held| {
+        let jobs = self.jobs.iter().map(|held| {
             let waited = (held.refused.as_ref()).map(|episode| episode.since.elapsed());
             (&*held.claimed.limited, waited)
-        }));
+        });
+        sidecar.metrics.started(StartKind::Job, jobs);
         for of_queue in (self.jobs).chunk_by(|a, b| a.claimed.queue == b.claimed.queue) {
             let queue = of_queue.first().map(|held| &held.claimed.queue);
             let queue = queue.filter(|queue| sidecar.admit.pressure.bounds(queue).is_some());
@@ -189,7 +190,7 @@ async fn undo(proxy: &Proxy, mut job: Held) {
     sidecar.metrics.count(Counted::HandOutUndone);
     let limited = job.claimed.limited.clone();
     sidecar.hold.take_back(job);
-    sidecar.hold.wake(&limited);
+    sidecar.wake(&limited);
 }
 
 #[cfg(test)]

@@ -13,13 +13,8 @@ use super::request::{Fetch, Outcome};
 use super::section::Section;
 use crate::hold::{Prospect, Standing, Wakes};
 use crate::limit::{EARLY, Timestamp};
-use crate::proxy::Sidecar;
+use crate::proxy::egress::BEHIND_CALLS;
 use crate::proxy::job::micros;
-
-/// When a start at this time of the store is asked for: from when on it is granted, and earlier by the way there.
-fn asked_from(sidecar: &Sidecar, at: Timestamp) -> Instant {
-    sidecar.instant_of(at.minus(EARLY + sidecar.fetching.way.lead()))
-}
 
 impl Fetch {
     /// Waits until something may start; `false`: that does not help. `wakes`: how often the hold had been woken when
@@ -97,7 +92,13 @@ impl Fetch {
             return at;
         }
         if let Some(start) = prospect.at {
-            at = at.min(asked_from(sidecar, start));
+            let is_behind = sidecar.calling.lines.all_waiting() > 0;
+            let behind = if is_behind {
+                BEHIND_CALLS
+            } else {
+                Duration::ZERO
+            };
+            at = at.min(sidecar.asked_from(start) + behind);
         }
         let drains = sidecar.tasks.draining.is_cancelled();
         for section in self

@@ -35,7 +35,7 @@ codes! {
     /// - a head that is no HTTP/1.1, such as a path or query with a raw `"`, `<` or space;
     /// - text behind the JSON, or JSON deeper than 64 (not in an ACK, nack or heartbeat).
     BAD_REQUEST "invalid_request": "mend what the message names: as it is, it is refused again";
-    /// Looking at an admin port that others reach, without the control token. `WWW-Authenticate` lets a browser ask for it.
+    /// Looking at an admin port that others reach, without the control token; a call without the token of its `[[egress]]`. `WWW-Authenticate` lets a browser ask for it.
     UNAUTHORIZED "unauthorized":
         "send server.control_token, as Authorization: Bearer or as the password that a browser asks for";
     /// Changing limits or keys without the right to. The chapter `security` says who may.
@@ -65,7 +65,8 @@ codes! {
     /// An enqueue met the bound of a tenant.
     TOO_MANY_REQUESTS "TENANT_LIMIT_EXCEEDED":
         "come back after Retry-After; more workers or a larger bound let more in";
-    /// An enqueue met the `enqueue_rate` of its queue.
+    /// An enqueue met the `enqueue_rate` of its queue. Or a call through `[[egress]]` has no start within its `max_wait`,
+    /// or `max_waiting` calls wait already: then `OJS-Throttle-Limited` is its key.
     TOO_MANY_REQUESTS "rate_limited": "come back after Retry-After, or raise enqueue_rate";
     /// A bug. The log has it.
     INTERNAL_SERVER_ERROR "internal_error": "look for the error in the log of ojs-throttle";
@@ -83,6 +84,10 @@ codes! {
     /// was claimed comes again when its claim lapses.
     BAD_GATEWAY "backend_reply_unreadable":
         "look what stands between here and the backend, and whether server.upstream is an OJS backend";
+    /// No connection to the service that an `[[egress]]` entry names.
+    BAD_GATEWAY "service_unreachable": "look at `upstream` of the entry, and whether the service is there";
+    /// The reply of such a service broke off before its head was whole, or cannot be read.
+    BAD_GATEWAY "service_reply_lost": "ask the service whether it has carried the call out";
     /// The backend does not tell the depth of a queue that may be full (5xx, 429 or 408).
     BAD_GATEWAY "backend_stats_failed": "look in the backend's log why GET /ojs/v1/queues/NAME/stats fails";
     /// The backend does not say where a job is that `why` asks about.
@@ -95,6 +100,10 @@ codes! {
     /// this answer is not made later. It was made already if only the store's answer was lost: GET tells.
     SERVICE_UNAVAILABLE "store_unavailable":
         "look whether the store of store.url answers; `ojs-throttle doctor` tells more";
+    /// A call through `[[egress]]` waited for its start when the sidecar stopped.
+    SERVICE_UNAVAILABLE "draining": "send the call again: another sidecar, or the next one here, takes it";
+    /// A call through `[[egress]]` got no reply within 10 minutes.
+    GATEWAY_TIMEOUT "service_timeout": "look why the service that the entry names does not answer";
     /// The backend sent nothing within `server.upstream_timeout`. It is 2 s, doubling, for a FETCH that waits for the
     /// first manifest.
     GATEWAY_TIMEOUT "backend_timeout":

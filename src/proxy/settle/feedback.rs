@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
 use crate::policy::Pause;
-use crate::proxy::{DEPTH, Proxy, tell};
+use crate::proxy::{DEPTH, Proxy, Sidecar, tell};
 use crate::store::{Change, Claimed, LedgerExt, Row};
 
 /// The most keys whose refusals are counted.
@@ -104,8 +105,36 @@ pub(super) async fn heed(
             if let Some(until) = pause.counts_until {
                 sidecar.settle.refusals.refused(key, times, now, until);
             }
-            shut(proxy, claimed, key, pause, policy, now).await;
+            shut(sidecar, claimed, key, pause, policy, now).await;
         }
+    }
+}
+
+/// What the service says in its reply to a call that started at `started`. The caller gets the reply afterwards.
+pub(in crate::proxy) async fn heed_reply(
+    sidecar: &Sidecar,
+    call: &Claimed,
+    started: Timestamp,
+    (status, headers): (StatusCode, &HeaderMap),
+) {
+    let policies = Arc::clone(&sidecar.live().policies);
+    let (refusals, now) = (&sidecar.settle.refusals, sidecar.store.now());
+    for key in job_keys(&call.limited) {
+        let times = refusals.times(key, Some(started), now);
+        let header = |name: &str| headers.get(name)?.to_str().ok();
+        let asked = policies.pause_by(&call.limited, key, |of| {
+            of.pause_by_reply(status.as_u16(), header, now, (&call.job, times))
+        });
+        let Some((pause, policy)) = asked else {
+            if status.is_success() && !refusals.is_empty() {
+                refusals.succeeded(key, started);
+            }
+            continue;
+        };
+        if let Some(until) = pause.counts_until {
+            refusals.refused(key, times, now, until);
+        }
+        shut(sidecar, call, key, pause, policy, now).await;
     }
 }
 
@@ -121,8 +150,14 @@ pub(super) fn succeeded(proxy: &Proxy, row: &Row) {
 }
 
 /// Shuts a key; one that is shut for longer stays so, whoever else says so at the same time.
-async fn shut(proxy: &Proxy, by: &Claimed, key: &Key, pause: Pause, policy: &str, now: Timestamp) {
-    let sidecar = &proxy.sidecar;
+async fn shut(
+    sidecar: &Sidecar,
+    by: &Claimed,
+    key: &Key,
+    pause: Pause,
+    policy: &str,
+    now: Timestamp,
+) {
     sidecar.metrics.shut(policy);
     let no_limits = Limits::default();
     let usage = sidecar.store.usage(Space::Job, key, &no_limits).await;

@@ -41,7 +41,7 @@ pub(crate) fn given_back(sidecar: &Sidecar) -> u64 {
     sidecar.keeper.given_back.load(Ordering::Relaxed)
 }
 
-/// How many limited jobs are out with workers through us; `None`: the store does not say. Before it has
+/// How many limited jobs and calls are out through us; `None`: the store does not say. Before it has
 /// ever answered none has started, and it is not waited for.
 pub(crate) async fn out(sidecar: &Sidecar) -> Option<usize> {
     if !sidecar.store.has_answered() {

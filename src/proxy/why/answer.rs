@@ -99,6 +99,7 @@ pub(super) fn limit_facts<'a>(
     let slots = rows.take(SHOWN).map(|row| {
         json!({
             "job": row.claimed.job,
+            "egress": row.claimed.egress(),
             "worker": row.claimed.worker,
             "queue": row.claimed.queue,
             "since": row.started.map(rfc3339),

@@ -1,0 +1,198 @@
+//! Reads `[[egress]]`: ways out for the calls that workers make, under the keys of policies.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entries::{on_store_error, valid_name};
+use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
+use super::reader::TomlTable;
+use super::secret::Secret;
+use crate::limit::{Cost, Limits};
+use crate::policy::fields::Fields;
+use crate::policy::limits::limits;
+use crate::policy::numbers;
+use crate::policy::{Policy, Template};
+use crate::store::guard::Declared;
+use crate::upstream::BaseUrl;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// One `[[egress]]`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct EgressSettings {
+    /// Its name, which is the policy's of limits that it has itself.
+    pub name: Arc<str>,
+    /// Where callers connect.
+    pub listen: SocketAddr,
+    /// Where their calls go.
+    pub upstream: BaseUrl,
+    /// Roots to trust beside the system's, in PEM.
+    pub ca_file: Option<PathBuf>,
+    /// What makes the keys of its calls.
+    pub key: Template,
+    /// The policies that limit them, with their numbers; none: nothing does.
+    pub limits: Vec<(Arc<str>, Limits)>,
+    /// What a call pays.
+    pub cost: Cost,
+    /// How long a call may wait for a start.
+    pub max_wait: Duration,
+    /// How often a call is made again that failed.
+    pub retry: usize,
+    /// The most calls that wait at once.
+    pub max_waiting: usize,
+    /// For how long a sidecar that died keeps the slots of its calls.
+    pub lease: Duration,
+    /// What callers must show.
+    pub token: Option<Secret>,
+}
+
+/// Reads all entries, beside the policies of the file. What they say of a lost store goes to `declared`.
+pub(super) fn egress(
+    root: &mut TomlTable<'_>,
+    policies: &[Policy],
+    declared: &mut Declared,
+) -> Vec<EgressSettings> {
+    let mut all: Vec<EgressSettings> = Vec::new();
+    for mut table in root.tables("egress", "[[egress]] above its fields") {
+        let Some(entry) = entry(&mut table, policies, declared) else {
+            continue;
+        };
+        let is_taken = all.iter().any(|other| other.name == entry.name);
+        if is_taken || policies.iter().any(|policy| policy.name == entry.name) {
+            let hint = "metrics go by it: give it a name that no entry and no policy has";
+            table.refuse("name", "is there twice", hint);
+        }
+        all.push(entry);
+    }
+    all
+}
+
+/// Reads one entry to its end; `None`: something of it is wrong, which was reported.
+fn entry(
+    table: &mut TomlTable<'_>,
+    policies: &[Policy],
+    declared: &mut Declared,
+) -> Option<EgressSettings> {
+    let needed = [
+        ("name", "name = \"stripe\""),
+        ("listen", "listen = \"127.0.0.1:8082\""),
+        ("upstream", "upstream = \"https://api.stripe.com\""),
+    ];
+    for (name, example) in needed {
+        if !table.has(name) {
+            Fields::missing(table, name, example);
+        }
+    }
+    let (name, valid) = valid_name(table);
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listen = address(table, "listen", nowhere);
+    let upstream: Option<BaseUrl> = table.parsed("upstream");
+    let ca_file = path(table, "ca_file", None);
+    if let Some(file) = &ca_file {
+        must_have_certificates(table, "ca_file", file);
+    }
+    let own = limits(table).ok();
+    let key = key(table, name.as_ref().map(|name| &*name.text));
+    let name: Option<Arc<str>> = name.filter(|_| valid).map(|name| name.text.into());
+    let limits = own
+        .zip(key.as_ref())
+        .zip(name.as_ref())
+        .and_then(|((own, key), name)| limits_of(table, own, key, policies, name));
+    let cost = cost(table);
+    let wait = table.word_or("on_limit", true, &[("wait", true), ("reject", false)]);
+    let second = Duration::from_secs(1);
+    let max_wait = time(Duration::ZERO..=HOUR).read(table, "max_wait", 10 * second);
+    let retry = count(0..=10)(table, "retry", 0);
+    let max_waiting = count(0..=100_000)(table, "max_waiting", 1_000);
+    let lease = time(second..=HOUR).read(table, "lease", 30 * second);
+    let token = token().read(table, "token", None);
+    if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
+        let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
+        table.refuse(
+            "listen",
+            "is not on loopback, and there is no `token`",
+            hint,
+        );
+    }
+    let lost = on_store_error(table);
+    let name = name?;
+    declared.extend(lost.map(|mode| (Arc::clone(&name), mode)));
+    Some(EgressSettings {
+        name,
+        listen,
+        upstream: upstream?,
+        ca_file,
+        key: key?,
+        limits: limits?,
+        cost: cost?,
+        max_wait: if wait { max_wait } else { Duration::ZERO },
+        retry,
+        max_waiting,
+        lease,
+        token,
+    })
+}
+
+/// The key; without one the name is the key, and one that is not valid was reported.
+fn key(table: &mut TomlTable<'_>, name: Option<&str>) -> Option<Template> {
+    let given = table.text("key").ok()?;
+    let read = Template::of_calls(given.as_deref().or(name)?);
+    let bad = read.as_ref().err().filter(|_| given.is_some());
+    if let Some(bad) = bad {
+        table.refuse("key", "is not valid", bad.to_string());
+    }
+    read.ok()
+}
+
+/// The limits of the entry itself; else those of the policies whose keys have the form of its key.
+fn limits_of(
+    table: &mut TomlTable<'_>,
+    own: Limits,
+    key: &Template,
+    policies: &[Policy],
+    name: &Arc<str>,
+) -> Option<Vec<(Arc<str>, Limits)>> {
+    if own != Limits::default() {
+        return Some(vec![(Arc::clone(name), own)]);
+    }
+    let of_key = policies
+        .iter()
+        .filter(|policy| key.has_form_of(&policy.key));
+    let found: Vec<_> = of_key
+        .clone()
+        .map(|policy| (Arc::clone(&policy.name), policy.limits.clone()))
+        .collect();
+    let holds = |policy: &&Policy| policy.limits.concurrency.is_some() && !policy.prices.by_calls;
+    if let Some(policy) = of_key.clone().find(holds) {
+        let title = format!(
+            "jobs of policy {:?} hold the slots that their own calls wait for",
+            policy.name
+        );
+        let hint = "write counts = \"calls\" in the policy, unless other jobs make these calls";
+        table.warn(&table.span, title, hint);
+    }
+    if found.is_empty() && table.has("key") {
+        let hint = "add concurrency, rate or throttle, or write the key of a policy; in places such as {header.NAME} \
+                    it may differ";
+        table.refuse("key", "is no policy's, and this entry has no limit", hint);
+        return None;
+    }
+    Some(found)
+}
+
+fn cost(table: &mut TomlTable<'_>) -> Option<Cost> {
+    let pays = match table.int("cost").ok()? {
+        None => NonZeroU32::MIN,
+        Some(number) => match numbers::count("cost", number) {
+            Ok(pays) => pays,
+            Err(wrong) => {
+                table.wrong(wrong);
+                return None;
+            }
+        },
+    };
+    Some(Cost { pays, ..Cost::ONE })
+}

@@ -1,0 +1,15 @@
+//! Egress: the calls that workers make to a service, under the keys of the jobs that make them.
+//!
+//! A call is a claim without a job. It asks the store for a start as a job does, waits in the line of its key, and has
+//! its slots for as long as its reply streams. No backend is asked about it: while it lives here its row is renewed, and
+//! that of a sidecar that died ends with its lease.
+
+mod calling;
+mod lines;
+mod service;
+mod start;
+
+pub(super) use calling::Calling;
+pub(super) use calling::look_after;
+pub(super) use lines::BEHIND_CALLS;
+pub use service::Egress;

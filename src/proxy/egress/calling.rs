@@ -1,0 +1,55 @@
+//! What is known of all calls of this sidecar, and what the sweep does for those that are out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::lines::CallLines;
+use crate::limit::Key;
+use crate::proxy::Sidecar;
+use crate::proxy::rows::renew_rows;
+use crate::store::{Change, End, LedgerExt as _, Row};
+
+/// The calls that wait here, and those that are out through us.
+#[derive(Default, Debug)]
+pub(in crate::proxy) struct Calling {
+    /// Those that wait.
+    pub(in crate::proxy) lines: Arc<CallLines>,
+    /// The ids of those that are out, with their keys.
+    pub(super) out: Mutex<HashMap<Arc<str>, Key>>,
+}
+
+impl Calling {
+    /// How many are out through us.
+    pub(in crate::proxy) fn out(&self) -> usize {
+        self.out.lock().len()
+    }
+
+    /// How many of a key are out through us, and how many wait here.
+    pub(in crate::proxy) fn of_key(&self, key: &Key) -> (usize, usize) {
+        let out = self.out.lock();
+        let out = out.values().filter(|of| *of == key).count();
+        (out, self.lines.waiting(key))
+    }
+}
+
+/// Looks after the overdue rows of calls: those that live here go on for another lease, and others are over, because the
+/// sidecar that had them does not look after them.
+pub(in crate::proxy) async fn look_after(sidecar: &Sidecar, rows: Vec<Row>) {
+    let now = sidecar.store.now();
+    let mut renewed = Vec::new();
+    for row in rows {
+        let lives = sidecar.calling.out.lock().contains_key(&row.claimed.job);
+        match row.due().filter(|_| lives) {
+            Some(due) => {
+                let until = due.moved_to(now.plus(row.claimed.visibility));
+                renewed.push(Change::until(&row.claimed, until));
+            }
+            None => drop(sidecar.end_by(&End::of_claim(&row.claimed)).await),
+        }
+    }
+    if !renewed.is_empty() {
+        renew_rows(sidecar, renewed).await;
+    }
+}

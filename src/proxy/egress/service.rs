@@ -1,0 +1,480 @@
+//! The service of one way out: it refuses what it does not carry, waits for a start, and streams both ways.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::lines::CallPlace;
+use super::start::CallStart;
+use crate::boxed::boxed;
+use crate::config::EgressSettings;
+use crate::limit::{Key, Limited, OnLimit, Space, Strategy, Timestamp};
+use crate::metrics::StartKind;
+use crate::policy::CallView;
+use crate::proxy::body::{self, Body};
+use crate::proxy::control::{in_force, named};
+use crate::proxy::job::micros;
+use crate::proxy::load::{Load, Service};
+use crate::proxy::outlive::to_the_end;
+use crate::proxy::respond::{self, Fault, Own};
+use crate::proxy::settle::feedback::heed_reply;
+use crate::proxy::{Sidecar, refuse};
+use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
+use crate::upstream::{RequestBody, SendError, Upstream, UpstreamError, wants_websocket};
+
+/// What a caller shows where a way out has a token.
+const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
+/// Of a refusal of ours: the key that is limited.
+const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
+/// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
+/// made again.
+const SMALL: u64 = 64 << 10;
+/// When the store is asked again that had no word.
+const NO_WORD: Duration = Duration::from_millis(250);
+/// When a call that waits for a slot asks although nobody has told of one.
+const UNHEARD: Duration = Duration::from_secs(1);
+
+/// One way out. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Egress(Arc<WayOut>);
+
+#[derive(Debug)]
+struct WayOut {
+    sidecar: Arc<Sidecar>,
+    name: Arc<str>,
+    upstream: Upstream,
+    load: Arc<Load>,
+    /// How many of its calls wait.
+    waiting: Arc<AtomicUsize>,
+    /// Nobody waits from then on.
+    closing: CancellationToken,
+}
+
+impl Service for Egress {
+    fn call(
+        &self,
+        head: Box<Parts>,
+        body: Incoming,
+    ) -> impl Future<Output = Response<Body>> + Send {
+        self.0.carry(head, body)
+    }
+
+    fn load(&self) -> Arc<Load> {
+        Arc::clone(&self.0.load)
+    }
+
+    fn stops_with_client(&self) -> bool {
+        true
+    }
+
+    fn leaving(&self, reply: &mut Response<Body>) {
+        if let Some(Own(code)) = reply.extensions().get() {
+            let status = reply.status().as_u16();
+            self.0.sidecar.metrics.answered(status, code);
+        }
+    }
+}
+
+impl Egress {
+    /// The way out of this name, over `upstream`. `closing`: the listeners close.
+    pub fn new(
+        sidecar: Arc<Sidecar>,
+        name: Arc<str>,
+        upstream: Upstream,
+        closing: CancellationToken,
+    ) -> Egress {
+        Egress(Arc::new(WayOut {
+            sidecar,
+            name,
+            upstream,
+            load: Arc::default(),
+            waiting: Arc::default(),
+            closing,
+        }))
+    }
+
+    /// This way out for another thread, with connections of its own.
+    pub fn another(&self) -> Egress {
+        let of = &*self.0;
+        Egress(Arc::new(WayOut {
+            sidecar: Arc::clone(&of.sidecar),
+            name: Arc::clone(&of.name),
+            upstream: of.upstream.another(),
+            load: Arc::default(),
+            waiting: Arc::clone(&of.waiting),
+            closing: of.closing.clone(),
+        }))
+    }
+}
+
+impl WayOut {
+    async fn carry(&self, mut parts: Box<Parts>, body: Incoming) -> Response<Body> {
+        let config = self.sidecar.config();
+        let entry = config.egress.iter().find(|entry| entry.name == self.name);
+        let Some(entry) = entry else {
+            // A name cannot go while the program runs.
+            return refuse(&parts, Fault::internal());
+        };
+        if let Err(fault) = may_pass(entry, &mut parts) {
+            return refuse(&parts, fault);
+        }
+        let id = respond::request_id(&parts.headers);
+        match boxed(|| self.send(entry, parts, body)).await {
+            Ok(reply) => reply,
+            Err(fault) => fault.reply(id),
+        }
+    }
+
+    async fn send(
+        &self,
+        entry: &EgressSettings,
+        parts: Box<Parts>,
+        body: Incoming,
+    ) -> Result<Response<Body>, Fault> {
+        let key = key_of(entry, &parts);
+        let patience = self.sidecar.live().settings.server.body_timeout;
+        let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
+        let mut body = match small {
+            Some(_) => CallBody::Whole(body::read(body, SMALL as usize, patience).await?),
+            None => CallBody::Stream(Some(body)),
+        };
+        let deadline = Instant::now() + entry.max_wait;
+        let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
+        loop {
+            let start = match entry.limits.is_empty() {
+                true => Ok((None, None)),
+                false => self.start(entry, &key, deadline).await,
+            };
+            // What the service has said goes before what we say.
+            let start = match (start, last.take()) {
+                (Ok(start), _) => start,
+                (Err(_), Some(last)) => return last,
+                (Err(fault), None) => return Err(fault),
+            };
+            let may_repeat = left > 0 && small.is_some();
+            let head = match may_repeat {
+                true => parts.clone(),
+                false => parts.take(),
+            };
+            let Some((head, sent)) = head.zip(body.next()) else {
+                return Err(Fault::internal());
+            };
+            let request = Request::from_parts(*head, sent);
+            let (again, answer) = self.try_once(request, start).await;
+            let repeats = again && may_repeat && Instant::now() < deadline;
+            match answer {
+                (answer, start) if repeats => {
+                    left -= 1;
+                    drop(start);
+                    last = Some(answer);
+                }
+                (Ok(reply), Some(start)) => return Ok(reply.map(|body| body.holding(start))),
+                (answer, _) => return answer,
+            }
+        }
+    }
+
+    /// Makes a call, and heeds what the service says. Whether it may be made again, and what came of it with its start.
+    async fn try_once(
+        &self,
+        request: Request<RequestBody>,
+        (mut start, waited): (Option<CallStart>, Option<Duration>),
+    ) -> (bool, (Result<Response<Body>, Fault>, Option<CallStart>)) {
+        let is_safe = request.method().is_safe();
+        if let Some(start) = &mut start {
+            start.sent(waited);
+        }
+        let reply = match self.upstream.send(Box::new(request)).await {
+            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
+                return (false, (Err(self.failed(&error.into())), start));
+            }
+            Ok(reply) => reply,
+            Err(error) => {
+                let again = is_safe && matches!(error, SendError::Backend(_));
+                return (again, (Err(self.failed(&error)), start));
+            }
+        };
+        if let Some(start) = &start {
+            let said = (reply.status(), reply.headers());
+            heed_reply(&self.sidecar, &start.claimed, start.at, said).await;
+        }
+        let again = match reply.status().as_u16() {
+            429 => true,
+            502..=504 => is_safe,
+            _ => false,
+        };
+        (again, (Ok(reply.map(Body::from)), start))
+    }
+
+    /// Waits for a start until `deadline`; with it comes how long the call waited, if it was refused before.
+    async fn start(
+        &self,
+        entry: &EgressSettings,
+        key: &Key,
+        deadline: Instant,
+    ) -> Result<(Option<CallStart>, Option<Duration>), Fault> {
+        let lines = &self.sidecar.calling.lines;
+        let mut claimed = self.claim(entry);
+        let waits = !entry.max_wait.is_zero();
+        let mut place = (waits && lines.waiting(key) > 0).then(|| lines.join(key));
+        let (mut counted, mut answer, mut since) = (None, CallVerdict::Unasked, None);
+        loop {
+            let (mut again, wakes) = (deadline, lines.wakes());
+            if place.as_ref().is_none_or(CallPlace::is_first) {
+                claimed.limited = self.limits_now(key);
+                answer = self.ask(&claimed).await;
+                again = match &answer {
+                    CallVerdict::Started(_) => Instant::now(),
+                    CallVerdict::Unasked | CallVerdict::NoWord => Instant::now() + NO_WORD,
+                    CallVerdict::Refused(_, Some(at)) => {
+                        let behind = place.as_ref().map(|place| place.refused(*at));
+                        self.sidecar.asked_from(*at) + behind.unwrap_or_default()
+                    }
+                    CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
+                };
+            }
+            match answer {
+                CallVerdict::Started(start) => {
+                    place.iter().for_each(CallPlace::started);
+                    return Ok((Some(start), since.map(|since: Instant| since.elapsed())));
+                }
+                CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
+                    return Err(self.limited(key, &answer));
+                }
+                _ => {}
+            }
+            since = since.or(Some(Instant::now()));
+            if counted.is_none() {
+                counted = Some(WaitingCall::of(&self.waiting, entry.max_waiting));
+            }
+            if let Some(None) = counted {
+                return Err(self.limited(key, &answer));
+            }
+            // What woke the line before it stood there woke it in vain.
+            let missed = place.is_none() && {
+                place = Some(lines.join(key));
+                lines.wakes() != wakes
+            };
+            if let Some(place) = place.as_ref().filter(|_| !missed) {
+                // Never at once: what could be done at once was just done.
+                let again = again.max(Instant::now() + Duration::from_millis(1));
+                tokio::select! {
+                    () = place.woken() => {}
+                    () = tokio::time::sleep_until(again.min(deadline)) => {}
+                    () = self.closing.cancelled() => return Err(Fault::draining()),
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(self.limited(key, &answer));
+            }
+        }
+    }
+
+    /// A call before its start.
+    fn claim(&self, entry: &EgressSettings) -> Claimed {
+        let now = self.sidecar.store.now();
+        let id = format!("call-{}", Uuid::now_v7());
+        let generation = self.sidecar.fetching.next_claim(now);
+        Claim::of_call(&id, &entry.name, generation, (now, micros(entry.lease))).into()
+    }
+
+    /// The limits of now, with what was set over HTTP laid over them.
+    fn limits_now(&self, key: &Key) -> Arc<[Limited]> {
+        let config = self.sidecar.config();
+        let entry = config.egress.iter().find(|entry| entry.name == self.name);
+        let of_entry = entry.into_iter().flat_map(|entry| {
+            entry.limits.iter().map(|(policy, limits)| Limited {
+                space: Space::Job,
+                key: key.clone(),
+                limits: limits.clone(),
+                on_limit: OnLimit::Wait,
+                policy: Arc::clone(policy),
+                cost: entry.cost.clone(),
+                share: None,
+            })
+        });
+        let written = of_entry.collect();
+        named::renamed(&self.sidecar, &written);
+        in_force::limits_now(&self.sidecar, "", &written).into_owned()
+    }
+
+    /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.
+    async fn ask(&self, claimed: &Claimed) -> CallVerdict {
+        let (sidecar, claimed) = (Arc::clone(&self.sidecar), claimed.clone());
+        let asking = boxed(|| async move {
+            let asked = Instant::now();
+            let taken = sidecar.store.take(&[&claimed], 1).await;
+            sidecar.fetching.took(asked.elapsed());
+            let verdict = taken
+                .ok()
+                .and_then(|taken| taken.verdicts.into_iter().next());
+            match verdict {
+                Some(Verdict::Started { at }) => {
+                    CallVerdict::Started(CallStart::of(&sidecar, &claimed, at))
+                }
+                Some(Verdict::Refused { which, why, at, .. }) => {
+                    let by = claimed.limited.get(which).cloned();
+                    if let Some(by) = &by {
+                        let metrics = &sidecar.metrics;
+                        metrics.refused(StartKind::Call, by, &by.policy, OnLimit::Wait);
+                    }
+                    // A pause ends when somebody ends it.
+                    let is_paused = why.strategy == Strategy::Concurrency && why.limit == 0;
+                    CallVerdict::Refused(by, at.filter(|_| !is_paused && !why.slot))
+                }
+                _ => CallVerdict::NoWord,
+            }
+        });
+        to_the_end(&self.sidecar.tasks.own, asking).await
+    }
+
+    /// The call may not start in time.
+    fn limited(&self, key: &Key, answer: &CallVerdict) -> Fault {
+        let (by, at) = match answer {
+            CallVerdict::Refused(by, at) => (by.as_ref(), *at),
+            CallVerdict::NoWord => {
+                let message =
+                    format!("the store does not say whether a call of key {key} may start");
+                return Fault::new("store_unavailable", message).later(NO_WORD);
+            }
+            CallVerdict::Unasked | CallVerdict::Started(_) => (None, None),
+        };
+        let after = at.map_or(Duration::ZERO, |at| {
+            self.sidecar
+                .instant_of(at)
+                .saturating_duration_since(Instant::now())
+        });
+        let message =
+            format!("the calls of key {key} are limited, and this one has no start in time");
+        let mut fault = Fault::new("rate_limited", message)
+            .hinting("come back after Retry-After, or raise egress.max_wait")
+            .with("egress", &*self.name)
+            .with("key", key.as_str())
+            .later(after);
+        if let Some(by) = by {
+            fault = fault.with("policy", &*by.policy);
+        }
+        if let Ok(value) = HeaderValue::from_str(key.as_str()) {
+            let more = fault.more.get_or_insert_default();
+            more.headers.push((LIMITED, value));
+        }
+        fault
+    }
+
+    /// The service gave no reply.
+    fn failed(&self, error: &SendError) -> Fault {
+        Fault::sending(error, |error| {
+            let code = match error {
+                UpstreamError::Unreachable(_) => "service_unreachable",
+                UpstreamError::Timeout(_) => "service_timeout",
+                _ => "service_reply_lost",
+            };
+            let what = match error {
+                // The hints in it name the settings of the backend.
+                UpstreamError::Unreachable(why) => {
+                    let why = why.replace("server.upstream", "egress.upstream");
+                    let why = why.replace("upstream.ca_file", "egress.ca_file");
+                    format!("the service cannot be reached: {why}")
+                }
+                UpstreamError::Timeout(time) => {
+                    format!("the service did not answer within {time:?}")
+                }
+                error => format!("the service's reply was lost: {error}"),
+            };
+            Fault::new(code, what).later(Duration::from_secs(1))
+        })
+        .with("egress", &*self.name)
+    }
+}
+
+/// The body of a call.
+enum CallBody {
+    Whole(Bytes),
+    /// It can be sent once.
+    Stream(Option<Incoming>),
+}
+
+impl CallBody {
+    fn next(&mut self) -> Option<RequestBody> {
+        match self {
+            CallBody::Whole(bytes) => Some(RequestBody::from(bytes.clone())),
+            CallBody::Stream(body) => body.take().map(RequestBody::from),
+        }
+    }
+}
+
+/// What the store said.
+enum CallVerdict {
+    Started(CallStart),
+    /// By this limit, and when the call may start; `None`: when a slot is free.
+    Refused(Option<Limited>, Option<Timestamp>),
+    /// It had no word.
+    NoWord,
+    /// Others are before it.
+    Unasked,
+}
+
+/// One of the calls that wait.
+struct WaitingCall<'a>(&'a AtomicUsize);
+
+impl<'a> WaitingCall<'a> {
+    /// One more, if no more wait than may.
+    fn of(waiting: &'a AtomicUsize, most: usize) -> Option<WaitingCall<'a>> {
+        let one = WaitingCall(waiting);
+        (waiting.fetch_add(1, Ordering::Relaxed) < most).then_some(one)
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a call says makes its key.
+fn key_of(entry: &EgressSettings, parts: &Parts) -> Key {
+    let text = |name: &str| parts.headers.get(name)?.to_str().ok();
+    entry.key.of_call(&CallView {
+        host: text("host"),
+        path: parts.uri.path(),
+        header: &text,
+    })
+}
+
+/// Refuses what is no call of this entry, and takes its token off.
+fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
+    if let Some(token) = &entry.token {
+        let sent = parts.headers.remove(TOKEN);
+        let is_it =
+            sent.is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
+        if !is_it {
+            let message = "this way out takes a token";
+            return Err(Fault::new("unauthorized", message)
+                .hinting("send the entry's token in the header OJS-Throttle-Token"));
+        }
+    }
+    if parts.uri.authority().is_some() {
+        let message = "this is no proxy for any host: the request names one in its first line";
+        return Err(Fault::bad_request(message)
+            .hinting("set this address as the base URL of the service's SDK, and no HTTP_PROXY"));
+    }
+    if wants_websocket(&parts.headers) {
+        let message = "no other protocol passes here";
+        return Err(Fault::bad_request(message)
+            .hinting("open WebSockets with the service itself: they are not limited"));
+    }
+    parts.headers.remove(header::UPGRADE);
+    Ok(())
+}

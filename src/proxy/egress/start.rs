@@ -1,0 +1,67 @@
+//! The start of a call: it is undone if nothing was sent, and ends with its reply.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tracing::Instrument as _;
+
+use crate::limit::Timestamp;
+use crate::metrics::StartKind;
+use crate::proxy::Sidecar;
+use crate::store::{Claimed, End};
+
+/// A start that the store has granted.
+#[derive(Debug)]
+pub(super) struct CallStart {
+    sidecar: Arc<Sidecar>,
+    pub(super) claimed: Claimed,
+    /// When it counts.
+    pub(super) at: Timestamp,
+    /// Whether the service may have seen something of the call.
+    sent: bool,
+}
+
+impl CallStart {
+    pub(super) fn of(sidecar: &Arc<Sidecar>, claimed: &Claimed, at: Timestamp) -> CallStart {
+        if let Some(one) = claimed.limited.first() {
+            let mut out = sidecar.calling.out.lock();
+            out.insert(claimed.job.clone(), one.key.clone());
+        }
+        CallStart {
+            sidecar: Arc::clone(sidecar),
+            claimed: claimed.clone(),
+            at,
+            sent: false,
+        }
+    }
+
+    /// The call leaves, after it waited for so long. From now on the start counts, whatever becomes of it.
+    pub(super) fn sent(&mut self, waited: Option<Duration>) {
+        self.sent = true;
+        let started = [(&*self.claimed.limited, waited)].into_iter();
+        self.sidecar.metrics.started(StartKind::Call, started);
+    }
+}
+
+impl Drop for CallStart {
+    /// A task of its own does it: the store's answer takes time, and a drop has none.
+    fn drop(&mut self) {
+        self.sidecar.calling.out.lock().remove(&self.claimed.job);
+        let (sidecar, claimed, sent) = (Arc::clone(&self.sidecar), self.claimed.clone(), self.sent);
+        let over = async move {
+            if sent {
+                sidecar.end_by(&End::of_claim(&claimed)).await;
+                return;
+            }
+            // A store that does not hear of it knows that the row is overdue, and the next sweep ends it.
+            let _undone = sidecar.store.back(&claimed.job, claimed.generation).await;
+            sidecar.wake(&claimed.limited);
+        };
+        // Without a runtime the process is ending.
+        if let Ok(runtime) = Handle::try_current() {
+            let tasks = &self.sidecar.tasks.own;
+            tasks.spawn_on(over.in_current_span(), &runtime);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Calls of workers, under the keys of their jobs; judged from the vendor's record.
+
+mod on_redis;
+mod passes;
+mod shares;
+mod streams;
+mod waits;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ojs_throttle::backend::Lax;
+use ojs_throttle::net::{Net, sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+use crate::servers::vendor::{Answer, Vendor, VendorCall};
+use crate::sidecar::client::Client;
+use crate::sidecar::simulated::Pair;
+
+/// What most of these tests use.
+mod prelude {
+    pub use std::time::Duration;
+
+    pub use serde_json::json;
+    pub use tokio::time::{Instant, sleep};
+
+    pub use super::{World, millis, raw, spans};
+    pub use crate::servers::vendor::{Answer, Stops, Vendor};
+    pub use crate::sidecar::client::{Client, id};
+}
+
+pub fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A vendor, a backend, and a sidecar that is before both, in a simulated network.
+pub struct World {
+    pub net: Net,
+    pub vendor: Arc<Vendor>,
+    pub pair: Pair,
+    /// By the way out.
+    pub caller: Client,
+}
+
+impl World {
+    /// `policies` stand before the entry, to which `egress` is added.
+    pub async fn start(
+        policies: &str,
+        egress: &str,
+        answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
+    ) -> World {
+        let net = Net::Sim(sim::Network::default());
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let vendor = Arc::new(Vendor::within(&net, any, answers).await);
+        let config = format!("{policies}\n{}", entry(vendor.addr, egress));
+        let pair = Pair::start(net.clone(), Lax::redis(), &config).await;
+        let caller = pair.sidecar.caller();
+        World {
+            net,
+            vendor,
+            pair,
+            caller,
+        }
+    }
+
+    /// Calls `path` so often, one after the other, and gives the statuses.
+    pub async fn statuses(&self, path: &str, times: usize) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for _ in 0..times {
+            statuses.push(self.caller.get(path).await.status);
+        }
+        statuses
+    }
+}
+
+/// A way out to this vendor.
+pub fn entry(vendor: SocketAddr, more: &str) -> String {
+    let listen = match more.contains("listen =") {
+        true => "",
+        false => "  listen = '127.0.0.1:0'\n",
+    };
+    format!("[[egress]]\nname = 'out'\n{listen}upstream = 'http://{vendor}'\n{more}\n")
+}
+
+/// Sends this text, and gives all that comes back until the connection ends.
+pub async fn raw(net: &Net, to: SocketAddr, text: &str) -> String {
+    let mut stream = net.connect("127.0.0.1", to.port()).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).await.unwrap();
+    String::from_utf8(reply).unwrap()
+}
+
+/// Fails where any n + 1 of these follow each other in less than n steps, but for what a start may be early.
+pub fn spans(times: &[Instant], step: Duration) {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    for (first, begun) in times.iter().enumerate() {
+        for (n, at) in times[first..].iter().enumerate() {
+            let least = (step * u32::try_from(n).unwrap()).saturating_sub(millis(5));
+            assert!(
+                *at - *begun >= least,
+                "{n} steps from the {first}th in {:?}",
+                *at - *begun
+            );
+        }
+    }
+}

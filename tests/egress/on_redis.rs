@@ -1,0 +1,237 @@
+//! Several sidecars on one Redis: one budget for the jobs and the calls of a key.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use ojs_throttle::backend::Lax;
+
+use super::entry;
+use super::prelude::*;
+use crate::process::http::{Conn, ack, enqueue, fetch, get};
+use crate::servers::port;
+use crate::servers::redis::RedisServer;
+use crate::sidecar::process::{Backend, Ends, Sidecar, config, until, wait};
+
+/// A sidecar, and where its calls go in.
+struct Way {
+    sidecar: Sidecar,
+    calls: SocketAddr,
+}
+
+impl Way {
+    fn start(
+        backend: &Backend,
+        store: &RedisServer,
+        vendor: &Vendor,
+        (rest, egress): (&str, &str),
+    ) -> Way {
+        let calls = port::own();
+        let egress = format!("  listen = '{calls}'\n{egress}");
+        let store = format!("[store]\nurl = '{}'\n", store.url());
+        let rest = format!("{rest}\n{store}{}", entry(vendor.addr, &egress));
+        Way {
+            sidecar: Sidecar::run(&config(backend.addr, "", &rest)),
+            calls,
+        }
+    }
+}
+
+const JOBS: &str = "[[policy]]\nname = 'p'\nkey = 'vendor'\nmatch = { queue = 'q' }\n";
+
+/// Works off the queue through this sidecar. A job's work is one call to the vendor itself, so that the vendor's record
+/// has its start.
+fn works(way: &Way, vendor: SocketAddr, name: &str, ends: &AtomicBool) {
+    let mut direct = Conn::open(vendor);
+    while !ends.load(Ordering::SeqCst) {
+        for job in fetch(way.sidecar.data, "q", 1, name).jobs() {
+            assert!(direct.ask("GET", "/job", "").status < 500);
+            assert_eq!(ack(way.sidecar.data, &job, name).status, 200);
+        }
+    }
+}
+
+/// Calls until it ends, whatever the answers are.
+fn calls(way: &Way, path: &str, ends: &AtomicBool) {
+    while !ends.load(Ordering::SeqCst) {
+        get(way.calls, path);
+    }
+}
+
+/// Jobs and calls of one key at three sidecars for a while.
+fn at_three(limit: &str, vendor: &Vendor, time: Duration) {
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let both = (
+        &*format!("{JOBS}{limit}"),
+        "key = 'vendor'\nmax_wait = '20s'",
+    );
+    let ways = [(); 3].map(|()| Way::start(&backend, &store, vendor, both));
+    for _ in 0..600 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    let ends = AtomicBool::new(false);
+    thread::scope(|threads| {
+        let _ends = Ends(&ends);
+        for (nth, way) in ways.iter().enumerate() {
+            for of in 0..2 {
+                let (ends, name) = (&ends, format!("w{nth}-{of}"));
+                threads.spawn(move || works(way, vendor.addr, &name, ends));
+                threads.spawn(move || calls(way, "/call", ends));
+            }
+        }
+        until("both have begun", || {
+            let calls = vendor.calls();
+            let has = |path: &str| calls.iter().any(|call| call.target() == path);
+            (has("/job") && has("/call")).then_some(())
+        });
+        thread::sleep(time);
+    });
+}
+
+#[test]
+fn three_sidecars_keep_one_throttle_for_both() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let seconds = 6;
+    at_three(
+        "throttle = { limit = 50, period = '1s' }\n",
+        &vendor,
+        Duration::from_secs(seconds),
+    );
+    let seen = vendor.calls();
+    let times: Vec<_> = seen.iter().map(|call| call.at).collect();
+    let last = times[times.len() - 1] - times[0];
+    let allowed = last.as_secs_f64() * 50.0;
+    assert!(
+        times.len() as f64 >= 0.9 * allowed,
+        "{} of {allowed:.0}",
+        times.len()
+    );
+    // The way to the vendor and this machine's other work may bring some together.
+    assert!(
+        times.len() as f64 <= allowed + 1.0 + 0.1 * 50.0,
+        "{} of {allowed:.0}",
+        times.len()
+    );
+    let jobs = seen.iter().filter(|call| call.target() == "/job").count();
+    eprintln!("{} of {allowed:.0}, {jobs} jobs", times.len());
+    assert!(
+        jobs * 4 >= seen.len() && jobs * 4 <= 3 * seen.len(),
+        "{jobs} of {}",
+        seen.len()
+    );
+}
+
+#[test]
+fn a_429_shuts_the_key_for_jobs_and_calls_everywhere() {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let first = Arc::clone(&refused);
+    // A call's, for the answer to a job's own call is the worker's to tell.
+    let vendor = Vendor::start(move |call| {
+        let is_it = call.nth >= 100 && call.target() == "/call";
+        let told = first.load(Ordering::SeqCst);
+        if !is_it || told > 0 {
+            return Answer::ok();
+        }
+        first.store(call.nth, Ordering::SeqCst);
+        Answer::new(429, "slow down").header("Retry-After", "2")
+    });
+    at_three(
+        "throttle = { limit = 100, period = '1s' }\n",
+        &vendor,
+        Duration::from_secs(5),
+    );
+    let seen = vendor.calls();
+    let refused = seen[refused.load(Ordering::SeqCst)].ended.unwrap();
+    let after = |from: u64, to: u64| {
+        let within = |at: Instant| at > refused + millis(from) && at < refused + millis(to);
+        seen.iter().filter(|call| within(call.at)).count()
+    };
+    assert_eq!(after(50, 1_990), 0);
+    assert!(after(1_990, 3_000) > 50, "{}", after(1_990, 3_000));
+}
+
+#[test]
+fn a_killed_sidecar_gives_the_slots_of_its_calls_back() {
+    let vendor = Vendor::start(|call| {
+        let wait = 50 + 90 * (call.nth as u64 % 5);
+        Answer::new(200, vec![b'x'; 100]).streamed(10, millis(wait / 10))
+    });
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let slots = (
+        "",
+        "key = 'vendor'\nconcurrency = 4\nlease = '1s'\nmax_wait = '30s'",
+    );
+    let [kept, mut killed] = [(); 2].map(|()| Way::start(&backend, &store, &vendor, slots));
+    let (ends, dies) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|threads| {
+        let _ends = Ends(&ends);
+        let to = killed.calls;
+        let dies = &dies;
+        for _ in 0..4 {
+            threads.spawn(|| calls(&kept, "/kept", &ends));
+            threads.spawn(move || {
+                // It breaks off when the sidecar is killed.
+                let mut conn = Conn::open(to);
+                while conn.try_ask("GET", "/killed", "").is_ok() {}
+                dies.store(true, Ordering::SeqCst);
+            });
+        }
+        let is = |path: &'static str| vendor.calls().iter().any(|call| call.target() == path);
+        wait("both call", || is("/kept") && is("/killed"));
+        thread::sleep(Duration::from_secs(2));
+        killed.sidecar.kill();
+        wait("its callers have heard", || dies.load(Ordering::SeqCst));
+        let died = Instant::now();
+        until("all slots are used again", || {
+            let open = vendor
+                .calls()
+                .iter()
+                .filter(|call| call.ended.is_none())
+                .count();
+            (open == 4).then_some(())
+        });
+        assert!(
+            died.elapsed() < Duration::from_secs(9),
+            "{:?}",
+            died.elapsed()
+        );
+    });
+    assert_eq!(vendor.most_at_once(), 4);
+}
+
+#[test]
+fn without_the_store_calls_go_on_as_the_policy_says() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let entries = ["closed", "open"].map(|mode| {
+        let limit = "throttle = { limit = 1, period = '2s' }\nmax_wait = '1s'";
+        let listen = port::own();
+        let more = format!("  listen = '{listen}'\n{limit}\non_store_error = '{mode}'");
+        (
+            listen,
+            entry(vendor.addr, &more).replace("'out'", &format!("'{mode}'")),
+        )
+    });
+    let text = format!(
+        "[store]\nurl = '{}'\n{}{}",
+        store.url(),
+        entries[0].1,
+        entries[1].1
+    );
+    let sidecar = Sidecar::run(&config(backend.addr, "", &text));
+    let [closed, open] = entries.map(|(listen, _)| listen);
+    assert_eq!((get(closed, "/").status, get(open, "/").status), (200, 200));
+    store.kill();
+    wait("it knows", || sidecar.metric("ojs_throttle_store_up") < 0.5);
+    let refused = get(closed, "/");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.body.contains("store_unavailable"), "{refused:?}");
+    for _ in 0..5 {
+        assert_eq!(get(open, "/").status, 200);
+    }
+    store.restart(&[]);
+    until("it is back", || {
+        (get(closed, "/").status == 200).then_some(())
+    });
+}

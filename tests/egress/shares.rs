@@ -1,0 +1,113 @@
+//! Jobs and calls of one key: one budget.
+
+use super::prelude::*;
+
+const JOBS: &str = "[[policy]]\nname = 'p'\nkey = 'vendor'\nmatch = { queue = 'q' }\n";
+
+/// Works off the queue until `until`; when each job started.
+async fn works(client: Client, until: Instant) -> Vec<Instant> {
+    let mut starts = Vec::new();
+    while Instant::now() < until {
+        for job in client.fetch("q", 1).await {
+            starts.push(Instant::now());
+            sleep(millis(5)).await;
+            client.ack(id(&job)).await;
+        }
+    }
+    starts
+}
+
+async fn calls(caller: Client, until: Instant) {
+    while Instant::now() < until {
+        assert_eq!(caller.get("/").await.status, 200);
+    }
+}
+
+/// Jobs and calls that always want: when each began.
+async fn both_want(limit: &str) -> (Vec<Instant>, Vec<Instant>) {
+    let world = World::start(&format!("{JOBS}{limit}"), "key = 'vendor'", |_| {
+        Answer::ok().after(millis(5))
+    })
+    .await;
+    let client = world.pair.sidecar.client();
+    for nth in 0..800 {
+        client
+            .enqueue(json!({"type": "t", "args": [nth], "options": {"queue": "q"}}))
+            .await;
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    let workers: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(works(client.clone(), until)))
+        .collect();
+    let callers: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(calls(world.caller.clone(), until)))
+        .collect();
+    let mut jobs = Vec::new();
+    for worker in workers {
+        jobs.extend(worker.await.unwrap());
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let calls = world.vendor.calls().iter().map(|call| call.at).collect();
+    (jobs, calls)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_throttle_for_both_and_neither_starves() {
+    let (jobs, calls) = both_want("throttle = { limit = 50, period = '1s' }\n").await;
+    let all: Vec<_> = jobs.iter().chain(&calls).copied().collect();
+    spans(&all, millis(20));
+    assert!(all.len() >= 485, "{} of 500", all.len());
+    let shares = (jobs.len(), calls.len());
+    assert!(shares.0.min(shares.1) * 4 >= all.len(), "{shares:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_go_to_both() {
+    let (jobs, calls) = both_want("concurrency = 1\n").await;
+    let shares = (jobs.len(), calls.len());
+    assert!(
+        shares.0.min(shares.1) * 4 >= jobs.len() + calls.len(),
+        "{shares:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_whose_calls_count_do_not_wait_for_themselves() {
+    let policy = format!("{JOBS}concurrency = 2\ncounts = 'calls'\n");
+    let world = World::start(&policy, "key = 'vendor'", |_| {
+        Answer::ok().after(millis(100))
+    })
+    .await;
+    let client = world.pair.sidecar.client();
+    for nth in 0..8 {
+        client
+            .enqueue(json!({"type": "t", "args": [nth], "options": {"queue": "q"}}))
+            .await;
+    }
+    // All may start, for none of them takes a slot, and all call at once.
+    let jobs = client.fetch("q", 8).await;
+    assert_eq!(jobs.len(), 8);
+    let begun = Instant::now();
+    let calls: Vec<_> = (jobs.iter())
+        .map(|_| {
+            let caller = world.caller.clone();
+            tokio::spawn(async move { caller.get("/").await.status })
+        })
+        .collect();
+    sleep(millis(10)).await;
+    client
+        .enqueue(json!({"type": "t", "args": [9], "options": {"queue": "q"}}))
+        .await;
+    let body = json!({"queues": ["q"], "count": 1, "worker_id": "w"});
+    assert!(client.fetch_as(body).await.len() <= 1);
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    assert_eq!(world.vendor.most_at_once(), 2);
+    assert!(begun.elapsed() < millis(1_000), "{:?}", begun.elapsed());
+    for job in &jobs {
+        client.ack(id(job)).await;
+    }
+}

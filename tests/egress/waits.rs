@@ -1,0 +1,177 @@
+//! Calls that wait for a start, and those that do not.
+
+use ojs_throttle::limit::Key;
+
+use super::prelude::*;
+
+const SLOW: &str = "key = 'vendor'\nthrottle = { limit = 10, period = '1s' }";
+
+#[tokio::test(start_paused = true)]
+async fn calls_wait_in_their_order_and_waste_nothing() {
+    let world = World::start("", SLOW, |_| Answer::ok()).await;
+    let mut calls = Vec::new();
+    for nth in 0..40 {
+        let caller = world.caller.clone();
+        calls.push(tokio::spawn(async move {
+            caller.get(&format!("/{nth}")).await.status
+        }));
+        sleep(millis(1)).await;
+    }
+    let begun = Instant::now();
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    assert!(begun.elapsed() < millis(4_000), "{:?}", begun.elapsed());
+    let seen = world.vendor.calls();
+    let paths: Vec<_> = seen.iter().map(|call| call.target().to_owned()).collect();
+    assert_eq!(
+        paths,
+        (0..40).map(|nth| format!("/{nth}")).collect::<Vec<_>>()
+    );
+    let times: Vec<_> = seen.iter().map(|call| call.at).collect();
+    spans(&times, millis(100));
+}
+
+/// A refusal of ours, which names the key.
+async fn refused(world: &World, path: &str, least: u64, most: u64) {
+    let begun = Instant::now();
+    let reply = world.caller.get(path).await;
+    let took = begun.elapsed();
+    assert_eq!(reply.status, 429, "{}", reply.text());
+    assert_eq!(reply.headers["ojs-throttle-limited"], "vendor");
+    let after: u64 = reply.headers["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((1..=30).contains(&after));
+    let error = &reply.json()["error"];
+    assert_eq!(error["code"], "rate_limited");
+    let details = &error["details"];
+    assert_eq!(
+        (&details["key"], &details["egress"]),
+        (&json!("vendor"), &json!("out"))
+    );
+    assert!(took >= millis(least) && took <= millis(most), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_no_start_in_time_is_told() {
+    let slow = "key = 'vendor'\nthrottle = { limit = 1, period = '20s' }\nmax_wait = '2s'";
+    let world = World::start("", slow, |_| Answer::ok()).await;
+    assert_eq!(world.statuses("/", 1).await, [200]);
+    // It is known that it is too long.
+    refused(&world, "/", 0, 1).await;
+    let slots = "key = 'vendor'\nconcurrency = 1\nmax_wait = '2s'";
+    let world = World::start("", slots, |_| Answer::ok().after(millis(60_000))).await;
+    let caller = world.caller.clone();
+    let long = tokio::spawn(async move { caller.get("/").await.status });
+    sleep(millis(10)).await;
+    refused(&world, "/", 2_000, 2_010).await;
+    let world = World::start("", &format!("{SLOW}\non_limit = 'reject'"), |_| {
+        Answer::ok()
+    })
+    .await;
+    assert_eq!(world.statuses("/", 1).await, [200]);
+    refused(&world, "/", 0, 1).await;
+    long.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_wait_than_may() {
+    let few = format!("{SLOW}\nmax_waiting = 3");
+    let world = World::start("", &few, |_| Answer::ok()).await;
+    let calls: Vec<_> = (0..10)
+        .map(|_| {
+            let caller = world.caller.clone();
+            tokio::spawn(async move { caller.get("/").await.status })
+        })
+        .collect();
+    let mut statuses = Vec::new();
+    for call in calls {
+        statuses.push(call.await.unwrap());
+    }
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(passed, 4, "{statuses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hangs_up_while_it_waits_costs_nothing() {
+    let world = World::start("", SLOW, |_| Answer::ok()).await;
+    for _ in 0..5 {
+        assert_eq!(world.statuses("/", 1).await, [200]);
+        // Each of these waits, and goes.
+        for body in [
+            "",
+            "Content-Length: 3\r\n\r\nabc",
+            "Content-Length: 9\r\n\r\nabc",
+        ] {
+            let body = if body.is_empty() { "\r\n" } else { body };
+            let call = format!("GET /gone HTTP/1.1\r\nHost: a\r\n{body}");
+            let stream = world.net.connect("a", world.caller.addr.port()).await;
+            let mut stream = stream.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, call.as_bytes())
+                .await
+                .unwrap();
+            sleep(millis(20)).await;
+            drop(stream);
+            sleep(millis(1)).await;
+        }
+    }
+    let seen = world.vendor.calls();
+    assert!(seen.iter().all(|call| call.target() == "/"));
+    let times: Vec<_> = seen.iter().map(|call| call.at).collect();
+    spans(&times, millis(100));
+    assert!(
+        times[4] - times[0] < millis(410),
+        "{:?}",
+        times[4] - times[0]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_has_its_own_line() {
+    let keyed = SLOW.replace("'vendor'", "'of:{header.X-Account}:{path.0}'");
+    let world = World::start("", &keyed, |_| Answer::ok()).await;
+    let begun = Instant::now();
+    for account in ["a", "b", "c", "d:e"] {
+        let header = [("x-account", account)];
+        let reply = world
+            .caller
+            .send(http::Method::GET, "/v1/x", &header, "")
+            .await;
+        assert_eq!(reply.status, 200);
+    }
+    assert!(begun.elapsed() < millis(5));
+    assert_eq!(world.statuses("/v1/y", 1).await, [200]);
+    let (key, admin) = (
+        Key::new("of:dx_3Ae:v1").unwrap(),
+        world.pair.sidecar.client(),
+    );
+    let listed = admin.get(&format!("/ojs/v1/rate-limits/{key}")).await;
+    assert_eq!(listed.status, 200, "{}", listed.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_set_over_http_holds_for_calls_that_wait() {
+    let world = World::start(
+        "",
+        "key = 'vendor'\nconcurrency = 0\nmax_wait = '30s'",
+        |_| Answer::ok(),
+    )
+    .await;
+    let caller = world.caller.clone();
+    let waits = tokio::spawn(async move { caller.get("/").await.status });
+    sleep(millis(3_000)).await;
+    assert!(world.vendor.calls().is_empty());
+    let opened = json!({"concurrency": 1});
+    world
+        .pair
+        .sidecar
+        .client()
+        .set("/ojs/v1/rate-limits/vendor", opened)
+        .await;
+    let begun = Instant::now();
+    assert_eq!(waits.await.unwrap(), 200);
+    assert!(begun.elapsed() < millis(50), "{:?}", begun.elapsed());
+}
