@@ -593,6 +593,8 @@ pub enum Scene {
     Cost,
     /// A tenant with thousands of jobs, and others behind it
     Depth,
+    /// Calls inside jobs to a vendor that bans whoever makes too many
+    Egress,
 }
 
 /// `demo`.

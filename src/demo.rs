@@ -7,6 +7,7 @@
 pub mod backpressure;
 pub mod cost;
 pub mod depth;
+pub mod egress;
 pub mod judge;
 mod limits;
 pub mod plot;

@@ -368,6 +368,7 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         Scene::Backpressure => runtime.block_on(demo::backpressure::run(limits, time, env, out)),
         Scene::Cost => runtime.block_on(demo::cost::run(limits, time, env, out)),
         Scene::Depth => runtime.block_on(demo::depth::run(limits, time, env, out)),
+        Scene::Egress => runtime.block_on(demo::egress::run(limits, time, env, out)),
     }?;
     Ok(if held {
         ExitCode::SUCCESS

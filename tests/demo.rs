@@ -244,3 +244,17 @@ async fn a_deep_backlog_holds_up_no_other_tenant() {
     assert_eq!(broken.status.code(), Some(1), "{text}");
     assert_eq!(text.matches("NO  (most stand").count(), 2, "{text}");
 }
+
+/// The scene of the egress: nobody is banned and nearly all is used, and calls that go straight to the vendor are banned.
+#[tokio::test]
+async fn calls_through_the_egress_are_not_banned() {
+    let (held, text) = output(&["egress", "--seconds", "6"]).await;
+    assert!(held.status.success(), "{text}");
+    assert_eq!(text.matches("  yes  ").count(), 3, "{text}");
+    let (broken, text) = output(&["egress", "--seconds", "3", "--break"]).await;
+    assert_eq!(broken.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("nobody was banned         NO  (banned after "),
+        "{text}"
+    );
+}

@@ -53,7 +53,7 @@ async fn asked_to_end() {
 }
 
 /// A client of the server at `addr`.
-fn client(net: &Net, addr: SocketAddr) -> anyhow::Result<JsonClient> {
+pub(super) fn client(net: &Net, addr: SocketAddr) -> anyhow::Result<JsonClient> {
     let target = Target::parse(&format!("http://{addr}"), None)?;
     let server = Upstream::new(target, net.clone(), CallBounds::default());
     Ok(JsonClient::new(server, PATIENCE))
@@ -66,6 +66,8 @@ pub(super) struct DemoStage {
     backend_ends: CancellationToken,
     backend_serves: JoinHandle<()>,
     pub(super) client: Arc<JsonClient>,
+    /// Where calls go out, if the config has such a way.
+    pub(super) egress: Option<SocketAddr>,
     pub(super) stop: Stop,
     sidecar: JoinHandle<anyhow::Result<()>>,
 }
@@ -90,6 +92,7 @@ impl DemoStage {
         let settings = settings.map_err(|report| anyhow::anyhow!("{report}"))?;
         let running = Running::start(settings, env).await?;
         let client = Arc::new(client(&net, running.addr()?)?);
+        let egress = running.egress_addrs()?.first().copied();
         let stop = Stop::default();
         let sidecar = tokio::spawn(running.serve(stop.clone()));
         Ok(DemoStage {
@@ -98,6 +101,7 @@ impl DemoStage {
             backend_ends,
             backend_serves,
             client,
+            egress,
             stop,
             sidecar,
         })
