@@ -14,5 +14,5 @@ mod prelude {
 
     pub use tokio::io::AsyncReadExt;
 
-    pub use super::rig::{Backend, Front, LONG};
+    pub use super::rig::{Backend, Front, LONG, Port};
 }

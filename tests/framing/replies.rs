@@ -31,60 +31,67 @@ fn to(backend: &Backend, limits: CallBounds) -> Upstream {
 
 #[tokio::test]
 async fn replies_pass_as_they_are() {
-    for (reply, want) in [
-        (
-            "HTTP/1.1 200 Fine\r\nDate: then\r\nContent-Length: 2\r\nETag: x\r\n\r\nhi",
-            "HTTP/1.1 200 Fine\r\ndate: then\r\ncontent-length: 2\r\netag: x\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: application/openjobspec+json\r\nDate: d\r\nContent-Length: 0\r\n\r\n",
-            "HTTP/1.1 405 Method Not Allowed\r\ncontent-type: application/openjobspec+json\r\ndate: d\r\ncontent-length: 0\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nDate: d\r\nContent-Length: 0\r\n\r\n",
-            "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-length: 0\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nDate: d\r\nContent-Length: 0\r\n\r\n",
-            "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-length: 0\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 304 Not Modified\r\nDate: d\r\nETag: y\r\n\r\n",
-            "HTTP/1.1 304 Not Modified\r\ndate: d\r\netag: y\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 204 No Content\r\nDate: d\r\n\r\n",
-            "HTTP/1.1 204 No Content\r\ndate: d\r\n\r\n",
-        ),
-    ] {
-        let front = Front::before(&Backend::canned(reply)).await;
-        assert_eq!(front.ask(OTHER).await.head, want);
+    for port in Port::BOTH {
+        for (reply, want) in [
+            (
+                "HTTP/1.1 200 Fine\r\nDate: then\r\nContent-Length: 2\r\nETag: x\r\n\r\nhi",
+                "HTTP/1.1 200 Fine\r\ndate: then\r\ncontent-length: 2\r\netag: x\r\n\r\n",
+            ),
+            (
+                "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: application/openjobspec+json\r\nDate: d\r\nContent-Length: 0\r\n\r\n",
+                "HTTP/1.1 405 Method Not Allowed\r\ncontent-type: application/openjobspec+json\r\ndate: d\r\ncontent-length: 0\r\n\r\n",
+            ),
+            (
+                "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nDate: d\r\nContent-Length: 0\r\n\r\n",
+                "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-length: 0\r\n\r\n",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nDate: d\r\nContent-Length: 0\r\n\r\n",
+                "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-length: 0\r\n\r\n",
+            ),
+            (
+                "HTTP/1.1 304 Not Modified\r\nDate: d\r\nETag: y\r\n\r\n",
+                "HTTP/1.1 304 Not Modified\r\ndate: d\r\netag: y\r\n\r\n",
+            ),
+            (
+                "HTTP/1.1 204 No Content\r\nDate: d\r\n\r\n",
+                "HTTP/1.1 204 No Content\r\ndate: d\r\n\r\n",
+            ),
+        ] {
+            let front = Front::at(port, &Backend::canned(reply)).await;
+            assert_eq!(front.ask(OTHER).await.head, want);
+        }
     }
 }
 
 #[tokio::test]
 async fn the_length_of_a_head_reply_is_kept() {
-    let backend = Backend::canned("HTTP/1.1 200 OK\r\nDate: d\r\nContent-Length: 10\r\n\r\n");
-    let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    for _ in 0..2 {
-        client.send("HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        assert_eq!(
-            client.bare_reply().await.header("content-length"),
-            Some("10")
-        );
+    for port in Port::BOTH {
+        let backend = Backend::canned("HTTP/1.1 200 OK\r\nDate: d\r\nContent-Length: 10\r\n\r\n");
+        let front = Front::at(port, &backend).await;
+        let mut client = front.client().await;
+        for _ in 0..2 {
+            client.send("HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
+            assert_eq!(
+                client.bare_reply().await.header("content-length"),
+                Some("10")
+            );
+        }
     }
 }
 
 #[tokio::test]
 async fn of_two_lengths_in_a_reply_the_chunked_one_counts() {
     let reply = "HTTP/1.1 200 OK\r\nContent-Type: t\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    for port in Port::BOTH {
+        let front = Front::at(port, &Backend::canned(reply)).await;
+        let passed = front.ask(OTHER).await;
+        assert_eq!(
+            (passed.header("content-length"), passed.text()),
+            (None, "3\r\nabc\r\n0\r\n\r\n")
+        );
+    }
     let front = Front::before(&Backend::canned(reply)).await;
-    let passed = front.ask(OTHER).await;
-    assert_eq!(
-        (passed.header("content-length"), passed.text()),
-        (None, "3\r\nabc\r\n0\r\n\r\n")
-    );
     let read = front.ask(FETCH).await;
     assert_eq!(
         (read.header("content-length"), read.text()),
@@ -112,7 +119,10 @@ async fn what_is_no_reply_is_502_and_in_doubt_for_enqueue() {
         let doubt = front.ask(ENQUEUE).await;
         doubt.refuses(500, "in_doubt", reply);
         assert!(doubt.text().contains("\"retryable\":false"));
-        assert_eq!(backend.seen().len(), 3, "nothing is repeated");
+        let call = Front::at(Port::Egress, &backend).await;
+        let lost = call.ask(OTHER).await;
+        lost.refuses(502, "service_reply_lost", reply);
+        assert_eq!(backend.seen().len(), 4, "nothing is repeated");
     }
 }
 
@@ -126,6 +136,9 @@ async fn a_backend_that_is_not_there_is_502_for_all() {
         reply.refuses(502, "backend_unreachable", "");
         assert_eq!(reply.header("retry-after"), Some("1"));
     }
+    let call = Front::at(Port::Egress, &backend).await;
+    let reply = call.ask(OTHER).await;
+    reply.refuses(502, "service_unreachable", "");
 }
 
 #[tokio::test]
@@ -140,17 +153,20 @@ async fn a_reply_cut_short_is_never_taken_for_whole() {
         });
         let front = Front::before(&backend).await;
         assert_eq!(front.ask(FETCH).await.code(), "backend_reply_lost");
-        let mut client = front.client().await;
-        client.send(OTHER).await;
-        let mut got = Vec::new();
-        let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.0, &mut got).await;
-        let got = String::from_utf8(got).unwrap();
-        // Cut off, before or after its head: never a whole reply.
-        assert!(
-            got.is_empty() || got.starts_with("HTTP/1.1 200 OK"),
-            "{got}"
-        );
-        assert!(!got.ends_with("0\r\n\r\n"), "{got}");
+        for port in Port::BOTH {
+            let front = Front::at(port, &backend).await;
+            let mut client = front.client().await;
+            client.send(OTHER).await;
+            let mut got = Vec::new();
+            let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.0, &mut got).await;
+            let got = String::from_utf8(got).unwrap();
+            // Cut off, before or after its head: never a whole reply.
+            assert!(
+                got.is_empty() || got.starts_with("HTTP/1.1 200 OK"),
+                "{got}"
+            );
+            assert!(!got.ends_with("0\r\n\r\n"), "{got}");
+        }
     }
 }
 
@@ -198,32 +214,36 @@ async fn connections_are_used_again_until_they_are_old() {
 
 #[tokio::test]
 async fn bytes_behind_a_reply_reach_nobody() {
-    let first = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
-    let backend = Backend::canned(first);
-    let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    for _ in 0..3 {
-        client.send(OTHER).await;
-        assert_eq!(client.reply().await.text(), "hi");
+    for port in Port::BOTH {
+        let first = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+        let backend = Backend::canned(first);
+        let front = Front::at(port, &backend).await;
+        let mut client = front.client().await;
+        for _ in 0..3 {
+            client.send(OTHER).await;
+            assert_eq!(client.reply().await.text(), "hi");
+        }
+        assert_eq!(backend.seen().len(), 3);
     }
-    assert_eq!(backend.seen().len(), 3);
 }
 
 #[tokio::test]
 async fn a_close_between_requests_is_not_noticed_by_clients() {
-    // Each connection serves one request and closes without having said so.
-    let backend = Backend::run(|connection| {
-        connection.request();
-        connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
-    });
-    let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    for _ in 0..20 {
-        client.send(ENQUEUE).await;
-        assert_eq!(client.reply().await.status, 200);
-        tokio::time::sleep(Duration::from_millis(2)).await;
+    for port in Port::BOTH {
+        // Each connection serves one request and closes without having said so.
+        let backend = Backend::run(|connection| {
+            connection.request();
+            connection.write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+        });
+        let front = Front::at(port, &backend).await;
+        let mut client = front.client().await;
+        for _ in 0..20 {
+            client.send(ENQUEUE).await;
+            assert_eq!(client.reply().await.status, 200);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(backend.seen().len(), 20, "nothing is sent twice");
     }
-    assert_eq!(backend.seen().len(), 20, "nothing is sent twice");
 }
 
 #[tokio::test]
@@ -309,44 +329,52 @@ async fn a_head_that_does_not_come_is_504() {
 
 #[tokio::test]
 async fn an_answer_before_the_whole_request_passes() {
-    let backend = Backend::run(|connection| {
-        connection.head();
-        connection.write("HTTP/1.1 413 Payload Too Large\r\nContent-Length: 2\r\n\r\nno");
-    });
-    let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    client
-        .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nfirst")
-        .await;
-    let reply = client.reply().await;
-    assert_eq!((reply.status, reply.text()), (413, "no"));
+    for port in Port::BOTH {
+        let backend = Backend::run(|connection| {
+            connection.head();
+            connection.write("HTTP/1.1 413 Payload Too Large\r\nContent-Length: 2\r\n\r\nno");
+        });
+        let front = Front::at(port, &backend).await;
+        let mut client = front.client().await;
+        client
+            .send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nfirst")
+            .await;
+        let reply = client.reply().await;
+        assert_eq!((reply.status, reply.text()), (413, "no"));
+    }
 }
 
 #[tokio::test]
 async fn a_reply_may_have_256_header_lines() {
-    for (lines, status) in [(256, 200), (257, 502)] {
-        let many: String = (1..lines).map(|n| format!("X{n}: 1\r\n")).collect();
-        let reply = format!("HTTP/1.1 200 OK\r\n{many}Content-Length: 2\r\n\r\nhi");
-        let backend = Backend::run(move |connection| {
-            while connection.request().is_some() {
-                connection.write(&reply);
+    for port in Port::BOTH {
+        let code = match port {
+            Port::Data => "backend_reply_lost",
+            Port::Egress => "service_reply_lost",
+        };
+        for (lines, status) in [(256, 200), (257, 502)] {
+            let many: String = (1..lines).map(|n| format!("X{n}: 1\r\n")).collect();
+            let reply = format!("HTTP/1.1 200 OK\r\n{many}Content-Length: 2\r\n\r\nhi");
+            let backend = Backend::run(move |connection| {
+                while connection.request().is_some() {
+                    connection.write(&reply);
+                }
+            });
+            let front = Front::at(port, &backend).await;
+            // The first with over a hundred shows that the backend sends such replies.
+            let first = front.ask(OTHER).await;
+            first.refuses(502, code, lines);
+            assert!(
+                first.text().contains("later replies may have 256"),
+                "{}",
+                first.text()
+            );
+            let got = front.ask(OTHER).await;
+            assert_eq!(got.status, status, "{}", got.head);
+            if status == 502 {
+                got.refuses(502, code, lines);
+                let why = got.text();
+                assert!(why.contains("256 lines") && !why.contains("TLS"), "{why}");
             }
-        });
-        let front = Front::before(&backend).await;
-        // The first with over a hundred shows that the backend sends such replies.
-        let first = front.ask(OTHER).await;
-        first.refuses(502, "backend_reply_lost", lines);
-        assert!(
-            first.text().contains("later replies may have 256"),
-            "{}",
-            first.text()
-        );
-        let got = front.ask(OTHER).await;
-        assert_eq!(got.status, status, "{}", got.head);
-        if status == 502 {
-            got.refuses(502, "backend_reply_lost", lines);
-            let why = got.text();
-            assert!(why.contains("256 lines") && !why.contains("TLS"), "{why}");
         }
     }
 }

@@ -20,6 +20,8 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::prelude::*;
+use crate::servers::port;
+use crate::sidecar::simulated::Start;
 
 /// The largest body that the test service reads.
 pub const CAP: usize = 1024 * 1024;
@@ -71,6 +73,20 @@ impl Plain {
     }
 }
 
+/// Which of our ports it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// For requests to the backend.
+    Data,
+    /// For calls of workers: the backend of a test is their vendor.
+    Egress,
+}
+
+impl Port {
+    /// What holds for both is tried on both.
+    pub const BOTH: [Port; 2] = [Port::Data, Port::Egress];
+}
+
 /// A running listener; it ends with this value.
 pub struct Front {
     pub addr: SocketAddr,
@@ -92,6 +108,30 @@ impl Front {
             upstream::CallBounds::default(),
         )
         .await
+    }
+
+    pub async fn at(port: Port, backend: &Backend) -> Front {
+        match port {
+            Port::Data => Front::before(backend).await,
+            Port::Egress => Front::egress(backend).await,
+        }
+    }
+
+    /// The port for calls, of a whole sidecar. Nobody else speaks to the vendor: no backend is there.
+    async fn egress(vendor: &Backend) -> Front {
+        let vendor = vendor.addr;
+        let entry = format!(
+            "[[egress]]\nname = \"vendor\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{vendor}\"\nconcurrency = 100\n"
+        );
+        let nowhere = format!("http://{}", port::own());
+        let sidecar = Start::before(&Net::Tcp, &nowhere, &entry).start().await;
+        let addr = sidecar.egress[0];
+        let task = tokio::spawn(async move { sidecar.task.await.unwrap().unwrap() });
+        Front {
+            addr,
+            drain: sidecar.stop.drain,
+            task,
+        }
     }
 
     pub async fn with(

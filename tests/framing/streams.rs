@@ -13,55 +13,59 @@ const HUGE: usize = 64 * 1024 * 1024;
 
 #[tokio::test]
 async fn events_arrive_one_by_one() {
-    let (next, wait) = std::sync::mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
-    let backend = Backend::run(move |connection| {
-        connection.request();
-        connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for port in Port::BOTH {
+        let (next, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let backend = Backend::run(move |connection| {
+            connection.request();
+            connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+            for event in ["data: 1\n\n", "data: 2\n\n"] {
+                connection.write(format!("{:x}\r\n{event}\r\n", event.len()));
+                // The next event only when the client has this one.
+                let _ = wait.lock().unwrap().recv();
+            }
+        });
+        let front = Front::at(port, &backend).await;
+        let mut client = front.client().await;
+        client
+            .send("GET /ojs/v1/jobs/x/events HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await;
+        let mut got = String::new();
         for event in ["data: 1\n\n", "data: 2\n\n"] {
-            connection.write(format!("{:x}\r\n{event}\r\n", event.len()));
-            // The next event only when the client has this one.
-            let _ = wait.lock().unwrap().recv();
+            while !got.ends_with(&format!("{event}\r\n")) {
+                let byte = tokio::time::timeout(LONG, client.0.read_u8())
+                    .await
+                    .expect("event held back");
+                got.push(char::from(byte.unwrap()));
+            }
+            next.send(()).unwrap();
         }
-    });
-    let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    client
-        .send("GET /ojs/v1/jobs/x/events HTTP/1.1\r\nHost: a\r\n\r\n")
-        .await;
-    let mut got = String::new();
-    for event in ["data: 1\n\n", "data: 2\n\n"] {
-        while !got.ends_with(&format!("{event}\r\n")) {
-            let byte = tokio::time::timeout(LONG, client.0.read_u8())
-                .await
-                .expect("event held back");
-            got.push(char::from(byte.unwrap()));
-        }
-        next.send(()).unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_ends_the_stream_at_the_backend() {
-    let (gone, left) = tokio::sync::oneshot::channel();
-    let gone = std::sync::Mutex::new(Some(gone));
-    let backend = Backend::run(move |connection| {
-        connection.request();
-        connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n:\n\n");
-        let _ = connection.stream.read(&mut [0]);
-        let _ = gone.lock().unwrap().take().unwrap().send(());
-    });
-    let front = Front::before(&backend).await;
-    let mut client = front.client().await;
-    client
-        .send("GET /ojs/v1/queues/q/events HTTP/1.1\r\nHost: a\r\n\r\n")
-        .await;
-    client.0.read_u8().await.unwrap();
-    drop(client);
-    tokio::time::timeout(LONG, left)
-        .await
-        .expect("the backend still streams")
-        .unwrap();
+    for port in Port::BOTH {
+        let (gone, left) = tokio::sync::oneshot::channel();
+        let gone = std::sync::Mutex::new(Some(gone));
+        let backend = Backend::run(move |connection| {
+            connection.request();
+            connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n:\n\n");
+            let _ = connection.stream.read(&mut [0]);
+            let _ = gone.lock().unwrap().take().unwrap().send(());
+        });
+        let front = Front::at(port, &backend).await;
+        let mut client = front.client().await;
+        client
+            .send("GET /ojs/v1/queues/q/events HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await;
+        client.0.read_u8().await.unwrap();
+        drop(client);
+        tokio::time::timeout(LONG, left)
+            .await
+            .expect("the backend still streams")
+            .unwrap();
+    }
 }
 
 /// Whoever asks for work or waits for room looks like one that hung up, and must be noticed before the backend answers.
@@ -162,6 +166,16 @@ async fn websocket_passes_both_ways() {
     assert_eq!(&got[..4], b"more");
     client.0.shutdown().await.unwrap();
     assert!(client.is_closed().await);
+}
+
+/// Calls are limited one by one, and what goes over another protocol is not seen.
+#[tokio::test]
+async fn a_websocket_goes_to_no_vendor() {
+    let vendor = Backend::fine();
+    let front = Front::at(Port::Egress, &vendor).await;
+    let reply = front.ask(SWITCH).await;
+    reply.refuses(400, "invalid_request", SWITCH);
+    assert!(vendor.seen().is_empty(), "{:?}", vendor.seen());
 }
 
 /// A backend that switches protocols, writes no more, and once it may notes how much it is sent until the

@@ -19,7 +19,8 @@ pub const NOON: u64 = 1_770_984_000_000_000;
 /// A config file before `upstream`: `rest` is TOML that begins inside `[server]`. Ports that it does not
 /// name are any free ones.
 pub fn config(upstream: &str, rest: &str) -> String {
-    let is_said = |name: &str| rest.lines().any(|line| line.starts_with(name));
+    let of_server = || rest.lines().take_while(|line| !line.starts_with('['));
+    let is_said = |name: &str| of_server().any(|line| line.starts_with(name));
     let mut text = format!("[server]\nupstream = {upstream:?}\n");
     for name in ["listen", "admin_listen"] {
         if !is_said(&format!("{name} =")) {
