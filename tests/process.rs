@@ -23,6 +23,7 @@ mod lifecycle;
 mod listeners;
 mod log;
 mod manners;
+mod on_openai;
 mod on_postgres;
 mod on_redis;
 mod outage;

@@ -2,7 +2,7 @@
 # All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres, pgbouncer, faketime,
 # prometheus, systemd-analyze, chromium with chromedriver and the tools of the README (curl, jq, python3, node), which
 # the tests start for themselves, are fetched with apt where they are missing and that may be done; else what needs them
-# fails, unless it is left out by "--without" and a list, "redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,chromium,tools".
+# fails, unless it is left out by "--without" and a list, "redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools".
 # The last line is "N passed, N failed".
 set -uo pipefail
 # With UPDATE=1 a test writes the page that it should judge.
@@ -15,8 +15,8 @@ while [ $# -gt 0 ]; do
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
                 case "$service" in
-                    redis | redis_6 | postgres | pgbouncer | faketime | prometheus | systemd | validators | chromium | tools) ;;
-                    *) echo "--without $service: only redis, redis_6, postgres, pgbouncer, faketime, prometheus, systemd, validators, chromium and tools can be left out" >&2; exit 2 ;;
+                    redis | redis_6 | postgres | pgbouncer | faketime | prometheus | systemd | validators | openai | chromium | tools) ;;
+                    *) echo "--without $service: only redis, redis_6, postgres, pgbouncer, faketime, prometheus, systemd, validators, openai, chromium and tools can be left out" >&2; exit 2 ;;
                 esac
                 without+="$service "
                 # It stands in the path of each test that uses the service: else the test fails (tests/servers/mod.rs).
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,chromium,tools]" >&2
+            echo "usage: bash tests/run.sh [--without redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools]" >&2
             exit 2
             ;;
     esac
@@ -78,6 +78,15 @@ fetch_validators() {
         echo "# they cannot be fetched here: tests that need them will fail (--without leaves them out)"
 }
 case "$without" in *" validators "*) ;; *) [ -d "$validators/jsonschema" ] || fetch_validators ;; esac
+# So does the SDK of a vendor, whose calls go through the egress.
+openai=${CARGO_TARGET_DIR:-target}/tmp/openai
+fetch_openai() {
+    python3 -m pip --version >/dev/null 2>&1 || fetch python3-pip
+    echo "# the SDK of OpenAI is missing: fetching it with pip"
+    python3 -m pip install -q --target "$openai" openai==3.57.0 >/dev/null 2>&1 ||
+        echo "# it cannot be fetched here: tests that need it will fail (--without leaves them out)"
+}
+case "$without" in *" openai "*) ;; *) [ -d "$openai/openai" ] || fetch_openai ;; esac
 case "$without" in *" faketime "*) ;; *) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
     fetch faketime ;; esac
 case "$without" in *" prometheus "*) ;; *) command -v prometheus >/dev/null && command -v promtool >/dev/null ||

@@ -1,0 +1,155 @@
+//! A vendor's own SDK, OpenAI's for Python, makes its calls through the egress as the chapter says: by its base URL.
+
+use std::path::Path;
+
+use super::prelude::*;
+use crate::servers::vendor::{Answer, Vendor, VendorCall};
+use crate::servers::{only_on, port};
+use crate::sidecar::process::Ran;
+
+const BEGIN: &str = "
+import sys, openai
+def client(**more):
+    return openai.OpenAI(api_key='sk-only-for-tests', base_url=sys.argv[1] + '/v1', **more)
+def ask(client, **more):
+    words = [{'role': 'user', 'content': 'hi'}]
+    return client.chat.completions.create(model='small', messages=words, **more)
+";
+
+const REPLY: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"small","choices":
+[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}"#;
+
+/// A sidecar whose egress goes to this vendor under these limits, and what Python says of its calls there.
+fn python(vendor: &Vendor, limits: &str, script: &str) -> (Sidecar, Ran) {
+    only_on("openai");
+    let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai");
+    let missing = "the SDK is missing: bash tests/run.sh fetches it, or --without openai";
+    assert!(packages.join("openai").exists(), "{missing}");
+    let (listen, upstream) = (port::own(), vendor.addr);
+    let entry = format!(
+        "[[egress]]\nname = \"model\"\nlisten = \"{listen}\"\nupstream = \"http://{upstream}\"\n{limits}\n"
+    );
+    let backend = Backend::start(Lax::spec());
+    let sidecar = Sidecar::run(&config(backend.addr, "", &entry));
+    let mut python = Command::new("python3");
+    python
+        .env("PYTHONPATH", packages)
+        .env_remove("OPENAI_BASE_URL");
+    python.args([
+        "-c",
+        &format!("{BEGIN}{script}"),
+        &format!("http://{listen}"),
+    ]);
+    let ran = ran(python);
+    assert_eq!(ran.status, Some(0), "{}\n{}", ran.err, sidecar.log());
+    (sidecar, ran)
+}
+
+fn answer(call: &VendorCall) -> Answer {
+    assert_eq!(
+        (call.method(), call.target()),
+        ("POST", "/v1/chat/completions")
+    );
+    assert_eq!(
+        call.header("authorization"),
+        Some("Bearer sk-only-for-tests")
+    );
+    Answer::new(200, REPLY).header("Content-Type", "application/json")
+}
+
+#[test]
+fn calls_wait_for_their_start_and_nobody_sees_an_error() {
+    let vendor = Vendor::start(answer);
+    let script = "
+c = client()
+for _ in range(4):
+    print(ask(c).choices[0].message.content)
+";
+    let limits = "throttle = { limit = 4, period = \"1s\" }";
+    let (sidecar, said) = python(&vendor, limits, script);
+    assert_eq!(said.out, "hello\n".repeat(4), "{}", said.err);
+    let calls = vendor.calls();
+    assert_eq!(calls.len(), 4);
+    // 250 ms apart, but for the way.
+    assert!(
+        calls[3].at - calls[0].at >= Duration::from_millis(700),
+        "{calls:?}"
+    );
+    for call in calls {
+        assert_eq!(
+            call.header("x-stainless-retry-count"),
+            Some("0"),
+            "{}",
+            call.head
+        );
+        assert_eq!(call.header("host"), Some(&*vendor.addr.to_string()));
+    }
+    assert!(
+        !sidecar.log().contains("sk-only-for-tests"),
+        "{}",
+        sidecar.log()
+    );
+}
+
+#[test]
+fn a_429_of_ours_is_understood_and_told_from_the_vendors() {
+    let vendor = Vendor::start(|call| match call.nth {
+        2 => Answer::new(429, "{}").header("X-Of-The-Vendor", "yes"),
+        _ => answer(call),
+    });
+    let script = "
+c = client()
+print(ask(c).choices[0].message.content)
+# The SDK waits as long as it is told, and asks again.
+print(ask(c).choices[0].message.content)
+import time; time.sleep(1.1)
+hasty = client(max_retries=0)
+for _ in range(2):
+    try:
+        ask(hasty)
+    except openai.RateLimitError as refused:
+        print(refused.response.headers.get('OJS-Throttle-Limited'), refused.code)
+";
+    let limits = "rate = { limit = 1, period = \"1s\" }\non_limit = \"reject\"\n";
+    let (_sidecar, said) = python(&vendor, limits, script);
+    assert_eq!(
+        said.out, "hello\nhello\nNone None\nmodel rate_limited\n",
+        "{}",
+        said.err
+    );
+    let calls = vendor.calls();
+    assert_eq!(calls.len(), 3, "{calls:?}");
+    assert_eq!(calls[1].header("x-stainless-retry-count"), Some("1"));
+    assert!(
+        calls[1].at - calls[0].at >= Duration::from_millis(950),
+        "{calls:?}"
+    );
+}
+
+#[test]
+fn a_stream_comes_piece_by_piece_and_has_its_slot_to_the_end() {
+    const PIECE: &str = r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"small","choices":[{"index":0,"delta":{"content":"word"}}]}"#;
+    let vendor = Vendor::start(|call| {
+        answer(call);
+        let piece = format!("data: {PIECE}\n\n");
+        let all = piece.repeat(5) + "data: [DONE]\n\n";
+        Answer::new(200, all)
+            .header("Content-Type", "text/event-stream")
+            .streamed(piece.len(), Duration::from_millis(100))
+    });
+    let script = "
+import threading, time
+def read():
+    times = []
+    for piece in ask(c, stream=True):
+        times.append(time.monotonic())
+    print(len(times), times[-1] - times[0] > 0.3)
+c = client()
+both = [threading.Thread(target=read) for _ in range(2)]
+for one in both: one.start()
+for one in both: one.join()
+";
+    let (_sidecar, said) = python(&vendor, "concurrency = 1", script);
+    assert_eq!(said.out, "5 True\n5 True\n", "{}", said.err);
+    assert_eq!((vendor.calls().len(), vendor.most_at_once()), (2, 1));
+}
