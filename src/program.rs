@@ -414,6 +414,7 @@ async fn serve(
         seed,
         reset: matches!(mode, Mode::Dev),
     };
+    let egress: Vec<_> = settings.egress.iter().map(|of| of.name.clone()).collect();
     let mut running = tokio::select! {
         running = Running::start(settings, env) => running?,
         () = stop.heard() => {
@@ -428,6 +429,9 @@ async fn serve(
     let threads = serve_threads(running.threads()?)?;
     let (policies, queues, tenants) = (entries.policies, entries.queues, entries.tenants);
     tracing::info!(%data, %admin, upstream, store, namespace, policies, queues, tenants, "listening: point SDKs at {scheme}://{data}");
+    for (egress, listen) in egress.iter().zip(running.egress_addrs()?) {
+        tracing::info!(%egress, %listen, "calls go out: http://{listen} is the base URL for the SDK of the service");
+    }
     life::ready();
     let life = tokio::spawn(life::show());
     let served = running.serve(stop).await;

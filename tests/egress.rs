@@ -2,6 +2,7 @@
 
 mod on_redis;
 mod passes;
+mod secured;
 mod shares;
 mod streams;
 mod waits;

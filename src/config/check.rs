@@ -109,6 +109,10 @@ pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
     if entries.tenants > 0 {
         text += &format!(", {}", count(entries.tenants, "tenant", "tenants"));
     }
+    if !settings.egress.is_empty() {
+        let egress = count(settings.egress.len(), "egress entry", "egress entries");
+        text += &format!(", {egress}");
+    }
     let number = warnings.warnings();
     if number > 0 {
         let warnings = warnings.render(colour);

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use super::choices::StoreUrl;
-use super::places::{POLICIES, QUEUES, TENANTS};
+use super::egress::EgressSettings;
+use super::places::{EGRESS, POLICIES, QUEUES, TENANTS};
 use super::settings::Settings;
 use crate::duration;
 use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
-use crate::policy::{Match, Pattern, Policy, PolicySet, Prices, Sample};
+use crate::policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
 use crate::pressure::Given;
 
 /// What a store in memory means where queues have subqueues.
@@ -85,7 +86,13 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let split = split.into_iter();
     let split = split.map(|name| entry(QUEUES, name, of_subqueues(&settings.store.url)));
     let queues = limited.chain(bounded).chain(split);
-    policies.chain(queues).chain(tenants).collect()
+    let egress = settings.egress.iter();
+    let egress = egress.map(|of| entry(EGRESS, &*of.name, of_egress(of)));
+    policies
+        .chain(queues)
+        .chain(tenants)
+        .chain(egress)
+        .collect()
 }
 
 /// Entries, each with the word before what it means: that of the ones that are only tried says so.
@@ -118,10 +125,13 @@ enum Depth<'a> {
 fn of_policy(policy: &Policy, depth: Depth<'_>, reach: &str) -> String {
     let mut parts = of_limits(&policy.limits);
     parts.extend(of_prices(&policy.prices, reach));
-    parts.push(match policy.key.constant() {
-        Some(key) => format!("key \"{key}\""),
-        None => format!("a key for each {}", policy.key.as_str()),
-    });
+    parts.extend(
+        policy
+            .prices
+            .by_calls
+            .then(|| "only their calls count".to_owned()),
+    );
+    parts.push(of_key(&policy.key));
     // FETCH sees no further than what is held, and jobs that are dropped are not held.
     if policy.key.constant().is_none() && policy.on_limit != OnLimit::Drop {
         parts.push(match depth {
@@ -135,6 +145,34 @@ fn of_policy(policy: &Policy, depth: Depth<'_>, reach: &str) -> String {
         OnLimit::Drop => Some("the others are discarded".to_owned()),
     });
     format!("{}: {}", of_match(&policy.matching), parts.join(", "))
+}
+
+fn of_key(key: &Template) -> String {
+    match key.constant() {
+        Some(key) => format!("key \"{key}\""),
+        None => format!("a key for each {}", key.as_str()),
+    }
+}
+
+/// Which way calls go, and what limits them.
+fn of_egress(of: &EgressSettings) -> String {
+    let limits = of
+        .limits
+        .iter()
+        .map(|(policy, limits)| match *policy == of.name {
+            true => of_limits(limits).join(", "),
+            false => format!("the limits of policy {policy}"),
+        });
+    let mut parts: Vec<String> = limits.chain([of_key(&of.key)]).collect();
+    if of.limits.is_empty() {
+        parts = vec!["no limit".to_owned()];
+    }
+    format!(
+        "calls to {} go to {}: {}",
+        of.listen,
+        of.upstream,
+        parts.join(", ")
+    )
 }
 
 /// Which jobs are meant.

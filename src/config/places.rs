@@ -7,6 +7,7 @@ pub(super) const SETTINGS: &str = "settings";
 pub(super) const POLICIES: &str = "policies";
 pub(super) const QUEUES: &str = "queues";
 pub(super) const TENANTS: &str = "tenants";
+pub(super) const EGRESS: &str = "egress";
 
 /// Places in a file, by what stands there: its list and its name.
 pub(super) type Places = BTreeMap<(&'static str, String), usize>;

@@ -74,6 +74,7 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     let reserved = reserved.filter_map(|one| one.policy.as_ref());
     let mut declared: Declared = declared.collect();
     let egress = egress(root, &policies, &mut declared);
+    without_calls(root, &policies, &egress);
     Limiting {
         egress,
         on_store_error: declared,
@@ -380,6 +381,19 @@ fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
             let hint = "add concurrency, rate or throttle, or use the key of a policy that has one";
             root.missing(&one.at, format!("{which} has no limit"), hint);
         }
+    }
+}
+
+/// Warns of policies whose jobs count nothing, where no calls count in their place.
+fn without_calls(root: &TomlTable<'_>, policies: &[Policy], egress: &[EgressSettings]) {
+    let counts = |policy: &&Policy| {
+        !policy.prices.by_calls || egress.iter().any(|of| of.key.has_form_of(&policy.key))
+    };
+    for policy in policies.iter().filter(|policy| !counts(policy)) {
+        let title = format!("nothing counts in the limits of policy {:?}", policy.name);
+        let hint =
+            "its jobs do not count, and no [[egress]] has its key: add one, or remove counts";
+        root.warn(&root.span, title, hint);
     }
 }
 

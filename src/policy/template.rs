@@ -82,6 +82,11 @@ pub enum BadTemplate {
     /// Not one of those of a call.
     #[error("{{{0}}} is not known; there are {{header.NAME}}, {{path.N}} and {{host}}")]
     OfCall(String),
+    /// It would be stored and shown.
+    #[error(
+        "{{header.{0}}} has credentials, and keys are stored and shown; name a header that says whose call it is"
+    )]
+    Credentials(String),
     /// Outside the key pattern.
     #[error(
         "{0:?} is not allowed in a key; it is letters, digits and `.` `_` `:` `-`, beginning with a letter or digit"
@@ -93,6 +98,20 @@ pub enum BadTemplate {
     /// No room for any value.
     #[error("a key has at most 256 bytes, this one has {0} before any value")]
     Long(usize),
+}
+
+/// Whether a header has credentials, as far as its name tells.
+fn has_credentials(header: &str) -> bool {
+    let name = header.to_ascii_lowercase();
+    let ends = [
+        "authorization",
+        "cookie",
+        "api-key",
+        "apikey",
+        "token",
+        "secret",
+    ];
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 /// Which attribute an unknown name may stand for.
@@ -308,6 +327,9 @@ impl Attribute {
         let found = match name.split_once('.') {
             None if name == "host" => Some(Attribute::Host),
             Some(("path", nth)) => nth.parse().ok().map(Attribute::Path),
+            Some(("header", of)) if has_credentials(of) => {
+                return Err(BadTemplate::Credentials(of.into()));
+            }
             Some(("header", of)) => (Some(of).filter(|of| !of.is_empty()).filter(header))
                 .map(|of| Attribute::Header(of.to_ascii_lowercase().into())),
             _ => None,

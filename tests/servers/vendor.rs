@@ -10,10 +10,15 @@ use std::time::Duration;
 
 use ojs_throttle::net::{Listener, Net, Stream};
 use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+
+use super::certs::Signed;
 
 /// So much of a body is kept; of all of it there is a sum.
 const KEPT: usize = 64 << 10;
@@ -166,11 +171,19 @@ impl Vendor {
         Vendor::on_thread(None, Arc::new(answers))
     }
 
-    /// And over TLS.
+    /// And over TLS, with this certificate.
     pub fn secured(
-        tls: ServerConfig,
+        with: &Signed,
         answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
     ) -> Vendor {
+        let chain = CertificateDer::from_pem_file(&with.cert).unwrap();
+        let key = PrivateKeyDer::from_pem_file(&with.key).unwrap();
+        let tls = ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![chain], key)
+            .unwrap();
         Vendor::on_thread(Some(Arc::new(tls)), Arc::new(answers))
     }
 
