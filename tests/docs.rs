@@ -443,6 +443,16 @@ fn the_image_is_built_in_one_stage_and_runs_in_another_as_nobody() {
     };
     let (_, name) = from.split_once(" AS ").unwrap();
     assert_ne!(said(image, "FROM"), [name]);
+    // A digest names the same bytes tomorrow, and a list of images for several processors.
+    for from in [from, said(image, "FROM")[0]] {
+        let (tagged, digest) = from.split_once("@sha256:").expect("a digest");
+        let digest = digest.split(' ').next().unwrap();
+        let is_whole = digest.len() == 64 && digest.chars().all(|c| c.is_ascii_hexdigit());
+        assert!(is_whole && tagged.contains(':'), "{from}");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let label = format!("org.opencontainers.image.version=\"{version}\"");
+    assert!(read("Dockerfile").contains(&label), "{label}");
     let programs = said(image, "COPY");
     let mut programs = programs.iter().filter(|copied| copied.starts_with("--"));
     let program = programs.next().unwrap();

