@@ -7,3 +7,4 @@ mod lost;
 mod many;
 mod safe;
 mod set;
+mod tried;

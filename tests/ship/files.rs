@@ -605,6 +605,7 @@ fn every_panel_asks_for_what_there_is() {
         "Waiting jobs",
         "Backpressure",
         "Fleet and store",
+        "Shadow",
     ];
     assert_eq!(rows, expected);
     for panel in &panels {

@@ -14,7 +14,7 @@ use crate::sidecar::process::{Backend, Ends, Sidecar, config, until};
 /// How many requests at once the sidecar takes. The load alone has fewer.
 const IN_FLIGHT: usize = 12;
 
-/// Limits that refuse, drop and hold, and bounds that refuse, drop and block.
+/// Limits that refuse, drop and hold, bounds that refuse, drop and block, and one of each that is only tried.
 const RULES: &str = r#"
 [fetch]
 max_wait = "400ms"
@@ -36,9 +36,20 @@ match = { queue = "lossy" }
 rate = { limit = 2, period = "1s" }
 on_limit = "drop"
 
+[[policy]]
+name = "tried"
+match = { queue = "slots" }
+rate = { limit = 2, period = "1s" }
+mode = "shadow"
+
 [[queue]]
 name = "full"
 max_depth = 4
+
+[[queue]]
+name = "full"
+max_depth = 2
+mode = "shadow"
 
 [[queue]]
 name = "ring"

@@ -407,7 +407,8 @@ fn faults(server: &PrometheusServer, panel: &Panel, begin: SystemTime) -> Vec<St
         }
         all.extend(found);
     }
-    let must_change = ["Limits", "Waiting jobs", "Backpressure"].contains(&panel.row.as_str());
+    let rows = ["Limits", "Waiting jobs", "Backpressure", "Shadow"];
+    let must_change = rows.contains(&panel.row.as_str());
     if must_change && all.iter().all(|values| values.len() < 2) {
         faults.push(format!("{}: nothing changes: {all:?}", panel.title));
     }
