@@ -1,10 +1,14 @@
 //! TLS: what a listener shows its clients and which of them it lets in, what shows others who we are, and the names in
-//! certificates. Everything is read from PEM that others have read from files.
+//! certificates. Everything is read from PEM, which others have read from files, but for what shows who we are.
 
 use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
@@ -24,7 +28,8 @@ use x509_cert::ext::pkix::name::GeneralName;
 pub const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// What is wrong, and in which of the files.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("`{setting}` {why}")]
 pub struct BadPem {
     /// The name of the setting that names the file.
     pub setting: &'static str,
@@ -186,21 +191,105 @@ impl fmt::Debug for ListenerTls {
     }
 }
 
+/// Who we are to a server that asks, as two files say it when a connection begins. While they do not fit together, what
+/// they had before is shown.
+#[derive(Debug)]
+pub struct ClientIdentity {
+    cert: PathBuf,
+    key: PathBuf,
+    last: Mutex<ReadIdentity>,
+}
+
+#[derive(Debug)]
+struct ReadIdentity {
+    /// What was in the files.
+    pem: [Vec<u8>; 2],
+    shown: Arc<CertifiedKey>,
+}
+
+impl ReadIdentity {
+    fn of(pem: [Vec<u8>; 2]) -> Result<ReadIdentity, BadPem> {
+        let [cert, key] = &pem;
+        let shown = identity(("client_cert_file", cert), ("client_key_file", key))?;
+        Ok(ReadIdentity {
+            pem,
+            shown: Arc::new(shown),
+        })
+    }
+}
+
+impl ClientIdentity {
+    /// The one in these files; `None`: none are named.
+    ///
+    /// # Errors
+    /// What is wrong with a file.
+    pub fn of(
+        cert: Option<&Path>,
+        key: Option<&Path>,
+    ) -> Result<Option<Arc<ClientIdentity>>, BadPem> {
+        let (Some(cert), Some(key)) = (cert, key) else {
+            return Ok(None);
+        };
+        let read = |setting, file| fs::read(file).map_err(|error| bad(setting)(error.to_string()));
+        let pem = [
+            read("client_cert_file", cert)?,
+            read("client_key_file", key)?,
+        ];
+        Ok(Some(Arc::new(ClientIdentity {
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            last: Mutex::new(ReadIdentity::of(pem)?),
+        })))
+    }
+
+    /// A connection begins: there are few, and the files are small.
+    fn now(&self) -> MutexGuard<'_, ReadIdentity> {
+        let mut last = self.last.lock();
+        if let (Ok(cert), Ok(key)) = (fs::read(&self.cert), fs::read(&self.key)) {
+            let pem = [cert, key];
+            if pem != last.pem
+                && let Ok(read) = ReadIdentity::of(pem)
+            {
+                *last = read;
+            }
+        }
+        last
+    }
+
+    /// The certificate and its key.
+    pub fn pem(&self) -> [Vec<u8>; 2] {
+        self.now().pem.clone()
+    }
+}
+
+impl ResolvesClientCert for ClientIdentity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.now().shown))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
 /// For calls to a server that one of `roots` vouches for; `identity` is shown where it asks who we are.
 ///
 /// # Errors
 /// There is no TLS.
 pub fn client(
     roots: RootCertStore,
-    identity: Option<CertifiedKey>,
+    identity: Option<Arc<ClientIdentity>>,
 ) -> Result<ClientConfig, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
-    Ok(match identity {
-        None => builder.with_no_client_auth(),
-        Some(own) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
-    })
+    let Some(own) = identity else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let mut config = builder.with_client_cert_resolver(own);
+    // What is resumed goes on under the certificate that was shown at first.
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
 /// The names that a certificate bears: DNS names, URIs, and the common name.

@@ -24,7 +24,7 @@ use crate::proxy::state::SidecarFacts;
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Egress, Proxy, Sidecar};
 use crate::server;
-use crate::tls;
+use crate::tls::ClientIdentity;
 use crate::upstream::{self, Target, Upstream};
 
 /// How long connections may take to end after the drain.
@@ -476,16 +476,9 @@ fn call_limits(of_data: server::ListenerBounds) -> server::ListenerBounds {
 
 /// The backend, and who we are to it.
 pub(crate) fn target(settings: &config::UpstreamSettings) -> anyhow::Result<Target> {
-    let files = (&settings.client_cert_file, &settings.client_key_file);
-    let identity = match files {
-        (Some(cert), Some(key)) => {
-            let (cert, key) = (std::fs::read(cert)?, std::fs::read(key)?);
-            let names = ["upstream.client_cert_file", "upstream.client_key_file"];
-            let identity = tls::identity((names[0], &cert), (names[1], &key));
-            Some(identity.map_err(|bad| anyhow::anyhow!("{} {}", bad.setting, bad.why))?)
-        }
-        _ => None,
-    };
+    let cert = settings.client_cert_file.as_deref();
+    let identity = ClientIdentity::of(cert, settings.client_key_file.as_deref());
+    let identity = identity.context("upstream")?;
     let ca = settings.ca_file.as_deref();
     Ok(Target::new(settings.url.clone(), ca, identity)?)
 }

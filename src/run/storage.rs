@@ -1,6 +1,5 @@
 //! The store that the settings name.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -12,6 +11,7 @@ use crate::store::redis::{self, RedisStore};
 use crate::store::{
     Clock, Inspection, Ledger, NAMES, Store, StoreConfig, StoreError, postgres, sqlite,
 };
+use crate::tls::ClientIdentity;
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
@@ -31,26 +31,25 @@ impl Outside {
     fn of(settings: &StoreSettings, seed: u64) -> anyhow::Result<Option<Outside>> {
         let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
         let roots = roots.context("store.ca_file cannot be read")?;
-        let read = |file: &Option<PathBuf>| file.as_ref().map(std::fs::read).transpose();
-        let identity = read(&settings.client_cert_file)
-            .and_then(|cert| Ok(cert.zip(read(&settings.client_key_file)?)))
-            .context("store.client_cert_file or client_key_file cannot be read")?;
+        let cert = settings.client_cert_file.as_deref();
+        let identity = ClientIdentity::of(cert, settings.client_key_file.as_deref());
+        let identity = identity.context("store")?;
         let owner = name(seed);
         Ok(Some(match &settings.url {
             StoreUrl::Memory => return Ok(None),
             StoreUrl::Redis(url) => {
                 let mut target =
                     redis::RedisTarget::parse(url.expose(), roots).context("store.url")?;
-                if let Some((cert, key)) = identity {
-                    target = target.with_identity(cert, key);
+                if let Some(identity) = identity {
+                    target = target.with_identity(move || identity.pem());
                 }
                 Outside::Redis(store_config(settings, owner, target))
             }
             StoreUrl::Postgres(url) => {
                 let mut target =
                     postgres::PostgresTarget::parse(url.expose(), roots).context("store.url")?;
-                if let Some((cert, key)) = identity {
-                    target = target.with_identity(&cert, &key).context("store.url")?;
+                if let Some(identity) = identity {
+                    target = target.with_identity(identity).context("store.url")?;
                 }
                 Outside::Postgres(store_config(settings, owner, target))
             }

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, uri};
 use rustls::pki_types::ServerName;
-use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::base_url::BaseUrl;
-use crate::tls::{self, ListenerTls};
+use crate::tls::{self, ClientIdentity, ListenerTls};
 
 /// Where the backend is, and how connections to it are secured.
 #[derive(Clone)]
@@ -88,7 +87,7 @@ impl Target {
     pub fn new(
         url: BaseUrl,
         ca: Option<&path::Path>,
-        identity: Option<CertifiedKey>,
+        identity: Option<Arc<ClientIdentity>>,
     ) -> Result<Target, BadTarget> {
         let config = match url.tls {
             true => Some(config(ca, identity)?),
@@ -187,7 +186,7 @@ impl Tls {
 /// TLS with a server that the platform or `ca` vouches for.
 fn config(
     ca: Option<&path::Path>,
-    identity: Option<CertifiedKey>,
+    identity: Option<Arc<ClientIdentity>>,
 ) -> Result<ClientConfig, BadTarget> {
     let mut roots = RootCertStore::empty();
     // A broken certificate of the platform must not prevent the start.

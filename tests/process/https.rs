@@ -22,6 +22,8 @@ struct Front {
     port: u16,
     /// What each connection agreed to speak.
     spoken: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
+    /// The first name in each certificate that was shown.
+    shown: Arc<Mutex<Vec<String>>>,
     refused: Arc<AtomicUsize>,
 }
 
@@ -54,6 +56,8 @@ impl Front {
         let refused = Arc::<AtomicUsize>::default();
         let (give, take) = std::sync::mpsc::channel();
         let (agreed, failed) = (Arc::clone(&spoken), Arc::clone(&refused));
+        let shown = Arc::<Mutex<Vec<_>>>::default();
+        let names = Arc::clone(&shown);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -64,7 +68,7 @@ impl Front {
                 give.send(listener.local_addr().unwrap().port()).unwrap();
                 while let Ok((client, _)) = listener.accept().await {
                     let (acceptor, agreed) = (acceptor.clone(), Arc::clone(&agreed));
-                    let failed = Arc::clone(&failed);
+                    let (failed, names) = (Arc::clone(&failed), Arc::clone(&names));
                     tokio::spawn(async move {
                         let Ok(mut client) = acceptor.accept(client).await else {
                             failed.fetch_add(1, Ordering::SeqCst);
@@ -72,6 +76,13 @@ impl Front {
                         };
                         let alpn = client.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
                         agreed.lock().unwrap().push(alpn);
+                        let certificates = client.get_ref().1.peer_certificates();
+                        if let Some([first, ..]) = certificates {
+                            names
+                                .lock()
+                                .unwrap()
+                                .extend(tls::names(first).into_iter().next());
+                        }
                         if let Ok(mut server) = TcpStream::connect(backend).await {
                             // Either side may go.
                             drop(copy_bidirectional(&mut client, &mut server).await);
@@ -83,6 +94,7 @@ impl Front {
         Front {
             port: take.recv().unwrap(),
             spoken,
+            shown,
             refused,
         }
     }
@@ -170,4 +182,38 @@ fn a_backend_that_asks_who_we_are_is_told() {
         }
     }
     assert!(front.refused.load(Ordering::SeqCst) > 0);
+}
+
+/// A certificate that is renewed in its files is shown at the next connection, without a restart. While only one of the
+/// two files is the new one, the last pair goes on.
+#[test]
+fn a_renewed_certificate_is_shown_to_the_backend() {
+    let ca = Ca::new();
+    let backend = Backend::start(Lax::redis());
+    let front = Front::asking(backend.addr, Some(&ca));
+    let (first, second) = (ca.client("first", "DNS:a"), ca.client("second", "DNS:b"));
+    let rest = format!(
+        "[upstream]\nca_file = \"{FOLDER}/ca.pem\"\nidle_timeout = \"1ms\"\n{}",
+        first.as_client()
+    );
+    let sidecar = front.sidecar("localhost", &rest, OTHER);
+    let count = || front.shown.lock().unwrap().len();
+    // The name that a new connection shows.
+    let next = || {
+        let before = count();
+        wait("another connection", || {
+            assert_ne!(get(sidecar.data, "/ojs/v1/health").status, 502);
+            count() > before
+        });
+        front.shown.lock().unwrap().last().unwrap().clone()
+    };
+    assert_eq!(next(), "first");
+    std::fs::copy(&second.cert, &first.cert).unwrap();
+    assert_eq!(next(), "first");
+    wait("the log says that they do not fit", || {
+        sidecar.log().contains("client_key_file")
+    });
+    second.replace(&first);
+    wait("the second one is shown", || next() == "second");
+    assert_eq!(front.refused.load(Ordering::SeqCst), 0);
 }

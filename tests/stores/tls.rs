@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
 use std::process::Stdio;
 
 use ojs_throttle::store::{postgres, redis};
+use ojs_throttle::tls::ClientIdentity;
 
 use super::prelude::*;
 use crate::servers::certs::{Ca, Signed};
@@ -77,12 +78,12 @@ async fn tls_on_redis_with_client_certificates() {
         &of,
     ]);
     let _server = RedisServer::with(&with);
-    let store = |shown: Option<Signed>| {
+    let store = |shown: Option<&Arc<ClientIdentity>>| {
         let mut target =
             redis::RedisTarget::parse(&format!("rediss://localhost:{port}"), roots(&of)).unwrap();
-        if let Some(Signed { cert, key }) = shown {
-            target =
-                target.with_identity(std::fs::read(cert).unwrap(), std::fs::read(key).unwrap());
+        if let Some(shown) = shown {
+            let shown = Arc::clone(shown);
+            target = target.with_identity(move || shown.pem());
         }
         let config = redis::Config {
             target,
@@ -92,12 +93,20 @@ async fn tls_on_redis_with_client_certificates() {
         };
         RedisStore::new(config, Clock::new(T))
     };
-    let known = store(Some(ca.client("sidecar", "DNS:sidecar")));
-    known.check().await.unwrap();
-    works(&known).await;
-    for shown in [None, Some(Ca::new().client("sidecar", "DNS:sidecar"))] {
+    let (known, other) = (ca.client("sidecar", "DNS:sidecar"), Ca::new());
+    let shown = other.client("sidecar", "DNS:sidecar");
+    let identity = identity(&shown);
+    for shown in [None, Some(&identity)] {
         store(shown).check().await.unwrap_err();
     }
+    known.replace(&shown);
+    let known = store(Some(&identity));
+    known.check().await.unwrap();
+    works(&known).await;
+}
+
+fn identity(Signed { cert, key }: &Signed) -> Arc<ClientIdentity> {
+    ClientIdentity::of(Some(cert), Some(key)).unwrap().unwrap()
 }
 
 fn files(port: u16) -> [String; 3] {
@@ -254,8 +263,8 @@ async fn tls_on_postgres() {
     server.kill();
     server.restart();
     let target = postgres::PostgresTarget::parse(&url("localhost", "require"), own()).unwrap();
-    let Signed { cert, key } = ca.client("sidecar", "DNS:sidecar");
-    let (cert, key) = (std::fs::read(cert).unwrap(), std::fs::read(key).unwrap());
+    let (known, other) = (ca.client("sidecar", "DNS:sidecar"), Ca::new());
+    let shown = other.client("sidecar", "DNS:sidecar");
     let config = |target| postgres::Config {
         target,
         namespace: "known".to_owned(),
@@ -266,7 +275,10 @@ async fn tls_on_postgres() {
         .check()
         .await;
     says(told, &["client certificate"]);
-    let target = target.with_identity(&cert, &key).unwrap();
+    let target = target.with_identity(identity(&shown)).unwrap();
+    let unknown = postgres::open(config(target.clone()), Clock::new(T));
+    unknown.check().await.unwrap_err();
+    known.replace(&shown);
     let store = postgres::open(config(target), Clock::new(T));
     store.check().await.unwrap();
     works(&store).await;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::config::SslMode;
@@ -92,13 +93,16 @@ impl PostgresTarget {
         })
     }
 
-    /// Says who we are, by a certificate and its key.
+    /// Says who we are, to a server that asks.
     ///
     /// # Errors
-    /// They are of no use.
-    pub fn with_identity(mut self, cert: &[u8], key: &[u8]) -> Result<PostgresTarget, BadUrl> {
+    /// There is no TLS.
+    pub fn with_identity(
+        mut self,
+        identity: Arc<dyn ResolvesClientCert>,
+    ) -> Result<PostgresTarget, BadUrl> {
         if self.tls.is_some() {
-            self.tls = Some(tls(self.roots.as_deref(), Some((cert, key)))?);
+            self.tls = Some(tls(self.roots.as_deref(), Some(identity))?);
         }
         Ok(self)
     }
@@ -123,7 +127,7 @@ fn place(config: &tokio_postgres::Config) -> String {
 
 fn tls(
     roots: Option<&[u8]>,
-    identity: Option<(&[u8], &[u8])>,
+    identity: Option<Arc<dyn ResolvesClientCert>>,
 ) -> Result<MakeRustlsConnect, BadUrl> {
     let mut store = RootCertStore::empty();
     let given = match roots {
@@ -139,15 +143,12 @@ fn tls(
         .with_safe_default_protocol_versions()
         .map_err(|error| BadUrl(format!("no TLS: {error}")))?
         .with_root_certificates(store);
-    let Some((cert, key)) = identity else {
+    let Some(identity) = identity else {
         return Ok(MakeRustlsConnect::new(config.with_no_client_auth()));
     };
-    let unfit = |why: String| BadUrl(format!("its client certificate cannot be used: {why}"));
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
-    let chain = chain.map_err(|error| unfit(error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| unfit(error.to_string()))?;
-    let config = config.with_client_auth_cert(chain, key);
-    let config = config.map_err(|error| unfit(error.to_string()))?;
+    let mut config = config.with_client_cert_resolver(identity);
+    // What is resumed goes on under the certificate that was shown at first.
+    config.resumption = Resumption::disabled();
     Ok(MakeRustlsConnect::new(config))
 }
 

@@ -1,5 +1,7 @@
 //! What a URL says about where Redis is.
 
+use std::sync::Arc;
+
 use redis::sentinel::SentinelClientBuilder;
 use redis::{
     ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
@@ -19,9 +21,12 @@ pub struct RedisTarget {
     pub(super) kind: Layout,
     /// Roots in PEM, in place of the system's.
     roots: Option<Vec<u8>>,
-    /// Our certificate and its key in PEM.
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// Says who we are, at each connection.
+    identity: Option<Arc<Identity>>,
 }
+
+/// A certificate and its key, in PEM.
+type Identity = dyn Fn() -> [Vec<u8>; 2] + Send + Sync;
 
 #[derive(Clone)]
 pub(super) enum Layout {
@@ -102,19 +107,25 @@ impl RedisTarget {
         })
     }
 
-    /// Has a server that asks be shown this certificate and its key.
-    pub fn with_identity(mut self, cert: Vec<u8>, key: Vec<u8>) -> RedisTarget {
-        self.identity = Some((cert, key));
+    /// Has a server that asks be shown the certificate that this gives, in PEM with its key, when a connection begins.
+    pub fn with_identity(
+        mut self,
+        identity: impl Fn() -> [Vec<u8>; 2] + Send + Sync + 'static,
+    ) -> RedisTarget {
+        self.identity = Some(Arc::new(identity));
         self
     }
 
     pub(super) fn certificates(&self) -> Option<TlsCertificates> {
-        let (root_cert, identity) = (self.roots.clone(), self.identity.clone());
+        let (root_cert, identity) = (self.roots.clone(), self.identity.as_ref());
         let is_told = root_cert.is_some() || identity.is_some();
         is_told.then(|| TlsCertificates {
-            client_tls: identity.map(|(client_cert, client_key)| ClientTlsConfig {
-                client_cert,
-                client_key,
+            client_tls: identity.map(|identity| {
+                let [client_cert, client_key] = identity();
+                ClientTlsConfig {
+                    client_cert,
+                    client_key,
+                }
             }),
             root_cert,
         })
