@@ -5,6 +5,7 @@ mod replies;
 mod requests;
 mod rig;
 mod slow;
+mod stalled;
 mod streams;
 
 /// What most of these tests use.

@@ -1,6 +1,7 @@
 //! One connection, from its handshake to its end.
 
 use std::convert::Infallible;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::DerefMut;
 use std::pin::{Pin, pin};
@@ -18,12 +19,12 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::bounds::ListenerBounds;
 use super::io::Guarded;
 use super::requests::Listening;
-use super::watchdog::{Flags, OnEnd, Watchdog};
+use super::watchdog::{Flags, GivenPart, OnEnd, Watchdog};
 use super::{forwarded, rules};
 use crate::net::Stream;
 use crate::ojs;
@@ -38,6 +39,8 @@ use crate::upstream::{HEADER_LINES, WakeGate};
 const HEAD: usize = 32 * 1024;
 /// The most bytes that one connection buffers; over HTTP/2 each of its requests and replies.
 const BUFFER: usize = 64 * 1024;
+/// The most bytes of a reply that are given at once over HTTP/2: the usual size of a frame.
+const FRAME: usize = 16 * 1024;
 /// The most requests at once on a connection over HTTP/2; more wait at the client.
 const STREAMS: u32 = 128;
 
@@ -155,7 +158,7 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
                 return Poll::Ready(ended);
             }
             // Not before: what has come by now is answered.
-            if flags.draining() && !std::mem::replace(&mut ending, true) {
+            if flags.draining() && !mem::replace(&mut ending, true) {
                 end(connection.as_mut());
                 if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                     return Poll::Ready(ended);
@@ -175,12 +178,17 @@ impl<S: Service> ConnectionService<S> {
     ) -> impl Future<Output = Result<Response<Tracked>, Infallible>> + Send + use<S> {
         let (head, body) = request.into_parts();
         let mut head = Box::new(head);
-        self.flags
+        let nth = self
+            .flags
             .begin(match self.shared.service.stops_with_client() {
                 true => OnEnd::Stop,
                 false => on_end(&head),
             });
-        let busy = Busy(Arc::clone(&self.flags));
+        let busy = Busy {
+            flags: Arc::clone(&self.flags),
+            nth,
+            given: None,
+        };
         let plain_json = self.shared.service.wants_plain_json(&head);
         async move {
             let service = &self.shared.service;
@@ -199,7 +207,11 @@ impl<S: Service> ConnectionService<S> {
                 *self.tunnel.lock() = Some(begun);
             }
             self.flags.leaves(reply.headers_mut());
-            Ok(reply.map(|body| Tracked { body, busy }))
+            Ok(reply.map(|body| Tracked {
+                body,
+                rest: Bytes::new(),
+                busy,
+            }))
         }
     }
 
@@ -272,18 +284,48 @@ async fn carry(mut tunnel: Tunnel, flags: &Flags) {
 }
 
 /// A request in progress, from its head to the last byte of its reply.
-struct Busy(Arc<Flags>);
+struct Busy {
+    flags: Arc<Flags>,
+    /// Which request of the connection it is.
+    nth: u32,
+    /// The part of the reply that the client is to take before it gets more.
+    given: Option<GivenPart>,
+}
+
+impl Busy {
+    /// The client took what it was given.
+    fn is_taken(&mut self) {
+        if let Some(part) = self.given.take() {
+            self.flags.is_taken(&part);
+        }
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.end();
+        self.is_taken();
+        self.flags.end();
     }
 }
 
 /// A reply's body that marks its connection as free when it is dropped.
 struct Tracked {
     body: Body,
+    /// What is left of its last frame.
+    rest: Bytes,
     busy: Busy,
+}
+
+impl Tracked {
+    /// Over HTTP/2 a reply goes in parts, and hyper asks for the next one when the client has room for it.
+    fn part(&mut self, mut bytes: Bytes) -> Frame<Bytes> {
+        self.rest = bytes.split_off(bytes.len().min(FRAME));
+        if !self.is_end_stream() {
+            let part = *self.busy.given.insert((Instant::now(), self.busy.nth));
+            self.busy.flags.gives(part);
+        }
+        Frame::data(bytes)
+    }
 }
 
 impl http_body::Body for Tracked {
@@ -295,18 +337,31 @@ impl http_body::Body for Tracked {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        if this.busy.0.is_half_closed() {
+        if this.busy.flags.is_half_closed() {
             // It may arrive nowhere, so it is kept for who asks again.
             this.body.forget_watch();
         }
-        Pin::new(&mut this.body).poll_frame(cx)
+        this.busy.is_taken();
+        let rest = mem::take(&mut this.rest);
+        if !rest.is_empty() {
+            return Poll::Ready(Some(Ok(this.part(rest))));
+        }
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if !this.busy.flags.is_multiplexed() {
+            return polled;
+        }
+        polled.map_ok(|frame| match frame.into_data() {
+            Ok(bytes) => this.part(bytes),
+            Err(trailers) => trailers,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
+        // It is asked for with the head.
         self.body.size_hint()
     }
 }

@@ -1,6 +1,7 @@
 //! Ends a client's connection whose time is up. Each connection has one timer, which moves only when it fires or must
 //! fire earlier, so an ordinary request touches no timer.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -18,6 +19,8 @@ use crate::tick;
 pub(super) struct Flags {
     /// How many replies are not over yet; more than one over HTTP/2 only.
     busy: AtomicU32,
+    /// How many requests have come.
+    begun: AtomicU32,
     /// Whether bytes came since the last request.
     head: AtomicBool,
     /// Whether the client does not take what we write.
@@ -33,8 +36,13 @@ pub(super) struct Flags {
     tunnel: AtomicBool,
     /// Whether the connection speaks HTTP/2: bytes on it need not be a head.
     multiplexes: AtomicBool,
+    /// Over HTTP/2: the replies whose clients have a part to take before they get more, and since when.
+    given: Mutex<BTreeSet<GivenPart>>,
     task: Mutex<Option<Waker>>,
 }
+
+/// Since when a client has a part of a reply to take, and of which request.
+pub(super) type GivenPart = (Instant, u32);
 
 impl Flags {
     pub(super) fn read(&self) {
@@ -52,11 +60,31 @@ impl Flags {
         }
     }
 
-    /// Notes that a request has come.
-    pub(super) fn begin(&self, on_end: OnEnd) {
+    /// Notes that a request has come, and says which of the connection it is.
+    pub(super) fn begin(&self, on_end: OnEnd) -> u32 {
         self.head.store(false, Ordering::Relaxed);
         self.stops.store(on_end == OnEnd::Stop, Ordering::Relaxed);
         self.busy.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes that a reply has a part for its client to take. The connection looks how long that may last.
+    pub(super) fn gives(&self, part: GivenPart) {
+        self.given.lock().insert(part);
+        self.wake();
+    }
+
+    /// Notes that the client took it, or that the reply is over.
+    pub(super) fn is_taken(&self, part: &GivenPart) {
+        self.given.lock().remove(part);
+    }
+
+    /// Since when a client takes nothing of one of its replies.
+    fn stalled_since(&self) -> Option<Instant> {
+        match self.is_multiplexed() {
+            true => self.given.lock().first().map(|(since, _)| *since),
+            false => None,
+        }
     }
 
     /// Notes that the reply is over.
@@ -78,7 +106,7 @@ impl Flags {
     pub(super) fn half_closes(&self) -> bool {
         self.ended.store(true, Ordering::Relaxed);
         let finishes = !self.stops.load(Ordering::Relaxed) && !self.is_tunnel();
-        finishes && self.is_busy() && !self.multiplexes.load(Ordering::Relaxed)
+        finishes && self.is_busy() && !self.is_multiplexed()
     }
 
     pub(super) fn is_half_closed(&self) -> bool {
@@ -114,9 +142,13 @@ impl Flags {
         self.multiplexes.store(true, Ordering::Relaxed);
     }
 
+    pub(super) fn is_multiplexed(&self) -> bool {
+        self.multiplexes.load(Ordering::Relaxed)
+    }
+
     /// Says in the way of HTTP/2 that a reply is the last one: its head cannot.
     pub(super) fn leaves(&self, headers: &mut HeaderMap) {
-        if self.multiplexes.load(Ordering::Relaxed) && headers.remove(CONNECTION).is_some() {
+        if self.is_multiplexed() && headers.remove(CONNECTION).is_some() {
             self.drain();
         }
     }
@@ -144,7 +176,7 @@ impl Flags {
             ConnectionPhase::Blocked
         } else if self.is_busy() {
             ConnectionPhase::Busy
-        } else if self.head.load(Ordering::Relaxed) && !self.multiplexes.load(Ordering::Relaxed) {
+        } else if self.head.load(Ordering::Relaxed) && !self.is_multiplexed() {
             ConnectionPhase::Head
         } else {
             ConnectionPhase::Idle
@@ -204,14 +236,26 @@ impl Watchdog {
     /// Ready when the time is up. It must be polled after the connection, in the connection's task.
     pub(super) fn poll(&mut self, flags: &Flags, cx: &mut Context<'_>) -> Poll<()> {
         self.check(flags);
+        let stall = self.stall(flags);
+        let deadline = [self.deadline, stall].into_iter().flatten().min();
+        if let Some(deadline) = deadline.filter(|at| *at < self.timer.deadline()) {
+            self.timer.as_mut().reset(deadline);
+            self.armed = false;
+        }
         if self.armed && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
         self.armed = true;
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            match self.deadline {
-                Some(deadline) if deadline <= now => return Poll::Ready(()),
+            match deadline {
+                Some(deadline) if deadline <= now => {
+                    if stall == Some(deadline) && !flags.draining() {
+                        flags.drain();
+                        return Poll::Pending;
+                    }
+                    return Poll::Ready(());
+                }
                 Some(deadline) => self.timer.as_mut().reset(deadline),
                 // Any next phase lasts at least this long.
                 None => {
@@ -221,6 +265,13 @@ impl Watchdog {
             }
         }
         Poll::Pending
+    }
+
+    /// When the client of a reply over HTTP/2 has taken nothing for too long. First no more requests come, so that the
+    /// others on the connection are answered; after as long again it ends.
+    fn stall(&self, flags: &Flags) -> Option<Instant> {
+        let times = if flags.draining() { 2 } else { 1 };
+        Some(flags.stalled_since()? + self.limits.write * times)
     }
 
     /// Starts a new deadline when the phase changed or something moved.
@@ -244,12 +295,7 @@ impl Watchdog {
             ConnectionPhase::Head => self.limits.header,
             ConnectionPhase::Blocked => self.limits.write,
         };
-        let deadline = tick::now() + patience;
-        self.deadline = Some(deadline);
-        if deadline < self.timer.deadline() {
-            self.timer.as_mut().reset(deadline);
-            self.armed = false;
-        }
+        self.deadline = Some(tick::now() + patience);
     }
 
     fn shortest(&self) -> Duration {
