@@ -331,6 +331,16 @@ impl Groups {
         open.any(Group::has_jobs)
     }
 
+    /// When a job may be asked for next, as far as is known.
+    pub(super) fn next_ask(&self) -> Option<Timestamp> {
+        let mut refused = self.refused.iter();
+        let refused = refused.find(|(_, id)| self.get(*id).is_some_and(Group::has_jobs));
+        match self.has_open() {
+            true => Some(Timestamp(0)),
+            false => refused.map(|(at, _)| *at),
+        }
+    }
+
     /// The group whose time comes first, and the one that a slot may let start first.
     pub(super) fn next_starts(&self) -> [Option<&Group>; 2] {
         [&self.until, &self.for_slot].map(|waits| {

@@ -143,6 +143,24 @@ impl Hold {
         held.map(|held| held.claimed.clone())
     }
 
+    /// When one of the jobs may be asked for next, as far as is known.
+    pub fn next_ask(&self) -> Option<Timestamp> {
+        let state = self.state();
+        let each = state.queues.values();
+        each.filter_map(|queue| queue.groups.next_ask()).min()
+    }
+
+    /// The limit for which a job waits unasked, because others that are limited alike were refused.
+    pub fn waits_behind(&self, job: &str) -> Option<PolicyAndKey> {
+        let state = self.state();
+        let known = state.jobs.get(job)?;
+        let Whereabouts::Waiting(stand) = &known.whereabouts else {
+            return None;
+        };
+        let group = state.queues.get(&known.lane)?.groups.group_of(*stand)?;
+        group.refused.and(group.refused_by.clone())
+    }
+
     /// How many held jobs each queue has under the scopes of which `sees` says so.
     pub fn tallies(&self, now: Timestamp, sees: impl Fn(u64) -> bool) -> HashMap<Arc<str>, Tally> {
         let state = self.state();

@@ -14,7 +14,7 @@ use super::request::Fetch;
 use super::section::Stage;
 use crate::boxed::boxed;
 use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, TRUSTED_FOR, Wakes};
-use crate::limit::{Limited, OnLimit, Refusal, Strategy, Timestamp, is_priced};
+use crate::limit::{Limited, OnLimit, Refusal, Timestamp, is_priced};
 use crate::metrics::StartKind;
 use crate::proxy::control::in_force;
 use crate::proxy::drop::{self, acting};
@@ -233,13 +233,8 @@ impl Proxy {
         if action == OnLimit::Drop {
             return Some(pick);
         }
-        let paused = why.strategy == Strategy::Concurrency && why.limit == 0;
         pick.refuse(hold::Refusal {
-            refused: match at.unwrap_or_default() {
-                _ if paused => Refused::Paused,
-                at if why.slot => Refused::ForSlot(at),
-                at => Refused::Until(at),
-            },
+            refused: Refused::by(why, at),
             at: sidecar.store.now(),
             asked,
             by: Some(limited.names()),

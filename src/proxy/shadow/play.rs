@@ -1,6 +1,6 @@
 //! Plays the virtual queue in real time: jobs come, start when their limits let them, and end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::state::{Begun, Shadow, Sighting, Went};
-use crate::hold::{self, Episode, Held, Lane, Pick, Proof, Refused, Relimited, Wakes};
+use crate::hold::{self, Held, Lane, Pick, Proof, Refused, Relimited, Wakes};
 use crate::json::Json;
-use crate::limit::{EARLY, Limited, OnLimit, Refusal, Timestamp};
+use crate::limit::{Limited, OnLimit, PolicyAndKey, Refusal, Timestamp, is_priced};
 use crate::policy::LimitCache;
+use crate::proxy::drop::acting;
 use crate::proxy::job::{self, Shown};
 use crate::proxy::{Live, Proxy, REPLY_DEPTH, Sidecar};
 use crate::store::{Change, Claim, Claimed, End, Gen, LedgerExt, Row, Verdict, Wake};
@@ -41,6 +42,8 @@ struct VirtualRun {
     until: Timestamp,
     /// How long it really ran, once it has ended.
     ran: Option<u64>,
+    /// The limit that first kept it from its virtual start.
+    by: Option<PolicyAndKey>,
     /// Its virtual start.
     started: Option<Timestamp>,
 }
@@ -111,15 +114,11 @@ impl Play<'_> {
         queues.map(|queue| Lane { scope: 0, queue })
     }
 
-    /// When something may start or end by itself.
+    /// When something may be asked for or ends by itself.
     fn next(&self) -> Instant {
         let now = self.now();
-        let starts = self.lanes().filter_map(|lane| {
-            let view = self.begun.hold.look(&lane, 0, now);
-            Some(view.prospect.at?.minus(EARLY))
-        });
         let end = self.ends.keys().next().map(|(at, _)| *at);
-        let next = starts.chain(end).min();
+        let next = self.begun.hold.next_ask().into_iter().chain(end).min();
         let next = next.map_or(EVERY, |at| Duration::from_micros(at.since(now)));
         Instant::now() + next.max(Duration::from_millis(1))
     }
@@ -178,15 +177,15 @@ impl Play<'_> {
         let job: Arc<str> = Arc::from(&*seen.id);
         let claim = self.sidecar.fetching.next_claim(at);
         let run = VirtualRun {
+            by: None,
             claim,
             began: at,
             until: at.plus(job::micros(went.lasts)),
             ran: None,
             started: None,
         };
-        self.runs.insert(Arc::clone(&job), run);
         let claimed = Claimed::from(Claim {
-            job,
+            job: Arc::clone(&job),
             generation: claim,
             claim_id: Arc::clone(&self.sidecar.fetching.worker_id),
             worker: None,
@@ -204,6 +203,8 @@ impl Play<'_> {
         let proof = Proof::new(went.at, LONG);
         let held = Held::new(claimed, live.edition, Default::default(), proof, went.at);
         hold.add(vec![held]);
+        let by = hold.waits_behind(&job);
+        self.runs.insert(job, VirtualRun { by, ..run });
     }
 
     /// A job really ended: its virtual slot ends as long after its virtual start as it ran.
@@ -261,10 +262,14 @@ impl Play<'_> {
         let stays = self.now().plus(LEASE);
         let (mut tried, over): (Vec<Pick>, Vec<Pick>) =
             (picked.into_iter()).partition(|pick| !pick.claimed.limited.is_empty());
-        for pick in over {
-            self.runs.remove(&pick.claimed.job);
-            pick.gone();
-        }
+        over.into_iter().for_each(|pick| self.forget(pick));
+        // As for a worker: of those whose costs may differ the first is asked for, and what it needs is kept for it.
+        let mut first = HashSet::new();
+        tried.retain(|pick| {
+            let mut costs = pick.written.iter().map(|one| &one.cost);
+            let differ = costs.any(|cost| cost.rule.is_some());
+            !differ || first.insert(Arc::clone(&pick.written))
+        });
         for pick in &mut tried {
             pick.claimed.stays = stays;
             pick.claimed.followed = pick.claimed.followed.min(stays);
@@ -283,7 +288,7 @@ impl Play<'_> {
             let at = store.now().plus(NO_WORD);
             picked
                 .into_iter()
-                .for_each(|pick| refuse(pick, Refused::Until(at), store.now(), wakes));
+                .for_each(|pick| refuse(pick, (Refused::Until(at), None), store.now(), wakes));
             return;
         };
         hold.note_served(&taken.served, store.now());
@@ -304,10 +309,7 @@ impl Play<'_> {
                     action,
                 } => self.refused(pick, (which, &why, at), action, wakes),
                 Verdict::Unasked => {}
-                Verdict::HasRow | Verdict::Outdated | Verdict::Unfit => {
-                    self.runs.remove(&pick.claimed.job);
-                    pick.gone();
-                }
+                Verdict::HasRow | Verdict::Outdated | Verdict::Unfit => self.forget(pick),
             }
         }
         started.reverse();
@@ -320,15 +322,21 @@ impl Play<'_> {
     fn started(&mut self, pick: &Pick, at: Timestamp) {
         let claimed = &pick.claimed;
         let waited = Duration::from_micros(at.since(claimed.claimed_at));
-        let by = pick.refused.as_ref().and_then(|episode| {
-            let is = |one: &&Limited| one.space == episode.space && one.key == episode.key;
-            Some((claimed.limited.iter().find(is)?, Some(waited)))
+        let run = self.runs.get_mut(&claimed.job);
+        let by = run.as_ref().and_then(|run| {
+            let by = run.by.as_ref()?;
+            claimed.limited.iter().find(|one| one.names() == *by)
         });
-        if let Some((by, _)) = by {
+        if let Some(by) = by {
             self.sidecar.metrics.shadow_waited(&by.policy, waited);
+            // It may have been first in line.
+            if is_priced(&claimed.limited) {
+                self.begun.hold.wake(&claimed.limited);
+            }
         }
+        let by = by.map(|by| (by, Some(waited)));
         self.shadow.note(&claimed.job, &claimed.limited, by);
-        if let Some(run) = self.runs.get_mut(&claimed.job) {
+        if let Some(run) = run {
             run.started = Some(at);
             if let Some(ran) = run.ran {
                 let end = (at.plus(ran), run.claim);
@@ -339,33 +347,30 @@ impl Play<'_> {
 
     fn refused(
         &mut self,
-        mut pick: Pick,
+        pick: Pick,
         (which, why, at): (usize, &Refusal, Option<Timestamp>),
         action: OnLimit,
         asked: Wakes,
     ) {
-        let all = pick.claimed.limited.clone();
-        let Some(by) = all.get(which) else { return };
         if action == OnLimit::Drop {
-            let drops = |one: &&Limited| one.on_limit == OnLimit::Drop;
-            let by = all.iter().find(drops).unwrap_or(by);
-            self.shadow.note(&pick.claimed.job, &all, Some((by, None)));
-            self.runs.remove(&pick.claimed.job);
-            return pick.gone();
+            let claimed = &pick.claimed;
+            let by = acting(&pick, which, action).map(|by| (by, None));
+            self.shadow.note(&claimed.job, &claimed.limited, by);
+            return self.forget(pick);
         }
-        if pick.refused.is_none() {
-            pick.refused = Some(Box::new(Episode {
-                space: by.space,
-                key: by.key.clone(),
-                strategy: why.strategy,
-                since: pick.since,
-            }));
+        let by = pick.claimed.limited.get(which).map(Limited::names);
+        if let Some(run) = self.runs.get_mut(&pick.claimed.job)
+            && run.by.is_none()
+        {
+            run.by.clone_from(&by);
         }
-        let refused = match at.unwrap_or_default() {
-            at if why.slot => Refused::ForSlot(at),
-            at => Refused::Until(at),
-        };
-        refuse(pick, refused, self.now(), asked);
+        refuse(pick, (Refused::by(why, at), by), self.now(), asked);
+    }
+
+    /// A job is played no longer.
+    fn forget(&mut self, pick: Pick) {
+        self.runs.remove(&pick.claimed.job);
+        pick.gone();
     }
 
     /// Ends virtual slots whose time has come.
@@ -430,8 +435,7 @@ impl Play<'_> {
     }
 }
 
-fn refuse(pick: Pick, refused: Refused, at: Timestamp, asked: Wakes) {
-    let by = pick.claimed.limited.first().map(Limited::names);
+fn refuse(pick: Pick, (refused, by): (Refused, Option<PolicyAndKey>), at: Timestamp, asked: Wakes) {
     pick.refuse(hold::Refusal {
         refused,
         at,
