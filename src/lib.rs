@@ -104,6 +104,7 @@
 //! | share, group | whose part of a key a job takes, by weight (`fair`) |
 //! | virtual time | of a shared key: what its groups were served, by weight; it orders their jobs |
 //! | shadow, tried | of an entry: it decides nothing; its jobs wait and start in a virtual queue, which tells what would have been |
+//! | call, way out | what a worker asks of a service, and the `[[egress]]` through which it does: a claim without a job |
 //! | settle | end a job in the backend; of a cost: put its windows right by what was used |
 //!
 //! # Orders
