@@ -1,5 +1,6 @@
 //! Calls of workers, under the keys of their jobs; judged from the vendor's record.
 
+mod crowd;
 mod on_redis;
 mod passes;
 mod secured;

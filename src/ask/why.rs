@@ -150,6 +150,11 @@ fn limit_text(limit: &Value, held: Option<u64>, out: &mut String) {
         );
     }
     turns_text(limit, out);
+    slots_text(limit, out);
+}
+
+/// The jobs and calls that have its slots.
+fn slots_text(limit: &Value, out: &mut String) {
     for slot in list(limit, "slots") {
         let (job, worker) = (
             text(slot, "job"),

@@ -13,7 +13,7 @@ use super::secret::Secret;
 use crate::limit::{Cost, Limits};
 use crate::policy::fields::Fields;
 use crate::policy::limits::limits;
-use crate::policy::numbers;
+use crate::policy::numbers::LARGEST_NUMBER;
 use crate::policy::{Policy, Template};
 use crate::store::guard::Declared;
 use crate::upstream::BaseUrl;
@@ -101,7 +101,8 @@ fn entry(
         .zip(key.as_ref())
         .zip(name.as_ref())
         .and_then(|((own, key), name)| limits_of(table, own, key, policies, name));
-    let cost = cost(table);
+    let cost = count(1..=LARGEST_NUMBER as usize)(table, "cost", 1_usize);
+    let pays = u32::try_from(cost).ok().and_then(NonZeroU32::new)?;
     let wait = table.word_or("on_limit", true, &[("wait", true), ("reject", false)]);
     let second = Duration::from_secs(1);
     let max_wait = time(Duration::ZERO..=HOUR).read(table, "max_wait", 10 * second);
@@ -127,7 +128,7 @@ fn entry(
         ca_file,
         key: key?,
         limits: limits?,
-        cost: cost?,
+        cost: Cost { pays, ..Cost::ONE },
         max_wait: if wait { max_wait } else { Duration::ZERO },
         retry,
         max_waiting,
@@ -181,18 +182,4 @@ fn limits_of(
         return None;
     }
     Some(found)
-}
-
-fn cost(table: &mut TomlTable<'_>) -> Option<Cost> {
-    let pays = match table.int("cost").ok()? {
-        None => NonZeroU32::MIN,
-        Some(number) => match numbers::count("cost", number) {
-            Ok(pays) => pays,
-            Err(wrong) => {
-                table.wrong(wrong);
-                return None;
-            }
-        },
-    };
-    Some(Cost { pays, ..Cost::ONE })
 }

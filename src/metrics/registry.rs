@@ -55,7 +55,7 @@ struct AllSeries {
     handle: PrometheusHandle,
     keys: Mutex<KeyTable>,
     activity: Activity,
-    policies: Mutex<HashMap<(StartKind, Arc<str>), Arc<PolicySeries>>>,
+    policies: Mutex<PolicyTable>,
     calls: Mutex<HashMap<(&'static str, Option<u16>), Histogram>>,
     queues: Mutex<HashSet<Box<str>>>,
     /// The part of the page with the pressures as last measured.
@@ -111,6 +111,9 @@ struct KeySeries {
     waiting: Gauge,
     wait: Histogram,
 }
+
+/// The series of policies, by what starts under them.
+type PolicyTable = HashMap<(StartKind, Arc<str>), Arc<PolicySeries>>;
 
 /// What starts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

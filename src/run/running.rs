@@ -109,9 +109,9 @@ impl Running {
             let (net, server) = (&env.net, &settings.server);
             let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
             let target = Target::new(entry.upstream.clone(), entry.ca_file.as_deref(), None)?;
-            let upstream = Upstream::untold(target, env.net.clone(), egress_bounds(&settings));
+            let upstream = Upstream::new(target, env.net.clone(), egress_bounds(&settings));
             let (name, closing) = (Arc::clone(&entry.name), closing.clone());
-            let service = Egress::new(Arc::clone(&sidecar), name, upstream, closing);
+            let service = Egress::new(Arc::clone(&sidecar), name, upstream.untold(), closing);
             egress.push((listener, service));
         }
         Ok(Running {
@@ -243,13 +243,8 @@ impl Running {
             self.closing.clone(),
         ));
         for (listener, egress) in self.egress {
-            let limits = call_limits(limits);
-            tasks.spawn(server::serve(
-                listener,
-                egress,
-                limits,
-                self.closing.clone(),
-            ));
+            let (limits, closing) = (call_limits(limits), self.closing.clone());
+            tasks.spawn(server::serve(listener, egress, limits, closing));
         }
         tasks.spawn({
             let (proxy, sweeping) = (proxy.clone(), sweeping.clone());
@@ -389,13 +384,9 @@ impl Thread {
         let proxy = Proxy::new(self.sidecar, self.upstream);
         let mut calls = JoinSet::new();
         for (addr, egress) in self.egress {
-            let (listener, limits) = (self.net.bind_shared(addr).await?, call_limits(self.limits));
-            calls.spawn(server::serve(
-                listener,
-                egress,
-                limits,
-                self.closing.clone(),
-            ));
+            let listener = self.net.bind_shared(addr).await?;
+            let (limits, closing) = (call_limits(self.limits), self.closing.clone());
+            calls.spawn(server::serve(listener, egress, limits, closing));
         }
         let served = async {
             server::serve(listener, proxy, self.limits, self.closing).await;

@@ -59,17 +59,12 @@ impl Upstream {
         }))
     }
 
-    /// Calls `target`, and logs nothing of whether it answers.
-    pub fn untold(target: Target, net: Net, limits: CallBounds) -> Upstream {
-        Upstream(Arc::new(ConnectionPool {
-            target,
-            net,
-            limits,
-            via: None,
-            idle: Mutex::default(),
-            outage: None,
-            long_heads: Arc::default(),
-        }))
+    /// Says nothing in the log of whether it answers.
+    pub fn untold(mut self) -> Upstream {
+        if let Some(pool) = Arc::get_mut(&mut self.0) {
+            pool.outage = None;
+        }
+        self
     }
 
     /// Calls this backend from another thread, with connections of its own.

@@ -175,3 +175,13 @@ async fn what_was_set_over_http_holds_for_calls_that_wait() {
     assert_eq!(waits.await.unwrap(), 200);
     assert!(begun.elapsed() < millis(50), "{:?}", begun.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_costs_as_much_as_its_entry_says() {
+    let priced = "key = 'vendor'\nrate = { limit = 10, period = '1s' }\ncost = 4\nmax_wait = '5s'";
+    let world = World::start("", priced, |_| Answer::ok()).await;
+    let begun = Instant::now();
+    assert_eq!(world.statuses("/", 5).await, [200; 5]);
+    let took = begun.elapsed();
+    assert!(took >= millis(2_000) && took <= millis(2_050), "{took:?}");
+}

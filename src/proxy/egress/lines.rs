@@ -26,8 +26,9 @@ pub(in crate::proxy) struct CallLines(Mutex<Standings>);
 #[derive(Default, Debug)]
 struct Standings {
     by_key: HashMap<Key, CallLine>,
-    /// How many have joined so far.
+    /// How many have joined so far, and how many stand there now.
     joined: u64,
+    waiting: usize,
     /// How often some were woken.
     wakes: u64,
 }
@@ -55,6 +56,7 @@ impl CallLines {
     pub(super) fn join(self: &Arc<CallLines>, key: &Key) -> CallPlace {
         let mut standings = self.0.lock();
         standings.joined += 1;
+        standings.waiting += 1;
         let waiter = Waiter::new(standings.joined);
         let of_key = standings.by_key.entry_ref(key).or_default();
         of_key.line.join(&waiter);
@@ -67,8 +69,7 @@ impl CallLines {
 
     /// How many calls wait.
     pub(in crate::proxy) fn all_waiting(&self) -> usize {
-        let standings = self.0.lock();
-        standings.by_key.values().map(|of| of.line.len()).sum()
+        self.0.lock().waiting
     }
 
     /// How many calls wait for a key.
@@ -147,6 +148,7 @@ impl CallPlace {
 impl Drop for CallPlace {
     fn drop(&mut self) {
         let mut standings = self.lines.0.lock();
+        standings.waiting -= 1;
         if let Some(of_key) = standings.by_key.get_mut(&self.key) {
             of_key.line.leave(&self.waiter);
             if of_key.line.is_empty() {

@@ -1,7 +1,6 @@
 //! The service of one way out: it refuses what it does not carry, waits for a start, and streams both ways.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,8 +54,6 @@ struct WayOut {
     name: Arc<str>,
     upstream: Upstream,
     load: Arc<Load>,
-    /// How many of its calls wait.
-    waiting: Arc<AtomicUsize>,
     /// Nobody waits from then on.
     closing: CancellationToken,
 }
@@ -99,7 +96,6 @@ impl Egress {
             name,
             upstream,
             load: Arc::default(),
-            waiting: Arc::default(),
             closing,
         }))
     }
@@ -112,7 +108,6 @@ impl Egress {
             name: Arc::clone(&of.name),
             upstream: of.upstream.another(),
             load: Arc::default(),
-            waiting: Arc::clone(&of.waiting),
             closing: of.closing.clone(),
         }))
     }
@@ -228,22 +223,18 @@ impl WayOut {
         let lines = &self.sidecar.calling.lines;
         let mut claimed = self.claim(entry);
         let waits = !entry.max_wait.is_zero();
-        let mut place = (waits && lines.waiting(key) > 0).then(|| lines.join(key));
-        let (mut counted, mut answer, mut since) = (None, CallVerdict::Unasked, None);
+        let stands_behind = waits && lines.waiting(key) > 0;
+        if stands_behind && lines.all_waiting() >= entry.max_waiting {
+            return Err(self.limited(key, &CallVerdict::Unasked));
+        }
+        let mut place = stands_behind.then(|| lines.join(key));
+        let (mut answer, mut since) = (CallVerdict::Unasked, None);
         loop {
             let (mut again, wakes) = (deadline, lines.wakes());
             if place.as_ref().is_none_or(CallPlace::is_first) {
                 claimed.limited = self.limits_now(key);
                 answer = self.ask(&claimed).await;
-                again = match &answer {
-                    CallVerdict::Started(_) => Instant::now(),
-                    CallVerdict::Unasked | CallVerdict::NoWord => Instant::now() + NO_WORD,
-                    CallVerdict::Refused(_, Some(at)) => {
-                        let behind = place.as_ref().map(|place| place.refused(*at));
-                        self.sidecar.asked_from(*at) + behind.unwrap_or_default()
-                    }
-                    CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
-                };
+                again = self.asks_again(&answer, place.as_ref());
             }
             match answer {
                 CallVerdict::Started(start) => {
@@ -256,10 +247,7 @@ impl WayOut {
                 _ => {}
             }
             since = since.or(Some(Instant::now()));
-            if counted.is_none() {
-                counted = Some(WaitingCall::of(&self.waiting, entry.max_waiting));
-            }
-            if let Some(None) = counted {
+            if place.is_none() && lines.all_waiting() >= entry.max_waiting {
                 return Err(self.limited(key, &answer));
             }
             // What woke the line before it stood there woke it in vain.
@@ -279,6 +267,19 @@ impl WayOut {
             if Instant::now() >= deadline {
                 return Err(self.limited(key, &answer));
             }
+        }
+    }
+
+    /// When the first of a line asks again by itself.
+    fn asks_again(&self, answer: &CallVerdict, place: Option<&CallPlace>) -> Instant {
+        match answer {
+            CallVerdict::Refused(_, Some(at)) => {
+                let place = place.filter(|_| self.sidecar.takes_turns());
+                let behind = place.map(|place| place.refused(*at));
+                self.sidecar.asked_from(*at) + behind.unwrap_or_default()
+            }
+            CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
+            _ => Instant::now() + NO_WORD,
         }
     }
 
@@ -424,23 +425,6 @@ enum CallVerdict {
     NoWord,
     /// Others are before it.
     Unasked,
-}
-
-/// One of the calls that wait.
-struct WaitingCall<'a>(&'a AtomicUsize);
-
-impl<'a> WaitingCall<'a> {
-    /// One more, if no more wait than may.
-    fn of(waiting: &'a AtomicUsize, most: usize) -> Option<WaitingCall<'a>> {
-        let one = WaitingCall(waiting);
-        (waiting.fetch_add(1, Ordering::Relaxed) < most).then_some(one)
-    }
-}
-
-impl Drop for WaitingCall<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What a call says makes its key.

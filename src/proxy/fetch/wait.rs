@@ -92,7 +92,7 @@ impl Fetch {
             return at;
         }
         if let Some(start) = prospect.at {
-            let is_behind = sidecar.calling.lines.all_waiting() > 0;
+            let is_behind = sidecar.calling.lines.all_waiting() > 0 && sidecar.takes_turns();
             let behind = if is_behind {
                 BEHIND_CALLS
             } else {

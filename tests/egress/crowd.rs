@@ -1,0 +1,113 @@
+//! Many calls that wait, and a sidecar that stops while some do.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use ojs_throttle::backend::Lax;
+
+use super::entry;
+use super::prelude::*;
+use crate::process::http::{Conn, enqueue, fetch, get};
+use crate::servers::port;
+use crate::sidecar::process::{Backend, Sidecar, config, until, wait};
+
+/// What the process has in memory, in KiB.
+fn memory(sidecar: &Sidecar) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
+}
+
+/// The middle of how long a FETCH of a queue that nothing limits takes.
+fn fetches(sidecar: &Sidecar) -> Duration {
+    let mut times: Vec<Duration> = (0..101)
+        .map(|_| {
+            let begun = std::time::Instant::now();
+            assert!(fetch(sidecar.data, "free", 1, "w").jobs().len() <= 1);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[50]
+}
+
+#[test]
+fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
+    let vendor = Vendor::start(|_| Answer::ok());
+    let backend = Backend::start(Lax::redis());
+    let calls = port::own();
+    let slow = "key = 'vendor'\nthrottle = { limit = 1, period = '40s' }\nmax_wait = '30m'";
+    let egress = entry(vendor.addr, &format!("  listen = '{calls}'\n{slow}"));
+    let sidecar = Sidecar::run(&config(backend.addr, "", &egress));
+    assert_eq!(get(calls, "/").status, 200);
+    let before = (fetches(&sidecar), memory(&sidecar));
+    let call = format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{}",
+        "x".repeat(100)
+    );
+    let mut waiting = Vec::new();
+    for _ in 0..1_000 {
+        let mut stream = TcpStream::connect(calls).unwrap();
+        stream.write_all(call.as_bytes()).unwrap();
+        waiting.push(stream);
+    }
+    let all = || sidecar.metric("ojs_throttle_calls_waiting") > 999.5;
+    wait("all of them wait", all);
+    let (slower, more) = (fetches(&sidecar), memory(&sidecar) - before.1);
+    eprintln!(
+        "{more} KiB for 1,000 waiting calls; a FETCH takes {slower:?} and took {:?}",
+        before.0
+    );
+    assert!(
+        slower < 2 * before.0 + millis(2),
+        "{slower:?} {:?}",
+        before.0
+    );
+    assert_eq!(get(calls, "/").status, 429, "one more than may wait");
+    drop(waiting);
+    wait("all have gone", || {
+        sidecar.metric("ojs_throttle_calls_waiting") < 0.5
+    });
+    assert!(vendor.calls().len() <= 2);
+    // The program as it ships has a quarter of this.
+    assert!(more < 30 << 10, "{more} KiB");
+}
+
+#[test]
+fn a_stop_lets_calls_end_and_sends_away_who_waits() {
+    let vendor = Vendor::start(|_| Answer::new(200, "whole").after(Duration::from_secs(1)));
+    let backend = Backend::start(Lax::redis());
+    let calls = port::own();
+    let one = "key = 'vendor'\nconcurrency = 1\nmax_wait = '30s'";
+    let egress = entry(vendor.addr, &format!("  listen = '{calls}'\n{one}"));
+    let mut sidecar = Sidecar::run(&config(backend.addr, "", &egress));
+    let ask = |path: &str| {
+        let mut conn = Conn::open(calls);
+        conn.write(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
+            .unwrap();
+        conn
+    };
+    let mut out = ask("/out");
+    wait("it is out", || vendor.calls().len() == 1);
+    let mut waits = ask("/waits");
+    until("it waits", || {
+        (sidecar.metric("ojs_throttle_calls_waiting") > 0.5).then_some(())
+    });
+    enqueue(backend.addr, "free", json!({}));
+    sidecar.signal("TERM");
+    assert_eq!(out.reply().unwrap().body, "whole");
+    let sent_away = waits.reply().unwrap();
+    // The slot may have come first.
+    assert!(
+        sent_away.status == 200 || sent_away.body.contains("draining"),
+        "{sent_away:?}"
+    );
+    assert!(sidecar.ended().success());
+    let mut rest = Vec::new();
+    let ended = TcpStream::connect(calls).and_then(|mut stream| stream.read_to_end(&mut rest));
+    assert!(ended.is_err());
+}
