@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use subtle::ConstantTimeEq;
@@ -30,7 +30,7 @@ use crate::proxy::respond::{self, Fault, Own};
 use crate::proxy::settle::feedback::heed_reply;
 use crate::proxy::{Sidecar, refuse};
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
-use crate::upstream::{RequestBody, SendError, Upstream, UpstreamError, wants_websocket};
+use crate::upstream::{RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket};
 
 /// What a caller shows where a way out has a token.
 const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
@@ -134,7 +134,7 @@ impl WayOut {
     async fn send(
         &self,
         entry: &EgressSettings,
-        parts: Box<Parts>,
+        mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
         let key = key_of(entry, &parts);
@@ -144,6 +144,9 @@ impl WayOut {
             Some(_) => CallBody::Whole(body::read(body, SMALL as usize, patience).await?),
             None => CallBody::Stream(Some(body)),
         };
+        if self.sidecar.calling.lines.all_waiting() > 0 {
+            detach(&mut parts, &mut body);
+        }
         let deadline = Instant::now() + entry.max_wait;
         let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
         loop {
@@ -413,6 +416,20 @@ impl CallBody {
             CallBody::Whole(bytes) => Some(RequestBody::from(bytes.clone())),
             CallBody::Stream(body) => body.take().map(RequestBody::from),
         }
+    }
+}
+
+/// Copies what a call that may wait has of all that was read with it: that would double the memory of those that wait.
+fn detach(parts: &mut Parts, body: &mut CallBody) {
+    for value in parts.headers.values_mut() {
+        *value = detached(value);
+    }
+    // What was a target is one.
+    if let Ok(target) = Uri::try_from(parts.uri.to_string()) {
+        parts.uri = target;
+    }
+    if let CallBody::Whole(bytes) = body {
+        *bytes = Bytes::copy_from_slice(bytes);
     }
 }
 
