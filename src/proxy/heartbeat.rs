@@ -2,6 +2,7 @@
 //! sidecar's id, all others under the worker's own. A heartbeat never fails because of the sidecar: a worker
 //! whose heartbeat fails may be taken for dead, or send four times as many.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +151,8 @@ async fn beat_all(
             Ok(Some(Ok(Some(theirs)))) => {
                 let more = named(&theirs);
                 let more = more.into_iter().filter(|id| !extended.contains(id));
-                extended.extend(more.collect::<Vec<String>>());
+                let more: Vec<_> = more.map(|id| Cow::Owned(id.into_owned())).collect();
+                extended.extend(more);
                 directions = stricter(directions, theirs);
             }
             Ok(Some(_)) => {}
@@ -241,7 +243,7 @@ async fn beat_for(
 }
 
 /// Moves the times of those rows whose jobs the backend named as extended.
-async fn note_extended(proxy: &Proxy, rows: &[Row], extended: &[String], lasts: Duration) {
+async fn note_extended(proxy: &Proxy, rows: &[Row], extended: &[Cow<'_, str>], lasts: Duration) {
     let sidecar = &proxy.sidecar;
     if sidecar.backend.worker_liveness() {
         // This backend's list is only an echo and proves nothing. The backend is asked about these slots later.
@@ -397,7 +399,7 @@ fn stricter(one: Bytes, other: Bytes) -> Bytes {
 
 /// The reply with all extended jobs, with the `directive` of the stricter answer, and with a `state` that every SDK can
 /// read.
-fn united(reply: &[u8], directions: &[u8], extended: &[String]) -> Vec<u8> {
+fn united(reply: &[u8], directions: &[u8], extended: &[Cow<'_, str>]) -> Vec<u8> {
     let (Ok(whole), Ok(directions)) = (
         Json::parse(reply, REPLY_DEPTH),
         Json::parse(directions, REPLY_DEPTH),

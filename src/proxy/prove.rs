@@ -1,11 +1,12 @@
 //! Proving: whether a claim is still ours. One heartbeat asks for many jobs; those that its answer does not
 //! name are looked up.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -102,7 +103,7 @@ pub(super) async fn confirm(
     let mut heartbeat = calls::post(proxy, scope, target, body);
     heartbeat.timeout = heartbeat.timeout.min(patience);
     let answer = calls::call(proxy, "heartbeat", heartbeat).await;
-    let named: HashSet<String> = match answer {
+    let named: HashSet<Cow<'_, str>> = match &answer {
         // Where any heartbeat keeps all jobs of a worker, the list is only an echo.
         Ok(reply) if reply.status.is_success() && !sidecar.backend.worker_liveness() => {
             named(&reply.body).into_iter().collect()
@@ -192,7 +193,7 @@ pub(super) fn attempt_since(claimed: Option<u32>, job: Json<'_>) -> Option<Order
 }
 
 /// The ids in a heartbeat reply's `jobs_extended`.
-pub(super) fn named(reply: &[u8]) -> Vec<String> {
+pub(super) fn named(reply: &[u8]) -> Vec<Cow<'_, str>> {
     let Ok(whole) = Json::parse(reply, REPLY_DEPTH) else {
         return Vec::new();
     };
@@ -200,6 +201,5 @@ pub(super) fn named(reply: &[u8]) -> Vec<String> {
         .get("jobs_extended")
         .into_iter()
         .flat_map(|ids| ids.items());
-    ids.filter_map(|id| id.text().map(|text| text.into_owned()))
-        .collect()
+    ids.filter_map(|id| id.text()).collect()
 }

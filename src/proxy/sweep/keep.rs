@@ -18,8 +18,9 @@ use crate::proxy::load::Seldom;
 use crate::proxy::prove::{self, Extension, Named, Word};
 use crate::store::{Claimed, LedgerExt};
 
-/// Jobs in one heartbeat.
-const TOGETHER: usize = 256;
+/// Jobs in one heartbeat. While one is made or its answer read, FETCHes wait, here and in most backends: of ten thousand
+/// held jobs each would wait for milliseconds if these were all in a few.
+const TOGETHER: usize = 64;
 /// So many heartbeats are on their way at once where claims are late.
 const AT_ONCE: usize = 16;
 /// So many are otherwise. Thousands of claims are due at one moment where they were made at one moment; all at once they
