@@ -172,6 +172,11 @@ impl Sidecar {
         self.metrics.called(op, code, after);
     }
 
+    /// No limited call starts from now on.
+    pub fn close_calls(&self) {
+        self.calling.closed.cancel();
+    }
+
     /// How many limited calls are out through us.
     pub fn calls_out(&self) -> usize {
         self.calling.out()
@@ -230,7 +235,7 @@ impl Sidecar {
         self.hold.wake_keys(freed);
     }
 
-    /// Whether jobs and calls leave turns to each other. Beside siblings nobody knows whose the last start was.
+    /// Whether jobs and calls take turns. Beside siblings nobody knows whose the last start was.
     pub(super) fn takes_turns(&self) -> bool {
         self.store.siblings() == 0
     }

@@ -103,15 +103,14 @@ impl Running {
         reload::tell_store(&sidecar, &settings);
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
-        let closing = CancellationToken::new();
         let mut egress = Vec::new();
         for entry in &settings.egress {
             let (net, server) = (&env.net, &settings.server);
             let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
             let target = Target::new(entry.upstream.clone(), entry.ca_file.as_deref(), None)?;
             let upstream = Upstream::new(target, env.net.clone(), egress_bounds(&settings));
-            let (name, closing) = (Arc::clone(&entry.name), closing.clone());
-            let service = Egress::new(Arc::clone(&sidecar), name, upstream.untold(), closing);
+            let name = Arc::clone(&entry.name);
+            let service = Egress::new(Arc::clone(&sidecar), name, upstream.untold());
             egress.push((listener, service));
         }
         Ok(Running {
@@ -124,7 +123,7 @@ impl Running {
             metrics,
             data,
             admin,
-            closing,
+            closing: CancellationToken::new(),
             over: CancellationToken::new(),
             serving: TaskTracker::new(),
         })
@@ -267,6 +266,7 @@ impl Running {
         self.sidecar.readiness().draining();
         let given_back = give_back::given_back(proxy.sidecar());
         drain(&proxy, &self.reload.settings().server, &stop).await;
+        proxy.sidecar().close_calls();
         say_what_is_left(proxy.sidecar(), given_back).await;
         sweeping.cancel();
         proxy.sidecar().events().close();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::lines::CallLines;
 use crate::limit::Key;
@@ -18,6 +19,8 @@ pub(in crate::proxy) struct Calling {
     pub(in crate::proxy) lines: Arc<CallLines>,
     /// The ids of those that are out, with their keys.
     pub(super) out: Mutex<HashMap<Arc<str>, Key>>,
+    /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
+    pub(in crate::proxy) closed: CancellationToken,
 }
 
 impl Calling {

@@ -17,7 +17,7 @@ use crate::limit::{Key, Space, Timestamp};
 /// How much later a FETCH asks for a start while calls wait.
 pub(in crate::proxy) const BEHIND_CALLS: Duration = Duration::from_millis(1);
 /// How much later a call asks for a start if the last one was a call's.
-const BEHIND_JOBS: Duration = Duration::from_millis(2);
+pub(super) const BEHIND_JOBS: Duration = Duration::from_millis(2);
 
 /// The lines of this sidecar. Calls have keys of jobs.
 #[derive(Default, Debug)]

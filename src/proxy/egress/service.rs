@@ -11,10 +11,10 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::lines::CallPlace;
+use super::calling::Calling;
+use super::lines::{BEHIND_JOBS, CallPlace};
 use super::start::CallStart;
 use crate::boxed::boxed;
 use crate::config::EgressSettings;
@@ -54,8 +54,6 @@ struct WayOut {
     name: Arc<str>,
     upstream: Upstream,
     load: Arc<Load>,
-    /// Nobody waits from then on.
-    closing: CancellationToken,
 }
 
 impl Service for Egress {
@@ -84,19 +82,13 @@ impl Service for Egress {
 }
 
 impl Egress {
-    /// The way out of this name, over `upstream`. `closing`: the listeners close.
-    pub fn new(
-        sidecar: Arc<Sidecar>,
-        name: Arc<str>,
-        upstream: Upstream,
-        closing: CancellationToken,
-    ) -> Egress {
+    /// The way out of this name, over `upstream`.
+    pub fn new(sidecar: Arc<Sidecar>, name: Arc<str>, upstream: Upstream) -> Egress {
         Egress(Arc::new(WayOut {
             sidecar,
             name,
             upstream,
             load: Arc::default(),
-            closing,
         }))
     }
 
@@ -108,7 +100,6 @@ impl Egress {
             name: Arc::clone(&of.name),
             upstream: of.upstream.another(),
             load: Arc::default(),
-            closing: of.closing.clone(),
         }))
     }
 }
@@ -223,7 +214,10 @@ impl WayOut {
         key: &Key,
         deadline: Instant,
     ) -> Result<(Option<CallStart>, Option<Duration>), Fault> {
-        let lines = &self.sidecar.calling.lines;
+        let Calling { lines, closed, .. } = &self.sidecar.calling;
+        if closed.is_cancelled() {
+            return Err(Fault::draining());
+        }
         let mut claimed = self.claim(entry);
         let waits = !entry.max_wait.is_zero();
         let stands_behind = waits && lines.waiting(key) > 0;
@@ -237,7 +231,7 @@ impl WayOut {
             if place.as_ref().is_none_or(CallPlace::is_first) {
                 claimed.limited = self.limits_now(key);
                 answer = self.ask(&claimed).await;
-                again = self.asks_again(&answer, place.as_ref());
+                again = self.asks_again(&claimed, &answer, place.as_ref());
             }
             match answer {
                 CallVerdict::Started(start) => {
@@ -264,7 +258,7 @@ impl WayOut {
                 tokio::select! {
                     () = place.woken() => {}
                     () = tokio::time::sleep_until(again.min(deadline)) => {}
-                    () = self.closing.cancelled() => return Err(Fault::draining()),
+                    () = closed.cancelled() => return Err(Fault::draining()),
                 }
             }
             if Instant::now() >= deadline {
@@ -274,12 +268,21 @@ impl WayOut {
     }
 
     /// When the first of a line asks again by itself.
-    fn asks_again(&self, answer: &CallVerdict, place: Option<&CallPlace>) -> Instant {
+    fn asks_again(
+        &self,
+        call: &Claimed,
+        answer: &CallVerdict,
+        place: Option<&CallPlace>,
+    ) -> Instant {
         match answer {
             CallVerdict::Refused(_, Some(at)) => {
-                let place = place.filter(|_| self.sidecar.takes_turns());
-                let behind = place.map(|place| place.refused(*at));
-                self.sidecar.asked_from(*at) + behind.unwrap_or_default()
+                let behind = match self.sidecar.takes_turns() {
+                    true => place.map(|place| place.refused(*at)).unwrap_or_default(),
+                    // Half of the calls let others go first.
+                    false if call.job.ends_with(|c: char| c as u32 % 2 == 0) => BEHIND_JOBS,
+                    false => Duration::ZERO,
+                };
+                self.sidecar.asked_from(*at) + behind
             }
             CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
             _ => Instant::now() + NO_WORD,

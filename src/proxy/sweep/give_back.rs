@@ -145,7 +145,12 @@ pub(crate) async fn drain(proxy: &Proxy, least: Duration, most: Duration) {
     loop {
         // Asked first, so that what was out until now is given back before the end, and what was held is out.
         let keeps_held = burns_held(sidecar);
-        let quiet = out(sidecar).await == Some(0);
+        let out = out(sidecar).await;
+        let quiet = out == Some(0);
+        let no_jobs = out.is_some_and(|out| out <= sidecar.calls_out()) && !keeps_held;
+        if no_jobs && Instant::now() >= least {
+            sidecar.close_calls();
+        }
         return_all(proxy, &mut stay).await;
         if quiet && !keeps_held && Instant::now() >= least {
             // Who waits for held jobs waits in vain.
