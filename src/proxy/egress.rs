@@ -11,5 +11,5 @@ mod start;
 
 pub(super) use calling::Calling;
 pub(super) use calling::look_after;
-pub(super) use lines::BEHIND_CALLS;
+pub(super) use lines::Asks;
 pub use service::Egress;

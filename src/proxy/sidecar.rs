@@ -235,11 +235,6 @@ impl Sidecar {
         self.hold.wake_keys(freed);
     }
 
-    /// Whether jobs and calls take turns. Beside siblings nobody knows whose the last start was.
-    pub(super) fn takes_turns(&self) -> bool {
-        self.store.siblings() == 0
-    }
-
     /// From when on a start at this time of the store is asked for: it is granted then, and the way there takes time.
     pub(super) fn asked_from(&self, at: Timestamp) -> Instant {
         self.instant_of(at.minus(EARLY + self.fetching.lead()))

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::calling::Calling;
-use super::lines::{BEHIND_JOBS, CallPlace};
+use super::lines::{Asks, CallPlace};
 use super::start::CallStart;
 use crate::boxed::boxed;
 use crate::config::EgressSettings;
@@ -231,11 +231,10 @@ impl WayOut {
             if place.as_ref().is_none_or(CallPlace::is_first) {
                 claimed.limited = self.limits_now(key);
                 answer = self.ask(&claimed).await;
-                again = self.asks_again(&claimed, &answer, place.as_ref());
+                again = self.asks_again(&answer);
             }
             match answer {
                 CallVerdict::Started(start) => {
-                    place.iter().for_each(CallPlace::started);
                     return Ok((Some(start), since.map(|since: Instant| since.elapsed())));
                 }
                 CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
@@ -268,21 +267,10 @@ impl WayOut {
     }
 
     /// When the first of a line asks again by itself.
-    fn asks_again(
-        &self,
-        call: &Claimed,
-        answer: &CallVerdict,
-        place: Option<&CallPlace>,
-    ) -> Instant {
+    fn asks_again(&self, answer: &CallVerdict) -> Instant {
         match answer {
             CallVerdict::Refused(_, Some(at)) => {
-                let behind = match self.sidecar.takes_turns() {
-                    true => place.map(|place| place.refused(*at)).unwrap_or_default(),
-                    // Half of the calls let others go first.
-                    false if call.job.ends_with(|c: char| c as u32 % 2 == 0) => BEHIND_JOBS,
-                    false => Duration::ZERO,
-                };
-                self.sidecar.asked_from(*at) + behind
+                self.sidecar.asked_from(*at) + Asks::Call.behind(*at)
             }
             CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
             _ => Instant::now() + NO_WORD,

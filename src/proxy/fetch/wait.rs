@@ -13,7 +13,7 @@ use super::request::{Fetch, Outcome};
 use super::section::Section;
 use crate::hold::{Prospect, Standing, Wakes};
 use crate::limit::{EARLY, Timestamp};
-use crate::proxy::egress::BEHIND_CALLS;
+use crate::proxy::egress::Asks;
 use crate::proxy::job::micros;
 
 impl Fetch {
@@ -92,11 +92,9 @@ impl Fetch {
             return at;
         }
         if let Some(start) = prospect.at {
-            let is_behind = sidecar.calling.lines.all_waiting() > 0 && sidecar.takes_turns();
-            let behind = if is_behind {
-                BEHIND_CALLS
-            } else {
-                Duration::ZERO
+            let behind = match sidecar.calling.lines.all_waiting() {
+                0 => Duration::ZERO,
+                _ => Asks::Job.behind(start),
             };
             at = at.min(sidecar.asked_from(start) + behind);
         }
