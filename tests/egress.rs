@@ -5,6 +5,7 @@ mod on_redis;
 mod passes;
 mod secured;
 mod shares;
+mod stand_in;
 mod streams;
 mod waits;
 
