@@ -22,8 +22,8 @@ pub struct CostRule {
 
 /// What one job pays to a key.
 ///
-/// Two are equal if their rules are, and who pays, whatever the jobs pay: jobs of one rule wait in one group of the hold, and the
-/// oldest of them is asked first.
+/// Two are equal if their rules are the same, and who pays. How much a job pays makes no difference: jobs of one rule
+/// wait in one group of the hold, and the oldest of them is asked first.
 #[derive(Clone, Debug)]
 pub struct Cost {
     /// Counted in full by each limit of the key; a limit asks for no more of it than the limit itself.

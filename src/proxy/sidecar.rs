@@ -214,17 +214,19 @@ impl Sidecar {
 
     /// Wakes whoever waits for the slots of a row that ended: after a call jobs ask first, and calls after a job.
     pub(super) fn over(&self, row: &Row) {
-        let is_call = row.claimed.egress().is_some();
-        if is_call {
-            self.hold.wake(&row.claimed.limited);
+        let freed = &row.claimed.limited;
+        match row.claimed.egress() {
+            None => self.wake(freed),
+            Some(_) => {
+                self.hold.wake(freed);
+                self.calling.wake(freed);
+            }
         }
-        self.wake(&row.claimed.limited);
     }
 
-    /// A slot of these keys ended, or a start of theirs was undone: jobs and calls that wait for one of them may ask again.
+    /// A slot of these keys ended, or a start of theirs was undone: calls and jobs that wait for one of them may ask again.
     pub(super) fn wake(&self, freed: &[Limited]) {
-        let keys = freed.iter().map(|one| (one.space, &one.key));
-        self.calling.lines.wake(keys);
+        self.calling.wake(freed);
         self.hold.wake(freed);
     }
 

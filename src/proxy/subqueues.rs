@@ -1,7 +1,7 @@
 //! Subqueues: a limited backlog of any depth. Where a `[[queue]]` says `subqueues = true`, jobs with a key of their own
-//! wait in queues of the backend beside it ([`crate::policy::subqueue`]), unclaimed, however many there are. Of one whose key has
-//! no room a single job is held, its head: so a tenant's backlog stands in nobody's way, and all that waits, wakes and
-//! is shown of held jobs works as it does without.
+//! wait in queues of the backend beside it ([`crate::policy::subqueue`]), unclaimed, however many there are. Of one
+//! whose key has no room a single job is held, its head: so a tenant's backlog stands in nobody's way, and all that
+//! waits, wakes and is shown of held jobs works as it does without.
 //!
 //! [`Subqueues`] knows which queues have them, and [`SubqueueTurns`] which of them are to be asked next.
 

@@ -181,7 +181,7 @@ impl<T: Tables> Engine<'_, T> {
                 return refused;
             }
         };
-        let slots = self.each_key(&ask.limited, |state, limits, one| {
+        let slots = self.each_paid_key(&ask.limited, |state, limits, one| {
             Some(state.take(limits, one.cost.pays.get(), at, now))
         });
         self.insert(Row::started(ask.clone(), at), slots);
@@ -442,7 +442,7 @@ impl<T: Tables> Engine<'_, T> {
             }
             self.remove(&claimed.job);
         }
-        let slots = self.each_key(&claimed.limited, |state, _, one| {
+        let slots = self.each_paid_key(&claimed.limited, |state, _, one| {
             state.occupy(one.cost.pays.get());
             None
         });
@@ -511,8 +511,9 @@ impl<T: Tables> Engine<'_, T> {
         Some(entry)
     }
 
-    /// Does one thing to each different key of which a start takes something, with all the limits that the job brings to it.
-    fn each_key<'l>(
+    /// Does one thing to each different key of which a start takes something, with all the limits that the job brings to
+    /// it.
+    fn each_paid_key<'l>(
         &mut self,
         limited: &'l [Limited],
         mut step: impl FnMut(&mut KeyState, SameKey<'l>, &Limited) -> Option<Undo>,

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::lines::CallLines;
-use crate::limit::Key;
+use crate::limit::{Key, Limited};
 use crate::proxy::Sidecar;
 use crate::proxy::rows::renew_rows;
 use crate::store::{Change, End, LedgerExt as _, Row};
@@ -27,6 +27,12 @@ impl Calling {
     /// How many are out through us.
     pub(in crate::proxy) fn out(&self) -> usize {
         self.out.lock().len()
+    }
+
+    /// A slot of these keys ended, or a start of theirs was undone: the first that wait for them ask again.
+    pub(in crate::proxy) fn wake(&self, freed: &[Limited]) {
+        self.lines
+            .wake(freed.iter().map(|one| (one.space, &one.key)));
     }
 
     /// How many of a key are out through us, and how many wait here.
