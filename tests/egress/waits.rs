@@ -1,8 +1,19 @@
 //! Calls that wait for a start, and those that do not.
 
-use ojs_throttle::limit::Key;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
+use ojs_throttle::backend::Lax;
+use ojs_throttle::limit::Key;
+use ojs_throttle::net::{Net, sim};
+use ojs_throttle::store::memory::MemoryStore;
+use tokio::io::AsyncWriteExt as _;
+
+use super::entry;
 use super::prelude::*;
+use crate::faulty::{Fault, Faulty};
+use crate::servers::vendor::VendorCall;
+use crate::sidecar::simulated::{Start, backend};
 
 const SLOW: &str = "key = 'vendor'\nthrottle = { limit = 10, period = '1s' }";
 
@@ -110,9 +121,7 @@ async fn who_hangs_up_while_it_waits_costs_nothing() {
             let call = format!("GET /gone HTTP/1.1\r\nHost: a\r\n{body}");
             let stream = world.net.connect("a", world.caller.addr.port()).await;
             let mut stream = stream.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut stream, call.as_bytes())
-                .await
-                .unwrap();
+            stream.write_all(call.as_bytes()).await.unwrap();
             sleep(millis(20)).await;
             drop(stream);
             sleep(millis(1)).await;
@@ -184,4 +193,36 @@ async fn a_call_costs_as_much_as_its_entry_says() {
     assert_eq!(world.statuses("/", 5).await, [200; 5]);
     let took = begun.elapsed();
     assert!(took >= millis(2_000) && took <= millis(2_050), "{took:?}");
+}
+
+/// The store decides for a while, and grants the start when its caller has gone: nothing was sent, so the start is undone
+/// and goes to the next one.
+#[tokio::test(start_paused = true)]
+async fn who_hangs_up_while_the_store_decides_costs_nothing() {
+    let net = Net::Sim(sim::Network::default());
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let vendor = Vendor::within(&net, any, |_| Answer::ok()).await;
+    let backend = backend(&net, Lax::redis()).await;
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(
+        1_800_000_000_000_000,
+    ))));
+    let rare = "key = 'vendor'\nthrottle = { interval = '1h' }";
+    let start = Start::before(&net, &backend.base(), &entry(vendor.addr, rare));
+    let sidecar = start.store(store.clone()).start().await;
+    let caller = sidecar.caller();
+    // It serves once the store has answered for the first time.
+    assert_eq!(sidecar.client().get("/ojs/v1/health").await.status, 200);
+    store.standing(Some(Fault::late(millis(100))));
+    let mut gone = net.connect("a", caller.addr.port()).await.unwrap();
+    gone.write_all(b"GET /gone HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    sleep(millis(50)).await;
+    drop(gone);
+    sleep(millis(500)).await;
+    store.standing(None);
+    assert_eq!(caller.get("/next").await.status, 200);
+    let calls = vendor.calls();
+    let paths: Vec<_> = calls.iter().map(VendorCall::target).collect();
+    assert_eq!(paths, ["/next"]);
 }
