@@ -1,5 +1,5 @@
-//! `ojs-throttle demo egress`: each job makes three calls to a vendor that bans whoever makes too many. Through the egress
-//! nearly all that the vendor allows is used, and nobody is banned. Judged from the vendor's record.
+//! `ojs-throttle demo egress`: each job makes three calls to a vendor that bans whoever makes too many. Through the
+//! egress nearly all that the vendor allows is used, and nobody is banned. Judged from the vendor's record.
 
 use std::convert::Infallible;
 use std::io::Write;
