@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{DemoStage, watch};
+use super::stage::{DemoStage, finding, watch};
 use super::streams::Enforcement;
 use crate::backend::{Backend, EventKind};
 use crate::client::JsonClient;
@@ -171,25 +171,15 @@ fn verdict(
     let held = most <= BOUND;
     let complete = stored == accepted && other == 0;
     let refused = counts.refused.load(Ordering::Relaxed);
-    let word = |good: bool| if good { "yes" } else { "NO" };
     writeln!(out, "\nFrom the backend's own records:")?;
-    writeln!(
-        out,
-        "  never more than {BOUND} waiting   {}  (at most {most})",
-        word(held)
-    )?;
-    writeln!(
-        out,
-        "  accepted is stored        {}  ({accepted} accepted, {stored} stored, {other} answered otherwise)",
-        word(complete)
-    )?;
+    let what = format!("never more than {BOUND} waiting ");
+    finding(out, (&what, held), format_args!("at most {most}"))?;
+    let seen = format!("{accepted} accepted, {stored} stored, {other} answered otherwise");
+    finding(out, ("accepted is stored      ", complete), seen)?;
     if bound == Enforcement::On {
         // A bound that nobody reached was not seen to hold.
-        let reached = word(refused > 0);
-        writeln!(
-            out,
-            "  the bound was reached     {reached}  ({refused} refused)"
-        )?;
+        let what = ("the bound was reached   ", refused > 0);
+        finding(out, what, format_args!("{refused} refused"))?;
     }
     anyhow::ensure!(
         bound == Enforcement::On || !held,

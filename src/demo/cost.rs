@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{DemoStage, watch};
+use super::stage::{DemoStage, finding, watch};
 use super::streams::{Enforcement, QUEUE, SERVER};
 use crate::client::JsonClient;
 use crate::run::Env;
@@ -245,30 +245,22 @@ fn verdict(
     let time = starts.last().map(|last| last.got.as_secs()).unwrap_or(0);
     // Without settling no more is charged than fits into so many seconds and the one under way.
     let (held, settled) = (most <= LIMIT, charged > LIMIT * (time + 2));
-    let word = |good: bool| if good { "yes" } else { "NO" };
     writeln!(out, "\nFrom the workers' own records:")?;
-    writeln!(
+    let what = format!("never more than {LIMIT} tokens a second");
+    finding(out, (&what, held), format_args!("at most {most}"))?;
+    finding(
         out,
-        "  never more than {LIMIT} tokens a second  {}  (at most {most})",
-        word(held)
+        ("to each by its weight              ", fair),
+        told(parts),
     )?;
-    writeln!(
+    finding(
         out,
-        "  to each by its weight                {}  ({})",
-        word(fair),
-        told(parts)
-    )?;
-    writeln!(
-        out,
-        "  no call failed                       {}  ({failed})",
-        word(*failed == 0)
+        ("no call failed                     ", *failed == 0),
+        failed,
     )?;
     if limits == Enforcement::On {
-        let came_back = word(settled);
-        writeln!(
-            out,
-            "  what was not used came back          {came_back}  ({charged} charged, {used} used)"
-        )?;
+        let what = ("what was not used came back        ", settled);
+        finding(out, what, format_args!("{charged} charged, {used} used"))?;
     }
     anyhow::ensure!(
         limits == Enforcement::On || !held,

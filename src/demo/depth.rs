@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{DemoStage, watch};
+use super::stage::{DemoStage, finding, watch};
 use super::streams::{Enforcement, SERVER};
 use crate::client::JsonClient;
 use crate::run::Env;
@@ -260,7 +260,6 @@ fn verdict(
             |wait| format!("{} ms", wait.as_millis()),
         )
     };
-    let word = |good: bool| if good { "yes" } else { "NO" };
     writeln!(out, "\nFrom the workers' own records:")?;
     let mut all_go = true;
     for ((name, _), wait) in LIGHT
@@ -272,24 +271,18 @@ fn verdict(
             .zip(empty)
             .is_some_and(|(wait, empty)| wait <= empty + NEAR);
         all_go &= goes;
-        writeln!(
-            out,
-            "  {name} waits as in an empty queue  {}  ({}, and there {})",
-            word(goes),
-            in_words(wait),
-            in_words(empty)
-        )?;
+        let what = format!("{name} waits as in an empty queue");
+        let seen = format!("{}, and there {}", in_words(wait), in_words(empty));
+        finding(out, (&what, goes), seen)?;
     }
     let held = *most <= 1 && *heavy > 0;
-    writeln!(
+    let what = format!("{HEAVY} has one job at a time     ");
+    let seen = format!("{heavy} started, at most {most} at once");
+    finding(out, (&what, held), seen)?;
+    finding(
         out,
-        "  {HEAVY} has one job at a time       {}  ({heavy} started, at most {most} at once)",
-        word(held)
-    )?;
-    writeln!(
-        out,
-        "  no call failed                   {}  ({failed})",
-        word(*failed == 0)
+        ("no call failed                 ", *failed == 0),
+        failed,
     )?;
     anyhow::ensure!(
         subqueues == Enforcement::On || !all_go,

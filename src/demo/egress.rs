@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{DemoStage, client, watch};
+use super::stage::{DemoStage, client, finding, watch};
 use super::streams::{Enforcement, QUEUE, SERVER};
 use crate::client::JsonClient;
 use crate::net::Listener;
@@ -229,17 +229,18 @@ fn verdict(
 ) -> anyhow::Result<bool> {
     let used = record.used();
     let (free, full) = (record.banned.is_none(), used >= USED);
-    let word = |good: bool| if good { "yes" } else { "NO" };
     let when = record.banned.map_or_else(
         || format!("{} calls answered", record.answered.len()),
         |at| format!("banned after {:.1} s", at.as_secs_f64()),
     );
-    let (is_free, is_used) = (word(free), word(full));
     writeln!(out, "\nFrom the vendor's own record:")?;
-    writeln!(out, "  nobody was banned         {is_free}  ({when})")?;
-    writeln!(out, "  what is allowed was used  {is_used}  ({used} %)")?;
-    let whole = word(failed == 0);
-    writeln!(out, "  no call failed            {whole}  ({failed})")?;
+    finding(out, ("nobody was banned       ", free), when)?;
+    finding(
+        out,
+        ("what is allowed was used", full),
+        format_args!("{used} %"),
+    )?;
+    finding(out, ("no call failed          ", failed == 0), failed)?;
     anyhow::ensure!(
         egress == Enforcement::On || !free,
         "nobody was banned although calls went straight to the vendor; give it more time (--seconds)"

@@ -1,5 +1,7 @@
 //! The stage of each scene: a backend, the sidecar in front of it, and a client of each.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,6 +23,17 @@ use crate::upstream::{CallBounds, Target, Upstream};
 
 /// How long one call may take, as with most SDKs.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One line of a verdict: what was to be and whether it is, and what was seen.
+pub(super) fn finding(
+    out: &mut dyn Write,
+    (what, is_so): (&str, bool),
+    seen: impl Display,
+) -> std::io::Result<()> {
+    let word = if is_so { "yes" } else { "NO" };
+    writeln!(out, "  {what}  {word}  ({seen})")
+}
+
 /// Calls `tell` at the end of each step of `time`, or until a Ctrl-C.
 pub(super) async fn watch(
     time: Duration,
