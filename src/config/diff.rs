@@ -191,25 +191,14 @@ const LISTS: [(&str, Same); 5] = [
 
 /// What a listener for calls was made of at the start.
 const LISTENERS: [(&str, Same); 4] = [
-    ("egress.name", |a, b| {
-        each(a, |of| &of.name).eq(each(b, |of| &of.name))
-    }),
-    ("egress.listen", |a, b| {
-        each(a, |of| &of.listen).eq(each(b, |of| &of.listen))
-    }),
-    ("egress.upstream", |a, b| {
-        each(a, |of| &of.upstream).eq(each(b, |of| &of.upstream))
-    }),
-    ("egress.ca_file", |a, b| {
-        each(a, |of| &of.ca_file).eq(each(b, |of| &of.ca_file))
-    }),
+    ("egress.name", |a, b| is_same(a, b, |of| &of.name)),
+    ("egress.listen", |a, b| is_same(a, b, |of| &of.listen)),
+    ("egress.upstream", |a, b| is_same(a, b, |of| &of.upstream)),
+    ("egress.ca_file", |a, b| is_same(a, b, |of| &of.ca_file)),
 ];
 
-fn each<'s, T: 's>(
-    all: &'s Settings,
-    of: fn(&EgressSettings) -> &T,
-) -> impl Iterator<Item = &'s T> {
-    all.egress.iter().map(of)
+fn is_same<T: PartialEq>(a: &Settings, b: &Settings, of: fn(&EgressSettings) -> &T) -> bool {
+    a.egress.iter().map(of).eq(b.egress.iter().map(of))
 }
 
 /// Whether something is the same in both.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::entries::{on_store_error, valid_name};
 use super::kinds::{SettingKind as _, address, count, must_have_certificates, path, time, token};
+use super::places::EGRESS;
 use super::reader::TomlTable;
 use super::secret::Secret;
 use crate::limit::{Cost, Limits};
@@ -60,6 +61,7 @@ pub(super) fn egress(
         let Some(entry) = entry(&mut table, policies, declared) else {
             continue;
         };
+        table.note_place(EGRESS, &entry.name, table.span.start);
         let is_taken = all.iter().any(|other| other.name == entry.name);
         if is_taken || policies.iter().any(|policy| policy.name == entry.name) {
             let hint = "metrics go by it: give it a name that no entry and no policy has";
@@ -158,6 +160,10 @@ fn limits_of(
 ) -> Option<Vec<(Arc<str>, Limits)>> {
     if own != Limits::default() {
         return Some(vec![(Arc::clone(name), own)]);
+    }
+    if table.has("on_store_error") {
+        let hint = "write it in the policy: it goes by where the limits stand";
+        table.refuse("on_store_error", "has no limit beside it", hint);
     }
     let of_key = policies
         .iter()

@@ -74,7 +74,7 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     let reserved = reserved.filter_map(|one| one.policy.as_ref());
     let mut declared: Declared = declared.collect();
     let egress = egress(root, &policies, &mut declared);
-    without_calls(root, &policies, &egress);
+    without_calls(root, &written, &egress);
     Limiting {
         egress,
         on_store_error: declared,
@@ -385,15 +385,16 @@ fn without_limits(root: &TomlTable<'_>, written: &[WrittenPolicy]) {
 }
 
 /// Warns of policies whose jobs count nothing, where no calls count in their place.
-fn without_calls(root: &TomlTable<'_>, policies: &[Policy], egress: &[EgressSettings]) {
-    let counts = |policy: &&Policy| {
-        !policy.prices.by_calls || egress.iter().any(|of| of.key.has_form_of(&policy.key))
-    };
-    for policy in policies.iter().filter(|policy| !counts(policy)) {
-        let title = format!("nothing counts in the limits of policy {:?}", policy.name);
-        let hint =
-            "its jobs do not count, and no [[egress]] has its key: add one, or remove counts";
-        root.warn(&root.span, title, hint);
+fn without_calls(root: &TomlTable<'_>, written: &[WrittenPolicy], egress: &[EgressSettings]) {
+    let decide = written.iter().filter(|one| one.mode.enforced().is_some());
+    for (at, policy) in decide.filter_map(|one| Some((&one.at, one.policy.as_ref()?))) {
+        let has_calls = egress.iter().any(|of| of.key.has_form_of(&policy.key));
+        if policy.prices.by_calls && !has_calls {
+            let title = format!("nothing counts in the limits of policy {:?}", policy.name);
+            let hint =
+                "its jobs do not count, and no [[egress]] has its key: add one, or remove counts";
+            root.warn(at, title, hint);
+        }
     }
 }
 

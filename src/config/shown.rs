@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde_json::{Value, json};
 
 use super::meaning::{Meaning, meaning};
-use super::places::{POLICIES, QUEUES, SETTINGS, TENANTS};
+use super::places::{EGRESS, POLICIES, QUEUES, SETTINGS, TENANTS};
 use super::settings::{self, Settings};
 
 impl Settings {
@@ -25,8 +25,9 @@ impl Settings {
                 "effect": one.effect,
             })
         });
+        let settings: Vec<_> = settings.collect();
         let mut shown =
-            json!({SETTINGS: settings.collect::<Vec<_>>(), POLICIES: [], QUEUES: [], TENANTS: []});
+            json!({SETTINGS: settings, POLICIES: [], QUEUES: [], TENANTS: [], EGRESS: []});
         let mut texts: IndexMap<(&'static str, &str), Vec<String>> = IndexMap::new();
         for Meaning { list, name, text } in meaning(self) {
             let all = texts.entry((list, name)).or_default();

@@ -67,7 +67,8 @@ impl FromStr for BaseUrl {
             .map(http::uri::Authority::as_str)
             .unwrap_or_default();
         if authority.contains('@') {
-            return Err("no user or password in a URL; put a token into `upstream.token`".into());
+            let right = "no user or password in a URL; `upstream.token` is for a backend's token";
+            return Err(right.into());
         }
         if url.query().is_some() || text.contains('#') {
             return Err("only a path may follow the host".into());

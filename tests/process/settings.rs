@@ -25,7 +25,8 @@ fn what_is_set_is_shown_with_who_said_so() {
          drain_min = \"0s\"\n[upstream]\ntoken = \"${HUNTER}\"\n[fetch]\nmax_wait = \"PT0.1S\"\n\
          [[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n\
          [[queue]]\nname = [\"a\", \"b\"]\nconcurrency = 2\nmax_depth = 3\n\
-         [[tenant]]\nid = \"t*\"\nlimits = { max_queue_depth = 4 }\n";
+         [[tenant]]\nid = \"t*\"\nlimits = { max_queue_depth = 4 }\n\
+         [[egress]]\nname = \"out\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\nconcurrency = 5\n";
     let (dir, path) = file(text);
     let at = |line: usize| format!("{}:{line}", path.display());
     let mut command = program();
@@ -93,6 +94,8 @@ fn what_is_set_is_shown_with_who_said_so() {
         now["tenants"],
         json!([row("t*", 18, "at most 4 jobs wait")])
     );
+    let out = "calls to 127.0.0.1:0 go to http://127.0.0.1:9: 5 at once, key \"out\"";
+    assert_eq!(now["egress"], json!([row("out", 21, out)]));
 
     // A comment moves lines, and changes nothing else.
     let moved = format!("# moved\n{text}");
