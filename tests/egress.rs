@@ -1,9 +1,11 @@
 //! Calls of workers, under the keys of their jobs; judged from the vendor's record.
 
 mod crowd;
+mod failures;
 mod on_redis;
 mod passes;
 mod secured;
+mod seen;
 mod shares;
 mod stand_in;
 mod streams;
@@ -38,7 +40,7 @@ pub fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A vendor, a backend, and a sidecar that is before both, in a simulated network.
+/// A vendor, a backend, and a sidecar that is before both, most of them in a simulated network.
 pub struct World {
     pub net: Net,
     pub vendor: Arc<Vendor>,
@@ -55,6 +57,16 @@ impl World {
         answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
     ) -> World {
         let net = Net::Sim(sim::Network::default());
+        World::within(net, policies, egress, answers).await
+    }
+
+    /// In this network.
+    pub async fn within(
+        net: Net,
+        policies: &str,
+        egress: &str,
+        answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
+    ) -> World {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let vendor = Arc::new(Vendor::within(&net, any, answers).await);
         let config = format!("{policies}\n{}", entry(vendor.addr, egress));

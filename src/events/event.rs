@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::limit::Timestamp;
 
 /// Something that happened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct NewEvent<'a> {
     /// Its type, one of [`KINDS`](super::KINDS).
     pub kind: &'static str,

@@ -30,7 +30,9 @@ kinds! {
     "rate_limit.dropped" [key job_id job_type];
     /// A job said that it costs more than one job may, or its ACK that it used more. It counts the most.
     "rate_limit.cost_capped" [key job_id];
-    /// A nack shut a key until a time.
+    /// A call through an `[[egress]]` had no start in time, and was answered 429.
+    "rate_limit.call_refused" [key egress];
+    /// A nack, or the reply to a call, shut a key until a time.
     "rate_limit.dynamic_adjusted" [key until reason];
     /// A queue came near a bound. `unit` is there if the numbers are not jobs of the queue.
     "backpressure.warning" [queue depth bound unit];

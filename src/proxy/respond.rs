@@ -200,7 +200,7 @@ impl Fault {
 
     /// A streamed request got no reply: the fault is the side's whose body or reply failed. `backends` is the fault
     /// where that is the backend.
-    pub fn sending(error: &SendError, backends: BackendFault) -> Fault {
+    pub fn sending(error: &SendError, backends: impl FnOnce(&UpstreamError) -> Fault) -> Fault {
         match error {
             SendError::Backend(error) => backends(error),
             SendError::Broken => Fault::broken(error.to_string()),

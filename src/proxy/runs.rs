@@ -1,4 +1,4 @@
-//! How long jobs ran, by key, and what that says of the next free slot.
+//! How long jobs and calls ran, by key, and what that says of the next free slot.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -24,12 +24,12 @@ const TRIALS: usize = 200;
 /// More slots, and more jobs before the one that is asked about, are not played through.
 const MOST_SLOTS: usize = 2_000;
 
-/// The last run times of the jobs of each key that has slots.
+/// The last run times of what had slots, by key.
 #[derive(Default, Debug)]
 pub(super) struct RunTimes(Mutex<HashMap<Space, Ages<Key, VecDeque<Duration>>>>);
 
 impl RunTimes {
-    /// A worker says that the job of this row has ended.
+    /// The job or call of this row has ended, as its worker or the service says.
     pub(super) fn note(&self, row: &Row, now: Timestamp) {
         let Some(started) = row.started else { return };
         let ran = Duration::from_micros(now.since(started));

@@ -237,11 +237,8 @@ impl EventStream {
         let event = NewEvent {
             kind,
             subject: "events",
-            queue: None,
-            job: None,
-            job_type: None,
-            scope: None,
             data: &data,
+            ..NewEvent::default()
         };
         self.sidecar.events.notice(self.sidecar.store.now(), &event)
     }

@@ -49,13 +49,18 @@ pub(super) fn exceeded(sidecar: &Sidecar, held: &Held, by: &Limited, why: &Refus
     let Some(about) = about(sidecar, held, by.space, &by.key) else {
         return;
     };
-    let data = [
-        ("key", EventValue::Text(&about.key)),
+    let data = refused(&about.key, why);
+    tell(sidecar, "rate_limit.exceeded", &about, &data);
+}
+
+/// What is told of a refusal.
+fn refused<'a>(key: &'a str, why: &Refusal) -> [(&'static str, EventValue<'a>); 4] {
+    [
+        ("key", EventValue::Text(key)),
         ("strategy", EventValue::Text(why.strategy.as_str())),
         ("limit", EventValue::Number(why.limit.into())),
         ("current", EventValue::Number(why.current.into())),
-    ];
-    tell(sidecar, "rate_limit.exceeded", &about, &data);
+    ]
 }
 
 /// A queue's own limits keep its next job in the backend, where nobody reads it: that is counted and
@@ -74,15 +79,8 @@ pub(super) fn exceeded_unread(sidecar: &Sidecar, queue: &str, by: &Limited, why:
         kind: "rate_limit.exceeded",
         subject: &key,
         queue: Some(queue),
-        job: None,
-        job_type: None,
-        scope: None,
-        data: &[
-            ("key", EventValue::Text(&key)),
-            ("strategy", EventValue::Text(why.strategy.as_str())),
-            ("limit", EventValue::Number(why.limit.into())),
-            ("current", EventValue::Number(why.current.into())),
-        ],
+        data: &refused(&key, why),
+        ..NewEvent::default()
     };
     sidecar.events.tell(sidecar.store.now(), &event);
 }
@@ -113,6 +111,21 @@ pub(super) fn dropped(sidecar: &Sidecar, held: &Held, by: &Limited) {
     tell(sidecar, "rate_limit.dropped", &about, &data);
 }
 
+/// A call through this way out had no start in time.
+pub(super) fn call_refused(sidecar: &Sidecar, egress: &str, key: &Key) {
+    let key = key.as_str();
+    let event = NewEvent {
+        kind: "rate_limit.call_refused",
+        subject: key,
+        data: &[
+            ("key", EventValue::Text(key)),
+            ("egress", EventValue::Text(egress)),
+        ],
+        ..NewEvent::default()
+    };
+    sidecar.events.tell(sidecar.store.now(), &event);
+}
+
 /// A job was to count more under a key than one job may: that is counted so, and told.
 pub(super) fn capped(sidecar: &Sidecar, job: &Claimed, by: &Limited, counted: Counted) {
     sidecar.metrics.count(counted);
@@ -132,7 +145,7 @@ pub(super) fn capped(sidecar: &Sidecar, job: &Claimed, by: &Limited, counted: Co
     sidecar.events.tell(sidecar.store.now(), &event);
 }
 
-/// The service behind a key said, through the nack of a job, that the key is to be shut.
+/// The service behind a key said, through the nack of a job or to a call, that the key is to be shut.
 pub(super) fn adjusted(sidecar: &Sidecar, by: &Claimed, key: &Key, pause: Pause) {
     let is_job = by.egress().is_none();
     let event = NewEvent {

@@ -179,13 +179,13 @@ impl Running {
     /// The system does not say which port was bound.
     pub fn threads(&self) -> std::io::Result<Vec<Thread>> {
         let settings = self.reload.settings();
-        let egress = self.egress.iter();
-        let egress = egress.map(|(listener, of)| Ok((listener.local_addr()?, of.another())));
-        let egress = egress.collect::<std::io::Result<Vec<_>>>()?;
+        let addrs = self.egress_addrs()?;
+        let ways = addrs.iter().zip(&self.egress);
         let thread = |addr| Thread {
             addr,
-            egress: (egress.iter())
-                .map(|(addr, of)| (*addr, of.another()))
+            egress: ways
+                .clone()
+                .map(|(addr, (_, of))| (*addr, of.another()))
                 .collect(),
             net: self.env.net.clone(),
             sidecar: Arc::clone(&self.sidecar),
@@ -483,13 +483,17 @@ pub(crate) fn call_bounds(settings: &Settings) -> upstream::CallBounds {
         head: settings.upstream.timeout,
         // A reply is read whole before its jobs are held, and jobs differ in size.
         reply: default.reply.max(settings.hold.max_bytes.saturating_mul(4)),
+        ..default
     }
 }
 
-/// The timeouts of calls to services, some of which think for minutes: callers have timeouts of their own.
+/// The timeouts of calls to services, some of which think for minutes: callers have timeouts of their own. One without
+/// any must not have a slot for ever.
 fn egress_bounds(settings: &Settings) -> upstream::CallBounds {
+    let silence = Duration::from_secs(600);
     upstream::CallBounds {
-        head: Duration::from_secs(600),
+        head: silence,
+        silence: Some(silence),
         ..call_bounds(settings)
     }
 }

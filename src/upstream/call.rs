@@ -59,6 +59,8 @@ pub struct CallBounds {
     /// How long the head of a reply may take. For a streamed request this starts anew whenever it has passed and more
     /// of the body has gone out meanwhile. Default 30 s.
     pub head: Duration,
+    /// How long a streamed reply may bring nothing; it is noticed within twice as long. Default: for ever.
+    pub silence: Option<Duration>,
     /// The largest reply read whole, in bytes, or [`ECHO`] times the request's body if that is more. It only bounds
     /// memory, and no honest reply should meet it: the backend has acted by then, so a reply thrown away means jobs
     /// that nobody runs and enqueues in doubt. Default 256 MiB.
@@ -71,6 +73,7 @@ impl Default for CallBounds {
             connect: Duration::from_secs(2),
             idle: Duration::from_secs(4),
             head: Duration::from_secs(30),
+            silence: None,
             reply: 256 << 20,
         }
     }

@@ -88,6 +88,16 @@ impl HttpLink {
         self.over
     }
 
+    /// Whether it is time to look how a reply goes on. The next look is due after `time`.
+    pub(super) fn is_time(&mut self, time: Duration, cx: &mut Context<'_>) -> bool {
+        let mut is_time = false;
+        while self.timer.as_mut().poll(cx).is_ready() {
+            self.timer.as_mut().reset(Instant::now() + time);
+            is_time = true;
+        }
+        is_time
+    }
+
     /// Sends a request and waits for the head of its reply for as long as `patience` says. Nothing is written to a
     /// connection on which something came while it was idle, above all its end.
     ///

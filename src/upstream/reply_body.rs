@@ -21,6 +21,8 @@ pub struct ReplyBody {
     body: Incoming,
     link: Option<Box<HttpLink>>,
     home: Arc<ConnectionPool>,
+    /// Whether something came since its silence was looked at last.
+    moved: bool,
 }
 
 impl ReplyBody {
@@ -30,6 +32,7 @@ impl ReplyBody {
             body,
             link: Some(link),
             home,
+            moved: true,
         }
     }
 
@@ -69,7 +72,10 @@ impl Body for ReplyBody {
         if polled.is_pending()
             && let Some(link) = &mut this.link
         {
-            let over = link.drive(cx);
+            let mut over = link.drive(cx);
+            if let Some(silence) = this.home.limits.silence {
+                over |= link.is_time(silence, cx) && !std::mem::take(&mut this.moved);
+            }
             polled = this.take();
             if over && polled.is_pending() {
                 // Dropping the connection ends the body, with an error if it is not whole.
@@ -84,7 +90,10 @@ impl Body for ReplyBody {
                     this.home.put(link);
                 }
             }
-            Poll::Ready(Some(Ok(_))) => this.release_at_end(),
+            Poll::Ready(Some(Ok(_))) => {
+                this.moved = true;
+                this.release_at_end();
+            }
             Poll::Pending => {}
         }
         polled.map_err(BodyError::Backend)

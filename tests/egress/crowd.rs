@@ -11,10 +11,11 @@ use crate::process::http::{Conn, enqueue, fetch, get};
 use crate::servers::port;
 use crate::sidecar::process::{Backend, Sidecar, config, until, wait};
 
-/// What the process has in memory, in KiB.
-fn memory(sidecar: &Sidecar) -> u64 {
+/// What the process has in memory, in KiB: `VmRSS` is now, and `VmHWM` was the most.
+fn memory(sidecar: &Sidecar, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", sidecar.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix(which)?.strip_prefix(':'));
     line.unwrap()
         .trim()
         .trim_end_matches(" kB")
@@ -42,9 +43,9 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     let calls = port::own();
     let slow = "key = 'vendor'\nthrottle = { limit = 1, period = '40s' }\nmax_wait = '30m'";
     let egress = entry(vendor.addr, &format!("  listen = '{calls}'\n{slow}"));
-    let sidecar = Sidecar::run(&config(backend.addr, "", &egress));
+    let sidecar = Sidecar::run(&config(backend.addr, "max_in_flight = 5", &egress));
     assert_eq!(get(calls, "/").status, 200);
-    let before = (fetches(&sidecar), memory(&sidecar));
+    let before = (fetches(&sidecar), memory(&sidecar, "VmRSS"));
     let call = format!(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{}",
         "x".repeat(100)
@@ -57,7 +58,7 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     }
     let all = || sidecar.metric("ojs_throttle_calls_waiting") > 999.5;
     wait("all of them wait", all);
-    let (slower, more) = (fetches(&sidecar), memory(&sidecar) - before.1);
+    let (slower, more) = (fetches(&sidecar), memory(&sidecar, "VmRSS") - before.1);
     eprintln!(
         "{more} KiB for 1,000 waiting calls; a FETCH takes {slower:?} and took {:?}",
         before.0
@@ -75,6 +76,29 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     assert!(vendor.calls().len() <= 2);
     // With all that was read with it, a call would have as much again.
     assert!(more < 17 << 10, "{more} KiB");
+}
+
+#[test]
+fn a_hundred_megabytes_each_way_are_never_in_memory() {
+    const HUGE: usize = 100_000_000;
+    let vendor = Vendor::start(|_| Answer::new(200, vec![b'y'; HUGE]));
+    let backend = Backend::start(Lax::redis());
+    let calls = port::own();
+    let egress = entry(
+        vendor.addr,
+        &format!("  listen = '{calls}'\nconcurrency = 1"),
+    );
+    let sidecar = Sidecar::run(&config(backend.addr, "", &egress));
+    let mut conn = Conn::open(calls);
+    let before = memory(&sidecar, "VmHWM");
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {HUGE}\r\n\r\n");
+    conn.write(head.as_bytes()).unwrap();
+    conn.write(&vec![b'x'; HUGE]).unwrap();
+    let body = conn.reply().unwrap().body;
+    assert!(body.len() == HUGE && body.bytes().all(|byte| byte == b'y'));
+    assert_eq!(vendor.calls()[0].length, HUGE as u64);
+    let grown = memory(&sidecar, "VmHWM") - before;
+    assert!(grown < 4 << 10, "{grown} KiB");
 }
 
 #[test]

@@ -42,6 +42,23 @@ async fn heads_and_bodies_cross_byte_for_byte() {
     }
 }
 
+/// Its caller follows it, or not: what it names may be another vendor.
+#[tokio::test(start_paused = true)]
+async fn a_redirect_is_an_answer() {
+    let world = World::start("", LIMITED, |call| match call.target() {
+        "/old" => Answer::new(307, "gone there").header("Location", "/new"),
+        _ => Answer::ok(),
+    })
+    .await;
+    let reply = world.caller.get("/old").await;
+    let (to, said) = (reply.headers["location"].clone(), reply.text());
+    assert_eq!(
+        (reply.status, to.to_str().unwrap(), &*said),
+        (307, "/new", "gone there")
+    );
+    assert_eq!(world.vendor.calls().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_no_call_of_the_entry_is_refused_with_a_hint() {
     let token = "token = 'open sesame'"

@@ -88,6 +88,8 @@ pub struct Answer {
     pieces: Option<(usize, Duration)>,
     /// After so many bytes of the body; `None`: before the head.
     stops: Option<(Stops, Option<usize>)>,
+    /// In the middle of the head.
+    torn: bool,
 }
 
 impl Answer {
@@ -102,6 +104,7 @@ impl Answer {
             body: body.into(),
             pieces: None,
             stops: None,
+            torn: false,
         }
     }
 
@@ -146,6 +149,12 @@ impl Answer {
     pub fn never(mut self, stops: Stops) -> Answer {
         self.stops = Some((stops, None));
         self
+    }
+
+    /// Stops in the middle of the head.
+    pub fn torn(mut self, stops: Stops) -> Answer {
+        self.torn = true;
+        self.cut(0, stops)
     }
 
     /// Stops after so many bytes of the body.
@@ -386,6 +395,10 @@ impl Desk {
             None => usize::MAX,
         };
         let mut head = answer.head();
+        if answer.torn {
+            stream.write_all(&head[..head.len() / 2]).await?;
+            return stream.flush().await;
+        }
         let is_bare = call.method() == "HEAD" || matches!(answer.status, 204 | 304);
         let body = match is_bare {
             true => &[][..],

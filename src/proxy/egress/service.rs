@@ -28,7 +28,7 @@ use crate::proxy::load::{Load, Service};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault, Own};
 use crate::proxy::settle::feedback::heed_reply;
-use crate::proxy::{Sidecar, refuse};
+use crate::proxy::{Sidecar, refuse, tell};
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
 use crate::upstream::{RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket};
 
@@ -95,12 +95,8 @@ impl Egress {
     /// This way out for another thread, with connections of its own.
     pub fn another(&self) -> Egress {
         let of = &*self.0;
-        Egress(Arc::new(WayOut {
-            sidecar: Arc::clone(&of.sidecar),
-            name: Arc::clone(&of.name),
-            upstream: of.upstream.another(),
-            load: Arc::default(),
-        }))
+        let (sidecar, name) = (Arc::clone(&of.sidecar), Arc::clone(&of.name));
+        Egress::new(sidecar, name, of.upstream.another())
     }
 }
 
@@ -142,8 +138,8 @@ impl WayOut {
         let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
         loop {
             let start = match entry.limits.is_empty() {
-                true => Ok((None, None)),
-                false => self.start(entry, &key, deadline).await,
+                true => Ok(None),
+                false => self.start(entry, &key, deadline).await.map(Some),
             };
             // What the service has said goes before what we say.
             let start = match (start, last.take()) {
@@ -156,7 +152,11 @@ impl WayOut {
                 true => parts.clone(),
                 false => parts.take(),
             };
-            let Some((head, sent)) = head.zip(body.next()) else {
+            let sent = match &mut body {
+                CallBody::Whole(bytes) => Some(RequestBody::from(bytes.clone())),
+                CallBody::Stream(body) => body.take().map(RequestBody::from),
+            };
+            let Some((head, sent)) = head.zip(sent) else {
                 return Err(Fault::internal());
             };
             let request = Request::from_parts(*head, sent);
@@ -178,11 +178,11 @@ impl WayOut {
     async fn try_once(
         &self,
         request: Request<RequestBody>,
-        (mut start, waited): (Option<CallStart>, Option<Duration>),
+        mut start: Option<CallStart>,
     ) -> (bool, (Result<Response<Body>, Fault>, Option<CallStart>)) {
         let is_safe = request.method().is_safe();
         if let Some(start) = &mut start {
-            start.sent(waited);
+            start.sent();
         }
         let reply = match self.upstream.send(Box::new(request)).await {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -207,13 +207,13 @@ impl WayOut {
         (again, (Ok(reply.map(Body::from)), start))
     }
 
-    /// Waits for a start until `deadline`; with it comes how long the call waited, if it was refused before.
+    /// Waits for a start until `deadline`.
     async fn start(
         &self,
         entry: &EgressSettings,
         key: &Key,
         deadline: Instant,
-    ) -> Result<(Option<CallStart>, Option<Duration>), Fault> {
+    ) -> Result<CallStart, Fault> {
         let Calling { lines, closed, .. } = &self.sidecar.calling;
         if closed.is_cancelled() {
             return Err(Fault::draining());
@@ -222,10 +222,10 @@ impl WayOut {
         let waits = !entry.max_wait.is_zero();
         let stands_behind = waits && lines.waiting(key) > 0;
         if stands_behind && lines.all_waiting() >= entry.max_waiting {
-            return Err(self.limited(key, &CallVerdict::Unasked));
+            return Err(self.limited(key, &CallVerdict::Refused(None, None)));
         }
         let mut place = stands_behind.then(|| lines.join(key));
-        let (mut answer, mut since) = (CallVerdict::Unasked, None);
+        let (mut answer, mut since) = (CallVerdict::Refused(None, None), None);
         loop {
             let (mut again, wakes) = (deadline, lines.wakes());
             if place.as_ref().is_none_or(CallPlace::is_first) {
@@ -234,8 +234,9 @@ impl WayOut {
                 again = self.asks_again(&answer);
             }
             match answer {
-                CallVerdict::Started(start) => {
-                    return Ok((Some(start), since.map(|since: Instant| since.elapsed())));
+                CallVerdict::Started(mut start) => {
+                    start.waited = since.map(|since: Instant| since.elapsed());
+                    return Ok(start);
                 }
                 CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
                     return Err(self.limited(key, &answer));
@@ -344,20 +345,17 @@ impl WayOut {
                     format!("the store does not say whether a call of key {key} may start");
                 return Fault::new("store_unavailable", message).later(NO_WORD);
             }
-            CallVerdict::Unasked | CallVerdict::Started(_) => (None, None),
+            CallVerdict::Started(_) => (None, None),
         };
-        let after = at.map_or(Duration::ZERO, |at| {
-            self.sidecar
-                .instant_of(at)
-                .saturating_duration_since(Instant::now())
-        });
+        tell::call_refused(&self.sidecar, &self.name, key);
+        let after = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
         let message =
             format!("the calls of key {key} are limited, and this one has no start in time");
         let mut fault = Fault::new("rate_limited", message)
             .hinting("come back after Retry-After, or raise egress.max_wait")
             .with("egress", &*self.name)
             .with("key", key.as_str())
-            .later(after);
+            .later(after.unwrap_or_default());
         if let Some(by) = by {
             fault = fault.with("policy", &*by.policy);
         }
@@ -376,19 +374,12 @@ impl WayOut {
                 UpstreamError::Timeout(_) => "service_timeout",
                 _ => "service_reply_lost",
             };
-            let what = match error {
-                // The hints in it name the settings of the backend.
-                UpstreamError::Unreachable(why) => {
-                    let why = why.replace("server.upstream", "egress.upstream");
-                    let why = why.replace("upstream.ca_file", "egress.ca_file");
-                    format!("the service cannot be reached: {why}")
-                }
-                UpstreamError::Timeout(time) => {
-                    format!("the service did not answer within {time:?}")
-                }
-                error => format!("the service's reply was lost: {error}"),
-            };
-            Fault::new(code, what).later(Duration::from_secs(1))
+            // It speaks of the backend and its settings.
+            let why = error.to_string().replace("the backend", "the service");
+            let why = why.replace("server.upstream", "egress.upstream");
+            let why = why.replace("upstream.ca_file", "egress.ca_file");
+            Fault::new(code, format!("{:?}: {why}", self.upstream.target()))
+                .later(Duration::from_secs(1))
         })
         .with("egress", &*self.name)
     }
@@ -399,15 +390,6 @@ enum CallBody {
     Whole(Bytes),
     /// It can be sent once.
     Stream(Option<Incoming>),
-}
-
-impl CallBody {
-    fn next(&mut self) -> Option<RequestBody> {
-        match self {
-            CallBody::Whole(bytes) => Some(RequestBody::from(bytes.clone())),
-            CallBody::Stream(body) => body.take().map(RequestBody::from),
-        }
-    }
 }
 
 /// Copies what a call that may wait has of all that was read with it: that would double the memory of those that wait.
@@ -427,12 +409,10 @@ fn detach(parts: &mut Parts, body: &mut CallBody) {
 /// What the store said.
 enum CallVerdict {
     Started(CallStart),
-    /// By this limit, and when the call may start; `None`: when a slot is free.
+    /// By this limit, and when the call may start; `None`: when a slot is free, or others before it have started.
     Refused(Option<Limited>, Option<Timestamp>),
     /// It had no word.
     NoWord,
-    /// Others are before it.
-    Unasked,
 }
 
 /// What a call says makes its key.

@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 use crate::limit::Timestamp;
 use crate::metrics::StartKind;
 use crate::proxy::Sidecar;
-use crate::store::{Claimed, End};
+use crate::store::{Claimed, End, LedgerExt as _};
 
 /// A start that the store has granted.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct CallStart {
     pub(super) claimed: Claimed,
     /// When it counts.
     pub(super) at: Timestamp,
+    /// How long the call waited, if it was refused before.
+    pub(super) waited: Option<Duration>,
     /// Whether the service may have seen something of the call.
     sent: bool,
 }
@@ -32,14 +34,15 @@ impl CallStart {
             sidecar: Arc::clone(sidecar),
             claimed: claimed.clone(),
             at,
+            waited: None,
             sent: false,
         }
     }
 
-    /// The call leaves, after it waited for so long. From now on the start counts, whatever becomes of it.
-    pub(super) fn sent(&mut self, waited: Option<Duration>) {
+    /// The call leaves. From now on the start counts, whatever becomes of it.
+    pub(super) fn sent(&mut self) {
         self.sent = true;
-        let started = [(&*self.claimed.limited, waited)].into_iter();
+        let started = [(&*self.claimed.limited, self.waited)].into_iter();
         self.sidecar.metrics.started(StartKind::Call, started);
     }
 }
@@ -51,7 +54,9 @@ impl Drop for CallStart {
         let (sidecar, claimed, sent) = (Arc::clone(&self.sidecar), self.claimed.clone(), self.sent);
         let over = async move {
             if sent {
-                sidecar.end_by(&End::of_claim(&claimed)).await;
+                if let Some(row) = sidecar.end_by(&End::of_claim(&claimed)).await {
+                    sidecar.settle.runs.note(&row, sidecar.store.now());
+                }
                 return;
             }
             // A store that does not hear of it knows that the row is overdue, and the next sweep ends it.

@@ -1,0 +1,289 @@
+//! Callers that go, bodies that are slow, and services that fail half-way: whatever happens, the slot comes back.
+
+use ojs_throttle::net::{Net, Stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::prelude::*;
+use crate::servers::vendor::VendorCall;
+
+const ONE: &str = "key = 'vendor'\nconcurrency = 1";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// More than is read before a call has its start.
+fn upload(path: &str, sent: usize) -> String {
+    let body = "x".repeat(sent);
+    format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{body}")
+}
+
+fn download(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+}
+
+/// And no other call on the connection.
+fn closing(text: &str) -> String {
+    text.replacen("Host", "Connection: close\r\nHost", 1)
+}
+
+/// A caller that has sent this.
+async fn caller(world: &World, text: &str) -> Stream {
+    let port = world.caller.addr.port();
+    let mut stream = world.net.connect("127.0.0.1", port).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+/// All that comes until the connection ends, however it ends.
+async fn rest(mut stream: Stream) -> String {
+    let mut text = Vec::new();
+    drop(stream.read_to_end(&mut text).await);
+    String::from_utf8(text).unwrap()
+}
+
+/// The slot is free, and nothing of what was is counted any more.
+async fn is_free(world: &World, step: &str) {
+    let begun = Instant::now();
+    let reply = world.caller.get("/next").await;
+    assert_eq!(reply.status, 200, "{step}: {}", reply.text());
+    if matches!(world.net, Net::Sim(_)) {
+        let took = begun.elapsed();
+        assert!(took < millis(100), "{step}: {took:?}");
+    }
+    let admin = world.pair.sidecar.admin();
+    let slots = admin.get("/throttle/v1/why?key=vendor").await.json()["limits"][0]["slots"].clone();
+    assert_eq!(slots, json!([]), "{step}");
+    let page = admin.get("/metrics").await.text();
+    for gauge in ["ojs_throttle_calls_out", "ojs_throttle_calls_waiting"] {
+        assert!(page.contains(&format!("\n{gauge} 0\n")), "{step}: {gauge}");
+    }
+}
+
+/// Waits until the vendor has a call for this path that goes on.
+async fn begun(world: &World, path: &str) {
+    let is = |call: &VendorCall| call.target() == path && call.ended.is_none();
+    for _ in 0..10_000 {
+        if world.vendor.calls().iter().any(is) {
+            return;
+        }
+        sleep(millis(1)).await;
+    }
+    panic!("the vendor does not see {path}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hangs_up_gives_the_slot_back_at_each_step() {
+    let world = World::start("", ONE, |call| match call.target() {
+        "/thinks" => Answer::ok().after(60 * MINUTE),
+        "/streams" => Answer::new(200, vec![b'x'; 100_000]).streamed(10, millis(100)),
+        "/floods" => Answer::new(200, vec![b'x'; 1_000_000]).streamed(10_000, millis(1)),
+        "/early" => Answer::new(413, "no").without_reading(),
+        _ => Answer::ok(),
+    })
+    .await;
+    for (step, path, text) in [
+        ("it is awaited", "/thinks", download("/thinks")),
+        ("it is sent", "/sent", upload("/sent", 30_000)),
+        ("it is answered", "/streams", download("/streams")),
+        ("its answer is not taken", "/floods", download("/floods")),
+    ] {
+        let stream = caller(&world, &text).await;
+        begun(&world, path).await;
+        let waits = caller(&world, &download("/waits")).await;
+        sleep(millis(500)).await;
+        let calls = world.vendor.calls();
+        assert!(calls.last().unwrap().ended.is_none(), "{step}");
+        drop(waits);
+        sleep(millis(1)).await;
+        drop(stream);
+        sleep(millis(10)).await;
+        let seen = world.vendor.calls().pop().unwrap();
+        assert_eq!(seen.target(), path, "who waited was not sent");
+        assert!(seen.is_cut && seen.ended.is_some(), "{step}");
+        is_free(&world, step).await;
+    }
+    // Nor does a vendor hold it that has answered and goes before it has the whole call.
+    let early = caller(&world, &closing(&upload("/early", 30_000))).await;
+    let reply = rest(early).await;
+    assert!(
+        reply.starts_with("HTTP/1.1 413 ") && reply.ends_with("no"),
+        "{reply}"
+    );
+    is_free(&world, "it was answered early").await;
+}
+
+/// A body may take its time, as long as it moves.
+#[tokio::test(start_paused = true)]
+async fn bodies_may_be_slow_both_ways_and_keep_their_slot() {
+    let patient = format!("{ONE}\nmax_wait = '1h'");
+    let world = World::start("", &patient, |call| match call.target() {
+        "/slow" => Answer::new(200, "abcd").streamed(1, 4 * MINUTE),
+        _ => Answer::ok(),
+    })
+    .await;
+    let mut slow = caller(&world, &upload("/slow", 25_000)).await;
+    begun(&world, "/slow").await;
+    let waits = caller(&world, &closing(&download("/waits"))).await;
+    for _ in 0..3 {
+        sleep(4 * MINUTE).await;
+        slow.write_all("x".repeat(25_000).as_bytes()).await.unwrap();
+    }
+    let mut reply = String::new();
+    while !reply.ends_with("0\r\n\r\n") {
+        reply.push(char::from(slow.read_u8().await.unwrap()));
+    }
+    assert!(reply.ends_with("\r\nd\r\n0\r\n\r\n"), "{reply}");
+    assert!(rest(waits).await.starts_with("HTTP/1.1 200"));
+    let seen = world.vendor.calls();
+    assert_eq!(seen[0].length, 100_000);
+    let ended = seen[0].ended.unwrap();
+    assert!(ended - seen[0].at >= 28 * MINUTE && seen[1].at >= ended);
+    is_free(&world, "both were slow").await;
+}
+
+/// Who stops half-way is given up after 10 minutes, or at most three times as long.
+#[tokio::test(start_paused = true)]
+async fn who_falls_silent_is_given_up() {
+    let world = World::start("", ONE, |call| match call.target() {
+        "/thinks" => Answer::ok().never(Stops::Hangs),
+        "/stops" => Answer::new(200, vec![b'x'; 100]).cut(50, Stops::Hangs),
+        "/stops-streaming" => Answer::new(200, "abcd")
+            .streamed(1, millis(10))
+            .cut(2, Stops::Hangs),
+        "/reads-nothing" => Answer::ok().without_reading().after(60 * MINUTE),
+        _ => Answer::ok(),
+    })
+    .await;
+    let vendor = format!("http://{}", world.vendor.addr);
+    for (path, text, status, said) in [
+        ("/thinks", download("/thinks"), 504, "service_timeout"),
+        ("/thinks", download("/thinks"), 504, &*vendor),
+        ("/stops", download("/stops"), 200, "xxx"),
+        ("/stops-streaming", download("/stops-streaming"), 200, "b"),
+        (
+            "/reads-nothing",
+            upload("/reads-nothing", 100_000),
+            504,
+            "service_timeout",
+        ),
+        ("/sent", upload("/sent", 30_000), 408, "request_timeout"),
+    ] {
+        let stream = caller(&world, &closing(&text)).await;
+        let since = Instant::now();
+        let patience = tokio::time::timeout(60 * MINUTE, rest(stream));
+        let reply = patience.await.expect(path);
+        let most = match (status, text.starts_with("POST")) {
+            (200, _) => 30,
+            (_, true) => 20,
+            (_, false) => 10,
+        };
+        let took = since.elapsed();
+        let within = took >= 10 * MINUTE && took <= most * MINUTE + millis(100);
+        assert!(within, "{path}: {took:?}");
+        assert!(
+            reply.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{path}: {reply}"
+        );
+        assert!(
+            reply.contains(said) && !reply.ends_with("0\r\n\r\n"),
+            "{path}: {reply}"
+        );
+        is_free(&world, path).await;
+    }
+    // Small bodies are read before the call asks for a start, and so it costs nothing.
+    let small = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab";
+    let since = Instant::now();
+    let reply = rest(caller(&world, &closing(small)).await).await;
+    assert!(reply.starts_with("HTTP/1.1 408 "), "{reply}");
+    assert_eq!(since.elapsed().as_secs(), 10);
+    assert!(
+        world
+            .vendor
+            .calls()
+            .iter()
+            .all(|call| call.target() != "/small")
+    );
+}
+
+/// Over sockets, which can be reset.
+#[tokio::test]
+async fn a_service_that_breaks_off_costs_no_more_than_its_call() {
+    let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = gone.local_addr().unwrap();
+    let gone = tokio::spawn(async move {
+        while let Ok((stream, _)) = gone.accept().await {
+            stream.set_zero_linger().unwrap();
+        }
+    });
+    let listen = "listen = '127.0.0.1:0'\n";
+    let both = format!(
+        "{listen}{ONE}\n[[egress]]\nname = 'gone'\nupstream = 'http://{addr}'\n{listen}{ONE}"
+    );
+    let world = World::within(Net::Tcp, "", &both, |call| match call.target() {
+        "/reset" => Answer::ok().never(Stops::Resets),
+        "/closed" => Answer::ok().never(Stops::Closes),
+        "/torn" => Answer::ok().torn(Stops::Resets),
+        "/torn-closed" => Answer::ok().torn(Stops::Closes),
+        "/body" => Answer::new(200, vec![b'x'; 100]).cut(50, Stops::Resets),
+        "/chunks" => Answer::new(200, "abcd")
+            .streamed(1, millis(1))
+            .cut(2, Stops::Resets),
+        _ => Answer::ok(),
+    })
+    .await;
+    let first = world.pair.sidecar.egress[0];
+    let gone_at = world.pair.sidecar.egress[1];
+    for (to, path, text, status) in [
+        (gone_at, "/accepted", download("/accepted"), 502),
+        (gone_at, "/accepted", upload("/accepted", 100_000), 502),
+        (first, "/reset", download("/reset"), 502),
+        (first, "/reset", upload("/reset", 100_000), 502),
+        (first, "/closed", download("/closed"), 502),
+        (first, "/torn", download("/torn"), 502),
+        (first, "/torn-closed", download("/torn-closed"), 502),
+        (first, "/body", download("/body"), 200),
+        (first, "/chunks", download("/chunks"), 200),
+    ] {
+        let stream = world.net.connect("127.0.0.1", to.port()).await;
+        let mut stream = stream.unwrap();
+        let sent = closing(&text);
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let reply = rest(stream).await;
+        // What came with a reset may be lost.
+        let is_cut = status == 200 && reply.is_empty();
+        let is_it = reply.starts_with(&format!("HTTP/1.1 {status} "));
+        assert!(is_it || is_cut, "{path}: {reply}");
+        let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        match status {
+            502 => assert!(body.contains("\"code\":\"service_"), "{path}: {reply}"),
+            _ => assert!(
+                body.len() < 100 && !body.ends_with("0\r\n\r\n"),
+                "{path}: {reply}"
+            ),
+        }
+        is_free(&world, path).await;
+    }
+    gone.abort();
+}
+
+/// A caller that waits to be told sends its body when the call has its start.
+#[tokio::test(start_paused = true)]
+async fn the_body_is_asked_for_when_the_call_starts() {
+    let world = World::start("", ONE, |call| match call.target() {
+        "/first" => Answer::ok().after(millis(1_000)),
+        _ => Answer::ok().with_hints(1),
+    })
+    .await;
+    let _first = caller(&world, &download("/first")).await;
+    begun(&world, "/first").await;
+    let since = Instant::now();
+    let head = closing(&upload("/second", 0)).replace("Host", "Expect: 100-continue\r\nHost");
+    let mut second = caller(&world, &head).await;
+    let mut told = [0; 25];
+    second.read_exact(&mut told).await.unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100 Continue\r\n\r\n");
+    assert!(since.elapsed() >= millis(990), "{:?}", since.elapsed());
+    second.write_all(&[b'x'; 100_000]).await.unwrap();
+    let reply = rest(second).await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    let seen = world.vendor.calls().pop().unwrap();
+    assert_eq!((seen.length, seen.header("expect")), (100_000, None));
+}

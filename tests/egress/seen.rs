@@ -1,0 +1,59 @@
+//! What is told of calls to those who look.
+
+use super::prelude::*;
+use crate::sidecar::listen::Listener;
+
+#[tokio::test(start_paused = true)]
+async fn events_tell_of_refused_calls_and_of_keys_that_a_vendor_shut() {
+    let slow = "key = 'vendor'\nthrottle = { limit = 1, period = '20s' }\nmax_wait = '1s'";
+    let world = World::start("", slow, |call| match call.target() {
+        "/429" => Answer::new(429, "").header("Retry-After", "60"),
+        _ => Answer::ok(),
+    })
+    .await;
+    let client = world.pair.sidecar.client();
+    let path = "/ojs/v1/events/stream?types=rate_limit.*";
+    let mut events = Listener::open(&client, path, &[]).await;
+    assert_eq!(world.statuses("/", 2).await, [200, 429]);
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.statuses("/429", 1).await, [429]);
+    let heard = events.so_far().await;
+    let told = |nth: usize| (&*heard[nth].event, &heard[nth].data["data"]);
+    let refused = json!({"key": "vendor", "egress": "out"});
+    assert_eq!(told(0), ("rate_limit.call_refused", &refused));
+    let (kind, shut) = told(1);
+    assert_eq!(
+        (kind, &shut["key"]),
+        ("rate_limit.dynamic_adjusted", &json!("vendor"))
+    );
+    for one in &heard {
+        assert_eq!(one.data["subject"], "vendor");
+        assert!(one.data.get("job_id").is_none(), "{one:?}");
+    }
+    assert_eq!(
+        heard.len(),
+        2,
+        "the vendor's own 429 is no refusal: {heard:?}"
+    );
+}
+
+/// A slot that calls have is free again after what calls take.
+#[tokio::test(start_paused = true)]
+async fn why_foretells_by_what_calls_took() {
+    let world = World::start("", "key = 'vendor'\nconcurrency = 1", |_| {
+        Answer::ok().after(Duration::from_secs(2))
+    })
+    .await;
+    assert_eq!(world.statuses("/", 20).await, [200; 20]);
+    let caller = world.caller.clone();
+    let out = tokio::spawn(async move { caller.get("/").await.status });
+    sleep(millis(500)).await;
+    let admin = world.pair.sidecar.admin();
+    let told = admin.get("/throttle/v1/why?key=vendor").await.json();
+    let said = told["next_start_p50"].as_str();
+    let at: jiff::Timestamp = said.unwrap_or_else(|| panic!("{told}")).parse().unwrap();
+    let since = told["limits"][0]["slots"][0]["since"].as_str().unwrap();
+    let took = at.duration_since(since.parse().unwrap()).as_millis();
+    assert!((1_900..2_100).contains(&took), "{took} ms");
+    assert_eq!(out.await.unwrap(), 200);
+}
