@@ -12,6 +12,7 @@ use super::command_line::CommandLine;
 use super::kinds::must_have_certificates;
 use super::merge::{self, LISTS, Twice};
 use super::origins::Origins;
+use super::places::EGRESS;
 use super::policies;
 use super::reader::{FileReading, TomlTable};
 use super::report::{Problem, ProblemSeverity, Report};
@@ -234,27 +235,25 @@ fn sections<'r>(
 /// Each way out has a port of its own, and leads to none of this program's.
 fn check_egress(settings: &Settings, file: &TomlTable<'_>) {
     let server = &settings.server;
-    let entries = settings.egress.iter();
-    let listens = entries.map(|of| (format!("egress {:?}", of.name), of.listen));
     let mut ports = vec![
         ("`server.listen`".to_owned(), server.listen),
         ("`server.admin_listen`".to_owned(), server.admin_listen),
     ];
-    for (who, listen) in listens {
-        let clash = ports.iter().find(|(_, other)| *other == listen);
-        if let Some((other, _)) = clash.filter(|_| listen.port() != 0) {
+    for of in &settings.egress {
+        let who = format!("egress {:?}", of.name);
+        let clash = ports.iter().find(|(_, other)| *other == of.listen);
+        if let Some((other, _)) = clash.filter(|_| of.listen.port() != 0) {
             let title = format!("{who} and {other} listen on the same address");
-            file.error(&file.span, title, "give each its own port");
+            let at = file.place_of(EGRESS, &of.name);
+            file.error(&at, title, "give each its own port");
         }
-        ports.push((who, listen));
+        ports.push((who, of.listen));
     }
     for of in &settings.egress {
         if let Some((own, _)) = ports.iter().find(|(_, at)| points_at(&of.upstream, *at)) {
-            let title = format!(
-                "the upstream of egress {:?} is this program's own {own}",
-                of.name
-            );
-            file.error(&file.span, title, "write the service's address");
+            let (name, at) = (&of.name, file.place_of(EGRESS, &of.name));
+            let title = format!("the upstream of egress {name:?} is this program's own {own}");
+            file.error(&at, title, "write the service's address");
         }
     }
 }

@@ -214,6 +214,13 @@ impl<'r> TomlTable<'r> {
         places.insert((list, name.to_owned()), at);
     }
 
+    /// Where an entry of a list begins that was noted.
+    pub(super) fn place_of(&self, list: &'static str, name: &str) -> Range<usize> {
+        let places = self.reading.places.borrow();
+        let at = places.get(&(list, name.to_owned()));
+        at.map_or_else(|| self.span.clone(), |at| *at..*at)
+    }
+
     /// Notes a file that is read: if that changes, so may what this one means.
     pub(super) fn note_file<'p>(&self, path: &'p Path) -> &'p Path {
         self.reading.files.borrow_mut().push(path.to_owned());

@@ -439,7 +439,7 @@ async fn say_what_is_left(sidecar: &Sidecar, before: u64) {
             id = %"running_jobs_left",
             out = out.map(|out| out.saturating_sub(calls)),
             calls = (calls > 0).then_some(calls),
-            "limited jobs are still out with workers, which now cannot end them through here"
+            "jobs or calls are still out: workers cannot end these jobs through here any more, and these calls are cut off"
         );
     }
 }
