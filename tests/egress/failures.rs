@@ -149,6 +149,7 @@ async fn who_falls_silent_is_given_up() {
             .streamed(1, millis(10))
             .cut(2, Stops::Hangs),
         "/reads-nothing" => Answer::ok().without_reading().after(60 * MINUTE),
+        "/floods" => Answer::new(200, vec![b'x'; 1_000_000]).streamed(10_000, millis(1)),
         _ => Answer::ok(),
     })
     .await;
@@ -188,6 +189,12 @@ async fn who_falls_silent_is_given_up() {
         );
         is_free(&world, path).await;
     }
+    // A caller that takes nothing of its answer is gone.
+    let _stands = caller(&world, &download("/floods")).await;
+    sleep(MINUTE - millis(500)).await;
+    begun(&world, "/floods").await;
+    sleep(millis(1_000)).await;
+    is_free(&world, "it was not taken").await;
     // Small bodies are read before the call asks for a start, and so it costs nothing.
     let small = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab";
     let since = Instant::now();

@@ -338,14 +338,9 @@ impl WayOut {
 
     /// The call may not start in time.
     fn limited(&self, key: &Key, answer: &CallVerdict) -> Fault {
-        let (by, at) = match answer {
-            CallVerdict::Refused(by, at) => (by.as_ref(), *at),
-            CallVerdict::NoWord => {
-                let message =
-                    format!("the store does not say whether a call of key {key} may start");
-                return Fault::new("store_unavailable", message).later(NO_WORD);
-            }
-            CallVerdict::Started(_) => (None, None),
+        let CallVerdict::Refused(by, at) = answer else {
+            let message = format!("the store does not say whether a call of key {key} may start");
+            return Fault::new("store_unavailable", message).later(NO_WORD);
         };
         tell::call_refused(&self.sidecar, &self.name, key);
         let after = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
