@@ -156,18 +156,17 @@ impl Feedback {
         now: Timestamp,
         (job, times): (&str, u32),
     ) -> Option<Pause> {
+        let (told, reason) = match told {
+            Some((until, reason)) => (Some(until), reason),
+            None if known() => (None, "codes"),
+            None => return None,
+        };
         let dice = dice(job, times);
         let grown = self
             .backoff
             .map(|backoff| now.plus(backoff.pause(times, dice)));
-        let (until, reason) = match told {
-            Some((until, reason)) => (grown.map_or(until, |grown| grown.max(until)), reason),
-            None if known() => {
-                let unnamed = || now.plus(self.unnamed(dice));
-                (grown.unwrap_or_else(unnamed), "codes")
-            }
-            None => return None,
-        };
+        let until = told.max(grown);
+        let until = until.unwrap_or_else(|| now.plus(self.unnamed(dice)));
         let until = until.min(now.plus(self.max_pause));
         Some(Pause {
             until,
@@ -261,21 +260,21 @@ fn by_headers<'h>(
     header: impl Fn(&str) -> Option<Cow<'h, str>>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let spent = |limit: &str| {
-        let left = header(&format!("{limit}-Remaining"));
+    let spent = |left: &str| {
+        let left = header(left);
         // Many services send these with every answer: only a spent budget is a signal.
         left.is_none_or(|left| left.trim().parse() == Ok(0.0))
     };
-    let reset = |limit: &str| {
-        header(&format!("{limit}-Reset"))
-            .filter(|_| spent(limit))
+    let reset = |name: &str, left: &str| {
+        header(name)
+            .filter(|_| spent(left))
             .and_then(|text| reset(&text, now))
     };
     let found = [
         header("Retry-After").and_then(|text| retry_after(&text, now)),
         header("RateLimit").and_then(|text| Some(now.plus(rate_limit(&text)?))),
-        reset("RateLimit"),
-        reset("X-RateLimit"),
+        reset("RateLimit-Reset", "RateLimit-Remaining"),
+        reset("X-RateLimit-Reset", "X-RateLimit-Remaining"),
     ];
     found.into_iter().flatten().max()
 }

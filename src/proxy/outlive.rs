@@ -4,8 +4,8 @@
 //! stands in line between the store's answer and the reply. Only when the connection drops it does
 //! it become a task of its own.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -50,6 +50,14 @@ pub(super) fn to_the_end<T: Send + 'static>(
     Outliving {
         work: Some(work),
         tasks,
+    }
+}
+
+/// Does of the work what needs no wait. What is left runs on as one of `tasks`.
+pub(super) fn begin(tasks: &TaskTracker, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    // Without a runtime the process is ending.
+    if Handle::try_current().is_ok() {
+        let _left = pin!(to_the_end(tasks, work)).poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -54,6 +55,8 @@ struct WayOut {
     name: Arc<str>,
     upstream: Upstream,
     load: Arc<Load>,
+    /// The limits of the last call, with the edition that says so: most calls of a way out have one key.
+    last: Mutex<(u64, Arc<[Limited]>)>,
 }
 
 impl Service for Egress {
@@ -89,6 +92,7 @@ impl Egress {
             name,
             upstream,
             load: Arc::default(),
+            last: Mutex::default(),
         }))
     }
 
@@ -124,7 +128,7 @@ impl WayOut {
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
-        let key = key_of(entry, &parts);
+        let key = (!entry.limits.is_empty()).then(|| key_of(entry, &parts));
         let patience = self.sidecar.live().settings.server.body_timeout;
         let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
         let mut body = match small {
@@ -137,9 +141,9 @@ impl WayOut {
         let deadline = Instant::now() + entry.max_wait;
         let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
         loop {
-            let start = match entry.limits.is_empty() {
-                true => Ok(None),
-                false => self.start(entry, &key, deadline).await.map(Some),
+            let start = match &key {
+                Some(key) => self.start(entry, key, deadline).await.map(Some),
+                None => Ok(None),
             };
             // What the service has said goes before what we say.
             let start = match (start, last.take()) {
@@ -288,8 +292,21 @@ impl WayOut {
 
     /// The limits of now, with what was set over HTTP laid over them.
     fn limits_now(&self, key: &Key) -> Arc<[Limited]> {
-        let config = self.sidecar.config();
-        let entry = config.egress.iter().find(|entry| entry.name == self.name);
+        let written = self.limits_of(key);
+        named::renamed(&self.sidecar, &written);
+        in_force::limits_now(&self.sidecar, "", &written).into_owned()
+    }
+
+    /// What the file says of a key.
+    fn limits_of(&self, key: &Key) -> Arc<[Limited]> {
+        let live = self.sidecar.live();
+        let mut last = self.last.lock();
+        let (edition, limits) = &*last;
+        if *edition == live.edition && limits.first().is_some_and(|one| one.key == *key) {
+            return Arc::clone(limits);
+        }
+        let mut entries = live.settings.egress.iter();
+        let entry = entries.find(|entry| entry.name == self.name);
         let of_entry = entry.into_iter().flat_map(|entry| {
             entry.limits.iter().map(|(policy, limits)| Limited {
                 space: Space::Job,
@@ -301,9 +318,8 @@ impl WayOut {
                 share: None,
             })
         });
-        let written = of_entry.collect();
-        named::renamed(&self.sidecar, &written);
-        in_force::limits_now(&self.sidecar, "", &written).into_owned()
+        *last = (live.edition, of_entry.collect());
+        Arc::clone(&last.1)
     }
 
     /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tracing::Instrument as _;
-
+use crate::boxed::boxed;
 use crate::limit::Timestamp;
 use crate::metrics::StartKind;
 use crate::proxy::Sidecar;
+use crate::proxy::outlive::begin;
 use crate::store::{Claimed, End, LedgerExt as _};
 
 /// A start that the store has granted.
@@ -48,11 +47,11 @@ impl CallStart {
 }
 
 impl Drop for CallStart {
-    /// A task of its own does it: the store's answer takes time, and a drop has none.
+    /// The store's answer may take time, and a drop has none.
     fn drop(&mut self) {
         self.sidecar.calling.out.lock().remove(&self.claimed.job);
         let (sidecar, claimed, sent) = (Arc::clone(&self.sidecar), self.claimed.clone(), self.sent);
-        let over = async move {
+        let over = boxed(|| async move {
             if sent {
                 if let Some(row) = sidecar.end_by(&End::of_claim(&claimed)).await {
                     sidecar.settle.runs.note(&row, sidecar.store.now());
@@ -62,11 +61,7 @@ impl Drop for CallStart {
             // A store that does not hear of it knows that the row is overdue, and the next sweep ends it.
             let _undone = sidecar.store.back(&claimed.job, claimed.generation).await;
             sidecar.wake(&claimed.limited);
-        };
-        // Without a runtime the process is ending.
-        if let Ok(runtime) = Handle::try_current() {
-            let tasks = &self.sidecar.tasks.own;
-            tasks.spawn_on(over.in_current_span(), &runtime);
-        }
+        });
+        begin(&self.sidecar.tasks.own, over);
     }
 }

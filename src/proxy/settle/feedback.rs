@@ -5,7 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use parking_lot::Mutex;
 
 use crate::json::Json;
@@ -117,8 +118,11 @@ pub(in crate::proxy) async fn heed_reply(
     started: Timestamp,
     (status, headers): (StatusCode, &HeaderMap),
 ) {
-    let policies = Arc::clone(&sidecar.live().policies);
-    let (refusals, now) = (&sidecar.settle.refusals, sidecar.store.now());
+    let refusals = &sidecar.settle.refusals;
+    if status.is_success() && refusals.is_empty() && !says_limits(headers) {
+        return;
+    }
+    let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
     for key in job_keys(&call.limited) {
         let times = refusals.times(key, Some(started), now);
         let header = |name: &str| headers.get(name)?.to_str().ok();
@@ -126,7 +130,7 @@ pub(in crate::proxy) async fn heed_reply(
             of.pause_by_reply(status.as_u16(), header, now, (&call.job, times))
         });
         let Some((pause, policy)) = asked else {
-            if status.is_success() && !refusals.is_empty() {
+            if status.is_success() {
                 refusals.succeeded(key, started);
             }
             continue;
@@ -136,6 +140,13 @@ pub(in crate::proxy) async fn heed_reply(
         }
         shut(sidecar, call, key, pause, policy, now).await;
     }
+}
+
+/// Whether a reply may say something of limits: most do not, and one look at each name costs less than a search for
+/// every form.
+fn says_limits(headers: &HeaderMap) -> bool {
+    let says = |name: &HeaderName| *name == RETRY_AFTER || name.as_str().contains("ratelimit");
+    headers.keys().any(says)
 }
 
 /// The backend has accepted the ACK of a job that was out under `row`.
