@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use http::request::Parts;
 use http::{Method, StatusCode};
+use tokio_util::either::Either;
 use tracing::field::{Empty, display};
 use tracing::{Instrument as _, Span};
 
@@ -130,11 +131,15 @@ pub fn failed(span: &Span, error: &dyn std::error::Error) {
     }
 }
 
-/// Does this within a span; where nothing is sent, as if there were none.
-pub async fn within<F: Future + Send>(span: &Span, work: F) -> F::Output {
+/// Does this within a span; where nothing is sent, as if there were none. It is no `async fn`: that would have room for
+/// the work twice.
+pub fn within<F: Future + Send>(
+    span: &Span,
+    work: F,
+) -> impl Future<Output = F::Output> + Send + use<F> {
     match span.is_none() {
-        true => work.await,
+        true => Either::Left(work),
         // Boxed: the future of each request would have room for it.
-        false => Box::pin(work.instrument(span.clone())).await,
+        false => Either::Right(Box::pin(work.instrument(span.clone()))),
     }
 }
