@@ -53,8 +53,6 @@ enum Attribute {
 
 /// What a call says of itself.
 pub struct CallView<'a> {
-    /// Its `Host`.
-    pub host: Option<&'a str>,
     /// Its path, as it came.
     pub path: &'a str,
     /// The value of a header by its name.
@@ -248,7 +246,7 @@ impl Template {
         let mut out = String::with_capacity(64);
         self.fill_in(&mut out, |attribute| match attribute {
             Attribute::Header(name) => (call.header)(name),
-            Attribute::Host => call.host,
+            Attribute::Host => (call.header)("host"),
             Attribute::Path(nth) => call.path.split('/').nth(nth + 1),
             _ => None,
         });
@@ -534,9 +532,12 @@ mod tests {
 
     #[test]
     fn calls_fill_in_what_they_say() {
-        let header = |name: &str| (name == "stripe-account").then_some("acct:1");
+        let header = |name: &str| match name {
+            "stripe-account" => Some("acct:1"),
+            "host" => Some("127.0.0.1:8082"),
+            _ => None,
+        };
         let call = CallView {
-            host: Some("127.0.0.1:8082"),
             path: "/v1/charges//x",
             header: &header,
         };

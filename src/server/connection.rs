@@ -117,7 +117,8 @@ async fn secured<S: Service>(
     let Some(tls) = shared.service.tls() else {
         return Some(stream);
     };
-    let mut handshake = pin!(timeout(shared.limits.header, stream.secured(tls.config())));
+    // Boxed: it is large, and each connection would have room for it.
+    let mut handshake = Box::pin(timeout(shared.limits.header, stream.secured(tls.config())));
     let secured = std::future::poll_fn(|cx| {
         flags.register(cx.waker());
         match flags.draining() {

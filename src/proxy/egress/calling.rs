@@ -1,8 +1,8 @@
 //! What is known of all calls of this sidecar, and what the sweep does for those that are out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 

@@ -57,6 +57,8 @@ struct WayOut {
     load: Arc<Load>,
     /// The limits of the last call, with the edition that says so: most calls of a way out have one key.
     last: Mutex<(u64, Arc<[Limited]>)>,
+    /// How the ids of its calls begin, as those of no other way out do.
+    ids: String,
 }
 
 impl Service for Egress {
@@ -93,6 +95,7 @@ impl Egress {
             upstream,
             load: Arc::default(),
             last: Mutex::default(),
+            ids: format!("call-{}", Uuid::now_v7().simple()),
         }))
     }
 
@@ -163,8 +166,9 @@ impl WayOut {
             let Some((head, sent)) = head.zip(sent) else {
                 return Err(Fault::internal());
             };
-            let request = Request::from_parts(*head, sent);
-            let (again, answer) = self.try_once(request, start).await;
+            let request = Box::new(Request::from_parts(*head, sent));
+            // Boxed: a call that waits would have room for it.
+            let (again, answer) = boxed(|| self.try_once(request, start)).await;
             let repeats = again && may_repeat && Instant::now() < deadline;
             match answer {
                 (answer, start) if repeats => {
@@ -181,14 +185,14 @@ impl WayOut {
     /// Makes a call, and heeds what the service says. Whether it may be made again, and what came of it with its start.
     async fn try_once(
         &self,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         mut start: Option<CallStart>,
     ) -> (bool, (Result<Response<Body>, Fault>, Option<CallStart>)) {
         let is_safe = request.method().is_safe();
         if let Some(start) = &mut start {
             start.sent();
         }
-        let reply = match self.upstream.send(Box::new(request)).await {
+        let reply = match self.upstream.send(request).await {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
                 return (false, (Err(self.failed(&error.into())), start));
@@ -285,8 +289,8 @@ impl WayOut {
     /// A call before its start.
     fn claim(&self, entry: &EgressSettings) -> Claimed {
         let now = self.sidecar.store.now();
-        let id = format!("call-{}", Uuid::now_v7());
         let generation = self.sidecar.fetching.next_claim(now);
+        let id = format!("{}-{}", self.ids, generation.0);
         Claim::of_call(&id, &entry.name, generation, (now, micros(entry.lease))).into()
     }
 
@@ -430,7 +434,6 @@ enum CallVerdict {
 fn key_of(entry: &EgressSettings, parts: &Parts) -> Key {
     let text = |name: &str| parts.headers.get(name)?.to_str().ok();
     entry.key.of_call(&CallView {
-        host: text("host"),
         path: parts.uri.path(),
         header: &text,
     })
