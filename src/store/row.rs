@@ -148,20 +148,25 @@ impl End {
 const CALL: char = '>';
 
 impl Claim {
-    /// A call that takes the way out `egress`, at `now`, by its lease in microseconds. Nothing limits it yet.
+    /// The queue of the calls that take the way out `egress`.
+    pub fn queue_of_calls(egress: &str) -> Arc<str> {
+        format!("{CALL}{egress}").into()
+    }
+
+    /// A call of this queue ([`Claim::queue_of_calls`]), at `now`, by its lease in microseconds. Nothing limits it yet.
     pub fn of_call(
-        id: &str,
-        egress: &str,
+        id: Arc<str>,
+        queue: Arc<str>,
         generation: Gen,
         (now, lease): (Timestamp, u64),
     ) -> Claim {
         Claim {
-            job: Arc::from(id),
+            job: id,
             generation,
             claim_id: Arc::default(),
             worker: None,
             scope: 0,
-            queue: Arc::from(format!("{CALL}{egress}")),
+            queue,
             priority: 0,
             attempt: None,
             claimed_at: now,

@@ -59,6 +59,8 @@ struct WayOut {
     last: Mutex<(u64, Arc<[Limited]>)>,
     /// How the ids of its calls begin, as those of no other way out do.
     ids: String,
+    /// Where its calls stand as jobs do in a queue.
+    queue: Arc<str>,
 }
 
 impl Service for Egress {
@@ -90,12 +92,13 @@ impl Egress {
     /// The way out of this name, over `upstream`.
     pub fn new(sidecar: Arc<Sidecar>, name: Arc<str>, upstream: Upstream) -> Egress {
         Egress(Arc::new(WayOut {
+            queue: Claim::queue_of_calls(&name),
             sidecar,
             name,
             upstream,
             load: Arc::default(),
             last: Mutex::default(),
-            ids: format!("call-{}", Uuid::now_v7().simple()),
+            ids: format!("call-{}-", Uuid::now_v7().simple()),
         }))
     }
 
@@ -290,8 +293,9 @@ impl WayOut {
     fn claim(&self, entry: &EgressSettings) -> Claimed {
         let now = self.sidecar.store.now();
         let generation = self.sidecar.fetching.next_claim(now);
-        let id = format!("{}-{}", self.ids, generation.0);
-        Claim::of_call(&id, &entry.name, generation, (now, micros(entry.lease))).into()
+        let id = [&*self.ids, &generation.0.to_string()].concat().into();
+        let queue = Arc::clone(&self.queue);
+        Claim::of_call(id, queue, generation, (now, micros(entry.lease))).into()
     }
 
     /// The limits of now, with what was set over HTTP laid over them.

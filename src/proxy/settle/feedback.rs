@@ -145,7 +145,8 @@ pub(in crate::proxy) async fn heed_reply(
 /// Whether a reply may say something of limits: most do not, and one look at each name costs less than a search for
 /// every form.
 fn says_limits(headers: &HeaderMap) -> bool {
-    let says = |name: &HeaderName| *name == RETRY_AFTER || name.as_str().contains("ratelimit");
+    let begins = |name: &str| name.starts_with("ratelimit") || name.starts_with("x-ratelimit");
+    let says = |name: &HeaderName| *name == RETRY_AFTER || begins(name.as_str());
     headers.keys().any(says)
 }
 
