@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use super::queue::Group;
-use ojs_limit::{Key, Limited, Served, Share, Space, Timestamp, share_of};
+use ojs_limit::{AWAY, Key, Limited, Served, Share, Space, Timestamp, share_of};
 
 /// The most keys of which is known what their groups were served. What is forgotten comes back with the store's next
 /// answers.
@@ -15,8 +15,6 @@ const MOST: usize = 256;
 
 /// The most groups of a key of which is known since when they wait.
 const MOST_GROUPS: usize = 2_000;
-/// A group that was not looked at for so long was away, in microseconds: workers poll every second or two.
-const AWAY: u64 = 2_000_000;
 
 /// Since when groups wait, in the virtual times of their keys: what the store said last, and for those that came since
 /// what the time was then.
@@ -25,7 +23,9 @@ pub(super) struct KnownShares(HashMap<(Space, Key), KnownKey>);
 
 #[derive(Default, Debug)]
 struct KnownKey {
-    turn: u64,
+    /// The virtual time, once the store has said it. Whoever comes before that waits since a time that only the store
+    /// knows.
+    turn: Option<u64>,
     /// Since when each group waits, and when it was last looked at.
     groups: HashMap<Arc<str>, (u64, Timestamp)>,
 }
@@ -35,10 +35,10 @@ impl KnownShares {
         for of in served {
             let known = self.key(of.space, &of.key);
             // The store has begun anew.
-            if of.virtual_time < known.turn / 2 {
+            if Some(of.virtual_time) < known.turn.map(|turn| turn / 2) {
                 *known = KnownKey::default();
             }
-            known.turn = known.turn.max(of.virtual_time);
+            known.turn = known.turn.max(Some(of.virtual_time));
             known.groups.insert(of.group.clone(), (of.served, now));
         }
     }
@@ -58,7 +58,7 @@ impl KnownShares {
             if known.groups.len() >= MOST_GROUPS {
                 known.groups.retain(|_, (_, seen)| seen.plus(AWAY) > now);
             }
-            let turn = known.turn;
+            let Some(turn) = known.turn else { continue };
             let place = known.groups.entry_ref(&*share.group);
             let (since, seen) = place.or_insert((turn, now));
             if seen.plus(AWAY) <= now {
@@ -68,13 +68,11 @@ impl KnownShares {
         }
     }
 
-    /// Since when a group waits.
-    pub(super) fn since(&self, one: &Limited, share: &Share) -> u64 {
-        let known = self.0.get(&(one.space, one.key.clone()));
-        known.map_or(0, |known| {
-            let place = known.groups.get(&share.group);
-            place.map_or(known.turn, |(since, _)| *since)
-        })
+    /// Since when a group waits, if anything is known of its key.
+    pub(super) fn since(&self, one: &Limited, share: &Share) -> Option<u64> {
+        let known = self.0.get(&(one.space, one.key.clone()))?;
+        let place = known.groups.get(&share.group);
+        place.map(|(since, _)| *since).or(known.turn)
     }
 }
 
@@ -105,7 +103,9 @@ pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: us
         let member = TurnMember {
             group: nth,
             gone: 0,
-            served: share.map_or(0, |(one, share)| fair.since(one, share)),
+            served: share
+                .and_then(|(one, share)| fair.since(one, share))
+                .unwrap_or(0),
         };
         let by = share.map(|(one, _)| one);
         let shares_turn = |turn: &&mut SharedTurn<'_>| {

@@ -114,7 +114,7 @@ impl Hold {
             for (held, id) in picked.iter_mut().skip(before).zip(ids) {
                 if let Some((one, share)) = share_of(&held.written) {
                     let has_more = groups.get(*id).is_some_and(Group::has_jobs);
-                    held.claimed.since = fair.since(one, share);
+                    held.claimed.since = fair.since(one, share).unwrap_or(u64::MAX);
                     held.claimed.followed = match has_more && waiters > 1 {
                         true => Timestamp::NEVER,
                         false => Timestamp(0),

@@ -1,3 +1,5 @@
+mod shares;
+
 use std::collections::HashSet;
 
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub use limits::{Limits, Measure, OnLimit, Rate, Throttle, WindowKind};
 pub use pace::Pace;
 pub use refusal::{Refusal, Room, Strategy};
 pub use reserve::{Reserved, Turn};
-pub use shares::Shares;
+pub use shares::{AWAY, Shares};
 pub use state::{KeyState, LINE, Undo, each_window};
 pub use time::{EARLY, Timestamp};
 pub use window::Window;

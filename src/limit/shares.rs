@@ -15,6 +15,8 @@ const UNIT: u64 = 1_000;
 const KEPT: u64 = 60_000_000;
 /// A group is owed what it missed in one or two of these, in microseconds, or one job.
 const OWED: u64 = 2_000_000;
+/// A group that was not asked for in so long was away, in microseconds: workers poll every second or two.
+pub const AWAY: u64 = 2_000_000;
 /// So long one group waits for a job of another one that may start, in microseconds.
 const GRACE: u64 = 50_000;
 /// From there on all begin anew, so that numbers stay exact in every store.
@@ -53,7 +55,7 @@ struct GroupPlace {
     done: u64,
     /// When it is expected to be asked for again.
     comes: Timestamp,
-    /// Until when somebody stays for it.
+    /// Until when somebody stays for it, and never before it was last asked for.
     until: Timestamp,
 }
 
@@ -101,11 +103,16 @@ impl Shares {
     }
 
     /// Where a job begins whose group began to wait at `since`. It is owed what others were served in the last seconds,
-    /// or one job where that is more.
-    pub fn begins(&self, share: &Share, cost: &Cost, since: u64) -> u64 {
+    /// or one job where that is more. A group that was asked for lately has waited, wherever its jobs were: to a sidecar
+    /// that had none of them it seems to come only now.
+    pub fn begins(&self, share: &Share, cost: &Cost, since: u64, now: Timestamp) -> u64 {
         let owed_from = self.turns[1].min(self.virtual_time.saturating_sub(share.price(cost)));
-        let served = self.find(&share.group).map_or(0, |place| place.served);
-        served.max(since.clamp(owed_from, self.virtual_time))
+        let place = self.find(&share.group).copied().unwrap_or_default();
+        let since = match place.until.plus(AWAY) > now {
+            true => owed_from,
+            false => since.clamp(owed_from, self.virtual_time),
+        };
+        place.served.max(since)
     }
 
     /// Whether somebody stays for a job of another group that is done before this one.
@@ -144,7 +151,7 @@ impl Shares {
     }
 
     /// One that begins there has started.
-    pub fn serve(&mut self, share: &Share, cost: &Cost, begins: u64) {
+    pub fn serve(&mut self, share: &Share, cost: &Cost, begins: u64, now: Timestamp) {
         let mut done = begins.saturating_add(share.price(cost));
         if begins > ANEW {
             (self.virtual_time, self.turns, done) = (0, [0; 2], 0);
@@ -153,13 +160,14 @@ impl Shares {
         self.virtual_time = self.virtual_time.max(done);
         let served = GroupPlace {
             served: done,
+            until: now,
             ..GroupPlace::default()
         };
         self.put(&share.group, served);
     }
 
-    /// One that begins there waits, and somebody stays for it: it is asked for again at that time, if one is known, and
-    /// at any time until they go.
+    /// One that begins there waits: it is asked for again at that time, if one is known, and at any time until those go
+    /// who stay for it. If nobody does, that is now.
     pub fn wait(
         &mut self,
         share: &Share,

@@ -165,7 +165,7 @@ impl<T: Tables> Engine<'_, T> {
             let pays = one.cost.pays.get();
             match self.tables.state(one.space, &one.key) {
                 Some(state) => {
-                    let turn = (pays, done(state, one, ask).unwrap_or(u64::MAX));
+                    let turn = (pays, done(state, one, ask, now).unwrap_or(u64::MAX));
                     state.ask_for(&ask.job, &one.limits, turn, now)
                 }
                 None => KeyState::default().ask(&one.limits, pays, now),
@@ -187,8 +187,8 @@ impl<T: Tables> Engine<'_, T> {
         self.insert(Row::started(ask.clone(), at), slots);
         if let Some((one, share)) = share_of(&ask.limited) {
             let shares = self.shares_mut(one);
-            let begins = shares.begins(share, &one.cost, ask.since);
-            shares.serve(share, &one.cost, begins);
+            let begins = shares.begins(share, &one.cost, ask.since, now);
+            shares.serve(share, &one.cost, begins, now);
         }
         if is_priced(&ask.limited) {
             self.leave_line(ask);
@@ -201,7 +201,7 @@ impl<T: Tables> Engine<'_, T> {
         let (one, share) = share_of(&ask.limited)?;
         let state = self.tables.state(one.space, &one.key)?;
         let shares = state.shares()?;
-        let begins = shares.begins(share, &one.cost, ask.since);
+        let begins = shares.begins(share, &one.cost, ask.since, self.now);
         let is_ahead = shares.is_ahead(share, &one.cost, begins, self.now);
         is_ahead.then_some((one, share))
     }
@@ -209,7 +209,7 @@ impl<T: Tables> Engine<'_, T> {
     /// The refusal of a job that may start, and whose group is ahead. It waits, whatever its limit says.
     fn hold_up(&mut self, ask: &Claimed, one: &Limited, share: &Share) -> Verdict {
         let (now, shares) = (self.now, self.shares_mut(one));
-        let begins = shares.begins(share, &one.cost, ask.since);
+        let begins = shares.begins(share, &one.cost, ask.since, now);
         let why = shares.hold_up(share, &one.cost, begins, now);
         let mut all = ask.limited.iter();
         Verdict::Refused {
@@ -231,7 +231,7 @@ impl<T: Tables> Engine<'_, T> {
             if one.shares_key(by) || known.is_some_and(|of| of.is_first(&ask.job, self.now)) {
                 let (now, pays) = (self.now, one.cost.pays.get());
                 let state = self.tables.state_mut(one.space, &one.key);
-                let done = done(state, one, ask).unwrap_or(0);
+                let done = done(state, one, ask, now).unwrap_or(0);
                 state.stand_in_line(&ask.job, (pays, done), now);
             }
         }
@@ -286,29 +286,27 @@ impl<T: Tables> Engine<'_, T> {
             _ => return None,
         };
         let (now, shares) = (self.now, self.shares_mut(one));
-        let served = match refused {
+        let (served, comes, until) = match refused {
             None => return None,
             // What another key keeps from starting saves nothing.
             Some((by, _)) if !by.shares_key(one) => {
-                shares.of(&share.group).max(shares.virtual_time())
+                let served = shares.of(&share.group).max(shares.virtual_time());
+                (served, None, now)
             }
             Some((_, at)) => {
                 // Where it has started, the next of its group waits.
                 let begins = match verdict.is_started() {
                     true => shares.of(&share.group),
-                    false => shares.begins(share, &one.cost, ask.since),
+                    false => shares.begins(share, &one.cost, ask.since, now),
                 };
-                if stays > now && at.is_none_or(|at| at <= stays) {
-                    shares.wait(
-                        share,
-                        &one.cost,
-                        begins,
-                        (at.map(|at| at.minus(EARLY)), stays),
-                    );
-                }
-                begins
+                let is_in_time = at.is_none_or(|at| at <= stays);
+                let until = if is_in_time { stays.max(now) } else { now };
+                (begins, at.map(|at| at.minus(EARLY)), until)
             }
         };
+        if !verdict.is_started() || until > now {
+            shares.wait(share, &one.cost, served, (comes, until));
+        }
         Some(Served {
             space: one.space,
             key: one.key.clone(),
@@ -553,9 +551,9 @@ pub(super) fn row_for(entry: Entry, me: &str) -> Row {
 }
 
 /// When a job that takes a share of a key is done, in the virtual time of the key.
-fn done(state: &KeyState, one: &Limited, ask: &Claimed) -> Option<u64> {
+fn done(state: &KeyState, one: &Limited, ask: &Claimed, now: Timestamp) -> Option<u64> {
     let share = one.share.as_ref()?;
-    let shares = state.shares();
-    let begins = shares.map_or(0, |shares| shares.begins(share, &one.cost, ask.since));
+    let begins = |shares: &Shares| shares.begins(share, &one.cost, ask.since, now);
+    let begins = state.shares().map_or(0, begins);
     Some(begins.saturating_add(share.price(&one.cost)))
 }

@@ -69,7 +69,8 @@ pub struct Claim {
     /// Every key that it must pass, in no order that matters, with the numbers that count now: what is written of
     /// them, and what was set over HTTP laid over that.
     pub limited: Arc<[Limited]>,
-    /// When its group began to wait here, in the virtual time of the key whose share it takes.
+    /// When its group began to wait here, in the virtual time of the key whose share it takes; `u64::MAX`: nothing is
+    /// known of that time yet.
     pub since: u64,
     /// Until when the FETCH that asks for it stays, if it does.
     pub stays: Timestamp,

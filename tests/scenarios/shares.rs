@@ -144,12 +144,8 @@ async fn by_weight(ctx: Ctx, sidecars: usize, short: f64, over: f64) -> Judge {
     let mut all = judge.by_tenant(judge.begun);
     all.remove("before");
     let (total, weights): (u64, u64) = (all.values().sum(), (0..TENANTS).map(weight).sum());
-    // Where there are few starts single jobs weigh, and that sidecars hold jobs of other tenants each when room opens.
-    let few = match (starts < 10_000, sidecars) {
-        (true, 1) => 200.0,
-        (true, _) => 1_000.0,
-        _ => 0.0,
-    };
+    // Where there are few starts single jobs weigh.
+    let few = if starts < 10_000 { 200.0 } else { 0.0 };
     let mut worst: [f64; 2] = [0.0; 2];
     for nth in 0..TENANTS {
         let due = total as f64 * weight(nth) as f64 / weights as f64;
@@ -178,10 +174,8 @@ pub async fn by_weight_on_one(ctx: Ctx) -> Judge {
     by_weight(ctx, 1, 0.05, 0.05).await
 }
 
-/// Most runs are within a tenth, both ways. In about one of fifteen a tenant of small weight gets up to two and a half
-/// times its share, which comes off all others; why is not known. The bounds are those that hold in every run.
 pub async fn by_weight_on_three(ctx: Ctx) -> Judge {
-    by_weight(ctx, 3, 0.2, 2.0).await
+    by_weight(ctx, 3, 0.1, 0.1).await
 }
 
 const FAIR: &str = "fair = { by = '{meta.tenant}' }\n";

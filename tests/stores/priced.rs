@@ -412,7 +412,7 @@ pub async fn groups_are_served_by_weight(rig: &Rig) {
     let groups = ["slow", "fast", "new", "late", "large", "none"];
     assert_eq!(
         (shares.virtual_time(), groups.map(|group| shares.of(group))),
-        (30_000, [30_000, 4_000, 11_000, 12_000, 30_000, 30_000])
+        (30_000, [30_000, 4_000, 30_000, 12_000, 30_000, 30_000])
     );
     // Nobody asked for a minute: all begin anew.
     advance(rig, 61 * SECOND);
@@ -420,6 +420,31 @@ pub async fn groups_are_served_by_weight(rig: &Rig) {
         served(ask("k", "slow", (1, 1), 0), 1).await,
         Some((1_000, 1_000))
     );
+}
+
+/// A sidecar that had no jobs of a group believes that it waits from now on. It is so only where nobody asked for the
+/// group at any sidecar.
+pub async fn a_group_that_waits_elsewhere_does_not_come_anew(rig: &Rig) {
+    let (store, other) = (rig.open("a").await, rig.open("b").await);
+    let hundred = limited("k", None, Some((100, 60 * SECOND)), None);
+    let ask = |job: &str, group: &str, pays, since| of_turn(&hundred, job, group, (pays, 1), since);
+    let begins = async |store: &dyn Ledger, ask: Claimed| {
+        let told = store.take(&[&ask], 1).await.unwrap();
+        told.served.first().map(|of| of.served)
+    };
+    assert_eq!(begins(&*store, ask("a", "lead", 90, 0)).await, Some(90_000));
+    assert_eq!(begins(&*store, ask("b", "g", 10, 0)).await, Some(10_000));
+    // Where the virtual time is, is all that the other one knows.
+    for _ in 0..2 {
+        let waits = begins(&*other, ask("c", "g", 1, 90_000)).await;
+        assert_eq!(waits, Some(10_000), "it was asked for lately");
+        advance(rig, SECOND + 900_000);
+    }
+    advance(rig, 100_000);
+    let away = begins(&*other, ask("c", "g", 1, 90_000)).await;
+    assert_eq!(away, Some(90_000), "nobody asked for it");
+    let new = begins(&*other, ask("d", "new", 1, u64::MAX)).await;
+    assert_eq!(new, Some(90_000), "it comes from where nothing is known");
 }
 
 /// Sidecars hold jobs of other groups each: the one that asks first is not the one whose turn it is.

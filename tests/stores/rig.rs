@@ -178,6 +178,7 @@ macro_rules! contract {
                 what_a_job_used_is_settled_once,
                 an_ack_adds_no_more_than_all_of_a_limit,
                 groups_are_served_by_weight,
+                a_group_that_waits_elsewhere_does_not_come_anew,
                 a_place_outlasts_polls_and_keeps_its_cost,
                 only_the_key_that_refused_has_a_line,
                 a_line_is_no_reason_to_drop,

@@ -809,7 +809,7 @@ local function each_key(limits, step)
 end
 
 -- What the groups of a key were served, as src/limit/shares.rs counts it: a hash of its own, read once in a call.
-local GROUPS, UNIT, OWED, GRACE, ANEW = 1000, 1000, 2000000, 50000, 4503599627370496
+local GROUPS, UNIT, OWED, AWAY, GRACE, ANEW = 1000, 1000, 2000000, 2000000, 50000, 4503599627370496
 
 local function shares(k)
   if k.shares then return k.shares end
@@ -858,6 +858,8 @@ local function begins(k, l, since)
   local f = shares(k)
   local from = min(f.b, max(f.turn - price(l), 0))
   local g = f.g[l.group]
+  -- It has waited, wherever its jobs were.
+  if g and g.till + AWAY > now then return max(g.served, from) end
   return max(g and g.served or 0, min(max(since, from), f.turn))
 end
 
@@ -899,7 +901,7 @@ local function serve(k, l, since)
     f.turn, f.a, f.b, f.g, f.n, done = 0, 0, 0, {}, 0, 0
   end
   f.turn = max(f.turn, done)
-  put_group(k, l.group, { served = done, done = 0, comes = 0, till = 0 })
+  put_group(k, l.group, { served = done, done = 0, comes = 0, till = now })
 end
 
 local function save_all()

@@ -134,16 +134,18 @@ local function tell_share(ask, verdict, stays)
   local k, l = key(ask.share.key), ask.share
   local f = asked(k)
   local g = f.g[l.group]
-  local sum = g and g.served or f.turn
+  local sum, comes, till = g and g.served or f.turn, 0, now
   if verdict[1] == 2 and ask.limits[verdict[2] + 1].key ~= l.key then
     sum = max(sum, f.turn)
   else
     -- Where it has started, the next of its group waits.
     if verdict[1] == 2 then sum = begins(k, l, ask.since) end
     local at = verdict[1] == 2 and verdict[8] or -1
-    if stays > now and at <= stays then
-      put_group(k, l.group, { served = sum, done = sum + price(l), comes = max(at - EARLY, 0), till = stays })
-    end
+    comes = max(at - EARLY, 0)
+    if at <= stays then till = max(stays, now) end
+  end
+  if verdict[1] == 2 or till > now then
+    put_group(k, l.group, { served = sum, done = sum + price(l), comes = comes, till = till })
   end
   return { k.name, l.group, sum, f.turn }
 end
