@@ -229,6 +229,7 @@ async fn a_sidecar_that_knows_nothing_gives_newcomers_nothing() {
     assert!(fleet.fetch(0, 0).await);
     fleet.micros.fetch_add(700 * MS, Ordering::Relaxed);
     fleet.enqueue(0);
+    fleet.sidecars[1].fetches[0].at = fleet.now();
     assert!(!fleet.fetch(1, 0).await, "there is no room");
     let key = Key::new("vendor").unwrap();
     let known = fleet.store.states(&[(Space::Job, &key)]).await.unwrap();
@@ -237,7 +238,7 @@ async fn a_sidecar_that_knows_nothing_gives_newcomers_nothing() {
     assert_eq!(shares.of("0"), shares.virtual_time());
 }
 
-/// Each tenant gets by its weight, within a twentieth, whichever sidecar has its jobs, and whichever of them knows the
+/// Each tenant gets by its weight, within a tenth, whichever sidecar has its jobs, and whichever of them knows the
 /// virtual time already.
 #[tokio::test(start_paused = true)]
 async fn tenants_get_by_weight_over_sidecars() {
@@ -263,7 +264,7 @@ async fn tenants_get_by_weight_over_sidecars() {
             *got as f64 / due
         };
         let parts: Vec<f64> = all.iter().enumerate().map(part).collect();
-        let off = |part: &&f64| (**part - 1.0).abs() > 0.05;
+        let off = |part: &&f64| (**part - 1.0).abs() > 0.1;
         assert!(parts.iter().find(off).is_none(), "seed {seed}: {parts:.2?}");
         let used = total as f64 / f64::from(40 * LIMIT);
         assert!(used >= 0.95, "seed {seed}: {used:.3} of the limit is used");
