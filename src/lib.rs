@@ -35,7 +35,7 @@
 //! | [`duration`] | durations such as `PT1M` and `100ms` |
 //! | [`life`] | what a service manager is told |
 //! | [`boxed`] | makes a future in the box where it will live |
-//! | [`tls`] | what a listener shows and whom it lets in, what shows others who we are, and names in certificates |
+//! | [`tls`] | what a listener shows and whom it lets in, whom we trust and what we show when we call, and names in certificates |
 //! | [`tick`] | one reading of the clock for each poll of a connection |
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
 //! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests; it shares no code with the sidecar but `net` |

@@ -84,7 +84,7 @@ impl AdminPort {
     pub fn new(place: &AdminPlace, token: Option<&str>) -> Result<AdminPort, AskError> {
         let AdminPlace { url, tls } = place;
         let target = match tls {
-            None => Target::parse(url, None),
+            None => Target::parse(url),
             Some(tls) => Target::trusting(url, tls),
         };
         let target = target.map_err(|why| AskError::Unfit(why.to_string()))?;

@@ -276,7 +276,7 @@ fn read_store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) 
     // What it says is never repeated: it may have a password in it.
     let (store, wrong) = match url.split_once(':').map_or("", |(scheme, _)| scheme) {
         "postgres" | "postgresql" => {
-            let wrong = postgres::PostgresTarget::parse(&url, None).err();
+            let wrong = postgres::PostgresTarget::parse(&url).err();
             let store = StoreUrl::Postgres(Secret::new(url));
             (store, wrong.map(|why| why.to_string()))
         }
@@ -285,7 +285,7 @@ fn read_store(table: &mut TomlTable<'_>, name: &'static str, default: StoreUrl) 
             Err(why) => (default, Some(why.to_owned())),
         },
         scheme if scheme.starts_with("redis") || scheme.starts_with("valkey") => {
-            let wrong = redis::RedisTarget::parse(&url, None).err();
+            let wrong = redis::RedisTarget::parse(&url).err();
             let store = StoreUrl::Redis(Secret::new(url));
             (store, wrong.map(|why| why.to_string()))
         }

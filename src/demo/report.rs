@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     fn at_a_long_port() -> Target {
-        Target::parse("http://127.0.0.1:65535", None).unwrap()
+        Target::parse("http://127.0.0.1:65535").unwrap()
     }
 
     /// Of a run in which one job of each stream was started.

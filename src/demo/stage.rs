@@ -67,7 +67,7 @@ async fn asked_to_end() {
 
 /// A client of the server at `addr`.
 pub(super) fn client(net: &Net, addr: SocketAddr) -> anyhow::Result<JsonClient> {
-    let target = Target::parse(&format!("http://{addr}"), None)?;
+    let target = Target::parse(&format!("http://{addr}"))?;
     let server = Upstream::new(target, net.clone(), CallBounds::default());
     Ok(JsonClient::new(server, PATIENCE))
 }

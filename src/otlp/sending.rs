@@ -159,7 +159,7 @@ impl Collector {
 fn dial(uri: &http::Uri) -> anyhow::Result<(Runtime, Upstream)> {
     let (scheme, host) = (uri.scheme_str().unwrap_or("http"), uri.authority());
     let host = host.context("the address of the collector has no host")?;
-    let target = Target::parse(&format!("{scheme}://{host}"), None)?;
+    let target = Target::parse(&format!("{scheme}://{host}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

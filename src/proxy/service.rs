@@ -353,7 +353,7 @@ impl Proxy {
         let settings = super::ProxySettings::new(Arc::new(config), false).unwrap();
         let sidecar = Sidecar::new(settings, policies, store, backend, metrics, "sidecar");
         sidecar.readiness.ready();
-        let target = Target::parse("http://127.0.0.1:1", None).unwrap();
+        let target = Target::parse("http://127.0.0.1:1").unwrap();
         let net = crate::equipment::backend();
         Proxy::new(sidecar, Upstream::new(target, net, CallBounds::default()))
     }

@@ -24,7 +24,7 @@ use crate::proxy::state::SidecarFacts;
 use crate::proxy::sweep::{self, adopt, give_back};
 use crate::proxy::{self, BackendFacts, Egress, Proxy, Sidecar};
 use crate::server;
-use crate::tls::ClientIdentity;
+use crate::tls::ClientFiles;
 use crate::upstream::{self, Target, Upstream};
 
 /// How long connections may take to end after the drain.
@@ -107,7 +107,11 @@ impl Running {
         for entry in &settings.egress {
             let (net, server) = (&env.net, &settings.server);
             let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
-            let target = Target::new(entry.upstream.clone(), entry.ca_file.as_deref(), None)?;
+            let files = ClientFiles {
+                ca: entry.ca_file.clone(),
+                ..ClientFiles::default()
+            };
+            let target = Target::new(entry.upstream.clone(), files)?;
             let upstream = Upstream::new(target, env.net.clone(), egress_bounds(&settings));
             let name = Arc::clone(&entry.name);
             let service = Egress::new(Arc::clone(&sidecar), name, upstream.untold());
@@ -467,11 +471,12 @@ fn call_limits(of_data: server::ListenerBounds) -> server::ListenerBounds {
 
 /// The backend, and who we are to it.
 pub(crate) fn target(settings: &config::UpstreamSettings) -> anyhow::Result<Target> {
-    let cert = settings.client_cert_file.as_deref();
-    let identity = ClientIdentity::of(cert, settings.client_key_file.as_deref());
-    let identity = identity.context("upstream")?;
-    let ca = settings.ca_file.as_deref();
-    Ok(Target::new(settings.url.clone(), ca, identity)?)
+    let files = ClientFiles {
+        ca: settings.ca_file.clone(),
+        cert: settings.client_cert_file.clone(),
+        key: settings.client_key_file.clone(),
+    };
+    Target::new(settings.url.clone(), files).context("upstream")
 }
 
 /// The timeouts and sizes of calls to the backend.

@@ -11,7 +11,7 @@ use crate::store::redis::{self, RedisStore};
 use crate::store::{
     Clock, Inspection, Ledger, NAMES, Store, StoreConfig, StoreError, postgres, sqlite,
 };
-use crate::tls::ClientIdentity;
+use crate::tls::ClientFiles;
 
 /// The name of the sidecar with this seed: the worker id of its claims, and whose rows are its own.
 pub(super) fn name(seed: u64) -> String {
@@ -29,28 +29,22 @@ enum Outside {
 impl Outside {
     /// The one that the settings name for the sidecar with this seed; `None`: they name the memory.
     fn of(settings: &StoreSettings, seed: u64) -> anyhow::Result<Option<Outside>> {
-        let roots = settings.ca_file.as_ref().map(std::fs::read).transpose();
-        let roots = roots.context("store.ca_file cannot be read")?;
-        let cert = settings.client_cert_file.as_deref();
-        let identity = ClientIdentity::of(cert, settings.client_key_file.as_deref());
-        let identity = identity.context("store")?;
+        let files = || ClientFiles {
+            ca: settings.ca_file.clone(),
+            cert: settings.client_cert_file.clone(),
+            key: settings.client_key_file.clone(),
+        };
         let owner = name(seed);
         Ok(Some(match &settings.url {
             StoreUrl::Memory => return Ok(None),
             StoreUrl::Redis(url) => {
-                let mut target =
-                    redis::RedisTarget::parse(url.expose(), roots).context("store.url")?;
-                if let Some(identity) = identity {
-                    target = target.with_identity(move || identity.pem());
-                }
+                let target = redis::RedisTarget::parse(url.expose()).context("store.url")?;
+                let target = target.with_files(files()).context("store")?;
                 Outside::Redis(store_config(settings, owner, target))
             }
             StoreUrl::Postgres(url) => {
-                let mut target =
-                    postgres::PostgresTarget::parse(url.expose(), roots).context("store.url")?;
-                if let Some(identity) = identity {
-                    target = target.with_identity(identity).context("store.url")?;
-                }
+                let target = postgres::PostgresTarget::parse(url.expose()).context("store.url")?;
+                let target = target.with_files(files()).context("store")?;
                 Outside::Postgres(store_config(settings, owner, target))
             }
             StoreUrl::Sqlite(path) => Outside::Sqlite(store_config(settings, owner, path.clone())),

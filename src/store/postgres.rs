@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_begun_on_a_connection_that_is_gone_cannot_be_committed() {
         let config = Config {
-            target: PostgresTarget::parse("postgres:///db?host=/nowhere", None).unwrap(),
+            target: PostgresTarget::parse("postgres:///db?host=/nowhere").unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(1),

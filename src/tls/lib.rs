@@ -1,5 +1,5 @@
-//! TLS: what a listener shows its clients and which of them it lets in, what shows others who we are, and the names in
-//! certificates. Everything is read from PEM, which others have read from files, but for what shows who we are.
+//! TLS: what a listener shows its clients and which of them it lets in, whom we trust and what we show when we call, and
+//! the names in certificates. A listener's PEM others have read from files; what calls go by is read here.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
@@ -26,6 +25,11 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 /// What clients and servers may speak over TLS, the best first.
 pub const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Settings of files for calls to servers.
+const CA: &str = "ca_file";
+const CERT: &str = "client_cert_file";
+const KEY: &str = "client_key_file";
 
 /// What is wrong, and in which of the files.
 #[derive(Debug, thiserror::Error)]
@@ -191,105 +195,158 @@ impl fmt::Debug for ListenerTls {
     }
 }
 
-/// Who we are to a server that asks, as two files say it when a connection begins. While they do not fit together, what
-/// they had before is shown.
-#[derive(Debug)]
-pub struct ClientIdentity {
-    cert: PathBuf,
-    key: PathBuf,
-    last: Mutex<ReadIdentity>,
+/// Files that say whom we trust and who we are when we call a server.
+#[derive(Clone, Debug, Default)]
+pub struct ClientFiles {
+    /// The value of `ca_file`: who may vouch for the server.
+    pub ca: Option<PathBuf>,
+    /// The value of `client_cert_file`: what a server is shown that asks who we are.
+    pub cert: Option<PathBuf>,
+    /// The value of `client_key_file`. Without one of the two nothing is shown.
+    pub key: Option<PathBuf>,
 }
 
-#[derive(Debug)]
-struct ReadIdentity {
-    /// What was in the files.
-    pem: [Vec<u8>; 2],
-    shown: Arc<CertifiedKey>,
+/// When the roots of the platform may vouch for a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlatformRoots {
+    /// Always, beside those of `ca_file`.
+    Always,
+    /// Where there is no `ca_file`.
+    WithoutOthers,
 }
 
-impl ReadIdentity {
-    fn of(pem: [Vec<u8>; 2]) -> Result<ReadIdentity, BadPem> {
-        let [cert, key] = &pem;
-        let shown = identity(("client_cert_file", cert), ("client_key_file", key))?;
-        Ok(ReadIdentity {
-            pem,
-            shown: Arc::new(shown),
+/// What the files hold, in PEM.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct ClientPem {
+    /// Who may vouch for the server.
+    pub roots: Option<Vec<u8>>,
+    /// A certificate and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// How we speak TLS with a server: by what files hold when a connection begins. While they are of no use, or do not fit
+/// together, what they held before goes on.
+pub struct ClientTls {
+    files: ClientFiles,
+    platform: PlatformRoots,
+    protocols: Vec<Vec<u8>>,
+    last: Mutex<(ClientPem, Arc<ClientConfig>)>,
+}
+
+impl ClientFiles {
+    fn read(&self) -> Result<ClientPem, BadPem> {
+        let read = |setting, file: &Path| {
+            fs::read(file).map_err(|error| bad(setting)(format!("cannot be read: {error}")))
+        };
+        let roots = self.ca.as_deref().map(|file| read(CA, file));
+        let identity = self.cert.as_deref().zip(self.key.as_deref());
+        let identity = identity.map(|(cert, key)| Ok((read(CERT, cert)?, read(KEY, key)?)));
+        Ok(ClientPem {
+            roots: roots.transpose()?,
+            identity: identity.transpose()?,
         })
     }
 }
 
-impl ClientIdentity {
-    /// The one in these files; `None`: none are named.
+/// Keys are not shown.
+impl fmt::Debug for ClientPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientPem").finish_non_exhaustive()
+    }
+}
+
+impl ClientPem {
+    fn config(
+        &self,
+        platform: PlatformRoots,
+        protocols: &[Vec<u8>],
+    ) -> Result<ClientConfig, BadPem> {
+        let mut trusted = RootCertStore::empty();
+        if platform == PlatformRoots::Always || self.roots.is_none() {
+            // A broken certificate of the platform must not prevent the start.
+            trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        if let Some(pem) = &self.roots {
+            trusted.extend(roots(pem).map_err(bad(CA))?.roots);
+        }
+        if trusted.is_empty() {
+            let why = "is needed: the platform has no certificates to trust";
+            return Err(bad(CA)(why.to_owned()));
+        }
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| bad(CA)(error.to_string()))?
+            .with_root_certificates(trusted);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let own = identity((CERT, cert), (KEY, key))?;
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)))
+            }
+        };
+        config.alpn_protocols = protocols.to_vec();
+        Ok(config)
+    }
+}
+
+impl ClientTls {
+    /// By these files; `protocols` are offered to the server (ALPN).
     ///
     /// # Errors
-    /// What is wrong with a file.
-    pub fn of(
-        cert: Option<&Path>,
-        key: Option<&Path>,
-    ) -> Result<Option<Arc<ClientIdentity>>, BadPem> {
-        let (Some(cert), Some(key)) = (cert, key) else {
-            return Ok(None);
-        };
-        let read = |setting, file| fs::read(file).map_err(|error| bad(setting)(error.to_string()));
-        let pem = [
-            read("client_cert_file", cert)?,
-            read("client_key_file", key)?,
-        ];
-        Ok(Some(Arc::new(ClientIdentity {
-            cert: cert.to_owned(),
-            key: key.to_owned(),
-            last: Mutex::new(ReadIdentity::of(pem)?),
-        })))
+    /// What is wrong with which file, or that nobody is trusted.
+    pub fn new(
+        files: ClientFiles,
+        platform: PlatformRoots,
+        protocols: &[&[u8]],
+    ) -> Result<ClientTls, BadPem> {
+        let protocols: Vec<_> = protocols.iter().map(|name| name.to_vec()).collect();
+        let pem = files.read()?;
+        let config = pem.config(platform, &protocols)?;
+        Ok(ClientTls {
+            files,
+            platform,
+            protocols,
+            last: Mutex::new((pem, Arc::new(config))),
+        })
+    }
+
+    /// Always the same, by no files.
+    pub fn fixed(config: ClientConfig) -> ClientTls {
+        ClientTls {
+            files: ClientFiles::default(),
+            platform: PlatformRoots::Always,
+            protocols: Vec::new(),
+            last: Mutex::new((ClientPem::default(), Arc::new(config))),
+        }
     }
 
     /// A connection begins: there are few, and the files are small.
-    fn now(&self) -> MutexGuard<'_, ReadIdentity> {
+    fn now(&self) -> MutexGuard<'_, (ClientPem, Arc<ClientConfig>)> {
         let mut last = self.last.lock();
-        if let (Ok(cert), Ok(key)) = (fs::read(&self.cert), fs::read(&self.key)) {
-            let pem = [cert, key];
-            if pem != last.pem
-                && let Ok(read) = ReadIdentity::of(pem)
-            {
-                *last = read;
-            }
+        if let Ok(pem) = self.files.read()
+            && pem != last.0
+            && let Ok(config) = pem.config(self.platform, &self.protocols)
+        {
+            *last = (pem, Arc::new(config));
         }
         last
     }
 
-    /// The certificate and its key.
-    pub fn pem(&self) -> [Vec<u8>; 2] {
-        self.now().pem.clone()
+    /// For a handshake.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.now().1)
+    }
+
+    /// For a library that speaks TLS by itself.
+    pub fn pem(&self) -> ClientPem {
+        self.now().0.clone()
     }
 }
 
-impl ResolvesClientCert for ClientIdentity {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.now().shown))
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.files.fmt(f)
     }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
-/// For calls to a server that one of `roots` vouches for; `identity` is shown where it asks who we are.
-///
-/// # Errors
-/// There is no TLS.
-pub fn client(
-    roots: RootCertStore,
-    identity: Option<Arc<ClientIdentity>>,
-) -> Result<ClientConfig, rustls::Error> {
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    let Some(own) = identity else {
-        return Ok(builder.with_no_client_auth());
-    };
-    let mut config = builder.with_client_cert_resolver(own);
-    // What is resumed goes on under the certificate that was shown at first.
-    config.resumption = Resumption::disabled();
-    Ok(config)
 }
 
 /// The names that a certificate bears: DNS names, URIs, and the common name.

@@ -54,7 +54,7 @@ impl ConnectionPool {
             let stream = net.connect(target.host(), target.port()).await?;
             match (target.tls(), stream) {
                 (Some(tls), Stream::Tcp(stream)) => {
-                    let stream = tls.connector.connect(tls.name.clone(), stream).await?;
+                    let stream = tls.connector().connect(tls.name.clone(), stream).await?;
                     Ok(Stream::Tls(Box::new(stream.into())))
                 }
                 (_, stream) => Ok::<Stream, std::io::Error>(stream),

@@ -1,16 +1,17 @@
 //! The backend's address.
 
-use std::path;
 use std::sync::Arc;
 
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, uri};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::base_url::BaseUrl;
-use crate::tls::{self, ClientIdentity, ListenerTls};
+use crate::tls::{BadPem, ClientFiles, ClientTls, ListenerTls, PlatformRoots};
+
+/// What we speak over TLS.
+const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
 /// Where the backend is, and how connections to it are secured.
 #[derive(Clone)]
@@ -57,7 +58,7 @@ impl From<&str> for Path {
 /// The parts that a TLS connection needs.
 #[derive(Clone)]
 pub(super) struct Tls {
-    pub(super) connector: TlsConnector,
+    config: Arc<ClientTls>,
     pub(super) name: ServerName<'static>,
 }
 
@@ -67,9 +68,12 @@ pub enum BadTarget {
     /// It does not parse, or says something that has no meaning here.
     #[error("{0:?} is no URL to call: {1}")]
     Url(String, String),
-    /// The roots that the backend's certificate is checked against cannot be read.
-    #[error("certificates of {0} cannot be read: {1}")]
-    Roots(String, String),
+    /// A file says nothing of whom we trust or who we are.
+    #[error("{0}")]
+    Files(#[from] BadPem),
+    /// TLS cannot be spoken.
+    #[error("TLS cannot be spoken: {0}")]
+    Tls(#[from] rustls::Error),
 }
 
 impl std::fmt::Debug for Target {
@@ -79,18 +83,16 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// The backend at `url`. For `https` the platform's roots are trusted, and those of the PEM file `ca` beside them;
-    /// `identity` is shown to a backend that asks for a certificate.
+    /// The backend at `url`. For `https` the platform's roots are trusted, and those of `files` beside them.
     ///
     /// # Errors
-    /// The host can stand in no header, or the roots cannot be read.
-    pub fn new(
-        url: BaseUrl,
-        ca: Option<&path::Path>,
-        identity: Option<Arc<ClientIdentity>>,
-    ) -> Result<Target, BadTarget> {
+    /// The host can stand in no header, or the files are of no use.
+    pub fn new(url: BaseUrl, files: ClientFiles) -> Result<Target, BadTarget> {
         let config = match url.tls {
-            true => Some(config(ca, identity)?),
+            true => {
+                let config = ClientTls::new(files, PlatformRoots::Always, PROTOCOLS)?;
+                Some(config)
+            }
             false => None,
         };
         Target::speaking(url, config)
@@ -103,13 +105,12 @@ impl Target {
     pub fn trusting(text: &str, listener: &ListenerTls) -> Result<Target, BadTarget> {
         let url = text.parse();
         let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
-        let config = listener.of_own_client();
-        let config =
-            config.map_err(|error| BadTarget::Roots("TLS".to_owned(), error.to_string()))?;
-        Target::speaking(url, Some(config))
+        let mut config = listener.of_own_client()?;
+        config.alpn_protocols = PROTOCOLS.iter().map(|name| name.to_vec()).collect();
+        Target::speaking(url, Some(ClientTls::fixed(config)))
     }
 
-    fn speaking(url: BaseUrl, config: Option<ClientConfig>) -> Result<Target, BadTarget> {
+    fn speaking(url: BaseUrl, config: Option<ClientTls>) -> Result<Target, BadTarget> {
         let authority = HeaderValue::from_str(&url.authority())
             .map_err(|_| BadTarget::Url(url.to_string(), "its host is no header value".into()))?;
         let tls = config
@@ -126,10 +127,10 @@ impl Target {
     ///
     /// # Errors
     /// The text is no such URL; as [`Target::new`].
-    pub fn parse(text: &str, ca: Option<&path::Path>) -> Result<Target, BadTarget> {
+    pub fn parse(text: &str) -> Result<Target, BadTarget> {
         let url = text.parse();
         let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
-        Target::new(url, ca, None)
+        Target::new(url, ClientFiles::default())
     }
 
     /// The host, without brackets.
@@ -171,37 +172,20 @@ impl Target {
 }
 
 impl Tls {
-    fn new(host: &str, mut config: ClientConfig) -> Result<Tls, BadTarget> {
+    fn new(host: &str, config: ClientTls) -> Result<Tls, BadTarget> {
         let unnamed = "no name that a certificate can bear";
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| BadTarget::Url(host.to_owned(), unnamed.into()))?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Tls {
-            connector: TlsConnector::from(Arc::new(config)),
+            config: Arc::new(config),
             name,
         })
     }
-}
 
-/// TLS with a server that the platform or `ca` vouches for.
-fn config(
-    ca: Option<&path::Path>,
-    identity: Option<Arc<ClientIdentity>>,
-) -> Result<ClientConfig, BadTarget> {
-    let mut roots = RootCertStore::empty();
-    // A broken certificate of the platform must not prevent the start.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = ca {
-        let failed = |error: String| BadTarget::Roots(path.display().to_string(), error);
-        let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-        roots.extend(tls::roots(&pem).map_err(failed)?.roots);
+    /// For a connection that begins.
+    pub(super) fn connector(&self) -> TlsConnector {
+        TlsConnector::from(self.config.config())
     }
-    if roots.is_empty() {
-        let none = "none were found; name a file in upstream.ca_file".to_owned();
-        return Err(BadTarget::Roots("the platform".to_owned(), none));
-    }
-    tls::client(roots, identity)
-        .map_err(|error| BadTarget::Roots("TLS".to_owned(), error.to_string()))
 }
 
 #[cfg(test)]
@@ -210,7 +194,7 @@ mod tests {
 
     fn line(base: &str, target: &str) -> String {
         let target: Uri = target.parse().unwrap();
-        Target::parse(base, None)
+        Target::parse(base)
             .unwrap()
             .line(target)
             .unwrap()
@@ -234,9 +218,9 @@ mod tests {
 
     #[test]
     fn ports_and_hosts() {
-        let target = Target::parse("http://[::1]:8080/x", None).unwrap();
+        let target = Target::parse("http://[::1]:8080/x").unwrap();
         assert_eq!((target.host(), target.port()), ("::1", 8080));
         assert_eq!(target.authority(), "[::1]:8080");
-        assert_eq!(Target::parse("http://h", None).unwrap().port(), 80);
+        assert_eq!(Target::parse("http://h").unwrap().port(), 80);
     }
 }

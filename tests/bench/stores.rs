@@ -65,7 +65,7 @@ fn main() {
 async fn redis_rows() {
     let server = RedisServer::start();
     let config = redis::Config {
-        target: redis::RedisTarget::parse(&server.url(), None).unwrap(),
+        target: redis::RedisTarget::parse(&server.url()).unwrap(),
         namespace: "bench".to_owned(),
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),
@@ -159,7 +159,7 @@ async fn postgres_rows() {
     let server = PostgresServer::start(&[]);
     let store: Arc<dyn Ledger> = Arc::new(postgres::open(
         postgres::Config {
-            target: postgres::PostgresTarget::parse(&server.url(), None).unwrap(),
+            target: postgres::PostgresTarget::parse(&server.url()).unwrap(),
             namespace: "bench".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(5),

@@ -25,7 +25,7 @@ fn call(timeout: Duration) -> Call {
 }
 
 fn to(backend: &Backend, limits: CallBounds) -> Upstream {
-    let target = Target::parse(&format!("http://{}/base", backend.addr), None).unwrap();
+    let target = Target::parse(&format!("http://{}/base", backend.addr)).unwrap();
     Upstream::new(target, Net::Tcp, limits)
 }
 
@@ -298,7 +298,7 @@ async fn a_call_tells_apart_how_it_failed() {
     assert_eq!(echoed.unwrap().body, "123456");
 
     // An address that is kept for documentation: nobody answers there.
-    let target = Target::parse("http://192.0.2.1:9", None).unwrap();
+    let target = Target::parse("http://192.0.2.1:9").unwrap();
     let connect = Duration::from_millis(50);
     let nowhere = Upstream::new(
         target,

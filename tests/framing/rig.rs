@@ -139,7 +139,7 @@ impl Front {
         limits: server::ListenerBounds,
         way: upstream::CallBounds,
     ) -> Front {
-        let target = Target::parse(&format!("http://{}", backend.addr), None).unwrap();
+        let target = Target::parse(&format!("http://{}", backend.addr)).unwrap();
         let service = Plain {
             upstream: Upstream::new(target, Net::Tcp, way),
             body_time: Duration::from_millis(300),

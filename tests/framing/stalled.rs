@@ -11,7 +11,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ojs_throttle::proxy::body::Body;
 use ojs_throttle::server::{ListenerBounds, Service};
-use ojs_throttle::tls::{self, ListenerTls};
+use ojs_throttle::tls::{ClientFiles, ClientTls, ListenerTls, PlatformRoots};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -65,11 +65,14 @@ impl Service for Lavish {
 
 /// A connection whose client has room for 64 KiB of each reply, and when it ended.
 async fn connect(front: &Front) -> (SendRequest<Empty<Bytes>>, JoinHandle<()>) {
-    let mut config = tls::client(tls::roots(&pem("ca.pem")).unwrap(), None).unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    let files = ClientFiles {
+        ca: Some(format!("{FOLDER}/ca.pem").into()),
+        ..ClientFiles::default()
+    };
+    let tls = ClientTls::new(files, PlatformRoots::WithoutOthers, &[b"h2"]).unwrap();
     let socket = TcpStream::connect(front.addr).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, socket);
+    let stream = TlsConnector::from(tls.config()).connect(name, socket);
     let stream = TokioIo::new(stream.await.unwrap());
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.initial_stream_window_size(65_535);

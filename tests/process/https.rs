@@ -217,3 +217,29 @@ fn a_renewed_certificate_is_shown_to_the_backend() {
     wait("the second one is shown", || next() == "second");
     assert_eq!(front.refused.load(Ordering::SeqCst), 0);
 }
+
+/// So is a CA: the next connection trusts whom the file names now, and a file of no use changes nothing.
+#[test]
+fn a_renewed_ca_of_the_backend_is_trusted() {
+    let backend = Backend::start(Lax::redis());
+    let front = Front::before(backend.addr);
+    let other = Ca::new();
+    let file = other.file();
+    let rest = format!(
+        "[upstream]\nca_file = \"{}\"\nidle_timeout = \"1ms\"\n",
+        file.display()
+    );
+    let sidecar = front.sidecar("localhost", &rest, OTHER);
+    let status = || get(sidecar.data, "/ojs/v1/health").status;
+    assert_eq!(status(), 502);
+    std::fs::copy(format!("{FOLDER}/ca.pem"), &file).unwrap();
+    wait("the new one is trusted", || status() == 200);
+    std::fs::write(&file, "-----BEGIN").unwrap();
+    let before = front.spoken.lock().unwrap().len();
+    wait("another connection", || {
+        assert_eq!(status(), 200);
+        front.spoken.lock().unwrap().len() > before
+    });
+    std::fs::copy(OTHER, &file).unwrap();
+    wait("the old one is not", || status() == 502);
+}

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ojs_throttle::tls;
+use ojs_throttle::tls::{ClientFiles, ClientTls, PlatformRoots};
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
@@ -359,12 +359,14 @@ fn certificates_are_swapped_without_a_failed_request() {
 
 /// A connection over HTTP/2, and when it ended.
 async fn h2(sidecar: &Sidecar, ca: &Ca) -> (SendRequest<Full<Bytes>>, tokio::task::JoinHandle<()>) {
-    let roots = tls::roots(&fs::read(ca.file()).unwrap()).unwrap();
-    let mut config = tls::client(roots, None).unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    let files = ClientFiles {
+        ca: Some(ca.file()),
+        ..ClientFiles::default()
+    };
+    let tls = ClientTls::new(files, PlatformRoots::WithoutOthers, &[b"h2"]).unwrap();
     let socket = tokio::net::TcpStream::connect(sidecar.data).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
+    let connector = TlsConnector::from(tls.config());
     let stream = connector.connect(name, socket).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
         .await

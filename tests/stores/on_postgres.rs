@@ -26,7 +26,7 @@ pub fn shared_postgres() -> Arc<PostgresServer> {
 
 pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Config {
     Config {
-        target: PostgresTarget::parse(&server.url(), None).unwrap(),
+        target: PostgresTarget::parse(&server.url()).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),
         timeout: Duration::from_secs(10),

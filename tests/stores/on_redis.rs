@@ -9,7 +9,7 @@ use super::prelude::*;
 
 pub fn config(server: &RedisServer, owner: &str) -> Config {
     Config {
-        target: RedisTarget::parse(&server.url(), None).unwrap(),
+        target: RedisTarget::parse(&server.url()).unwrap(),
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),
         timeout: Duration::from_secs(5),

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
 use std::process::Stdio;
 
 use ojs_throttle::store::{postgres, redis};
-use ojs_throttle::tls::ClientIdentity;
+use ojs_throttle::tls::ClientFiles;
 
 use super::prelude::*;
 use crate::servers::certs::{Ca, Signed};
@@ -16,11 +16,20 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
 const OTHER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/tls/unknown.pem");
 
-fn roots(path: &str) -> Option<Vec<u8>> {
-    Some(std::fs::read(path).unwrap())
+/// Trusts who signed what is in this file.
+fn roots(path: &str) -> ClientFiles {
+    ClientFiles {
+        ca: Some(path.into()),
+        ..ClientFiles::default()
+    }
 }
 
-fn own() -> Option<Vec<u8>> {
+/// Trusts whom the platform trusts.
+fn none() -> ClientFiles {
+    ClientFiles::default()
+}
+
+fn own() -> ClientFiles {
     roots(&format!("{FOLDER}/ca.pem"))
 }
 
@@ -40,9 +49,11 @@ fn says(checked: Result<(), StoreError>, words: &[&str]) {
     }
 }
 
-fn on_redis(url: &str, roots: Option<Vec<u8>>) -> RedisStore {
+fn on_redis(url: &str, files: ClientFiles) -> RedisStore {
     let config = redis::Config {
-        target: redis::RedisTarget::parse(url, roots).unwrap(),
+        target: (redis::RedisTarget::parse(url).unwrap())
+            .with_files(files)
+            .unwrap(),
         namespace: "ojs-throttle".to_owned(),
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),
@@ -78,35 +89,32 @@ async fn tls_on_redis_with_client_certificates() {
         &of,
     ]);
     let _server = RedisServer::with(&with);
-    let store = |shown: Option<&Arc<ClientIdentity>>| {
-        let mut target =
-            redis::RedisTarget::parse(&format!("rediss://localhost:{port}"), roots(&of)).unwrap();
-        if let Some(shown) = shown {
-            let shown = Arc::clone(shown);
-            target = target.with_identity(move || shown.pem());
-        }
-        let config = redis::Config {
-            target,
-            namespace: "ojs-throttle".to_owned(),
-            owner: "a".to_owned(),
-            timeout: Duration::from_secs(5),
-        };
-        RedisStore::new(config, Clock::new(T))
+    let store = |trusted: &str, shown: Option<&Signed>| {
+        let files = shows(roots(trusted), shown);
+        on_redis(&format!("rediss://localhost:{port}"), files)
     };
     let (known, other) = (ca.client("sidecar", "DNS:sidecar"), Ca::new());
     let shown = other.client("sidecar", "DNS:sidecar");
-    let identity = identity(&shown);
-    for shown in [None, Some(&identity)] {
-        store(shown).check().await.unwrap_err();
+    for shown in [None, Some(&shown)] {
+        store(&of, shown).check().await.unwrap_err();
     }
+    // Both files are swapped behind a store that is open.
+    let trusted = other.file().display().to_string();
+    let opened = store(&trusted, Some(&shown));
+    opened.check().await.unwrap_err();
     known.replace(&shown);
-    let known = store(Some(&identity));
-    known.check().await.unwrap();
-    works(&known).await;
+    std::fs::rename(&of, &trusted).unwrap();
+    opened.check().await.unwrap();
+    works(&opened).await;
 }
 
-fn identity(Signed { cert, key }: &Signed) -> Arc<ClientIdentity> {
-    ClientIdentity::of(Some(cert), Some(key)).unwrap().unwrap()
+/// Shows this certificate, too.
+fn shows(files: ClientFiles, shown: Option<&Signed>) -> ClientFiles {
+    ClientFiles {
+        cert: shown.map(|of| of.cert.clone()),
+        key: shown.map(|of| of.key.clone()),
+        ..files
+    }
 }
 
 fn files(port: u16) -> [String; 3] {
@@ -125,7 +133,7 @@ async fn tls_on_redis() {
     }
     let place = format!("rediss://localhost:{port}");
     let checked = async |url: &str, roots| on_redis(url, roots).check().await;
-    for roots in [roots(OTHER), None] {
+    for roots in [roots(OTHER), none()] {
         let told = checked(&place, roots).await;
         says(
             told,
@@ -133,7 +141,7 @@ async fn tls_on_redis() {
         );
     }
     let plain = format!("redis://localhost:{port}");
-    says(checked(&plain, None).await, &[&plain]);
+    says(checked(&plain, none()).await, &[&plain]);
     let not_tls = format!("rediss://localhost:{}", server.port);
     says(checked(&not_tls, own()).await, &[&not_tls]);
 }
@@ -152,7 +160,7 @@ async fn tls_on_redis_cluster() {
     let store = on_redis(&url, own());
     store.check().await.unwrap();
     works(&store).await;
-    for roots in [roots(OTHER), None] {
+    for roots in [roots(OTHER), none()] {
         says(
             on_redis(&url, roots).check().await,
             &[&url, "UnknownIssuer", "store.ca_file"],
@@ -196,9 +204,11 @@ async fn tls_on_redis_sentinel() {
     says(told, &[&url, "UnknownIssuer", "store.ca_file"]);
 }
 
-fn on_postgres(url: &str, roots: Option<Vec<u8>>) -> ojs_throttle::store::SqlStore {
+fn on_postgres(url: &str, files: ClientFiles) -> ojs_throttle::store::SqlStore {
     let config = postgres::Config {
-        target: postgres::PostgresTarget::parse(url, roots).unwrap(),
+        target: (postgres::PostgresTarget::parse(url).unwrap())
+            .with_files(files)
+            .unwrap(),
         namespace: "limits".to_owned(),
         owner: "a".to_owned(),
         timeout: Duration::from_secs(5),
@@ -248,38 +258,32 @@ async fn tls_on_postgres() {
         store.end("b", None).await.unwrap();
         works(&store).await;
     }
-    for roots in [roots(OTHER), None] {
+    for roots in [roots(OTHER), none()] {
         let told = checked(&url("localhost", "require"), roots).await;
         says(
             told,
             &[&place, "certificate", "UnknownIssuer", "store.ca_file"],
         );
     }
-    let plain = checked(&url("localhost", "disable"), None).await;
+    let plain = checked(&url("localhost", "disable"), none()).await;
     says(plain, &[&place, "no encryption"]);
     // One that asks who we are.
     let asks = "local all all trust\nhostssl all all all trust clientcert=verify-ca\n";
     std::fs::write(data.join("pg_hba.conf"), asks).unwrap();
     server.kill();
     server.restart();
-    let target = postgres::PostgresTarget::parse(&url("localhost", "require"), own()).unwrap();
     let (known, other) = (ca.client("sidecar", "DNS:sidecar"), Ca::new());
     let shown = other.client("sidecar", "DNS:sidecar");
-    let config = |target| postgres::Config {
-        target,
-        namespace: "known".to_owned(),
-        owner: "a".to_owned(),
-        timeout: Duration::from_secs(5),
-    };
-    let told = postgres::open(config(target.clone()), Clock::new(T))
-        .check()
-        .await;
+    let told = checked(&url("localhost", "require"), own()).await;
     says(told, &["client certificate"]);
-    let target = target.with_identity(identity(&shown)).unwrap();
-    let unknown = postgres::open(config(target.clone()), Clock::new(T));
-    unknown.check().await.unwrap_err();
+    // Both files are swapped behind a store that is open.
+    let trusted = other.file().display().to_string();
+    let files = shows(roots(&trusted), Some(&shown));
+    let store = on_postgres(&url("localhost", "require"), files);
+    store.check().await.unwrap_err();
     known.replace(&shown);
-    let store = postgres::open(config(target), Clock::new(T));
+    std::fs::copy(format!("{FOLDER}/ca.pem"), &trusted).unwrap();
     store.check().await.unwrap();
+    store.end("b", None).await.unwrap();
     works(&store).await;
 }

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use ojs_tls::{BadPem, ClientFiles, ClientTls, PlatformRoots};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
@@ -36,21 +33,21 @@ pub type Config = StoreConfig<PostgresTarget>;
 #[derive(Clone)]
 pub struct PostgresTarget {
     config: tokio_postgres::Config,
-    tls: Option<MakeRustlsConnect>,
-    /// Roots in PEM, in place of the system's.
-    roots: Option<Vec<u8>>,
+    tls: Option<Arc<ClientTls>>,
+    /// Its URL says whether connections are encrypted.
+    says_mode: bool,
     /// For messages: without password.
     place: Arc<str>,
 }
 
 impl PostgresTarget {
     /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=require`. With any `sslmode` but
-    /// `disable` the connection is encrypted and the server's certificate must be right for one of
-    /// `roots` (PEM; `None`: those of the system); without one it is not encrypted, unless roots are given.
+    /// `disable` the connection is encrypted and the server's certificate must be right; how is said by
+    /// [`PostgresTarget::with_files`].
     ///
     /// # Errors
     /// What is wrong with it, without repeating it.
-    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<PostgresTarget, BadUrl> {
+    pub fn parse(url: &str) -> Result<PostgresTarget, BadUrl> {
         let after_scheme = url.split_once("://").map_or("", |(_, rest)| rest);
         if after_scheme.matches('@').count() > 1 {
             // Whatever of a password stands behind the first would be taken for the host.
@@ -58,7 +55,7 @@ impl PostgresTarget {
             return Err(BadUrl(why.to_owned()));
         }
         refuse_fragment(after_scheme.rsplit('@').next().unwrap_or_default())?;
-        let given = url.contains("sslmode=");
+        let says_mode = url.contains("sslmode=");
         // What other clients call so is what this one always does.
         let url = url
             .replace("sslmode=verify-full", "sslmode=require")
@@ -71,10 +68,7 @@ impl PostgresTarget {
         if config.get_hosts().is_empty() {
             return Err(BadUrl("it names no host".to_owned()));
         }
-        let encrypted = match given {
-            true => config.get_ssl_mode() != SslMode::Disable,
-            false => roots.is_some(),
-        };
+        let encrypted = says_mode && config.get_ssl_mode() != SslMode::Disable;
         config
             .ssl_mode(match encrypted {
                 true => SslMode::Require,
@@ -83,26 +77,27 @@ impl PostgresTarget {
             .application_name("ojs-throttle")
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(5));
-        let tls = encrypted.then(|| tls(roots.as_deref(), None)).transpose()?;
         let place = place(&config).into();
         Ok(PostgresTarget {
             config,
-            tls,
-            roots,
+            tls: None,
+            says_mode,
             place,
         })
     }
 
-    /// Says who we are, to a server that asks.
+    /// Trusts who signed what is in the file of `ca`, in place of the platform's roots, and shows who we are to a server
+    /// that asks. A URL without `sslmode` is encrypted if there is such a file.
     ///
     /// # Errors
-    /// There is no TLS.
-    pub fn with_identity(
-        mut self,
-        identity: Arc<dyn ResolvesClientCert>,
-    ) -> Result<PostgresTarget, BadUrl> {
-        if self.tls.is_some() {
-            self.tls = Some(tls(self.roots.as_deref(), Some(identity))?);
+    /// What is wrong with which file.
+    pub fn with_files(mut self, files: ClientFiles) -> Result<PostgresTarget, BadPem> {
+        if !self.says_mode && files.ca.is_some() {
+            self.config.ssl_mode(SslMode::Require);
+        }
+        if self.config.get_ssl_mode() == SslMode::Require {
+            let tls = ClientTls::new(files, PlatformRoots::WithoutOthers, &[])?;
+            self.tls = Some(Arc::new(tls));
         }
         Ok(self)
     }
@@ -123,33 +118,6 @@ fn place(config: &tokio_postgres::Config) -> String {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let database = config.get_dbname().unwrap_or_default();
     format!("postgres://{hosts}:{port}/{database}")
-}
-
-fn tls(
-    roots: Option<&[u8]>,
-    identity: Option<Arc<dyn ResolvesClientCert>>,
-) -> Result<MakeRustlsConnect, BadUrl> {
-    let mut store = RootCertStore::empty();
-    let given = match roots {
-        Some(pem) => {
-            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-            read.map_err(|error| BadUrl(format!("its roots cannot be read: {error}")))?
-        }
-        None => rustls_native_certs::load_native_certs().certs,
-    };
-    store.add_parsable_certificates(given);
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| BadUrl(format!("no TLS: {error}")))?
-        .with_root_certificates(store);
-    let Some(identity) = identity else {
-        return Ok(MakeRustlsConnect::new(config.with_no_client_auth()));
-    };
-    let mut config = config.with_client_cert_resolver(identity);
-    // What is resumed goes on under the certificate that was shown at first.
-    config.resumption = Resumption::disabled();
-    Ok(MakeRustlsConnect::new(config))
 }
 
 /// How connections are made.
@@ -244,7 +212,8 @@ impl PostgresLink {
         let failed = |error| self.told(&Failed::Postgres(error));
         match &self.target.tls {
             Some(tls) => {
-                let made = config.connect(tls.clone()).await;
+                let tls = MakeRustlsConnect::new((*tls.config()).clone());
+                let made = config.connect(tls).await;
                 let (client, connection) = made.map_err(failed)?;
                 tokio::spawn(drive(connection, news));
                 Ok(client)
@@ -322,12 +291,13 @@ mod tests {
 
     #[test]
     fn urls_are_read_and_passwords_are_not_shown() {
-        let target = PostgresTarget::parse("postgres://u:secret@a,b/limits", None).unwrap();
+        let is_encrypted =
+            |target: &PostgresTarget| target.config.get_ssl_mode() == SslMode::Require;
+        let target = PostgresTarget::parse("postgres://u:secret@a,b/limits").unwrap();
         assert_eq!(format!("{target:?}"), "postgres://a,b:5432/limits");
-        assert!(target.tls.is_none());
-        let target =
-            PostgresTarget::parse("postgres://u:secret@a/l?sslmode=verify-full", None).unwrap();
-        assert!(target.tls.is_some());
+        assert!(!is_encrypted(&target));
+        let target = PostgresTarget::parse("postgres://u:secret@a/l?sslmode=verify-full").unwrap();
+        assert!(is_encrypted(&target));
         for url in [
             "postgres://u:secret@a:port/",
             "postgres://u:secret@a/?x=secret",
@@ -340,7 +310,7 @@ mod tests {
             "postgres://u:secret@a/l?sslmode=require#insecure",
             "postgres://u:secret@a/l?sslmode=allow",
         ] {
-            let error = PostgresTarget::parse(url, None).unwrap_err().to_string();
+            let error = PostgresTarget::parse(url).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");
             assert_eq!(
                 error.contains("percent-encode"),
@@ -348,7 +318,7 @@ mod tests {
                 "{error}"
             );
         }
-        let target = PostgresTarget::parse("postgres://u:geh%40eim@a/l", None).unwrap();
+        let target = PostgresTarget::parse("postgres://u:geh%40eim@a/l").unwrap();
         assert_eq!(target.config.get_password(), Some(&b"geh@eim"[..]));
     }
 }

@@ -128,7 +128,7 @@ mod tests {
 
     fn store() -> RedisStore {
         let config = Config {
-            target: RedisTarget::parse("redis://nowhere", None).unwrap(),
+            target: RedisTarget::parse("redis://nowhere").unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),
             timeout: Duration::from_secs(1),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ojs_tls::{BadPem, ClientFiles, ClientPem, ClientTls, PlatformRoots};
 use redis::sentinel::SentinelClientBuilder;
 use redis::{
     ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
@@ -19,14 +20,9 @@ pub struct RedisTarget {
     /// For people: without user and password.
     pub(super) place: String,
     pub(super) kind: Layout,
-    /// Roots in PEM, in place of the system's.
-    roots: Option<Vec<u8>>,
-    /// Says who we are, at each connection.
-    identity: Option<Arc<Identity>>,
+    /// `None`: the library trusts the system's roots and shows nothing.
+    tls: Option<Arc<ClientTls>>,
 }
-
-/// A certificate and its key, in PEM.
-type Identity = dyn Fn() -> [Vec<u8>; 2] + Send + Sync;
 
 #[derive(Clone)]
 pub(super) enum Layout {
@@ -45,11 +41,11 @@ impl RedisTarget {
     /// Reads `redis://[user:password@]host[:port][/db]`, with `rediss` for TLS. Several servers are
     /// separated by commas: `redis+cluster://a,b,c` are nodes of a cluster,
     /// `redis+sentinel://a,b,c/master[/db][?sentinel=user:password]` are sentinels (port 26379 unless
-    /// said otherwise), and who may ask them. `roots` are PEM certificates to trust in place of the system's.
+    /// said otherwise), and who may ask them.
     ///
     /// # Errors
     /// It is not of that form. The message does not repeat a password.
-    pub fn parse(url: &str, roots: Option<Vec<u8>>) -> Result<RedisTarget, BadUrl> {
+    pub fn parse(url: &str) -> Result<RedisTarget, BadUrl> {
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| BadUrl("it has no scheme, such as redis://".to_owned()))?;
@@ -102,32 +98,32 @@ impl RedisTarget {
         Ok(RedisTarget {
             place: place.trim_end_matches('/').to_owned(),
             kind,
-            roots,
-            identity: None,
+            tls: None,
         })
     }
 
-    /// Has a server that asks be shown the certificate that this gives, in PEM with its key, when a connection begins.
-    pub fn with_identity(
-        mut self,
-        identity: impl Fn() -> [Vec<u8>; 2] + Send + Sync + 'static,
-    ) -> RedisTarget {
-        self.identity = Some(Arc::new(identity));
-        self
+    /// Trusts who signed what is in the file of `ca`, in place of the platform's roots, and shows who we are to a server
+    /// that asks.
+    ///
+    /// # Errors
+    /// What is wrong with which file.
+    pub fn with_files(mut self, files: ClientFiles) -> Result<RedisTarget, BadPem> {
+        if files.ca.is_some() || files.cert.is_some() {
+            let tls = ClientTls::new(files, PlatformRoots::WithoutOthers, &[])?;
+            self.tls = Some(Arc::new(tls));
+        }
+        Ok(self)
     }
 
+    /// What is trusted and shown by a connection that begins.
     pub(super) fn certificates(&self) -> Option<TlsCertificates> {
-        let (root_cert, identity) = (self.roots.clone(), self.identity.as_ref());
-        let is_told = root_cert.is_some() || identity.is_some();
-        is_told.then(|| TlsCertificates {
-            client_tls: identity.map(|identity| {
-                let [client_cert, client_key] = identity();
-                ClientTlsConfig {
-                    client_cert,
-                    client_key,
-                }
+        let ClientPem { roots, identity } = self.tls.as_ref()?.pem();
+        Some(TlsCertificates {
+            client_tls: identity.map(|(client_cert, client_key)| ClientTlsConfig {
+                client_cert,
+                client_key,
             }),
-            root_cert,
+            root_cert: roots,
         })
     }
 
@@ -222,18 +218,18 @@ mod tests {
 
     #[test]
     fn urls_are_read_and_passwords_are_not_shown() {
-        let place = |url: &str| RedisTarget::parse(url, None).map(|target| format!("{target:?}"));
+        let place = |url: &str| RedisTarget::parse(url).map(|target| format!("{target:?}"));
         let one = place("redis://user:secret@host:7000/2").unwrap();
         assert_eq!(one, "redis://host:7000/2");
         assert_eq!(place("rediss://host").unwrap(), "rediss://host");
         assert_eq!(place("valkey://host").unwrap(), "redis://host");
-        let target = RedisTarget::parse("redis+cluster://:pw@a:1,b:2", None).unwrap();
+        let target = RedisTarget::parse("redis+cluster://:pw@a:1,b:2").unwrap();
         let Layout::Cluster(nodes) = &target.kind else {
             panic!()
         };
         assert_eq!(nodes[1].addr().to_string(), "b:2");
         assert_eq!(nodes[1].redis_settings().password(), Some("pw"));
-        let target = RedisTarget::parse("redis+sentinel://a,b:5/main/3", None).unwrap();
+        let target = RedisTarget::parse("redis+sentinel://a,b:5/main/3").unwrap();
         let Layout::Sentinel { nodes, master, .. } = &target.kind else {
             panic!()
         };
@@ -243,7 +239,7 @@ mod tests {
             ("main", 3)
         );
         let url = "redis+sentinel://u:pw@a/main?sentinel=:s%40cret";
-        let target = RedisTarget::parse(url, None).unwrap();
+        let target = RedisTarget::parse(url).unwrap();
         assert_eq!(format!("{target:?}"), "redis+sentinel://a/main");
         let Layout::Sentinel { nodes, login, .. } = &target.kind else {
             panic!()
@@ -274,7 +270,7 @@ mod tests {
             "redis://u:geh?secret@host",
             "redis+cluster://:geh#secret@host",
         ] {
-            let error = RedisTarget::parse(url, None).unwrap_err().to_string();
+            let error = RedisTarget::parse(url).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{url}: {error}");
             let says = error.contains("percent-encode");
             assert!(

@@ -248,7 +248,7 @@ async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
     let folder = folder.replace('/', "%2F");
     let url = format!("postgres://postgres@{addr},{folder}:5432/postgres");
     let config = Config {
-        target: PostgresTarget::parse(&url, None).unwrap(),
+        target: PostgresTarget::parse(&url).unwrap(),
         timeout: Duration::from_secs(4),
         ..config(&server, "silent", "a")
     };
@@ -352,7 +352,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
     assert!(why.contains("63"), "{why}");
     sql(&server, "CREATE ROLE poor LOGIN");
     let poor = |url: String| Config {
-        target: PostgresTarget::parse(&url, None).unwrap(),
+        target: PostgresTarget::parse(&url).unwrap(),
         ..config(&server, "poor", "a")
     };
     let poor = open(
@@ -365,7 +365,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
     assert!(why.contains("CREATE on the database"), "{why}");
     let gone = server.url().replace("@/postgres", "@/nowhere");
     let gone = Config {
-        target: PostgresTarget::parse(&gone, None).unwrap(),
+        target: PostgresTarget::parse(&gone).unwrap(),
         ..config(&server, "gone", "a")
     };
     let Err(StoreError::Unusable(why)) = open(gone, Clock::new(T)).check().await else {
@@ -498,7 +498,7 @@ async fn a_server_in_another_place_is_reached() {
     let port = far(socket, Duration::from_millis(25)).await;
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let config = Config {
-        target: PostgresTarget::parse(&url, None).unwrap(),
+        target: PostgresTarget::parse(&url).unwrap(),
         timeout: Duration::from_millis(500),
         ..config(&server, "far", "b")
     };

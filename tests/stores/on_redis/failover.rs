@@ -37,7 +37,7 @@ pub const USER: [&str; 18] = [
 
 fn config(url: &str, namespace: &str, owner: &str) -> Config {
     Config {
-        target: RedisTarget::parse(url, None).unwrap(),
+        target: RedisTarget::parse(url).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),
         timeout: Duration::from_secs(2),

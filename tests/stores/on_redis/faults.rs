@@ -83,7 +83,7 @@ async fn a_server_in_another_place_is_reached() {
     let server = RedisServer::start();
     let port = far(far::Place::Port(server.port), Duration::from_millis(100)).await;
     let config = Config {
-        target: RedisTarget::parse(&format!("redis://127.0.0.1:{port}"), None).unwrap(),
+        target: RedisTarget::parse(&format!("redis://127.0.0.1:{port}")).unwrap(),
         timeout: Duration::from_millis(350),
         ..config(&server, "a")
     };
@@ -526,7 +526,7 @@ async fn a_key_stays_under_a_kilobyte_whatever_it_counts() {
 async fn what_is_no_place_for_us_says_why() {
     let server = RedisServer::with(&["--requirepass", "right"]);
     let checked = async |url: String| {
-        let target = RedisTarget::parse(&url, None).unwrap();
+        let target = RedisTarget::parse(&url).unwrap();
         let config = Config {
             target,
             ..config(&server, "a")
@@ -592,7 +592,7 @@ async fn a_user_limited_to_the_namespace_is_enough() {
     let of = |namespace: &str| {
         let url = format!("redis://ojs:secret@127.0.0.1:{}", server.port);
         let config = Config {
-            target: RedisTarget::parse(&url, None).unwrap(),
+            target: RedisTarget::parse(&url).unwrap(),
             namespace: namespace.to_owned(),
             ..config(&server, "a")
         };
