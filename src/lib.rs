@@ -143,7 +143,7 @@
 //! hold     -> limit policy store
 //! events   -> duration json limit metrics ojs
 //! metrics  -> limit
-//! store    -> limit log
+//! store    -> limit log tls
 //! policy   -> duration json limit
 //! otlp     -> net ojs traces upstream
 //! upstream -> boxed net tick tls traces
