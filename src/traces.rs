@@ -131,8 +131,8 @@ pub fn failed(span: &Span, error: &dyn std::error::Error) {
     }
 }
 
-/// Does this within a span; where nothing is sent, as if there were none. It is no `async fn`: that would have room for
-/// the work twice.
+/// Does this within a span; where nothing is sent, as if there were none. It is no `async fn`, because the future of one
+/// would hold the work twice.
 pub fn within<F: Future + Send>(
     span: &Span,
     work: F,

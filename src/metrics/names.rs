@@ -144,8 +144,8 @@ series! {
     /// Jobs that went to workers under the policy, and calls that went out (kind).
     counter "ojs_throttle_starts_total" [policy kind];
     /// Answers of the policy's limits, each time a job or a call (kind) was to start. The verdict is allowed (it went to
-    /// a worker), limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room is not
-    /// asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
+    /// a worker), limited (it waits), rescheduled or dropped. A job that waits is asked about again. A queue without room
+    /// is not asked about its jobs: for limits of a whole queue see ojs_rate_limit_exceeded_total.
     counter "ojs_throttle_decisions_total" [policy kind verdict];
     /// What jobs paid at their starts under a policy with a cost, and what they used beyond that (cost.settle).
     counter "ojs_throttle_cost_charged_total" [policy];

@@ -53,7 +53,7 @@ pub(super) fn to_the_end<T: Send + 'static>(
     }
 }
 
-/// Does of the work what needs no wait. What is left runs on as one of `tasks`.
+/// Does at once the part of the work that waits for nothing. The rest runs on as one of `tasks`.
 pub(super) fn begin(tasks: &TaskTracker, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
     // Without a runtime the process is ending.
     if Handle::try_current().is_ok() {

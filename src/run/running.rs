@@ -111,7 +111,8 @@ impl Running {
                 ca: entry.ca_file.clone(),
                 ..ClientFiles::default()
             };
-            let target = Target::new(entry.upstream.clone(), files)?;
+            let target = Target::new(entry.upstream.clone(), files);
+            let target = target.with_context(|| format!("egress {:?}", entry.name))?;
             let upstream = Upstream::new(target, env.net.clone(), egress_bounds(&settings));
             let name = Arc::clone(&entry.name);
             let service = Egress::new(Arc::clone(&sidecar), name, upstream.untold());

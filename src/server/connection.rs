@@ -117,7 +117,7 @@ async fn secured<S: Service>(
     let Some(tls) = shared.service.tls() else {
         return Some(stream);
     };
-    // Boxed: it is large, and each connection would have room for it.
+    // Boxed: it is large, and otherwise each connection would keep memory for it until its end.
     let mut handshake = Box::pin(timeout(shared.limits.header, stream.secured(tls.config())));
     let secured = std::future::poll_fn(|cx| {
         flags.register(cx.waker());

@@ -320,7 +320,8 @@ impl ClientTls {
         }
     }
 
-    /// A connection begins: there are few, and the files are small.
+    /// What the files hold now. This reads them, which may block: it is done once for each connection, and they are
+    /// small.
     fn now(&self) -> MutexGuard<'_, (ClientPem, Arc<ClientConfig>)> {
         let mut last = self.last.lock();
         if let Ok(pem) = self.files.read()

@@ -55,7 +55,8 @@ struct WayOut {
     name: Arc<str>,
     upstream: Upstream,
     load: Arc<Load>,
-    /// The limits of the last call, with the edition that says so: most calls of a way out have one key.
+    /// The limits of the last call, and the edition of the settings that they are from. Most calls of a way out have
+    /// the same key as the one before.
     last: Mutex<(u64, Arc<[Limited]>)>,
     /// How the ids of its calls begin, as those of no other way out do.
     ids: String,
@@ -170,7 +171,7 @@ impl WayOut {
                 return Err(Fault::internal());
             };
             let request = Box::new(Request::from_parts(*head, sent));
-            // Boxed: a call that waits would have room for it.
+            // Boxed: otherwise each call that waits would keep memory for what comes after its start.
             let (again, answer) = boxed(|| self.try_once(request, start)).await;
             let repeats = again && may_repeat && Instant::now() < deadline;
             match answer {
