@@ -103,21 +103,7 @@ impl Running {
         reload::tell_store(&sidecar, &settings);
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
-        let mut egress = Vec::new();
-        for entry in &settings.egress {
-            let (net, server) = (&env.net, &settings.server);
-            let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
-            let files = ClientFiles {
-                ca: entry.ca_file.clone(),
-                ..ClientFiles::default()
-            };
-            let target = Target::new(entry.upstream.clone(), files);
-            let target = target.with_context(|| format!("egress {:?}", entry.name))?;
-            let upstream = Upstream::new(target, env.net.clone(), egress_bounds(&settings));
-            let name = Arc::clone(&entry.name);
-            let service = Egress::new(Arc::clone(&sidecar), name, upstream.untold());
-            egress.push((listener, service));
-        }
+        let egress = bind_egress(&env, &settings, &sidecar).await?;
         Ok(Running {
             env,
             egress,
@@ -352,6 +338,36 @@ async fn bind_for_threads(
     drop(listener);
     let shared = net.bind_shared(addr).await;
     shared.with_context(|| format!("cannot listen on {addr} ({setting})"))
+}
+
+/// Binds the port of each `[[egress]]`, with the vendor behind it.
+///
+/// # Errors
+/// A port cannot be bound, or a vendor's address or roots cannot be used.
+async fn bind_egress(
+    env: &Env,
+    settings: &Settings,
+    sidecar: &Arc<Sidecar>,
+) -> anyhow::Result<Vec<(Listener, Egress)>> {
+    let (net, server) = (&env.net, &settings.server);
+    let mut ways = Vec::new();
+    for entry in &settings.egress {
+        let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
+        let files = ClientFiles {
+            ca: entry.ca_file.clone(),
+            ..ClientFiles::default()
+        };
+        let target = Target::new(entry.upstream.clone(), files)
+            .with_context(|| format!("egress {:?}", entry.name))?;
+        let upstream = Upstream::new(target, net.clone(), egress_bounds(settings));
+        let service = Egress::new(
+            Arc::clone(sidecar),
+            Arc::clone(&entry.name),
+            upstream.untold(),
+        );
+        ways.push((listener, service));
+    }
+    Ok(ways)
 }
 
 /// Waits until one of the tasks panics.
