@@ -175,7 +175,7 @@ pub async fn by_weight_on_one(ctx: Ctx) -> Judge {
 }
 
 pub async fn by_weight_on_three(ctx: Ctx) -> Judge {
-    by_weight(ctx, 3, 0.1, 0.1).await
+    by_weight(ctx, 3, 0.05, 0.05).await
 }
 
 const FAIR: &str = "fair = { by = '{meta.tenant}' }\n";

@@ -61,6 +61,9 @@ fn is_proven(held: &Held, visibility: Option<Duration>, now: Instant) -> bool {
 
 /// How many jobs one heartbeat proves beside those that are due.
 const TOGETHER: usize = 64;
+/// A worker whose FETCH ends with nothing asks again within this, in microseconds. Until then its groups are waited
+/// for: else all that opens at that moment would go to the groups of another sidecar.
+const BACK: u64 = 50_000;
 /// So many heartbeats are on their way at once.
 const AT_ONCE: usize = 16;
 
@@ -88,7 +91,7 @@ pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
     fetch.picks = most.saturating_mul(2);
     let asked = fetch.wanted.asked.as_ref();
     let worker = asked.and_then(|asked| asked.worker_id(&fetch.wanted.body));
-    let stays = sidecar.store.at(fetch.deadline);
+    let stays = sidecar.store.at(fetch.deadline).plus(BACK);
     for pick in &mut picked {
         pick.claimed.worker.clone_from(&worker);
         pick.claimed.stays = stays;
