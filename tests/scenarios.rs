@@ -74,6 +74,7 @@ fn job() -> Job {
 crate::scenarios! {
     shares::by_weight_on_one: 1;
     shares::by_weight_on_three: 1;
+    shares::back_in_a_moment: 1;
     shares::away_for_ten_seconds: 1;
     shares::behind_five_hundred: 1;
     shares::costs_use_the_limit: 2;

@@ -72,7 +72,7 @@ pub struct Claim {
     /// When its group began to wait here, in the virtual time of the key whose share it takes; `u64::MAX`: nothing is
     /// known of that time yet.
     pub since: u64,
-    /// Until when the FETCH that asks for it stays, if it does.
+    /// Until when somebody stays for it: the FETCH that asks, and then the worker's next one.
     pub stays: Timestamp,
     /// Until when another FETCH stays that would take a job of its group, as it is picked: others of the group wait here.
     pub followed: Timestamp,

@@ -61,11 +61,11 @@ fn is_proven(held: &Held, visibility: Option<Duration>, now: Instant) -> bool {
 
 /// How many jobs one heartbeat proves beside those that are due.
 const TOGETHER: usize = 64;
-/// A worker whose FETCH ends with nothing asks again within this, in microseconds. Until then its groups are waited
-/// for: else all that opens at that moment would go to the groups of another sidecar.
-const BACK: u64 = 50_000;
 /// So many heartbeats are on their way at once.
 const AT_ONCE: usize = 16;
+/// A worker whose FETCH ends with nothing is expected to ask again within this, in microseconds. Groups of other sidecars
+/// wait so long for its own: else they would get all that opens at that moment.
+const BACK: u64 = 50_000;
 
 /// Picks what may start, and has the store decide for all of it at once. `None`: there is nothing, and no more can
 /// be claimed. Once begun it comes to its end although the worker hangs up.
