@@ -64,7 +64,13 @@ pub struct HeldJob {
     pub subqueue: Option<Subqueue>,
     /// Its place among the jobs of its group: the hold numbers them as they come.
     pub(super) place: u64,
+    /// The group in which it waits or waited.
+    pub(super) group: GroupId,
 }
+
+/// Names a group of a lane, for as long as that is there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub(super) struct GroupId(pub(super) u64);
 
 /// The backend's last word on a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +144,7 @@ impl Held {
             named: false,
             subqueue: None,
             place: 0,
+            group: GroupId::default(),
             claimed,
         }))
     }

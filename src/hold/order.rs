@@ -97,7 +97,7 @@ struct TurnMember {
 /// The groups that give the next jobs, `most` at most, each as often as it gives one. A group by itself gives no more
 /// than `want`, and those that share a turn no more than that each.
 pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: usize) -> Vec<usize> {
-    let mut turns: Vec<SharedTurn<'_>> = Vec::with_capacity(groups.len());
+    let mut turns: Vec<SharedTurn<'_>> = Vec::with_capacity(groups.len().min(most));
     for (nth, group) in groups.iter().enumerate() {
         let share = share_of(&group.limits);
         let member = TurnMember {
@@ -111,16 +111,19 @@ pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: us
         let shares_turn = |turn: &&mut SharedTurn<'_>| {
             (turn.by.zip(by)).is_some_and(|(one, other)| one.shares_key(other))
         };
+        // Each turn gives a job before any gives a second one, so more turns would give none.
+        let has_room = turns.len() < most;
         match by.and_then(|_| turns.iter_mut().find(shares_turn)) {
             Some(turn) => {
                 turn.members.push(member);
                 turn.left = turn.left.saturating_add(want);
             }
-            None => turns.push(SharedTurn {
+            None if has_room => turns.push(SharedTurn {
                 by,
                 members: SmallVec::from_buf([member]),
                 left: want,
             }),
+            None => {}
         }
     }
     let mut order = Vec::new();

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::held::Held;
+use super::held::{GroupId, Held};
 use super::lane::Lane;
 use super::locked::Hold;
 use super::order::order;
-use super::queue::{Group, GroupId};
+use super::queue::Group;
 use super::refusal::Refusal;
 use super::state::{HoldState, Whereabouts};
 use ojs_limit::{Timestamp, share_of};

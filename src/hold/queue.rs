@@ -2,13 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::mem;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use tokio::time::Instant;
 
-use super::held::Held;
+use super::held::{GroupId, Held};
 use super::line::Line;
 use super::prospect::Prospect;
 use super::refusal::{Refusal, Refused, Wakes};
@@ -23,6 +25,10 @@ const KNOWN: u64 = 1_000_000;
 /// thousands of keys: asking all of them every second would cost more than all else, and finds a wake that was lost
 /// only a little sooner.
 const PACE: u64 = 1_000;
+
+/// So many groups of which all jobs have left are kept for the next jobs of their kind. To make one and to forget it
+/// costs more than all else that is done here for a job, and most keys have a job again soon.
+const SPARE: usize = 1_000;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -43,6 +49,8 @@ pub(super) struct Group {
     pub(super) refused_by: Option<PolicyAndKey>,
     /// When it was refused last, if its jobs are to be seen as scheduled until they may start.
     pub(super) rescheduled: Option<Timestamp>,
+    /// Whether all of its jobs have left: the next one finds it as if it were new.
+    is_spare: bool,
 }
 
 impl Group {
@@ -59,6 +67,7 @@ impl Group {
             woken,
             refused_by: None,
             rescheduled: None,
+            is_spare: false,
         }
     }
 
@@ -195,14 +204,46 @@ impl Queue {
     }
 }
 
-/// Names a group of a lane, for as long as that is there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct GroupId(u64);
+/// What the jobs of a group have in common.
+#[derive(Clone, Debug)]
+struct Alike {
+    priority: i32,
+    edition: u64,
+    limits: Arc<[Limited]>,
+}
+
+impl Alike {
+    fn of(priority: i32, edition: u64, limits: &Arc<[Limited]>) -> Alike {
+        Alike {
+            priority,
+            edition,
+            limits: Arc::clone(limits),
+        }
+    }
+}
+
+impl Hash for Alike {
+    /// The keys tell nearly all groups apart, and all else of the limits would take longer than they do.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.priority, self.edition).hash(state);
+        self.limits.iter().for_each(|one| one.key.hash(state));
+    }
+}
+
+impl PartialEq for Alike {
+    fn eq(&self, other: &Alike) -> bool {
+        // Jobs of one key mostly have the very same limits.
+        (self.priority, self.edition) == (other.priority, other.edition)
+            && (Arc::ptr_eq(&self.limits, &other.limits) || self.limits == other.limits)
+    }
+}
+
+impl Eq for Alike {}
 
 /// Where a job waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stand {
-    group: GroupId,
+    pub(super) group: GroupId,
     /// Its [place](super::held::HeldJob::place).
     place: u64,
 }
@@ -212,15 +253,11 @@ pub(super) struct Stand {
 #[derive(Default, Debug)]
 pub(super) struct Groups {
     all: HashMap<GroupId, Group>,
-    /// In the order of their turns, highest priority first.
-    turns: BTreeMap<(Reverse<i32>, u64), GroupId>,
-    /// By priority, edition and limits of their jobs.
-    alike: HashMap<(i32, u64, Arc<[Limited]>), GroupId>,
-    by_key: HashMap<(Space, Key), Vec<GroupId>>,
+    /// Where those that are not spare are found.
+    listed: Listed,
+    alike: HashMap<Alike, GroupId>,
     /// By how many limits their jobs wait for.
     by_count: BTreeSet<(usize, GroupId)>,
-    /// Those that nothing keeps from being asked, in the order of their turns.
-    open: BTreeMap<(Reverse<i32>, u64), GroupId>,
     /// Those that were refused, by when they may be asked again.
     refused: BTreeSet<(Timestamp, GroupId)>,
     /// Those of them that wait for a time, and those that wait for a slot from a time on.
@@ -228,8 +265,48 @@ pub(super) struct Groups {
     for_slot: BTreeSet<(Timestamp, GroupId)>,
     /// Those that have lost their last job since they were tidied. Picked jobs of them may come back.
     emptied: Vec<GroupId>,
+    /// How many are spare.
+    spare: usize,
     /// The latest turn, and the latest name.
     last: u64,
+}
+
+/// Groups by turn and by key.
+#[derive(Default, Debug)]
+struct Listed {
+    /// In the order of their turns, highest priority first.
+    turns: BTreeMap<(Reverse<i32>, u64), GroupId>,
+    /// Those of them that nothing keeps from being asked.
+    open: BTreeMap<(Reverse<i32>, u64), GroupId>,
+    by_key: HashMap<(Space, Key), Vec<GroupId>>,
+}
+
+impl Listed {
+    /// One that nothing keeps from being asked.
+    fn add(&mut self, id: GroupId, group: &Group) {
+        let turn = (Reverse(group.priority), group.turn);
+        self.turns.insert(turn, id);
+        self.open.insert(turn, id);
+        for one in &*group.limits {
+            let key = (one.space, one.key.clone());
+            self.by_key.entry(key).or_default().push(id);
+        }
+    }
+
+    fn remove(&mut self, id: GroupId, group: &Group) {
+        let turn = (Reverse(group.priority), group.turn);
+        self.turns.remove(&turn);
+        self.open.remove(&turn);
+        for one in &*group.limits {
+            let key = (one.space, one.key.clone());
+            if let Entry::Occupied(mut ids) = self.by_key.entry(key) {
+                ids.get_mut().retain(|of| *of != id);
+                if ids.get().is_empty() {
+                    ids.remove();
+                }
+            }
+        }
+    }
 }
 
 impl Groups {
@@ -249,12 +326,12 @@ impl Groups {
 
     /// All, highest priority first, and those of one priority in the order of their turns.
     pub(super) fn in_order(&self) -> impl DoubleEndedIterator<Item = &Group> {
-        self.turns.values().filter_map(|id| self.get(*id))
+        self.listed.turns.values().filter_map(|id| self.get(*id))
     }
 
     /// The groups of one priority, in the order of their turns.
     pub(super) fn of_priority(&self, priority: i32) -> impl Iterator<Item = (GroupId, &Group)> {
-        self.of_it(&self.turns, priority)
+        self.of_it(&self.listed.turns, priority)
     }
 
     fn of_it<'a>(
@@ -268,7 +345,7 @@ impl Groups {
 
     /// The groups of jobs that a key limits.
     pub(super) fn limited_by(&self, key: &(Space, Key)) -> impl Iterator<Item = &Group> {
-        let ids = self.by_key.get(key).into_iter().flatten();
+        let ids = self.listed.by_key.get(key).into_iter().flatten();
         ids.filter_map(|id| self.get(*id))
     }
 
@@ -287,7 +364,7 @@ impl Groups {
 
     /// The groups of one priority whose jobs may be asked for, in the order of their turns.
     pub(super) fn askable(&self, priority: i32, now: Timestamp) -> Vec<(GroupId, &Group)> {
-        let open = self.of_it(&self.open, priority);
+        let open = self.of_it(&self.listed.open, priority);
         let mut askable: Vec<_> = open.filter(|(_, group)| group.has_jobs()).collect();
         let due = self.due(now);
         askable.extend(due.filter(|(_, group)| group.priority == priority));
@@ -299,7 +376,11 @@ impl Groups {
     pub(super) fn next_priority(&self, below: Option<i32>, now: Timestamp) -> Option<i32> {
         let is_below = |priority: &i32| below.is_none_or(|below| *priority < below);
         let from = below.map_or((Reverse(i32::MAX), 0), |below| (Reverse(below), u64::MAX));
-        let mut open = self.open.range(from..).filter_map(|(_, id)| self.get(*id));
+        let mut open = self
+            .listed
+            .open
+            .range(from..)
+            .filter_map(|(_, id)| self.get(*id));
         let open = open.find(|group| group.has_jobs());
         let due = self.due(now).map(|(_, group)| group.priority);
         let open = open.map(|group| group.priority);
@@ -308,7 +389,7 @@ impl Groups {
 
     /// How many jobs may be asked for; at `most` it stops counting.
     pub(super) fn count_askable(&self, most: usize, now: Timestamp) -> usize {
-        let open = self.open.values().filter_map(|id| self.get(*id));
+        let open = self.listed.open.values().filter_map(|id| self.get(*id));
         let groups = open.chain(self.due(now).map(|(_, group)| group));
         let mut jobs = 0;
         for group in groups {
@@ -327,7 +408,7 @@ impl Groups {
 
     /// Whether a job waits that nothing keeps from being asked for.
     pub(super) fn has_open(&self) -> bool {
-        let mut open = self.open.values().filter_map(|id| self.get(*id));
+        let mut open = self.listed.open.values().filter_map(|id| self.get(*id));
         open.any(Group::has_jobs)
     }
 
@@ -349,27 +430,18 @@ impl Groups {
         })
     }
 
-    /// The group of jobs like these.
-    pub(super) fn find(
-        &self,
-        priority: i32,
-        edition: u64,
-        limits: &Arc<[Limited]>,
-    ) -> Option<GroupId> {
-        let alike = (priority, edition, Arc::clone(limits));
-        self.alike.get(&alike).copied()
-    }
-
     /// A job waits in its place.
-    pub(super) fn place(&mut self, held: Held, woken: Wakes) -> Stand {
-        let (priority, edition) = (held.claimed.priority, held.edition);
-        let known = self.find(priority, edition, &held.written);
-        let id = known.unwrap_or_else(|| self.open(&held, woken));
+    pub(super) fn place(&mut self, mut held: Held, woken: Wakes) -> Stand {
+        let alike = Alike::of(held.claimed.priority, held.edition, &held.written);
+        held.group = match self.alike.get(&alike).copied() {
+            Some(id) => self.open_again(id, woken),
+            None => self.open(&held, woken),
+        };
         let stand = Stand {
-            group: id,
+            group: held.group,
             place: held.place,
         };
-        if let Some(group) = self.all.get_mut(&id) {
+        if let Some(group) = self.all.get_mut(&stand.group) {
             group.insert(held);
         }
         stand
@@ -380,48 +452,64 @@ impl Groups {
         self.last += 1;
         let id = GroupId(self.last);
         let group = Group::of(held, self.last, woken);
-        let alike = (group.priority, group.edition, group.limits.clone());
-        let turn = (Reverse(group.priority), group.turn);
-        self.turns.insert(turn, id);
-        self.open.insert(turn, id);
+        let alike = Alike::of(group.priority, group.edition, &group.limits);
         self.alike.insert(alike, id);
         self.by_count.insert((group.limits.len(), id));
-        for one in &*group.limits {
-            let key = (one.space, one.key.clone());
-            self.by_key.entry(key).or_default().push(id);
-        }
+        self.listed.add(id, &group);
         self.all.insert(id, group);
         id
+    }
+
+    /// A spare group becomes one as if it were new.
+    fn open_again(&mut self, id: GroupId, woken: Wakes) -> GroupId {
+        if let Some(group) = self.all.get_mut(&id).filter(|group| group.is_spare) {
+            self.last += 1;
+            self.spare -= 1;
+            (group.is_spare, group.turn, group.woken) = (false, self.last, woken);
+            (group.refused_by, group.rescheduled) = (None, None);
+            self.listed.add(id, group);
+        }
+        id
+    }
+
+    /// All jobs of a group have left. It waits for the next ones, unless many do.
+    fn spare(&mut self, id: GroupId) {
+        self.let_ask(id, Wakes::default());
+        let Some(group) = self.all.get_mut(&id).filter(|group| !group.is_spare) else {
+            return;
+        };
+        group.is_spare = true;
+        self.spare += 1;
+        self.listed.remove(id, group);
+        if self.spare > SPARE {
+            let emptied = mem::take(&mut self.emptied);
+            let is_spare = |id: &GroupId| self.get(*id).is_some_and(|group| group.is_spare);
+            let (spare, emptied) = emptied.into_iter().partition::<Vec<_>, _>(is_spare);
+            self.emptied = emptied;
+            spare.into_iter().for_each(|id| drop(self.close(id)));
+        }
     }
 
     fn close(&mut self, id: GroupId) -> Option<Group> {
         self.let_ask(id, Wakes::default());
         let group = self.all.remove(&id)?;
-        let turn = (Reverse(group.priority), group.turn);
-        self.turns.remove(&turn);
-        self.open.remove(&turn);
-        let alike = (group.priority, group.edition, group.limits.clone());
+        let alike = Alike::of(group.priority, group.edition, &group.limits);
         self.alike.remove(&alike);
         self.by_count.remove(&(group.limits.len(), id));
-        for one in &*group.limits {
-            let key = (one.space, one.key.clone());
-            if let Some(ids) = self.by_key.get_mut(&key) {
-                ids.retain(|of| *of != id);
-                if ids.is_empty() {
-                    self.by_key.remove(&key);
-                }
-            }
+        match group.is_spare {
+            true => self.spare -= 1,
+            false => self.listed.remove(id, &group),
         }
         Some(group)
     }
 
-    /// Moves a group to the end of the turns; an empty one goes.
+    /// Moves a group to the end of the turns; an empty one waits for jobs.
     pub(super) fn turn_over(&mut self, id: GroupId) {
         let Some(group) = self.all.get_mut(&id) else {
             return;
         };
         if group.jobs.is_empty() {
-            self.close(id);
+            self.spare(id);
             return;
         }
         self.last += 1;
@@ -430,16 +518,16 @@ impl Groups {
             (Reverse(group.priority), before),
             (Reverse(group.priority), group.turn),
         );
-        self.turns.remove(&before);
-        self.turns.insert(turn, id);
-        if self.open.remove(&before).is_some() {
-            self.open.insert(turn, id);
+        self.listed.turns.remove(&before);
+        self.listed.turns.insert(turn, id);
+        if self.listed.open.remove(&before).is_some() {
+            self.listed.open.insert(turn, id);
         }
     }
 
     /// One job of a group was refused, and so would the others be.
     pub(super) fn refuse(&mut self, id: GroupId, refusal: Refusal) {
-        let known = self.turns.len() as u64;
+        let known = self.listed.turns.len() as u64;
         let Some(group) = self.all.get_mut(&id) else {
             return;
         };
@@ -460,7 +548,9 @@ impl Groups {
             Refused::Until(at) => at.minus(EARLY).min(again),
             Refused::ForSlot(_) | Refused::Paused => again,
         };
-        self.open.remove(&(Reverse(group.priority), group.turn));
+        self.listed
+            .open
+            .remove(&(Reverse(group.priority), group.turn));
         self.refused.insert((group.asks_at, id));
         match refusal.refused {
             Refused::Until(at) => self.until.insert((at, id)),
@@ -485,7 +575,7 @@ impl Groups {
             Refused::Paused => false,
         };
         let turn = (Reverse(group.priority), group.turn);
-        self.open.insert(turn, id);
+        self.listed.open.insert(turn, id);
     }
 
     pub(super) fn job(&self, stand: Stand) -> Option<&Held> {
@@ -516,7 +606,7 @@ impl Groups {
 
     /// Groups that a key limits may be asked again. Says whether there are any.
     pub(super) fn wake(&mut self, key: &(Space, Key), woken: Wakes) -> bool {
-        let Some(ids) = self.by_key.get(key).cloned() else {
+        let Some(ids) = self.listed.by_key.get(key).cloned() else {
             return false;
         };
         ids.into_iter().for_each(|id| self.let_ask(id, woken));
@@ -527,6 +617,12 @@ impl Groups {
     pub(super) fn wake_all(&mut self, woken: Wakes) {
         let ids: Vec<GroupId> = self.all.keys().copied().collect();
         ids.into_iter().for_each(|id| self.let_ask(id, woken));
+    }
+
+    /// How many there are, spare ones among them.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
     }
 
     /// Forgets groups without jobs.

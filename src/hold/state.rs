@@ -10,11 +10,11 @@ use hashbrown::hash_map::EntryRef;
 use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
-use super::held::{Held, Offer};
+use super::held::{GroupId, Held, Offer};
 use super::lane::Lane;
 use super::lanes::Lanes;
 use super::order::{KnownShares, are_alike, order};
-use super::queue::{Group, GroupId, Queue, Stand};
+use super::queue::{Group, Queue, Stand};
 use super::refusal::{Refusal, Wakes};
 use ojs_limit::share_of;
 use ojs_store::Gen;
@@ -128,14 +128,15 @@ impl HoldState {
         }
     }
 
-    /// A known job waits, in its place.
-    pub(super) fn place(&mut self, held: Held) {
+    /// A known job waits, in its place; says in which group.
+    pub(super) fn place(&mut self, held: Held) -> Option<GroupId> {
         let (now, wakes) = (held.since, self.wakes());
         let HoldState { queues, jobs, .. } = self;
-        if let Some(known) = jobs.get_mut(&held.claimed.job) {
-            let queue = queues.open(&known.lane, now);
-            known.whereabouts = Whereabouts::Waiting(queue.groups.place(held, wakes));
-        }
+        let known = jobs.get_mut(&held.claimed.job)?;
+        let queue = queues.open(&known.lane, now);
+        let stand = queue.groups.place(held, wakes);
+        known.whereabouts = Whereabouts::Waiting(stand);
+        Some(stand.group)
     }
 
     /// A job comes, behind all others.
@@ -149,38 +150,38 @@ impl HoldState {
     pub(super) fn enter(&mut self, mut held: Held) {
         // It may be a part of a reply, all of which would stay as long as it waits.
         held.body = Bytes::copy_from_slice(&held.body);
-        let (lane, bytes) = (held.lane(), held.body.len());
+        let (lane, bytes, wakes) = (held.lane(), held.body.len(), self.wakes());
+        let (job, due_at) = (held.claimed.job.clone(), held.due_at());
+        let (named, is_head) = (held.named, held.subqueue.is_some());
+        let queue = self.queues.open(&lane, held.since);
+        let was_busy = queue.is_busy();
+        queue.known += 1;
+        queue.heads += usize::from(is_head);
+        queue.moved += 1;
+        queue.saw(held.claimed.priority);
         let known = Known {
             generation: held.claimed.generation,
             lane: lane.clone(),
             attempt: held.claimed.attempt,
             bytes,
-            is_head: held.subqueue.is_some(),
-            // Until it stands in its group, which is below.
-            whereabouts: Whereabouts::InHand,
+            is_head,
+            whereabouts: Whereabouts::Waiting(queue.groups.place(held, wakes)),
             due_at: None,
             hide: false,
         };
-        if let Some(earlier) = self.jobs.insert(held.claimed.job.clone(), known) {
-            self.left(&held.claimed.job, earlier);
-        }
-        self.glance.known.store(self.jobs.len(), Ordering::Release);
-        self.bytes += bytes;
-        self.heads += usize::from(held.subqueue.is_some());
-        if !held.named {
-            self.unnamed.insert(held.claimed.job.clone());
-        }
-        let queue = self.queues.open(&lane, held.since);
-        let was_busy = queue.is_busy();
-        queue.known += 1;
-        queue.heads += usize::from(held.subqueue.is_some());
-        queue.moved += 1;
-        queue.saw(held.claimed.priority);
         if !was_busy {
             self.queues.follow(&lane);
         }
-        self.note_due(&held.claimed.job, held.due_at());
-        self.place(held);
+        if let Some(earlier) = self.jobs.insert(job.clone(), known) {
+            self.left(&job, earlier);
+        }
+        self.glance.known.store(self.jobs.len(), Ordering::Release);
+        self.bytes += bytes;
+        self.heads += usize::from(is_head);
+        if !named {
+            self.unnamed.insert(job.clone());
+        }
+        self.note_due(&job, due_at);
     }
 
     /// A job that is neither in hand nor gone.
@@ -240,10 +241,7 @@ impl HoldState {
         let known = known.remove();
         let lane = self.left(job, known);
         if let Some(queue) = self.queues.get_mut(&lane) {
-            let groups = &mut queue.groups;
-            if let Some(id) = groups.find(held.claimed.priority, held.edition, &held.written) {
-                groups.turn_over(id);
-            }
+            queue.groups.turn_over(held.group);
         }
         true
     }
@@ -270,16 +268,14 @@ impl HoldState {
         }
         let (lane, priority, edition) = (held.lane(), held.claimed.priority, held.edition);
         let limits = held.written.clone();
-        self.place(held);
+        let group = self.place(held);
         // While it was in hand it may have been doubted.
         self.note_due(&job, due_at);
         // What was refused under earlier limits is asked again under those of now.
         let refused = refused.filter(|_| edition == self.edition);
-        if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane))
-            && let Some(id) = queue.groups.find(priority, edition, &limits)
-        {
+        if let (Some(refusal), Some(queue)) = (refused, self.queues.get_mut(&lane)) {
             let alike: Vec<GroupId> = match share_of(&limits) {
-                None => vec![id],
+                None => group.into_iter().collect(),
                 Some(_) => {
                     let is_alike = |group: &Group| {
                         group.edition == edition && are_alike(&group.limits, &limits)

@@ -486,6 +486,69 @@ async fn what_is_tidied_is_in_nobodys_way() {
     assert_eq!(lanes(&hold), 0);
 }
 
+/// A group of which all jobs have left is kept for the next one, which finds it as if it were new: behind all others,
+/// and refused by nothing.
+#[tokio::test(start_paused = true)]
+async fn a_spare_group_is_as_a_new_one() {
+    let hold = hold();
+    hold.add(vec![job("a1", 0, &["a"])]);
+    for pick in hold.pick(&lane(1), 1, MANY, NOW) {
+        pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("a")));
+    }
+    assert!(hold.pick(&lane(1), 1, MANY, NOW).is_empty());
+    let later = NOW.plus(1_000_000);
+    let mut picked = hold.pick(&lane(1), 1, MANY, later);
+    assert_eq!(hold.start(&mut picked).len(), 1);
+    assert!(hold.limits_of(|_| true).is_empty(), "nothing is held");
+    hold.add(vec![job("b1", 0, &["b"]), job("a2", 0, &["a"])]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["b1", "a2"]);
+}
+
+/// Jobs may have a key each, so not all groups are kept.
+#[tokio::test(start_paused = true)]
+async fn spare_groups_are_not_many() {
+    let hold = hold();
+    for nth in 0..5_000 {
+        let id = nth.to_string();
+        hold.add(vec![job(&id, 0, &[&id])]);
+        let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+        assert_eq!(hold.start(&mut picked).len(), 1);
+    }
+    let known = hold.state().queues.values().next().unwrap().groups.count();
+    assert!(known <= 1_001, "{known} groups are kept");
+}
+
+/// More groups than jobs are wanted change nothing of which jobs come first.
+#[tokio::test(start_paused = true)]
+async fn few_are_the_first_of_many() {
+    let hold = hold();
+    let names = ["a", "b", "c", "d", "e"];
+    let plain = names
+        .iter()
+        .enumerate()
+        .map(|(nth, key)| job(&format!("{key}{nth}"), 0, &[key]));
+    hold.add(plain.collect());
+    let shared = ["x", "y", "x", "z"].into_iter().enumerate();
+    hold.add(
+        shared
+            .map(|(nth, group)| sharing(&format!("{group}{nth}"), group, 1))
+            .collect(),
+    );
+    hold.add(
+        names
+            .iter()
+            .map(|key| job(&format!("{key}9"), 0, &[key]))
+            .collect(),
+    );
+    let picked = hold.pick(&lane(1), MANY, MANY, NOW);
+    let all: Vec<String> = ids(&picked).into_iter().map(str::to_owned).collect();
+    drop(picked);
+    assert_eq!(all.len(), 14);
+    for most in 0..all.len() {
+        assert_eq!(ids(&hold.pick(&lane(1), MANY, most, NOW)), all[..most]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_is_woken_by_what_may_help() {
     let (hold, now) = (hold(), Instant::now());
