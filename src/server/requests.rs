@@ -36,7 +36,7 @@ impl<S: Service> Listening<S> {
     /// The answer, in a span of its own; the head may be refused.
     pub(super) async fn traced(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
         let span = traces::request(&head);
-        let answer = self.answer(head, body);
+        let answer = pin!(self.answer(head, body));
         let reply = traces::within(&span, answer).await;
         traces::answered(&span, reply.status());
         reply

@@ -182,7 +182,8 @@ impl Upstream {
         time: Duration,
     ) -> Result<Answered, SendError> {
         let span = traces::upstream(request.method(), request.uri().path());
-        let answer = traces::within(&span, self.exchange_once(request, time)).await;
+        let exchange = pin!(self.exchange_once(request, time));
+        let answer = traces::within(&span, exchange).await;
         match &answer {
             Ok(answered) => traces::answered(&span, answered.parts.status),
             Err(SendError::Backend(error)) => traces::failed(&span, error),
