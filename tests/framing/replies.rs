@@ -139,6 +139,13 @@ async fn a_backend_that_is_not_there_is_502_for_all() {
     let call = Front::at(Port::Egress, &backend).await;
     let reply = call.ask(OTHER).await;
     reply.refuses(502, "service_unreachable", "");
+    let address = backend.addr.to_string();
+    assert_eq!(
+        reply.text().matches(&address).count(),
+        1,
+        "{}",
+        reply.text()
+    );
 }
 
 #[tokio::test]

@@ -389,17 +389,18 @@ impl WayOut {
     /// The service gave no reply.
     fn failed(&self, error: &SendError) -> Fault {
         Fault::sending(error, |error| {
-            let code = match error {
-                UpstreamError::Unreachable(_) => "service_unreachable",
-                UpstreamError::Timeout(_) => "service_timeout",
-                _ => "service_reply_lost",
+            let address = format!("{:?}: ", self.upstream.target());
+            let (code, at) = match error {
+                // What connects names the address by itself.
+                UpstreamError::Unreachable(_) => ("service_unreachable", ""),
+                UpstreamError::Timeout(_) => ("service_timeout", &*address),
+                _ => ("service_reply_lost", &*address),
             };
             // It speaks of the backend and its settings.
             let why = error.to_string().replace("the backend", "the service");
             let why = why.replace("server.upstream", "egress.upstream");
             let why = why.replace("upstream.ca_file", "egress.ca_file");
-            Fault::new(code, format!("{:?}: {why}", self.upstream.target()))
-                .later(Duration::from_secs(1))
+            Fault::new(code, [at, &why].concat()).later(Duration::from_secs(1))
         })
         .with("egress", &*self.name)
     }
