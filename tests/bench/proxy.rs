@@ -6,7 +6,7 @@
 //!
 //! Arguments: `--json`; `--rounds N`; `--of BINARY`, the build of the sidecar that is measured, instead of the
 //! one that cargo makes (what is shipped is another one: `.ci/release`); `--against BINARY`, one more, in the
-//! same rounds; and words, of which a case's name must contain one.
+//! same rounds, with the ratio to it; and words, of which a case's name must contain one.
 
 #[path = "proxy/backend.rs"]
 mod backend;

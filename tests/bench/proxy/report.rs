@@ -74,6 +74,13 @@ impl Report {
                     match line.target {
                         Some(target) if nth == 0 =>
                             format!("{target:>6.2}  {}", verdict(ratio.median() <= target)),
+                        // Round by round, because the machine changes between them.
+                        _ if nth > 0 => {
+                            let ours = line.sidecars.first().map(|ours| ours.to(sidecar));
+                            let (low, high) = ours.as_ref().map_or((0.0, 0.0), Series::range);
+                            let ours = ours.map_or(f64::NAN, |ours| ours.median());
+                            format!("ours is {ours:.3} of it ({low:.2}-{high:.2})")
+                        }
                         _ => String::new(),
                     }
                 );
