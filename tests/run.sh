@@ -113,7 +113,7 @@ within=900
 # What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself and goes
 # first: two tests at once that work, and beside them, all at once, those that sleep most of the time. Tests over real
 # sockets mostly wait: there are more at once than processors. Beside them, behind in line, runs what only computes.
-measuring=(on_redis::calls:: egress::on_redis:: page:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
+measuring=(on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand page:: process::pages::the_readme wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
 sleeping=(process::doctor:: over_real_sockets)
 waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
 early=()
