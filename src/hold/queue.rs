@@ -223,10 +223,12 @@ impl Alike {
 }
 
 impl Hash for Alike {
-    /// The keys tell nearly all groups apart, and all else of the limits would take longer than they do.
+    /// Without what hardly ever tells groups apart: names of policies, and by which rules jobs pay.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.priority, self.edition).hash(state);
-        self.limits.iter().for_each(|one| one.key.hash(state));
+        for one in &*self.limits {
+            (one.space, &one.key, &one.limits, &one.share).hash(state);
+        }
     }
 }
 

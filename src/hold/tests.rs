@@ -518,6 +518,25 @@ async fn spare_groups_are_not_many() {
     assert!(known <= 1_001, "{known} groups are kept");
 }
 
+/// Groups of one key, by shares or by other numbers, are told apart as soon as those of different keys.
+#[tokio::test(start_paused = true)]
+async fn groups_of_one_key_are_found_as_soon() {
+    let hold = hold();
+    let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    let begun = std::time::Instant::now();
+    hold.add(names.iter().map(|id| sharing(id, id, 1)).collect());
+    let limited = |n: u32| {
+        let mut held = job(&format!("l{n}"), 0, &["k"]);
+        let mut limits = limits(&["k"]).to_vec();
+        limits[0].limits.concurrency = Some(n);
+        held.limit(limits.into(), 0);
+        held
+    };
+    hold.add((0..20_000).map(limited).collect());
+    // Where all are compared with each other, it takes minutes.
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
 /// More groups than jobs are wanted change nothing of which jobs come first.
 #[tokio::test(start_paused = true)]
 async fn few_are_the_first_of_many() {
