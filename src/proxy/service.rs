@@ -310,10 +310,11 @@ impl Proxy {
 
     /// The target with an over-encoded queue name made plain; `None`: there is none in it.
     fn plain(&self, uri: &Uri) -> Option<Uri> {
+        // First: hardly any path has escapes, and that is seen sooner than what it names.
+        let path = ojs::plain_path(uri.path())?;
         if !self.sidecar.live().settings.repairs.queue_paths || !uri.path().contains("/queues/") {
             return None;
         }
-        let path = ojs::plain_path(uri.path())?;
         let target = match uri.query() {
             Some(query) => format!("{path}?{query}"),
             None => path,
