@@ -520,6 +520,10 @@ async fn spare_groups_are_not_many() {
 
 /// Groups of one key, by shares or by other numbers, are told apart as soon as those of different keys.
 #[tokio::test(start_paused = true)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time is measured; the paused clock stands still"
+)]
 async fn groups_of_one_key_are_found_as_soon() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
