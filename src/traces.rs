@@ -132,7 +132,7 @@ pub fn failed(span: &Span, error: &dyn std::error::Error) {
 }
 
 /// Does this within a span; where nothing is sent, as if there were none. It is no `async fn`, because the future of one
-/// would hold the work twice.
+/// would hold the work twice. Large work comes pinned: it would be copied here.
 pub fn within<F: Future + Send>(
     span: &Span,
     work: F,

@@ -26,8 +26,8 @@ const KNOWN: u64 = 1_000_000;
 /// only a little sooner.
 const PACE: u64 = 1_000;
 
-/// So many groups of which all jobs have left are kept for the next jobs of their kind. To make one and to forget it
-/// costs more than all else that is done here for a job, and most keys have a job again soon.
+/// So many groups of which all jobs have left are kept for the next jobs of their kind. To make a group and to forget it
+/// changes three tables more than to keep it does, and most keys have a job again soon.
 const SPARE: usize = 1_000;
 
 #[derive(Debug)]
