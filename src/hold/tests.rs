@@ -501,6 +501,11 @@ async fn a_spare_group_is_as_a_new_one() {
     assert_eq!(hold.start(&mut picked).len(), 1);
     assert!(hold.limits_of(|_| true).is_empty(), "nothing is held");
     hold.add(vec![job("b1", 0, &["b"]), job("a2", 0, &["a"])]);
+    let view = hold.look(&lane(1), MANY, later);
+    assert_eq!(view.askable, 2, "as refused it would count twice");
+    let keys = hold.front("q").keys;
+    let names = |key: &str| keys.iter().any(|((_, _, of), _)| of.as_str() == key);
+    assert!(names("a") && !names("k"), "k refused an earlier job");
     assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["b1", "a2"]);
 }
 
