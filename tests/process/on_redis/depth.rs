@@ -222,6 +222,7 @@ fn what_a_sibling_holds_is_in_the_depth() {
 #[test]
 fn what_a_dead_sibling_held_is_in_the_depth_until_the_backend_has_it_back() {
     const BOUND: usize = 60;
+    const PRODUCERS: usize = 4;
     let (backend, store) = (Backend::start(Lax::spec()), RedisServer::start());
     let limits = format!(
         "[hold]\nmax = 30\n[[queue]]\nname = \"q\"\nmax_depth = {BOUND}\n\
@@ -240,33 +241,41 @@ fn what_a_dead_sibling_held_is_in_the_depth_until_the_backend_has_it_back() {
         assert_eq!(ack(b, &job, "w").status, 200);
     }
     let stored = || backend.total(EventKind::Stored) - 1;
+    let claimed = || backend.total(EventKind::Claimed) - 1;
+    // A claim is on its way into the hold for 100 ms, unless the machine is too busy: what each producer sends meanwhile
+    // may be over.
+    let is_full = |jobs: usize| (BOUND..=BOUND + PRODUCERS).contains(&jobs);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let _ends = Ends(&stop);
-        for _ in 0..4 {
+        for _ in 0..PRODUCERS {
             let stop = &stop;
             threads.spawn(move || drop(produce(a, stop)));
         }
-        wait("it is full", || stored() == BOUND);
+        wait("it is full", || stored() >= BOUND);
         until("much of it is held", || {
             assert_eq!(fetch_from(b), Vec::<String>::new());
             // Three quarters of the hold.
-            (depths(&backend).1 <= 40).then_some(())
+            (claimed() >= 20).then_some(())
         });
         two[1].kill();
-        let held = i64::try_from(BOUND).unwrap() - depths(&backend).1;
+        let held = claimed();
         until("the backend has them back", || {
-            assert_eq!(stored(), BOUND, "{held} are held by nobody");
+            let stored = stored();
+            assert!(is_full(stored), "{stored}, while {held} are held by nobody");
             (backend.total(EventKind::Expired) >= 20).then_some(())
         });
         let depth = || get(a, "/ojs/v1/queues/q/stats").json()["stats"]["depth"].clone();
-        wait("they are counted once", || depth() == BOUND);
-        assert_eq!(stored(), BOUND);
+        let waits = stored();
+        assert!(is_full(waits), "{waits}");
+        wait("they are counted once", || depth() == waits);
         // What leaves now is room again.
         take(backend.addr, 10, &backend);
         wait("it is full again", || stored() == BOUND + 10);
     });
-    assert_eq!(depths(&backend), (60, 60));
+    let (most, now) = depths(&backend);
+    assert!(is_full(usize::try_from(most).unwrap()), "{most}");
+    assert_eq!(now, 60);
 }
 
 /// A producer that waits gets the room that a worker makes: within 20 ms at its own sidecar (the best of some
