@@ -32,6 +32,9 @@ pub async fn serve<S: Service>(
         service,
         limits,
         load: Arc::clone(&load),
+        listen: listener
+            .local_addr()
+            .map_or_else(|error| error.to_string(), |at| at.to_string()),
         overloaded: Seldom::default(),
         long_heads: AtomicBool::new(false),
         unsecured: Seldom::default(),
@@ -56,12 +59,12 @@ pub async fn serve<S: Service>(
                     load.connections.store(connections.len(), Ordering::Relaxed);
                     if connections.len() >= limits.connections && full.now() {
                         let open = connections.len();
-                        tracing::warn!(id = %"connections_full", open, "as many connections as server.max_connections allows: more wait until some close");
+                        tracing::warn!(id = %"connections_full", listen = shared.listen, open, "as many connections as server.max_connections allows: more wait until some close");
                     }
                 }
                 Err(error) => {
                     if failing.now() {
-                        tracing::warn!(id = %"accept_failed", %error, "cannot accept connections; trying on");
+                        tracing::warn!(id = %"accept_failed", listen = shared.listen, %error, "cannot accept connections; trying on");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

@@ -24,6 +24,8 @@ pub(super) struct Listening<S> {
     pub(super) service: S,
     pub(super) limits: ListenerBounds,
     pub(super) load: Arc<Load>,
+    /// Where it listens, for the log: each port has as many places.
+    pub(super) listen: String,
     /// Limits the log line about requests that were refused because there were too many.
     pub(super) overloaded: Seldom,
     /// Whether a head had more lines than most: from then on each may.
@@ -58,6 +60,7 @@ impl<S: Service> Listening<S> {
             if self.overloaded.now() {
                 tracing::warn!(
                     id = %"requests_full",
+                    listen = self.listen,
                     requests = taken,
                     "more requests at once than server.max_in_flight allows: answered 503 `overloaded`"
                 );

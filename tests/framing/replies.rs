@@ -194,7 +194,7 @@ async fn connections_are_used_again_until_they_are_old() {
     let upstream = to(
         &backend,
         CallBounds {
-            idle: Duration::from_millis(50),
+            idle: Duration::from_secs(1),
             ..CallBounds::default()
         },
     );
@@ -209,7 +209,7 @@ async fn connections_are_used_again_until_they_are_old() {
         );
     }
     assert_eq!(CONNECTIONS.load(Ordering::SeqCst), 1);
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    tokio::time::sleep(Duration::from_millis(1_050)).await;
     upstream.call(call(Duration::from_secs(5))).await.unwrap();
     assert_eq!(CONNECTIONS.load(Ordering::SeqCst), 2);
     let seen = backend.seen().pop().unwrap();
@@ -244,10 +244,10 @@ async fn a_close_between_requests_is_not_noticed_by_clients() {
         });
         let front = Front::at(port, &backend).await;
         let mut client = front.client().await;
-        for _ in 0..20 {
+        for nth in 1..=20 {
             client.send(ENQUEUE).await;
             assert_eq!(client.reply().await.status, 200);
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            backend.has_closed(nth).await;
         }
         assert_eq!(backend.seen().len(), 20, "nothing is sent twice");
     }
@@ -264,7 +264,7 @@ async fn idle_connections_that_were_all_closed_are_passed_over() {
     let one = || upstream.call(call(Duration::from_secs(5)));
     let (a, b, c) = tokio::join!(one(), one(), one());
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    backend.has_closed(3).await;
     assert_eq!(one().await.unwrap().body, "hi");
     assert_eq!(backend.seen().len(), 4, "nothing is sent twice");
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream as StdStream};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Response;
 use http::header::CONTENT_TYPE;
@@ -293,6 +294,8 @@ impl Client {
 pub struct Backend {
     pub addr: SocketAddr,
     seen: Arc<Mutex<Vec<String>>>,
+    /// How many connections its scripts have closed.
+    closed: Arc<AtomicUsize>,
 }
 
 impl Backend {
@@ -301,18 +304,39 @@ impl Backend {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let seen = Arc::<Mutex<Vec<String>>>::default();
-        let (script, noted) = (Arc::new(script), Arc::clone(&seen));
+        let closed = Arc::<AtomicUsize>::default();
+        let (script, noted, count) = (Arc::new(script), Arc::clone(&seen), Arc::clone(&closed));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
+                let count = Arc::clone(&count);
                 let mut connection = Script {
                     stream: stream.unwrap(),
                     seen,
                 };
-                std::thread::spawn(move || script(&mut connection));
+                std::thread::spawn(move || {
+                    script(&mut connection);
+                    drop(connection);
+                    count.fetch_add(1, Ordering::SeqCst);
+                });
             }
         });
-        Backend { addr, seen }
+        Backend { addr, seen, closed }
+    }
+
+    /// Waits until so many connections were closed, and whoever has one of them could see it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread of the test closes them"
+    )]
+    pub async fn has_closed(&self, connections: usize) {
+        let begun = std::time::Instant::now();
+        while self.closed.load(Ordering::SeqCst) < connections {
+            assert!(begun.elapsed() < LONG, "they are open");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The system brings the word, and the runtime looks at its sockets.
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
     /// Gives every request the same reply.

@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use super::prelude::*;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(900);
 const LARGE: usize = 1 << 20;
 const FRAME: usize = 16 << 10;
 

@@ -61,13 +61,18 @@ fn an_outage_is_two_lines_however_many_ask() {
     assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 200);
     assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 1.0);
     backend.go();
+    let refused = "ojs_throttle_responses_total{status=\"502\",code=\"backend_unreachable\"}";
+    wait("its open connections are seen to be closed", || {
+        assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
+        sidecar.metric(refused) > 0.0
+    });
+    let before = sidecar.metric(refused);
     for _ in 0..5 {
         assert_eq!(get(sidecar.data, "/ojs/v1/health").status, 502);
         assert_eq!(fetch(sidecar.data, "q", 1, "w").status, 502);
     }
     assert_eq!(sidecar.metric("ojs_throttle_backend_up"), 0.0);
-    let refused = "ojs_throttle_responses_total{status=\"502\",code=\"backend_unreachable\"}";
-    assert_eq!(sidecar.metric(refused), 10.0);
+    assert_eq!(sidecar.metric(refused), before + 10.0);
     backend.come();
     wait("it is noticed though nobody asks", || {
         sidecar.metric("ojs_throttle_backend_up") > 0.0
@@ -81,15 +86,13 @@ fn an_outage_is_two_lines_however_many_ask() {
     assert_eq!(with("no answer from the backend"), 1, "{lines:#?}");
     assert_eq!(with("answers again"), 1, "{lines:#?}");
     let address = backend.addr.to_string();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.contains("no answer") && line.contains(&address)),
-        "{lines:#?}"
-    );
+    let mut said = lines.iter().filter(|line| line.contains("no answer"));
+    // The first to notice may have asked on a connection that had just ended.
+    let names_why = |line: &String| line.contains(&address) || line.contains("reply was lost");
+    assert!(said.all(names_why), "{lines:#?}");
     // Those, and that it listens and is ready.
     assert_eq!(lines.len(), 4, "{lines:#?}");
-    assert_eq!(sidecar.metric(refused), 10.0);
+    assert_eq!(sidecar.metric(refused), before + 10.0);
 }
 
 #[test]
@@ -114,9 +117,12 @@ fn too_many_requests_and_connections_are_seen() {
     }
     let refused = "ojs_throttle_responses_total{status=\"503\",code=\"overloaded\"}";
     assert_eq!(sidecar.metric(refused), 5.0);
+    // Whoever looks at metrics connects to the admin port, which has as many places.
+    let here = sidecar.data.to_string();
     let with = |word: &str| {
         let lines = sidecar.lines();
-        lines.iter().filter(|line| line.contains(word)).count()
+        let of_here = lines.iter().filter(|line| line.contains(&here));
+        of_here.filter(|line| line.contains(word)).count()
     };
     wait("the log says so", || with("max_in_flight") == 1);
     assert_eq!(sidecar.metric("ojs_throttle_connections"), 2.0);

@@ -123,16 +123,23 @@ impl Terminal {
             file.display()
         )
         .unwrap();
-        until(place, || {
-            let lines = self.lines.lock().unwrap();
-            lines[begun..].iter().any(|line| line == DONE).then_some(())
-        });
+        let so_far = || self.lines.lock().unwrap()[begun..].to_vec();
+        let deadline = Instant::now() + LONG;
+        while !so_far().iter().any(|line| line == DONE) {
+            let said = || so_far().join("\n");
+            assert!(
+                Instant::now() < deadline,
+                "{place}: not done within {LONG:?}: {}",
+                said()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let shown = masked(self.with_own_ports(shown).lines());
         let has_log = shown.iter().any(|line| is_log(line));
         // What runs on behind the block may say the last of it a moment later.
         let deadline = Instant::now() + LONG;
         loop {
-            let lines = self.lines.lock().unwrap()[begun..].to_vec();
+            let lines = so_far();
             let mut said = masked(lines.iter().map(String::as_str));
             said.retain(|line| line != DONE && (has_log || !is_log(line)));
             let has_failed = said.iter().any(|line| line.contains(FAILED));

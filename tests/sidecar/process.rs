@@ -244,6 +244,8 @@ pub struct Sidecar {
     pub admin: SocketAddr,
     child: Child,
     log: Arc<Mutex<Vec<String>>>,
+    /// Reads the log to its end.
+    reads: Option<JoinHandle<()>>,
     _dir: tempfile::TempDir,
 }
 
@@ -278,7 +280,7 @@ impl Sidecar {
         let log = Arc::<Mutex<Vec<String>>>::default();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let noted = Arc::clone(&log);
-        std::thread::spawn(move || {
+        let reads = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 noted.lock().unwrap().push(line);
             }
@@ -289,6 +291,7 @@ impl Sidecar {
             admin: nowhere,
             child,
             log,
+            reads: Some(reads),
             _dir: dir,
         }
     }
@@ -355,12 +358,15 @@ impl Sidecar {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for the last line of its log.
     pub fn ended(&mut self) -> ExitStatus {
         let log = Arc::clone(&self.log);
         let deadline = Instant::now() + LONG;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                if let Some(reads) = self.reads.take() {
+                    reads.join().unwrap();
+                }
                 return status;
             }
             let lines = || log.lock().unwrap().join("\n");
@@ -372,7 +378,7 @@ impl Sidecar {
     /// `kill -9`.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.ended();
     }
 }
 
@@ -381,6 +387,9 @@ impl Drop for Sidecar {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+        if std::thread::panicking() {
+            eprintln!("the sidecar said:\n{}", self.log());
+        }
     }
 }
 
