@@ -7,7 +7,7 @@ use ojs_throttle::proxy::why;
 
 use super::doctor::doctor;
 use super::prelude::*;
-use super::terminal::Terminal;
+use super::terminal::{Terminal, replaced};
 use crate::docs::blocks;
 use crate::servers::named_as_test;
 
@@ -146,8 +146,7 @@ impl Cause {
 
     /// A text of the chapter with the names that things have here.
     pub fn named(&self, text: &str) -> String {
-        let names = self.names.iter();
-        names.fold(text.to_owned(), |text, (page, own)| text.replace(page, own))
+        replaced(text, self.names)
     }
 
     /// Whether a queue shows it, and something is to blame.

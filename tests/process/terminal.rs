@@ -26,6 +26,23 @@ const DONE: &str = "=== the block is done ===";
 /// What it says before a command that failed.
 const FAILED: &str = "=== failed: ";
 
+/// The text with one word for another, in one pass: what was put in is not looked at again.
+pub fn replaced(text: &str, words: &[(&str, impl AsRef<str>)]) -> String {
+    let (mut all, mut rest) = (String::new(), text);
+    let first = |rest: &str| {
+        let found = words.iter().enumerate();
+        let found = found.filter_map(|(nth, (word, _))| Some((rest.find(word)?, nth)));
+        found.min()
+    };
+    while let Some((at, nth)) = first(rest) {
+        let (word, own) = &words[nth];
+        all += &rest[..at];
+        all += own.as_ref();
+        rest = &rest[at + word.len()..];
+    }
+    all + rest
+}
+
 /// A shell in an empty folder. What it starts ends with it.
 pub struct Terminal {
     shell: Child,
@@ -91,8 +108,7 @@ impl Terminal {
 
     /// What a page has, with the ports of this run.
     fn with_own_ports(&self, text: &str) -> String {
-        let ports = self.ports.iter();
-        ports.fold(text.to_owned(), |text, (page, own)| text.replace(page, own))
+        replaced(text, &self.ports)
     }
 
     /// Writes a file into the folder.
@@ -219,4 +235,12 @@ fn is_shown(said: &[String], shown: &[String]) -> bool {
     };
     said.split_first()
         .is_some_and(|(first, rest)| is_line(first) && is_shown(rest, others))
+}
+
+#[test]
+fn a_port_of_its_own_that_holds_one_of_the_pages_stays_whole_on_tools() {
+    let terminal = Terminal::open([29_090, 29_091, 28_080]);
+    let page = "at 127.0.0.1:8080, 127.0.0.1:9090 and 127.0.0.1:9091";
+    let own = "at 127.0.0.1:29090, 127.0.0.1:29091 and 127.0.0.1:28080";
+    assert_eq!(terminal.with_own_ports(page), own);
 }
