@@ -132,7 +132,7 @@ async fn secured<S: Service>(
         Err(late) => late.to_string(),
     };
     if shared.unsecured.now() {
-        tracing::warn!(id = %"tls_refused", listen = shared.listen, %peer, why, "a client connects without the TLS that this port wants");
+        tracing::warn!(id = %"tls_refused", listen = %shared.listen, %peer, why, "a client connects without the TLS that this port wants");
     }
     None
 }

@@ -59,12 +59,12 @@ pub async fn serve<S: Service>(
                     load.connections.store(connections.len(), Ordering::Relaxed);
                     if connections.len() >= limits.connections && full.now() {
                         let open = connections.len();
-                        tracing::warn!(id = %"connections_full", listen = shared.listen, open, "as many connections as server.max_connections allows: more wait until some close");
+                        tracing::warn!(id = %"connections_full", listen = %shared.listen, open, "as many connections as server.max_connections allows: more wait until some close");
                     }
                 }
                 Err(error) => {
                     if failing.now() {
-                        tracing::warn!(id = %"accept_failed", listen = shared.listen, %error, "cannot accept connections; trying on");
+                        tracing::warn!(id = %"accept_failed", listen = %shared.listen, %error, "cannot accept connections; trying on");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

@@ -60,7 +60,7 @@ impl<S: Service> Listening<S> {
             if self.overloaded.now() {
                 tracing::warn!(
                     id = %"requests_full",
-                    listen = self.listen,
+                    listen = %self.listen,
                     requests = taken,
                     "more requests at once than server.max_in_flight allows: answered 503 `overloaded`"
                 );
