@@ -78,8 +78,8 @@ fn a_thousand_waiting_calls_are_light_and_in_nobodys_way() {
     assert!(more < 17 << 10, "{more} KiB");
 }
 
-/// A process of its own is measured, because others beside it would grow too. Both ways through it are: that of calls,
-/// and that of jobs for requests that mean nothing to it.
+/// The sidecar is a process of its own, so that no other test adds to its memory. One body goes through the port for
+/// calls, and one through the data port.
 #[test]
 fn a_hundred_megabytes_each_way_are_never_in_memory() {
     const HUGE: usize = 100_000_000;
@@ -92,7 +92,7 @@ fn a_hundred_megabytes_each_way_are_never_in_memory() {
         vendor.addr,
         &format!("  listen = '{calls}'\nconcurrency = 1"),
     );
-    // What is behind it is no backend, so it is never ready, and passes what means nothing to it.
+    // The vendor stands behind both ports. It is no backend: the sidecar is never ready, and passes requests all the same.
     let (dir, command) = run_with(config(vendor.addr, "", &egress));
     let sidecar = Sidecar::begin(command, dir);
     let sent = vec![b'x'; HUGE];

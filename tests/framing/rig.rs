@@ -335,7 +335,8 @@ impl Backend {
             assert!(begun.elapsed() < LONG, "they are open");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // The system brings the word, and the runtime looks at its sockets.
+        // The other end hears of it a moment later, and nothing shows when: the system tells it of the close, and the
+        // runtime looks at its sockets.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 

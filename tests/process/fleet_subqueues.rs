@@ -171,7 +171,8 @@ pub fn the_setting_comes_and_goes(url: &str) {
                     if stop.load(Ordering::SeqCst) || stopped.load(Ordering::SeqCst) {
                         break;
                     }
-                    // On a busy machine workers are slower than producers, and what waits in vain says nothing.
+                    // On a busy machine producers are faster than workers. How long a job waits would then say how
+                    // many are before it.
                     if book.waiting() < 40 {
                         book.store(to, &format!("t{}", number % 20), json!({}));
                     }

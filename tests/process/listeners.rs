@@ -229,7 +229,14 @@ fn clients_must_show_a_certificate_that_is_good() {
         let got = ask(port, path, Some(&good), &[]);
         assert_eq!(got.status, 200, "{got:?}");
     }
-    wait("the log says so", || sidecar.log().contains("tls_refused"));
+    for port in [sidecar.data, sidecar.admin].map(|addr| addr.port()) {
+        let listen = format!("listen=0.0.0.0:{port} ");
+        wait("the log says at which port", || {
+            let lines = sidecar.lines();
+            let mut refused = lines.iter().filter(|line| line.contains("tls_refused"));
+            refused.any(|line| line.contains(&listen))
+        });
+    }
     // Who may change limits: the name or the token, and no web page.
     let put = ["-X", "PUT", "-d", "{\"concurrency\":0}"];
     let token = [&put[..], &["-H", "Authorization: Bearer s3cret"]].concat();

@@ -211,7 +211,12 @@ fn without_descriptors_it_waits_and_recovers() {
     let mut crowd: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(sidecar.data).unwrap())
         .collect();
-    wait("it says so", || sidecar.log().contains("cannot accept"));
+    let here = format!("listen={} ", sidecar.data);
+    wait("it says so, and at which port", || {
+        let lines = sidecar.lines();
+        let mut full = lines.iter().filter(|line| line.contains("cannot accept"));
+        full.any(|line| line.contains(&here))
+    });
     let before = ticks(sidecar.pid());
     std::thread::sleep(Duration::from_secs(1));
     let used = ticks(sidecar.pid()) - before;

@@ -26,7 +26,7 @@ const DONE: &str = "=== the block is done ===";
 /// What it says before a command that failed.
 const FAILED: &str = "=== failed: ";
 
-/// The text with one word for another, in one pass: what was put in is not looked at again.
+/// Replaces each of these words by its own, in one pass: an own word may contain another that is to be replaced.
 pub fn replaced(text: &str, words: &[(&str, impl AsRef<str>)]) -> String {
     let (mut all, mut rest) = (String::new(), text);
     let first = |rest: &str| {
