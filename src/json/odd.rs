@@ -47,9 +47,12 @@ fn is_no_number(rest: &[u8]) -> bool {
 /// Whether a text may have a number in it that JSON does not have or that no double holds; `false` is certain.
 pub fn may_have_odd_number(text: &[u8]) -> bool {
     let digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_digit);
+    // Hexadecimal names are full of such places, but a number ends before a comma, a bracket or a space.
+    let ends = |at: usize| text.get(at).is_none_or(|byte| b",]} \t\n\r".contains(byte));
     let is_exponent = |at: usize| {
         let after = at + 1 + usize::from(text.get(at + 1) == Some(&b'+'));
-        at > 0 && digit(at - 1) && (after..after + 3).all(digit)
+        let is_large = at > 0 && digit(at - 1) && (after..after + 3).all(digit);
+        is_large && (after + 3..).find(|at| !digit(*at)).is_some_and(ends)
     };
     // A run of so many digits has one at each place that is so far from the last.
     let is_long = |at: usize| {

@@ -760,3 +760,23 @@ fn only_what_cannot_have_a_name_is_spared_the_parsing() {
     assert!(may_name("{\"tas\u{212A}\":1}".as_bytes(), "TASK"));
     assert!(!may_name("{\"tas\u{212A}\":1}".as_bytes(), "queue"));
 }
+
+/// Names in hexadecimal, of which most bodies have one, are not taken for numbers; each that may be one is.
+#[test]
+fn exponents_end_where_numbers_do() {
+    for text in [
+        "4bf92f3577b34da6a3ce929d0e0e4736",
+        "0190b0a0-1e400-7e999",
+        "7e999.txt",
+        "1e40",
+    ] {
+        let text = format!("{{\"id\":\"{text}\"}}");
+        assert!(!may_have_odd_number(text.as_bytes()), "{text}");
+    }
+    for number in ["1e400", "-1E+999", "10.5e3000", "1e0000400"] {
+        for end in ["", ",1]", "]", "}", " ]", "\n]", "\t]", "\r]"] {
+            let text = format!("[{number}{end}");
+            assert!(may_have_odd_number(text.as_bytes()), "{text}");
+        }
+    }
+}
