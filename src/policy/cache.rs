@@ -1,6 +1,5 @@
 //! A cache of limits: jobs that meet the same policies with the same keys share one list.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -82,8 +81,9 @@ impl LimitCache {
             if let Some(policy) = policies.policies.get(*nth)
                 && policy.matching.matches(job)
             {
-                policy.write_name(*nth, job, name);
+                policy.write_name(job, name);
             }
+            name.push('\0');
         }
         if let Some(found) = queue.limits.get(name.as_str()) {
             return found.clone();
@@ -100,15 +100,13 @@ impl LimitCache {
 }
 
 impl Policy {
-    /// Appends what tells jobs under this policy, the `nth` of its set, apart; nothing if it skips the job.
-    /// No key has a zero in it.
-    fn write_name(&self, nth: usize, job: &JobView<'_>, name: &mut String) {
+    /// Appends what tells jobs under this policy apart; nothing if it skips the job. No key is empty or has a zero in it,
+    /// so what follows is found.
+    fn write_name(&self, job: &JobView<'_>, name: &mut String) {
         let before = name.len();
-        // Writing to a string cannot fail.
-        let _ = write!(name, "{nth}:");
         let missing = self.key.fill(job, name);
-        name.push('\0');
         if let Some(fair) = &self.prices.fair {
+            name.push('\0');
             fair.write_name(job, name);
         }
         if missing.is_some() && self.key_missing == KeyMissing::Skip {
