@@ -126,7 +126,7 @@ pub(super) fn order(groups: &[&Group], fair: &KnownShares, want: usize, most: us
             None => {}
         }
     }
-    let mut order = Vec::new();
+    let mut order = Vec::with_capacity(most.min(groups.len()));
     loop {
         let before = order.len();
         for turn in turns.iter_mut().filter(|turn| turn.left > 0) {

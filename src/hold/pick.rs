@@ -85,12 +85,14 @@ impl Hold {
         picks.collect()
     }
 
-    /// Picks, in order, what could start now: at most `want` of each group, and `most` in all.
+    /// Picks, in order, what could start now: at most `want` of each group, and `most` in all. Where jobs of the lane wait
+    /// because limits refused them, some of these may be refused too, so there are `more` of them.
     pub fn pick(
         self: &Arc<Hold>,
         lane: &Lane,
         want: usize,
         most: usize,
+        more: usize,
         now: Timestamp,
     ) -> Vec<Pick> {
         let mut state = self.state();
@@ -98,15 +100,21 @@ impl Hold {
         let Some(queue) = queues.get_mut(lane) else {
             return Vec::new();
         };
-        let (mut picked, waiters) = (Vec::new(), queue.line.len());
+        let waiters = queue.line.len();
         let groups = &mut queue.groups;
+        let most = match groups.has_refused() {
+            true => most.saturating_add(more),
+            false => most,
+        };
+        let mut picked = Vec::new();
         let mut next = groups.next_priority(None, now);
         while let Some(priority) = next.filter(|_| picked.len() < most) {
-            let askable = groups.askable(priority, now).into_iter();
+            let (before, left) = (picked.len(), most.saturating_sub(picked.len()));
+            let askable = groups.askable(priority, left, now).into_iter();
             let (ids, seen): (Vec<GroupId>, Vec<&Group>) = askable.unzip();
             fair.see(&seen, now);
-            let turns = order(&seen, fair, want, most.saturating_sub(picked.len()));
-            let before = picked.len();
+            let turns = order(&seen, fair, want, left);
+            picked.reserve(turns.len());
             for id in turns.iter().filter_map(|nth| ids.get(*nth)) {
                 picked.extend(groups.pop(*id));
             }
@@ -131,7 +139,9 @@ impl Hold {
     pub fn start(&self, picks: &mut Vec<Pick>) -> Vec<Held> {
         let mut state = self.state();
         let start = |pick: &mut Pick| state.start(pick);
-        picks.extract_if(.., start).filter_map(Pick::end).collect()
+        let mut started = Vec::with_capacity(picks.len());
+        started.extend(picks.extract_if(.., start).filter_map(Pick::end));
+        started
     }
 
     fn put_back(&self, mut held: Held, refused: Option<Refusal>) {

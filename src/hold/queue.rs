@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::mem;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -14,7 +15,7 @@ use super::held::{GroupId, Held};
 use super::line::Line;
 use super::prospect::Prospect;
 use super::refusal::{Refusal, Refused, Wakes};
-use ojs_limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp};
+use ojs_limit::{EARLY, Key, Limited, PolicyAndKey, Space, Timestamp, share_of};
 use ojs_policy::{self, Gate};
 
 /// How long a refusal keeps a group from being asked at least, in microseconds. A wake may have been lost, so a time
@@ -69,6 +70,10 @@ impl Group {
             rescheduled: None,
             is_spare: false,
         }
+    }
+
+    fn turn(&self) -> Turn {
+        (Reverse(self.priority), self.turn)
     }
 
     /// A job waits in its place: those that came before it leave first.
@@ -257,6 +262,8 @@ pub(super) struct Groups {
     all: HashMap<GroupId, Group>,
     /// Where those that are not spare are found.
     listed: Listed,
+    /// Which ones a key limits, spare ones among them.
+    by_key: HashMap<(Space, Key), Vec<GroupId>>,
     alike: HashMap<Alike, GroupId>,
     /// By how many limits their jobs wait for.
     by_count: BTreeSet<(usize, GroupId)>,
@@ -269,46 +276,57 @@ pub(super) struct Groups {
     emptied: Vec<GroupId>,
     /// How many are spare.
     spare: usize,
+    /// How many take a share of a key, spare ones among them.
+    with_share: usize,
     /// The latest turn, and the latest name.
     last: u64,
 }
 
-/// Groups by turn and by key.
+/// When a group has its turn: those of higher priorities have theirs before.
+type Turn = (Reverse<i32>, u64);
+
+/// Groups in the order of their turns.
 #[derive(Default, Debug)]
 struct Listed {
-    /// In the order of their turns, highest priority first.
-    turns: BTreeMap<(Reverse<i32>, u64), GroupId>,
-    /// Those of them that nothing keeps from being asked.
-    open: BTreeMap<(Reverse<i32>, u64), GroupId>,
-    by_key: HashMap<(Space, Key), Vec<GroupId>>,
+    /// Those that nothing keeps from being asked.
+    open: BTreeMap<Turn, GroupId>,
+    /// Those that were refused.
+    closed: BTreeMap<Turn, GroupId>,
 }
 
 impl Listed {
-    /// One that nothing keeps from being asked.
-    fn add(&mut self, id: GroupId, group: &Group) {
-        let turn = (Reverse(group.priority), group.turn);
-        self.turns.insert(turn, id);
-        self.open.insert(turn, id);
-        for one in &*group.limits {
-            let key = (one.space, one.key.clone());
-            self.by_key.entry(key).or_default().push(id);
+    fn len(&self) -> usize {
+        self.open.len() + self.closed.len()
+    }
+
+    fn remove(&mut self, turn: Turn) {
+        if self.open.remove(&turn).is_none() {
+            self.closed.remove(&turn);
         }
     }
 
-    fn remove(&mut self, id: GroupId, group: &Group) {
-        let turn = (Reverse(group.priority), group.turn);
-        self.turns.remove(&turn);
-        self.open.remove(&turn);
-        for one in &*group.limits {
-            let key = (one.space, one.key.clone());
-            if let Entry::Occupied(mut ids) = self.by_key.entry(key) {
-                ids.get_mut().retain(|of| *of != id);
-                if ids.get().is_empty() {
-                    ids.remove();
-                }
-            }
-        }
+    /// Those of these turns.
+    fn within(
+        &self,
+        turns: RangeInclusive<Turn>,
+    ) -> impl DoubleEndedIterator<Item = (Turn, GroupId)> {
+        let all = self
+            .open
+            .range(turns.clone())
+            .chain(self.closed.range(turns));
+        let mut all: Vec<(Turn, GroupId)> = all.map(|(turn, id)| (*turn, *id)).collect();
+        all.sort_unstable();
+        all.into_iter()
     }
+}
+
+/// The first turn that there may be, and the last.
+const FIRST: Turn = (Reverse(i32::MAX), 0);
+const LAST: Turn = (Reverse(i32::MIN), u64::MAX);
+
+/// All turns of one priority.
+fn turns_of(priority: i32) -> RangeInclusive<Turn> {
+    (Reverse(priority), 0)..=(Reverse(priority), u64::MAX)
 }
 
 impl Groups {
@@ -328,26 +346,19 @@ impl Groups {
 
     /// All, highest priority first, and those of one priority in the order of their turns.
     pub(super) fn in_order(&self) -> impl DoubleEndedIterator<Item = &Group> {
-        self.listed.turns.values().filter_map(|id| self.get(*id))
+        let all = self.listed.within(FIRST..=LAST);
+        all.filter_map(|(_, id)| self.get(id))
     }
 
     /// The groups of one priority, in the order of their turns.
     pub(super) fn of_priority(&self, priority: i32) -> impl Iterator<Item = (GroupId, &Group)> {
-        self.of_it(&self.listed.turns, priority)
-    }
-
-    fn of_it<'a>(
-        &'a self,
-        turns: &'a BTreeMap<(Reverse<i32>, u64), GroupId>,
-        priority: i32,
-    ) -> impl Iterator<Item = (GroupId, &'a Group)> {
-        let of_it = turns.range((Reverse(priority), 0)..=(Reverse(priority), u64::MAX));
-        of_it.filter_map(|(_, id)| Some((*id, self.get(*id)?)))
+        let of_it = self.listed.within(turns_of(priority));
+        of_it.filter_map(|(_, id)| Some((id, self.get(id)?)))
     }
 
     /// The groups of jobs that a key limits.
     pub(super) fn limited_by(&self, key: &(Space, Key)) -> impl Iterator<Item = &Group> {
-        let ids = self.listed.by_key.get(key).into_iter().flatten();
+        let ids = self.by_key.get(key).into_iter().flatten();
         ids.filter_map(|id| self.get(*id))
     }
 
@@ -364,20 +375,44 @@ impl Groups {
         due.filter(|(_, group)| group.has_jobs())
     }
 
-    /// The groups of one priority whose jobs may be asked for, in the order of their turns.
-    pub(super) fn askable(&self, priority: i32, now: Timestamp) -> Vec<(GroupId, &Group)> {
-        let open = self.of_it(&self.listed.open, priority);
-        let mut askable: Vec<_> = open.filter(|(_, group)| group.has_jobs()).collect();
-        let due = self.due(now);
-        askable.extend(due.filter(|(_, group)| group.priority == priority));
-        askable.sort_by_key(|(_, group)| group.turn);
+    /// The groups of one priority whose jobs may be asked for, in the order of their turns, at least those from which
+    /// the next `most` jobs come.
+    pub(super) fn askable(
+        &self,
+        priority: i32,
+        most: usize,
+        now: Timestamp,
+    ) -> Vec<(GroupId, &Group)> {
+        // Each gives a job before any gives a second one. Where some share a turn all of them must be compared.
+        let most = match self.with_share {
+            0 => most,
+            _ => usize::MAX,
+        };
+        let open = self.listed.open.range(turns_of(priority));
+        let open = open.filter_map(|(_, id)| Some((*id, self.get(*id)?)));
+        let open = open.filter(|(_, group)| group.has_jobs()).take(most);
+        let mut askable = Vec::with_capacity(most.min(self.listed.open.len()));
+        askable.extend(open);
+        let due = self
+            .due(now)
+            .filter(|(_, group)| group.priority == priority);
+        let before = askable.len();
+        askable.extend(due);
+        if askable.len() > before {
+            askable.sort_by_key(|(_, group)| group.turn);
+        }
         askable
+    }
+
+    /// Whether a job waits because its limits refused it or others of its group.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// The highest priority of a job that may be asked for, or the highest below another.
     pub(super) fn next_priority(&self, below: Option<i32>, now: Timestamp) -> Option<i32> {
         let is_below = |priority: &i32| below.is_none_or(|below| *priority < below);
-        let from = below.map_or((Reverse(i32::MAX), 0), |below| (Reverse(below), u64::MAX));
+        let from = below.map_or(FIRST, |below| (Reverse(below), u64::MAX));
         let mut open = self
             .listed
             .open
@@ -405,7 +440,12 @@ impl Groups {
 
     /// The first job by priority and turn, whether or not it may be asked for.
     pub(super) fn first(&self) -> Option<&Group> {
-        self.in_order().find(|group| group.has_jobs())
+        let first = |turns: &BTreeMap<Turn, GroupId>| {
+            let mut groups = turns.values().filter_map(|id| self.get(*id));
+            groups.find(|group| group.has_jobs())
+        };
+        let firsts = [&self.listed.open, &self.listed.closed].map(first);
+        firsts.into_iter().flatten().min_by_key(|of| of.turn())
     }
 
     /// Whether a job waits that nothing keeps from being asked for.
@@ -457,7 +497,12 @@ impl Groups {
         let alike = Alike::of(group.priority, group.edition, &group.limits);
         self.alike.insert(alike, id);
         self.by_count.insert((group.limits.len(), id));
-        self.listed.add(id, &group);
+        for one in &*group.limits {
+            let key = (one.space, one.key.clone());
+            self.by_key.entry(key).or_default().push(id);
+        }
+        self.with_share += usize::from(share_of(&group.limits).is_some());
+        self.listed.open.insert(group.turn(), id);
         self.all.insert(id, group);
         id
     }
@@ -469,7 +514,7 @@ impl Groups {
             self.spare -= 1;
             (group.is_spare, group.turn, group.woken) = (false, self.last, woken);
             (group.refused_by, group.rescheduled) = (None, None);
-            self.listed.add(id, group);
+            self.listed.open.insert(group.turn(), id);
         }
         id
     }
@@ -482,7 +527,7 @@ impl Groups {
         };
         group.is_spare = true;
         self.spare += 1;
-        self.listed.remove(id, group);
+        self.listed.remove(group.turn());
         if self.spare > SPARE {
             let emptied = mem::take(&mut self.emptied);
             let is_spare = |id: &GroupId| self.get(*id).is_some_and(|group| group.is_spare);
@@ -498,9 +543,19 @@ impl Groups {
         let alike = Alike::of(group.priority, group.edition, &group.limits);
         self.alike.remove(&alike);
         self.by_count.remove(&(group.limits.len(), id));
+        for one in &*group.limits {
+            let key = (one.space, one.key.clone());
+            if let Entry::Occupied(mut ids) = self.by_key.entry(key) {
+                ids.get_mut().retain(|of| *of != id);
+                if ids.get().is_empty() {
+                    ids.remove();
+                }
+            }
+        }
+        self.with_share -= usize::from(share_of(&group.limits).is_some());
         match group.is_spare {
             true => self.spare -= 1,
-            false => self.listed.remove(id, &group),
+            false => self.listed.remove(group.turn()),
         }
         Some(group)
     }
@@ -515,21 +570,21 @@ impl Groups {
             return;
         }
         self.last += 1;
-        let before = mem::replace(&mut group.turn, self.last);
-        let (before, turn) = (
-            (Reverse(group.priority), before),
-            (Reverse(group.priority), group.turn),
-        );
-        self.listed.turns.remove(&before);
-        self.listed.turns.insert(turn, id);
-        if self.listed.open.remove(&before).is_some() {
-            self.listed.open.insert(turn, id);
-        }
+        let before = group.turn();
+        group.turn = self.last;
+        let listed = match self.listed.open.remove(&before) {
+            Some(_) => &mut self.listed.open,
+            None => {
+                self.listed.closed.remove(&before);
+                &mut self.listed.closed
+            }
+        };
+        listed.insert(group.turn(), id);
     }
 
     /// One job of a group was refused, and so would the others be.
     pub(super) fn refuse(&mut self, id: GroupId, refusal: Refusal) {
-        let known = self.listed.turns.len() as u64;
+        let known = self.listed.len() as u64;
         let Some(group) = self.all.get_mut(&id) else {
             return;
         };
@@ -550,9 +605,8 @@ impl Groups {
             Refused::Until(at) => at.minus(EARLY).min(again),
             Refused::ForSlot(_) | Refused::Paused => again,
         };
-        self.listed
-            .open
-            .remove(&(Reverse(group.priority), group.turn));
+        self.listed.open.remove(&group.turn());
+        self.listed.closed.insert(group.turn(), id);
         self.refused.insert((group.asks_at, id));
         match refusal.refused {
             Refused::Until(at) => self.until.insert((at, id)),
@@ -576,8 +630,8 @@ impl Groups {
             Refused::ForSlot(at) => self.for_slot.remove(&(at, id)),
             Refused::Paused => false,
         };
-        let turn = (Reverse(group.priority), group.turn);
-        self.listed.open.insert(turn, id);
+        self.listed.closed.remove(&group.turn());
+        self.listed.open.insert(group.turn(), id);
     }
 
     pub(super) fn job(&self, stand: Stand) -> Option<&Held> {
@@ -608,11 +662,15 @@ impl Groups {
 
     /// Groups that a key limits may be asked again. Says whether there are any.
     pub(super) fn wake(&mut self, key: &(Space, Key), woken: Wakes) -> bool {
-        let Some(ids) = self.listed.by_key.get(key).cloned() else {
+        let Some(ids) = self.by_key.get(key).cloned() else {
             return false;
         };
-        ids.into_iter().for_each(|id| self.let_ask(id, woken));
-        true
+        let mut any = false;
+        for id in ids {
+            any |= self.get(id).is_some_and(|group| !group.is_spare);
+            self.let_ask(id, woken);
+        }
+        any
     }
 
     /// All may be asked again.

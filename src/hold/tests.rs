@@ -103,7 +103,7 @@ async fn what_is_seen_without_the_lock_is_what_is_held() {
     sees(true);
     assert!(hold.hide("a"));
     hold.show("a");
-    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     sees(true);
     let started = hold.start(&mut { picked }).pop().unwrap();
     sees(false);
@@ -126,14 +126,14 @@ async fn leaves_by_priority_then_turn_then_age() {
         job("high", 5, &["a"]),
         job("a3", 0, &["a"]),
     ]);
-    let picked = hold.pick(&lane(1), 10, 2, NOW);
+    let picked = hold.pick(&lane(1), 10, 2, 0, NOW);
     assert_eq!(ids(&picked), ["high", "a1"], "no more than that");
     drop(picked);
-    let picked = hold.pick(&lane(1), 10, MANY, NOW);
+    let picked = hold.pick(&lane(1), 10, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["high", "a1", "b1", "a2", "a3"]);
     drop(picked);
     assert_eq!(
-        ids(&hold.pick(&lane(1), 10, MANY, NOW)),
+        ids(&hold.pick(&lane(1), 10, MANY, 0, NOW)),
         ["high", "a1", "b1", "a2", "a3"]
     );
 }
@@ -149,7 +149,7 @@ async fn a_group_that_started_one_waits_for_the_others_turns() {
     ]);
     let mut order = Vec::new();
     for _ in 0..4 {
-        let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+        let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
         let first = picked.remove(0);
         drop(picked);
         order.push(start(&hold, first).unwrap().claimed.job.to_string());
@@ -163,7 +163,7 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("b1", 0, &["b"])]);
     let policy = || Arc::from("a");
-    for held in hold.pick(&lane(1), 1, MANY, NOW) {
+    for held in hold.pick(&lane(1), 1, MANY, 0, NOW) {
         let refused = if &*held.claimed.job == "a1" {
             Refused::ForSlot(Timestamp(0))
         } else {
@@ -171,19 +171,19 @@ async fn a_refused_group_is_asked_again_only_in_time_or_when_a_slot_ends() {
         };
         held.refuse(refusal(refused, policy()));
     }
-    assert!(hold.pick(&lane(1), 1, MANY, NOW.plus(44_999)).is_empty());
+    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW.plus(44_999)).is_empty());
     let prospect = hold.look(&lane(1), MANY, NOW).prospect;
     assert_eq!(prospect.at, Some(NOW.plus(50_000)));
     assert!(
         prospect.slot.is_some(),
         "the far time does not hide the slot"
     );
-    let early = hold.pick(&lane(1), 1, MANY, NOW.plus(45_000));
+    let early = hold.pick(&lane(1), 1, MANY, 0, NOW.plus(45_000));
     assert_eq!(ids(&early), ["b1"]);
     drop(early);
     assert_eq!(&*hold.waits_for(&lane(1)).unwrap().0, "a");
     hold.wake(&limits(&["a"]));
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,7 +194,7 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
     hold.add(vec![job("a1", 0, &["q"])]);
     assert!(!refused(NOW), "it was not asked for yet");
     let refuse = || {
-        let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+        let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
         let until = Refused::Until(NOW.plus(50_000));
         held.refuse(refusal(until, Arc::from("q")));
     };
@@ -215,19 +215,19 @@ async fn a_queue_is_refused_while_a_job_that_only_it_limits_is() {
 async fn a_paused_key_offers_no_prospect() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     held.refuse(refusal(Refused::Paused, Arc::from("a")));
     assert_eq!(hold.look(&lane(1), MANY, NOW).prospect, Prospect::default());
     // The key had no slots while the store was lost: nothing ends that would say so.
     hold.ask_all();
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["a1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn scopes_do_not_meet() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    assert!(hold.pick(&lane(2), 1, MANY, NOW).is_empty());
+    assert!(hold.pick(&lane(2), 1, MANY, 0, NOW).is_empty());
     assert!(!hold.holds(&lane(2)) && hold.holds(&lane(1)));
 }
 
@@ -236,7 +236,7 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
     let hold = hold();
     hold.add(vec![job("waiting", 0, &["a"]), job("in hand", 0, &["b"])]);
     assert!(hold.hide("waiting"));
-    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["in hand"]);
     assert!(hold.hide("in hand"));
     let held = picked.remove(0);
@@ -244,12 +244,12 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
         start(&hold, held).is_none(),
         "a cancel came while it was in hand"
     );
-    assert!(hold.pick(&lane(1), 1, MANY, NOW).is_empty());
+    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW).is_empty());
     assert_eq!(hold.len(), 2);
     hold.show("in hand");
     hold.show("waiting");
     assert_eq!(
-        ids(&hold.pick(&lane(1), 1, MANY, NOW)),
+        ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)),
         ["waiting", "in hand"]
     );
     assert!(!hold.hide("unknown"));
@@ -259,18 +259,18 @@ async fn a_hidden_job_does_not_leave_wherever_it_was() {
 async fn a_job_that_comes_again_replaces_the_earlier_claim() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let first = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     hold.add(vec![job("a1", 0, &["a"])]);
     drop(first);
     assert_eq!(hold.len(), 1);
-    let mut picked = hold.pick(&lane(1), 5, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 5, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["a1"], "the earlier claim is void");
     // So too while the earlier one waits, and it leaves nothing behind.
     let size = hold.bytes();
     drop(picked.remove(0));
     hold.add(vec![job("a1", 0, &["a"])]);
     assert_eq!((hold.len(), hold.bytes()), (1, size));
-    assert_eq!(ids(&hold.pick(&lane(1), 5, MANY, NOW)), ["a1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 5, MANY, 0, NOW)), ["a1"]);
     hold.forget("a1");
     assert!(!hold.holds(&lane(1)));
 }
@@ -279,17 +279,17 @@ async fn a_job_that_comes_again_replaces_the_earlier_claim() {
 async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
     let hold = hold();
     hold.add(vec![job("in hand", 0, &["a"]), job("waiting", 0, &["a"])]);
-    let in_hand = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let in_hand = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     let mut again = [job("in hand", 0, &["a"]), job("waiting", 0, &["a"])];
     for held in &mut again {
         held.claimed.generation = Gen(2);
     }
-    let waiting = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let waiting = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     hold.add(again.to_vec());
     for held in [in_hand, waiting] {
         assert!(start(&hold, held).is_none());
     }
-    let mut picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["in hand", "waiting"]);
     assert_eq!(hold.start(&mut picked).len(), 2);
     assert!(hold.is_empty());
@@ -299,13 +299,13 @@ async fn what_is_granted_to_an_earlier_claim_does_not_leave() {
 async fn a_hand_out_undone_after_the_job_came_again_is_void() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    let first = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let first = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     let first = start(&hold, first).unwrap();
     let mut again = job("a1", 0, &["a"]);
     again.claimed.generation = Gen(2);
     hold.add(vec![again]);
     hold.take_back(first);
-    let picked = hold.pick(&lane(1), 5, MANY, NOW);
+    let picked = hold.pick(&lane(1), 5, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["a1"]);
     assert_eq!(picked[0].claimed.generation, Gen(2));
     assert!(hold.has_claim("a1", Gen(2)) && !hold.has_claim("a1", Gen(1)));
@@ -315,10 +315,10 @@ async fn a_hand_out_undone_after_the_job_came_again_is_void() {
 async fn an_undone_hand_out_is_first_again() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     let first = picked.remove(0);
     hold.take_back(start(&hold, first).unwrap());
-    assert_eq!(ids(&hold.pick(&lane(1), 2, MANY, NOW)), ["a1", "a2"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 2, MANY, 0, NOW)), ["a1", "a2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -478,7 +478,7 @@ async fn what_is_tidied_is_in_nobodys_way() {
         .flat_map(|q| q.all_groups())
         .count();
     assert_eq!(groups, 1, "of those one is empty");
-    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, 0, NOW)), ["b1"]);
     coming.answered(Behind::More);
     drop(standing);
     hold.forget("b1");
@@ -492,21 +492,26 @@ async fn what_is_tidied_is_in_nobodys_way() {
 async fn a_spare_group_is_as_a_new_one() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"])]);
-    for pick in hold.pick(&lane(1), 1, MANY, NOW) {
+    for pick in hold.pick(&lane(1), 1, MANY, 0, NOW) {
         pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("a")));
     }
-    assert!(hold.pick(&lane(1), 1, MANY, NOW).is_empty());
+    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW).is_empty());
     let later = NOW.plus(1_000_000);
-    let mut picked = hold.pick(&lane(1), 1, MANY, later);
+    let mut picked = hold.pick(&lane(1), 1, MANY, 0, later);
     assert_eq!(hold.start(&mut picked).len(), 1);
     assert!(hold.limits_of(|_| true).is_empty(), "nothing is held");
+    let waiter = Standing::new(&hold, vec![lane(1)]);
+    hold.wake(&limits(&["a"]));
+    let woken = tokio::time::timeout(Duration::ZERO, waiter.woken());
+    assert!(woken.await.is_err(), "nothing waits for it");
+    drop(waiter);
     hold.add(vec![job("b1", 0, &["b"]), job("a2", 0, &["a"])]);
     let view = hold.look(&lane(1), MANY, later);
     assert_eq!(view.askable, 2, "as refused it would count twice");
     let keys = hold.front("q").keys;
     let names = |key: &str| keys.iter().any(|((_, _, of), _)| of.as_str() == key);
     assert!(names("a") && !names("k"), "k refused an earlier job");
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["b1", "a2"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["b1", "a2"]);
 }
 
 /// Jobs may have a key each, so not all groups are kept.
@@ -516,7 +521,7 @@ async fn spare_groups_are_not_many() {
     for nth in 0..5_000 {
         let id = nth.to_string();
         hold.add(vec![job(&id, 0, &[&id])]);
-        let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+        let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
         assert_eq!(hold.start(&mut picked).len(), 1);
     }
     let known = hold.state().queues.values().next().unwrap().groups.count();
@@ -546,35 +551,90 @@ async fn groups_of_one_key_are_found_as_soon() {
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
-/// More groups than jobs are wanted change nothing of which jobs come first.
+/// More groups than jobs are wanted change nothing of which jobs come first, whether or not some share a key, and also
+/// where some were refused and are asked again by now.
 #[tokio::test(start_paused = true)]
 async fn few_are_the_first_of_many() {
-    let hold = hold();
-    let names = ["a", "b", "c", "d", "e"];
-    let plain = names
-        .iter()
-        .enumerate()
-        .map(|(nth, key)| job(&format!("{key}{nth}"), 0, &[key]));
-    hold.add(plain.collect());
-    let shared = ["x", "y", "x", "z"].into_iter().enumerate();
-    hold.add(
-        shared
-            .map(|(nth, group)| sharing(&format!("{group}{nth}"), group, 1))
-            .collect(),
-    );
-    hold.add(
-        names
-            .iter()
-            .map(|key| job(&format!("{key}9"), 0, &[key]))
-            .collect(),
-    );
-    let picked = hold.pick(&lane(1), MANY, MANY, NOW);
-    let all: Vec<String> = ids(&picked).into_iter().map(str::to_owned).collect();
-    drop(picked);
-    assert_eq!(all.len(), 14);
-    for most in 0..all.len() {
-        assert_eq!(ids(&hold.pick(&lane(1), MANY, most, NOW)), all[..most]);
+    for (with_share, refuses) in [(true, false), (false, false), (false, true)] {
+        let (hold, later) = (hold(), NOW.plus(60_000));
+        let names = ["a", "b", "c", "d", "e"];
+        let nth_of = |nth: usize| {
+            let of = move |key: &&'static str| job(&format!("{key}{nth}"), 0, &[key]);
+            names.iter().map(of).collect::<Vec<_>>()
+        };
+        hold.add(nth_of(0));
+        if with_share {
+            let shared = ["x", "y", "x", "z"].into_iter().enumerate();
+            let shared = shared.map(|(nth, group)| sharing(&format!("{group}{nth}"), group, 1));
+            hold.add(shared.collect());
+        }
+        hold.add(nth_of(9));
+        let until = Refused::Until(NOW.plus(50_000));
+        for pick in hold.pick(&lane(1), 1, 4, 0, NOW) {
+            if refuses && !pick.claimed.job.starts_with('b') {
+                pick.refuse(refusal(until, Arc::from("p")));
+            }
+        }
+        let picked = hold.pick(&lane(1), MANY, MANY, 0, later);
+        let all: Vec<String> = ids(&picked).into_iter().map(str::to_owned).collect();
+        drop(picked);
+        assert_eq!(all.len(), if with_share { 14 } else { 10 });
+        for most in 0..all.len() {
+            assert_eq!(ids(&hold.pick(&lane(1), MANY, most, 0, later)), all[..most]);
+        }
     }
+}
+
+/// A few more than are wanted are picked where some may be refused as others were, and else none that would be put back.
+#[tokio::test(start_paused = true)]
+async fn more_are_picked_only_where_some_were_refused() {
+    let hold = hold();
+    hold.add(
+        (0..9)
+            .map(|nth| job(&format!("{nth}"), 0, &[["a", "b"][nth % 2]]))
+            .collect(),
+    );
+    let pick = || hold.pick(&lane(1), 4, 4, 2, NOW);
+    assert_eq!(ids(&pick()), ["0", "1", "2", "3"]);
+    let until = Refused::Until(NOW.plus(50_000));
+    hold.add(vec![job("c", 9, &["c"])]);
+    let first = hold.pick(&lane(1), 1, 1, 0, NOW).remove(0);
+    first.refuse(refusal(until, Arc::from("p")));
+    assert_eq!(ids(&pick()), ["0", "1", "2", "3", "4", "5"]);
+    assert!(hold.forget("c").is_some());
+    hold.tidy(Instant::now());
+    assert_eq!(pick().len(), 4, "it is gone");
+}
+
+/// Jobs stand in the order in which they leave, those that were refused among the others.
+#[tokio::test(start_paused = true)]
+async fn those_that_were_refused_keep_their_turns() {
+    let hold = hold();
+    let jobs = [("a", 0), ("b", 0), ("c", 5), ("d", 0), ("e", 5)];
+    hold.add(
+        jobs.map(|(key, priority)| job(key, priority, &[key]))
+            .into(),
+    );
+    let until = Refused::Until(NOW.plus(50_000));
+    for pick in hold.pick(&lane(1), 1, MANY, 0, NOW) {
+        if ["b", "e"].contains(&&*pick.claimed.job) {
+            pick.refuse(refusal(until, Arc::from("p")));
+        }
+    }
+    let later = Instant::now() + Duration::from_secs(9);
+    let all = hold.unproven(&lane(1), |_| true, later, MANY);
+    let all: Vec<&str> = all.iter().map(|(job, _)| &**job).collect();
+    assert_eq!(all, ["c", "e", "a", "b", "d"]);
+    assert_eq!(hold.look(&lane(1), MANY, NOW).best, Some(5));
+    drop(hold.pick(&lane(1), 1, 1, 0, NOW));
+    let mut out = hold.pick(&lane(1), 1, 1, 0, NOW);
+    assert_eq!(hold.start(&mut out).len(), 1, "c leaves");
+    let view = hold.look(&lane(1), MANY, NOW);
+    assert_eq!(
+        (view.best, view.askable),
+        (Some(5), 2),
+        "e waits, and is the best still"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -609,7 +669,7 @@ async fn who_waits_is_woken_by_what_may_help() {
     hold.wake(&limits(&["k"]));
     assert!(woken().await, "a held job's");
     let refuse = || {
-        let held = hold.pick(&lanes[0], 1, MANY, NOW).remove(0);
+        let held = hold.pick(&lanes[0], 1, MANY, 0, NOW).remove(0);
         let refused = refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"));
         held.refuse(refused);
     };
@@ -617,13 +677,13 @@ async fn who_waits_is_woken_by_what_may_help() {
     hold.nudge(&lanes[0]);
     hold.wake_keys(&[(Space::Queue, key("k"))]);
     assert!(!woken().await, "a queue of that name");
-    assert!(hold.pick(&lanes[0], 1, MANY, NOW).is_empty());
+    assert!(hold.pick(&lanes[0], 1, MANY, 0, NOW).is_empty());
     hold.wake_keys(&[(Space::Queue, key("q"))]);
     assert!(woken().await);
     refuse();
     hold.ask_all();
     assert!(woken().await);
-    let held = hold.pick(&lanes[0], 1, MANY, NOW).remove(0);
+    let held = hold.pick(&lanes[0], 1, MANY, 0, NOW).remove(0);
     hold.take_back(start(&hold, held).unwrap());
     assert!(woken().await, "it may start here");
     let offers = hold.offer(&hold.unwanted(Duration::ZERO));
@@ -758,12 +818,12 @@ async fn other_limits_apply_at_once_and_in_order() {
     }
     hold.add(jobs);
     // Both keys are shut.
-    for held in hold.pick(&lane(1), 1, MANY, NOW) {
+    for held in hold.pick(&lane(1), 1, MANY, 0, NOW) {
         held.refuse(refusal(Refused::ForSlot(Timestamp(0)), Arc::from("p")));
     }
-    assert!(hold.pick(&lane(1), 1, MANY, NOW).is_empty());
+    assert!(hold.pick(&lane(1), 1, MANY, 0, NOW).is_empty());
     under(&hold, 1, |_| &["c"]);
-    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["a1", "b1", "a2", "b2"]);
     let on_c = |held: &Pick| held.edition == 1 && held.claimed.limited[0].key.as_str() == "c";
     assert!(picked.iter().all(on_c));
@@ -774,7 +834,7 @@ async fn other_limits_apply_at_once_and_in_order() {
         2,
         |job| if job.starts_with('a') { &["a"] } else { &["b"] },
     );
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["a1", "b1"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["a1", "b1"]);
     assert_eq!(hold.len(), 4);
 }
 
@@ -782,13 +842,13 @@ async fn other_limits_apply_at_once_and_in_order() {
 async fn a_job_in_hand_during_a_change_is_asked_again() {
     let hold = hold();
     hold.add(vec![job("a1", 0, &["a"]), job("a2", 0, &["a"])]);
-    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     under(&hold, 1, |_| &["a"]);
     for held in picked {
         held.refuse(refusal(Refused::Paused, Arc::from("p")));
     }
     // It was refused under limits that are no more, and it waits beside its like until it is picked.
-    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["a2", "a1"]);
     assert_eq!(
         picked.iter().map(|held| held.edition).collect::<Vec<_>>(),
@@ -797,10 +857,10 @@ async fn a_job_in_hand_during_a_change_is_asked_again() {
     drop(picked);
     under(&hold, 1, |_| &["a"]);
     assert!(hold.before(1).is_empty());
-    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     assert_eq!(picked.len(), 1, "they are one group again");
     drop(picked);
-    let mut picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["a1", "a2"], "and in order");
     assert_eq!(hold.start(&mut picked).len(), 2);
 }
@@ -819,7 +879,7 @@ async fn what_was_found_for_an_earlier_claim_is_not_for_a_newer_one() {
         job: held.claimed.job.clone(),
     };
     hold.relimit(1, found.iter().map(of).collect());
-    let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     assert_eq!(
         (held.edition, held.claimed.limited[0].key.as_str()),
         (0, "b")
@@ -842,7 +902,7 @@ async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_cla
     assert!(hold.hide("b"));
     hold.show("b");
     drop(next);
-    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, NOW)), ["b"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 9, MANY, 0, NOW)), ["b"]);
 
     // The backend hands it out again.
     let mut again = job("a", 0, &["k"]);
@@ -850,7 +910,7 @@ async fn a_picked_job_may_make_room_soon_and_its_end_says_nothing_of_a_later_cla
     hold.add(vec![again]);
     oldest.gone();
     assert!(hold.has_claim("a", Gen(2)), "the earlier claim ended");
-    let all = hold.pick(&lane(1), 9, MANY, NOW).into_iter();
+    let all = hold.pick(&lane(1), 9, MANY, 0, NOW).into_iter();
     all.for_each(Pick::gone);
     assert!(!hold.has("a"));
 }
@@ -861,11 +921,11 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
         asked: hold.wakes(),
         ..refusal(Refused::ForSlot(Timestamp(0)), Arc::from("k"))
     };
-    let may_ask = |hold: &Arc<Hold>| hold.pick(&lane(1), 1, MANY, NOW).len() == 1;
+    let may_ask = |hold: &Arc<Hold>| hold.pick(&lane(1), 1, MANY, 0, NOW).len() == 1;
 
     let hold = hold();
     hold.add(vec![job("a", 0, &["k"])]);
-    let a = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let a = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     let refused = no(&hold);
     hold.wake(&limits(&["other"]));
     a.refuse(refused);
@@ -874,7 +934,7 @@ async fn a_slot_that_ends_between_the_answer_and_the_hold_is_not_missed() {
         "the end of another key's slot is nothing to it"
     );
     hold.wake(&limits(&["k"]));
-    let a = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let a = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     let refused = no(&hold);
     hold.wake(&limits(&["k"]));
     a.refuse(refused);
@@ -887,7 +947,7 @@ async fn a_rescheduled_job_is_scheduled_until_it_may_start() {
     let refuse = |refused, rescheduled| {
         let hold = hold();
         hold.add(vec![job("a", 0, &["k"]), job("b", 0, &["k"])]);
-        let held = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+        let held = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
         let policy = Arc::from("k");
         held.refuse(Refusal {
             rescheduled,
@@ -933,7 +993,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
         held
     };
     hold.add((1..=5).map(|n| claim(&n.to_string(), n)).collect());
-    let in_hand = hold.pick(&lane(1), 1, MANY, NOW).remove(0);
+    let in_hand = hold.pick(&lane(1), 1, MANY, 0, NOW).remove(0);
     assert!(hold.claimed("1").is_none());
     let old = |claimed: &Claimed| claimed.generation <= Gen(4);
     let wanted: Vec<Claimed> = hold.unwanted(Duration::ZERO);
@@ -942,7 +1002,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     assert_eq!(hold.offer(&wanted).len(), 3, "one is in hand, one is new");
     assert!(hold.offer(&wanted).is_empty(), "once");
     assert!(hold.is_offered(&wanted[0]) && !hold.is_offered(&in_hand.claimed));
-    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["5"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     drop(in_hand);
@@ -963,7 +1023,7 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     // A cancel finds it, and one that fails changes nothing.
     assert!(hold.hide("2") && hold.hide("3"));
     hold.show("2");
-    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["1"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     tokio::time::advance(Duration::from_secs(27)).await;
@@ -975,12 +1035,12 @@ async fn what_is_offered_is_out_of_reach_until_the_store_says_that_it_is_ours() 
     let ours: Vec<_> = offers.map(|of| (of, Gen(9))).collect();
     hold.end_offers(&ours);
     assert!(!hold.has_offers());
-    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["2", "4"]);
     assert_eq!(picked[0].claimed.generation, Gen(9));
     assert_eq!(hold.start(&mut { picked }).len(), 2);
     hold.show("3");
-    let picked = hold.pick(&lane(1), 9, MANY, NOW);
+    let picked = hold.pick(&lane(1), 9, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["3"]);
     assert_eq!(hold.start(&mut { picked }).len(), 1);
     // The backend hands one out again.
@@ -1029,7 +1089,7 @@ fn of_two_words_of_the_backend_the_later_counts() {
     let known = proof();
     assert_eq!((known.at, known.granted), (then + second, second));
     // Nothing that was said before a doubt counts against what is said after it.
-    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     picked[0].doubt();
     drop(picked);
     hold.proved("a", then, 30 * second);
@@ -1098,7 +1158,7 @@ async fn a_claim_is_due_by_the_last_word_on_it() {
     assert_eq!(due(&hold, None), ["a", "c"], "a third is over, but for b");
     assert_eq!(due(&hold, None), none, "they have been told");
     // What is in hand is not kept, and what was doubted there is due at once.
-    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     assert_eq!(ids(&picked), ["a"]);
     seconds(1).await;
     assert_eq!(due(&hold, None), ["c"]);
@@ -1177,7 +1237,7 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     };
     hold.add((1..=4).map(|n| numbered(&n.to_string(), n)).collect());
     hold.forget("2");
-    let picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     assert_eq!(
         (ids(&picked), named(&hold)),
         (vec!["1"], vec!["3".into(), "4".into()])
@@ -1186,7 +1246,7 @@ async fn each_claim_is_named_once_and_picked_ones_by_their_own_question() {
     assert_eq!(named(&hold), ["1"], "it was not asked for");
     assert!(named(&hold).is_empty(), "once");
     // All of them once more, but for what is in hand.
-    let mut picked = hold.pick(&lane(1), 1, MANY, NOW);
+    let mut picked = hold.pick(&lane(1), 1, MANY, 0, NOW);
     hold.unname_all();
     assert_eq!(named(&hold), ["3", "4"]);
     picked[0].named = true;
@@ -1227,7 +1287,9 @@ async fn what_is_known_of_a_key_is_forgotten_after_a_second() {
         Refused::ForSlot(NOW),
         Refused::Until(NOW.plus(9_000_000)),
     ] {
-        let pick = hold.pick(&lane(1), 1, MANY, NOW.plus(2_000_000)).remove(0);
+        let pick = hold
+            .pick(&lane(1), 1, MANY, 0, NOW.plus(2_000_000))
+            .remove(0);
         pick.refuse(refusal(refused, Arc::from("k")));
         let may_ask = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable == 1;
         assert!(!may_ask(999_999) && may_ask(1_000_000), "{refused:?}");
@@ -1245,7 +1307,7 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     let hold = hold();
     let names: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
     hold.add(names.iter().map(|id| job(id, 0, &[id.as_str()])).collect());
-    for pick in hold.pick(&lane(1), 1, MANY, NOW) {
+    for pick in hold.pick(&lane(1), 1, MANY, 0, NOW) {
         pick.refuse(refusal(Refused::ForSlot(NOW), Arc::from("k")));
     }
     let askable = |after| hold.look(&lane(1), MANY, NOW.plus(after)).askable;
@@ -1253,12 +1315,12 @@ async fn many_keys_are_asked_again_one_after_the_other() {
     let begun = std::time::Instant::now();
     for _ in 0..20_000 {
         assert!(hold.look(&lane(1), MANY, NOW).prospect.slot.is_some());
-        assert!(hold.pick(&lane(1), 1, 2, NOW).is_empty());
+        assert!(hold.pick(&lane(1), 1, 2, 0, NOW).is_empty());
     }
     // A walk over all of them for each question takes minutes.
     assert!(begun.elapsed() < Duration::from_secs(10));
     hold.wake(&limits(&["7"]));
-    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, NOW)), ["7"]);
+    assert_eq!(ids(&hold.pick(&lane(1), 1, MANY, 0, NOW)), ["7"]);
 }
 
 /// A job that takes a group's share of key `k`, by weight.
@@ -1303,11 +1365,11 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
     };
     hold.note_served(&[served("a", 3_000), served("b", 2_500)], NOW);
     assert_eq!(hold.count_before("a0", |_| true), 4, "b0 to b3");
-    let picks = hold.pick(&lane, 8, 8, NOW);
+    let picks = hold.pick(&lane, 8, 8, 0, NOW);
     let names: Vec<_> = picks.iter().map(|pick| &*pick.claimed.job).collect();
     assert_eq!(names, ["b0", "b1", "b2", "b3", "a0", "b4", "b5", "a1"]);
     drop(picks);
-    let mut picks = hold.pick(&lane, 1, 1, NOW);
+    let mut picks = hold.pick(&lane, 1, 1, 0, NOW);
     picks.pop().unwrap().refuse(Refusal {
         refused: Refused::Until(NOW.plus(400_000)),
         at: NOW,
@@ -1315,8 +1377,8 @@ async fn groups_with_a_share_leave_by_what_they_were_served() {
         by: None,
         rescheduled: None,
     });
-    assert!(hold.pick(&lane, 9, 9, NOW).is_empty(), "neither group");
-    assert_eq!(hold.pick(&lane, 1, 9, NOW.plus(400_000)).len(), 2);
+    assert!(hold.pick(&lane, 9, 9, 0, NOW).is_empty(), "neither group");
+    assert_eq!(hold.pick(&lane, 1, 9, 0, NOW.plus(400_000)).len(), 2);
 }
 
 /// So many jobs of so many keys, and the least time in which one of them was looked after a hundred times.

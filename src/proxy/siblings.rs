@@ -504,7 +504,7 @@ mod tests {
         let pick = || {
             sidecar
                 .hold
-                .pick(&lane, 1, 1, Timestamp(1_000_000))
+                .pick(&lane, 1, 1, 0, Timestamp(1_000_000))
                 .remove(0)
         };
 

@@ -186,7 +186,7 @@ impl Fleet {
     /// Picks what may start, and has the store decide.
     async fn grant(&self, hold: &Arc<Hold>, stays: Timestamp) -> Vec<Held> {
         let (now, asked) = (Timestamp(self.now()), hold.wakes());
-        let mut picked = hold.pick(&lane(1), WANT, WANT + 2, now);
+        let mut picked = hold.pick(&lane(1), WANT, WANT + 2, 0, now);
         for pick in &mut picked {
             pick.claimed.stays = stays;
             pick.claimed.followed = pick.claimed.followed.min(stays);

@@ -71,14 +71,14 @@ const BACK: u64 = 50_000;
 /// be claimed. Once begun it comes to its end although the worker hangs up.
 pub(super) async fn grant(fetch: &mut Fetch, want: usize) -> Option<HandOut> {
     let sidecar = &fetch.proxy.sidecar;
-    // A few more than are wanted, in case some are refused; if that was too few, twice as many next time.
-    let most = fetch.picks.max(want.saturating_add(want.div_ceil(4)));
+    // A few more than are wanted where some may be refused; if that was too few, twice as many next time.
+    let (most, more) = (fetch.picks.max(want), want.div_ceil(4));
     let now = sidecar.store.now();
     let mut picked = Vec::new();
     for lane in fetch.sections.iter().flat_map(|section| &section.lanes) {
-        if !sidecar.fetching.paused.has(&lane.queue) {
-            let left = most.saturating_sub(picked.len());
-            picked.append(&mut sidecar.hold.pick(lane, want, left, now));
+        let left = most.saturating_sub(picked.len());
+        if left > 0 && !sidecar.fetching.paused.has(&lane.queue) {
+            picked.append(&mut sidecar.hold.pick(lane, want, left, more, now));
         }
     }
     if picked.len() < want {
@@ -138,7 +138,7 @@ impl Proxy {
         sidecar.hold.note_served(&taken.served, sidecar.store.now());
         jobs.iter_mut().for_each(|pick| pick.named = true);
         let mut verdicts = taken.verdicts.into_iter();
-        let (mut started, mut refused) = (Vec::new(), Vec::new());
+        let (mut started, mut refused) = (Vec::with_capacity(jobs.len()), Vec::new());
         for pick in jobs {
             match verdicts.next() {
                 Some(Verdict::Started { .. }) => {

@@ -226,7 +226,7 @@ impl Play<'_> {
         self.follow();
         loop {
             let (hold, now) = (&self.begun.hold, self.now());
-            let pick = |lane: Lane| hold.pick(&lane, ALIKE, AT_ONCE, now);
+            let pick = |lane: Lane| hold.pick(&lane, ALIKE, AT_ONCE, 0, now);
             let picked: Vec<Pick> = self.lanes().flat_map(pick).collect();
             let asks = self.still_tried(picked);
             if asks.is_empty() {
