@@ -1,8 +1,11 @@
 //! How much of a limit is used, and how soon.
 
+use std::cell::RefCell;
+
 use ojs_throttle::config::Settings;
 
 use super::prelude::*;
+use super::shares::join_all;
 
 fn job() -> Job {
     crate::scenarios::job().label("k")
@@ -37,6 +40,50 @@ pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
         took < questions * LATE + LATE / 2,
         format!("it took {took:?}"),
     );
+    judge.all_well()
+}
+
+/// Workers that ask while a claim is under way share the next one, which asks for what all of them miss: the backend is
+/// asked twice for 40 of them. No more is claimed, also while the store takes its time to say what may start.
+pub async fn many_ask_at_once(ctx: Ctx) -> Judge {
+    const WORKERS: usize = 40;
+    let limits = format!("{KEYED}concurrency = 1000");
+    let w = ctx.world().shared().limits(&limits).start().await;
+    let count = ctx.pick(&[1, 3]);
+    w.enqueue_all(WORKERS * count + 50, |_| job()).await;
+    let hands = (0..WORKERS).map(|nth| w.hands(&format!("w{nth}")));
+    let hands: Vec<Hands> = hands.collect();
+    // What is learnt once is learnt by the first.
+    hands[0].ack_all(&hands[0].get("mail", 1).await).await;
+    w.pass(5_000).await;
+    w.backend
+        .often(Op::Fetch, 1.0, Fault::Slow(Duration::from_millis(20)));
+    w.first_way(|way| way.late(Duration::from_millis(60)));
+    let asked = || {
+        let seen = w.backend.seen().into_iter();
+        let claims = seen.filter(|sent| sent.path.ends_with("/fetch")).count();
+        (claims, w.backend.claimed().len())
+    };
+    let before = asked();
+    let got = RefCell::new(Vec::new());
+    join_all(hands.iter().map(async |hands| {
+        let jobs = hands.get("mail", count).await;
+        got.borrow_mut().push((hands, jobs));
+    }))
+    .await;
+    let after = asked();
+    w.first_way(Way::mend);
+    let got = got.into_inner();
+    for (hands, jobs) in &got {
+        hands.ack_all(jobs).await;
+    }
+    let got: Vec<usize> = got.iter().map(|(_, jobs)| jobs.len()).collect();
+    w.worker(Worker::js(10).queues(&["mail"]));
+    let mut judge = w.judge_when_done(60).await;
+    judge.that(got == vec![count; WORKERS], format!("they got {got:?}"));
+    let (claims, jobs) = (after.0 - before.0, after.1 - before.1);
+    judge.that(claims == 2, format!("{claims} claims were made"));
+    judge.that(jobs == WORKERS * count, format!("{jobs} jobs were claimed"));
     judge.all_well()
 }
 

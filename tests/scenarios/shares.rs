@@ -62,7 +62,7 @@ impl Judge {
 }
 
 /// All of these, side by side.
-async fn join_all(all: impl Iterator<Item: Future>) {
+pub(super) async fn join_all(all: impl Iterator<Item: Future>) {
     let mut all: Vec<_> = all.map(Box::pin).collect();
     poll_fn(|cx| {
         all.retain_mut(|one| one.as_mut().poll(cx).is_pending());

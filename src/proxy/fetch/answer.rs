@@ -153,13 +153,14 @@ impl Fetch {
         self.sections.iter_mut().for_each(Section::begin);
         self.picks = 0;
         loop {
-            self.missing.clear();
             if self.proxy.sidecar.live().edition != self.live.edition {
                 self.follow_policies();
             }
             let want = self.wanted.count.saturating_sub(out.len());
             let gathering = self.gather(want, until, out.is_empty());
             let gathered = traces::within(&traces::gather(), gathering).await;
+            // While the store is asked for what is held, others make claims: not for that once more.
+            self.missing.clear();
             if let (Err(theirs), true) = (gathered, out.is_empty()) {
                 return Err(theirs);
             }
@@ -176,7 +177,6 @@ impl Fetch {
                 break;
             }
         }
-        self.missing.clear();
         Ok(out)
     }
 

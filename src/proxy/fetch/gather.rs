@@ -25,6 +25,10 @@ use crate::proxy::subqueues::Asks;
 use crate::proxy::waiting;
 use crate::store::LedgerExt;
 
+/// So many jobs are asked for at once at most for FETCHes that wait together. To read a reply of more would keep all other
+/// work waiting for too long.
+const JOINT_CLAIM: usize = 256;
+
 /// A claim that must last longer than any FETCH waits for it.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
@@ -235,6 +239,7 @@ impl Fetch {
         let sidecar = Arc::clone(&self.proxy.sidecar);
         let claims = &sidecar.fetching.claims;
         if let Some(running) = claims.running(lane) {
+            self.note_missing(lane, n);
             return Some(running);
         }
         let section = self.sections.get(nth)?;
@@ -244,16 +249,23 @@ impl Fetch {
             self.spend(nth);
             return None;
         }
-        if !self.missing.iter().any(|one| one.is_of(lane)) {
-            self.missing.push(Missing::new(claims, lane, n));
-        }
-        let jobs = n.max(section.next).max(claims.missed(lane));
+        let next = section.next;
+        self.note_missing(lane, n);
+        let jobs = n.max(next).max(claims.missed(lane).min(JOINT_CLAIM));
         let claim = match sidecar.subqueues.has(&lane.queue) {
             true => self.claim_in_turn(nth, lane, gate, jobs).await?,
             false => self.claim_of_queue(nth, lane, gate, jobs).await?,
         };
         // Another FETCH may have been faster.
         claims.running(lane).or_else(|| Some(claim.start()))
+    }
+
+    /// In this round it misses `n` jobs of a lane, or as many as it said before.
+    fn note_missing(&mut self, lane: &Lane, n: usize) {
+        if !self.missing.iter().any(|one| one.is_of(lane)) {
+            let claims = &self.proxy.sidecar.fetching.claims;
+            self.missing.push(Missing::new(claims, lane, n));
+        }
     }
 
     /// A claim of the queue itself, for as many of these jobs as may be claimed; `None`: it is closed.
