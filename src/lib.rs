@@ -55,7 +55,7 @@
 //!    may start, for 200 ms in all. A claim is capped by what a queue's own limits let start in the next 200 ms, and by
 //!    the free places of the hold (`proxy/fetch/cap.rs`). Of a queue with subqueues, `proxy/subqueues/turns.rs` says
 //!    which are asked. Claims run in tasks of their own (`proxy/fetch/claim.rs`); those under way are known
-//!    (`proxy/fetch/claims.rs`), so that FETCHes share them.
+//!    (`proxy/fetch/claims.rs`), so that FETCHes share them, and the next one asks for what all who wait miss.
 //! 4. **Hold.** What a claim brings is read (`proxy/fetch/reply.rs`, each job by `proxy/job.rs`) and held
 //!    (`hold/locked.rs`), in groups that are limited alike (`hold/queue.rs`).
 //! 5. **Grant.** `proxy/fetch/grant.rs` picks by priority, then round robin over keys, then in order (`hold/pick.rs`). A job
