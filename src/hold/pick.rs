@@ -85,8 +85,8 @@ impl Hold {
         picks.collect()
     }
 
-    /// Picks, in order, what could start now: at most `want` of each group, and `most` in all. Where jobs of the lane wait
-    /// because limits refused them, some of these may be refused too, so there are `more` of them.
+    /// Picks, in order, what could start now: at most `want` of each group, and `most` in all. Where some of these may be
+    /// refused, because others were or because limits count time, there are `more` of them.
     pub fn pick(
         self: &Arc<Hold>,
         lane: &Lane,
@@ -102,7 +102,7 @@ impl Hold {
         };
         let waiters = queue.line.len();
         let groups = &mut queue.groups;
-        let most = match groups.has_refused() {
+        let most = match groups.may_refuse_some() {
             true => most.saturating_add(more),
             false => most,
         };
@@ -164,8 +164,7 @@ impl Hold {
         let last = idle.find_map(|queue| {
             let jobs = queue
                 .groups
-                .in_order()
-                .rev()
+                .last_first()
                 .flat_map(|group| group.jobs.iter().rev());
             let mut may_go = jobs.filter(|held| !stay.contains(&held.claimed.job));
             Some(may_go.next()?.claimed.job.clone())

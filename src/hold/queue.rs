@@ -28,7 +28,7 @@ const KNOWN: u64 = 1_000_000;
 const PACE: u64 = 1_000;
 
 /// So many groups of which all jobs have left are kept for the next jobs of their kind. To make a group and to forget it
-/// changes three tables more than to keep it does, and most keys have a job again soon.
+/// changes four tables more than to keep it does, and most keys have a job again soon.
 const SPARE: usize = 1_000;
 
 #[derive(Debug)]
@@ -278,6 +278,8 @@ pub(super) struct Groups {
     spare: usize,
     /// How many take a share of a key, spare ones among them.
     with_share: usize,
+    /// How many are under limits that count time, spare ones among them.
+    timed: usize,
     /// The latest turn, and the latest name.
     last: u64,
 }
@@ -305,24 +307,42 @@ impl Listed {
         }
     }
 
-    /// Those of these turns.
-    fn within(
-        &self,
-        turns: RangeInclusive<Turn>,
-    ) -> impl DoubleEndedIterator<Item = (Turn, GroupId)> {
-        let all = self
-            .open
-            .range(turns.clone())
-            .chain(self.closed.range(turns));
-        let mut all: Vec<(Turn, GroupId)> = all.map(|(turn, id)| (*turn, *id)).collect();
-        all.sort_unstable();
-        all.into_iter()
+    /// Those of these turns, in order.
+    fn within(&self, turns: RangeInclusive<Turn>) -> impl Iterator<Item = GroupId> {
+        let (open, closed) = (self.open.range(turns.clone()), self.closed.range(turns));
+        merged(open, closed, Turn::lt)
     }
+
+    /// All, in reverse order.
+    fn last_first(&self) -> impl Iterator<Item = GroupId> {
+        merged(self.open.iter().rev(), self.closed.iter().rev(), Turn::gt)
+    }
+}
+
+/// What two have, each in this order. There may be tens of thousands, and mostly the first few are looked at.
+fn merged<'a>(
+    open: impl Iterator<Item = (&'a Turn, &'a GroupId)>,
+    closed: impl Iterator<Item = (&'a Turn, &'a GroupId)>,
+    is_before: fn(&Turn, &Turn) -> bool,
+) -> impl Iterator<Item = GroupId> {
+    let (mut open, mut closed) = (open.peekable(), closed.peekable());
+    std::iter::from_fn(move || {
+        let next = match (open.peek(), closed.peek()) {
+            (Some((one, _)), Some((other, _))) if !is_before(one, other) => closed.next(),
+            (Some(_), _) => open.next(),
+            (None, _) => closed.next(),
+        };
+        next.map(|(_, id)| *id)
+    })
 }
 
 /// The first turn that there may be, and the last.
 const FIRST: Turn = (Reverse(i32::MAX), 0);
 const LAST: Turn = (Reverse(i32::MIN), u64::MAX);
+
+fn counts_time(one: &Limited) -> bool {
+    !one.limits.rates.is_empty() || one.limits.throttle.is_some()
+}
 
 /// All turns of one priority.
 fn turns_of(priority: i32) -> RangeInclusive<Turn> {
@@ -345,15 +365,20 @@ impl Groups {
     }
 
     /// All, highest priority first, and those of one priority in the order of their turns.
-    pub(super) fn in_order(&self) -> impl DoubleEndedIterator<Item = &Group> {
+    pub(super) fn in_order(&self) -> impl Iterator<Item = &Group> {
         let all = self.listed.within(FIRST..=LAST);
-        all.filter_map(|(_, id)| self.get(id))
+        all.filter_map(|id| self.get(id))
+    }
+
+    /// All, the last first.
+    pub(super) fn last_first(&self) -> impl Iterator<Item = &Group> {
+        self.listed.last_first().filter_map(|id| self.get(id))
     }
 
     /// The groups of one priority, in the order of their turns.
     pub(super) fn of_priority(&self, priority: i32) -> impl Iterator<Item = (GroupId, &Group)> {
         let of_it = self.listed.within(turns_of(priority));
-        of_it.filter_map(|(_, id)| Some((id, self.get(id)?)))
+        of_it.filter_map(|id| Some((id, self.get(id)?)))
     }
 
     /// The groups of jobs that a key limits.
@@ -404,9 +429,10 @@ impl Groups {
         askable
     }
 
-    /// Whether a job waits because its limits refused it or others of its group.
-    pub(super) fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
+    /// Whether some of the next jobs may be refused so that a FETCH gets too few: others were, or limits count time, and
+    /// who got some of these does not ask again.
+    pub(super) fn may_refuse_some(&self) -> bool {
+        !self.refused.is_empty() || self.timed > 0
     }
 
     /// The highest priority of a job that may be asked for, or the highest below another.
@@ -502,6 +528,7 @@ impl Groups {
             self.by_key.entry(key).or_default().push(id);
         }
         self.with_share += usize::from(share_of(&group.limits).is_some());
+        self.timed += usize::from(group.limits.iter().any(counts_time));
         self.listed.open.insert(group.turn(), id);
         self.all.insert(id, group);
         id
@@ -553,6 +580,7 @@ impl Groups {
             }
         }
         self.with_share -= usize::from(share_of(&group.limits).is_some());
+        self.timed -= usize::from(group.limits.iter().any(counts_time));
         match group.is_spare {
             true => self.spare -= 1,
             false => self.listed.remove(group.turn()),

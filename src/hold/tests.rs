@@ -1,7 +1,7 @@
 mod shares;
 
 use std::collections::HashSet;
-
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use super::*;
 use crate::claims::TestClaim as _;
 use crate::held_jobs::held_of;
-use ojs_limit::{Key, Limited, Limits, OnLimit, Served, Share, Space, Timestamp};
+use ojs_limit::{
+    Key, Limited, Limits, Measure, OnLimit, Served, Share, Space, Throttle, Timestamp,
+};
 use ojs_policy::Gate;
 use ojs_store::Claimed;
 use ojs_store::{Claim, Gen};
@@ -604,6 +606,17 @@ async fn more_are_picked_only_where_some_were_refused() {
     assert!(hold.forget("c").is_some());
     hold.tidy(Instant::now());
     assert_eq!(pick().len(), 4, "it is gone");
+    let mut timed = job("t", 0, &["t"]);
+    let mut limits = limits(&["t"]).to_vec();
+    limits[0].limits.throttle = Some(Throttle {
+        limit: NonZeroU32::MIN,
+        period: NonZeroU64::MIN,
+        burst: NonZeroU32::MIN,
+        measure: Measure::default(),
+    });
+    timed.limit(limits.into(), 0);
+    hold.add(vec![timed]);
+    assert_eq!(pick().len(), 6, "who got some of these does not ask again");
 }
 
 /// Jobs stand in the order in which they leave, those that were refused among the others.

@@ -17,6 +17,10 @@ const MAX: usize = 16_384;
 /// The longest name of a list, in bytes. Longer ones are not kept.
 const LONGEST: usize = 1_024;
 
+/// The letter that stands for the first policy in a name; no file has as many policies as there are letters after it, a
+/// million.
+const FIRST_MARK: usize = 0x1_0000;
+
 /// The limits of jobs under one [`PolicySet`].
 #[derive(Default, Debug)]
 pub struct LimitCache {
@@ -81,9 +85,8 @@ impl LimitCache {
             if let Some(policy) = policies.policies.get(*nth)
                 && policy.matching.matches(job)
             {
-                policy.write_name(job, name);
+                policy.write_name(*nth, job, name);
             }
-            name.push('\0');
         }
         if let Some(found) = queue.limits.get(name.as_str()) {
             return found.clone();
@@ -100,13 +103,17 @@ impl LimitCache {
 }
 
 impl Policy {
-    /// Appends what tells jobs under this policy apart; nothing if it skips the job. No key is empty or has a zero in it,
-    /// so what follows is found.
-    fn write_name(&self, job: &JobView<'_>, name: &mut String) {
+    /// Appends what tells jobs under this policy, the `nth` of its set, apart; nothing if it skips the job. No key has a
+    /// zero in it, or a letter beyond ASCII, as the one that stands for the policy.
+    fn write_name(&self, nth: usize, job: &JobView<'_>, name: &mut String) {
         let before = name.len();
+        let mark = u32::try_from(FIRST_MARK + nth)
+            .ok()
+            .and_then(char::from_u32);
+        name.push(mark.unwrap_or(char::MAX));
         let missing = self.key.fill(job, name);
+        name.push('\0');
         if let Some(fair) = &self.prices.fair {
-            name.push('\0');
             fair.write_name(job, name);
         }
         if missing.is_some() && self.key_missing == KeyMissing::Skip {

@@ -44,8 +44,8 @@ pub async fn two_questions_in_a_row(ctx: Ctx) -> Judge {
 }
 
 /// Workers that ask while a claim is under way share the next one, which asks for what all of them miss: the backend is
-/// asked twice for 40 of them, or three times where they want 400 jobs. No more is claimed, also while the store takes its
-/// time to say what may start.
+/// asked twice for 40 of them, or three times where they want 400 jobs. What one of them has in part is claimed once more,
+/// and nothing else, also while the store takes its time to say what may start.
 pub async fn many_ask_at_once(ctx: Ctx) -> Judge {
     const WORKERS: usize = 40;
     let limits = format!("{KEYED}concurrency = 1000");
@@ -84,7 +84,8 @@ pub async fn many_ask_at_once(ctx: Ctx) -> Judge {
     judge.that(got == vec![count; WORKERS], format!("they got {got:?}"));
     let (claims, jobs) = (after.0 - before.0, after.1 - before.1);
     judge.that(claims == most, format!("{claims} claims were made"));
-    judge.that(jobs == WORKERS * count, format!("{jobs} jobs were claimed"));
+    let is_enough = (WORKERS * count..(WORKERS + 1) * count).contains(&jobs);
+    judge.that(is_enough, format!("{jobs} jobs were claimed"));
     judge.all_well()
 }
 

@@ -1,5 +1,5 @@
 //! The claims that are under way, for those who wait for them. Of a limited queue there is one at a time for each scope:
-//! FETCHes that come meanwhile wait for it, and the next one asks for what all of them miss.
+//! FETCHes that come meanwhile wait for it, and the next one asks for what all of them miss, 256 jobs at most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -260,7 +260,8 @@ impl Fetch {
         claims.running(lane).or_else(|| Some(claim.start()))
     }
 
-    /// In this round it misses `n` jobs of a lane, or as many as it said before.
+    /// While it gathers it misses `n` jobs of a lane, or as many as it said before: what a subqueue brings may be refused,
+    /// and then the next claim must not be for less.
     fn note_missing(&mut self, lane: &Lane, n: usize) {
         if !self.missing.iter().any(|one| one.is_of(lane)) {
             let claims = &self.proxy.sidecar.fetching.claims;

@@ -33,7 +33,7 @@ pub(super) struct Fetch {
     pub(super) deadline: Instant,
     /// Claims that it no longer waits for, and of which section each is: what they bring may still come in time.
     pub(super) running: Vec<(usize, ClaimTask)>,
-    /// What it waits for in this round, so that the next claim brings it.
+    /// What it waits for while it gathers, so that the next claim brings it.
     pub(super) missing: Vec<Missing>,
     /// How many jobs are picked at once at least: twice as many where none of them could start.
     pub(super) picks: usize,
