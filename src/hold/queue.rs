@@ -319,7 +319,8 @@ impl Listed {
     }
 }
 
-/// What two have, each in this order. There may be tens of thousands, and mostly the first few are looked at.
+/// Merges two lists of groups, each of which is in this order. It goes one by one: there may be tens of thousands of
+/// groups, and most callers look at the first few.
 fn merged<'a>(
     open: impl Iterator<Item = (&'a Turn, &'a GroupId)>,
     closed: impl Iterator<Item = (&'a Turn, &'a GroupId)>,
@@ -339,10 +340,6 @@ fn merged<'a>(
 /// The first turn that there may be, and the last.
 const FIRST: Turn = (Reverse(i32::MAX), 0);
 const LAST: Turn = (Reverse(i32::MIN), u64::MAX);
-
-fn counts_time(one: &Limited) -> bool {
-    !one.limits.rates.is_empty() || one.limits.throttle.is_some()
-}
 
 /// All turns of one priority.
 fn turns_of(priority: i32) -> RangeInclusive<Turn> {
@@ -429,8 +426,8 @@ impl Groups {
         askable
     }
 
-    /// Whether some of the next jobs may be refused so that a FETCH gets too few: others were, or limits count time, and
-    /// who got some of these does not ask again.
+    /// Whether some of the next jobs may be refused. Others were refused before, or limits count time. A FETCH that gets
+    /// some jobs under such limits leaves with them, so it has to pick enough at first.
     pub(super) fn may_refuse_some(&self) -> bool {
         !self.refused.is_empty() || self.timed > 0
     }
@@ -528,7 +525,7 @@ impl Groups {
             self.by_key.entry(key).or_default().push(id);
         }
         self.with_share += usize::from(share_of(&group.limits).is_some());
-        self.timed += usize::from(group.limits.iter().any(counts_time));
+        self.timed += usize::from(group.limits.iter().any(|one| one.limits.counts_time()));
         self.listed.open.insert(group.turn(), id);
         self.all.insert(id, group);
         id
@@ -580,7 +577,7 @@ impl Groups {
             }
         }
         self.with_share -= usize::from(share_of(&group.limits).is_some());
-        self.timed -= usize::from(group.limits.iter().any(counts_time));
+        self.timed -= usize::from(group.limits.iter().any(|one| one.limits.counts_time()));
         match group.is_spare {
             true => self.spare -= 1,
             false => self.listed.remove(group.turn()),

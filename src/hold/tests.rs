@@ -587,9 +587,9 @@ async fn few_are_the_first_of_many() {
     }
 }
 
-/// A few more than are wanted are picked where some may be refused as others were, and else none that would be put back.
+/// A few more jobs than are wanted are picked where some may be refused. Elsewhere they would only be put back.
 #[tokio::test(start_paused = true)]
-async fn more_are_picked_only_where_some_were_refused() {
+async fn more_are_picked_only_where_some_may_be_refused() {
     let hold = hold();
     hold.add(
         (0..9)

@@ -11,7 +11,7 @@ const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xEF\xBB\xBF", b"\xFE\xFF", b"\xFF\xFE"]
 /// Numbers that JSON does not have, as some write and read them: Python does by default.
 const NO_NUMBERS: [&[u8]; 2] = [b"nan", b"inf"];
 
-/// The largest double has 309 digits, of which an exponent of two digits stands for 99.
+/// A number with fewer digits and an exponent of two digits is within a double, of which the largest has 309 digits.
 const DIGITS: usize = 210;
 
 /// What a text that is malformed may be to other readers, in words that follow its name; `None`: JSON to nobody.

@@ -148,6 +148,13 @@ pub struct Limits {
     pub throttle: Option<Throttle>,
 }
 
+impl Limits {
+    /// Whether some of them count starts by time: a window or spacing.
+    pub fn counts_time(&self) -> bool {
+        !self.rates.is_empty() || self.throttle.is_some()
+    }
+}
+
 /// What happens to a job that may not start (rate-limiting text, section 6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
 pub enum OnLimit {

@@ -103,8 +103,8 @@ impl LimitCache {
 }
 
 impl Policy {
-    /// Appends what tells jobs under this policy, the `nth` of its set, apart; nothing if it skips the job. No key has a
-    /// zero in it, or a letter beyond ASCII, as the one that stands for the policy.
+    /// Appends what tells jobs under this policy, the `nth` of its set, apart; nothing if it skips the job. A key has
+    /// letters of ASCII only and no zero, so it has in it neither the mark of a policy nor the zero behind a key.
     fn write_name(&self, nth: usize, job: &JobView<'_>, name: &mut String) {
         let before = name.len();
         let mark = u32::try_from(FIRST_MARK + nth)

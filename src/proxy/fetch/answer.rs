@@ -159,7 +159,7 @@ impl Fetch {
             let want = self.wanted.count.saturating_sub(out.len());
             let gathering = self.gather(want, until, out.is_empty());
             let gathered = traces::within(&traces::gather(), gathering).await;
-            // While the store is asked for what is held, others make claims: not for that once more.
+            // The store is asked for what is held now. Claims that others make meanwhile are not for these jobs again.
             self.missing.clear();
             if let (Err(theirs), true) = (gathered, out.is_empty()) {
                 return Err(theirs);

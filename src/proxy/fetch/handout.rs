@@ -10,7 +10,7 @@ use http::Response;
 use http::request::Parts;
 
 use crate::hold::{Held, Lane};
-use crate::limit::{Limited, PolicyAndKey};
+use crate::limit::PolicyAndKey;
 use crate::metrics::{Counted, StartKind};
 use crate::policy::subqueue::Subqueue;
 use crate::proxy::body::{Body, Watch};
@@ -99,9 +99,8 @@ impl HandOut {
 
     /// Whether limits that count time let some of it start: it does not wait for more.
     pub(super) fn is_timed(&self) -> bool {
-        let timed = |one: &Limited| !one.limits.rates.is_empty() || one.limits.throttle.is_some();
         let mut limited = self.jobs.iter().flat_map(|job| &*job.claimed.limited);
-        limited.any(timed)
+        limited.any(|one| one.limits.counts_time())
     }
 
     /// The reply that hands the jobs out.

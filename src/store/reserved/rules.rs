@@ -16,7 +16,7 @@ pub fn objection(limits: &Limits, on_limit: OnLimit) -> Option<&'static str> {
         Some(
             "a slot is taken and freed by each job, so there is nothing to reserve of `concurrency`",
         )
-    } else if limits.rates.is_empty() && limits.throttle.is_none() {
+    } else if !limits.counts_time() {
         Some("there is no `rate` or `throttle` to reserve of")
     } else if limits.rates.iter().any(edged) {
         Some("only sliding windows can be looked ahead in")
