@@ -241,7 +241,7 @@ crate::scenarios! {
     deep::beside_three_shut_keys: 1 limit;
     deep::beside_ten_shut_keys: 1 limit;
     deep::behind_heads_after_a_restart: 1;
-    deep::paused_at_the_backend: 2;
+    deep::paused_at_the_backend: 4;
     stranded::whatever_happens: 6;
     swift::short_jobs_of_one_tenant: 1;
     swift::throttle_of_one_tenant: 1 limit;

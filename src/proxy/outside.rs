@@ -314,7 +314,7 @@ async fn says_paused(proxy: &Proxy, scope: u64, queue: &str) -> bool {
     let path = crate::ojs::encoded(queue);
     let call = calls::get(proxy, scope, format!("/ojs/v1/queues/{path}/stats"));
     let stats = calls::call(proxy, "queue_stats", call).await;
-    stats.is_ok_and(|stats| paused::read_paused(&stats.body) == Some(true))
+    stats.is_ok_and(|stats| paused::read_paused(&stats) == Some(true))
 }
 
 /// `POST /ojs/v1/admin/reset` of the embedded backend, which clears the sidecar too.

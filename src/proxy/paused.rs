@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::REPLY_DEPTH;
 use crate::json::Json;
+use crate::upstream::Reply;
 
 /// More paused queues than this are not remembered: names come from requests.
 const MAX: usize = 10_000;
@@ -124,12 +125,16 @@ impl Paused {
     }
 }
 
-/// Whether a queue's numbers say that it is paused; `None`: they do not say.
-pub(super) fn read_paused(stats: &[u8]) -> Option<bool> {
-    let stats = Json::parse(stats, REPLY_DEPTH).ok()?;
-    let queue = stats.get_exact("queue").unwrap_or(stats);
-    let paused = queue.get_exact("paused");
-    paused.or_else(|| stats.get_exact("paused"))?.boolean()
+/// Whether a queue's numbers say that it is paused, by `paused` or by `status`; `None`: they do not say.
+pub(super) fn read_paused(reply: &Reply) -> Option<bool> {
+    let stats = Json::parse(&reply.body, REPLY_DEPTH).ok()?;
+    let places = [stats.get_exact("queue").unwrap_or(stats), stats];
+    let said = |name: &str| places.iter().find_map(|place| place.get_exact(name));
+    let status = || Some(said("status")?.text()? == "paused");
+    let is_told = reply.status.is_success();
+    (said("paused").and_then(|paused| paused.boolean()))
+        .or_else(status)
+        .filter(|_| is_told)
 }
 
 #[cfg(test)]
@@ -137,6 +142,39 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_pause_is_said_in_two_ways() {
+        for (status, body, paused) in [
+            (200, r#"{"queue":{"name":"q","paused":true}}"#, Some(true)),
+            (
+                200,
+                r#"{"name":"q","paused":false,"status":"paused"}"#,
+                Some(false),
+            ),
+            (
+                200,
+                r#"{"queue":"q","status":"paused","stats":{}}"#,
+                Some(true),
+            ),
+            (
+                200,
+                r#"{"queue":{"name":"q","status":"paused"}}"#,
+                Some(true),
+            ),
+            (200, r#"{"queue":"q","status":"active"}"#, Some(false)),
+            (200, r#"{"queue":"q","status":7}"#, None),
+            (503, r#"{"status":"unavailable"}"#, None),
+            (200, "paused", None),
+        ] {
+            let reply = Reply {
+                status: http::StatusCode::from_u16(status).unwrap(),
+                headers: http::HeaderMap::new(),
+                body: body.into(),
+            };
+            assert_eq!(read_paused(&reply), paused, "{body}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_brings_no_pause_back_that_was_ended_meanwhile() {

@@ -36,6 +36,8 @@ pub enum Dress {
     Infinity,
     /// Text in two bytes a character.
     Wide,
+    /// Statistics of a queue as the HTTP binding writes them.
+    Binding,
 }
 
 impl Dress {
@@ -99,6 +101,16 @@ impl Dress {
             Dress::Wide => {
                 let wide = text().encode_utf16().flat_map(u16::to_le_bytes).collect();
                 (None, Vec::into(wide))
+            }
+            Dress::Binding => {
+                let whole: serde_json::Value = serde_json::from_slice(body).unwrap();
+                let queue = &whole["queue"];
+                let stats = serde_json::json!({
+                    "queue": queue["name"],
+                    "status": if queue["paused"] == true { "paused" } else { "active" },
+                    "stats": { "available": queue["available"], "active": queue["active"] },
+                });
+                (None, stats.to_string().into())
             }
         }
     }

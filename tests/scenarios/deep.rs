@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::prelude::*;
+use crate::harness::dress::Dress;
 use crate::harness::runner::said;
 
 /// Each tenant's jobs of the type `crm.*` run one at a time. They wait in subqueues, all others do not.
@@ -178,9 +179,20 @@ pub async fn behind_heads_after_a_restart(ctx: Ctx) -> Judge {
 }
 
 /// An operator pauses the queue at the backend itself: after two seconds none of its jobs starts. It goes on when that ends.
+/// Half of the backends say it as the HTTP binding does.
 pub async fn paused_at_the_backend(ctx: Ctx) -> Judge {
     let limits = "[[policy]]\nname = 'p'\nkey = 'crm:{meta.tenant}'\nthrottle = { limit = 5, period = '1s' }\n";
-    let w = ctx.limits(&format!("{limits}{SPLIT}")).start().await;
+    let is_bound = ctx.seed % 4 > 1;
+    let lax = Lax {
+        admin_queues: !is_bound,
+        ..ctx.pick(&[Lax::redis(), Lax::spec()])
+    };
+    let world = ctx.limits(&format!("{limits}{SPLIT}")).lax(lax);
+    let w = world.start().await;
+    if is_bound {
+        w.backend
+            .often(Op::Stats, 1.0, Fault::Comes(Dress::Binding));
+    }
     w.enqueue_all(600, |nth| of(&format!("t{}", nth % 6)).label("all"))
         .await;
     w.workers(3, Worker::js(10).queues(&["mail"]).runs(20..60));

@@ -122,7 +122,7 @@ async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result
         refused.store(reply.status.as_u16(), Ordering::Relaxed);
     }
     if let Ok(reply) = &reply
-        && let Some(is_paused) = read_paused(&reply.body)
+        && let Some(is_paused) = read_paused(reply)
     {
         (proxy.sidecar.fetching.backlogs).note_paused(queue, is_paused);
     }

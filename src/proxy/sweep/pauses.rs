@@ -57,7 +57,7 @@ async fn ask_whether_paused(proxy: Proxy, queue: Arc<str>, since: Instant) {
     let Ok(reply) = calls::call(&proxy, "queue_stats", question).await else {
         return;
     };
-    match read_paused(&reply.body) {
+    match read_paused(&reply) {
         Some(false) => {
             sidecar.fetching.paused.is_over(&queue, asked);
             sidecar.hold.wake_all();
