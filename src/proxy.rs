@@ -13,7 +13,7 @@
 //! | `control` | what people set and read over HTTP |
 //! | `outside`, `about`, `stream`, `tell`, `measure` | what readers are shown: jobs and queues, manifest and health, events, gauges |
 //! | `subqueues`, `ahead` | where a backlog of any depth waits, and which of it is asked next; how far ahead jobs are claimed |
-//! | `bases`, `merged` | what keeps the names of subqueues from being seen, and numbers of queues whole |
+//! | `bases`, `names`, `merged` | what keeps the names of subqueues from being seen, and numbers of queues whole |
 //! | `sweep`, `siblings`, `prove`, `drop` | what must be done unasked: claims kept, proven, adopted, ended |
 //! | `waiting`, `why`, `runs` | how many jobs wait for a limit; why they wait, and how long jobs run |
 //! | `shadow` | what entries would have done that are only tried |
@@ -44,6 +44,7 @@ pub mod load;
 pub(crate) mod measure;
 mod merged;
 mod mirror;
+mod names;
 mod outlive;
 mod outside;
 pub mod pass;

@@ -16,6 +16,7 @@ mod learning;
 mod limits;
 mod lookahead;
 mod metrics;
+mod names;
 mod overrides;
 mod queue_limits;
 mod required;

@@ -8,6 +8,7 @@
 
 use std::sync::LazyLock;
 
+use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
 use ojs_limit::fingerprint;
@@ -58,72 +59,23 @@ pub fn split(name: &str) -> Option<(&str, Subqueue)> {
     Some((base, Subqueue(number)))
 }
 
-/// The queue that a name stands for outside the backend: the base of a subqueue, and any other as it is.
-pub fn base_of(name: &str) -> &str {
-    split(name).map_or(name, |(base, _)| base)
-}
-
-/// Whether a text may name a subqueue; `false` is certain.
+/// Whether a text may name a subqueue, in JSON however it is spelt; `false` is certain.
 pub fn may_name(text: &[u8]) -> bool {
-    MARKERS.find(text).is_some()
+    MARKERS.find(text).is_some() || memchr_iter(b'\\', text).any(|at| is_of_marker(text, at + 1))
 }
 
-/// A text of JSON, or of events, with the bases of the subqueues that it names; `None`: it names none. A name ends where
-/// no longer one can go on.
-pub fn with_bases(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out: Option<Vec<u8>> = None;
-    let mut done = 0;
-    for at in MARKERS.find_iter(text) {
-        let digits = text.get(at + MARKER.len()..at + ADDED).unwrap_or_default();
-        let is_number = digits.len() == 2 && digits.iter().all(is_digit);
-        let rest = text.get(at + ADDED..).unwrap_or_default();
-        if is_number && is_end(rest) && at >= done {
-            let out = out.get_or_insert_with(|| Vec::with_capacity(text.len()));
-            out.extend_from_slice(text.get(done..at).unwrap_or_default());
-            done = at + ADDED;
-        }
-    }
-    let mut out = out?;
-    out.extend_from_slice(text.get(done..).unwrap_or_default());
-    Some(out)
-}
-
-/// How many bytes at the end of a text may be a part of a name that goes on after it. They decide nothing alone.
-pub fn undecided(text: &[u8]) -> usize {
-    let may_go_on = |length: &usize| {
-        let tail = text.len().checked_sub(*length);
-        let tail = tail.and_then(|at| text.get(at..)).unwrap_or_default();
-        !tail.is_empty()
-            && tail
-                .iter()
-                .enumerate()
-                .all(|(nth, byte)| may_stand(nth, byte))
-    };
-    // One more: behind a whole name a full stop may be the next letter, or the end of a sentence.
-    (1..=ADDED + 1).rev().find(may_go_on).unwrap_or(0)
-}
-
-/// Whether a byte may stand at this place of what a subqueue's name has more than its base.
-fn may_stand(nth: usize, byte: &u8) -> bool {
-    match MARKER.as_bytes().get(nth) {
-        Some(wanted) => byte == wanted,
-        None if nth < ADDED => is_digit(byte),
-        None => *byte == b'.',
-    }
+/// Whether an escape, behind its backslash, stands for a character of the marker.
+fn is_of_marker(text: &[u8], at: usize) -> bool {
+    let code = text
+        .get(at..at + 5)
+        .and_then(|code| code.strip_prefix(b"u00"));
+    let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
+    let byte = code.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    byte.is_some_and(|byte| MARKER.as_bytes().contains(&byte))
 }
 
 fn is_digit(byte: &u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
-}
-
-/// Whether a name ends before this.
-fn is_end(rest: &[u8]) -> bool {
-    let goes_on = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    match rest {
-        [b'.', next, ..] => !goes_on(next),
-        [next, ..] => !goes_on(next),
-        [] => true,
-    }
 }
 
 #[cfg(test)]
@@ -158,49 +110,7 @@ mod tests {
             "é-ojst7f",
             "",
         ] {
-            assert_eq!((split(name), base_of(name)), (None, name));
-        }
-    }
-
-    #[test]
-    fn texts_show_bases() {
-        for (text, shown) in [
-            (
-                r#"{"queue":"mail-ojst-7f","a":"no mail-ojst-7f. \"b-ojst-00\""}"#,
-                Some(r#"{"queue":"mail","a":"no mail. \"b\""}"#),
-            ),
-            (
-                "a-ojst-00.eu a-ojst-000 a-ojst-0_ a-ojst-00-ojst-01",
-                Some("a-ojst-00.eu a-ojst-000 a-ojst-0_ a-ojst-00"),
-            ),
-            ("</queues/b-ojst-ff>", Some("</queues/b>")),
-            ("b-ojst-ff", Some("b")),
-            (
-                r#"["a-ojst-00","/queues/b-ojst-ff/stats","c-ojst-zz"]"#,
-                Some(r#"["a","/queues/b/stats","c-ojst-zz"]"#),
-            ),
-            (r#"{"queue":"mail"}"#, None),
-            ("-ojst-", None),
-        ] {
-            let found = with_bases(text.as_bytes());
-            assert_eq!(found.as_deref(), shown.map(str::as_bytes), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_may_go_on_is_undecided() {
-        for (text, rest) in [
-            ("mail", ""),
-            ("mail-", "-"),
-            ("a--oj", "-oj"),
-            ("mail-ojst-7", "-ojst-7"),
-            ("mail-ojst-7f", "-ojst-7f"),
-            ("mail-ojst-7f.", "-ojst-7f."),
-            ("mail-ojst-7f. ", ""),
-            ("mail-ojst-7g", ""),
-            ("mail-ojst-7f-", "-"),
-        ] {
-            assert_eq!(undecided(text.as_bytes()), rest.len(), "{text}");
+            assert_eq!(split(name), None, "{name}");
         }
     }
 }

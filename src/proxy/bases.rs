@@ -1,58 +1,95 @@
-//! Nobody outside sees subqueues: what a client gets names their bases, and a client that names one is refused. The
-//! shape of a name decides, in every sidecar: another one of the fleet may have made the subqueues.
+//! Nobody outside sees subqueues: what a client gets names their bases, and a client that names one is refused.
 
-use bytes::Bytes;
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use http::uri::Uri;
 use http::{HeaderMap, HeaderValue, Response, header};
 use percent_encoding::percent_decode_str;
 
 use super::body::Body;
-use super::outside::may_name_subqueues;
+use super::control::in_force::limits_queue;
+use super::enqueue::unreadable;
+use super::names::{self, NameReader, ReplyKind};
 use super::respond::Fault;
+use super::subqueues::Subqueues;
 use super::{DEPTH, Sidecar, mirror};
-use crate::json::Json;
+use crate::json::{self, Json};
+use crate::limit::Space;
 use crate::policy::subqueue;
+use crate::store::LedgerExt;
+
+/// What stands between names in a path or a query.
+const SEPARATORS: &[char] = &[
+    '/', '?', '&', '=', ',', ':', ';', '|', '+', ' ', '"', '\'', '[', ']',
+];
+/// So many times the escapes of a path are undone: whoever is behind the backend may do it again.
+const DECODED: usize = 3;
 
 /// 400 for a request whose path or query names a subqueue. Few have its marker or an escape, and no others are read.
-pub(super) fn named_in_target(uri: &Uri) -> Option<Fault> {
+pub(super) fn named_in_target(sidecar: &Sidecar, uri: &Uri) -> Option<Fault> {
     let target = uri.path_and_query()?.as_str();
     if !subqueue::may_name(target.as_bytes()) && !target.contains('%') {
         return None;
     }
-    let target = percent_decode_str(target).decode_utf8_lossy();
-    let mut names = target.split(['/', '?', '&', '=', ',', ':']);
-    let (base, _) = names.find_map(subqueue::split)?;
-    Some(refusal("path", base))
+    let mut target = Cow::Borrowed(target);
+    for _ in 0..=DECODED {
+        let names = target.split(SEPARATORS);
+        let kept = names.filter_map(|name| kept_base(sidecar, name)).next();
+        if let Some(base) = kept {
+            return Some(refusal("path", base));
+        }
+        let decoded = percent_decode_str(&target).decode_utf8_lossy();
+        target = Cow::Owned(decoded.into_owned());
+    }
+    None
 }
 
-/// 400 for a body that names a subqueue where a queue is named.
-pub(super) fn named_in_body(body: &[u8]) -> Option<Fault> {
-    if !subqueue::may_name(body) {
+/// 400 for a body that names a subqueue where a queue is named, or that only others can read. Where nothing is limited,
+/// bodies are not looked into.
+pub(super) fn named_in_body(sidecar: &Sidecar, body: &[u8]) -> Option<Fault> {
+    let has_subqueues = sidecar.subqueues.any();
+    let is_limited = has_subqueues
+        || !sidecar.live().policies.is_empty()
+        || sidecar.admit.pressure.any()
+        || sidecar.store.overrides().any(Space::Queue);
+    if !is_limited || !(subqueue::may_name(body) || json::is_wide(body)) {
         return None;
     }
-    // What is no JSON is refused by who reads it.
-    named_inside(Json::parse(body, DEPTH).ok()?)
+    match Json::parse(body, DEPTH) {
+        Ok(whole) => named_inside(sidecar, whole),
+        Err(error) if has_subqueues => unreadable(body, error),
+        // It is refused by who reads it.
+        Err(_) => None,
+    }
 }
 
 /// Looks into what may name one, and so no deeper than the whole was found to nest.
-fn named_inside(value: Json<'_>) -> Option<Fault> {
+fn named_inside(sidecar: &Sidecar, value: Json<'_>) -> Option<Fault> {
     if !subqueue::may_name(value.raw()) {
         return None;
     }
     let mut members = value.members().filter(|member| !mirror::is_own(member));
     let found = members.find_map(|member| {
-        let mut names = ["queue", "queues"].into_iter();
-        let name = names.find(|name| member.is_named(name));
-        let named = name.and_then(|name| Some(refusal(name, &base_in(member.value)?)));
-        named.or_else(|| named_inside(member.value))
+        let mut fields = ["queue", "queues"].into_iter();
+        let field = fields.find(|field| member.is_named(field));
+        let named = field.and_then(|field| {
+            let mut texts = member.value.items().chain([member.value]);
+            texts.find_map(|text| Some(refusal(field, kept_base(sidecar, &text.text()?)?)))
+        });
+        named.or_else(|| named_inside(sidecar, member.value))
     });
-    found.or_else(|| value.items().find_map(named_inside))
+    let mut items = value.items();
+    found.or_else(|| items.find_map(|item| named_inside(sidecar, item)))
 }
 
-/// The base of the first subqueue that a name is, or a list of names has.
-fn base_in(value: Json<'_>) -> Option<String> {
-    let mut names = value.items().chain([value]).filter_map(|name| name.text());
-    names.find_map(|name| Some(subqueue::split(&name)?.0.to_owned()))
+/// The base of a subqueue's name that is kept: the base has subqueues, or limits or bounds which its jobs would go around.
+fn kept_base<'a>(sidecar: &Sidecar, name: &'a str) -> Option<&'a str> {
+    let (base, _) = subqueue::split(name)?;
+    let is_kept = sidecar.subqueues.has(base)
+        || limits_queue(sidecar, base, &sidecar.live().policies)
+        || sidecar.admit.pressure.bounds(base).is_some();
+    is_kept.then_some(base)
 }
 
 /// It does not repeat what was named.
@@ -64,20 +101,41 @@ fn refusal(field: &str, base: &str) -> Fault {
         .hinting("name the queue itself: its jobs are found wherever they wait")
 }
 
+/// What the reply to a request for this path may have names in.
+pub(super) fn kind_of(path: &str) -> ReplyKind {
+    ReplyKind {
+        lists_queues: path.ends_with("/queues") || path.ends_with("/admin/stats"),
+        ..ReplyKind::default()
+    }
+}
+
 /// Makes a reply what a client gets: its body and the paths in its head name bases.
-pub(super) fn show_bases(sidecar: &Sidecar, reply: &mut Response<Body>) {
+pub(super) fn show_bases(sidecar: &Arc<Sidecar>, kind: ReplyKind, reply: &mut Response<Body>) {
     let headers = reply.headers_mut().iter_mut();
     let with_paths = headers.filter(|(name, _)| matches!(**name, header::LOCATION | header::LINK));
     for (_, value) in with_paths {
-        let shown = subqueue::with_bases(value.as_bytes());
-        if let Some(Ok(shown)) = shown.map(|shown| HeaderValue::from_bytes(&shown)) {
+        let shown = value.to_str().ok();
+        let shown = shown.map(|text| HeaderValue::try_from(shown_path(text, &sidecar.subqueues)));
+        if let Some(Ok(shown)) = shown {
             *value = shown;
         }
     }
-    let mut is_changed = reply.body_mut().change_whole(subqueue::with_bases);
-    if reply.body().streams() && may_name_subqueues(sidecar) && is_text(reply.headers()) {
+    let Some(is_stream) = is_stream_of_text(reply.headers()) else {
+        return;
+    };
+    let kind = ReplyKind {
+        is_failure: reply.status().as_u16() >= 400,
+        is_stream,
+        ..kind
+    };
+    let mut is_changed = reply.body_mut().change_whole(|text| {
+        let may_name = subqueue::may_name(text);
+        may_name.then(|| names::changed(text, kind, &sidecar.subqueues))?
+    });
+    if reply.body().streams() {
+        let (sidecar, mut reader) = (Arc::clone(sidecar), NameReader::new(kind));
         let streamed = std::mem::replace(reply.body_mut(), Body::empty());
-        *reply.body_mut() = streamed.changed(with_bases_in_parts());
+        *reply.body_mut() = streamed.changed(move |part| reader.part(part, &sidecar.subqueues));
         is_changed = true;
     }
     if is_changed {
@@ -86,93 +144,72 @@ pub(super) fn show_bases(sidecar: &Sidecar, reply: &mut Response<Body>) {
     }
 }
 
-/// Whether a body is one that can be searched, and of which each name stands for itself. Metrics are not: two series of
-/// one name are none to who reads them.
-fn is_text(headers: &HeaderMap) -> bool {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
-        return !headers.contains_key(header::CONTENT_ENCODING);
-    };
-    let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
-    let is_read = kind.contains("json") || kind.starts_with("text/event-stream");
-    is_read && !headers.contains_key(header::CONTENT_ENCODING)
+/// A path, or several, with bases where a queue stands in it.
+fn shown_path(text: &str, subqueues: &Subqueues) -> String {
+    let mut shown = text.to_owned();
+    for before in ["/queues/", "queue="] {
+        let mut parts = shown.split(before);
+        let mut out = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let end = part.find(['/', '?', '&', '#', '>', ';', ',', '"', ' ']);
+            let (name, rest) = part.split_at(end.unwrap_or(part.len()));
+            out += &[before, subqueues.base_of(name), rest].concat();
+        }
+        shown = out;
+    }
+    shown
 }
 
-/// Puts bases into a text that comes in parts. Only what may be the half of a name waits for the next part.
-fn with_bases_in_parts() -> impl FnMut(Bytes) -> Bytes + Send + 'static {
-    let mut kept = Bytes::new();
-    move |part| {
-        let is_end = part.is_empty();
-        let mut text = match kept.is_empty() {
-            true => part,
-            false => [&*std::mem::take(&mut kept), &*part].concat().into(),
-        };
-        if !is_end {
-            kept = text.split_off(text.len() - subqueue::undecided(&text));
-        }
-        subqueue::with_bases(&text).map_or(text, Bytes::from)
+/// Whether a body is a stream of events; `None`: it cannot be read, or has no names of queues in it. Metrics have, but two
+/// series of one name are none to who reads them.
+fn is_stream_of_text(headers: &HeaderMap) -> Option<bool> {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return None;
     }
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
+        return Some(false);
+    };
+    let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
+    let is_stream = kind.starts_with("text/event-stream");
+    (is_stream || kind.contains("json")).then_some(is_stream)
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
-
-    #[test]
-    fn a_text_in_parts_shows_what_it_shows_whole() {
-        let text = r#"["mail-ojst-7f","a-ojst-00.eu","it is a-ojst-00. b-oj","c-ojst-0"]-ojst-ff"#;
-        let whole = subqueue::with_bases(text.as_bytes()).unwrap();
-        for first in 0..text.len() {
-            for second in first..text.len() {
-                let mut change = with_bases_in_parts();
-                let (before, rest) = text.split_at(first);
-                let (within, after) = rest.split_at(second - first);
-                let parts = [before, within, after];
-                let parts = parts.into_iter().filter(|part| !part.is_empty());
-                let shown: Vec<Bytes> = parts.chain([""]).map(|part| change(part.into())).collect();
-                assert_eq!(shown.concat(), whole, "cut at {first} and {second}");
-            }
-        }
-    }
-
-    #[test]
-    fn nothing_but_the_half_of_a_name_is_held_back() {
-        let mut change = with_bases_in_parts();
-        for (part, shown) in [
-            ("data: mail-o\n", "data: mail-o\n"),
-            (r#""mail-oj"#, r#""mail"#),
-            ("st-7f", ""),
-            (r#"","#, r#"","#),
-            ("a-b", "a-b"),
-        ] {
-            assert_eq!(change(part.into()), shown, "{part}");
-        }
-    }
 
     #[tokio::test]
     async fn paths_in_a_head_name_bases() {
         let sidecar = crate::proxy::Proxy::on(
             std::sync::Arc::new(crate::store::memory::MemoryStore::new(0)).into(),
         );
-        let mut reply = Response::new(Body::from(Bytes::from_static(b"a-ojst-00")));
+        let file = ["mail", "a"].into_iter();
+        (sidecar.sidecar.subqueues).follow(std::iter::empty(), file);
+        let body = Bytes::from_static(br#"{"queue":"a-ojst-00"}"#);
+        let mut reply = Response::new(Body::from(body));
         for (name, value) in [
             (header::LOCATION, "/ojs/v1/queues/mail-ojst-7f"),
             (header::LINK, "</q?queue=mail-ojst-7f&page=2>; rel=next"),
-            (header::LINK, "</mail-ojst-00>"),
-            (header::CONTENT_LENGTH, "9"),
+            (header::LINK, "</queues/mail-ojst-00>"),
+            (header::LOCATION, "/jobs/mail-ojst-7f?queue=b-ojst-00"),
+            (header::CONTENT_LENGTH, "21"),
         ] {
             reply
                 .headers_mut()
                 .append(name, HeaderValue::from_static(value));
         }
-        show_bases(sidecar.sidecar(), &mut reply);
-        assert_eq!(reply.body().as_whole(), b"a");
+        show_bases(&sidecar.sidecar, ReplyKind::default(), &mut reply);
+        assert_eq!(reply.body().as_whole(), br#"{"queue":"a"}"#);
         let lines: Vec<_> = reply.headers().values().collect();
         assert_eq!(
             lines,
             [
                 "/ojs/v1/queues/mail",
+                "/jobs/mail-ojst-7f?queue=b-ojst-00",
                 "</q?queue=mail&page=2>; rel=next",
-                "</mail>"
+                "</queues/mail>"
             ]
         );
     }

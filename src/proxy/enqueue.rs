@@ -36,7 +36,7 @@ use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::TakenPlaces;
 use crate::upstream::Call;
 use routes::Routed;
-pub(super) use sent::Sends;
+pub(super) use sent::{Sends, unreadable};
 use sent::{SentJob, VISIBILITY};
 
 /// Answers one enqueue of a job, of a batch, or of templates of jobs.
@@ -61,7 +61,7 @@ pub(super) async fn enqueue(
     if joins && let Some(fault) = sent::odd_number(&body) {
         return refuse(&parts, fault);
     }
-    let splits = are_jobs && routes::ready(sidecar, &policies, &body).await;
+    let splits = are_jobs && routes::ready(proxy, &policies, &body).await;
     let may_be_flat = are_jobs && (limits || bounded) && json::may_name(&body, "queue");
     let read = match bounded || brings || may_be_flat || splits {
         true => sent::read_jobs(&body, sends),

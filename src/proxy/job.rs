@@ -11,6 +11,8 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use super::live::Live;
+use super::names::{self, ReplyKind};
+use super::subqueues::Subqueues;
 use super::{REPLY_DEPTH, Sidecar, mirror, scope, tell};
 use crate::hold::{Held, Lane, Proof};
 use crate::json::{self, Json, JsonError, Kind, Reader};
@@ -64,11 +66,15 @@ impl ClaimOrigin<'_> {
     }
 
     /// The subqueue that a job came from.
-    fn subqueue_of(&self, shown: Option<Json<'_>>) -> Option<Subqueue> {
+    fn subqueue_of(&self, shown: Option<Json<'_>>, subqueues: &Subqueues) -> Option<Subqueue> {
         if let [only] = self.subqueues {
             return Some(*only);
         }
-        let shown = shown.and_then(|shown| subqueue::split(&shown.text()?).map(|found| found.1));
+        let shown = shown.and_then(|shown| {
+            let name = shown.text()?;
+            let (base, number) = subqueue::split(&name)?;
+            subqueues.has(base).then_some(number)
+        });
         // A backend may show another queue than the one that the job is in.
         let asked = shown.filter(|number| self.subqueues.contains(number));
         match self.subqueues {
@@ -237,7 +243,8 @@ pub(super) fn read_job(
     let (job, [id, kind, queue, priority, attempt, meta]) = (shown.job, shown.members);
     let id = id?.text()?;
     let filed = || brings.then(|| mirror::filed(job)).flatten();
-    let subqueue = (reading.has_subqueues.then(|| origin.subqueue_of(queue))).flatten();
+    let said = queue.filter(|_| reading.has_subqueues);
+    let subqueue = origin.subqueue_of(said, &sidecar.subqueues);
     let queue = origin.queue_of(|| filed().or_else(|| queue?.text()));
     let attempt = attempt.and_then(|a| a.u32());
     sidecar.backend.saw_attempt(attempt);
@@ -282,7 +289,7 @@ pub(super) fn read_job(
     });
     let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
     capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));
-    let body = shown_to_workers(job, subqueue, reading);
+    let body = shown_to_workers(sidecar, job, subqueue, reading);
     let proof = match origin.visibility.is_some() || wished.is_some() {
         true => Proof::new(origin.sent, visibility),
         false => Proof::assumed(origin.sent, visibility),
@@ -294,16 +301,20 @@ pub(super) fn read_job(
 }
 
 /// The job as a worker gets it: without its mirror, and in the queue that the worker named.
-fn shown_to_workers(job: Json<'_>, subqueue: Option<Subqueue>, reading: &Reading<'_>) -> Bytes {
+fn shown_to_workers(
+    sidecar: &Sidecar,
+    job: Json<'_>,
+    subqueue: Option<Subqueue>,
+    reading: &Reading<'_>,
+) -> Bytes {
     let body = match reading.brings {
         true => mirror::shown(job),
         // Found in this text, so it is within.
         false => reading.text.slice(job.range()),
     };
-    match subqueue {
-        Some(_) => subqueue::with_bases(&body).map_or(body, Bytes::from),
-        None => body,
-    }
+    let changed =
+        subqueue.and_then(|_| names::changed(&body, ReplyKind::default(), &sidecar.subqueues));
+    changed.map_or(body, Bytes::from)
 }
 
 /// A job's priority, in the range that OJS allows; 0 if it says none.

@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
+use super::subqueues::Subqueues;
 use crate::json::{Json, Member, Splice, quote};
-use crate::policy::subqueue;
 
 pub(crate) use crate::policy::MIRROR;
 
@@ -99,25 +99,18 @@ pub(crate) fn visibility(job: Json<'_>) -> Option<u64> {
 
 /// The queue that a job is in, where its mirror says that it shows another.
 pub(crate) fn filed<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
-    Some(base(member(job, "queue")?.text()?))
+    member(job, "queue")?.text()
 }
 
 /// The queue of a job that a backend shows: the one that it is in, and else the one that it shows. Of a subqueue it is
 /// the base.
-pub(crate) fn queue<'a>(job: Json<'a>) -> Option<Cow<'a, str>> {
-    filed(job).or_else(|| Some(base(job.get_exact("queue")?.text()?)))
-}
-
-/// The queue that a name of the backend's stands for outside.
-fn base(name: Cow<'_, str>) -> Cow<'_, str> {
-    let length = subqueue::base_of(&name).len();
-    match name {
-        Cow::Borrowed(name) => Cow::Borrowed(name.get(..length).unwrap_or(name)),
-        Cow::Owned(mut name) => {
-            name.truncate(length);
-            Cow::Owned(name)
-        }
-    }
+pub(crate) fn queue<'a>(job: Json<'a>, subqueues: &Subqueues) -> Option<Cow<'a, str>> {
+    let name = filed(job).or_else(|| job.text_of("queue"))?;
+    let base = subqueues.base_of(&name);
+    Some(match base.len() == name.len() {
+        true => name,
+        false => Cow::Owned(base.to_owned()),
+    })
 }
 
 /// Writes into `splice` what hides the mirror of one job; `false`: it has none.
@@ -168,7 +161,7 @@ pub(crate) fn hide_all(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What is a job's own, and may look like anything.
-const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
+pub(super) const OWN: [&str; 5] = ["args", "meta", "result", "error", "errors"];
 
 /// Whether a member is a job's own, whatever it looks like.
 pub(super) fn is_own(member: &Member<'_>) -> bool {
@@ -233,13 +226,15 @@ mod tests {
 
     #[test]
     fn a_job_of_a_subqueue_is_one_of_its_base() {
+        let subqueues = Subqueues::default();
+        subqueues.follow(std::iter::empty(), ["mail"].into_iter());
         for text in [
             r#"{"queue":"mail-ojst-7f"}"#,
             r#"{"queue":"m\u0061il-ojst-7f"}"#,
-            r#"{"queue":"x","meta":{"ojs.rate_limit.mirror":{"queue":"mail-ojst-7f"}}}"#,
+            r#"{"queue":"x","meta":{"ojs.rate_limit.mirror":{"queue":"mail"}}}"#,
         ] {
             let job = Json::parse(text.as_bytes(), 8).unwrap();
-            assert_eq!(queue(job).as_deref(), Some("mail"), "{text}");
+            assert_eq!(queue(job, &subqueues).as_deref(), Some("mail"), "{text}");
         }
     }
 

@@ -19,6 +19,7 @@ use super::body::Body;
 use super::control::shape::rfc3339;
 use super::depth;
 use super::merged::merged;
+use super::names::ReplyKind;
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::scope::Sight;
@@ -76,8 +77,12 @@ pub(super) async fn queues(
 ) -> Result<Reply, UpstreamError> {
     let sight = proxy.sidecar.scopes.sight(&parts.headers);
     let (mut reply, mut tallies) = as_of_one_moment(proxy, parts, queue, &sight).await?;
+    let all = ReplyKind {
+        lists_queues: true,
+        ..ReplyKind::default()
+    };
     if queue.is_none()
-        && let Some(body) = merged(&reply.body)
+        && let Some(body) = merged(&reply.body, all, &proxy.sidecar.subqueues)
     {
         reply.body = body.into();
     }
@@ -152,7 +157,7 @@ async fn await_claim_of(sidecar: &Sidecar, reply: &[u8]) {
     }
     let job = Json::parse(reply, REPLY_DEPTH).ok().and_then(one_job);
     let active = job.filter(|job| job.says("state", "active"));
-    if let Some(queue) = active.and_then(mirror::queue) {
+    if let Some(queue) = active.and_then(|job| mirror::queue(job, &sidecar.subqueues)) {
         settled(sidecar, Some(&queue), Instant::now() + SETTLES).await;
     }
 }
@@ -482,11 +487,6 @@ fn shift(object: Json<'_>, moved: Tally, more: Counts, splice: &mut Splice) {
             few.saturating_sub(of_base).max(0).to_string(),
         );
     }
-}
-
-/// Whether the backend may have subqueues. Bodies that pass unread are searched for their names only then.
-pub(super) fn may_name_subqueues(sidecar: &Sidecar) -> bool {
-    sidecar.subqueues.any()
 }
 
 /// How many held jobs of each queue a caller is told of.

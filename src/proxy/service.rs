@@ -12,6 +12,7 @@ use super::control::{self, guard, limits, overrides, queue_config, tenants};
 use super::enqueue::{self, Sends};
 use super::load::{Load, Service, Urgency};
 use super::merged::merged;
+use super::names::ReplyKind;
 use super::respond::{self, Fault, Own};
 use super::settle::{self, Verb};
 use super::{Sidecar, about, bases, fetch, heartbeat, outside, pass, refuse, stream};
@@ -121,11 +122,15 @@ impl Proxy {
 
     /// Answers one request.
     pub async fn handle(&self, parts: Box<Parts>, body: Incoming) -> Response<Body> {
-        if let Some(fault) = bases::named_in_target(&parts.uri) {
+        if let Some(fault) = bases::named_in_target(&self.sidecar, &parts.uri) {
             return refuse(&parts, fault);
         }
+        let has_subqueues = self.sidecar.subqueues.any();
+        let kind = has_subqueues.then(|| bases::kind_of(parts.uri.path()));
         let mut reply = self.answer(parts, body).await;
-        bases::show_bases(&self.sidecar, &mut reply);
+        if let Some(kind) = kind {
+            bases::show_bases(&self.sidecar, kind, &mut reply);
+        }
         reply
     }
 
@@ -209,7 +214,7 @@ impl Proxy {
         );
         match settles {
             true => Ok(bytes),
-            false => bases::named_in_body(&bytes).map_or(Ok(bytes), Err),
+            false => bases::named_in_body(&self.sidecar, &bytes).map_or(Ok(bytes), Err),
         }
     }
 
@@ -276,7 +281,7 @@ impl Proxy {
             .call(outside::plain_call(self, parts, bytes))
             .await;
         if let Ok(reply) = &mut answer
-            && let Some(shown) = merged(&reply.body)
+            && let Some(shown) = merged(&reply.body, ReplyKind::default(), &self.sidecar.subqueues)
         {
             reply.body = shown.into();
         }
@@ -296,7 +301,7 @@ impl Proxy {
         if let Some(plain) = self.plain(&parts.uri) {
             parts.uri = plain;
         }
-        if outside::may_name_subqueues(&self.sidecar) && parts.uri.path().starts_with("/ojs/") {
+        if self.sidecar.subqueues.any() && parts.uri.path().starts_with("/ojs/") {
             // What is searched for subqueues must not come packed.
             parts.headers.insert(header::ACCEPT_ENCODING, IDENTITY);
         }

@@ -163,7 +163,7 @@ impl EventStream {
                     Delivery::Over => return self.end(),
                 },
                 theirs = self.relay.next() => match theirs {
-                    Some(frame) => frame,
+                    Some(frame) => shown_frame(&self.sidecar, frame),
                     // The client comes back, and the backend is asked anew from its last id.
                     None => return,
                 },
@@ -253,6 +253,7 @@ pub(super) async fn backends_stream(
 ) -> Response<Body> {
     // What is read must not come packed.
     parts.headers.insert(header::ACCEPT_ENCODING, IDENTITY);
+    let sidecar = Arc::clone(&proxy.sidecar);
     let reply = proxy.pass(parts, body).await;
     if reply.status() != StatusCode::OK || !is_stream(reply.headers()) {
         return reply;
@@ -265,7 +266,7 @@ pub(super) async fn backends_stream(
         frames.push(&bytes);
         loop {
             match frames.next() {
-                Ok(Some(frame)) => out.extend_from_slice(&shown_frame(frame)),
+                Ok(Some(frame)) => out.extend_from_slice(&shown_frame(&sidecar, frame)),
                 Ok(None) => {
                     out.extend_from_slice(&frames.comments());
                     return out.freeze();

@@ -223,10 +223,9 @@ impl Asker<'_> {
             text.map_or_else(|| missing.to_owned(), Cow::into_owned)
         };
         let (filed, state) = (text(queue, "default"), text(state, "unknown"));
-        let (queue, subqueue) = match subqueue::split(&filed) {
-            Some((base, subqueue)) => (base, Some(subqueue)),
-            None => (&*filed, None),
-        };
+        let split = subqueue::split(&filed);
+        let split = split.filter(|(base, _)| self.sidecar().subqueues.has(base));
+        let (queue, subqueue) = split.map_or((&*filed, None), |(base, nth)| (base, Some(nth)));
         let view = JobView {
             id: Some(id),
             kind: &text(kind, ""),

@@ -1,5 +1,5 @@
-//! Subqueues are seen by nobody: what a client gets names their bases, and a client that names one is refused. So it is
-//! where the file asks for none, too: another one of its fleet may.
+//! Subqueues are seen by nobody: what a client gets names their bases, and a client that names one is refused. Where
+//! there are none, replies are the backend's own.
 
 use super::prelude::*;
 use crate::sidecar::answering::answering_by;
@@ -45,14 +45,7 @@ async fn backlog(client: &Client) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn no_view_of_the_backend_shows_a_subqueue() {
-    let plain = views_show_none("").await;
-    assert!(plain >= 8, "{plain} views of the backend show subqueues");
-    views_show_none(WITH_SUBQUEUES).await;
-}
-
-/// Says in how many views the backend itself shows them.
-async fn views_show_none(config: &str) -> usize {
-    let (pair, client) = simulated(Lax::spec(), config).await;
+    let (pair, client) = simulated(Lax::spec(), WITH_SUBQUEUES).await;
     let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
     let ids = backlog(&direct).await;
     let act = async |path: &str, body: Value| {
@@ -92,10 +85,9 @@ async fn views_show_none(config: &str) -> usize {
         let ours = client.get(&path).await;
         is_clean(&ours, &path);
     }
-    if !config.is_empty() {
-        // It passes unread.
-        is_clean(&client.get("/ojs/v1/events").await, "events");
-    }
+    assert!(seen >= 8, "{seen} views of the backend show subqueues");
+    // It passes unread.
+    is_clean(&client.get("/ojs/v1/events").await, "events");
     let ack = json!({"job_id": ids[0], "worker_id": "w"});
     act("workers/ack", ack).await;
     act(&format!("dead-letter/{}/retry", ids[1]), json!({})).await;
@@ -103,13 +95,41 @@ async fn views_show_none(config: &str) -> usize {
     let cancelled = client.delete(&format!("/ojs/v1/jobs/{}", ids[3])).await;
     is_clean(&cancelled, "DELETE");
     pair.stop().await;
-    seen
+}
+
+/// Without subqueues each view is the backend's own, byte for byte, whatever its queues are called.
+#[tokio::test(start_paused = true)]
+async fn without_subqueues_views_are_as_they_came() {
+    let (pair, client) = simulated(Lax::spec(), "").await;
+    let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
+    let ids = backlog(&direct).await;
+    for path in [
+        &*format!("jobs/{}", ids[0]),
+        "admin/jobs",
+        "queues",
+        "admin/queues",
+        "admin/stats",
+        "queues/mail-ojst-7f/stats",
+        "admin/queues/mail-ojst-7f",
+        "dead-letter",
+        "admin/workers",
+        "events",
+    ] {
+        let path = format!("/ojs/v1/{path}");
+        let (theirs, ours) = (direct.get(&path).await, client.get(&path).await);
+        assert_eq!(
+            (ours.status, ours.text()),
+            (theirs.status, theirs.text()),
+            "{path}"
+        );
+    }
+    pair.stop().await;
 }
 
 /// What the lists of the backend say of a queue's entries together is what ours say of one.
 #[tokio::test(start_paused = true)]
 async fn lists_have_each_queue_once_with_the_numbers_of_all() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (pair, client) = simulated(Lax::spec(), WITH_SUBQUEUES).await;
     let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
     backlog(&direct).await;
     for at in ["queues/mail/pause", "queues/mail-ojst-77/pause"] {
@@ -154,110 +174,112 @@ async fn lists_have_each_queue_once_with_the_numbers_of_all() {
 async fn no_reply_shows_a_subqueue() {
     let says = |head: &http::request::Parts| {
         let job = json!({"id": "0190-1", "type": "t", "queue": "mail-ojst-7f", "state": "active", "attempt": 1, "args": []});
-        let body = json!({
+        let mut body = json!({
             "job": job,
             "jobs": [job],
             "queue": "mail-ojst-7f",
-            "items": [{"name": "mail-ojst-7f"}, {"queues": ["mail", "mail-ojst-7f"]}],
+            "items": [{"queues": [{"name": "mail-ojst-7f"}]}, {"queues": ["mail", "mail-ojst-7f"]}],
             "by_queue": {"mail-ojst-7f": 1},
-            "self": "/ojs/v1/queues/mail-ojst-7f/stats",
-            "error": {"code": "conflict", "message": "Queue 'mail-ojst-7f' is paused, mail-ojst-00 too."},
         });
-        let status = if head.uri.path().contains("dead") {
-            409
-        } else {
-            200
-        };
+        let is_failure = head.uri.path().contains("dead");
+        if is_failure {
+            body["error"] = json!({
+                "code": "conflict",
+                "message": "Queue 'mail-ojst-7f' is paused, mail-ojst-00 too.",
+                "details": {"of": ["mail-ojst-7f"]},
+            });
+        }
+        let status = if is_failure { 409 } else { 200 };
         (status, Bytes::from(body.to_string()))
     };
-    for config in ["", WITH_SUBQUEUES] {
-        let (_, sidecar, client) = answering_by(Duration::ZERO, config, says).await;
-        let fetch = r#"{"queues":["mail"],"count":1,"worker_id":"w"}"#;
-        let enqueue = r#"{"type":"t","args":[],"options":{"queue":"mail"}}"#;
-        let batch = format!(r#"{{"jobs":[{enqueue}]}}"#);
-        let settle = r#"{"job_id":"0190-1","worker_id":"w","error":{"code":"c","message":"m"}}"#;
-        let mut replies = Vec::new();
-        for (path, body) in [
-            ("workers/fetch", fetch),
-            ("workers/ack", settle),
-            ("workers/nack", settle),
-            (
-                "workers/heartbeat",
-                r#"{"worker_id":"w","active_jobs":["0190-1"]}"#,
-            ),
-            ("jobs", enqueue),
-            ("jobs/batch", &batch),
-            ("cron", r#"{"name":"n","expression":"* * * * *"}"#),
-            ("workflows", r#"{"name":"n","steps":[]}"#),
-            ("queues/mail/pause", "{}"),
-            ("admin/queues/mail/resume", "{}"),
-            ("dead-letter/0190-1/retry", ""),
-            ("admin/jobs/bulk/retry", "{}"),
-            ("admin/jobs/0190-1/retry", "{}"),
-            ("admin/jobs/0190-1/cancel", "{}"),
-        ] {
-            replies.push((
-                path,
-                client
-                    .post(&format!("/ojs/v1/{path}"), body.to_owned())
-                    .await,
-            ));
-        }
-        for path in [
-            "jobs/0190-1",
-            "admin/jobs",
-            "admin/workers",
-            "admin/queues",
-            "admin/queues/mail",
-            "admin/queues/mail/config",
-            "queues",
-            "queues/mail/stats",
-            "cron",
-            "workflows/w",
-            "dead-letter",
-            "admin/dead-letter/stats",
-            "health",
-        ] {
-            replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
-        }
-        for path in ["jobs/0190-1", "cron/n", "workflows/w"] {
-            replies.push((path, client.delete(&format!("/ojs/v1/{path}")).await));
-        }
-        // What passes unread.
-        let unread = [
-            "jobs/0190-1/history",
-            "jobs/0190-1/events",
-            "queues/mail",
-            "queues/mail/events",
-            "schemas/t",
-            "events",
-            "nobody/knows/this",
-        ];
-        for path in unread.into_iter().filter(|_| !config.is_empty()) {
-            replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
-            replies.push((path, client.post(&format!("/ojs/v1/{path}"), "{}").await));
-        }
-        replies.push(("manifest", client.get("/ojs/manifest").await));
-        for (path, reply) in &replies {
-            is_clean(reply, path);
-            // It is no refusal of ours, and none that was cut.
-            assert!(
-                matches!(reply.status, 200 | 409),
-                "{path}: {}",
-                reply.text()
-            );
-            reply.json();
-        }
-        let workers = client.get("/ojs/v1/admin/workers").await.json();
-        assert_eq!(workers["items"][1]["queues"], json!(["mail"]));
-        sidecar.stop().await;
+    let (_, sidecar, client) = answering_by(Duration::ZERO, WITH_SUBQUEUES, says).await;
+    let fetch = r#"{"queues":["mail"],"count":1,"worker_id":"w"}"#;
+    let enqueue = r#"{"type":"t","args":[],"options":{"queue":"mail"}}"#;
+    let batch = format!(r#"{{"jobs":[{enqueue}]}}"#);
+    let settle = r#"{"job_id":"0190-1","worker_id":"w","error":{"code":"c","message":"m"}}"#;
+    let mut replies = Vec::new();
+    for (path, body) in [
+        ("workers/fetch", fetch),
+        ("workers/ack", settle),
+        ("workers/nack", settle),
+        (
+            "workers/heartbeat",
+            r#"{"worker_id":"w","active_jobs":["0190-1"]}"#,
+        ),
+        ("jobs", enqueue),
+        ("jobs/batch", &batch),
+        ("cron", r#"{"name":"n","expression":"* * * * *"}"#),
+        ("workflows", r#"{"name":"n","steps":[]}"#),
+        ("queues/mail/pause", "{}"),
+        ("admin/queues/mail/resume", "{}"),
+        ("dead-letter/0190-1/retry", ""),
+        ("admin/jobs/bulk/retry", "{}"),
+        ("admin/jobs/0190-1/retry", "{}"),
+        ("admin/jobs/0190-1/cancel", "{}"),
+    ] {
+        replies.push((
+            path,
+            client
+                .post(&format!("/ojs/v1/{path}"), body.to_owned())
+                .await,
+        ));
     }
+    for path in [
+        "jobs/0190-1",
+        "admin/jobs",
+        "admin/workers",
+        "admin/queues",
+        "admin/queues/mail",
+        "admin/queues/mail/config",
+        "queues",
+        "queues/mail/stats",
+        "cron",
+        "workflows/w",
+        "dead-letter",
+        "admin/dead-letter/stats",
+        "health",
+    ] {
+        replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
+    }
+    for path in ["jobs/0190-1", "cron/n", "workflows/w"] {
+        replies.push((path, client.delete(&format!("/ojs/v1/{path}")).await));
+    }
+    // What passes unread.
+    let unread = [
+        "jobs/0190-1/history",
+        "jobs/0190-1/events",
+        "queues/mail",
+        "queues/mail/events",
+        "schemas/t",
+        "events",
+        "nobody/knows/this",
+    ];
+    for path in unread {
+        replies.push((path, client.get(&format!("/ojs/v1/{path}")).await));
+        replies.push((path, client.post(&format!("/ojs/v1/{path}"), "{}").await));
+    }
+    replies.push(("manifest", client.get("/ojs/manifest").await));
+    for (path, reply) in &replies {
+        is_clean(reply, path);
+        // It is no refusal of ours, and none that was cut.
+        assert!(
+            matches!(reply.status, 200 | 409),
+            "{path}: {}",
+            reply.text()
+        );
+        reply.json();
+    }
+    let workers = client.get("/ojs/v1/admin/workers").await.json();
+    assert_eq!(workers["items"][1]["queues"], json!(["mail"]));
+    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_names_a_subqueue_is_refused() {
-    let (heard, sidecar, client) =
-        answering_by(Duration::ZERO, "", |_| (200, Bytes::from_static(b"{}"))).await;
+    let (heard, sidecar, client) = answering_by(Duration::ZERO, WITH_SUBQUEUES, |_| {
+        (200, Bytes::from_static(b"{}"))
+    })
+    .await;
     heard.clear();
     let mut replies = Vec::new();
     for (path, body) in [
@@ -359,7 +381,7 @@ async fn who_names_a_subqueue_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn events_of_a_job_name_its_base() {
-    let (pair, client) = simulated(Lax::spec(), "").await;
+    let (pair, client) = simulated(Lax::spec(), WITH_SUBQUEUES).await;
     let direct = Client::new(&pair.sidecar.net, pair.behind.addr);
     let job = direct.enqueue(job("mail-ojst-7f")).await;
     let paths = [

@@ -86,12 +86,14 @@ pub(in crate::proxy) fn follow_settings(sidecar: &Sidecar) {
     depth::tell_edges(sidecar, &levels);
 }
 
-/// Goes by the queues that the store and the file say have subqueues.
+/// Goes by the queues that the store and the file say have subqueues. Where names cost, the file has no say: of none that
+/// was ever written is anything read.
 pub(in crate::proxy) fn follow_subqueues(sidecar: &Sidecar) {
     let marked = sidecar.store.overrides().settings(SUBQUEUES);
     let marked = marked.into_iter().map(|(queue, _)| Arc::from(queue));
     let live = sidecar.live();
     let file = live.policies.subqueues().iter().map(|queue| &**queue);
+    let file = file.filter(|_| !sidecar.backend.names_cost());
     sidecar.subqueues.follow(marked, file);
 }
 

@@ -42,7 +42,7 @@ async fn answer(proxy: &Proxy, parts: &mut Parts, incoming: Incoming) -> Result<
         Method::PUT | Method::DELETE => guard::may_write(&proxy.sidecar, parts)?,
         _ => guard::may_read(&proxy.sidecar, parts)?,
     }
-    bases::named_in_target(&parts.uri).map_or(Ok(()), Err)?;
+    bases::named_in_target(&proxy.sidecar, &parts.uri).map_or(Ok(()), Err)?;
     match (parts.uri.path(), &parts.method) {
         ("/throttle/v1/why", &Method::GET | &Method::HEAD) => {
             Box::pin(why::why(proxy, parts)).await

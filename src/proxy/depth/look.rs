@@ -11,11 +11,11 @@ use super::fleet;
 use super::stats::{ask_stats, ask_stats_of_all};
 use super::tell::{now, tell_level};
 use crate::json::Json;
-use crate::policy::subqueue::{base_of, split};
+use crate::policy::subqueue::split;
 use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::control::settings;
-use crate::proxy::{Proxy, REPLY_DEPTH, calls};
+use crate::proxy::{Proxy, REPLY_DEPTH, calls, mirror};
 
 /// How long a look waits for enqueues that are on their way.
 const SETTLE: Duration = Duration::from_millis(250);
@@ -48,7 +48,8 @@ pub(in crate::proxy) async fn await_looks(proxy: &Proxy, looks: Vec<AwaitedLook>
 pub(in crate::proxy) async fn measure_queues(proxy: &Proxy) {
     let listed = listed_queues(proxy).await;
     let mut seen = HashSet::new();
-    let bases = listed.iter().map(|name| base_of(name).to_owned());
+    let base_of = |name: &String| split(name).map_or(&**name, |(base, _)| base).to_owned();
+    let bases = listed.iter().map(base_of);
     let names: Vec<String> = bases.filter(|name| seen.insert(name.clone())).collect();
     let sidecar = &proxy.sidecar;
     let Admit {
@@ -81,7 +82,9 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
             continue;
         }
         let answer = ask_stats(proxy, name, 0).await;
-        if !matches!(answer, StatsAnswer::Counts(counts) if counts.total() > 0) {
+        if !matches!(answer, StatsAnswer::Counts(counts) if counts.total() > 0)
+            || is_strangers(proxy, name, base).await
+        {
             continue;
         }
         if found.insert(base) {
@@ -95,6 +98,20 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
         }
         sidecar.subqueues.mark(base, subqueue, None);
     }
+}
+
+/// Whether a queue of such a name is known to be none of a sidecar's: of each job that it sends to a subqueue a sidecar
+/// notes the base.
+async fn is_strangers(proxy: &Proxy, name: &str, base: &str) -> bool {
+    let of = crate::ojs::encoded(name);
+    let target = format!("/ojs/v1/admin/jobs?queue={of}&state=available&per_page=1");
+    let Ok(reply) = calls::call(proxy, "queues", calls::get(proxy, 0, target)).await else {
+        return false;
+    };
+    let whole = Json::parse(&reply.body, REPLY_DEPTH).ok();
+    let jobs = whole.and_then(|whole| whole.get_exact("items"));
+    let job = jobs.and_then(|jobs| jobs.items().next());
+    job.is_some_and(|job| job.says("queue", name) && mirror::filed(job).as_deref() != Some(base))
 }
 
 /// The queues that the backend lists, subqueues among them.

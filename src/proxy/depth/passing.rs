@@ -10,7 +10,6 @@ use super::tell::now;
 use crate::duration;
 use crate::json::Json;
 use crate::limit::Timestamp;
-use crate::policy::subqueue::base_of;
 use crate::pressure::{Mark, NewJob, TakenTo};
 use crate::proxy::calls::job_in;
 use crate::proxy::control::named;
@@ -79,7 +78,7 @@ pub(in crate::proxy) fn passed(
         let queue = match queues {
             [only] => Arc::clone(only),
             several => {
-                let shown = mirror::queue(job);
+                let shown = mirror::queue(job, &sidecar.subqueues);
                 let shown = shown.as_deref().unwrap_or("default");
                 let real = several.iter().find(|queue| ***queue == *shown);
                 real.map_or_else(|| Arc::from(shown), Arc::clone)
@@ -118,6 +117,7 @@ pub(in crate::proxy) fn nacked(
     {
         named::waits_again(sidecar, claimed);
     }
+    let base_of = |shown| sidecar.subqueues.base_of(shown);
     let shown = shown.as_deref().map(base_of);
     let queue = claimed.map(|claimed| &*claimed.queue).or(shown);
     let Some(queue) = queue.filter(|_| sidecar.admit.pressure.any()) else {
@@ -141,7 +141,8 @@ pub(in crate::proxy) fn revived(sidecar: &Sidecar, reply: &Reply, id: &str) {
     if !reply.status.is_success() || !pressure.any() {
         return;
     }
-    let queue = job_in(&reply.body).and_then(mirror::queue);
+    let job = job_in(&reply.body);
+    let queue = job.and_then(|job| mirror::queue(job, &sidecar.subqueues));
     if let Some(queue) = queue
         && !pressure.waits_no_longer(&queue, id, sidecar.store.now())
     {
@@ -162,7 +163,8 @@ pub(in crate::proxy) fn cancelled(sidecar: &Sidecar, reply: &Reply, sent: Option
     let named = &sidecar.control.named;
     named.left(id.as_deref().into_iter());
     let pressure = &sidecar.admit.pressure;
-    let Some(queue) = mirror::queue(job).filter(|_| pressure.any()) else {
+    let queue = mirror::queue(job, &sidecar.subqueues);
+    let Some(queue) = queue.filter(|_| pressure.any()) else {
         return;
     };
     let waited = pressure.waits_no_longer(&queue, &id.unwrap_or_default(), sidecar.store.now());
@@ -190,7 +192,7 @@ pub(in crate::proxy) fn may_wait(reply: &Reply) -> bool {
 }
 
 /// The jobs in the reply to an enqueue.
-pub(in crate::proxy) fn stored_jobs(reply: &Reply) -> Vec<NewJob> {
+pub(in crate::proxy) fn stored_jobs(sidecar: &Sidecar, reply: &Reply) -> Vec<NewJob> {
     let Ok(whole) = Json::parse(&reply.body, REPLY_DEPTH) else {
         return Vec::new();
     };
@@ -198,8 +200,9 @@ pub(in crate::proxy) fn stored_jobs(reply: &Reply) -> Vec<NewJob> {
     let each = jobs.chain(whole.get_exact("job")).filter_map(|job| {
         let waits = job.says("state", "scheduled");
         let due = job.text_of("scheduled_at").filter(|_| waits);
+        let queue = mirror::queue(job, &sidecar.subqueues);
         Some(NewJob {
-            queue: Arc::from(mirror::queue(job).as_deref().unwrap_or("default")),
+            queue: Arc::from(queue.as_deref().unwrap_or("default")),
             id: Box::from(&*job.text_of("id")?),
             due: due.and_then(|at| moment(&at)),
         })

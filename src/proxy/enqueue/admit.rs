@@ -252,7 +252,7 @@ fn settle_places(
     };
     let jobs = match &answer {
         Ok(reply) if stored && (places.wants_ids() || depth::may_wait(reply)) => {
-            depth::stored_jobs(reply)
+            depth::stored_jobs(sidecar, reply)
         }
         _ => Vec::new(),
     };

@@ -12,6 +12,7 @@ use crate::policy::subqueue::Subqueue;
 use crate::policy::{JobView, PolicySet};
 use crate::proxy::control::settings;
 use crate::proxy::subqueues::Writes;
+use crate::proxy::sweep::adopt;
 use crate::proxy::{Proxy, Sidecar, job};
 
 /// A job that goes to a subqueue.
@@ -23,15 +24,16 @@ pub(super) struct Routed {
 
 /// Whether jobs of this body may go to subqueues: all others need not be read for that. The first time the store is told
 /// of each queue, so that every sidecar reads them before anything lies there.
-pub(super) async fn ready(sidecar: &Sidecar, policies: &PolicySet, body: &[u8]) -> bool {
-    let mut any = false;
-    if sidecar.backend.names_cost() {
-        return any;
-    }
+pub(super) async fn ready(proxy: &Proxy, policies: &PolicySet, body: &[u8]) -> bool {
+    let (sidecar, mut any) = (&proxy.sidecar, false);
     for queue in policies.subqueues() {
         // Jobs that name no queue are of the default one.
         if **queue != *filed(None) && !may_name(body, queue) {
             continue;
+        }
+        // Nothing is written before it is known that names cost nothing there.
+        if adopt::ensure_learnt(proxy).await.is_err() {
+            return any;
         }
         any |= match sidecar.subqueues.writes(queue) {
             Writes::Yes => true,

@@ -141,7 +141,7 @@ fn find_templates<'a>(holder: Json<'a>, at: &str, found: &mut Vec<SentJob<'a>>) 
 
 /// 400 for a body that some backends understand and we do not: its jobs would go round limits and bounds. `None`: it
 /// is no JSON to any backend, which will say so.
-fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
+pub(in crate::proxy) fn unreadable(body: &[u8], error: JsonError) -> Option<Fault> {
     let why = match error {
         JsonError::Deep(_) => return Some(Fault::deep()),
         JsonError::Trailing(_) => return Some(Fault::bad_request(error.to_string())),

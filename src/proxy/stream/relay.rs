@@ -9,12 +9,12 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::{Proxy, REPLY_DEPTH, mirror};
+use super::super::names::{self, ReplyKind};
+use super::super::{Proxy, REPLY_DEPTH, Sidecar, mirror};
 use crate::events::frames::{data, field, with_data};
 use crate::events::{Channel, Filter, Frames};
 use crate::json::Json;
 use crate::ojs;
-use crate::policy::subqueue;
 use crate::upstream::{IDENTITY, Path, ReplyBody};
 
 /// How long the backend may take to begin a stream. The client's own begins meanwhile at the latest.
@@ -122,7 +122,7 @@ impl Relay {
         }
     }
 
-    /// A frame as the client gets it: without mirrors and subqueues, and only if it is of a type that it wants.
+    /// A frame as the client gets it: without mirrors, and only if it is of a type that it wants.
     fn shown(&mut self, frame: Bytes) -> Option<Bytes> {
         if let Some(id) = field(&frame, "id").last() {
             self.last_id = std::str::from_utf8(id).ok().map(str::to_owned);
@@ -138,18 +138,25 @@ impl Relay {
         if !self.filter.wants_type(names) {
             return None;
         }
-        Some(shown_frame(frame))
+        Some(frame)
     }
 }
 
-/// A frame as it may be shown.
-pub(super) fn shown_frame(frame: Bytes) -> Bytes {
+/// A frame as it may be shown: without mirrors and subqueues.
+pub(super) fn shown_frame(sidecar: &Sidecar, frame: Bytes) -> Bytes {
     let hidden = data(&frame).and_then(|data| mirror::hide_all(&data));
     let frame = match hidden {
         Some(data) => with_data(&frame, &data),
         None => frame,
     };
-    subqueue::with_bases(&frame).map_or(frame, Bytes::from)
+    if !sidecar.subqueues.any() {
+        return frame;
+    }
+    let kind = ReplyKind {
+        is_stream: true,
+        ..ReplyKind::default()
+    };
+    names::changed(&frame, kind, &sidecar.subqueues).map_or(frame, Bytes::from)
 }
 
 /// Whether the head of a reply says that events follow which can be read: packed ones pass as they are, or not at all.

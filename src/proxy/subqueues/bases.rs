@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::counts::SubqueueCounts;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
-use crate::policy::subqueue::{COUNT, Subqueue};
+use crate::policy::subqueue::{self, COUNT, Subqueue};
 use crate::pressure::Counts;
 use crate::store::Claimed;
 
@@ -143,6 +143,12 @@ impl Subqueues {
     /// Whether a queue has subqueues.
     pub(in crate::proxy) fn has(&self, queue: &str) -> bool {
         self.any() && self.bases.lock().contains_key(queue)
+    }
+
+    /// The queue that a name of the backend's stands for outside: of a subqueue its base, if that has some.
+    pub(in crate::proxy) fn base_of<'a>(&self, name: &'a str) -> &'a str {
+        let split = subqueue::split(name).filter(|(base, _)| self.has(base));
+        split.map_or(name, |(base, _)| base)
     }
 
     /// Whether jobs of a queue go to its subqueues.

@@ -19,10 +19,9 @@ use crate::duration;
 use crate::json::Json;
 use crate::limit::{Limited, Timestamp};
 use crate::metrics::Counted;
-use crate::policy::subqueue::base_of;
 use crate::policy::{Accept, JobView};
 use crate::proxy::calls;
-use crate::proxy::control::{in_force, named};
+use crate::proxy::control::{in_force, named, settings};
 use crate::proxy::live::Live;
 use crate::proxy::sweep::overdue;
 use crate::proxy::{DEFAULT_VISIBILITY, Proxy, REPLY_DEPTH, Sidecar, job, mirror, prove};
@@ -194,6 +193,7 @@ async fn learn(proxy: &Proxy, patience: Duration) -> Result<(), UpstreamError> {
         )));
     }
     proxy.sidecar.backend.read_manifest(&reply.body);
+    settings::follow_subqueues(&proxy.sidecar);
     if !proxy.sidecar.backend.is_liveness_known() {
         tracing::warn!(
             id = %"liveness_unknown",
@@ -404,7 +404,8 @@ pub(in crate::proxy) fn running(
     };
     let filed = mirror::filed(job).map(|queue| queue.into_owned());
     let queue = filed.or_else(|| text(queue));
-    let queue = base_of(queue.as_deref().unwrap_or("default")).to_owned();
+    let queue = queue.as_deref().unwrap_or("default");
+    let queue = sidecar.subqueues.base_of(queue).to_owned();
     let kind = text(kind).unwrap_or_default();
     let limits = new_limits(sidecar, scope, job, (&queue, &kind), before)?;
     let limited = in_force::limits_now(sidecar, &queue, &limits).into_owned();
