@@ -217,6 +217,8 @@ settings! {
         drain_min: Duration = seconds(5), "server.drain_min" Live time(Duration::ZERO..=HOUR);
         /// The largest body that is read whole, in bytes; a larger one gets 413.
         max_body: usize = 8 << 20, "server.max_body" Live size(64 << 10..=1 << 30);
+        /// The bytes of all bodies that are read whole, until their requests are answered; a body beyond gets 503.
+        max_bodies: usize = 128 << 20, "server.max_bodies" Restart size(1 << 20..=64 << 30);
         /// Connections at once, of each thread.
         max_connections: usize = 10_000, "server.max_connections" Restart count(1..=1_000_000);
         /// Requests at once, of each thread; one more gets 503.

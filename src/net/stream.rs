@@ -21,6 +21,9 @@ pub enum Stream {
     Tls(Box<TlsStream<tokio::net::TcpStream>>),
     /// One end of a pipe in memory.
     Sim(sim::Pipe),
+    /// Any of these whose other end may answer before it has everything, and close. Then HTTP would give up over a failed
+    /// write with the answer unread. So what cannot be written is thrown away: reading says what became of it.
+    Asking(Box<Stream>),
 }
 
 impl Stream {
@@ -87,6 +90,7 @@ impl AsyncRead for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Tls(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Sim(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Asking(s) => Pin::new(s).poll_read(cx, buf),
         }
     }
 }
@@ -101,6 +105,10 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Tls(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Sim(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Asking(s) => {
+                let written = Pin::new(s).poll_write(cx, buf);
+                written.map(|done| done.or(Ok(buf.len())))
+            }
         }
     }
 
@@ -113,6 +121,10 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => write_joined(Pin::new(s), cx, bufs),
             Stream::Tls(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Sim(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Asking(s) => {
+                let written = Pin::new(s).poll_write_vectored(cx, bufs);
+                written.map(|done| done.or_else(|_| Ok(bufs.iter().map(|buf| buf.len()).sum())))
+            }
         }
     }
 
@@ -121,6 +133,7 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => s.is_write_vectored(),
             Stream::Tls(s) => s.is_write_vectored(),
             Stream::Sim(s) => s.is_write_vectored(),
+            Stream::Asking(s) => s.is_write_vectored(),
         }
     }
 
@@ -129,6 +142,7 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_flush(cx),
             Stream::Tls(s) => Pin::new(s).poll_flush(cx),
             Stream::Sim(s) => Pin::new(s).poll_flush(cx),
+            Stream::Asking(s) => Pin::new(s).poll_flush(cx).map(|_| Ok(())),
         }
     }
 
@@ -137,6 +151,7 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tls(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Sim(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Asking(s) => Pin::new(s).poll_shutdown(cx),
         }
     }
 }

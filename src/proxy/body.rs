@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
 pub use crate::upstream::BodyError;
 use crate::upstream::{NotCollected, ReplyBody, collect, hold};
@@ -253,6 +253,9 @@ pub enum ReadError {
     /// It is larger than the cap (413).
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
+    /// The bodies of other requests leave no room for it (503).
+    #[error("the bodies of requests in progress are as many bytes as server.max_bodies allows")]
+    NoRoom,
     /// It did not come whole in time (408).
     #[error("the body did not come whole within {0:?}")]
     Slow(Duration),
@@ -263,27 +266,42 @@ pub enum ReadError {
 
 /// Reads a request's body of at most `cap` bytes within `patience` for all of it, so that a
 /// client cannot hold us by sending a byte at a time. One that comes in one piece is not copied.
+/// Each byte takes one from `room`, until what is returned with the body is dropped.
 ///
 /// # Errors
-/// Too large (nothing is read if its length says so), too slow, or broken.
-pub async fn read(body: Incoming, cap: usize, patience: Duration) -> Result<Bytes, ReadError> {
-    let mut whole = pin!(collect(body, cap));
-    // Most bodies have come with their heads, and need no timer. Taking one wakes the connection to
-    // read on, which it does anyway once this request is answered.
-    let (polled, held) = poll_fn(|cx| Poll::Ready(hold(|| whole.as_mut().poll(cx)))).await;
-    if let Poll::Ready(Ok(bytes)) = polled {
-        return Ok(bytes);
-    }
-    if let Some(held) = held {
-        held.wake();
-    }
-    let read = match polled {
-        Poll::Ready(read) => Ok(read),
-        Poll::Pending => tokio::time::timeout(patience, whole).await,
+/// Too large (nothing is read if its length says so), without room, too slow, or broken.
+pub async fn read(
+    body: Incoming,
+    cap: usize,
+    patience: Duration,
+    room: &Semaphore,
+) -> Result<(Bytes, SemaphorePermit<'_>), ReadError> {
+    let mut taken = room.try_acquire_many(0).map_err(|_| ReadError::NoRoom)?;
+    let takes = |bytes: usize| {
+        let more = u32::try_from(bytes)
+            .ok()
+            .map(|bytes| room.try_acquire_many(bytes));
+        more.and_then(Result::ok)
+            .map(|more| taken.merge(more))
+            .is_some()
+    };
+    let read = {
+        let mut whole = pin!(collect(body, cap, takes));
+        // Most bodies have come with their heads, and need no timer. Taking one wakes the connection to
+        // read on, which it does anyway once this request is answered.
+        let (polled, held) = poll_fn(|cx| Poll::Ready(hold(|| whole.as_mut().poll(cx)))).await;
+        if let Some(held) = held.filter(|_| !matches!(polled, Poll::Ready(Ok(_)))) {
+            held.wake();
+        }
+        match polled {
+            Poll::Ready(read) => Ok(read),
+            Poll::Pending => tokio::time::timeout(patience, whole).await,
+        }
     };
     match read {
-        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Ok(bytes)) => Ok((bytes, taken)),
         Ok(Err(NotCollected::TooLarge)) => Err(ReadError::TooLarge(cap)),
+        Ok(Err(NotCollected::NoRoom)) => Err(ReadError::NoRoom),
         Ok(Err(NotCollected::Broken(error))) => Err(ReadError::Broken(error)),
         Err(_) => Err(ReadError::Slow(patience)),
     }

@@ -337,6 +337,9 @@ impl From<ReadError> for Fault {
         let message = error.to_string();
         match error {
             ReadError::TooLarge(_) => Fault::new("payload_too_large", message).closing(),
+            ReadError::NoRoom => Fault::new("overloaded", message)
+                .hinting("come back after Retry-After; if it lasts, raise server.max_bodies")
+                .later(Duration::from_secs(1)),
             ReadError::Slow(_) => Fault::slow(message),
             ReadError::Broken(_) => Fault::broken(message),
         }

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use std::ops::Deref;
 use std::sync::Arc;
+use tokio::sync::SemaphorePermit;
 
 use super::body::{self, Body};
 use super::control::{self, guard, limits, overrides, queue_config, tenants};
@@ -198,7 +199,7 @@ impl Proxy {
         headers: &HeaderMap,
         body: Incoming,
         operation: &Operation<'_>,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<(Bytes, SemaphorePermit<'_>), Fault> {
         if is_packed(headers) {
             return Err(packed());
         }
@@ -206,15 +207,19 @@ impl Proxy {
             let server = &self.sidecar.live().settings.server;
             (server.max_body, server.body_timeout)
         };
-        let bytes = body::read(body, most, patience).await?;
         // What settles a job or keeps it alive names no queue, and is refused for nothing else.
         let settles = matches!(
             operation,
             Operation::Ack | Operation::Nack | Operation::Heartbeat
         );
+        let room = match settles {
+            true => &self.sidecar.urgent_bodies,
+            false => &self.sidecar.bodies,
+        };
+        let read = body::read(body, most, patience, room).await?;
         match settles {
-            true => Ok(bytes),
-            false => bases::named_in_body(&self.sidecar, &bytes).map_or(Ok(bytes), Err),
+            true => Ok(read),
+            false => bases::named_in_body(&self.sidecar, &read.0).map_or(Ok(read), Err),
         }
     }
 
@@ -225,8 +230,9 @@ impl Proxy {
         body: Incoming,
         operation: Operation<'_>,
     ) -> Response<Body> {
-        let bytes = match self.read(&parts.headers, body, &operation).await {
-            Ok(bytes) => bytes,
+        // Its room is taken until there is a reply.
+        let (bytes, _taken) = match self.read(&parts.headers, body, &operation).await {
+            Ok(read) => read,
             Err(fault) => return refuse(&parts, fault),
         };
         let reset = self.sidecar.live().settings.reset;

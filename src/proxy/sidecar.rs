@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::backend::{BackendFacts, Stranger};
@@ -44,6 +45,9 @@ pub struct Sidecar {
     pub(super) keeper: sweep::Keeper,
     pub(super) shadow: Shadow,
     pub(super) calling: egress::Calling,
+    /// Room for the bytes of bodies that are read whole, and of those that settle a job or keep it alive.
+    pub(super) bodies: Semaphore,
+    pub(super) urgent_bodies: Semaphore,
     pub(super) readiness: Readiness,
     pub(super) file: FollowedFile,
 }
@@ -68,6 +72,8 @@ impl Sidecar {
                 asked: asked as u64,
             }
         });
+        let server = &settings.config.server;
+        let bytes = server.max_bodies.max(server.max_body);
         let worker_id = settings.worker_id.as_deref().map(Arc::from);
         let sidecar = Arc::new(Sidecar {
             scopes: Scopes::default(),
@@ -87,6 +93,8 @@ impl Sidecar {
             keeper: sweep::Keeper::default(),
             shadow: Shadow::default(),
             calling: egress::Calling::default(),
+            bodies: Semaphore::new(bytes),
+            urgent_bodies: Semaphore::new(bytes),
         });
         settings::follow_settings(&sidecar);
         settings::follow_subqueues(&sidecar);

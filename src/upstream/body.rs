@@ -39,20 +39,12 @@ enum BodySource {
 /// The progress of a streamed request body, shared with the task that waits for the reply.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    frames: AtomicU32,
-    waiting: AtomicBool,
-}
-
-impl Progress {
     /// The frames passed on so far. It may wrap: only changes matter.
-    pub(super) fn frames(&self) -> u32 {
-        self.frames.load(Ordering::Relaxed)
-    }
-
+    pub(super) frames: AtomicU32,
     /// Whether the client must send the next part.
-    pub(super) fn waits_for_client(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed)
-    }
+    pub(super) waiting: AtomicBool,
+    /// Whether all of the body was passed on.
+    pub(super) ended: AtomicBool,
 }
 
 impl RequestBody {
@@ -105,6 +97,9 @@ impl Body for RequestBody {
                     .store(polled.is_pending(), Ordering::Relaxed);
                 if polled.is_ready() {
                     progress.frames.fetch_add(1, Ordering::Relaxed);
+                    let is_part = |frame: &Frame<Bytes>| frame.is_data() && !body.is_end_stream();
+                    let goes_on = matches!(&polled, Poll::Ready(Some(Ok(part))) if is_part(part));
+                    progress.ended.store(!goes_on, Ordering::Relaxed);
                 }
                 polled.map_err(BodyError::Client)
             }
@@ -131,6 +126,8 @@ impl Body for RequestBody {
 pub enum NotCollected<E> {
     /// It is larger than the cap. If its length says so nothing was read.
     TooLarge,
+    /// There is no room for it.
+    NoRoom,
     /// It broke off.
     Broken(E),
 }
@@ -138,11 +135,15 @@ pub enum NotCollected<E> {
 /// So many bytes are reserved at most for what is announced.
 const ANNOUNCED: usize = 1 << 20;
 
-/// Reads a body of at most `cap` bytes. One that comes in one piece is not copied.
+/// Reads a body of at most `cap` bytes, while `takes` has room for its parts. One that comes in one piece is not copied.
 ///
 /// # Errors
-/// It is too large, or breaks off.
-pub async fn collect<B>(mut body: B, cap: usize) -> Result<Bytes, NotCollected<B::Error>>
+/// It is too large, breaks off, or has no room.
+pub async fn collect<B>(
+    mut body: B,
+    cap: usize,
+    mut takes: impl FnMut(usize) -> bool,
+) -> Result<Bytes, NotCollected<B::Error>>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -160,6 +161,9 @@ where
         };
         if first.len().max(whole.len()) + data.len() > cap {
             return Err(NotCollected::TooLarge);
+        }
+        if !takes(data.len()) {
+            return Err(NotCollected::NoRoom);
         }
         if first.is_empty() {
             first = data;

@@ -266,7 +266,16 @@ impl Upstream {
             headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         }
-        let Answered { parts, body, .. } = self.exchange(request, self.0.limits.head).await?;
+        let progress = request.body().progress();
+        let answered = self.exchange(request, self.0.limits.head).await?;
+        let Answered {
+            mut parts, body, ..
+        } = answered;
+        if progress.is_some_and(|sent| !sent.ended.load(Ordering::Relaxed)) {
+            // What the client still sends is not read as a request.
+            let close = HeaderValue::from_static("close");
+            parts.headers.insert(header::CONNECTION, close);
+        }
         Ok(Response::from_parts(parts, body))
     }
 
@@ -396,7 +405,7 @@ impl Upstream {
         time: Duration,
         cap: usize,
     ) -> Result<Bytes, UpstreamError> {
-        let mut whole = pin!(collect(body, cap));
+        let mut whole = pin!(collect(body, cap, |_| true));
         // Most bodies have come with their heads, and need no timer.
         let body = match at_once(whole.as_mut()).await {
             Poll::Ready(body) => body,
@@ -406,7 +415,7 @@ impl Upstream {
             },
         };
         body.map_err(|error| match error {
-            NotCollected::TooLarge => UpstreamError::TooLarge(cap),
+            NotCollected::TooLarge | NotCollected::NoRoom => UpstreamError::TooLarge(cap),
             NotCollected::Broken(error) => UpstreamError::Lost(error.to_string()),
         })
     }

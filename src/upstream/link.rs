@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -71,7 +72,9 @@ impl HttpLink {
         if let Some(lines) = lines {
             builder.max_headers(lines);
         }
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = builder
+            .handshake(TokioIo::new(Stream::Asking(Box::new(stream))))
+            .await?;
         let timer = Box::pin(tokio::time::sleep(FIRST_LOOK));
         Ok(Box::new(HttpLink {
             sender,
@@ -155,7 +158,11 @@ impl HttpLink {
         })
         .await;
         let parts = self.connection?.into_parts();
-        Some((parts.io.into_inner(), parts.read_buf))
+        let stream = match parts.io.into_inner() {
+            Stream::Asking(stream) => *stream,
+            stream => stream,
+        };
+        Some((stream, parts.read_buf))
     }
 }
 
@@ -201,7 +208,7 @@ impl Waiting {
                     .patience
                     .progress
                     .as_ref()
-                    .map_or(0, |body| body.frames());
+                    .map_or(0, |body| body.frames.load(Ordering::Relaxed));
                 if frames == self.frames {
                     return Poll::Ready(self.give_up());
                 }
@@ -215,7 +222,7 @@ impl Waiting {
 
     fn give_up(&self) -> ExchangeFailure {
         match &self.patience.progress {
-            Some(body) if body.waits_for_client() => ExchangeFailure::Stalled,
+            Some(body) if body.waiting.load(Ordering::Relaxed) => ExchangeFailure::Stalled,
             _ => ExchangeFailure::Late,
         }
     }

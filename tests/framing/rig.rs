@@ -18,6 +18,7 @@ use ojs_throttle::server::{self, Service};
 use ojs_throttle::upstream::{self, Call, Target, Upstream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::prelude::*;
@@ -56,7 +57,8 @@ impl Service for Plain {
 
 impl Plain {
     async fn fetch(&self, parts: Parts, incoming: Incoming) -> Result<Response<Body>, Fault> {
-        let body = body::read(incoming, CAP, self.body_time).await?;
+        let room = Semaphore::new(2 * CAP);
+        let (body, _taken) = body::read(incoming, CAP, self.body_time, &room).await?;
         let call = Call {
             method: parts.method,
             target: parts.uri.to_string().into(),

@@ -6,6 +6,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
 use super::prelude::*;
+use crate::servers::port;
+use crate::servers::vendor::{Answer, Vendor};
 use crate::sidecar::process::Ran;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
@@ -96,6 +98,71 @@ fn garbage_on_both_ports() {
         "{} KiB",
         memory(sidecar.pid())
     );
+}
+
+/// Bodies come slowly on both planes, or wait: together they take what they may, and who settles is not kept out.
+#[test]
+fn slow_bodies_take_no_more_memory_than_they_may() {
+    let vendor = Vendor::start(|_| Answer::ok().after(Duration::from_secs(60)));
+    let backend = Backend::start(Lax::spec());
+    let calls = port::own();
+    let egress = format!(
+        "{ONE}[[egress]]\nname = \"e\"\nlisten = \"{calls}\"\nupstream = \"http://{}\"\nconcurrency = 1\nmax_wait = \"1h\"\n",
+        vendor.addr
+    );
+    // Less than max_body would not count.
+    let server = "max_body = \"1MiB\"\nmax_bodies = \"4MiB\"";
+    let sidecar = Sidecar::run(&config(backend.addr, server, &egress));
+    let job = enqueue(sidecar.data, "q", json!({}));
+    assert_eq!(
+        fetch(sidecar.data, "q", 1, "w").jobs(),
+        std::slice::from_ref(&job)
+    );
+    let before = memory(sidecar.pid());
+    let mut open = Vec::new();
+    for nth in 0..400 {
+        let (to, path) = match nth % 2 {
+            0 => (calls, "/v1/x"),
+            _ => (sidecar.data, "/ojs/v1/jobs"),
+        };
+        let mut conn = Conn::open(to);
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n");
+        conn.write(head.as_bytes()).unwrap();
+        // It may have been refused meanwhile.
+        drop(conn.write(&[b' '; 60_000]));
+        open.push(conn);
+    }
+    let refused = || {
+        let body = " ".repeat(60_000);
+        let reply = ask(sidecar.data, "POST", "/ojs/v1/jobs", &body);
+        (reply.status == 503).then_some(reply)
+    };
+    let reply = until("no more bodies are taken", refused);
+    let error = &reply.json()["error"];
+    assert_eq!(error["code"], "overloaded", "{reply:?}");
+    for (member, word) in [
+        ("message", "server.max_bodies"),
+        ("hint", "server.max_bodies"),
+    ] {
+        assert!(error[member].as_str().unwrap().contains(word), "{reply:?}");
+    }
+    assert!(
+        reply.head.to_lowercase().contains("retry-after: 1\r\n"),
+        "{reply:?}"
+    );
+    let reply = ask(calls, "POST", "/v1/x", &" ".repeat(60_000));
+    assert_eq!(reply.status, 503, "{reply:?}");
+    // The work that is out is not lost.
+    assert_eq!(heartbeat(sidecar.data, &[&job], "w").status, 200);
+    assert_eq!(ack(sidecar.data, &job, "w").status, 200);
+    let grown = memory(sidecar.pid()) - before;
+    eprintln!("{grown} KiB more");
+    // All of them would be 24 MB, and each connection has buffers.
+    assert!(grown < 28 * 1024, "{grown} KiB");
+    drop(open);
+    let taken = || ask(sidecar.data, "POST", "/ojs/v1/jobs", &" ".repeat(60_000)).status != 503;
+    wait("there is room again", taken);
+    works(sidecar.data);
 }
 
 /// A backend that takes connections and answers none; how many it has taken.

@@ -92,7 +92,8 @@ async fn do_verb(proxy: &Proxy, parts: &Parts, incoming: Incoming) -> Result<Str
     let mut sent = Bytes::new();
     if parts.method == Method::PUT {
         let patience = sidecar.live().settings.server.body_timeout;
-        sent = body::read(incoming, LONGEST, patience).await?;
+        let room = &sidecar.urgent_bodies;
+        (sent, _) = body::read(incoming, LONGEST, patience, room).await?;
     }
     let key = ojs::decoded(key).unwrap_or_default();
     let queue = key

@@ -119,6 +119,9 @@ impl WayOut {
             // A name cannot go while the program runs.
             return refuse(&parts, Fault::internal());
         };
+        if self.upstream.has_sent(&parts.headers) {
+            return refuse(&parts, Fault::comes_round());
+        }
         if let Err(fault) = may_pass(entry, &mut parts) {
             return refuse(&parts, fault);
         }
@@ -138,9 +141,14 @@ impl WayOut {
         let key = (!entry.limits.is_empty()).then(|| key_of(entry, &parts));
         let patience = self.sidecar.live().settings.server.body_timeout;
         let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
-        let mut body = match small {
-            Some(_) => CallBody::Whole(body::read(body, SMALL as usize, patience).await?),
-            None => CallBody::Stream(Some(body)),
+        // Its room is taken until there is a reply.
+        let (mut body, _taken) = match small {
+            Some(_) => {
+                let room = &self.sidecar.bodies;
+                let (bytes, taken) = body::read(body, SMALL as usize, patience, room).await?;
+                (CallBody::Whole(bytes), Some(taken))
+            }
+            None => (CallBody::Stream(Some(body)), None),
         };
         if self.sidecar.calling.lines.all_waiting() > 0 {
             detach(&mut parts, &mut body);

@@ -93,7 +93,8 @@ codes! {
     /// The backend does not say where a job is that `why` asks about.
     BAD_GATEWAY "upstream_error": "look at the backend; where it asks for credentials, set upstream.token";
     /// More than `server.max_in_flight` requests in a thread. Requests that are still worked on after their clients hung
-    /// up count. ACKs, nacks and heartbeats have as many places of their own.
+    /// up count. ACKs, nacks and heartbeats have as many places of their own. Or the bodies of all requests in progress
+    /// are more bytes than `server.max_bodies`: then the message says so.
     SERVICE_UNAVAILABLE "overloaded": "come back after Retry-After; if it lasts, raise server.max_in_flight";
     /// While the store is lost, usage cannot be read, and limits, bounds and keys cannot be set or deleted. In the 2 s
     /// after it came back empty, they cannot be deleted, and keys cannot be shut or opened by hand. A change that got
@@ -108,8 +109,9 @@ codes! {
     /// first manifest.
     GATEWAY_TIMEOUT "backend_timeout":
         "look why the backend is slow; server.upstream_timeout is how long it may take";
-    /// A request came back to the sidecar that had sent it on.
-    LOOP_DETECTED "loop_detected": "server.upstream leads back to this sidecar: let it name the backend";
+    /// A request or a call came back to the sidecar that had sent it on.
+    LOOP_DETECTED "loop_detected":
+        "server.upstream, or `upstream` of the entry, leads back to this sidecar: let it name what is behind it";
 }
 
 /// What is declared of the code. It must be; were it not, the fault would be ours.
