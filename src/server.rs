@@ -1,6 +1,5 @@
 //! The listener: connections in, one task each, requests to a [`Service`], and an orderly end.
 
-mod bare;
 mod bounds;
 mod connection;
 mod forwarded;

@@ -1,6 +1,8 @@
 //! What bytes on a connection do: framing, headers, slow and broken sides, protocols that pass.
 //! Over real sockets, against a scripted backend.
 
+mod bare;
+mod early;
 mod replies;
 mod requests;
 mod rig;

@@ -26,6 +26,7 @@ mod manners;
 mod on_openai;
 mod on_postgres;
 mod on_redis;
+mod on_tools;
 mod outage;
 mod pages;
 mod relay;

@@ -30,7 +30,7 @@ use crate::net::Stream;
 use crate::ojs;
 use crate::proxy::body::{Body, BodyError, Tunnel};
 use crate::proxy::load::{BearsAdminName, Service};
-use crate::proxy::respond::{self, Fault};
+use crate::proxy::respond::{self, Fault, Own};
 use crate::tick;
 use crate::tls::{self, PROTOCOLS};
 use crate::upstream::{HEADER_LINES, WakeGate};
@@ -191,13 +191,22 @@ impl<S: Service> ConnectionService<S> {
             given: None,
         };
         let plain_json = self.shared.service.wants_plain_json(&head);
+        let has_body = !body.is_end_stream();
         async move {
+            if self.flags.is_given_up() {
+                // The connection ends, and this with it.
+                std::future::pending::<()>().await;
+            }
             let service = &self.shared.service;
             let mut reply = match self.prepare(&mut head) {
                 Ok(()) => self.shared.traced(head, body).await,
                 Err(fault) => fault.reply(respond::request_id(&head.headers)),
             };
             service.leaving(&mut reply);
+            if has_body && reply.extensions().get::<Own>().is_some() {
+                // hyper sees whether the body was left unread, and says so: the connection ends.
+                tokio::task::yield_now().await;
+            }
             if reply.body().size_hint().exact().is_none() {
                 self.flags.streams();
             }

@@ -59,7 +59,7 @@ pub async fn serve<S: Service>(
                     load.connections.store(connections.len(), Ordering::Relaxed);
                     if connections.len() >= limits.connections && full.now() {
                         let open = connections.len();
-                        tracing::warn!(id = %"connections_full", listen = %shared.listen, open, "as many connections as server.max_connections allows: more wait until some close");
+                        tracing::warn!(id = %"connections_full", listen = %shared.listen, open, "as many connections as this port takes: more wait until some close");
                     }
                 }
                 Err(error) => {

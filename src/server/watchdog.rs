@@ -23,6 +23,8 @@ pub(super) struct Flags {
     begun: AtomicU32,
     /// Whether bytes came since the last request.
     head: AtomicBool,
+    /// Whether something of a reply may still have to be written.
+    owes: AtomicBool,
     /// Whether the client does not take what we write.
     blocked: AtomicBool,
     /// Counts requests and writes, so that the watchdog sees progress.
@@ -53,16 +55,14 @@ impl Flags {
     pub(super) fn wrote<T>(&self, written: &Poll<T>) {
         self.blocked.store(written.is_pending(), Ordering::Relaxed);
         if written.is_ready() {
-            self.moves.store(
-                self.moves.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
+            self.moves.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Notes that a request has come, and says which of the connection it is.
     pub(super) fn begin(&self, on_end: OnEnd) -> u32 {
         self.head.store(false, Ordering::Relaxed);
+        self.owes.store(true, Ordering::Relaxed);
         self.stops.store(on_end == OnEnd::Stop, Ordering::Relaxed);
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed)
@@ -95,6 +95,27 @@ impl Flags {
         self.wake_if_half_closed();
     }
 
+    /// Notes that hyper has written all that it had to.
+    pub(super) fn flushes(&self) {
+        self.owes.store(self.is_busy(), Ordering::Relaxed);
+    }
+
+    /// Whether what is written now is for no request: hyper refuses what it cannot read. Behind a reply that is still to
+    /// be written, that is not seen.
+    pub(super) fn is_unasked(&self) -> bool {
+        !self.owes.load(Ordering::Relaxed) && self.has_turns()
+    }
+
+    /// Whether requests come one after the other.
+    pub(super) fn has_turns(&self) -> bool {
+        !self.is_multiplexed() && !self.is_tunnel()
+    }
+
+    /// Notes that the connection is at its end, which has bounds of its own.
+    pub(super) fn lingers(&self) {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Notes that the reply goes on until its client ends it.
     pub(super) fn streams(&self) {
         self.stops.store(true, Ordering::Relaxed);
@@ -105,8 +126,12 @@ impl Flags {
     /// of it all, until the request in progress is answered.
     pub(super) fn half_closes(&self) -> bool {
         self.ended.store(true, Ordering::Relaxed);
-        let finishes = !self.stops.load(Ordering::Relaxed) && !self.is_tunnel();
-        finishes && self.is_busy() && !self.is_multiplexed()
+        self.has_turns() && self.is_busy() && !self.is_given_up()
+    }
+
+    /// Whether the request in progress ends because its client has ended its half.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_half_closed() && self.stops.load(Ordering::Relaxed) && self.has_turns()
     }
 
     pub(super) fn is_half_closed(&self) -> bool {
@@ -167,7 +192,7 @@ impl Flags {
         *self.task.lock() = Some(task.clone());
     }
 
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
@@ -200,7 +225,7 @@ enum ConnectionPhase {
     Idle,
     /// Reading a head.
     Head,
-    /// Working on a request or sending its reply. The watchdog sets no limit to this.
+    /// Working on a request, sending its reply, or at the end. The watchdog sets no limit to this.
     Busy,
     /// Waiting for the client to take bytes.
     Blocked,
