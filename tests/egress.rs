@@ -2,6 +2,8 @@
 
 mod crowd;
 mod failures;
+mod gone;
+mod loops;
 mod on_redis;
 mod passes;
 mod secured;

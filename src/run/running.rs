@@ -30,6 +30,9 @@ use crate::upstream::{self, Target, Upstream};
 /// How long connections may take to end after the drain.
 const CLOSING: Duration = Duration::from_secs(3);
 
+/// The most connections of callers that one entry has in a thread. Each may need one to the service.
+const CALLERS: usize = 2_000;
+
 /// How often a start looks whether the store has answered for the first time, or a port has become free.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -103,7 +106,7 @@ impl Running {
         reload::tell_store(&sidecar, &settings);
         let upstream = Upstream::new(target, env.net.clone(), call_bounds(&settings)).via(&name);
         let reload = Reload::new(Arc::clone(&sidecar), env.reset);
-        let egress = bind_egress(&env, &settings, &sidecar).await?;
+        let egress = bind_egress(&env, &settings, &sidecar, &name).await?;
         Ok(Running {
             env,
             egress,
@@ -348,10 +351,11 @@ async fn bind_egress(
     env: &Env,
     settings: &Settings,
     sidecar: &Arc<Sidecar>,
+    name: &str,
 ) -> anyhow::Result<Vec<(Listener, Egress)>> {
     let (net, server) = (&env.net, &settings.server);
     let mut ways = Vec::new();
-    for entry in &settings.egress {
+    for (nth, entry) in settings.egress.iter().enumerate() {
         let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
         let files = ClientFiles {
             ca: entry.ca_file.clone(),
@@ -360,6 +364,8 @@ async fn bind_egress(
         let target = Target::new(entry.upstream.clone(), files)
             .with_context(|| format!("egress {:?}", entry.name))?;
         let upstream = Upstream::new(target, net.clone(), egress_bounds(settings));
+        // A call may go through several entries and the data port: only the same one again is a loop.
+        let upstream = upstream.via(&format!("{nth}.{name}"));
         let service = Egress::new(
             Arc::clone(sidecar),
             Arc::clone(&entry.name),
@@ -480,6 +486,7 @@ fn listener_bounds(settings: &config::ServerSettings) -> server::ListenerBounds 
 /// them.
 fn call_limits(of_data: server::ListenerBounds) -> server::ListenerBounds {
     server::ListenerBounds {
+        connections: of_data.connections.min(CALLERS),
         in_flight: usize::MAX,
         adds_forwarded: false,
         ..of_data

@@ -59,7 +59,11 @@ async fn replies_pass_as_they_are() {
             ),
         ] {
             let front = Front::at(port, &Backend::canned(reply)).await;
-            assert_eq!(front.ask(OTHER).await.head, want);
+            let head = front.ask(OTHER).await.head;
+            // The data port of this rig has no name, and says no `Via`.
+            let via = head.matches("via: 1.1 ojs-throttle\r\n").count();
+            assert_eq!(via, usize::from(port == Port::Egress), "{head}");
+            assert_eq!(head.replace("via: 1.1 ojs-throttle\r\n", ""), want);
         }
     }
 }

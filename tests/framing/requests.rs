@@ -196,11 +196,18 @@ async fn the_host_becomes_the_backends_and_nothing_is_added() {
                    X-Request-ID: 7\r\nB: 1\r\nA: 2\r\nB: 3\r\n\r\n";
         assert_eq!(front.ask(request).await.status, 200);
         let want = format!(
-            "POST /a HTTP/1.1\r\naccept: x\r\nhost: {}\r\nx-request-id: 7\r\na: 2\r\nb: 1\r\nb: 3\r\n\r\n",
+            "POST /a HTTP/1.1\r\naccept: x\r\nhost: {}\r\nx-request-id: 7\r\na: 2\r\nb: 1\r\nb: 3\r\n",
             backend.addr
         );
         // Lines of one name keep their order; among different names it has no meaning, and is not kept.
-        assert_eq!(backend.seen(), [want]);
+        let seen = backend.seen().pop().unwrap();
+        let more = seen.strip_prefix(&want).expect(&seen);
+        // By its own name a sidecar knows what comes round; the data port of this rig has none.
+        let more: Vec<&str> = more.lines().filter(|line| !line.is_empty()).collect();
+        match port {
+            Port::Data => assert!(more.is_empty(), "{seen}"),
+            Port::Egress => assert!(matches!(more[..], [via] if via.starts_with("via: 1.1 0."))),
+        }
     }
 }
 
