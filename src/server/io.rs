@@ -155,7 +155,8 @@ impl AsyncWrite for Guarded {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.flags.flushes();
-        if this.flags.is_busy() && this.flags.has_turns() {
+        let is_over = this.linger.is_some();
+        if this.flags.is_busy() && this.flags.has_turns() && !is_over {
             this.look_ahead(cx);
             if this.flags.is_given_up() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));

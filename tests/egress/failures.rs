@@ -294,3 +294,21 @@ async fn the_body_is_asked_for_when_the_call_starts() {
     let seen = world.vendor.calls().pop().unwrap();
     assert_eq!((seen.length, seen.header("expect")), (100_000, None));
 }
+
+/// What a caller sends after its refusal is read and thrown away, however slowly it comes, but not for ever.
+#[tokio::test(start_paused = true)]
+async fn who_drips_after_a_refusal_is_read_for_half_a_minute() {
+    let world = World::start("", "token = 'sesame'", |_| Answer::ok()).await;
+    let mut stream = caller(&world, &upload("/x", 1)).await;
+    let since = Instant::now();
+    let mut told = [0; 12];
+    stream.read_exact(&mut told).await.unwrap();
+    assert_eq!(&told, b"HTTP/1.1 401");
+    while stream.write_all(b"x").await.is_ok() {
+        assert!(since.elapsed() < MINUTE, "for ever");
+        sleep(millis(3_000)).await;
+    }
+    let took = since.elapsed().as_secs();
+    assert!((30..=36).contains(&took), "{took} s");
+    assert!(world.vendor.calls().is_empty());
+}
