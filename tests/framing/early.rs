@@ -73,7 +73,7 @@ fn hasty(then: Then) -> Backend {
         connection.note(&head);
         let body = "x".repeat(20_000);
         connection.write(format!(
-            "HTTP/1.1 413 Told\r\nContent-Length: {}\r\n\r\n{body}",
+            "HTTP/1.1 413 Told\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));
         match then {
