@@ -3,11 +3,11 @@
 //! must be the same, but for host, token and request id.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_json::value::RawValue;
 
 use super::prelude::*;
+use crate::traffic::recording::recorded;
 
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
@@ -118,26 +118,19 @@ fn headers(
 
 /// Compares a recording; how many requests of each operation there were.
 fn compare(sdk: &Sdk, recording: &str) -> BTreeMap<String, usize> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../shared/traffic")
-        .join(format!("{recording}.jsonl"));
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|e| panic!("the recording at {}: {e}", path.display()));
     let mut counts = BTreeMap::new();
-    for (nth, line) in text.lines().enumerate() {
-        let line: Value = serde_json::from_str(line).unwrap();
-        let text = |name: &str| line[name].as_str().unwrap();
-        let about = format!("{recording} {nth}: {}", text("request"));
-        let mut start = text("request").split(' ');
+    for (nth, exchange) in recorded(recording).into_iter().enumerate() {
+        let request = exchange.request;
+        let about = format!("{recording} {nth}: {}", request.start);
+        let mut start = request.start.split(' ');
         let (method, path) = (start.next().unwrap(), start.next().unwrap());
-        let sent: Vec<(String, String)> =
-            serde_json::from_value(line["request_headers"].clone()).unwrap();
+        let sent = request.headers;
         // What the recorder's programs added through the SDK's own settings.
         let sent: Vec<_> = sent
             .into_iter()
             .filter(|(name, _)| !name.eq_ignore_ascii_case("x-custom"))
             .collect();
-        let body = text("request_body");
+        let body = std::str::from_utf8(&request.body).unwrap();
         assert_eq!(headers(sdk, method, &sent, body), sent, "{about}");
         let operation = path.trim_start_matches("/ojs/v1/");
         let what = match operation.split('/').collect::<Vec<_>>()[..] {
@@ -158,13 +151,8 @@ fn compare(sdk: &Sdk, recording: &str) -> BTreeMap<String, usize> {
 }
 
 /// All of what workers and producers do is in a recording.
-fn all_compared(sdk: &Sdk, recordings: &[&str]) {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for recording in recordings {
-        for (operation, n) in compare(sdk, recording) {
-            *counts.entry(operation).or_default() += n;
-        }
-    }
+fn all_compared(sdk: &Sdk, recording: &str) {
+    let counts = compare(sdk, recording);
     let operations = [
         "jobs",
         "jobs/batch",
@@ -188,20 +176,20 @@ fn all_compared(sdk: &Sdk, recordings: &[&str]) {
 
 #[test]
 fn javascript_as_recorded() {
-    all_compared(&JAVASCRIPT, &["javascript"]);
+    all_compared(&JAVASCRIPT, "javascript");
 }
 
 #[test]
 fn python_as_recorded() {
-    all_compared(&PYTHON, &["python", "python-relabelled"]);
+    all_compared(&PYTHON, "python");
 }
 
 #[test]
 fn go_as_recorded() {
-    all_compared(&GO, &["go"]);
+    all_compared(&GO, "go");
 }
 
 #[test]
 fn rust_as_recorded() {
-    all_compared(&RUST, &["rust"]);
+    all_compared(&RUST, "rust");
 }
