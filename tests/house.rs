@@ -511,3 +511,35 @@ fn tests_start_sidecars_in_two_ways() {
     let known = ways.map(|(word, file)| (word, file.to_owned()));
     assert_eq!(found, BTreeSet::from(known));
 }
+
+/// Whoever has the project alone has all that it needs. What OJS publishes may lie beside it; one script takes it from
+/// there or fetches it, and one runs the tests in both cases.
+#[test]
+fn nothing_reaches_outside_its_own_folder() {
+    let (root, beside) = (src().join(".."), concat!("../", "shared"));
+    let mut found = Vec::new();
+    let mut todo: Vec<_> = [
+        "src",
+        "tests",
+        ".ci",
+        "README.md",
+        "Cargo.toml",
+        "Dockerfile",
+    ]
+    .map(|name| root.join(name))
+    .into();
+    while let Some(path) = todo.pop() {
+        if path.is_dir() {
+            todo.extend(
+                fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else if String::from_utf8_lossy(&fs::read(&path).unwrap()).contains(beside) {
+            let name = path.strip_prefix(&root).unwrap();
+            found.push(name.to_str().unwrap().to_owned());
+        }
+    }
+    found.sort();
+    assert_eq!(found, [".ci/run", "tests/run.sh"]);
+}

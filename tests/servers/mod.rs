@@ -1,6 +1,7 @@
 //! Servers that tests start for themselves, and their ports.
 
 pub mod certs;
+mod missing;
 pub mod pgbouncer;
 pub mod port;
 pub mod postgres;
@@ -9,6 +10,7 @@ pub mod redis;
 pub mod redises;
 pub mod vendor;
 
+use std::path::{Path, PathBuf};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Fails a test that uses this service while `tests/run.sh --without` it would run the test: `on_` and the service must
@@ -21,6 +23,15 @@ pub fn only_on(service: &str) {
         is_left_out,
         "{test} uses {service}: move it to on_{service}"
     );
+}
+
+/// What OJS publishes and tests read: its conformance cases, and its texts.
+pub fn official(what: &str) -> PathBuf {
+    only_on("official");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("official");
+    let missing = "OJS's own cases and texts are missing: bash tests/run.sh fetches them, or --without official";
+    assert!(folder.join(what).exists(), "{missing}");
+    folder.join(what)
 }
 
 /// A thread that is called as the test that starts it, so that it may use what the test may.

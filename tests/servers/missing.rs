@@ -1,0 +1,111 @@
+//! What `tests/run.sh` does on a machine that lacks what tests use: it leaves them out by name, and the rest ends green.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+/// What the script needs of any machine.
+const TOOLS: [&str; 17] = [
+    "awk", "bash", "cat", "cp", "dirname", "env", "grep", "id", "mkdir", "mktemp", "mv", "nice",
+    "nproc", "rm", "sed", "timeout", "tr",
+];
+/// Every call passes three tests, and lists one.
+const CARGO: &str = r#"echo "cargo $*" >>"$CALLED"
+case "$*" in *--list*) echo "a: test" ;; *--no-run*) ;; *) echo "test result: ok. 3 passed; 0 failed; 0 ignored" ;; esac"#;
+const REFUSED: &str = r#"echo "${0##*/} $*" >>"$CALLED"; exit 1"#;
+
+/// Runs the script in a folder with no more than that; what it says, and what it called.
+fn run(root: &Path, args: &[&str]) -> (String, String) {
+    let (project, bin, called) = (root.join("project"), root.join("bin"), root.join("called"));
+    fs::create_dir_all(project.join("tests")).unwrap();
+    fs::write(project.join("tests/run.sh"), include_str!("../run.sh")).unwrap();
+    if fs::create_dir(&bin).is_ok() {
+        for tool in TOOLS {
+            let path = std::env::var("PATH").unwrap();
+            let found = path.split(':').map(|folder| Path::new(folder).join(tool));
+            let found = found.into_iter().find(|file| file.exists()).unwrap();
+            symlink(found, bin.join(tool)).unwrap();
+        }
+        for (name, does) in [
+            ("cargo", CARGO),
+            ("cc", ""),
+            ("openssl", ""),
+            ("curl", ""),
+            ("apt-get", REFUSED),
+            ("git", REFUSED),
+            ("python3", REFUSED),
+            ("sudo", REFUSED),
+        ] {
+            fs::write(bin.join(name), format!("#!/bin/bash\n{does}\n")).unwrap();
+            let runs = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(bin.join(name), runs).unwrap();
+        }
+    }
+    let _none_yet = fs::remove_file(&called);
+    let mut bash = Command::new(bin.join("bash"));
+    bash.arg("tests/run.sh").args(args).current_dir(&project);
+    bash.env_clear()
+        .env("PATH", &bin)
+        .env("HOME", root)
+        .env("CALLED", &called);
+    let done = bash.output().unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    let erred = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}{erred}");
+    (said, fs::read_to_string(called).unwrap())
+}
+
+/// The calls that ran tests of the program that has almost all of them.
+fn tested(called: &str) -> Vec<&str> {
+    let of_it = |line: &&str| line.contains("--test it") && !line.contains("--list");
+    called.lines().filter(of_it).collect()
+}
+
+#[test]
+fn what_is_missing_is_left_out_by_name() {
+    let root = tempfile::tempdir().unwrap();
+    let (said, called) = run(root.path(), &[]);
+    for service in ["redis", "validators", "chromium", "official"] {
+        let told = format!("#   {service}: it is missing, and ");
+        assert!(said.contains(&told), "{told}: {said}");
+        let skipped = format!("--skip on_{service}");
+        let tested = tested(&called);
+        assert_eq!(tested.len(), 4, "{called}");
+        assert!(
+            tested.iter().all(|call| call.contains(&skipped)),
+            "{called}"
+        );
+    }
+    assert!(called.contains("git clone -q "), "{called}");
+    assert!(called.contains("/openjobspec/ojs-conformance "), "{called}");
+    // Units and documentation beside the four.
+    assert_eq!(said.lines().last(), Some("18 passed, 0 failed"), "{said}");
+
+    let (said, called) = run(root.path(), &["--without", "official"]);
+    assert!(said.contains("#   official: --without\n"), "{said}");
+    assert!(!called.contains("git clone"), "{called}");
+}
+
+#[test]
+fn what_lies_beside_is_taken() {
+    let root = tempfile::tempdir().unwrap();
+    let beside = root.path().join("shared");
+    fs::create_dir_all(beside.join("conformance/suites")).unwrap();
+    fs::create_dir(beside.join("spec")).unwrap();
+    fs::write(beside.join("conformance/suites/case.json"), "{}").unwrap();
+    fs::write(beside.join("spec/ojs-website-rate-limiting.md"), "").unwrap();
+    let (said, called) = run(root.path(), &["--only", "official"]);
+    assert!(!said.contains("left out"), "{said}");
+    assert!(
+        !called.contains("git ") && !called.contains("apt-get "),
+        "{called}"
+    );
+    let [tested] = tested(&called)[..] else {
+        panic!("{called}")
+    };
+    assert!(tested.ends_with("--test it -- on_official"), "{tested}");
+    assert_eq!(said.lines().last(), Some("3 passed, 0 failed"), "{said}");
+    let taken = root.path().join("project/target/tmp/official");
+    assert!(taken.join("suites/case.json").exists());
+}
