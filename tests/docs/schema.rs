@@ -1,6 +1,8 @@
 //! The JSON Schema of the config file. What it says of each field is what the readers say when they are given something
 //! else there, so there is no second list of fields.
 
+use std::collections::BTreeSet;
+
 use ojs_throttle::config::{Settings, known_fields};
 use serde_json::{Map, Value, json};
 
@@ -18,6 +20,17 @@ const KINDS: [(&str, &str); 7] = [
     ("strings", "[\"a\"]"),
     ("object", "{}"),
     ("objects", "[{}]"),
+];
+
+/// Words of a schema that say nothing of values of other kinds.
+const OF_ONE_KIND: [&str; 7] = [
+    "additionalProperties",
+    "items",
+    "maximum",
+    "minimum",
+    "patternProperties",
+    "properties",
+    "required",
 ];
 
 /// A file that says one thing, and nothing else.
@@ -157,7 +170,10 @@ fn is_required(path: &[&str], field: &str, all: &[String]) -> bool {
 /// What a field may be.
 fn schema(path: &[&str], about: &[Table]) -> Value {
     let kinds = KINDS.into_iter().filter(|(_, value)| may_be(path, value));
-    let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
+    let mut kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
+    // A list of words that are known holds nothing else.
+    let has_words = said_of(path, "[\"a\"]").is_some_and(|(told, _)| told == "cannot have this");
+    kinds.retain(|kind| *kind != "objects" || !has_words);
     let should = said_of(path, "1979-05-27").map_or(String::new(), |(told, _)| told);
     let each = kinds
         .iter()
@@ -169,16 +185,41 @@ fn schema(path: &[&str], about: &[Table]) -> Value {
     if should.starts_with("must be a size") {
         each = vec![json!({"$ref": "#/$defs/size"})];
     }
-    let mut schema = match each.len() {
-        1 => each.remove(0),
-        _ => json!({"anyOf": each}),
-    };
+    let mut schema = merged(each);
     if let [.., table, field] = path
         && let Some(words) = about.iter().find_map(|of| of.about_setting(table, field))
     {
         schema["description"] = words.into();
     }
     schema
+}
+
+/// One schema for values of several kinds: each of its words speaks of one kind only. With `anyOf` a mistake within a
+/// value would be told as one of the whole value, once for each kind that it could have been.
+fn merged(each: Vec<Value>) -> Value {
+    let (mut all, mut kinds) = (Map::new(), BTreeSet::new());
+    if each.len() == KINDS.len() - 1 {
+        return json!({});
+    }
+    let are_several = each.len() > 1;
+    for one in each {
+        let Value::Object(one) = one else {
+            panic!("{one}")
+        };
+        for (word, value) in one {
+            if word == "type" && are_several {
+                kinds.insert(value.as_str().unwrap().to_owned());
+                continue;
+            }
+            assert!(!are_several || OF_ONE_KIND.contains(&&*word), "{word}");
+            let before = all.insert(word, value);
+            assert!(before.is_none(), "{before:?} {all:?}");
+        }
+    }
+    if are_several {
+        all.insert("type".to_owned(), json!(kinds));
+    }
+    all.into()
 }
 
 fn of_kind(path: &[&str], kind: &str, should: &str, about: &[Table]) -> Value {
@@ -225,14 +266,16 @@ fn the_schema_is_what_the_readers_take() {
     }
     let mut defs = json!({
         "duration": {"type": "string", "examples": ["10s", "500ms", "PT1M"]},
-        "size": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}], "examples": ["8MiB", 65536]},
+        "size": {"type": ["integer", "string"], "minimum": 0, "examples": ["8MiB", 65536]},
     });
-    // A list of tables may be one table, which is said once.
+    // A list of tables may be one table, which is said once. Some editors complete only what stands under `items`.
     for name in ["policy", "queue", "tenant", "egress"] {
-        let list = &mut schema["properties"][name]["anyOf"];
-        defs[name] = list[0].take();
+        let list = &mut schema["properties"][name];
+        defs[name] = list["items"].take();
         let one = json!({"$ref": format!("#/$defs/{name}")});
-        *list = json!([one, {"type": "array", "items": one}]);
+        *list = json!({
+            "type": ["array", "object"], "items": one, "if": {"type": "object"}, "then": one,
+        });
     }
     schema["$defs"] = defs;
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();

@@ -22,8 +22,8 @@ for path in sys.argv[2:]:
     except Exception:
         print(path, 'broken', sep='\\t')
         continue
-    wrong = [error.json_path for error in validator.iter_errors(file)]
-    print(path, 'refused ' + ' '.join(wrong) if wrong else 'taken', sep='\\t')
+    wrong = [error.json_path + ' ' + error.message for error in validator.iter_errors(file)]
+    print(path, 'refused ' + ' | '.join(wrong) if wrong else 'taken', sep='\\t')
 ";
 
 const OPENAPI_IS_SOUND: &str = "
@@ -98,6 +98,65 @@ fn the_schema_takes_what_is_right_and_refuses_what_is_not() {
         }
     }
     assert!(refused > 8, "only {refused} wrong files");
+}
+
+/// What an editor shows is about the word that is wrong, at its place, and nothing else.
+#[test]
+fn a_mistake_is_told_once() {
+    let policy = "[[policy]]\nname = \"a\"\nconcurrency = 1\n";
+    let dir = tempfile::tempdir().unwrap();
+    for (nth, (line, at, told)) in [
+        (
+            "concurency = 1",
+            "$.policy[2]",
+            "'concurency' was unexpected",
+        ),
+        (
+            "rate = { limit = 1, period = \"1s\", brust = 2 }",
+            "$.policy[2].rate",
+            "'brust' was unexpected",
+        ),
+        (
+            "rate = [{ limit = 1, period = \"1s\", brust = 2 }]",
+            "$.policy[2].rate[0]",
+            "'brust' was unexpected",
+        ),
+        (
+            "match = { queue = [1] }",
+            "$.policy[2].match.queue[0]",
+            "1 is not of type 'string'",
+        ),
+        (
+            "match = { queue = 1 }",
+            "$.policy[2].match.queue",
+            "1 is not of type",
+        ),
+        (
+            "feedback = { honor = [\"header\"] }",
+            "$.policy[2].feedback.honor[0]",
+            "'header' is not one of",
+        ),
+        (
+            "cost = { form = \"meta.n\" }",
+            "$.policy[2].cost",
+            "'form' was unexpected",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = dir.path().join(format!("{nth}.toml"));
+        let text = format!(
+            "{}{}{line}\n",
+            policy.repeat(2),
+            policy.replace("concurrency = 1\n", "")
+        );
+        fs::write(&path, text).unwrap();
+        let said = python(VALIDATE, SCHEMA, &[path]);
+        let (_, said) = said.trim_end().split_once('\t').unwrap();
+        assert!(said.starts_with(&format!("refused {at} ")), "{said}");
+        assert!(said.contains(told) && !said.contains(" | "), "{said}");
+    }
 }
 
 #[test]
