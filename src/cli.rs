@@ -1,12 +1,16 @@
 //! The command line: what can be said, not what is done.
 
+use std::ffi::OsStr;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap_complete::env::Shells;
+use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate, Shell};
+use clap_mangen::Man;
 
 use serde_json::{Value, json};
 
@@ -17,6 +21,8 @@ use crate::{duration, manual, ship};
 pub const CONFIG: &str = "OJS_THROTTLE_CONFIG";
 /// The variable that says where the admin port is.
 pub const ADMIN: &str = "OJS_THROTTLE_ADMIN";
+/// The variable by which the completions of a shell ask the program itself.
+pub const COMPLETE: &str = "OJS_THROTTLE_COMPLETE";
 /// The variable with the control token.
 pub const TOKEN: &str = "OJS_THROTTLE_TOKEN";
 
@@ -32,10 +38,10 @@ pub struct Cli {
 /// What `--version` prints: what was built, from what, how.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let profile = match cfg!(debug_assertions) {
-        true => "commit unknown, debug",
+        true => "debug, which keeps no commit",
         false => "commit unknown, release",
     };
-    // Not a build script's: a commit that changes nothing must not make Cargo build.
+    // `build.rs` finds it out for what is optimised, unless whoever builds says it.
     let build = option_env!("OJS_THROTTLE_BUILD").unwrap_or(profile);
     let version = env!("CARGO_PKG_VERSION");
     let otlp = if cfg!(feature = "otlp") { ", otlp" } else { "" };
@@ -122,9 +128,12 @@ pub fn example(name: Option<&str>, shell: Option<Shell>) -> Result<String, clap:
     };
     let (mut made, mut cli) = (Vec::new(), Cli::command());
     match (name, shell) {
-        ("man", None) => clap_mangen::Man::new(cli).render(&mut made)?,
+        ("man", None) => man(cli.clone(), &mut made)?,
         ("completions", Some(shell)) => {
-            clap_complete::generate(shell, &mut cli, "ojs-throttle", &mut made);
+            if let Some(shell) = Shells::builtins().completer(&shell.to_string()) {
+                let program = "ojs-throttle";
+                shell.write_registration(COMPLETE, program, program, program, &mut made)?;
+            }
         }
         ("completions", None) => {
             let said = "say for which shell: `ojs-throttle example completions bash`";
@@ -139,6 +148,59 @@ pub fn example(name: Option<&str>, shell: Option<Shell>) -> Result<String, clap:
     file.map(|file| file.text.to_owned()).ok_or_else(|| {
         let said = format!("there is no example called {name:?}\n\n{list}");
         Cli::command().error(ErrorKind::InvalidValue, said)
+    })
+}
+
+/// Writes one page for `man`, with a section for each command.
+fn man(mut cli: clap::Command, made: &mut Vec<u8>) -> io::Result<()> {
+    cli.build();
+    let page = Man::new(cli.clone());
+    page.render_title(made)?;
+    page.render_name_section(made)?;
+    page.render_synopsis_section(made)?;
+    page.render_description_section(made)?;
+    page.render_options_section(made)?;
+    let inside = |command: &clap::Command| command.get_subcommands().cloned().collect::<Vec<_>>();
+    for command in inside(&cli) {
+        for command in [vec![command.clone()], inside(&command)].concat() {
+            let (name, mut about) = (command.get_bin_name().unwrap_or_default(), Vec::new());
+            let section = Man::new(command.clone());
+            section.render_synopsis_section(&mut about)?;
+            section.render_description_section(&mut about)?;
+            section.render_options_section(&mut about)?;
+            section.render_extra_section(&mut about)?;
+            let about = String::from_utf8_lossy(&about).replace(".SH ", ".SS ");
+            made.extend(format!(".SH {name}\n{about}").bytes());
+        }
+    }
+    page.render_extra_section(made)?;
+    page.render_version_section(made)
+}
+
+/// The commands for a shell that completes a word: also names of chapters and files, and what `keys` there are.
+pub fn completing(keys: fn(&str) -> Vec<String>) -> clap::Command {
+    let cli = Cli::command();
+    let of = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        ArgValueCandidates::new(move || names.iter().map(CompletionCandidate::new).collect())
+    };
+    let commands = cli.get_subcommands().map(clap::Command::get_name);
+    let chapters = manual::CHAPTERS.iter().map(|chapter| chapter.name);
+    let words = of(&commands.chain(chapters).collect::<Vec<_>>());
+    let files = ship::EXAMPLES.iter().map(|file| file.name);
+    let files = of(&files.chain(["man", "completions"]).collect::<Vec<_>>());
+    let begins = move |begun: &OsStr| {
+        let found = keys(&begun.to_string_lossy()).into_iter();
+        found.map(CompletionCandidate::new).collect()
+    };
+    cli.mut_subcommands(move |command| {
+        let (words, files) = (words.clone(), files.clone());
+        command.mut_args(move |arg| match arg.get_id().as_str() {
+            "key" => arg.add(ArgValueCompleter::new(begins)),
+            "word" => arg.add(words.clone()),
+            "name" => arg.add(files.clone()),
+            _ => arg,
+        })
     })
 }
 

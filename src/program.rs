@@ -24,7 +24,7 @@ use crate::life;
 use crate::log::Lines;
 use crate::net::{Listener, Net};
 use crate::otlp::{self, Traces};
-use crate::run::{Env, LogLevel, Running, Stop, Thread, open_store};
+use crate::run::{Env, LogLevel, Running, Stop, Thread, bind, open_store};
 use crate::store::Clock;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -32,6 +32,7 @@ use crate::traces;
 use crate::upstream::BaseUrl;
 use anyhow::Context;
 use clap::Parser;
+use clap_complete::CompleteEnv;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -59,9 +60,14 @@ const PANIC_LINES: Duration = Duration::from_millis(100);
 /// How long the thread for blocking work stays, and how often the clock is checked.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const CLOCK_LOOK: Duration = Duration::from_secs(10);
+/// How long whoever completes a word waits.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// Does what the arguments say, and gives the exit status.
 pub fn main() -> ExitCode {
+    CompleteEnv::with_factory(|| cli::completing(keys))
+        .var(cli::COMPLETE)
+        .complete();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -220,6 +226,19 @@ fn ask(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The keys that begin so, for a shell: those of the sidecar that the environment names, if it answers at once.
+fn keys(begun: &str) -> Vec<String> {
+    let url = variable(ADMIN).unwrap_or_else(|| ask::DEFAULT.to_owned());
+    let port = AdminPort::new(&AdminPlace { url, tls: None }, None);
+    let (Ok(port), Ok(runtime)) = (port, runtime()) else {
+        return Vec::new();
+    };
+    let asked = async { tokio::time::timeout(AT_ONCE, ask::keys(&port, begun)).await };
+    let keys = runtime.block_on(asked).unwrap_or_default();
+    runtime.shutdown_background();
+    keys
+}
+
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
@@ -249,11 +268,11 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 
 fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
     let (runtime, signals) = watched_runtime()?;
+    // At once, for the number of a port 0 stands in the settings. One in use is waited for, once the log runs.
     let listen = args.backend_listen;
-    let listener = runtime
-        .block_on(Net::Tcp.bind(listen))
-        .with_context(|| format!("cannot listen on {listen} (--backend-listen)"))?;
-    let backend = format!("http://{}", listener.local_addr()?).parse();
+    let bound = runtime.block_on(Net::Tcp.bind(listen)).ok();
+    let bound_at = bound.as_ref().and_then(|bound| bound.local_addr().ok());
+    let backend = format!("http://{}", bound_at.unwrap_or(listen)).parse();
     let token = variable(TOKEN).unwrap_or_else(|| format!("{:016x}", seed()));
     let overrides = CommandLine {
         listen: Some(args.listen),
@@ -270,17 +289,17 @@ fn dev(args: &Dev) -> anyhow::Result<ExitCode> {
         tell(&format!("to change limits by hand: export {TOKEN}={token}"));
     }
     let file = args.config.as_deref().map(|path| (path, overrides));
-    start(runtime, signals, settings, file, Some(listener))
+    start(runtime, signals, settings, file, Some((listen, bound)))
 }
 
-/// Runs the sidecar until it is told to end. It follows `file`, if there is one; a `backend` in memory serves on its
-/// listener as long.
+/// Runs the sidecar until it is told to end. It follows `file`, if there is one; a `backend` in memory serves as long, at
+/// its address, which may be bound already.
 fn start(
     runtime: Runtime,
     signals: Signals,
     settings: Settings,
     file: Option<(&Path, CommandLine)>,
-    backend: Option<Listener>,
+    backend: Option<(SocketAddr, Option<Listener>)>,
 ) -> anyhow::Result<ExitCode> {
     let endpoint = settings.traces.endpoint.as_ref().map(BaseUrl::to_string);
     let traces = otlp::start(endpoint.as_deref())?;
@@ -291,8 +310,19 @@ fn start(
         let stop = Stop::default();
         let hangup = heed(signals, stop.clone(), file.as_ref());
         let file = file.map(|file| (file, hangup, level));
-        let Some(listener) = backend else {
+        let Some((listen, bound)) = backend else {
             return serve(settings, file, Mode::Run, stop).await;
+        };
+        let patience = settings.server.drain_timeout;
+        let listener = match bound {
+            Some(listener) => listener,
+            None => tokio::select! {
+                bound = bind(&Net::Tcp, "--backend-listen", listen, patience) => bound?,
+                () = stop.heard() => {
+                    tracing::info!("stopped before the ports were free");
+                    return Ok(());
+                }
+            },
         };
         let (address, ended) = (listener.local_addr()?, CancellationToken::new());
         let backend = Backend::new(Lax::spec(), seed()).serve(listener, ended.clone());

@@ -7,7 +7,7 @@ mod storage;
 mod surroundings;
 
 pub use reload::{LogLevel, Reload, ReloadOutcome};
-pub use running::{Running, Thread};
+pub use running::{Running, Thread, bind};
 pub(crate) use running::{call_bounds, target};
 pub use storage::{inspect_store, open_store};
 pub use surroundings::{Env, Stop};

@@ -53,6 +53,15 @@ pub async fn top(
     }
 }
 
+/// The names of limits that begin so: at most 50, those that bind most first.
+pub async fn keys(port: &AdminPort, begun: &str) -> Vec<String> {
+    let path = format!("/throttle/v1/state?search={}", ojs::encoded(begun));
+    let state = port.get(&path).await.unwrap_or_default();
+    let rows = list(&state["keys"], "rows").iter();
+    let names = rows.map(|row| text(row, "name").to_owned());
+    names.filter(|name| name.starts_with(begun)).collect()
+}
+
 /// A line cut to the width, without what would steer a terminal.
 fn fit(line: &str, columns: usize) -> String {
     let shown = line.chars().map(|c| if c.is_control() { '?' } else { c });

@@ -288,8 +288,8 @@ async fn close(mut tasks: JoinSet<()>, serving: &TaskTracker, sidecar: &Sidecar,
 /// `patience` is over: as long as such a drain may take.
 ///
 /// # Errors
-/// The port cannot be bound; the message names the `setting`.
-async fn bind(
+/// The port cannot be bound; the message names the `setting`, or the option.
+pub async fn bind(
     net: &Net,
     setting: &'static str,
     addr: SocketAddr,

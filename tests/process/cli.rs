@@ -260,9 +260,12 @@ fn a_port_in_use_is_named_with_its_setting() {
         assert!(begun.elapsed() >= Duration::from_millis(300));
         assert!(!done.err.contains("point SDKs"), "{}", done.err);
     }
-    let done = run(&["dev", "--backend-listen", &addr]);
+    let done = run(&["dev", "--config", path, "--backend-listen", &addr]);
     assert_eq!(done.status, Some(1), "{}", done.err);
-    assert!(done.err.contains("--backend-listen"), "{}", done.err);
+    let told = format!(
+        "cannot listen on {addr} (--backend-listen): another process had the port for 300ms"
+    );
+    assert!(done.err.contains(&told), "{}", done.err);
 }
 
 #[test]

@@ -157,3 +157,28 @@ fn before_a_real_backend_a_reset_is_the_backends_own_affair() {
     let usage = get(data, "/ojs/v1/rate-limits/stripe").json();
     assert_eq!(usage["concurrency"]["active"], 1, "{usage}");
 }
+
+/// Who ends one and starts the next at once need not wait for the end of the first.
+#[test]
+fn a_dev_follows_a_dev() {
+    let mut first = dev();
+    let lines = first.lines();
+    let backend = lines.iter().find_map(|line| line.split_once(" address="));
+    let (_, backend) = backend.expect("it says where its backend is");
+    let (dir, path) = file(STRIPE);
+    let mut command = program();
+    command.args(["dev", "--listen", "127.0.0.1:0", "--backend-listen"]);
+    command.arg(backend).arg("--config").arg(&path);
+    let mut next = Sidecar::launch(command, dir);
+    until("the next says that it waits", || {
+        assert!(next.runs(), "{}", next.log());
+        let told = format!("{backend} (--backend-listen) is in use: waiting up to 25s");
+        next.log().contains(&told).then_some(())
+    });
+    first.signal("TERM");
+    assert!(first.ended().success(), "{}", first.log());
+    next.listens();
+    next.state("ready");
+    let health = get(next.data, "/ojs/v1/health");
+    assert_eq!(health.status, 200, "{health:?}");
+}

@@ -2,6 +2,9 @@
 
 use std::os::unix::net::UnixDatagram;
 
+use clap::{Arg, CommandFactory};
+use ojs_throttle::cli::Cli;
+
 use super::prelude::*;
 
 /// The socket of a service manager.
@@ -154,15 +157,16 @@ fn who_is_not_ready_is_not_healthy() {
     assert!(told.contains("503"), "{told}");
 }
 
+fn said(args: &[&str]) -> String {
+    let mut command = program();
+    command.args(args);
+    let done = ran(command);
+    assert_eq!(done.status, Some(0), "{args:?}: {}", done.err);
+    done.out
+}
+
 #[test]
 fn the_program_says_what_it_is() {
-    let said = |args: &[&str]| {
-        let mut command = program();
-        command.args(args);
-        let done = ran(command);
-        assert_eq!(done.status, Some(0), "{args:?}: {}", done.err);
-        done.out
-    };
     assert_eq!(said(&["-V"]).lines().count(), 1);
     let version = said(&["--version"]);
     let lines: Vec<&str> = version.lines().collect();
@@ -171,34 +175,122 @@ fn the_program_says_what_it_is() {
         lines[1].starts_with("build: ") && lines[2].starts_with("features: "),
         "{version}"
     );
-    assert!(said(&["example", "man"]).contains(".SH SUBCOMMANDS"));
-    for (shell, words) in [
-        ("bash", "complete -F"),
-        ("zsh", "#compdef"),
-        ("fish", "complete -c"),
-    ] {
-        let completions = said(&["example", "completions", shell]);
-        assert!(
-            completions.contains(words) && completions.contains("healthcheck"),
-            "{shell}"
-        );
+}
+
+/// One page has all: it names no page that is not there, and has each option of each command.
+#[test]
+fn the_page_for_man_has_each_command() {
+    let page = said(&["example", "man"]);
+    assert!(!page.contains("(1)"), "{page}");
+    let mut cli = Cli::command();
+    cli.build();
+    for command in cli.get_subcommands() {
+        let head = format!("\n.SH {}\n", command.get_bin_name().unwrap());
+        let section = page.split(&head).nth(1).expect(&head);
+        let section = section.split("\n.SH ").next().unwrap();
+        for option in command.get_arguments().filter_map(Arg::get_long) {
+            let written = format!("\\-\\-{}", option.replace('-', "\\-"));
+            assert!(section.contains(&written), "{head}: --{option}");
+        }
     }
-    let done = {
-        let mut command = program();
-        command.args(["example", "completions"]);
-        ran(command)
-    };
-    assert_eq!(done.status, Some(2));
-    assert!(done.err.contains("completions bash"), "{}", done.err);
-    // Bash reads what is for it.
+}
+
+/// What bash completes at the end of a line, with the program as `ojs-throttle`.
+fn completed(line: &str, admin: &str) -> Vec<String> {
+    const BASH: &str = r#"
+PATH="$1:$PATH"
+eval "$(ojs-throttle example completions bash)"
+read -ra COMP_WORDS <<<"$2"
+[[ $2 == *' ' ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_TYPE=9
+function=$(complete -p ojs-throttle | sed 's/.*-F \([^ ]*\) .*/\1/')
+"$function" ojs-throttle "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+printf '%s\n' "${COMPREPLY[@]}"
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let named = folder.path().join("ojs-throttle");
+    std::os::unix::fs::symlink(program().get_program(), named).unwrap();
     let mut bash = Command::new("bash");
-    bash.args(["-n", "/dev/stdin"]).stdin(Stdio::piped());
-    let mut bash = bash.spawn().unwrap();
-    let text = said(&["example", "completions", "bash"]);
-    bash.stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    assert!(bash.wait().unwrap().success());
+    bash.args(["-c", BASH, "bash"]).arg(folder.path()).arg(line);
+    bash.env("OJS_THROTTLE_ADMIN", admin);
+    let done = bash.output().unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    let found = String::from_utf8(done.stdout).unwrap();
+    found.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_completes_options_chapters_and_keys() {
+    let policy =
+        "[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 1\n";
+    let sidecar = Sidecar::run(&config(([127, 0, 0, 1], 1).into(), "", policy));
+    let admin = format!("http://{}", sidecar.admin);
+    for (line, found) in [
+        ("ojs-throttle che", "check"),
+        ("ojs-throttle why --q", "--queue"),
+        ("ojs-throttle run --up", "--upstream"),
+        ("ojs-throttle demo back", "backpressure"),
+        ("ojs-throttle subqueues forget --fo", "--force"),
+        ("ojs-throttle help inc", "incidents"),
+        ("ojs-throttle help pau", "pause"),
+        ("ojs-throttle example kube", "kubernetes"),
+        ("ojs-throttle pause st", "stripe"),
+        ("ojs-throttle why --key st", "stripe"),
+    ] {
+        assert_eq!(completed(line, &admin), [found], "{line}");
+    }
+    // Nobody there is nothing to complete, and no error.
+    assert!(
+        completed("ojs-throttle pause st", "http://127.0.0.1:1")
+            .iter()
+            .all(String::is_empty)
+    );
+}
+
+/// What Cargo runs before it builds the program, in a repository with one commit.
+#[test]
+fn what_is_optimised_knows_its_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/build.rs");
+    let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+    let made = rustc
+        .args(["--edition", "2024", source, "-o"])
+        .arg(&script)
+        .status();
+    assert!(made.unwrap().success());
+    let run = |mut command: Command| {
+        let done = command.current_dir(folder.path()).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let git = |args: &[&str]| {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=a", "-c", "user.email=a@b"])
+            .args(args);
+        git.env("GIT_COMMITTER_DATE", "2026-11-28T00:00:00Z");
+        run(git)
+    };
+    let build = |profile: &str| {
+        let mut script = Command::new(&script);
+        script
+            .env("PROFILE", profile)
+            .env_remove("OJS_THROTTLE_BUILD");
+        run(script)
+    };
+    // Without a repository of its own it knows nothing, and says nothing.
+    assert!(!build("release").contains("rustc-env"));
+    git(&["init", "-q"]);
+    git(&["commit", "-q", "--allow-empty", "-m", "first"]);
+    let commit = git(&["log", "-1", "--format=%h"]);
+    let told = format!(
+        "rustc-env=OJS_THROTTLE_BUILD={} of 2026-11-28, release\n",
+        commit.trim()
+    );
+    let said = build("release");
+    assert!(said.contains(&told), "{said}");
+    assert!(said.contains("rerun-if-changed=.git/logs/HEAD"), "{said}");
+    assert!(!build("debug").contains("rustc-env"));
+    std::fs::write(folder.path().join("Cargo.toml"), "").unwrap();
+    assert!(build("release").contains(" of 2026-11-28, changed, release\n"));
 }
