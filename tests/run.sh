@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests: units, integration, documentation. Needs Rust, a C compiler, openssl and curl. What else the tests use, they
-# start or read by themselves: the services below, the tools of the README (curl, jq, python3, node), and what OJS
+# All tests: units, integration, documentation. Needs Rust, a C compiler, openssl, curl and git. What else the tests use,
+# they start or read by themselves: the services below, the tools of the README (jq, python3, node), and what OJS
 # publishes ("official": its conformance cases and texts). What is missing is fetched, with apt, pip or git. What cannot
 # be fetched here is left out by name, as "--without" and a list leave it out. "--only official" runs the tests of one.
 # The last line is "N passed, N failed".
@@ -70,11 +70,11 @@ get() {
 
 # A shell that was not started anew after rustup does not know cargo yet.
 command -v cargo >/dev/null || PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
-for tool in openssl curl; do command -v "$tool" >/dev/null || apt_install "$tool"; done
+for tool in openssl curl git; do command -v "$tool" >/dev/null || apt_install "$tool"; done
 # Tests make their certificates with openssl, and ask over TLS with curl.
-for tool in cargo cc openssl curl; do
+for tool in cargo cc openssl curl git; do
     if ! command -v "$tool" >/dev/null; then
-        echo "$tool is missing: install Rust (rustup), and a C compiler, openssl and curl (apt install gcc libc6-dev openssl curl)" >&2
+        echo "$tool is missing: install Rust (rustup), a C compiler and the rest (apt install gcc libc6-dev openssl curl git)" >&2
         echo "0 passed, 1 failed"
         exit 1
     fi

@@ -266,8 +266,15 @@ fn what_is_optimised_knows_its_commit() {
     };
     let git = |args: &[&str]| {
         let mut git = Command::new("git");
-        git.args(["-c", "user.name=a", "-c", "user.email=a@b"])
-            .args(args);
+        git.args([
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "-c",
+            "commit.gpgsign=false",
+        ])
+        .args(args);
         git.env("GIT_COMMITTER_DATE", "2026-11-28T00:00:00Z");
         run(git)
     };
