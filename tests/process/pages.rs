@@ -28,9 +28,31 @@ fn write(terminal: &Terminal, block: &Block) {
     }
 }
 
+/// How long somebody reads between two blocks.
+#[derive(Clone, Copy, PartialEq)]
+enum Reader {
+    Quick,
+    /// After a FETCH, for longer than a job without a word of its worker is left to it.
+    Slow,
+}
+
+/// A job that no worker keeps is the backend's again: the visibility timeout is over.
+fn read_for_a_visibility(data: SocketAddr) {
+    enqueue(data, "nobody-keeps", json!({}));
+    let jobs = fetch(data, "nobody-keeps", 1, "reader").jobs();
+    let [job] = &jobs[..] else {
+        panic!("{jobs:?}");
+    };
+    wait("its visibility timeout is over", || {
+        let known = get(data, &format!("/ojs/v1/jobs/{job}")).json();
+        known.to_string().contains("\"available\"")
+    });
+}
+
 /// Follows a page. It must run at least so many blocks, and show so many outputs.
-fn follow(page: &str, at_least: (usize, usize)) {
+fn follow(page: &str, reader: Reader, at_least: (usize, usize)) {
     let own = [(); 3].map(|()| port::own().port());
+    let data = SocketAddr::from(([127, 0, 0, 1], own[0]));
     let mut terminal = Terminal::open(own);
     let (mut runs, mut outputs) = (0, 0);
     let blocks = blocks::of(page);
@@ -43,6 +65,9 @@ fn follow(page: &str, at_least: (usize, usize)) {
                     &block.text,
                     below.map_or("", |below| &below.text),
                 );
+                if reader == Reader::Slow && block.text.contains("workers/fetch") {
+                    read_for_a_visibility(data);
+                }
                 runs += 1;
                 outputs += usize::from(below.is_some());
             }
@@ -59,12 +84,17 @@ fn follow(page: &str, at_least: (usize, usize)) {
 
 #[test]
 fn the_readme_does_what_it_says_on_tools() {
-    follow("README.md", (8, 8));
+    follow("README.md", Reader::Quick, (8, 8));
+}
+
+#[test]
+fn the_readme_does_what_it_says_for_who_reads_slowly_on_tools() {
+    follow("README.md", Reader::Slow, (8, 8));
 }
 
 #[test]
 fn the_chapter_start_does_what_it_says_on_tools() {
-    follow("src/manual/start.md", (6, 6));
+    follow("src/manual/start.md", Reader::Quick, (6, 6));
 }
 
 #[test]
