@@ -480,6 +480,36 @@ fn the_image_is_built_in_one_stage_and_runs_in_another_as_nobody() {
     assert_eq!(calls.next(), None);
 }
 
+/// Where a page says how many jobs are held, and how many where a fetch counts as an attempt, it says what the program
+/// does.
+#[test]
+fn every_page_says_how_many_jobs_are_held_as_the_program_does() {
+    let hold = crate::sidecar::settings("http://127.0.0.1:1", "").hold;
+    let pairs = [
+        [hold.most(false), hold.most(true)],
+        [hold.of_one_queue(false), hold.of_one_queue(true)],
+    ];
+    let mut found = 0;
+    for page in pages() {
+        let text = read(&page).split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = text.to_lowercase();
+        for (at, _) in text.match_indices(" where a fetch counts as an attempt") {
+            let before: Vec<&str> = text[..at].rsplit(' ').take(6).collect();
+            let numbers = before.iter().rev().filter_map(|word| {
+                word.trim_matches(|c: char| !c.is_ascii_digit())
+                    .parse()
+                    .ok()
+            });
+            let numbers: Vec<usize> = numbers.collect();
+            if let [many, few] = numbers[..] {
+                found += 1;
+                assert!(pairs.contains(&[many, few]), "{page}: {many}, {few}");
+            }
+        }
+    }
+    assert!(found >= 3, "{found}");
+}
+
 #[test]
 fn the_image_runs_what_the_program_knows() {
     let stages = stages();
