@@ -216,7 +216,7 @@ pub enum Command {
     Check(Check),
     /// Say whether the store and the backend are as they must be, and what to do where they are not
     #[command(
-        after_help = "Only reads, unless --probe is given. Exits with 0 when nothing failed, with 1 when something did,
+        after_help = "Changes nothing, unless --probe is given. Exits with 0 when nothing failed, with 1 when something did,
 and with 78 when the config cannot be used."
     )]
     Doctor(Doctor),

@@ -1,6 +1,7 @@
 //! `ojs-throttle doctor` checks the store and the backend: whether they are as they must be, what they can do, and
-//! what to do about a problem. It tells what keeps the jobs of the sidecar that runs, if one does. It only reads. With `--probe` it runs a few jobs through a queue of its own, and writes
-//! one number to the store.
+//! what to do about a problem. It tells what keeps the jobs of the sidecar that runs, if one does. It changes nothing:
+//! where a store has data of ours, it writes what is there once more. With `--probe` it runs a few jobs through a queue
+//! of its own, and makes the store's data if there are none.
 
 mod backend;
 mod diagnosis;

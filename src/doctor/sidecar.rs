@@ -49,14 +49,33 @@ pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
     }
 }
 
+/// The causes by which limits or jobs suffer until somebody acts.
+const FAILURES: [&str; 6] = [
+    "store lost",
+    "store closed",
+    "store share",
+    "store never there",
+    "backend away",
+    "backend refuses",
+];
+
 /// Reports one cause, in its own words.
 fn tell(cause: &Value, severity: Severity, report: &mut Diagnosis) {
+    let severity = match cause["name"].as_str() {
+        Some(name) if FAILURES.contains(&name) => Severity::Fail,
+        _ => severity,
+    };
     let (Some(why), Some(todo)) = (cause["why"].as_str(), cause["do"].as_str()) else {
         return;
     };
     let is_told = report.findings().iter().any(|told| told.says == why);
     if !is_told {
         report.add(PART, "jobs wait", Evidence::Measured, why);
+        // This is the doctor.
+        let todo = todo.replace(
+            "`ojs-throttle doctor` says",
+            "that line, what stands above, and the sidecar's log say",
+        );
         report.but(severity, todo);
     }
 }

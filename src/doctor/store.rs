@@ -1,7 +1,7 @@
 //! Checks the store: does it answer, is its data ours, how far away is it, and what time has it?
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) async fn examine(whole: &Settings, env: &DoctorEnv, report: &mut Diag
         }
         Ok(Some(Ok(seen))) => {
             found(&seen, settings, report);
-            if env.probe {
+            if env.probe && seen.live.is_none() {
                 writes(settings, env, report).await;
             }
         }
@@ -78,6 +78,15 @@ fn found(seen: &Inspection, settings: &StoreSettings, report: &mut Diagnosis) {
         Some(live) => format!("ours, {live} live sidecars"),
     };
     report.add(PART, "data", Evidence::Measured, says);
+    match (&seen.unwritable, seen.live) {
+        (Some(error), _) => {
+            report.add(PART, "writes", Evidence::Measured, error.to_string());
+            report.but(Severity::Fail, remedy_of_write(error));
+        }
+        (None, Some(_)) => report.add(PART, "writes", Evidence::Measured, "allowed"),
+        // A probe says more.
+        (None, None) => {}
+    }
     if let Some(quickest) = seen.trips.first() {
         clock(seen.ahead, *quickest, report);
     }
@@ -91,6 +100,12 @@ fn by_word(error: &StoreError) -> Option<&'static str> {
         said if said.contains("readonly database") => WRITABLE,
         said if said.contains("unable to open database file") => WRITABLE,
         said if said.contains("disk is full") => "make room on the disk of that file",
+        said if said.contains("No space left") || said.contains("MISCONF") => {
+            "the server cannot write to its disk: make room there, and look at its log"
+        }
+        said if said.contains("read-only transaction") || said.contains("is a standby") => {
+            "that server only reads: store.url must lead to the primary"
+        }
         said if said.contains("when used memory > 'maxmemory'") => {
             "the server is at its maxmemory: raise it"
         }
@@ -122,15 +137,33 @@ fn remedy(error: &StoreError) -> &'static str {
     }
 }
 
-/// Reports a file that cannot be written. It is only opened for writing; nothing is written.
+/// Reports a file that cannot be written or made, or that has no room to grow. It is only opened.
 fn unwritable(path: &Path, report: &mut Diagnosis) {
-    if let Err(error) = OpenOptions::new().write(true).open(path)
-        && error.kind() != ErrorKind::NotFound
-    {
+    let opened = OpenOptions::new().write(true).open(path);
+    let error = match opened {
+        Err(error) if error.kind() != ErrorKind::NotFound => Some(error),
+        _ => try_beside(path).err(),
+    };
+    // That the folder is not there is told already; or somebody else tries.
+    let is_told = [ErrorKind::NotFound, ErrorKind::AlreadyExists];
+    if let Some(error) = error.filter(|error| !is_told.contains(&error.kind())) {
         let says = format!("{}: cannot be written: {error}", path.display());
         report.add(PART, "file", Evidence::Measured, says);
-        report.but(Severity::Fail, WRITABLE);
+        let todo = match error.kind() {
+            ErrorKind::StorageFull => "make room on the disk of that file",
+            _ => WRITABLE,
+        };
+        report.but(Severity::Fail, todo);
     }
+}
+
+/// Makes a file beside another one, and takes it away again: SQLite does so too.
+fn try_beside(path: &Path) -> std::io::Result<()> {
+    let trial = path.with_extension("doctor");
+    let options = OpenOptions::new().write(true).create_new(true).open(&trial);
+    let written = options?.write_all(&[0; 8_192]);
+    fs::remove_file(trial)?;
+    written
 }
 
 fn clock(ahead: i64, quickest: Duration, report: &mut Diagnosis) {
@@ -188,14 +221,20 @@ async fn writes(settings: &StoreSettings, env: &DoctorEnv, report: &mut Diagnosi
     };
     report.add(PART, "writes", Evidence::Probed, format!("{why:#}"));
     let todo = match why.downcast_ref::<StoreError>() {
-        // A user may have the right to read but not to write.
-        Some(error @ StoreError::Unusable(_)) => by_word(error).unwrap_or(
-            "give the user the rights that `ojs-throttle help fleet` names under \"Users and rights\"",
-        ),
-        Some(error) => remedy(error),
+        Some(error) => remedy_of_write(error),
         None => "correct store.url or store.ca_file",
     };
     report.but(Severity::Fail, todo);
+}
+
+/// The remedy for a write that failed. A user may have the right to read but not to write.
+fn remedy_of_write(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Unusable(_) => by_word(error).unwrap_or(
+            "give the user the rights that `ojs-throttle help fleet` names under \"Users and rights\"",
+        ),
+        _ => remedy(error),
+    }
 }
 
 /// Formats a duration with about three digits.

@@ -1,6 +1,8 @@
-//! What a look at a store that changes nothing there has found.
+//! What a look at a store has found that changes none of its data.
 
 use std::time::Duration;
+
+use super::StoreError;
 
 /// A store as it was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -13,6 +15,8 @@ pub struct Inspection {
     pub eviction: Option<String>,
     /// Sidecars that said in the last 5 s that they live; `None`: there is nothing of ours yet.
     pub live: Option<usize>,
+    /// Why nothing can be written there. It is tried where something of ours is there.
+    pub unwritable: Option<StoreError>,
     /// Microseconds from this host's clock to the store's, give or take half the quickest trip.
     pub ahead: i64,
     /// How long calls took there and back, the quickest first. None if there was nothing to ask.

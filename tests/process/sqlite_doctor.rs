@@ -32,7 +32,7 @@ fn a_file_from_its_first_day_to_its_last() {
         (says(&report, "data") == "ours, 1 live sidecar").then_some(())
     });
     assert!(sidecar.metric("ojs_throttle_siblings") < 0.5);
-    let (report, status) = doctor(&of(&path, ""), &["--probe"]);
+    let (report, status) = doctor(&of(&path, ""), &[]);
     assert_eq!(status, Some(0), "{report}");
     assert_eq!(says(&report, "writes"), "allowed", "{report}");
     assert!(says(&report, "clock").starts_with("the same"), "{report}");
@@ -59,4 +59,83 @@ fn a_file_from_its_first_day_to_its_last() {
         &of(&dir.path().join("no/limits.db"), ""),
         &["folder is not there"],
     );
+}
+
+/// A disk of the test's own that can be filled; `None`: this user may not make one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new() -> Option<SmallDisk> {
+        let disk = SmallDisk(tempfile::tempdir().unwrap());
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]);
+        let done = mount.arg(disk.0.path()).output().ok()?;
+        done.status.success().then_some(disk)
+    }
+
+    /// Writes until there is no room.
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.0.path().join("filler")).unwrap();
+        while filler.write_all(&[0; 1_024]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Where it was not made, there is nothing to take away.
+        drop(Command::new("umount").arg(self.0.path()).output());
+    }
+}
+
+/// On a full disk reading goes on. `doctor` says what is wrong, with its status too: where a sidecar runs and has lost
+/// its store, and where none does.
+#[test]
+fn a_full_disk_is_a_failure_that_is_named() {
+    let Some(disk) = SmallDisk::new() else {
+        eprintln!("not seen: this user cannot make a disk of its own");
+        return;
+    };
+    let backend = Backend::start(Lax::redis());
+    let limits = "[[policy]]\nname = \"a\"\nmatch = { queue = \"q\" }\nconcurrency = 2\n";
+    let path = disk.0.path().join("limits.db");
+    let store = format!("[store]\nurl = \"sqlite:{}\"\n{limits}", path.display());
+    let sidecar = Sidecar::run(&config(backend.addr, "", &store));
+    let asks = format!("admin_listen = \"{}\"", sidecar.admin);
+    let asks = config(backend.addr, &asks, &store);
+    wait("it works", || doctor(&asks, &[]).1 == Some(0));
+    disk.fill();
+    for _ in 0..20 {
+        enqueue(backend.addr, "q", json!({}));
+    }
+    wait("it is lost", || {
+        fetch(sidecar.data, "q", 1, "w");
+        sidecar.metric("ojs_throttle_store_up") == 0.0
+    });
+    let (report, status) = doctor(&asks, &[]);
+    assert_eq!(status, Some(1), "{report}");
+    let of_sidecar = report["findings"].as_array().unwrap().iter().find(|one| {
+        one["part"] == "sidecar" && one["says"].as_str().unwrap().contains("does not answer")
+    });
+    let of_sidecar = of_sidecar.unwrap();
+    assert_eq!(of_sidecar["level"], "fail", "{report}");
+    let told = of_sidecar.to_string();
+    assert!(told.contains("disk is full"), "{told}");
+    assert!(
+        !told.contains("`ojs-throttle doctor`"),
+        "it is the doctor: {told}"
+    );
+    drop(sidecar);
+    disk.fill();
+    let (report, status) = doctor(&asks, &[]);
+    assert_eq!(status, Some(1), "{report}");
+    // What SQLite has of the disk may do for one more write.
+    let file = finding(&report, "store", "file").to_string();
+    assert!(file.contains("make room"), "{file}");
+    // Before there is a file, too.
+    std::fs::remove_file(&path).unwrap();
+    disk.fill();
+    let (report, status) = doctor(&asks, &[]);
+    assert_eq!(status, Some(1), "{report}");
+    let file = finding(&report, "store", "file").to_string();
+    assert!(file.contains("make room"), "{file}");
 }

@@ -39,6 +39,16 @@ pub async fn inspect(
     });
     let (client, server, live) = looked.await.map_err(|_| StoreError::Timeout)??;
     let failed = |error| link.told(&Failed::Postgres(error));
+    let unwritable = match live {
+        Some(_) => {
+            // What is there, once more: whether that goes, only a write tells.
+            let write = client.batch_execute("UPDATE meta SET opens = opens");
+            let written = timeout(config.timeout, write).await;
+            let written = written.map_err(|_| StoreError::Timeout);
+            written.and_then(|done| done.map_err(failed)).err()
+        }
+        None => None,
+    };
     let now = client.prepare(NOW).await.map_err(failed)?;
     let ask = async || {
         let told = timeout(config.timeout, client.query_one(&now, &[])).await;
@@ -49,6 +59,7 @@ pub async fn inspect(
     Ok(Inspection {
         server: Some(format!("Postgres {server}")),
         live,
+        unwritable,
         ahead,
         trips,
         ..Inspection::default()

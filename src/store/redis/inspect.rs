@@ -1,4 +1,4 @@
-//! What can be said of the server without changing anything there.
+//! What can be said of the server without changing data there.
 
 use redis::{Cmd, Value, cmd};
 
@@ -9,7 +9,8 @@ use crate::remote::Data;
 use crate::{Inspection, StoreError};
 
 impl RedisStore {
-    /// Looks at the server with this many calls. Nothing is written but, at most, one script is loaded.
+    /// Looks at the server with this many calls. At most, one script is loaded. Where data of ours are, one key is
+    /// written that is gone after a second.
     ///
     /// # Errors
     /// It is not reachable, lacks rights, or has something else under our keys.
@@ -27,6 +28,13 @@ impl RedisStore {
         let mut look = self.command(&self.scripts.look, &Data::named("".into()));
         look.arg("row").arg("-");
         self.send(&self.scripts.look, &look).await?;
+        let mut write = cmd("SET");
+        write.arg(format!("{}doctor", self.prefix));
+        write.arg(1).arg("PX").arg(1_000);
+        let unwritable = match live {
+            Some(_) => self.ask(&write).await.err(),
+            None => None,
+        };
         // Who may not ask for these may be right all the same.
         let server = self.info("server").await;
         let server = server.as_ref().and_then(oldest);
@@ -36,6 +44,7 @@ impl RedisStore {
             is_too_old: server.is_some_and(|(_, version)| version < OLDEST),
             eviction: memory.as_ref().and_then(eviction),
             live,
+            unwritable,
             ahead,
             trips,
         })

@@ -1,4 +1,4 @@
-//! What can be said of the file without changing anything in it.
+//! What can be said of the file without changing what it says.
 
 use rusqlite::Connection;
 use tokio::time::Instant;
@@ -8,7 +8,7 @@ use super::super::{Clock, Inspection, StoreError};
 use super::file::{Config, fault};
 use super::schema;
 
-/// Looks at the file with this many reads. `clock` is this process's.
+/// Looks at the file with this many reads, and writes what is there once more. `clock` is this process's.
 ///
 /// # Errors
 /// It cannot be read, or is not one of ours.
@@ -22,6 +22,8 @@ pub fn inspect(config: &Config, clock: &Clock, calls: usize) -> Result<Inspectio
     if let Some(file) = opened {
         let looked = look(&file, clock, calls, &mut seen);
         looked.map_err(|error| fault(&config.target, &error))?;
+        let written = schema::rewrite(&config.target);
+        seen.unwritable = written.err().map(|error| fault(&config.target, &error));
     }
     Ok(seen)
 }

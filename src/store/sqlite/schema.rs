@@ -102,6 +102,15 @@ pub(super) fn open_to_read(path: &Path, namespace: &str) -> Result<Option<Connec
     Ok(Some(connection))
 }
 
+/// Writes what is there once more: whether that goes, only a write tells.
+pub(super) fn rewrite(path: &Path) -> Result<(), rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_handler(Some(wait))?;
+    connection.execute("UPDATE meta SET opens = opens", ())?;
+    Ok(())
+}
+
 /// Whether it is of this namespace.
 fn of(connection: &Connection, namespace: &str) -> Result<(), OpenFailed> {
     let known: Option<String> =

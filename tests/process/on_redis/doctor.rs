@@ -119,6 +119,37 @@ fn a_store_that_is_full_or_a_replica_is_told_from_one_that_is_away() {
     }
 }
 
+/// A server that was used, and takes no more writes. Nobody has to ask for a probe.
+#[test]
+fn a_store_that_takes_no_more_writes_is_found_without_a_probe() {
+    let backend = Backend::start(Lax::redis());
+    let store = RedisServer::start();
+    let rest = format!("[store]\nurl = \"{}\"\n", store.url());
+    let sidecar = Sidecar::run(&config(backend.addr, "", &rest));
+    wait("it is used", || {
+        let (report, _) = examined(&backend, &store.url(), &[]);
+        finding(&report, "store", "data")["says"] == "ours, 1 live sidecar"
+    });
+    drop(sidecar);
+    let mut client = redis::Client::open(store.url()).unwrap();
+    let mut set = |command: &[&str]| {
+        let (name, args) = command.split_first().unwrap();
+        let _: () = redis::cmd(name).arg(args).query(&mut client).unwrap();
+    };
+    set(&["CONFIG", "SET", "maxmemory", "1"]);
+    let writes = |help: &str| {
+        let (report, status) = examined(&backend, &store.url(), &[]);
+        assert_eq!(status, Some(1), "{report}");
+        let writes = finding(&report, "store", "writes").to_string();
+        assert!(writes.contains(help), "{writes}");
+    };
+    writes("raise it");
+    set(&["CONFIG", "SET", "maxmemory", "0"]);
+    let nobody = "1";
+    set(&["REPLICAOF", "127.0.0.1", nobody]);
+    writes("to its master");
+}
+
 #[test]
 fn a_store_that_is_down() {
     let (backend, mut store) = (Backend::start(Lax::redis()), RedisServer::start());
