@@ -155,13 +155,14 @@ fn calls_line(calls: &Value) -> Option<String> {
 /// What an entry would have done that is only tried.
 fn shadow_line(row: &Value) -> String {
     format!(
-        "shadow {}: {} at once, {} waited (at most {} s), {} dropped, {} would wait now",
+        "shadow {}: {} at once, {} waited (at most {} s), {} dropped, {} would wait now; really {} at once",
         text(row, "policy"),
         row["started"],
         row["waited"],
         row["longest_ms"].as_f64().unwrap_or(0.0) / 1_000.0,
         row["dropped"],
         row["waiting"],
+        row["peak_at_once"],
     )
 }
 

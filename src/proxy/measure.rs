@@ -112,11 +112,12 @@ fn measure_here(sidecar: &Sidecar) {
     sidecar.metrics.overrides(overrides.len(), pauses);
     measure_limits(sidecar);
     for (policy, tally) in sidecar.shadow.tallies(&policies) {
+        let [started, waited, dropped, unknown] = tally.ever();
         let verdicts = [
-            ("started", tally.started),
-            ("waited", tally.waited),
-            ("dropped", tally.dropped),
-            ("unknown", tally.unknown),
+            ("started", started),
+            ("waited", waited),
+            ("dropped", dropped),
+            ("unknown", unknown),
         ];
         sidecar.metrics.shadow(&policy, &verdicts, tally.waiting);
     }

@@ -1,6 +1,6 @@
 //! Plays the virtual queue in real time: jobs come, start when their limits let them, and end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::state::{Begun, Shadow, Sighting, Went};
 use crate::hold::{self, Held, Lane, Pick, Proof, Refused, Relimited, Wakes};
 use crate::json::Json;
-use crate::limit::{Limited, OnLimit, PolicyAndKey, Refusal, Timestamp, is_priced};
-use crate::policy::LimitCache;
+use crate::limit::{Limited, OnLimit, PolicyAndKey, Refusal, Strategy, Timestamp, is_priced};
+use crate::policy::{LimitCache, PolicySet};
 use crate::proxy::drop::acting;
 use crate::proxy::job::{self, Shown};
 use crate::proxy::{Live, Proxy, REPLY_DEPTH, Sidecar};
@@ -42,10 +42,27 @@ struct VirtualRun {
     until: Timestamp,
     /// How long it really ran, once it has ended.
     ran: Option<u64>,
-    /// The limit that first kept it from its virtual start.
+    /// The entry that first kept it from its virtual start, and by which limit.
     by: Option<PolicyAndKey>,
+    limit: Option<Strategy>,
+    /// What would limit it: until it ends it is one that really runs.
+    limited: Arc<[Limited]>,
+    /// It is played no longer, and really runs on.
+    is_over: bool,
     /// Its virtual start.
     started: Option<Timestamp>,
+}
+
+/// What is really used of a key.
+#[derive(Default, Debug)]
+struct RealUse {
+    /// Jobs that run.
+    out: u32,
+    /// The last starts, in the period of the entry's first rate or of its throttle.
+    starts: VecDeque<Timestamp>,
+    period: Option<u64>,
+    /// What refused its last job.
+    refused: Option<Strategy>,
 }
 
 struct Play<'a> {
@@ -53,6 +70,10 @@ struct Play<'a> {
     shadow: &'a Shadow,
     begun: &'a Begun,
     runs: HashMap<Arc<str>, VirtualRun>,
+    /// What really happened, by entry and key.
+    really: HashMap<PolicyAndKey, RealUse>,
+    /// The settings that were followed last.
+    followed: Arc<Live>,
     /// When virtual slots end.
     ends: BTreeMap<(Timestamp, Gen), Arc<str>>,
     known: LimitCache,
@@ -79,6 +100,8 @@ pub(in crate::proxy) async fn play(proxy: &Proxy, stop: CancellationToken) {
         shadow,
         begun,
         runs: HashMap::new(),
+        really: HashMap::new(),
+        followed: sidecar.control.live.load_full(),
         ends: BTreeMap::new(),
         known: LimitCache::default(),
         edition: 0,
@@ -169,15 +192,24 @@ impl Play<'_> {
             // It is tried again: in the virtual queue it would not have run yet.
             let waited = Duration::from_micros(at.since(earlier.claimed_at));
             let by = earlier.limited.first().map(|by| (by, Some(waited)));
-            self.shadow.note(&earlier.job, &earlier.limited, by);
+            let run = self.runs.get(&earlier.job);
+            let limit = run.and_then(|run| run.limit);
+            self.shadow.note(&earlier.job, &earlier.limited, by, limit);
             hold.forget(&seen.id);
         } else if hold.len() >= MOST {
             return self.shadow.note_unknown(&limits);
         }
         let job: Arc<str> = Arc::from(&*seen.id);
         let claim = self.sidecar.fetching.next_claim(at);
+        if let Some(earlier) = self.runs.remove(&job).filter(|run| run.ran.is_none()) {
+            self.left(&earlier.limited);
+        }
+        self.used(&limits, at);
         let run = VirtualRun {
             by: None,
+            limit: None,
+            limited: Arc::clone(&limits),
+            is_over: false,
             claim,
             began: at,
             until: at.plus(job::micros(went.lasts)),
@@ -204,7 +236,34 @@ impl Play<'_> {
         let held = Held::new(claimed, live.edition, Default::default(), proof, went.at);
         hold.add(vec![held]);
         let by = hold.waits_behind(&job);
-        self.runs.insert(job, VirtualRun { by, ..run });
+        let limit = by.as_ref().and_then(|by| self.really.get(by)?.refused);
+        self.runs.insert(job, VirtualRun { by, limit, ..run });
+    }
+
+    /// A job really started under these.
+    fn used(&mut self, limited: &[Limited], at: Timestamp) {
+        for one in limited {
+            let used = self.really.entry(one.names()).or_default();
+            used.out += 1;
+            let limits = &one.limits;
+            let rate = limits.rates.first().map(|rate| rate.period.get());
+            used.period = rate.or_else(|| limits.throttle.map(|throttle| throttle.period.get()));
+            if let Some(period) = used.period {
+                used.forget_starts(at, period);
+                used.starts.push_back(at);
+            }
+            let starts = (used.starts.len(), used.period);
+            self.shadow.note_used(&one.policy, used.out, starts);
+        }
+    }
+
+    /// A job that was under these really ended.
+    fn left(&mut self, limited: &[Limited]) {
+        for one in limited {
+            if let Some(used) = self.really.get_mut(&one.names()) {
+                used.out = used.out.saturating_sub(1);
+            }
+        }
     }
 
     /// A job really ended: its virtual slot ends as long after its virtual start as it ran.
@@ -218,6 +277,11 @@ impl Play<'_> {
             let end = (started.plus(ran), run.claim);
             self.ends.insert(end, Arc::clone(job));
         }
+        let (limited, is_over) = (Arc::clone(&run.limited), run.is_over);
+        if is_over {
+            self.runs.remove(job);
+        }
+        self.left(&limited);
     }
 
     /// Ends what is to end by now, and starts what may.
@@ -243,8 +307,14 @@ impl Play<'_> {
             (self.edition, self.known) = (live.edition, LimitCache::default());
             let hold = &self.begun.hold;
             let tried = live.policies.shadow();
+            let before = std::mem::replace(&mut self.followed, Arc::clone(&live));
+            let changed = changed(&before, &live);
+            changed.iter().for_each(|name| self.shadow.restart(name));
             let jobs = hold.before(live.edition).into_iter().map(|held| {
                 let Claim { job, queue, .. } = &*held.claimed;
+                // Who waited under earlier numbers would have started by now, or not come to wait.
+                let is_changed = |one: &Limited| changed.contains(&one.policy);
+                let tried = tried.filter(|_| !held.written.iter().any(is_changed));
                 let limits = tried.map(|tried| tried.again(queue, &held.written));
                 Relimited {
                     job: Arc::clone(job),
@@ -335,7 +405,8 @@ impl Play<'_> {
             }
         }
         let by = by.map(|by| (by, Some(waited)));
-        self.shadow.note(&claimed.job, &claimed.limited, by);
+        let limit = run.as_ref().and_then(|run| run.limit);
+        self.shadow.note(&claimed.job, &claimed.limited, by, limit);
         if let Some(run) = run {
             run.started = Some(at);
             if let Some(ran) = run.ran {
@@ -355,21 +426,29 @@ impl Play<'_> {
         if action == OnLimit::Drop {
             let claimed = &pick.claimed;
             let by = acting(&pick, which, action).map(|by| (by, None));
-            self.shadow.note(&claimed.job, &claimed.limited, by);
+            let limit = Some(why.strategy);
+            self.shadow.note(&claimed.job, &claimed.limited, by, limit);
             return self.forget(pick);
         }
         let by = pick.claimed.limited.get(which).map(Limited::names);
+        if let Some(used) = by.as_ref().and_then(|by| self.really.get_mut(by)) {
+            used.refused = Some(why.strategy);
+        }
         if let Some(run) = self.runs.get_mut(&pick.claimed.job)
             && run.by.is_none()
         {
             run.by.clone_from(&by);
+            run.limit = Some(why.strategy);
         }
         refuse(pick, (Refused::by(why, at), by), self.now(), asked);
     }
 
     /// A job is played no longer.
     fn forget(&mut self, pick: Pick) {
-        self.runs.remove(&pick.claimed.job);
+        match self.runs.get_mut(&pick.claimed.job) {
+            Some(run) if run.ran.is_none() => run.is_over = true,
+            _ => drop(self.runs.remove(&pick.claimed.job)),
+        }
         pick.gone();
     }
 
@@ -405,6 +484,10 @@ impl Play<'_> {
             return;
         }
         let now = self.now();
+        self.really.retain(|_, used| {
+            used.forget_starts(now, used.period.unwrap_or(0));
+            used.out > 0 || !used.starts.is_empty()
+        });
         let silent = |run: &VirtualRun| run.ran.is_none() && run.until <= now;
         let silent = self.runs.iter().filter(|(_, run)| silent(run));
         let silent: Vec<_> = silent.map(|(job, run)| (job.clone(), run.until)).collect();
@@ -433,6 +516,32 @@ impl Play<'_> {
             self.begun.hold.tidy(minute_ago);
         }
     }
+}
+
+impl RealUse {
+    /// Forgets what started longer ago than `period`, and the oldest of very many.
+    fn forget_starts(&mut self, now: Timestamp, period: u64) {
+        let is_old = |at: &Timestamp| now.since(*at) >= period;
+        while self.starts.len() >= MOST || self.starts.front().is_some_and(is_old) {
+            self.starts.pop_front();
+        }
+    }
+}
+
+/// The entries that are tried now, and were not by the same numbers; `queue` stands for all of queues.
+fn changed(before: &Live, now: &Live) -> Vec<Arc<str>> {
+    let [before, now] = [before, now].map(|live| live.policies.shadow());
+    let policies =
+        |tried: Option<&PolicySet>| tried.map_or_else(Vec::new, |set| set.policies().to_vec());
+    let queues =
+        |tried: Option<&PolicySet>| tried.map_or_else(Vec::new, |set| set.queues().to_vec());
+    let known = policies(before);
+    let new = policies(now)
+        .into_iter()
+        .filter(|policy| !known.contains(policy));
+    let names = new.map(|policy| policy.name);
+    let of_queues = (queues(before) != queues(now)).then(|| Arc::from("queue"));
+    names.chain(of_queues).collect()
 }
 
 fn refuse(pick: Pick, (refused, by): (Refused, Option<PolicyAndKey>), at: Timestamp, asked: Wakes) {

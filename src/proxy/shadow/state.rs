@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::duration;
 use crate::hold::{Held, Hold};
-use crate::limit::{Key, Limited};
+use crate::limit::{Key, Limited, Strategy};
 use crate::policy::PolicySet;
 use crate::proxy::control::named::Ages;
 use crate::store::{Change, LedgerExt, Store};
@@ -45,8 +45,8 @@ struct ShadowBook {
     told: Ages<Arc<str>, Told>,
 }
 
-/// What an entry would have done so far.
-#[derive(Clone, Copy, Default, Debug)]
+/// What an entry would have done since its numbers came into force.
+#[derive(Clone, Default, Debug)]
 pub(in crate::proxy) struct ShadowTally {
     /// Jobs that would have started at once.
     pub(in crate::proxy) started: u64,
@@ -60,6 +60,31 @@ pub(in crate::proxy) struct ShadowTally {
     pub(in crate::proxy) waiting: usize,
     /// The longest wait so far, in milliseconds.
     pub(in crate::proxy) longest_ms: u64,
+    /// Of those that would have waited, how many for which limit.
+    pub(in crate::proxy) waited_for: BTreeMap<&'static str, u64>,
+    /// What was really seen.
+    pub(in crate::proxy) peak: Peak,
+    /// The verdicts under earlier numbers: started, waited, dropped, unknown. Metrics never go back.
+    before: [u64; 4],
+}
+
+/// The most that was really seen of one key: the number that would have held nothing back.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::proxy) struct Peak {
+    /// Jobs that ran at once.
+    pub(in crate::proxy) at_once: u32,
+    /// Starts in the period of the entry's first rate, else of its throttle.
+    pub(in crate::proxy) starts: usize,
+    /// That period, in microseconds.
+    pub(in crate::proxy) period: Option<u64>,
+}
+
+impl ShadowTally {
+    /// All verdicts since the sidecar's start, under earlier numbers too: started, waited, dropped, unknown.
+    pub(in crate::proxy) fn ever(&self) -> [u64; 4] {
+        let now = [self.started, self.waited, self.dropped, self.unknown];
+        std::array::from_fn(|nth| now[nth] + self.before[nth])
+    }
 }
 
 impl fmt::Display for ShadowTally {
@@ -67,10 +92,24 @@ impl fmt::Display for ShadowTally {
         let longest = duration::plain(Duration::from_millis(self.longest_ms));
         write!(
             f,
-            "{} would have started at once, {} would have waited (at most {longest}), {} would have been dropped, and \
-             {} would wait now",
-            self.started, self.waited, self.dropped, self.waiting
-        )
+            "{} would have started at once, {} would have waited (at most {longest}",
+            self.started, self.waited,
+        )?;
+        for (limit, jobs) in &self.waited_for {
+            write!(f, "; {jobs} for {limit}")?;
+        }
+        write!(
+            f,
+            "), {} would have been dropped, and {} would wait now; really at most {} of a key ran at once",
+            self.dropped, self.waiting, self.peak.at_once,
+        )?;
+        match self.peak.period {
+            None => Ok(()),
+            Some(period) => {
+                let period = duration::plain(Duration::from_micros(period));
+                write!(f, ", and {} started in {period}", self.peak.starts)
+            }
+        }
     }
 }
 
@@ -181,7 +220,7 @@ impl Shadow {
                 .begun
                 .get()
                 .map_or(0, |begun| begun.hold.waiting(is_of));
-            let known = book.tallies.get(&policy).copied().unwrap_or_default();
+            let known = book.tallies.get(&policy).cloned().unwrap_or_default();
             (policy, ShadowTally { waiting, ..known })
         });
         tallies.collect()
@@ -225,12 +264,35 @@ impl Shadow {
         }
     }
 
-    /// Notes what would have become of a job: `by` held it back for so long, or refused it.
+    /// Other numbers are in force of this entry: what it did under the earlier ones says nothing of them.
+    pub(super) fn restart(&self, policy: &Arc<str>) {
+        let mut book = self.book.lock();
+        if let Some(tally) = book.tallies.get_mut(policy) {
+            let before = tally.ever();
+            *tally = ShadowTally {
+                before,
+                ..ShadowTally::default()
+            };
+        }
+    }
+
+    /// Notes how much of a key was really used at once.
+    pub(super) fn note_used(&self, policy: &Arc<str>, at_once: u32, starts: (usize, Option<u64>)) {
+        let mut book = self.book.lock();
+        let peak = &mut book.tallies.entry(Arc::clone(policy)).or_default().peak;
+        peak.at_once = peak.at_once.max(at_once);
+        peak.starts = peak.starts.max(starts.0);
+        peak.period = starts.1;
+    }
+
+    /// Notes what would have become of a job: `by` held it back for so long, or refused it. `limit`: the first of its
+    /// limits that did.
     pub(super) fn note(
         &self,
         job: &Arc<str>,
         limited: &[Limited],
         by: Option<(&Limited, Option<Duration>)>,
+        limit: Option<Strategy>,
     ) {
         let mut book = self.book.lock();
         let mut last: Option<&Arc<str>> = None;
@@ -242,6 +304,8 @@ impl Shadow {
                 Some((by, None)) if by.policy == one.policy => tally.dropped += 1,
                 Some((by, Some(waited))) if by.policy == one.policy => {
                     tally.waited += 1;
+                    let limit = limit.map_or("another job", Strategy::as_str);
+                    *tally.waited_for.entry(limit).or_default() += 1;
                     let ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
                     tally.longest_ms = tally.longest_ms.max(ms);
                 }

@@ -1,5 +1,6 @@
 //! What a state is made of: each member is declared once, with what it means.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -94,7 +95,7 @@ parts! {
         /// When it lets go, as far as time goes; `null`: nobody knows.
         next_start: Option<String>,
     }
-    /// An entry that is only tried (`mode = "shadow"`): what it would have done here since the start.
+    /// An entry that is only tried (`mode = "shadow"`): what it would have done here since its numbers are in force.
     ShadowPart at "shadow" {
         /// The name of the policy; `queue` stands for all `[[queue]]` entries.
         policy: Arc<str>,
@@ -110,6 +111,12 @@ parts! {
         waiting: usize,
         /// The longest wait that came to its end, in milliseconds.
         longest_ms: u64,
+        /// Of those that would have waited, how many for which limit.
+        waited_for: BTreeMap<&'static str, u64>,
+        /// The most jobs of one key that really ran at once.
+        peak_at_once: u32,
+        /// The most starts of one key that were really seen in the period of the first rate, else of the throttle.
+        peak_starts: usize,
     }
     /// The keys.
     KeysPart at "keys" {
@@ -227,6 +234,9 @@ impl From<(Arc<str>, ShadowTally)> for ShadowPart {
             unknown: tally.unknown,
             waiting: tally.waiting,
             longest_ms: tally.longest_ms,
+            waited_for: tally.waited_for,
+            peak_at_once: tally.peak.at_once,
+            peak_starts: tally.peak.starts,
         }
     }
 }
