@@ -7,7 +7,7 @@ use super::guard::{self, Guard};
 use super::memory::MemoryStore;
 use super::reserved::{self, ReservedStore};
 use super::{Answer, KnownRow, Ledger, LedgerExt, Room};
-use ojs_limit::Limited;
+use ojs_limit::{Limited, Limits};
 
 /// A store, and what is known of it without a call. What a [`Ledger`] answers it answers itself.
 ///
@@ -92,6 +92,16 @@ impl Store {
     /// Whether the store does not answer, and [`guard::OnStoreError`] says what happens.
     pub fn is_lost(&self) -> bool {
         self.guard().is_some_and(Guard::is_lost)
+    }
+
+    /// This sidecar's part of a limit while the store does not answer, and of how many parts.
+    pub fn part_of(&self, limited: &Limited) -> Option<(Limits, u32)> {
+        self.guard()?.part_of(limited)
+    }
+
+    /// Why it does not answer, by its last error; empty where it answers.
+    pub fn lost_by(&self) -> String {
+        self.guard().map_or_else(String::new, Guard::lost_by)
     }
 
     /// What happens under a limit while the store does not answer; `None`: it answers.

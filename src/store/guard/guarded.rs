@@ -10,7 +10,7 @@ use super::lost::Lost;
 use super::mode::{Declared, LostMode, OnStoreError};
 use super::state::Notes;
 use crate::{Answer, Clock, Gen, KnownRow, Ledger, LedgerExt, Room, Row, RowsOf, StoreError};
-use ojs_limit::{Limited, Timestamp};
+use ojs_limit::{Limited, Limits, Timestamp};
 
 /// After the store was back others have this long to come back too, in microseconds: until then who has
 /// said nothing is not dead, and may be handing out what it holds.
@@ -82,6 +82,19 @@ impl Guard {
     pub(crate) fn lost_mode(&self, limited: &Limited) -> Option<LostMode> {
         let lost = self.state().lost.clone()?;
         Some(lost.what_happens(limited))
+    }
+
+    /// This sidecar's part of a limit while the store is lost, and of how many parts.
+    pub(crate) fn part_of(&self, limited: &Limited) -> Option<(Limits, u32)> {
+        let lost = self.state().lost.clone()?;
+        Some(lost.part_of(limited))
+    }
+
+    /// Why the store does not answer, by its last error; empty where it answers.
+    pub(crate) fn lost_by(&self) -> String {
+        let state = self.state();
+        let reason = state.lost.as_ref().map(|_| state.failures.reason.clone());
+        reason.unwrap_or_default()
     }
 
     /// Whether the store does not answer.

@@ -127,6 +127,15 @@ impl Lost {
         }
     }
 
+    /// This sidecar's part of a limit, and of how many parts.
+    pub(super) fn part_of(&self, limited: &Limited) -> (Limits, u32) {
+        let part = self.limits(std::slice::from_ref(limited)).pop();
+        (
+            part.map(|one| one.limits).unwrap_or_default(),
+            self.sidecars,
+        )
+    }
+
     /// What happens under the limits of a policy.
     fn mode_of(&self, limited: &Limited) -> OnStoreError {
         let Some(declared) = &self.declared else {

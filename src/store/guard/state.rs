@@ -33,6 +33,8 @@ pub(super) struct Failures {
     pub(super) ever: u64,
     /// When the first of those in a row failed.
     pub(super) since: Option<Instant>,
+    /// The last reason.
+    pub(super) reason: String,
     /// When the log had which reason.
     reasons: HashMap<String, Instant>,
 }
@@ -101,6 +103,7 @@ pub(super) struct Notes {
 impl Notes {
     /// Logs the loss, unless the log has it or had another just now; then a reason that is new.
     pub(super) fn log_loss(&mut self, lost: &Lost, error: &StoreError) {
+        self.failures.reason = error.to_string();
         match self.losses.take_due() {
             Some(left_out) => {
                 lost.tell(error, left_out);
