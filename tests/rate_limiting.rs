@@ -3,6 +3,7 @@
 
 mod actions;
 mod admin;
+mod around;
 mod bases;
 mod cost;
 mod enqueue;
@@ -28,6 +29,7 @@ mod state;
 mod strangers;
 mod surface;
 mod templates;
+mod tried;
 mod unread;
 mod unshared;
 mod upstream;

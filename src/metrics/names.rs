@@ -220,6 +220,11 @@ series! {
     /// Other sidecars that start jobs of the same limits and share no store with this one, which keeps its usage in
     /// memory. Looked for every 20 s; who is seen for a minute counts.
     gauge "ojs_throttle_unshared_sidecars" [];
+    /// Workers that get jobs of limited queues from the backend itself: no limit holds for those jobs. Looked for every
+    /// 20 s in the backend's list of active jobs; a queue counts of which they had jobs for a minute.
+    gauge "ojs_throttle_workers_around" [];
+    /// Policies that no job has matched for an hour, and that limit nothing.
+    gauge "ojs_throttle_unmatched_policies" [];
     /// Start times that the store granted ahead (sync = "reserved").
     counter "ojs_throttle_reserved_turns_total" [];
     /// Start times that the store granted ahead and that passed unused.

@@ -69,7 +69,7 @@ struct AllSeries {
 }
 
 /// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 13] = [
+const GAUGES_FROM_THE_START: [&str; 15] = [
     "ojs_throttle_calls_out",
     "ojs_throttle_calls_waiting",
     "ojs_throttle_overrides_active",
@@ -81,6 +81,8 @@ const GAUGES_FROM_THE_START: [&str; 13] = [
     "ojs_throttle_store_up",
     "ojs_throttle_siblings",
     "ojs_throttle_unshared_sidecars",
+    "ojs_throttle_workers_around",
+    "ojs_throttle_unmatched_policies",
     "ojs_throttle_slots",
     "ojs_throttle_event_subscribers",
 ];
@@ -594,6 +596,16 @@ impl Metrics {
     /// Sets how many other sidecars limit the same jobs with a store of their own.
     pub fn unshared(&self, sidecars: usize) {
         self.set("ojs_throttle_unshared_sidecars", sidecars);
+    }
+
+    /// Sets how many workers get limited jobs around the sidecars.
+    pub fn workers_around(&self, workers: usize) {
+        self.set("ojs_throttle_workers_around", workers);
+    }
+
+    /// Sets how many policies no job has matched.
+    pub fn unmatched_policies(&self, policies: usize) {
+        self.set("ojs_throttle_unmatched_policies", policies);
     }
 
     /// Sets how many start times the store has granted ahead, and how many of them nobody used.

@@ -91,6 +91,7 @@ impl LimitCache {
         if let Some(found) = queue.limits.get(name.as_str()) {
             return found.clone();
         }
+        policies.note_matched(job);
         let found = policies.limits(job, &[]);
         if name.len() > LONGEST {
             *name = String::new();

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::entry::{Accept, KeyMissing, Policy, QueueLimits};
 use super::feedback::{Feedback, Pause};
@@ -20,6 +21,8 @@ use ojs_limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, e
 #[derive(Debug, Default)]
 pub struct PolicySet {
     pub(super) policies: Vec<Policy>,
+    /// Which of them a job has matched.
+    matched: Box<[AtomicBool]>,
     queues: Vec<QueueLimits>,
     accept: Accept,
     /// Whether any policy looks at types.
@@ -43,12 +46,29 @@ impl PolicySet {
         PolicySet {
             types: groups_see_types || policies.iter().any(sees_types),
             gates: Gates::of(&policies, &queues, accept),
+            matched: policies.iter().map(|_| AtomicBool::new(false)).collect(),
             policies,
             queues,
             accept,
             subqueues: HashSet::new(),
             shadow: None,
         }
+    }
+
+    /// Notes which policies a real job matches.
+    pub fn note_matched(&self, job: &JobView<'_>) {
+        for (policy, matched) in self.policies.iter().zip(&self.matched) {
+            if policy.matching.matches(job) {
+                matched.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The policies that no job has matched since they were compiled.
+    pub fn unmatched(&self) -> impl Iterator<Item = &Policy> {
+        let each = self.policies.iter().zip(&self.matched);
+        let unmatched = each.filter(|(_, matched)| !matched.load(Ordering::Relaxed));
+        unmatched.map(|(policy, _)| policy)
     }
 
     /// These policies, with entries beside them that are only tried.

@@ -387,7 +387,10 @@ pub(super) fn limits_of(
 ) -> Arc<[Limited]> {
     let limits = match own {
         [] => known.limits(&live.policies, job),
-        own => live.policies.limits(job, own),
+        own => {
+            live.policies.note_matched(job);
+            live.policies.limits(job, own)
+        }
     };
     limits.unwrap_or_default()
 }

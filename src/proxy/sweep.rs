@@ -5,6 +5,7 @@
 //! which siblings see that we live, for none of them.
 
 pub(crate) mod adopt;
+mod around;
 pub(crate) mod give_back;
 pub(super) mod keep;
 mod overdue;
@@ -26,6 +27,7 @@ use super::{Proxy, Sidecar, calls, egress, fetch, shadow, subqueues};
 use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
+use around::Evaded;
 use overdue::Slots;
 use pace::{EVERY, ticks};
 
@@ -42,6 +44,8 @@ pub(super) struct Keeper {
     pub(super) given_back: AtomicU64,
     /// Other sidecars that limit the same jobs with a store of their own.
     pub(super) unshared: AtomicUsize,
+    /// Workers that go around the sidecar, and entries that limit nothing.
+    pub(super) evaded: Evaded,
 }
 
 /// How often a backend that has not told what it is is asked again.
@@ -64,8 +68,8 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
         stop.run_until_cancelled(pauses::ask_about_paused(proxy)),
         // Whether a backend that was away is back.
         stop.run_until_cancelled(watch_backend(proxy)),
-        // Whether sidecars with other stores limit the same jobs.
-        stop.run_until_cancelled(unshared::look_for_unshared(proxy)),
+        // Whether limits are evaded, by other sidecars or by workers.
+        stop.run_until_cancelled(around::look_for_evaded(proxy)),
         // Places in bounded queues, which the fleet shares.
         depth::share_depths(proxy, stop.clone()),
         // To which subqueues jobs came here.

@@ -11,7 +11,7 @@
 
 mod answer;
 mod applied;
-mod causes;
+pub(in crate::proxy) mod causes;
 mod find;
 mod lookahead;
 mod question;
@@ -44,8 +44,8 @@ use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
 use applied::Applied;
 use question::Question;
 
-pub(in crate::proxy) use causes::Cause;
 pub use causes::{CAUSES, CauseKind};
+pub(in crate::proxy) use causes::{Cause, quoted};
 pub(in crate::proxy) use find::{of_all_queues, of_limit, of_queue, of_sidecar, stops_all};
 pub(in crate::proxy) use lookahead::{is_full, note_full};
 

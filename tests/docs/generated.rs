@@ -134,7 +134,7 @@ fn with_examples(sentence: &str, examples: &[(&str, &str)]) -> (String, bool) {
     (text, true)
 }
 
-const SENTENCE: [(&str, &str); 7] = [
+const SENTENCE: [(&str, &str); 10] = [
     ("taken", "2"),
     ("slots", "2"),
     ("used", "80"),
@@ -142,6 +142,9 @@ const SENTENCE: [(&str, &str); 7] = [
     ("what", "key \"stripe\""),
     ("queue", "\"billing\""),
     ("needs", ""),
+    ("queues", "\"billing\""),
+    ("entry", "policy \"stripe\""),
+    ("near", "\"billings\""),
 ];
 const ADVICE: [(&str, &str); 7] = [
     ("name", "stripe"),

@@ -24,12 +24,14 @@ const BLAMELESS: [&str; 7] = [
     "the backend has no job of queue",
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
-/// backend knows, and sidecars that share no store.
-const STAGED_ELSEWHERE: [&str; 7] = [
+/// backend knows, and what evades the limits.
+const STAGED_ELSEWHERE: [&str; 9] = [
     "starting",
     "cost",
     "line",
     "unshared",
+    "around",
+    "queue unused",
     "behind the head",
     "in a subqueue",
     "not seen",
@@ -604,7 +606,7 @@ pub const CAUSES: [Cause; 27] = [
         config: "\n[store]\nurl = \"REDIS\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
         stage: |stage| store_is_lost(stage),
         names: &[],
-        sentence: "this sidecar has used up its part",
+        sentence: "leaves no room",
         asked: Asked::Queue,
     },
 ];

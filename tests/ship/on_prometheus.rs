@@ -32,7 +32,7 @@ struct Case {
 const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="overloaded""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
@@ -100,6 +100,18 @@ const CASES: [Case; 15] = [
         quiet: &[
             &[("ojs_throttle_unshared_sidecars", "a", "0x30")],
             &[("ojs_throttle_unshared_sidecars", "a", "1x6 0x24")],
+        ],
+    },
+    Case {
+        alert: "OjsThrottleWorkersAround",
+        at: "11m",
+        value: "2",
+        labels: &["job"],
+        fires: &[("ojs_throttle_workers_around", "a", "2x30")],
+        quiet: &[
+            &[("ojs_throttle_workers_around", "a", "0x30")],
+            // Workers that are moved to the sidecar one by one.
+            &[("ojs_throttle_workers_around", "a", "2x8 0x22")],
         ],
     },
     Case {

@@ -95,7 +95,7 @@ impl Adoption {
 }
 
 /// Whether neither the config nor a job can bring a limit.
-fn never_limits(live: &Live) -> bool {
+pub(super) fn never_limits(live: &Live) -> bool {
     live.policies.is_empty() && live.policies.accept() == Accept::Ignore
 }
 
@@ -111,12 +111,17 @@ impl Unlisted {
 }
 
 /// While a list of running jobs is on its way, jobs that end are noted.
-struct Listing<'a>(&'a Adoption);
+pub(super) struct Listing<'a>(&'a Adoption);
 
 impl<'a> Listing<'a> {
-    fn begin(adoption: &'a Adoption) -> Listing<'a> {
+    pub(super) fn begin(adoption: &'a Adoption) -> Listing<'a> {
         adoption.listing.lock().lists += 1;
         Listing(adoption)
+    }
+
+    /// Whether the job ended since the list was asked for.
+    pub(super) fn has_ended(&self, job: &str) -> bool {
+        self.0.has_ended(job)
     }
 }
 

@@ -75,8 +75,9 @@ causes! {
     /// Someone paused the queue at the backend.
     QUEUE_PAUSED "queue paused": "queue {queue} is paused: none of its jobs starts"
         => "resume the queue as it was paused: by the backend's own commands or page";
-    /// Jobs of the queue may start, but no more of them come in.
-    QUEUE_FULL "queue full": "queue {queue} is full: producers get 429 or wait"
+    /// Jobs of the queue may start, but no more of them come in. Where it has more than the bound, jobs came around the
+    /// sidecar or failed and came back, or the bound was made smaller.
+    QUEUE_FULL "queue full": "queue {queue} is full: producers get 429 or wait{over}"
         => "start more workers, or set a larger bound in the file (see \"Producers get 429\")";
     /// Workers ask another sidecar or the backend itself, name another queue, or are dead.
     NOBODY_ASKS "nobody asks": "no worker has asked this sidecar for queue {queue}{lately}"
@@ -94,16 +95,17 @@ causes! {
     BACKEND_REFUSES "backend refuses": "the backend answers a FETCH with {status}: nothing can be fetched"
         => "correct the credentials of the workers (401, 403) or server.upstream (404); `ojs-throttle doctor` says more";
     /// Limits are not known while the store is away, and `closed` was chosen for this case.
-    STORE_CLOSED "store closed": "the store does not answer, and on_store_error is \"closed\": no job of {what} starts"
+    STORE_CLOSED "store closed": "the store does not answer, and on_store_error is \"closed\": no job of {what} starts{error}"
         => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
-    /// With `share`, a sidecar goes on with the slots that it had, and with its part of a rate or a throttle.
-    STORE_SHARE "store share": "the store does not answer, and this sidecar has used up its part of {what}"
+    /// With `share`, a sidecar goes on with the slots that it had, and with its part of a rate or a throttle. The line has
+    /// the part; a sidecar that had no slot has none.
+    STORE_SHARE "store share": "the store does not answer, and this sidecar's part of {what} leaves no room{part}{error}"
         => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
     /// Nothing that is limited starts before the store has answered once, whatever `on_store_error` says.
-    STORE_NEVER "store never there": "the store has not answered since the start: no job of {what} starts"
+    STORE_NEVER "store never there": "the store has not answered since the start: no job of {what} starts{error}"
         => "look at store.url; `ojs-throttle doctor` says what is wrong with the store";
     /// What starts without the store is said by `on_store_error` of each policy.
-    STORE_LOST "store lost": "the store does not answer: these are the numbers of this sidecar alone"
+    STORE_LOST "store lost": "the store does not answer: these are the numbers of this sidecar alone{error}"
         => "bring the store back; `ojs-throttle doctor` says what is wrong with it";
     /// It waits for the backend's manifest and the list of jobs that run.
     STARTING "starting": "the sidecar takes no work yet: it starts" => "wait; the log says what it waits for";
@@ -116,6 +118,12 @@ causes! {
     /// Each of them gives out the whole limit. See "More jobs run than may".
     UNSHARED "unshared": "other sidecars start jobs of the same limits, and each has a store of its own"
         => "give all of them one store.url";
+    /// Their jobs start whatever the limits say, and take no slots. See "More jobs run than may".
+    AROUND "around": "workers get jobs of queue {queues} around the sidecar, and no limit holds for them: {workers}"
+        => "give these workers the sidecar's address (server.listen) in place of the backend's";
+    /// The entry limits nothing, and the jobs that it is meant for have no limits.
+    UNUSED "queue unused": "{entry} is for queue {queue}, which the backend lacks: did you mean {near}?"
+        => "correct the queue's name in the file; where it is right, this ends with its first job";
     /// No worker has fetched the job through this sidecar. The rest of the line says what is known of its queue and its
     /// limits.
     AT_BACKEND "at the backend": "the job waits at the backend, or another sidecar holds it; {rest}" => "{do}";
@@ -177,6 +185,8 @@ impl Cause {
             &STORE_LOST,
             &FILE_REFUSED,
             &UNSHARED,
+            &AROUND,
+            &UNUSED,
         ];
         starts.contains(&self.kind)
     }
@@ -217,6 +227,20 @@ impl Cause {
     }
 }
 
+/// These workers get jobs of these queues around the sidecar.
+pub(in crate::proxy) fn around(queues: &str, workers: &str) -> Cause {
+    Cause::new(&AROUND, &[("queues", &queues), ("workers", &workers)])
+}
+
+/// An entry names a queue that nobody uses.
+pub(in crate::proxy) fn unused(entry: &str, queue: &str, near: &str) -> Cause {
+    let (queue, near) = (quoted(queue), quoted(near));
+    Cause::new(
+        &UNUSED,
+        &[("entry", &entry), ("queue", &queue), ("near", &near)],
+    )
+}
+
 /// A key or a queue, as a sentence names it.
 pub(super) fn named(space: Space, name: &str) -> String {
     match space {
@@ -226,7 +250,7 @@ pub(super) fn named(space: Space, name: &str) -> String {
 }
 
 /// A name, as a sentence has it.
-pub(super) fn quoted(name: &str) -> String {
+pub(in crate::proxy) fn quoted(name: &str) -> String {
     format!("{name:?}")
 }
 

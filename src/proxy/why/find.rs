@@ -37,7 +37,8 @@ pub(in crate::proxy) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
         found.push(Cause::new(&causes::BACKEND_REFUSES, &[("status", &status)]));
     }
     if sidecar.store.is_lost() {
-        found.push(Cause::new(&causes::STORE_LOST, &[]));
+        let error = store_error(sidecar);
+        found.push(Cause::new(&causes::STORE_LOST, &[("error", &error)]));
     }
     let file = &sidecar.file;
     if !file.is_in_force() {
@@ -49,6 +50,7 @@ pub(in crate::proxy) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
     if sidecar.keeper.unshared.load(Ordering::Relaxed) > 0 {
         found.push(Cause::new(&causes::UNSHARED, &[]));
     }
+    found.extend(sidecar.keeper.evaded.causes());
     found
 }
 
@@ -78,7 +80,11 @@ pub(in crate::proxy) async fn of_limit(
         Some(LostMode::NeverThere) => Some(&causes::STORE_NEVER),
     };
     let what = named(limited.space, &view.name);
-    let of_store = |kind| Cause::new(kind, &[("what", &what)]);
+    let of_store = |kind| {
+        let part = store_part(sidecar, limited, view);
+        let error = store_error(sidecar);
+        Cause::new(kind, &[("what", &what), ("part", &part), ("error", &error)])
+    };
     if let Some(kind) = by_mode {
         return (None, Some(of_store(kind)));
     }
@@ -100,6 +106,27 @@ pub(in crate::proxy) async fn of_limit(
         Err(_) => Some(of_store(&causes::STORE_SHARE)),
     };
     (None, cause)
+}
+
+/// The store's last error, as a sentence has it at its end.
+fn store_error(sidecar: &Sidecar) -> String {
+    match sidecar.store.lost_by() {
+        error if error.is_empty() => error,
+        error => format!(" ({error})"),
+    }
+}
+
+/// How much of a limit is this sidecar's while the store does not answer.
+fn store_part(sidecar: &Sidecar, limited: &Limited, view: &LimitView) -> String {
+    let Some((part, parts)) = sidecar.store.part_of(limited) else {
+        return String::new();
+    };
+    match (part.concurrency, limited.limits.concurrency) {
+        (Some(slots), Some(all)) if view.usage.active >= slots => {
+            format!(": {slots} of {all} slots, those that it had when the store went")
+        }
+        _ => format!(": one of {parts} parts"),
+    }
 }
 
 /// What a limit that refuses has used up, and what helps.
@@ -219,8 +246,14 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
         }
     }
     let level = sidecar.admit.pressure.level(queue);
-    if level.is_some_and(|level| level.pressure() >= 1.0) {
-        found.push(Cause::new(&causes::QUEUE_FULL, &[("queue", &name)]));
+    if let Some(level) = level.filter(|level| level.pressure() >= 1.0) {
+        let over = level.max_depth.filter(|most| level.depth > *most);
+        let over = over.map_or_else(String::new, |most| {
+            let depth = level.depth;
+            format!("; {depth} jobs wait where {most} may: do producers go around the sidecar?")
+        });
+        let known: [(&str, &dyn Display); 2] = [("queue", &name), ("over", &over)];
+        found.push(Cause::new(&causes::QUEUE_FULL, &known));
     }
     found
 }

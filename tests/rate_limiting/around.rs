@@ -1,0 +1,259 @@
+//! Limits that are not in force: workers that ask the backend itself, and entries whose queue nobody uses. Somebody is
+//! told.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ojs_throttle::store::Store;
+use ojs_throttle::store::guard::{Guard, OnStoreError};
+
+use super::prelude::*;
+use crate::harness::lines::Lines;
+use crate::sidecar::settings;
+use crate::sidecar::simulated::{Served, Start};
+
+const TWO: &str = "[[policy]]\nname = \"two\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n";
+
+struct Stage {
+    net: Net,
+    behind: Served,
+    lines: Lines,
+}
+
+impl Stage {
+    async fn of(lax: Lax) -> (Stage, impl Drop) {
+        let (lines, guard) = Lines::listen();
+        let net = Net::Sim(sim::Network::default());
+        let behind = backend(&net, lax).await;
+        (Stage { net, behind, lines }, guard)
+    }
+
+    async fn sidecar(&self, seed: u64, store: impl Into<Store>, rest: &str) -> Sidecar {
+        let start = Start::before(&self.net, &self.behind.base(), rest);
+        start.seed(seed).store(store).start().await
+    }
+
+    /// A worker that was never given the sidecar's address.
+    fn around(&self) -> Client {
+        Client::new(&self.net, self.behind.addr)
+    }
+
+    fn warned(&self, id: &str) -> usize {
+        self.lines.with(&format!("id={id}")).len()
+    }
+}
+
+/// A memory store on the clock that the backend has.
+fn memory() -> Arc<MemoryStore> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Arc::new(MemoryStore::new(now.as_micros() as u64))
+}
+
+async fn gauge(sidecar: &Sidecar, name: &str) -> String {
+    let page = sidecar.admin().get("/metrics").await.text();
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap().to_owned()
+}
+
+async fn workers(sidecar: &Sidecar) -> String {
+    gauge(sidecar, "ojs_throttle_workers_around").await
+}
+
+/// The causes of the whole sidecar, by their names, with their sentences.
+async fn causes(sidecar: &Sidecar) -> Vec<(String, String)> {
+    let state = sidecar.admin().get("/throttle/v1/state").await.json();
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+    let all = state["causes"].as_array().unwrap().iter();
+    all.map(|one| (text(one, "name"), text(one, "why")))
+        .collect()
+}
+
+async fn fetched(client: &Client, queue: &str, worker: &str) -> Vec<String> {
+    let asks = json!({"queues": [queue], "count": 1, "worker_id": worker});
+    let jobs = client.fetch_as(asks).await;
+    jobs.iter().map(|job| id(job).to_owned()).collect()
+}
+
+/// So many seconds in which each of these workers runs jobs of a second each.
+async fn work_for(seconds: u64, queue: &str, workers: &[(&Client, &str)]) {
+    for _ in 0..seconds {
+        let mut out = Vec::new();
+        for (client, worker) in workers {
+            let job = json!({"type": "t", "args": [], "options": {"queue": queue}});
+            client.enqueue(job).await;
+            let got = fetched(client, queue, worker).await;
+            out.extend(got.into_iter().map(|job| (*client, *worker, job)));
+        }
+        sleep(Duration::from_secs(1)).await;
+        for (client, worker, job) in out {
+            let done = json!({"job_id": job, "worker_id": worker});
+            let reply = client.post("/ojs/v1/workers/ack", done.to_string()).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+    }
+}
+
+/// Six workers go past a limit of two. Where the backend shows who claimed a job they are named.
+#[tokio::test(start_paused = true)]
+async fn workers_that_go_around_are_told_of_everywhere() {
+    for shows_claimer in [true, false] {
+        let lax = Lax {
+            shows_claimer,
+            ..Lax::redis()
+        };
+        let (stage, _logged) = Stage::of(lax).await;
+        let sidecar = stage.sidecar(1, memory(), TWO).await;
+        let (through, around) = (sidecar.client(), stage.around());
+        let names = ["d0", "d1", "d2", "d3", "d4", "d5"];
+        let mut all: Vec<(&Client, &str)> = names.map(|name| (&around, name)).to_vec();
+        all.push((&through, "w"));
+        work_for(35, "billing", &all).await;
+        assert_eq!(
+            (workers(&sidecar).await, stage.warned("workers_around")),
+            ("0".into(), 0)
+        );
+        work_for(135, "billing", &all).await;
+        let seen: usize = workers(&sidecar).await.parse().unwrap();
+        assert_eq!(seen, if shows_claimer { 6 } else { 1 });
+        assert_eq!(stage.warned("workers_around"), 1);
+        let named = stage.lines.with("\"d3\"").len();
+        assert_eq!(named, usize::from(shows_claimer));
+        let (name, why) = causes(&sidecar).await.remove(0);
+        assert_eq!(name, "around");
+        assert!(why.contains("\"billing\""), "{why}");
+        assert_eq!(why.contains("\"d0\""), shows_claimer, "{why}");
+        let asked = sidecar.admin().get("/throttle/v1/why?queue=billing").await;
+        assert!(
+            asked.text().contains("around the sidecar"),
+            "{}",
+            asked.text()
+        );
+        // They were given the right address.
+        work_for(100, "billing", &[(&through, "w")]).await;
+        assert_eq!(
+            (workers(&sidecar).await, causes(&sidecar).await),
+            ("0".into(), vec![])
+        );
+    }
+}
+
+/// Workers are moved from the backend to the sidecar, with jobs that run on for long. One that runs before the limit is
+/// there, and one of an unlimited queue that gets its first limit by a reload, are no reason either.
+#[tokio::test(start_paused = true)]
+async fn jobs_that_ran_before_there_were_limits_warn_of_nothing() {
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let around = stage.around();
+    let job = |queue: &str| {
+        let options = json!({"queue": queue, "visibility_timeout_ms": 3_600_000});
+        json!({"type": "t", "args": [], "options": options})
+    };
+    around.enqueue(job("billing")).await;
+    assert_eq!(fetched(&around, "billing", "old").await.len(), 1);
+    let sidecar = stage.sidecar(1, memory(), TWO).await;
+    let through = sidecar.client();
+    through.enqueue(job("mail")).await;
+    assert_eq!(fetched(&through, "mail", "w").await.len(), 1);
+    work_for(50, "billing", &[(&around, "old"), (&through, "w")]).await;
+    let wider = TWO.replace("\"billing\"", "[\"billing\", \"mail\"]");
+    sidecar.reload.apply(settings(&stage.behind.base(), &wider));
+    work_for(300, "billing", &[(&through, "w")]).await;
+    assert_eq!(
+        (workers(&sidecar).await, stage.warned("workers_around")),
+        ("0".into(), 0)
+    );
+}
+
+/// Sidecars of one store that are replaced one after the other, and hold jobs. Their claims are named after them.
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_is_updated_warns_of_nothing() {
+    for lax in [Lax::redis(), Lax::amqp()] {
+        let (stage, _logged) = Stage::of(lax).await;
+        let shared = memory();
+        let store = || Store::shared(Arc::new(Guard::new(shared.clone(), OnStoreError::Share)));
+        let mut fleet = vec![
+            stage.sidecar(1, store(), TWO).await,
+            stage.sidecar(2, store(), TWO).await,
+        ];
+        for seed in 3..6 {
+            let clients = [fleet[0].client(), fleet[1].client()];
+            let workers_of_both = [
+                (&clients[0], "w0"),
+                (&clients[1], "w1"),
+                (&clients[1], "w2"),
+            ];
+            work_for(100, "billing", &workers_of_both).await;
+            for sidecar in &fleet {
+                assert_eq!(workers(sidecar).await, "0");
+            }
+            let next = stage.sidecar(seed, store(), TWO).await;
+            fleet.remove(0).task.abort();
+            fleet.push(next);
+        }
+        assert_eq!(stage.warned("workers_around"), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_misspelt_is_told_with_the_one_that_is_meant() {
+    let slip = TWO.replace("billing", "biling") + "[[queue]]\nname = \"emial\"\nmax_depth = 5\n";
+    for (config, meant) in [
+        (slip, vec!["\"billing\"", "\"email\""]),
+        (TWO.to_owned(), vec![]),
+    ] {
+        let (stage, _logged) = Stage::of(Lax::redis()).await;
+        let sidecar = stage.sidecar(1, memory(), &config).await;
+        let client = sidecar.client();
+        work_for(5, "email", &[(&client, "w")]).await;
+        work_for(95, "billing", &[(&client, "w")]).await;
+        let told = causes(&sidecar).await;
+        assert_eq!(told.len(), meant.len(), "{told:?}");
+        for (meant, (name, why)) in meant.iter().zip(&told) {
+            assert_eq!(name, "queue unused");
+            assert!(why.ends_with(&format!("did you mean {meant}?")), "{why}");
+        }
+        assert_eq!(stage.warned("queue_unused"), meant.len());
+        let unmatched = async || gauge(&sidecar, "ojs_throttle_unmatched_policies").await;
+        assert_eq!(unmatched().await, "0");
+        sleep(Duration::from_secs(3_600)).await;
+        let policies = usize::from(!meant.is_empty());
+        assert_eq!(unmatched().await, policies.to_string());
+        assert_eq!(stage.warned("policies_unmatched"), policies);
+        assert_eq!(stage.warned("queue_unused"), meant.len(), "once each");
+        // With its first job it is right.
+        work_for(30, "biling", &[(&client, "w")]).await;
+        let told = causes(&sidecar).await;
+        assert_eq!(told.len(), meant.len().saturating_sub(1), "{told:?}");
+        assert_eq!(unmatched().await, "0");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_beyond_its_bound_speaks_of_producers_that_go_around() {
+    let (stage, _logged) = Stage::of(Lax::redis()).await;
+    let bound = "[[queue]]\nname = \"billing\"\nmax_depth = 5\n";
+    let sidecar = stage.sidecar(1, memory(), bound).await;
+    let job = || json!({"type": "t", "args": [], "options": {"queue": "billing"}});
+    let cause = async || {
+        // One that asks for room has the depth looked at.
+        let asks = sidecar
+            .client()
+            .post("/ojs/v1/jobs", job().to_string())
+            .await;
+        assert_eq!(asks.status, 429, "{}", asks.text());
+        let state = sidecar.admin().get("/throttle/v1/state").await.json();
+        let rows = state["queues"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["queue"] == "billing").unwrap();
+        row["cause"]["why"].as_str().unwrap().to_owned()
+    };
+    for _ in 0..5 {
+        sidecar.client().enqueue(job()).await;
+    }
+    assert!(cause().await.ends_with("get 429 or wait"));
+    for _ in 0..15 {
+        stage.around().enqueue(job()).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    let why = cause().await;
+    assert!(why.contains("20 jobs wait where 5 may"), "{why}");
+}
