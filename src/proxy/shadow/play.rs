@@ -201,10 +201,7 @@ impl Play<'_> {
         }
         let job: Arc<str> = Arc::from(&*seen.id);
         let claim = self.sidecar.fetching.next_claim(at);
-        if let Some(earlier) = self.runs.remove(&job).filter(|run| run.ran.is_none()) {
-            self.left(&earlier.limited);
-        }
-        self.used(&limits, at);
+        self.used(&job, &limits, at);
         let run = VirtualRun {
             by: None,
             limit: None,
@@ -240,8 +237,11 @@ impl Play<'_> {
         self.runs.insert(job, VirtualRun { by, limit, ..run });
     }
 
-    /// A job really started under these.
-    fn used(&mut self, limited: &[Limited], at: Timestamp) {
+    /// A job really started under these. An earlier run of it is over.
+    fn used(&mut self, job: &str, limited: &[Limited], at: Timestamp) {
+        if let Some(earlier) = self.runs.remove(job).filter(|run| run.ran.is_none()) {
+            self.left(&earlier.limited);
+        }
         for one in limited {
             let used = self.really.entry(one.names()).or_default();
             used.out += 1;

@@ -82,8 +82,13 @@ pub(in crate::proxy) struct Peak {
 impl ShadowTally {
     /// All verdicts since the sidecar's start, under earlier numbers too: started, waited, dropped, unknown.
     pub(in crate::proxy) fn ever(&self) -> [u64; 4] {
-        let now = [self.started, self.waited, self.dropped, self.unknown];
-        std::array::from_fn(|nth| now[nth] + self.before[nth])
+        let [started, waited, dropped, unknown] = self.before;
+        [
+            started + self.started,
+            waited + self.waited,
+            dropped + self.dropped,
+            unknown + self.unknown,
+        ]
     }
 }
 
