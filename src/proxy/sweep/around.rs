@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep};
 use super::adopt::{LimitedBefore, Listing, list_running, never_limits};
 use super::unshared::UnsharedSidecars;
 use crate::json::Json;
-use crate::policy::subqueue::base_of;
 use crate::policy::{Pattern, nearest};
 use crate::proxy::why::{Cause, causes, quoted};
 use crate::proxy::{Live, Proxy, REPLY_DEPTH, Sidecar, calls};
@@ -287,7 +286,10 @@ async fn queues_of_backend(proxy: &Proxy) -> Vec<String> {
     let list = ["queues", "items", "data"].into_iter().find_map(named);
     let items = list.into_iter().flat_map(|list| list.items());
     let names = items.filter_map(|one| one.text().or_else(|| one.get("name")?.text()));
-    names.map(|name| base_of(&name).to_owned()).collect()
+    let subqueues = &proxy.sidecar.subqueues;
+    names
+        .map(|name| subqueues.base_of(&name).to_owned())
+        .collect()
 }
 
 /// The entries that name only queues which are not among those `used`, where one of those is near and has no limits.
