@@ -146,7 +146,7 @@
 //! metrics  -> limit
 //! store    -> limit log tls
 //! policy   -> duration json limit
-//! otlp     -> net ojs traces upstream
+//! otlp     -> net ojs tls traces upstream
 //! upstream -> boxed net tick tls traces
 //! traces   -> ojs
 //! backend  -> net

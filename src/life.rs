@@ -1,5 +1,7 @@
 //! What a service manager is told (sd_notify): where it set no socket for that, nothing.
 
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -35,7 +37,25 @@ pub async fn show() {
 
 /// A manager that does not listen is no reason to stop.
 fn tell(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
+    if let Err(error) = send(state) {
         tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// The library knows sockets in the file system alone.
+fn send(state: &[NotifyState<'_>]) -> io::Result<()> {
+    let socket = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    match socket.as_bytes().strip_prefix(b"@") {
+        #[cfg(target_os = "linux")]
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            use std::os::unix::net::{SocketAddr, UnixDatagram};
+            let said: String = state.iter().map(|one| format!("{one}\n")).collect();
+            let socket = SocketAddr::from_abstract_name(name)?;
+            UnixDatagram::unbound()?.send_to_addr(said.as_bytes(), &socket)?;
+            Ok(())
+        }
+        _ if socket.is_empty() => Ok(()),
+        _ => sd_notify::notify(state),
     }
 }

@@ -10,5 +10,6 @@ mod without;
 
 #[cfg(feature = "otlp")]
 pub use sending::{Traces, start};
+pub use wanted::warn_of_ignored;
 #[cfg(not(feature = "otlp"))]
 pub use without::{NoTraces as Traces, start};

@@ -11,7 +11,7 @@ use http::{Request, Response};
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_http::{HttpClient, HttpError};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -23,9 +23,10 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::wanted::is_wanted;
+use super::wanted::{is_wanted, names_endpoint, of_otlp, variable};
 use crate::net::Net;
 use crate::ojs;
+use crate::tls::ClientFiles;
 use crate::traces;
 use crate::upstream::{Call, CallBounds, Target, Upstream};
 
@@ -49,9 +50,14 @@ pub fn start(endpoint: Option<&str>) -> anyhow::Result<Option<Traces>> {
     if !is_wanted(endpoint) {
         return Ok(None);
     }
+    let is_json = of_otlp("PROTOCOL").is_some_and(|said| said.eq_ignore_ascii_case("http/json"));
     let exporter = SpanExporter::builder().with_http();
     let exporter = exporter.with_http_client(Collector::default());
-    let exporter = match endpoint.filter(|_| !is_wanted(None)) {
+    let exporter = exporter.with_protocol(match is_json {
+        true => Protocol::HttpJson,
+        false => Protocol::HttpBinary,
+    });
+    let exporter = match endpoint.filter(|_| !names_endpoint()) {
         Some(base) => exporter.with_endpoint(format!("{}/v1/traces", base.trim_end_matches('/'))),
         None => exporter,
     };
@@ -59,12 +65,8 @@ pub fn start(endpoint: Option<&str>) -> anyhow::Result<Option<Traces>> {
         .build()
         .context("traces cannot be sent: look at OTEL_*")?;
     let resource = Resource::builder();
-    let named = ["OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"].map(std::env::var);
-    let is_named = match &named {
-        [Ok(name), _] if !name.is_empty() => true,
-        [_, Ok(attributes)] => attributes.contains("service.name="),
-        _ => false,
-    };
+    let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let is_named = variable("OTEL_SERVICE_NAME").is_some() || attributes.contains("service.name=");
     let resource = match is_named {
         true => resource,
         false => resource.with_service_name(NAME),
@@ -159,7 +161,14 @@ impl Collector {
 fn dial(uri: &http::Uri) -> anyhow::Result<(Runtime, Upstream)> {
     let (scheme, host) = (uri.scheme_str().unwrap_or("http"), uri.authority());
     let host = host.context("the address of the collector has no host")?;
-    let target = Target::parse(&format!("{scheme}://{host}"))?;
+    let url = format!("{scheme}://{host}").parse();
+    let file = |name| of_otlp(name).map(Into::into);
+    let files = ClientFiles {
+        ca: file("CERTIFICATE"),
+        cert: file("CLIENT_CERTIFICATE"),
+        key: file("CLIENT_KEY"),
+    };
+    let target = Target::new(url.map_err(anyhow::Error::msg)?, files)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

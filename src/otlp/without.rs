@@ -18,7 +18,7 @@ pub fn start(endpoint: Option<&str>) -> anyhow::Result<Option<NoTraces>> {
     if is_wanted(endpoint) {
         anyhow::bail!(
             "traces are to be sent (OTEL_EXPORTER_OTLP_ENDPOINT, or traces.endpoint), and this build cannot: \
-             build it with --features otlp, or set OTEL_SDK_DISABLED=true"
+             build it with --features otlp, or set OTEL_TRACES_EXPORTER=none"
         );
     }
     Ok(None)

@@ -1,6 +1,7 @@
 //! What a service manager and a container's health check learn of the sidecar, and what the program says of itself.
 
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use clap::{Arg, CommandFactory};
 use ojs_throttle::cli::Cli;
@@ -81,6 +82,29 @@ fn a_service_manager_hears_how_it_is() {
     assert!(sidecar.ended().success());
 }
 
+/// Where the file system is read only, managers listen at a name that is no file.
+#[test]
+fn a_service_manager_without_a_file_hears_it_too() {
+    let name = format!("ojs-throttle-test-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let socket = UnixDatagram::bind_addr(&address).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    let manager = Manager {
+        socket,
+        dir: tempfile::tempdir().unwrap(),
+    };
+    let backend = Backend::start(Lax::spec());
+    let (dir, mut command) = run_with(config(backend.addr, "", ""));
+    command.env("NOTIFY_SOCKET", format!("@{name}"));
+    let mut sidecar = Sidecar::spawn(command, dir);
+    assert_eq!(manager.next(), "READY=1\n");
+    sidecar.signal("TERM");
+    assert_eq!(manager.next(), "STOPPING=1\n");
+    assert!(sidecar.ended().success());
+}
+
 /// The monotonic clock, as the system shows it, in microseconds.
 fn monotonic_now() -> u128 {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
@@ -135,6 +159,16 @@ fn a_health_check_asks_the_sidecar_of_its_config() {
         })
         .0,
         Some(0)
+    );
+    // One that is not there says nothing of any port, and another sidecar may have the usual one.
+    let none = path.with_file_name("none.toml");
+    let (status, told) = health(|command| {
+        command.arg("--config").arg(&none);
+    });
+    assert_eq!(status, Some(1), "{told}");
+    assert!(
+        told.contains("none.toml") && !told.contains("9091"),
+        "{told}"
     );
     drop(sidecar);
     let (status, told) = health(of_file);

@@ -66,7 +66,11 @@ fn take(stream: TcpStream, noted: &Mutex<Vec<Value>>, says: &AtomicUsize) {
         reader.read_exact(&mut body).unwrap();
         let status = says.load(Ordering::Relaxed);
         if status == 200 {
-            let batch = serde_json::from_slice(&body).unwrap();
+            let is_json = head.to_ascii_lowercase().contains("application/json");
+            let batch = match is_json {
+                true => serde_json::from_slice(&body).unwrap(),
+                false => json!({"protobuf": body.len()}),
+            };
             noted.lock().unwrap().push(batch);
         }
         let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\n{{}}");
@@ -220,7 +224,13 @@ fn the_environment_wins() {
         assert!(sidecar.ended().success());
         [&by_file, &by_name].map(|collector| !collector.spans().is_empty())
     };
-    assert_eq!(run("OTEL_SDK_DISABLED", "true"), [false, false]);
+    for (name, value) in [
+        ("OTEL_SDK_DISABLED", "true"),
+        ("OTEL_TRACES_EXPORTER", "none"),
+        ("OTEL_TRACES_EXPORTER", "None"),
+    ] {
+        assert_eq!(run(name, value), [false, false], "{name}={value}");
+    }
     let by_environment = format!("http://{}", by_name.addr);
     assert_eq!(
         run("OTEL_EXPORTER_OTLP_ENDPOINT", &by_environment),
@@ -229,4 +239,50 @@ fn the_environment_wins() {
     assert_eq!(run("OTEL_SERVICE_NAME", "mine"), [true, true]);
     let resource = by_file.got.lock().unwrap()[0]["resourceSpans"][0]["resource"].clone();
     assert_eq!(said(&resource, "service.name"), "mine");
+}
+
+/// As the specification says: none are sent, whatever else is set, and a value that means nothing here is ignored and
+/// told.
+#[test]
+fn the_standard_s_variables_are_heeded_or_told() {
+    let (collector, backend) = (Collector::start(), Backend::start(Lax::spec()));
+    let run = |set: &[(&str, &str)]| {
+        collector.got.lock().unwrap().clear();
+        let (dir, mut command) = run_with(config(backend.addr, "", ""));
+        command.envs(set.iter().copied());
+        let mut sidecar = Sidecar::spawn(command, dir);
+        enqueue(sidecar.data, "q", json!({}));
+        sidecar.signal("TERM");
+        assert!(sidecar.ended().success());
+        let told = sidecar.log().matches("id=traces_setting_ignored").count();
+        (told, collector.got.lock().unwrap().clone())
+    };
+    let to = format!("http://{}", collector.addr);
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", to.as_str());
+    let none = ("OTEL_TRACES_EXPORTER", "none");
+    let nonsense = ("OTEL_EXPORTER_OTLP_ENDPOINT", "nonsense:::");
+    assert_eq!(run(&[none, nonsense]), (0, vec![]));
+    assert_eq!(
+        run(&[none, endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]),
+        (0, vec![])
+    );
+    // Protobuf is what the standard has where nobody says.
+    for (more, ignored) in [
+        (("OTEL_TRACES_EXPORTER", "otlp"), 0),
+        (("OTEL_TRACES_EXPORTER", ""), 0),
+        (("OTEL_TRACES_EXPORTER", "console,otlp"), 1),
+        (("OTEL_TRACES_EXPORTER", "zipkin"), 1),
+        (("OTEL_SDK_DISABLED", "yes"), 1),
+        (("OTEL_SDK_DISABLED", ""), 0),
+        (("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), 1),
+        (("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"), 0),
+        (("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"), 1),
+    ] {
+        let (told, got) = run(&[endpoint, more]);
+        assert_eq!(told, ignored, "{more:?}");
+        assert!(
+            got.iter().any(|batch| batch["protobuf"].is_u64()),
+            "{more:?}: {got:?}"
+        );
+    }
 }
