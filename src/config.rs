@@ -53,5 +53,5 @@ pub use settings::{
     Settings, SettleSettings, StoreSettings, UpstreamSettings,
 };
 pub use sources::Sources;
-pub use tls::TlsSettings;
+pub use tls::{CertificateFile, RENEW, TlsSettings};
 pub use watch::FolderWatch;

@@ -188,13 +188,18 @@ fn say(text: Result<String, clap::Error>) -> ExitCode {
     }
 }
 
-/// Asks a running sidecar whether it is ready. Its file may have become wrong meanwhile.
+/// Asks a running sidecar whether it is ready.
 fn healthcheck(args: &Healthcheck) -> anyhow::Result<ExitCode> {
-    let overrides = CommandLine::of_environment();
-    let settings = Settings::as_far_as_read(args.config.as_deref(), &overrides);
-    let said = args.admin.clone().filter(|url| !url.is_empty());
-    let said = said.map(|url| AdminPlace { url, tls: None });
-    let place = said.unwrap_or_else(|| ask::place_of(&settings.server));
+    let place = match args.admin.clone().filter(|url| !url.is_empty()) {
+        Some(url) => at(url),
+        None => {
+            // The exit status is no matter of the file.
+            let file = of_file(args.config.as_deref());
+            let mut place = file.map_err(|report| anyhow::anyhow!("{report}"))?.0;
+            place.trusts_any = true;
+            place
+        }
+    };
     let runtime = runtime()?;
     let port = AdminPort::new(&place, None)?;
     let answer = runtime.block_on(port.call(http::Method::GET, "/readyz", None));
@@ -202,6 +207,31 @@ fn healthcheck(args: &Healthcheck) -> anyhow::Result<ExitCode> {
     answer
         .map(|_| ExitCode::SUCCESS)
         .map_err(anyhow::Error::new)
+}
+
+fn at(url: String) -> AdminPlace {
+    AdminPlace {
+        url,
+        ..AdminPlace::default()
+    }
+}
+
+/// Where the file says that the admin port is, and the control token. A running sidecar has nothing of what is wrong in
+/// the file, so what can be read of it counts, and the rest is told.
+fn of_file(path: Option<&Path>) -> Result<(AdminPlace, Option<Secret>), Report> {
+    let (settings, wrong) = Settings::as_far_as_read(path, &CommandLine::of_environment())?;
+    let mut place = ask::place_of(&settings.server);
+    if let Some(path) = path.filter(|_| wrong.errors() > 0) {
+        let (path, wrong) = (path.display(), format!("{wrong:?}"));
+        // It wants TLS, by files that cannot be used here.
+        if wrong.contains("`server.admin_tls") {
+            place.url = place.url.replacen("http://", "https://", 1);
+        }
+        tell(&format!(
+            "ojs-throttle: {path} is wrong, and what can be read of it counts: {wrong}"
+        ));
+    }
+    Ok((place, settings.server.control_token))
 }
 
 /// Asks a running sidecar, and prints what comes of it.
@@ -245,16 +275,24 @@ fn variable(name: &str) -> Option<String> {
 
 /// Where the admin port is, and the control token: what the arguments say, else the file, else the environment.
 fn admin_port(args: &AdminArgs) -> anyhow::Result<(AdminPlace, Option<String>)> {
-    let at = |url| AdminPlace { url, tls: None };
-    let (mut place, mut token) = (args.admin.clone().map(at), None);
-    if let Some(path) = &args.config {
-        let settings = Settings::load_with(Some(path), &CommandLine::of_environment())?;
-        let of_file = settings.server.control_token.as_ref();
-        token = of_file.map(|token| token.expose().to_owned());
-        place = place.or_else(|| Some(ask::place_of(&settings.server)));
+    let (mut file, by_variable) = ((None, None), variable(ADMIN));
+    match args.config.as_deref().map(|path| of_file(Some(path))) {
+        Some(Ok((place, token))) => file = (Some(place), token),
+        Some(Err(report)) if args.admin.is_none() && by_variable.is_none() => {
+            return Err(report.into());
+        }
+        Some(Err(report)) => tell(&report.to_string()),
+        None => {}
     }
-    let place = place.or_else(|| variable(ADMIN).map(at));
+    let place = args
+        .admin
+        .clone()
+        .map(at)
+        .or(file.0)
+        .or(by_variable.map(at));
     let place = place.unwrap_or_else(|| at(ask::DEFAULT.to_owned()));
+    let token = file.1;
+    let token = token.map(|token| token.expose().to_owned());
     Ok((place, token.or_else(|| variable(TOKEN))))
 }
 
@@ -304,6 +342,7 @@ fn start(
     let endpoint = settings.traces.endpoint.as_ref().map(BaseUrl::to_string);
     let traces = otlp::start(endpoint.as_deref())?;
     let level = start_log(&settings.server, traces.as_ref())?;
+    otlp::warn_of_ignored(endpoint.as_deref());
     warn(&settings);
     let file = file.and_then(|(path, overrides)| followed(path, overrides));
     let served = runtime.block_on(async {

@@ -10,7 +10,7 @@ use crate::cli::TOKEN;
 use crate::client::JsonClient;
 use crate::config::{ServerSettings, TlsSettings};
 use crate::net::Net;
-use crate::tls::ListenerTls;
+use crate::tls::{self, ListenerTls};
 use crate::upstream::{CallBounds, Target, Upstream};
 
 /// Where the admin port is if nobody says.
@@ -57,16 +57,19 @@ pub fn place_of(server: &ServerSettings) -> AdminPlace {
     AdminPlace {
         url: format!("{scheme}://{address}"),
         tls,
+        trusts_any: false,
     }
 }
 
 /// Where an admin port is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AdminPlace {
     /// Its URL.
     pub url: String,
     /// What it shows, where the settings are known. A URL alone goes by the platform's roots.
     pub tls: Option<ListenerTls>,
+    /// Whether it may show any certificate: the file may have another one by now than what runs. No secret is sent.
+    pub trusts_any: bool,
 }
 
 /// The admin port of one sidecar.
@@ -74,6 +77,8 @@ pub struct AdminPlace {
 pub struct AdminPort {
     client: JsonClient,
     url: String,
+    /// Why the port refuses the certificate that is shown there.
+    shut_out: Option<rustls::Error>,
 }
 
 impl AdminPort {
@@ -82,10 +87,12 @@ impl AdminPort {
     /// # Errors
     /// The URL is none, or the token can stand in no header.
     pub fn new(place: &AdminPlace, token: Option<&str>) -> Result<AdminPort, AskError> {
-        let AdminPlace { url, tls } = place;
-        let target = match tls {
-            None => Target::parse(url),
-            Some(tls) => Target::trusting(url, tls),
+        let AdminPlace { url, .. } = place;
+        let shown = place.tls.as_ref();
+        let only = shown.filter(|_| !place.trusts_any);
+        let target = match shown.is_some() || place.trusts_any {
+            false => Target::parse(url),
+            true => Target::trusting(url, tls::local_client(only, shown)),
         };
         let target = target.map_err(|why| AskError::Unfit(why.to_string()))?;
         let server = Upstream::new(target, Net::Tcp, CallBounds::default());
@@ -99,6 +106,7 @@ impl AdminPort {
         Ok(AdminPort {
             client,
             url: url.to_owned(),
+            shut_out: shown.and_then(ListenerTls::shuts_out_its_own),
         })
     }
 
@@ -125,8 +133,17 @@ impl AdminPort {
         let (status, body) = answer.map_err(|why| {
             // The client's errors call whatever it asks a backend.
             let why = format!("{why:#}").replace("the backend", "the port");
+            let todo = match self.shut_out.as_ref().filter(|_| why.contains("alert")) {
+                Some(why) => &format!(
+                    "server.admin_tls.client_ca_file lets in no client with cert_file ({why})"
+                ),
+                None if why.contains("UnknownIssuer") => {
+                    "the port shows another certificate than the file has"
+                }
+                None => "say where its admin port is by --admin or --config",
+            };
             AskError::Unreached(format!(
-                "no sidecar answers at {} ({why}): say where its admin port is by --admin or --config",
+                "no sidecar answers at {} ({why}): {todo}",
                 self.url
             ))
         })?;

@@ -11,6 +11,7 @@ use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
 use super::settings::Settings;
 use super::sources::Sources;
+use super::tls::RENEW;
 use crate::policy::{Match, PolicySet};
 
 /// What `check` prints, and how the process ends.
@@ -92,7 +93,16 @@ pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
     let mut warnings = settings.warnings.clone();
     for policy in settings.policies.policies() {
         if policy.matching == Match::default() {
-            warnings.warn_of_all_jobs(&policy.name);
+            let name = &policy.name;
+            let title =
+                format!("policy {name:?} has no `match`: it limits every job of every queue");
+            let hint = "add match = { queue = \"NAME\" }, or { queue = \"*\" } if all are meant";
+            warnings.warn(title, hint);
+        }
+    }
+    for file in settings.certificates() {
+        if let Some(concern) = file.concern() {
+            warnings.warn(concern, RENEW);
         }
     }
     let json = json!({

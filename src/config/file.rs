@@ -22,7 +22,19 @@ use super::tls::must_be_identity;
 use crate::upstream::BaseUrl;
 
 /// Reads whole files as one, and puts the environment and the command line over them.
-pub(super) fn read(mut files: Sources, overrides: &CommandLine) -> Result<Settings, Report> {
+pub(super) fn read(files: Sources, overrides: &CommandLine) -> Result<Settings, Report> {
+    let (settings, report) = read_what_can_be(files, overrides);
+    match report.errors() {
+        0 => Ok(Settings {
+            warnings: report,
+            ..settings
+        }),
+        _ => Err(report),
+    }
+}
+
+/// The settings as far as they can be read, and what is wrong with the rest.
+pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> (Settings, Report) {
     add_variables(&mut files, overrides);
     let Parsed {
         document,
@@ -54,22 +66,13 @@ pub(super) fn read(mut files: Sources, overrides: &CommandLine) -> Result<Settin
     };
     let mut report = Report::new(&shown, problems);
     report.files = beside;
-    match report.errors() {
-        0 => Ok(Settings {
+    (
+        Settings {
             origins,
-            warnings: report,
             ..settings
-        }),
-        _ => Err(report),
-    }
-}
-
-/// The settings as far as they can be read, whatever is wrong with the rest.
-pub(super) fn read_what_can_be(mut files: Sources, overrides: &CommandLine) -> Settings {
-    add_variables(&mut files, overrides);
-    let parsed = parsed(&files);
-    let reading = FileReading::new(parsed.errors.len());
-    sections(&reading, &files, &parsed.document, overrides)
+        },
+        report,
+    )
 }
 
 /// The environment stands behind the files, so that what is wrong with it is shown likewise.

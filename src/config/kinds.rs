@@ -27,7 +27,7 @@ use crate::upstream::BaseUrl;
 /// The largest file of a token, in bytes.
 const MOST_TOKEN: u32 = 64 << 10;
 /// The largest file of certificates, in bytes.
-const MOST_PEM: u32 = 16 << 20;
+pub(super) const MOST_PEM: u32 = 16 << 20;
 const PEM_HINT: &str = "the path of a PEM file";
 
 /// What a setting may be.
@@ -205,7 +205,7 @@ pub fn digest_of(files: &[PathBuf]) -> [u8; 32] {
 }
 
 /// What is in a regular file of at most so many bytes: the name of a device may stand there, which has no end.
-fn content(path: &Path, most: u32) -> io::Result<Vec<u8>> {
+pub(super) fn content(path: &Path, most: u32) -> io::Result<Vec<u8>> {
     // First, because to open a pipe waits for whoever writes into it.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));

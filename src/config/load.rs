@@ -53,16 +53,20 @@ impl Settings {
         let Some(path) = path else {
             return file::read(Sources::file("command line", ""), overrides);
         };
-        let name = path.display().to_string();
-        let texts = read_path(path).map_err(|error| file::unreadable(&name, &error))?;
-        file::read(texts, overrides)
+        file::read(read_or_report(path)?, overrides)
     }
 
-    /// The settings as far as they can be read, for who only asks where a sidecar is: what is wrong is at its default.
-    pub fn as_far_as_read(path: Option<&Path>, overrides: &CommandLine) -> Settings {
-        let texts = path.and_then(|path| read_path(path).ok());
-        let texts = texts.unwrap_or_else(|| Sources::file("", ""));
-        file::read_what_can_be(texts, overrides)
+    /// The settings as far as a file can be read, for who only asks where a sidecar is: what is wrong is at its default,
+    /// and told beside them.
+    ///
+    /// # Errors
+    /// Nothing of it can be read.
+    pub fn as_far_as_read(
+        path: Option<&Path>,
+        overrides: &CommandLine,
+    ) -> Result<(Settings, Report), Report> {
+        let texts = path.map_or_else(|| Ok(Sources::file("", "")), read_or_report)?;
+        Ok(file::read_what_can_be(texts, overrides))
     }
 
     /// Reads a text; `name` stands for the file in messages.
@@ -72,6 +76,11 @@ impl Settings {
     pub fn parse(text: &str, name: &str) -> Result<Settings, Report> {
         file::read(Sources::file(name, text), &CommandLine::default())
     }
+}
+
+fn read_or_report(path: &Path) -> Result<Sources, Report> {
+    let name = path.display().to_string();
+    read_path(path).map_err(|error| file::unreadable(&name, &error))
 }
 
 /// The text of a file, or those of a folder: its files `*.toml` in the order of their names. What begins with a dot is

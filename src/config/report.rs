@@ -51,13 +51,13 @@ impl Report {
         }
     }
 
-    /// Adds that a policy limits more than may be meant.
-    pub(super) fn warn_of_all_jobs(&mut self, policy: &str) {
+    /// Adds what may not be meant, and stands in no line.
+    pub(super) fn warn(&mut self, title: String, hint: &str) {
         self.problems.push(Problem {
             severity: ProblemSeverity::Warning,
             span: None,
-            title: format!("policy {policy:?} has no `match`: it limits every job of every queue"),
-            hint: "add match = { queue = \"NAME\" }, or { queue = \"*\" } if all are meant".into(),
+            title,
+            hint: hint.to_owned(),
         });
     }
 

@@ -8,11 +8,22 @@ use serde_json::Value;
 
 use super::diagnosis::{Diagnosis, Evidence, Severity};
 use crate::ask::{AdminPort, AskError, place_of};
-use crate::config::Settings;
+use crate::config::{RENEW, Settings};
 
 const PART: &str = "sidecar";
 
 pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
+    for file in settings.certificates() {
+        let concern = file.concern();
+        let good = || format!("{} is good", file.setting);
+        let says = concern.clone().unwrap_or_else(good);
+        report.add(PART, "certificate", Evidence::Measured, says);
+        match concern.is_some() {
+            true if file.lifetime.is_now() => report.but(Severity::Warn, RENEW),
+            true => report.but(Severity::Fail, RENEW),
+            false => {}
+        }
+    }
     let place = place_of(&settings.server);
     let token = settings.server.control_token.as_ref();
     let state = match AdminPort::new(&place, token.map(|token| token.expose())) {
@@ -21,7 +32,7 @@ pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
     };
     let state = match state {
         Ok(state) => state,
-        Err(AskError::Unreached(_)) => {
+        Err(AskError::Unreached(why)) if why.contains("Connection refused") => {
             let says = format!("none answers at {} (server.admin_listen)", place.url);
             return report.add(PART, "runs", Evidence::Measured, says);
         }

@@ -266,6 +266,9 @@ series! {
     counter "ojs_throttle_config_reloads_total" [result];
     /// 1 if what runs is what the config file says, else 0. It is absent without a file.
     gauge "ojs_throttle_config_file_matches" [];
+    /// For how many seconds more the first certificate in a file is good; below 0 it has ended. The setting is the one
+    /// that names the file.
+    gauge "ojs_throttle_tls_certificate_expiry_seconds" [setting];
     /// Open event streams.
     gauge "ojs_throttle_event_subscribers" [];
     /// Events of the sidecar's own that were put into event streams.

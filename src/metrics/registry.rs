@@ -62,6 +62,8 @@ struct AllSeries {
     pressure: Mutex<String>,
     /// The part of the page with the limits as last measured.
     limits: Mutex<String>,
+    /// The part of the page with the certificates as last looked at.
+    certificates: Mutex<String>,
     // These change with every FETCH or event, so they are kept; the others are looked up by name.
     fetch_wait: Histogram,
     claimed: Counter,
@@ -181,6 +183,7 @@ impl Metrics {
             queues: Mutex::default(),
             pressure: Mutex::default(),
             limits: Mutex::default(),
+            certificates: Mutex::default(),
             recorder,
         };
         let version = Label::new("version", env!("CARGO_PKG_VERSION"));
@@ -200,7 +203,10 @@ impl Metrics {
 
     /// The page that `/metrics` serves, in Prometheus' text format.
     pub fn render(&self) -> String {
-        let page = self.0.handle.render() + &self.0.limits.lock() + &self.0.pressure.lock();
+        let parts = [&self.0.limits, &self.0.pressure, &self.0.certificates];
+        let page = parts
+            .iter()
+            .fold(self.0.handle.render(), |page, part| page + &part.lock());
         // A recorder forgets no series: one that nobody knows now is left out here.
         let lines = page.split_inclusive('\n');
         let known = lines.filter(|line| !line.ends_with(" NaN\n"));
@@ -468,6 +474,13 @@ impl Metrics {
         let measured = measured.into_iter();
         let gauges = measured.map(|(label, part)| (vec![("queue", label)], part));
         *self.0.pressure.lock() = part_of_page("ojs_backpressure_pressure", gauges);
+    }
+
+    /// Sets for how many seconds more each file of certificates is good, by the setting that names it.
+    pub fn certificates(&self, files: impl Iterator<Item = (String, i64)>) {
+        let gauges = files.map(|(setting, seconds)| (vec![("setting", setting)], seconds as f64));
+        *self.0.certificates.lock() =
+            part_of_page("ojs_throttle_tls_certificate_expiry_seconds", gauges);
     }
 
     /// Sets how many enqueues wait for room.

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Registry, reload};
 
-use crate::config::{ConfigFile, Diff, FolderWatch, Report, Settings, Sources, digest_of};
+use crate::config::{
+    CertificateFile, ConfigFile, Diff, FolderWatch, RENEW, Report, Settings, Sources, digest_of,
+};
 use crate::life;
 use crate::metrics::Metrics;
 use crate::proxy::{self, Live, Sidecar};
@@ -37,6 +39,8 @@ pub enum ReloadOutcome {
     Refused(Vec<&'static str>),
     /// The file is empty. It is taken for half written, because to lift all limits is rarely meant.
     Empty,
+    /// A listener would show a certificate that is not good now in place of a good one; the setting.
+    Ended(&'static str),
     /// They are wrong.
     Invalid(Report),
     /// The file could not be read; why.
@@ -50,7 +54,7 @@ impl ReloadOutcome {
             ReloadOutcome::Applied(_) => "applied",
             ReloadOutcome::Unchanged => "unchanged",
             ReloadOutcome::Refused(_) | ReloadOutcome::Empty => "refused",
-            ReloadOutcome::Invalid(_) => "invalid",
+            ReloadOutcome::Invalid(_) | ReloadOutcome::Ended(_) => "invalid",
             ReloadOutcome::Unreadable(_) => "unreadable",
         }
     }
@@ -78,6 +82,10 @@ impl fmt::Display for ReloadOutcome {
             ReloadOutcome::Empty => f.write_str(
                 "a file is empty, as one that is half written; \
                  to run without limits leave its [server] table there",
+            ),
+            ReloadOutcome::Ended(setting) => write!(
+                f,
+                "the certificate of `{setting}` has ended, or is not good yet, and the one that is shown is good"
             ),
             ReloadOutcome::Invalid(report) => write!(f, "{report}"),
             ReloadOutcome::Unreadable(why) => write!(f, "it cannot be read: {why}"),
@@ -129,6 +137,9 @@ impl Reload {
         if !diff.fixed.is_empty() {
             return ReloadOutcome::Refused(diff.fixed);
         }
+        if let Some(setting) = settings.ends_a_certificate(&running) {
+            return ReloadOutcome::Ended(setting);
+        }
         // What only stands in other lines is put in force too, so that they are shown.
         if diff.is_empty() && running.stands_as(&settings) {
             return ReloadOutcome::Unchanged;
@@ -172,6 +183,8 @@ pub(super) struct Following {
     beside: Vec<PathBuf>,
     /// When the log last said that the file is bad; `None`: it is good.
     bad: Option<Instant>,
+    /// What the log has said of certificates that end.
+    said: Vec<String>,
 }
 
 /// Why the file is looked at.
@@ -201,6 +214,7 @@ impl Following {
             level,
             last: None,
             bad: None,
+            said: Vec::new(),
         }
     }
 
@@ -239,9 +253,22 @@ impl Following {
         }
     }
 
+    /// Puts into metrics for how long certificates are good, and says which of them end.
+    fn look_at_certificates(&mut self) {
+        let files = self.reload.settings().certificates();
+        let concerns: Vec<String> = files.iter().filter_map(CertificateFile::concern).collect();
+        for concern in concerns.iter().filter(|new| !self.said.contains(new)) {
+            tracing::warn!(id = %"certificate_ends", "{concern}: {RENEW}");
+        }
+        self.said = concerns;
+        self.metrics
+            .certificates(files.into_iter().map(|of| (of.setting, of.lifetime.left())));
+    }
+
     /// Reads the file and puts it in force if it is another one.
     fn read_file(&mut self, why: Occasion) {
         self.reload.let_go();
+        self.look_at_certificates();
         let text = self.file.read().map_err(|error| error.to_string());
         let found = (text, digest_of(&self.beside));
         let remind = self.bad.is_some_and(|since| since.elapsed() >= REMIND);

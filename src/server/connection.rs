@@ -69,7 +69,9 @@ pub(super) async fn connection<S: Service>(
     let limits = shared.limits;
     let agreed = stream.agreed();
     let speaks_h2 = agreed.and_then(|tls| tls.alpn_protocol()) == Some(PROTOCOLS[0]);
-    let shown = agreed.and_then(|tls| tls.peer_certificates()?.first());
+    let chain = agreed.and_then(|tls| tls.peer_certificates());
+    let shown = chain.and_then(|chain| chain.first());
+    flags.shows(chain.map(<[_]>::to_vec).unwrap_or_default());
     let here = Arc::new(ConnectionService {
         shared,
         flags: Arc::clone(&flags),

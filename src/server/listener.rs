@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::ListenerBounds;
@@ -15,9 +16,32 @@ use super::requests::Listening;
 use super::watchdog::Flags;
 use crate::net::Listener;
 use crate::proxy::load::{Seldom, Service};
+use crate::tls::ListenerTls;
 
 /// The pause after a failed accept. A process without free file descriptors would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often it is looked whether clients may stay by the certificates that they have shown. The last requests of one
+/// that may not have until the next look but [`LAST_LOOK`].
+const LOOK: Duration = Duration::from_secs(5);
+const LAST_LOOK: u32 = 12;
+
+/// Ends the connections of clients whose certificates have ended, or are not trusted any more.
+async fn end_unwanted(tls: &ListenerTls, changed: bool, open: &mut HashMap<Id, Open>) {
+    for (flags, task, unwanted) in open.values_mut() {
+        if !flags.may_stay(tls, changed) {
+            flags.drain();
+            *unwanted += 1;
+            if *unwanted > LAST_LOOK {
+                task.abort();
+            }
+        }
+        // To look at thousands of certificates takes longer than a request may wait.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A connection, its task, and at how many looks its client was found to be unwanted.
+type Open = (Arc<Flags>, AbortHandle, u32);
 
 /// Serves `listener` until `drain` is cancelled. Then it accepts nothing, closes idle connections, and returns when
 /// the last request is answered. Dropping the future ends all connections at once.
@@ -41,21 +65,23 @@ pub async fn serve<S: Service>(
     });
     let full = Seldom::default();
     let mut connections = JoinSet::new();
-    let mut flags = HashMap::new();
+    let mut open = HashMap::new();
     let failing = Seldom::default();
+    let (mut looks, mut last_tls) = (interval(LOOK), shared.service.tls());
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = drain.cancelled() => break,
             Some(ended) = connections.join_next_with_id() => {
                 let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-                flags.remove(&id);
+                open.remove(&id);
                 load.connections.store(connections.len(), Ordering::Relaxed);
             }
             accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                 Ok((stream, peer)) => {
-                    let flag = Arc::<Flags>::default();
-                    let task = connections.spawn(connection(stream, peer, Arc::clone(&shared), Arc::clone(&flag)));
-                    flags.insert(task.id(), flag);
+                    let flags = Arc::<Flags>::default();
+                    let task = connections.spawn(connection(stream, peer, Arc::clone(&shared), Arc::clone(&flags)));
+                    open.insert(task.id(), (flags, task, 0));
                     load.connections.store(connections.len(), Ordering::Relaxed);
                     if connections.len() >= limits.connections && full.now() {
                         let open = connections.len();
@@ -69,10 +95,17 @@ pub async fn serve<S: Service>(
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
+            _ = looks.tick() => {
+                let tls = shared.service.tls();
+                if let Some(tls) = tls.as_ref().filter(|tls| tls.asks_clients()) {
+                    end_unwanted(tls, last_tls.as_ref() != Some(tls), &mut open).await;
+                }
+                last_tls = tls;
+            }
         }
     }
     drop(listener);
-    flags.values().for_each(|flag| flag.drain());
+    open.values().for_each(|(flags, ..)| flags.drain());
     while connections.join_next().await.is_some() {
         load.connections.store(connections.len(), Ordering::Relaxed);
     }

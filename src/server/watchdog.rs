@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderMap};
 use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 use tokio::time::{Instant, Sleep};
 
 use super::bounds::ListenerBounds;
 use crate::tick;
+use crate::tls::{self, ListenerTls};
 
 /// State that the parts of one connection share with its watchdog. All run in one task, so the atomics need no order.
 #[derive(Debug, Default)]
@@ -40,6 +42,9 @@ pub(super) struct Flags {
     multiplexes: AtomicBool,
     /// Over HTTP/2: the replies whose clients have a part to take before they get more, and since when.
     given: Mutex<BTreeSet<GivenPart>>,
+    /// The certificates that the client has shown, and until when they need no other look, in seconds since 1970.
+    /// `None`: the handshake goes on.
+    shown: Mutex<Option<(Vec<CertificateDer<'static>>, u64)>>,
     task: Mutex<Option<Waker>>,
 }
 
@@ -150,6 +155,23 @@ impl Flags {
         if let Some(task) = task {
             task.wake();
         }
+    }
+
+    /// Notes what the client has shown in its handshake, in which the listener's files may have changed.
+    pub(super) fn shows(&self, chain: Vec<CertificateDer<'static>>) {
+        *self.shown.lock() = Some((chain, 0));
+    }
+
+    /// Whether the client may stay by what it has shown; `changed`: other files count than at the last look.
+    pub(super) fn may_stay(&self, tls: &ListenerTls, changed: bool) -> bool {
+        let mut shown = self.shown.lock();
+        let Some((chain, until)) = shown.as_mut() else {
+            return true;
+        };
+        if changed || *until < tls::now() {
+            *until = tls.admits(chain).unwrap_or(0);
+        }
+        *until > 0
     }
 
     /// Asks the connection to end after the request in progress.

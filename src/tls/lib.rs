@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
@@ -48,6 +50,8 @@ pub struct ListenerTls(Arc<ListenerParts>);
 struct ListenerParts {
     config: Arc<ServerConfig>,
     own: CertifiedKey,
+    /// Where clients must show a certificate: which are good.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Of all that it was read from.
     digest: [u8; 32],
     admin_names: Vec<String>,
@@ -60,6 +64,47 @@ fn bad(setting: &'static str) -> impl Fn(String) -> BadPem {
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
+}
+
+/// This moment, in seconds since 1970: the certificates' clock is the wall's.
+pub fn now() -> u64 {
+    UnixTime::now().as_secs()
+}
+
+/// From when to when a certificate is good, in seconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lifetime {
+    /// It is not good before.
+    pub begins: u64,
+    /// It is not good after.
+    pub ends: u64,
+}
+
+impl Lifetime {
+    /// Of a certificate; `None`: it cannot be read.
+    pub fn of(certificate: &[u8]) -> Option<Lifetime> {
+        let of = Certificate::from_der(certificate).ok()?;
+        let of = of.tbs_certificate.validity;
+        Some(Lifetime {
+            begins: of.not_before.to_unix_duration().as_secs(),
+            ends: of.not_after.to_unix_duration().as_secs(),
+        })
+    }
+
+    /// Of the first certificate of a PEM text.
+    pub fn of_first(pem: &[u8]) -> Option<Lifetime> {
+        Lifetime::of(certificates(pem).ok()?.first()?)
+    }
+
+    /// How many seconds are left; below 0, how many it is over.
+    pub fn left(self) -> i64 {
+        self.ends.cast_signed() - now().cast_signed()
+    }
+
+    /// Whether it is good now.
+    pub fn is_now(self) -> bool {
+        (self.begins..=self.ends).contains(&now())
+    }
 }
 
 /// The certificates of a PEM text; there must be some.
@@ -125,18 +170,24 @@ impl ListenerTls {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| bad("cert_file")(error.to_string()))?;
-        let builder = match client_ca {
+        let clients = client_ca.map(|pem| {
+            let unfit = bad("client_ca_file");
+            let roots = Arc::new(roots(pem).map_err(&unfit)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+            verifier.build().map_err(|error| unfit(error.to_string()))
+        });
+        let clients = clients.transpose()?;
+        let builder = match &clients {
             None => builder.with_no_client_auth(),
-            Some(pem) => {
-                let unfit = bad("client_ca_file");
-                let roots = Arc::new(roots(pem).map_err(&unfit)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-                let verifier = verifier.build().map_err(|error| unfit(error.to_string()))?;
-                builder.with_client_cert_verifier(verifier)
-            }
+            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
         };
         let shown = Arc::new(SingleCertAndKey::from(own.clone()));
         let mut config = builder.with_cert_resolver(shown);
+        if clients.is_some() {
+            // A session that is resumed shows no certificate: it would outlive the one that began it.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
         let mut digest = Sha256::new();
         for pem in [cert, key, client_ca.unwrap_or_default()] {
@@ -145,9 +196,46 @@ impl ListenerTls {
         Ok(ListenerTls(Arc::new(ListenerParts {
             config: Arc::new(config),
             own,
+            clients,
             digest: digest.finalize().into(),
             admin_names,
         })))
+    }
+
+    /// Whether clients must show a certificate.
+    pub fn asks_clients(&self) -> bool {
+        self.0.clients.is_some()
+    }
+
+    /// Whether its certificate is good now.
+    pub fn is_good(&self) -> bool {
+        let own = self.0.own.cert.first();
+        own.and_then(|own| Lifetime::of(own))
+            .is_some_and(Lifetime::is_now)
+    }
+
+    /// Until when a client may stay that has shown these, in seconds since 1970. Then it is to be asked again: another
+    /// certificate than its own may have ended.
+    ///
+    /// # Errors
+    /// It may not: it has shown none, or none that is good now.
+    pub fn admits(&self, shown: &[CertificateDer<'_>]) -> Result<u64, rustls::Error> {
+        let Some(verifier) = &self.0.clients else {
+            return Ok(u64::MAX);
+        };
+        let (own, others) = shown
+            .split_first()
+            .ok_or(rustls::Error::NoCertificatesPresented)?;
+        let now = UnixTime::now();
+        verifier.verify_client_cert(own, others, now)?;
+        let ends = shown.iter().filter_map(|one| Some(Lifetime::of(one)?.ends));
+        let ends = ends.filter(|ends| *ends >= now.as_secs()).min();
+        Ok(ends.unwrap_or(u64::MAX))
+    }
+
+    /// Why it would not let a program in that shows its own certificate, as the commands do.
+    pub fn shuts_out_its_own(&self) -> Option<rustls::Error> {
+        self.admits(&self.0.own.cert).err()
     }
 
     /// For a handshake.
@@ -159,25 +247,31 @@ impl ListenerTls {
     pub fn admin_names(&self) -> &[String] {
         &self.0.admin_names
     }
+}
 
-    /// For a program on the same host with the same files: it trusts this very certificate, whatever its names, and
-    /// shows it.
-    ///
-    /// # Errors
-    /// There is no TLS.
-    pub fn of_own_client(&self) -> Result<ClientConfig, rustls::Error> {
-        let provider = provider();
-        let only = OnlyThis {
-            own: self.0.own.clone(),
-            provider: Arc::clone(&provider),
-        };
-        let shown = Arc::new(SingleCertAndKey::from(self.0.own.clone()));
-        Ok(ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(only))
-            .with_client_cert_resolver(shown))
-    }
+/// For a program on the same host. It trusts the certificate of `only` and no other, whatever its names; without it
+/// any, which is for who sends no secret. It shows the certificate of `shown`.
+///
+/// # Errors
+/// There is no TLS.
+pub fn local_client(
+    only: Option<&ListenerTls>,
+    shown: Option<&ListenerTls>,
+) -> Result<ClientConfig, rustls::Error> {
+    let provider = provider();
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(OnlyThis {
+            own: only.map(|only| only.0.own.clone()),
+            provider,
+        }));
+    Ok(
+        match shown.map(|shown| SingleCertAndKey::from(shown.0.own.clone())) {
+            None => builder.with_no_client_auth(),
+            Some(shown) => builder.with_client_cert_resolver(Arc::new(shown)),
+        },
+    )
 }
 
 /// Two are the same if they were read from the same.
@@ -224,8 +318,8 @@ pub struct ClientPem {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// How we speak TLS with a server: by what files hold when a connection begins. While they are of no use, or do not fit
-/// together, what they held before goes on.
+/// How we speak TLS with a server: by what files hold when a connection begins. While they are of no use, do not fit
+/// together, or hold a certificate that has ended in place of a good one, what they held before goes on.
 pub struct ClientTls {
     files: ClientFiles,
     platform: PlatformRoots,
@@ -285,7 +379,17 @@ impl ClientPem {
             }
         };
         config.alpn_protocols = protocols.to_vec();
+        // A session that is resumed asks for no certificate: it would outlive that of the server.
+        config.resumption = Resumption::disabled();
         Ok(config)
+    }
+
+    /// Whether the certificate that is shown is good now.
+    fn is_good(&self) -> bool {
+        let shown = self.identity.as_ref();
+        shown
+            .and_then(|(cert, _)| Lifetime::of_first(cert))
+            .is_some_and(Lifetime::is_now)
     }
 }
 
@@ -326,6 +430,7 @@ impl ClientTls {
         let mut last = self.last.lock();
         if let Ok(pem) = self.files.read()
             && pem != last.0
+            && (pem.identity.is_none() || pem.is_good() || !last.0.is_good())
             && let Ok(config) = pem.config(self.platform, &self.protocols)
         {
             *last = (pem, Arc::new(config));
@@ -374,10 +479,11 @@ pub fn names(certificate: &[u8]) -> Vec<String> {
     names
 }
 
-/// Trusts one certificate and no other.
+/// Trusts one certificate and no other, or any.
 #[derive(Debug)]
 struct OnlyThis {
-    own: CertifiedKey,
+    /// `None`: any will do.
+    own: Option<CertifiedKey>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -390,7 +496,8 @@ impl ServerCertVerifier for OnlyThis {
         _ocsp: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.own.end_entity_cert()? == shown {
+        let own = self.own.as_ref();
+        match own.is_none_or(|own| own.cert.first() == Some(shown)) {
             true => Ok(ServerCertVerified::assertion()),
             false => Err(CertificateError::UnknownIssuer.into()),
         }

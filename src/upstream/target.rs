@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderValue, uri};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use super::base_url::BaseUrl;
-use crate::tls::{BadPem, ClientFiles, ClientTls, ListenerTls, PlatformRoots};
+use crate::tls::{BadPem, ClientFiles, ClientTls, PlatformRoots};
 
 /// What we speak over TLS.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
@@ -98,16 +99,21 @@ impl Target {
         Target::speaking(url, config)
     }
 
-    /// The listener at `url` that shows the certificate of the same files.
+    /// The server at `url`, spoken to in this way where it is `https`.
     ///
     /// # Errors
-    /// The text is no URL.
-    pub fn trusting(text: &str, listener: &ListenerTls) -> Result<Target, BadTarget> {
-        let url = text.parse();
-        let url = url.map_err(|why| BadTarget::Url(text.to_owned(), why))?;
-        let mut config = listener.of_own_client()?;
+    /// The text is no URL, or TLS cannot be spoken.
+    pub fn trusting(
+        text: &str,
+        config: Result<ClientConfig, rustls::Error>,
+    ) -> Result<Target, BadTarget> {
+        let url: BaseUrl = text
+            .parse()
+            .map_err(|why| BadTarget::Url(text.to_owned(), why))?;
+        let mut config = config?;
         config.alpn_protocols = PROTOCOLS.iter().map(|name| name.to_vec()).collect();
-        Target::speaking(url, Some(ClientTls::fixed(config)))
+        let config = url.tls.then(|| ClientTls::fixed(config));
+        Target::speaking(url, config)
     }
 
     fn speaking(url: BaseUrl, config: Option<ClientTls>) -> Result<Target, BadTarget> {

@@ -235,18 +235,14 @@ fn the_exit_status_says_what_went_wrong() {
         "clear stripe --usage",
     ];
     for line in commands {
-        is_refused(
-            &desk,
-            &format!("OJS_THROTTLE_TOKEN=wrong ojs-throttle {line}"),
-            1,
-            "OJS_THROTTLE_TOKEN",
-        );
-        is_refused(
-            &desk,
-            &format!("OJS_THROTTLE_TOKEN= ojs-throttle {line}"),
-            1,
-            "OJS_THROTTLE_TOKEN",
-        );
+        for (token, words) in [
+            ("wrong", "what was sent as Authorization is another one"),
+            ("", "no Authorization was sent"),
+        ] {
+            let line = format!("OJS_THROTTLE_TOKEN={token} ojs-throttle {line}");
+            is_refused(&desk, &line, 1, words);
+            is_refused(&desk, &line, 1, "else OJS_THROTTLE_TOKEN");
+        }
     }
     for line in [
         "resume stripe",
@@ -311,6 +307,73 @@ fn the_exit_status_says_what_went_wrong() {
         is_refused(&desk, &format!("ojs-throttle {line}"), status, words);
     }
     assert_eq!(desk.set("stripe"), [Value::Null, Value::Null]);
+}
+
+/// A file that is wrong does not run: what runs is asked all the same, and what could not be read is said.
+#[test]
+fn a_wrong_file_keeps_no_command_from_the_sidecar() {
+    let desk = Desk::new();
+    let (dir, path) = file("");
+    let admin = desk.sidecar.admin;
+    let nowhere = "OJS_THROTTLE_ADMIN=http://127.0.0.1:1";
+    let server = format!("[server]\nupstream = \"http://h\"\nadmin_listen = \"{admin}\"\n");
+    let of_file = format!("{nowhere} OJS_THROTTLE_TOKEN=wrong");
+    let of_shell = format!("{nowhere} OJS_THROTTLE_TOKEN=s3cret");
+    for (text, set, words) in [
+        (
+            format!("{server}{TOKEN}\nlog = 7\n[[policy]]\nnam = 1\n"),
+            &of_file,
+            "server.log",
+        ),
+        (
+            format!("{server}{TOKEN}\n[[policy]]\nname = \"a\nconcurrency = 1\n"),
+            &of_file,
+            "not valid TOML",
+        ),
+        (
+            format!("{server}control_token = \"${{NOT_SET_HERE}}\"\n"),
+            &of_shell,
+            "NOT_SET_HERE",
+        ),
+        (
+            format!("{server}control_token = \"file:/nowhere/token\"\n"),
+            &of_shell,
+            "/nowhere/token",
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        for line in [
+            "why --queue billing",
+            "top --once",
+            "pause stripe",
+            "resume stripe",
+            "limit stripe --concurrency 2",
+            "slots stripe",
+            "clear stripe",
+            "subqueues",
+        ] {
+            let line = format!("{set} ojs-throttle {line} --config {}", path.display());
+            let said = desk.shell(&line);
+            assert_eq!(said.status, Some(0), "{line}: {}", said.err);
+            let told = format!(
+                "{} is wrong, and what can be read of it counts",
+                path.display()
+            );
+            assert!(
+                said.err.contains(&told) && said.err.contains(words),
+                "{line}: {}",
+                said.err
+            );
+        }
+    }
+    // Of a file that is not there nothing is known, and no other sidecar is asked in its place.
+    let none = dir.path().join("none.toml").display().to_string();
+    let unset = "OJS_THROTTLE_ADMIN= OJS_THROTTLE_TOKEN=s3cret ojs-throttle pause stripe";
+    is_refused(&desk, &format!("{unset} --config {none}"), 78, "none.toml");
+    let there = format!("{unset} --config {none} --admin {}", desk.admin());
+    let said = desk.shell(&there);
+    assert_eq!(said.status, Some(0), "{}", said.err);
+    assert!(said.err.contains("none.toml"), "{}", said.err);
 }
 
 fn is_refused(desk: &Desk, line: &str, status: i32, words: &str) {

@@ -2,6 +2,7 @@
 //! signed by a CA that only the settings or the environment make a known one.
 
 use ojs_throttle::tls;
+use rustls::HandshakeKind;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
@@ -10,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::prelude::*;
-use crate::servers::certs::Ca;
+use crate::servers::certs::{Ca, DAY};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls");
 /// A certificate that has signed none but itself.
@@ -24,6 +25,8 @@ struct Front {
     spoken: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
     /// The first name in each certificate that was shown.
     shown: Arc<Mutex<Vec<String>>>,
+    /// Whether a session was resumed, in which neither side shows a certificate.
+    resumed: Arc<AtomicBool>,
     refused: Arc<AtomicUsize>,
 }
 
@@ -58,6 +61,8 @@ impl Front {
         let (agreed, failed) = (Arc::clone(&spoken), Arc::clone(&refused));
         let shown = Arc::<Mutex<Vec<_>>>::default();
         let names = Arc::clone(&shown);
+        let resumed = Arc::<AtomicBool>::default();
+        let resumes = Arc::clone(&resumed);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -69,6 +74,7 @@ impl Front {
                 while let Ok((client, _)) = listener.accept().await {
                     let (acceptor, agreed) = (acceptor.clone(), Arc::clone(&agreed));
                     let (failed, names) = (Arc::clone(&failed), Arc::clone(&names));
+                    let resumes = Arc::clone(&resumes);
                     tokio::spawn(async move {
                         let Ok(mut client) = acceptor.accept(client).await else {
                             failed.fetch_add(1, Ordering::SeqCst);
@@ -76,6 +82,9 @@ impl Front {
                         };
                         let alpn = client.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
                         agreed.lock().unwrap().push(alpn);
+                        if client.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
+                            resumes.store(true, Ordering::SeqCst);
+                        }
                         let certificates = client.get_ref().1.peer_certificates();
                         if let Some([first, ..]) = certificates {
                             names
@@ -95,6 +104,7 @@ impl Front {
             port: take.recv().unwrap(),
             spoken,
             shown,
+            resumed,
             refused,
         }
     }
@@ -215,6 +225,12 @@ fn a_renewed_certificate_is_shown_to_the_backend() {
     });
     second.replace(&first);
     wait("the second one is shown", || next() == "second");
+    // One that has ended takes the place of no good one.
+    ca.lasting("over", "DNS:c", -9 * DAY, -DAY).replace(&first);
+    for _ in 0..3 {
+        assert_eq!(next(), "second");
+    }
+    assert!(!front.resumed.load(Ordering::SeqCst));
     assert_eq!(front.refused.load(Ordering::SeqCst), 0);
 }
 

@@ -74,7 +74,7 @@ fn with(ca: &Ca, shown: Option<&Signed>) -> Vec<String> {
 }
 
 /// What `openssl s_client` is told when it has sent this.
-fn s_client(port: SocketAddr, args: &[&str], sends: &str) -> String {
+pub(super) fn s_client(port: SocketAddr, args: &[&str], sends: &str) -> String {
     let mut client = Command::new("openssl");
     client
         .args(["s_client", "-connect", &port.to_string()])
@@ -103,7 +103,7 @@ fn s_client(port: SocketAddr, args: &[&str], sends: &str) -> String {
 }
 
 /// The name in the certificate that is shown there.
-fn shown(port: SocketAddr) -> String {
+pub(super) fn shown(port: SocketAddr) -> String {
     let told = s_client(port, &[], "");
     let line = told.lines().find(|line| line.starts_with("subject="));
     line.unwrap_or_else(|| panic!("{told}")).to_owned()

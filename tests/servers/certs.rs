@@ -2,6 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ojs_throttle::duration;
+
+/// A day, in seconds.
+pub const DAY: i64 = 24 * 3600;
+
+/// What `openssl ca` must be told, to sign with any dates.
+const RULES: &str = "[ca]\ndefault_ca = here\n[here]\ndatabase = index\nnew_certs_dir = .\ndefault_md = sha256\n\
+    rand_serial = yes\nunique_subject = no\ncopy_extensions = copy\npolicy = any\n[any]\ncommonName = supplied\n";
 
 /// A CA in a folder of its own, which goes with it.
 pub struct Ca {
@@ -88,13 +98,57 @@ impl Ca {
         self.sign("-1", name, "DNS:expired")
     }
 
-    /// A certificate that is good for so many days.
-    fn sign(&self, days: &str, name: &str, others: &str) -> Signed {
+    /// A certificate that is good from then to then, in seconds from now.
+    pub fn lasting(&self, name: &str, others: &str, from: i64, to: i64) -> Signed {
+        let own = |kind: &str| self.dir.path().join(format!("{name}.{kind}"));
+        self.ask(name, &format!("subjectAltName={others}"));
+        std::fs::write(self.dir.path().join("rules"), RULES).unwrap();
+        std::fs::write(self.dir.path().join("index"), "").unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let date = |after: i64| {
+            let then = now.as_secs().checked_add_signed(after).unwrap() * 1_000_000;
+            let text = duration::rfc3339(then);
+            let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+            format!("{}Z", &digits[..14])
+        };
+        let mut sign = Command::new("openssl");
+        sign.current_dir(self.dir.path());
+        sign.args(["ca", "-batch", "-notext", "-config", "rules"]);
+        sign.args(["-cert", "ca.pem", "-keyfile", "ca.key"]);
+        sign.args(["-startdate", &date(from), "-enddate", &date(to)]);
+        done(sign.arg("-in").arg(own("csr")).arg("-out").arg(own("pem")));
+        Signed {
+            cert: own("pem"),
+            key: own("key"),
+        }
+    }
+
+    /// A certificate for this host, which is no client's.
+    pub fn server_alone(&self, name: &str) -> Signed {
+        let names = "DNS:localhost,IP:127.0.0.1";
+        let more = format!("subjectAltName={names}\nextendedKeyUsage=serverAuth");
+        self.signed("1", name, &more)
+    }
+
+    /// Asks for a certificate with a new key.
+    fn ask(&self, name: &str, extensions: &str) {
         let path = |kind: &str| self.dir.path().join(format!("{name}.{kind}"));
         let mut ask = Command::new("openssl");
-        ask.args(["req", "-subj", &format!("/CN={name}"), "-addext"]);
-        ask.arg(format!("subjectAltName={others}"));
+        ask.args(["req", "-subj", &format!("/CN={name}")]);
+        for extension in extensions.lines() {
+            ask.args(["-addext", extension]);
+        }
         request(ask.arg("-out").arg(path("csr")), &path("key"));
+    }
+
+    /// A certificate that is good for so many days.
+    fn sign(&self, days: &str, name: &str, others: &str) -> Signed {
+        self.signed(days, name, &format!("subjectAltName={others}"))
+    }
+
+    fn signed(&self, days: &str, name: &str, extensions: &str) -> Signed {
+        let path = |kind: &str| self.dir.path().join(format!("{name}.{kind}"));
+        self.ask(name, extensions);
         let mut sign = Command::new("openssl");
         sign.args(["x509", "-req", "-days", days, "-copy_extensions", "copy"]);
         sign.args(["-CAcreateserial", "-CAkey"])

@@ -72,8 +72,10 @@ impl Loaded {
     pub fn start() -> Loaded {
         let backend = Backend::start(Lax::spec());
         let server = format!("max_in_flight = {IN_FLIGHT}");
+        let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stores/tls/ca.pem");
+        let rules = format!("{RULES}[upstream]\nca_file = \"{ca}\"\n");
         Loaded {
-            sidecar: Sidecar::run(&config(backend.addr, &server, RULES)),
+            sidecar: Sidecar::run(&config(backend.addr, &server, &rules)),
             _backend: backend,
         }
     }

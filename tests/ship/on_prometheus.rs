@@ -58,6 +58,22 @@ const CASES: [Case; 16] = [
         quiet: &[&[("ojs_throttle_config_file_matches", "a", "0x8 1x10")]],
     },
     Case {
+        alert: "OjsThrottleCertificateEnds",
+        at: "6m",
+        value: "",
+        labels: &["instance", "job", "setting"],
+        fires: &[(
+            "ojs_throttle_tls_certificate_expiry_seconds",
+            "a",
+            "1000000x20",
+        )],
+        quiet: &[&[(
+            "ojs_throttle_tls_certificate_expiry_seconds",
+            "a",
+            "1300000x20",
+        )]],
+    },
+    Case {
         alert: "OjsThrottleLimitsMultiplied",
         at: "11m",
         value: "2",

@@ -36,7 +36,7 @@ pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault
         return Ok(());
     }
     if !is_no_pages(&parts.headers) {
-        return Err(strange_host());
+        return Err(strange_host(parts));
     }
     if is_password || live.settings.is_admin_on_loopback() {
         return Ok(());
@@ -46,7 +46,10 @@ pub(crate) fn may_read(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Fault
         return Err(Fault::new("forbidden", message)
             .hinting("set server.control_token, or admin_listen on 127.0.0.1"));
     }
-    let fault = Fault::new("unauthorized", "this takes the control token");
+    let fault = Fault::new(
+        "unauthorized",
+        untold(parts, "this takes the control token"),
+    );
     Err(fault.with_header(WWW_AUTHENTICATE, "Basic realm=\"ojs-throttle\""))
 }
 
@@ -56,7 +59,7 @@ pub(crate) fn may_write(sidecar: &Sidecar, parts: &mut Parts) -> Result<(), Faul
     keep_control_token(sidecar, parts);
     if !has_control_token(sidecar, parts) && !bears_admin_name(parts) {
         let message = "changes on the admin port take the control token, on loopback too";
-        let fault = Fault::new("forbidden", message);
+        let fault = Fault::new("forbidden", untold(parts, message));
         return Err(match sidecar.live().settings.control_token {
             Some(_) => fault,
             None => fault.hinting("set server.control_token in the file, and send it"),
@@ -100,10 +103,10 @@ pub(super) fn may_change(sidecar: &Sidecar, parts: &Parts) -> Result<(), Fault> 
         return Ok(());
     }
     if on_loopback {
-        return Err(strange_host());
+        return Err(strange_host(parts));
     }
     let message = "limits may be changed on a loopback listener or with the control token only";
-    let fault = Fault::new("forbidden", message);
+    let fault = Fault::new("forbidden", untold(parts, message));
     Err(match live.settings.control_token {
         Some(_) => fault,
         None => fault.hinting("set server.control_token, or listen on 127.0.0.1"),
@@ -175,10 +178,19 @@ fn is_no_pages(headers: &HeaderMap) -> bool {
     })
 }
 
+/// The refusal of a request without the control token. It says whether another token came: both look alike to who sent
+/// it.
+fn untold(parts: &Parts, message: &str) -> String {
+    match parts.headers.contains_key(AUTHORIZATION) {
+        true => format!("{message}, and what was sent as Authorization is another one"),
+        false => format!("{message}, and no Authorization was sent"),
+    }
+}
+
 /// The refusal of another Host.
-fn strange_host() -> Fault {
+fn strange_host(parts: &Parts) -> Fault {
     let message = "without the control token this takes an IP address or localhost as Host, as no web page sends it";
-    Fault::new("forbidden", message)
+    Fault::new("forbidden", untold(parts, message))
         .hinting("ask 127.0.0.1, or set server.control_token and send it as Authorization: Bearer")
 }
 

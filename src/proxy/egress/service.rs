@@ -457,10 +457,14 @@ fn key_of(entry: &EgressSettings, parts: &Parts) -> Key {
 fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
     if let Some(token) = &entry.token {
         let sent = parts.headers.remove(TOKEN);
-        let is_it =
-            sent.is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
+        let is_it = sent
+            .as_ref()
+            .is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());
         if !is_it {
-            let message = "this way out takes a token";
+            let message = match sent {
+                Some(_) => "this way out takes another token than was sent",
+                None => "this way out takes a token",
+            };
             return Err(Fault::new("unauthorized", message)
                 .hinting("send the entry's token in the header OJS-Throttle-Token"));
         }
