@@ -291,8 +291,7 @@ fn admin_port(args: &AdminArgs) -> anyhow::Result<(AdminPlace, Option<String>)> 
         .or(file.0)
         .or(by_variable.map(at));
     let place = place.unwrap_or_else(|| at(ask::DEFAULT.to_owned()));
-    let token = file.1;
-    let token = token.map(|token| token.expose().to_owned());
+    let token = file.1.map(|token| token.expose().to_owned());
     Ok((place, token.or_else(|| variable(TOKEN))))
 }
 
