@@ -2,6 +2,7 @@
 //! shown at once, each under its line. `config.example.toml` documents every field; a line of `settings.rs`
 //! makes each.
 
+mod certificates;
 mod check;
 mod choices;
 mod command_line;
@@ -36,6 +37,7 @@ mod watch;
 pub use crate::store::guard::OnStoreError;
 pub use crate::upstream::BaseUrl;
 
+pub use certificates::{CertificateFile, RENEW};
 pub use check::{Checked, Entries, check};
 pub use choices::{LogFormat, MediaType, StoreUrl};
 pub use command_line::CommandLine;
@@ -53,5 +55,5 @@ pub use settings::{
     Settings, SettleSettings, StoreSettings, UpstreamSettings,
 };
 pub use sources::Sources;
-pub use tls::{CertificateFile, RENEW, TlsSettings};
+pub use tls::TlsSettings;
 pub use watch::FolderWatch;

@@ -219,7 +219,15 @@ fn at(url: String) -> AdminPlace {
 /// Where the file says that the admin port is, and the control token. A running sidecar has nothing of what is wrong in
 /// the file, so what can be read of it counts, and the rest is told.
 fn of_file(path: Option<&Path>) -> Result<(AdminPlace, Option<Secret>), Report> {
-    let (settings, wrong) = Settings::as_far_as_read(path, &CommandLine::of_environment())?;
+    let read = |path| Settings::as_far_as_read(path, &CommandLine::of_environment());
+    let (mut path, mut found) = (path, read(path));
+    if let Err(report) = &found
+        && variable("OJS_THROTTLE_ADMIN_LISTEN").is_some()
+    {
+        tell(&report.to_string());
+        (path, found) = (None, read(None));
+    }
+    let (settings, wrong) = found?;
     let mut place = ask::place_of(&settings.server);
     if let Some(path) = path.filter(|_| wrong.errors() > 0) {
         let (path, wrong) = (path.display(), format!("{wrong:?}"));

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::certificates::RENEW;
 use super::command_line::CommandLine;
 use super::file::{self, unreadable};
 use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
 use super::settings::Settings;
 use super::sources::Sources;
-use super::tls::RENEW;
 use crate::policy::{Match, PolicySet};
 
 /// What `check` prints, and how the process ends.

@@ -170,6 +170,11 @@ fn a_health_check_asks_the_sidecar_of_its_config() {
         told.contains("none.toml") && !told.contains("9091"),
         "{told}"
     );
+    let (status, told) = health(|command| {
+        let command = command.arg("--config").arg(&none);
+        command.env("OJS_THROTTLE_ADMIN_LISTEN", &admin);
+    });
+    assert_eq!(status, Some(0), "{told}");
     drop(sidecar);
     let (status, told) = health(of_file);
     assert_eq!(status, Some(1), "{told}");
