@@ -267,7 +267,7 @@ fn ask(
 /// The keys that begin so, for a shell: those of the sidecar that the environment names, if it answers at once.
 fn keys(begun: &str) -> Vec<String> {
     let url = variable(ADMIN).unwrap_or_else(|| ask::DEFAULT.to_owned());
-    let port = AdminPort::new(&AdminPlace { url, tls: None }, None);
+    let port = AdminPort::new(&at(url), None);
     let (Ok(port), Ok(runtime)) = (port, runtime()) else {
         return Vec::new();
     };
