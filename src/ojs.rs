@@ -323,6 +323,29 @@ pub fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(segment).decode_utf8().ok()
 }
 
+/// A segment of any path, from 0, decoded; `None`: it has not so many.
+///
+/// # Errors
+/// Others could take another one for it.
+pub fn segment(path: &str, nth: usize) -> Result<Option<Cow<'_, [u8]>>, BadPath> {
+    let end = path.match_indices('/').nth(nth + 1);
+    let (head, rest) = path.split_at(end.map_or(path.len(), |(at, _)| at));
+    let rest: Cow<'_, [u8]> = percent_decode_str(rest).into();
+    // What goes up again behind it leads past it.
+    let mut names = rest.split(is_separator);
+    if names.any(|name| matches!(name, b"." | b"..")) {
+        return Err(BadPath::DotSegment);
+    }
+    // A slash at the end of all is usual.
+    let named = match end {
+        None => head.strip_suffix('/').unwrap_or(head),
+        Some(_) => head,
+    };
+    let bad = ambiguous(named).filter(|_| !named.is_empty());
+    let found = head.split('/').nth(nth + 1);
+    bad.map_or(Ok(found.map(|text| percent_decode_str(text).into())), Err)
+}
+
 /// Why a path can be read in two ways, if it can.
 fn ambiguous(path: &str) -> Option<BadPath> {
     let path = path.strip_prefix('/').unwrap_or(path);

@@ -1,13 +1,19 @@
 //! Calls of workers, under the keys of their jobs; judged from the vendor's record.
 
 mod crowd;
+mod dear;
 mod failures;
+mod given_up;
 mod gone;
+mod keys;
 mod loops;
 mod on_redis;
 mod passes;
+mod places;
+mod redirects;
 mod secured;
 mod seen;
+mod shadow;
 mod shares;
 mod stand_in;
 mod streams;

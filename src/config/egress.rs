@@ -11,14 +11,16 @@ use super::kinds::{SettingKind as _, address, count, must_have_certificates, pat
 use super::places::EGRESS;
 use super::reader::TomlTable;
 use super::secret::Secret;
-use crate::limit::{Cost, Limits};
+use crate::duration::short;
+use crate::limit::{Cost, Limits, Rate};
 use crate::policy::fields::Fields;
 use crate::policy::limits::limits;
 use crate::policy::numbers::LARGEST_NUMBER;
-use crate::policy::{Policy, Template};
+use crate::policy::{Policy, Sample, Template};
 use crate::store::guard::Declared;
 use crate::upstream::BaseUrl;
 
+const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// One `[[egress]]`.
@@ -34,15 +36,15 @@ pub struct EgressSettings {
     pub ca_file: Option<PathBuf>,
     /// What makes the keys of its calls.
     pub key: Template,
-    /// The policies that limit them, with their numbers; none: nothing does.
-    pub limits: Vec<(Arc<str>, Limits)>,
+    /// The policies that limit them, with their numbers and for which calls they do; none: nothing does.
+    pub limits: Vec<(Arc<str>, Limits, Sample)>,
     /// What a call pays.
     pub cost: Cost,
     /// How long a call may wait for a start.
     pub max_wait: Duration,
     /// How often a call is made again that failed.
     pub retry: usize,
-    /// The most calls that wait at once.
+    /// The most of its calls that wait at once.
     pub max_waiting: usize,
     /// For how long a sidecar that died keeps the slots of its calls.
     pub lease: Duration,
@@ -50,10 +52,11 @@ pub struct EgressSettings {
     pub token: Option<Secret>,
 }
 
-/// Reads all entries, beside the policies of the file. What they say of a lost store goes to `declared`.
+/// Reads all entries, beside the policies of the file that decide and those that are only tried. What they say of a lost
+/// store goes to `declared`.
 pub(super) fn egress(
     root: &mut TomlTable<'_>,
-    policies: &[Policy],
+    policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Vec<EgressSettings> {
     let mut all: Vec<EgressSettings> = Vec::new();
@@ -63,7 +66,8 @@ pub(super) fn egress(
         };
         table.note_place(EGRESS, &entry.name, table.span.start);
         let is_taken = all.iter().any(|other| other.name == entry.name);
-        if is_taken || policies.iter().any(|policy| policy.name == entry.name) {
+        let mut all_policies = policies.0.iter().chain(policies.1);
+        if is_taken || all_policies.any(|policy| policy.name == entry.name) {
             let hint = "metrics go by it: give it a name that no entry and no policy has";
             table.refuse("name", "is there twice", hint);
         }
@@ -75,7 +79,7 @@ pub(super) fn egress(
 /// Reads one entry to its end; `None`: something of it is wrong, which was reported.
 fn entry(
     table: &mut TomlTable<'_>,
-    policies: &[Policy],
+    policies: (&[Policy], &[Policy]),
     declared: &mut Declared,
 ) -> Option<EgressSettings> {
     let needed = [
@@ -106,11 +110,12 @@ fn entry(
     let cost = count(1..=LARGEST_NUMBER as usize)(table, "cost", 1_usize);
     let pays = u32::try_from(cost).ok().and_then(NonZeroU32::new)?;
     let wait = table.word_or("on_limit", true, &[("wait", true), ("reject", false)]);
-    let second = Duration::from_secs(1);
-    let max_wait = time(Duration::ZERO..=HOUR).read(table, "max_wait", 10 * second);
+    let max_wait = time(Duration::ZERO..=HOUR).read(table, "max_wait", 10 * SECOND);
+    let max_wait = if wait { max_wait } else { Duration::ZERO };
+    refuse_short_wait(table, limits.as_deref(), pays, max_wait);
     let retry = count(0..=10)(table, "retry", 0);
     let max_waiting = count(0..=100_000)(table, "max_waiting", 1_000);
-    let lease = time(second..=HOUR).read(table, "lease", 30 * second);
+    let lease = time(SECOND..=HOUR).read(table, "lease", 30 * SECOND);
     let token = token().read(table, "token", None);
     if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.is_reported("token") {
         let hint = "whoever reaches it calls with the rights of this machine: set `token`, or listen on 127.0.0.1";
@@ -131,12 +136,40 @@ fn entry(
         key: key?,
         limits: limits?,
         cost: Cost { pays, ..Cost::ONE },
-        max_wait: if wait { max_wait } else { Duration::ZERO },
+        max_wait,
         retry,
         max_waiting,
         lease,
         token,
     })
+}
+
+/// Refuses a cost that never finds its room within `max_wait` as long as cheaper calls take what comes free.
+fn refuse_short_wait(
+    table: &mut TomlTable<'_>,
+    limits: Option<&[(Arc<str>, Limits, Sample)]>,
+    pays: NonZeroU32,
+    max_wait: Duration,
+) {
+    let needs = |rate: &Rate| {
+        let micros = rate
+            .period
+            .get()
+            .saturating_mul(pays.min(rate.limit).get().into());
+        micros / u64::from(rate.limit.get())
+    };
+    let all = limits.unwrap_or_default().iter();
+    let rates = all.flat_map(|(_, limits, _)| &limits.rates);
+    let longest = rates.map(needs).max().unwrap_or(0);
+    let is_short = !max_wait.is_zero() && Duration::from_micros(longest) > max_wait;
+    if pays.get() > 1 && is_short {
+        let title = "is more than the limit brings within `max_wait`";
+        let hint = format!(
+            "beside cheaper calls it waits up to {}: write a longer `max_wait`, or on_limit = \"reject\"",
+            short(longest)
+        );
+        table.refuse("cost", title, hint);
+    }
 }
 
 /// The key; without one the name is the key, and one that is not valid was reported.
@@ -155,11 +188,11 @@ fn limits_of(
     table: &mut TomlTable<'_>,
     own: Limits,
     key: &Template,
-    policies: &[Policy],
+    (policies, tried): (&[Policy], &[Policy]),
     name: &Arc<str>,
-) -> Option<Vec<(Arc<str>, Limits)>> {
+) -> Option<Vec<(Arc<str>, Limits, Sample)>> {
     if own != Limits::default() {
-        return Some(vec![(Arc::clone(name), own)]);
+        return Some(vec![(Arc::clone(name), own, Sample::All)]);
     }
     if table.has("on_store_error") {
         let hint = "write it in the policy: it goes by where the limits stand";
@@ -170,7 +203,10 @@ fn limits_of(
         .filter(|policy| key.has_form_of(&policy.key));
     let found: Vec<_> = of_key
         .clone()
-        .map(|policy| (Arc::clone(&policy.name), policy.limits.clone()))
+        .map(|policy| {
+            let (name, limits) = (Arc::clone(&policy.name), policy.limits.clone());
+            (name, limits, policy.matching.sample)
+        })
         .collect();
     let holds = |policy: &&Policy| policy.limits.concurrency.is_some() && !policy.prices.by_calls;
     if let Some(policy) = of_key.clone().find(holds) {
@@ -181,7 +217,8 @@ fn limits_of(
         let hint = "write counts = \"calls\" in the policy, unless other jobs make these calls";
         table.warn(&table.span, title, hint);
     }
-    if found.is_empty() && table.has("key") {
+    let is_tried = tried.iter().any(|policy| key.has_form_of(&policy.key));
+    if found.is_empty() && !is_tried && table.has("key") {
         let hint = "add concurrency, rate or throttle, or write the key of a policy; in places such as {header.NAME} \
                     it may differ";
         table.refuse("key", "is no policy's, and this entry has no limit", hint);

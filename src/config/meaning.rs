@@ -159,9 +159,12 @@ fn of_egress(of: &EgressSettings) -> String {
     let limits = of
         .limits
         .iter()
-        .map(|(policy, limits)| match *policy == of.name {
-            true => of_limits(limits).join(", "),
-            false => format!("the limits of policy {policy}"),
+        .map(|(policy, limits, sample)| match sample {
+            _ if *policy == of.name => of_limits(limits).join(", "),
+            Sample::First(percent) => {
+                format!("the limits of policy {policy} for {percent} of 100 calls")
+            }
+            _ => format!("the limits of policy {policy}"),
         });
     let mut parts: Vec<String> = limits.chain([of_key(&of.key)]).collect();
     if of.limits.is_empty() {

@@ -65,7 +65,6 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     without_limits(root, &written);
     let (policies, tried) = joined(&written);
     let written_queues = queues(root);
-    let shadow = PolicySet::new(tried, written_queues.tried, Accept::Ignore);
     let declared = written.iter().filter_map(|one| {
         let mode = one.on_store_error?;
         Some((Arc::clone(&one.policy.as_ref()?.name), mode))
@@ -73,7 +72,8 @@ pub(super) fn policies(root: &mut TomlTable<'_>) -> Limiting {
     let reserved = written.iter().filter(|one| one.reserved);
     let reserved = reserved.filter_map(|one| one.policy.as_ref());
     let mut declared: Declared = declared.collect();
-    let egress = egress(root, &policies, &mut declared);
+    let egress = egress(root, (&policies, &tried), &mut declared);
+    let shadow = PolicySet::new(tried, written_queues.tried, Accept::Ignore);
     without_calls(root, &written, &egress);
     Limiting {
         egress,

@@ -35,4 +35,4 @@ pub use matcher::{Match, Pattern, Sample};
 pub use price::{Fair, Prices};
 pub use set::PolicySet;
 pub use spelling::nearest;
-pub use template::{CallView, Rendered, Template};
+pub use template::{CallValue, Rendered, Template};

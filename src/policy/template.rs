@@ -51,18 +51,15 @@ enum Attribute {
     Path(usize),
 }
 
-/// What a call says of itself.
-pub struct CallView<'a> {
-    /// Its path, as it came.
-    pub path: &'a str,
-    /// The value of a header by its name.
-    pub header: &'a dyn Fn(&str) -> Option<&'a str>,
-}
-
-impl fmt::Debug for CallView<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CallView")
-    }
+/// What a call is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallValue<'a> {
+    /// The header by this name, in small letters.
+    Header(&'a str),
+    /// The host that it names.
+    Host,
+    /// A segment of its path, from 0.
+    Segment(usize),
 }
 
 /// Why a text is no template.
@@ -238,16 +235,19 @@ impl Template {
         self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(alike)
     }
 
-    /// The key of a call. For what it does not say a fixed word stands.
-    pub fn of_call(&self, call: &CallView<'_>) -> Key {
+    /// The key of a call that says this of itself. For what it does not say a fixed word stands.
+    pub fn of_call<'v>(
+        &self,
+        mut value_of: impl FnMut(CallValue<'_>) -> Option<Cow<'v, str>>,
+    ) -> Key {
         if let Some(key) = &self.constant {
             return key.clone();
         }
         let mut out = String::with_capacity(64);
         self.fill_in(&mut out, |attribute| match attribute {
-            Attribute::Header(name) => (call.header)(name),
-            Attribute::Host => (call.header)("host"),
-            Attribute::Path(nth) => call.path.split('/').nth(nth + 1),
+            Attribute::Header(name) => value_of(CallValue::Header(name)),
+            Attribute::Host => value_of(CallValue::Host),
+            Attribute::Path(nth) => value_of(CallValue::Segment(*nth)),
             _ => None,
         });
         checked(out)
@@ -274,7 +274,7 @@ impl Template {
     fn fill_in<V: AsRef<str>>(
         &self,
         out: &mut String,
-        value_of: impl Fn(&Attribute) -> Option<V>,
+        mut value_of: impl FnMut(&Attribute) -> Option<V>,
     ) -> Option<Cow<'_, str>> {
         let (start, mut missing) = (out.len(), None);
         for part in &self.parts {
@@ -532,14 +532,11 @@ mod tests {
 
     #[test]
     fn calls_fill_in_what_they_say() {
-        let header = |name: &str| match name {
-            "stripe-account" => Some("acct:1"),
-            "host" => Some("127.0.0.1:8082"),
-            _ => None,
-        };
-        let call = CallView {
-            path: "/v1/charges//x",
-            header: &header,
+        let call = |value: CallValue<'_>| match value {
+            CallValue::Header("stripe-account") => Some("acct:1".into()),
+            CallValue::Host => Some("127.0.0.1:8082".into()),
+            CallValue::Segment(nth) => ["v1", "charges", ""].get(nth).map(|&text| text.into()),
+            CallValue::Header(_) => None,
         };
         for (template, key) in [
             ("stripe", "stripe"),
@@ -551,7 +548,7 @@ mod tests {
             ("s:{host}", "s:127.0.0.1x_3A8082"),
         ] {
             let template = Template::of_calls(template).unwrap();
-            assert_eq!(template.of_call(&call).as_str(), key);
+            assert_eq!(template.of_call(call).as_str(), key);
         }
         for wrong in ["{queue}", "{path.x}", "{header.}", "{header.a b}"] {
             assert!(matches!(

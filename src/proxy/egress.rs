@@ -5,11 +5,13 @@
 //! that of a sidecar that died ends with its lease.
 
 mod calling;
+mod key;
 mod lines;
+mod redirect;
 mod service;
 mod start;
 
 pub(super) use calling::Calling;
 pub(super) use calling::look_after;
-pub(super) use lines::Asks;
+pub(super) use lines::BEHIND;
 pub use service::Egress;

@@ -254,7 +254,7 @@ impl Sidecar {
     pub(super) async fn lose(&self, claimed: &Claimed) {
         let was_offered = self.hold.is_offered(claimed);
         let was_held = self.forget_held(claimed);
-        let ended = self.end(&claimed.job, Some(claimed.generation)).await;
+        let ended = self.end_by(&End::of_claim(claimed)).await;
         let was_ours = !was_offered || ended.is_some() || self.store.siblings() == 0;
         if was_held && (was_ours || self.store.is_lost()) {
             self.count_lost();
@@ -265,7 +265,7 @@ impl Sidecar {
     /// ended already.
     pub(super) async fn abandon(&self, claimed: &Claimed) {
         let was_held = self.forget_held(claimed);
-        self.end(&claimed.job, Some(claimed.generation)).await;
+        self.end_by(&End::of_claim(claimed)).await;
         if was_held {
             self.count_lost();
         }

@@ -191,7 +191,7 @@ impl<T: Tables> Engine<'_, T> {
             shares.serve(share, &one.cost, begins, now);
         }
         if is_priced(&ask.limited) {
-            self.leave_line(ask);
+            self.leave_line(&ask.job, &ask.limited);
         }
         Verdict::Started { at }
     }
@@ -224,7 +224,7 @@ impl<T: Tables> Engine<'_, T> {
     /// cost alone, and under keys where it is first in line already; else nowhere.
     fn stand_in_line(&mut self, ask: &Claimed, refused: &Verdict) {
         let Some(by) = self.refused_for_cost(ask, refused) else {
-            return self.leave_line(ask);
+            return self.leave_line(&ask.job, &ask.limited);
         };
         for (_, one) in each_key(&ask.limited) {
             let known = self.tables.state(one.space, &one.key);
@@ -238,7 +238,7 @@ impl<T: Tables> Engine<'_, T> {
     }
 
     /// The limit that refused a job for longest, if it would not refuse one that costs less for as long. Who is to be
-    /// dropped or shown as scheduled needs no room.
+    /// dropped or shown as scheduled needs no room, nor does a call that will have gone by then.
     fn refused_for_cost<'c>(&self, ask: &'c Claimed, refused: &Verdict) -> Option<&'c Limited> {
         let Verdict::Refused {
             which,
@@ -260,17 +260,17 @@ impl<T: Tables> Engine<'_, T> {
         let is_slots = why.strategy == Strategy::Concurrency && why.limit > 0;
         let is_for_cost = is_slots || one.is_none_or(|one| why.outlasts(&one));
         let may_stand = by.cost.pays.get() > 1 && is_longest && is_own;
-        (may_stand && is_for_cost).then_some(by)
+        (may_stand && is_for_cost && ask.waits_for(*at, self.now)).then_some(by)
     }
 
     /// A job is not first in line any more, if it was. Those behind it are told.
-    fn leave_line(&mut self, ask: &Claimed) {
+    fn leave_line(&mut self, job: &str, limited: &[Limited]) {
         let now = self.now;
-        for (_, one) in each_key(&ask.limited) {
+        for (_, one) in each_key(limited) {
             let known = self.tables.state(one.space, &one.key);
-            if known.is_some_and(|state| state.is_first(&ask.job, now)) {
+            if known.is_some_and(|state| state.is_first(job, now)) {
                 let state = self.tables.state_mut(one.space, &one.key);
-                state.leave_line(&ask.job, now);
+                state.leave_line(job, now);
                 self.tables.freed(one.space, &one.key);
             }
         }
@@ -351,8 +351,12 @@ impl<T: Tables> Engine<'_, T> {
 
     /// The row and its slots go, unless the row is of a newer claim than `claim`. Gives the row as it was.
     pub(super) fn end(&mut self, end: &End) -> Option<Row> {
-        let known = self.tables.entry(&end.job);
-        let entry = known.filter(|entry| entry.row.ends_with(end.claim))?;
+        let Some(known) = self.tables.entry(&end.job) else {
+            // It has not started, and may be first in line.
+            self.leave_line(&end.job, &end.limited);
+            return None;
+        };
+        let entry = Some(known).filter(|entry| entry.row.ends_with(end.claim))?;
         if !end.used.is_empty() {
             let entry = entry.clone();
             self.settle(&entry, &end.used);

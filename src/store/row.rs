@@ -179,6 +179,12 @@ impl Claim {
         }
     }
 
+    /// Whether somebody is there still when it may start, then or, if nobody knows when that is, later than `now`. Jobs
+    /// are asked for again, and calls that do not wait so long are not.
+    pub(super) fn waits_for(&self, at: Option<Timestamp>, now: Timestamp) -> bool {
+        self.egress().is_none() || self.stays > now && at.is_none_or(|at| at <= self.stays)
+    }
+
     /// The way out that this call takes; `None`: it is a job.
     pub fn egress(&self) -> Option<&str> {
         self.queue.strip_prefix(CALL)

@@ -72,7 +72,6 @@ async fn begun(world: &World, path: &str) {
 #[tokio::test(start_paused = true)]
 async fn who_hangs_up_gives_the_slot_back_at_each_step() {
     let world = World::start("", ONE, |call| match call.target() {
-        "/thinks" => Answer::ok().after(60 * MINUTE),
         "/streams" => Answer::new(200, vec![b'x'; 100_000]).streamed(10, millis(100)),
         "/floods" => Answer::new(200, vec![b'x'; 1_000_000]).streamed(10_000, millis(1)),
         "/early" => Answer::new(413, "no").without_reading(),
@@ -80,7 +79,6 @@ async fn who_hangs_up_gives_the_slot_back_at_each_step() {
     })
     .await;
     for (step, path, text) in [
-        ("it is awaited", "/thinks", download("/thinks")),
         ("it is sent", "/sent", upload("/sent", 30_000)),
         ("it is answered", "/streams", download("/streams")),
         ("its answer is not taken", "/floods", download("/floods")),

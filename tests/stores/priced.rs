@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ojs_throttle::limit::{Cost, CostRule, LINE, Share, Strategy, WindowKind};
-use ojs_throttle::store::{End, Usage};
+use ojs_throttle::store::{Claim, End, Usage};
 
 use super::prelude::*;
 use super::rig::number;
@@ -260,6 +260,78 @@ pub async fn a_line_is_no_reason_to_drop(rig: &Rig) {
                 assert_eq!((why.strategy, action), (Strategy::Line, OnLimit::Wait));
             }
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A call of a way out that waits until `stays`.
+fn call(id: &str, of: &[Limited], stays: Timestamp) -> Claimed {
+    let mut call = claimed(id, 1, of);
+    (call.queue, call.stays) = (Claim::queue_of_calls("out"), stays);
+    call
+}
+
+/// Its caller is told at once that it has no start in time, and nobody asks for it again.
+pub async fn a_call_that_cannot_wait_so_long_stands_in_no_line(rig: &Rig) {
+    let store = rig.open("a").await;
+    let hour = limited("k", None, Some((10, 3_600 * SECOND)), None);
+    let soon = Timestamp(now(rig).0 + 10 * SECOND);
+    assert!(started(
+        &take(&*store, claimed("first", 1, &[paying(&hour, 4)])).await
+    ));
+    let dear = |id: &str| take(&*store, call(id, &[paying(&hour, 8)], soon));
+    for nth in 0..6 {
+        assert_eq!(
+            refused(dear(&format!("dear-{nth}")).await).0,
+            Strategy::Rate
+        );
+        let cheap = call(&format!("cheap-{nth}"), &[paying(&hour, 1)], soon);
+        assert!(started(&take(&*store, cheap).await), "{nth}");
+    }
+    // Nor does one that does not wait for a slot.
+    let slots = limited("s", Some(4), None, None);
+    let ask = |id: &str, pays, stays| take(&*store, call(id, &[paying(&slots, pays)], stays));
+    assert!(started(&ask("one", 1, soon).await));
+    assert_eq!(
+        refused(ask("all", 4, now(rig)).await).0,
+        Strategy::Concurrency
+    );
+    assert!(started(&ask("two", 1, soon).await));
+    assert_eq!(
+        refused(ask("waits", 4, soon).await).0,
+        Strategy::Concurrency
+    );
+    assert_eq!(refused(ask("three", 1, soon).await).0, Strategy::Line);
+}
+
+/// A call whose caller hangs up, or a job that is not ours any more.
+pub async fn who_is_given_up_stands_in_line_no_longer(rig: &Rig) {
+    let store = rig.open("a").await;
+    for nth in 0..2 {
+        let of = limited(&format!("k{nth}"), None, Some((10, 60 * SECOND)), None);
+        let ask = |id: &str, pays| {
+            let (id, of) = (format!("{id}-{nth}"), [paying(&of, pays)]);
+            match nth {
+                0 => call(&id, &of, Timestamp(now(rig).0 + 600 * SECOND)),
+                _ => claimed(&id, 1, &of),
+            }
+        };
+        assert!(started(&take(&*store, ask("first", 4)).await));
+        let dear = ask("dear", 8);
+        assert_eq!(refused(take(&*store, dear.clone()).await).0, Strategy::Rate);
+        assert_eq!(
+            refused(take(&*store, ask("cheap", 1)).await).0,
+            Strategy::Line
+        );
+        // That of another one ends nothing.
+        for (of, strategy) in [(ask("other", 8), Some(Strategy::Line)), (dear, None)] {
+            let ended = store.end_all(&[End::of_claim(&of)]).await.unwrap();
+            assert!(ended.is_empty(), "it has no row");
+            let verdict = take(&*store, ask("cheap", 1)).await;
+            match strategy {
+                Some(strategy) => assert_eq!(refused(verdict).0, strategy),
+                None => assert!(started(&verdict), "{nth}: {verdict:?}"),
+            }
         }
     }
 }

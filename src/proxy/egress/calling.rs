@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::lines::CallLines;
+use super::lines::{Asks, CallLines};
 use crate::limit::{Key, Limited};
 use crate::proxy::Sidecar;
 use crate::proxy::rows::renew_rows;
@@ -33,6 +33,11 @@ impl Calling {
     pub(in crate::proxy) fn wake(&self, freed: &[Limited]) {
         self.lines
             .wake(freed.iter().map(|one| (one.space, &one.key)));
+    }
+
+    /// A job under these has started.
+    pub(in crate::proxy) fn job_started(&self, limited: &[Limited]) {
+        self.lines.started(Asks::Job, limited);
     }
 
     /// How many of a key are out through us, and how many wait here.

@@ -1,39 +1,31 @@
 //! The lines of calls that wait here, one for each key. Only the first of a line asks the store; when it leaves, the
 //! next is woken.
 //!
-//! Jobs of the same key ask for the same starts, so half of the starts are left to each: who is not first asks
-//! [`BEHIND`] later than it might. That wastes none, because a start may be asked for from 5 ms before its time. Whose
-//! it is the time itself says, and so at every sidecar the same.
+//! Jobs of the same key ask for the same starts, and a call asks sooner than a FETCH. So who had the last start lets the
+//! other ask first, for [`BEHIND`], while both want one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
+use crate::config::EgressSettings;
 use crate::hold::{Line, Waiter};
-use crate::limit::{Key, Space, Timestamp};
+use crate::limit::{Key, Limited, Space, each_paid_key};
 
-/// How much later who is not first asks for a start.
-const BEHIND: Duration = Duration::from_millis(2);
+/// How much later asks who had the last start. That wastes none whose time is known, because a start may be asked for from
+/// 5 ms before its time.
+pub(in crate::proxy) const BEHIND: Duration = Duration::from_millis(2);
+/// So long after a job has asked others of its key are taken to want a start: workers poll every second or two.
+const LATELY: Duration = Duration::from_secs(2);
 
 /// What asks for a start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::proxy) enum Asks {
+pub(super) enum Asks {
     Job,
     Call,
-}
-
-impl Asks {
-    /// How much later it asks for the start at this time.
-    pub(in crate::proxy) fn behind(self, at: Timestamp) -> Duration {
-        // Spaced times are multiples of each other: their low digits say nothing.
-        let is_calls = at.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1;
-        match is_calls == (self == Asks::Call) {
-            true => Duration::ZERO,
-            false => BEHIND,
-        }
-    }
 }
 
 /// The lines of this sidecar. Calls have keys of jobs.
@@ -42,12 +34,23 @@ pub(in crate::proxy) struct CallLines(Mutex<Standings>);
 
 #[derive(Default, Debug)]
 struct Standings {
-    by_key: HashMap<Key, Line>,
-    /// How many have joined so far, and how many stand there now.
+    by_key: HashMap<Key, KeyLine>,
+    /// How many have joined so far.
     joined: u64,
-    waiting: usize,
+    /// How many stand there now, by their ways out.
+    waiting: HashMap<Arc<str>, usize>,
     /// How often some were woken.
     wakes: u64,
+}
+
+/// The calls that wait for one key.
+#[derive(Default, Debug)]
+struct KeyLine {
+    line: Line,
+    /// Whose the last start here was since some wait.
+    last: Option<Asks>,
+    /// When a job of the key last asked here.
+    job_asked: Option<Instant>,
 }
 
 /// The place of one call in the line of its key, which it leaves when this is dropped.
@@ -55,33 +58,89 @@ struct Standings {
 pub(super) struct CallPlace {
     lines: Arc<CallLines>,
     key: Key,
+    egress: Arc<str>,
     waiter: Waiter,
 }
 
+impl Standings {
+    /// Each key of which a start takes something, and for which calls wait.
+    fn each_of(&mut self, limited: &[Limited], mut step: impl FnMut(&mut KeyLine)) {
+        for (_, one) in each_paid_key(limited).filter(|(_, one)| one.space == Space::Job) {
+            if let Some(of_key) = self.by_key.get_mut(&one.key) {
+                step(of_key);
+            }
+        }
+    }
+}
+
 impl CallLines {
+    /// Whether one more call of this way out may wait. Where it has many keys, those of one leave places to others: they
+    /// have three times as many as there are free, as queues have in the hold.
+    pub(super) fn has_place(&self, key: &Key, entry: &EgressSettings) -> bool {
+        let standings = self.0.lock();
+        let waiting = standings.waiting.get(&entry.name).copied().unwrap_or(0);
+        let free = entry.max_waiting.saturating_sub(waiting);
+        let of_key = standings
+            .by_key
+            .get(key)
+            .map_or(0, |of_key| of_key.line.len());
+        free > 0 && (entry.key.constant().is_some() || of_key < free.saturating_mul(3))
+    }
+
     /// Stands behind all others that wait for the key.
-    pub(super) fn join(self: &Arc<CallLines>, key: &Key) -> CallPlace {
+    pub(super) fn join(self: &Arc<CallLines>, key: &Key, egress: &Arc<str>) -> CallPlace {
         let mut standings = self.0.lock();
         standings.joined += 1;
-        standings.waiting += 1;
+        *standings.waiting.entry_ref(&**egress).or_default() += 1;
         let waiter = Waiter::new(standings.joined);
-        standings.by_key.entry_ref(key).or_default().join(&waiter);
+        let of_key = standings.by_key.entry_ref(key).or_default();
+        of_key.line.join(&waiter);
         CallPlace {
             lines: Arc::clone(self),
             key: key.clone(),
+            egress: Arc::clone(egress),
             waiter,
         }
     }
 
     /// How many calls wait.
     pub(in crate::proxy) fn all_waiting(&self) -> usize {
-        self.0.lock().waiting
+        self.0.lock().waiting.values().sum()
     }
 
     /// How many calls wait for a key.
     pub(in crate::proxy) fn waiting(&self, key: &Key) -> usize {
         let standings = self.0.lock();
-        standings.by_key.get(key).map_or(0, Line::len)
+        standings
+            .by_key
+            .get(key)
+            .map_or(0, |of_key| of_key.line.len())
+    }
+
+    /// A job asks for a start. Whether calls of one of its keys are to ask before it.
+    pub(in crate::proxy) fn job_asks(&self, limited: &[Limited]) -> bool {
+        let mut standings = self.0.lock();
+        let mut is_behind = false;
+        standings.each_of(limited, |of_key| {
+            of_key.job_asked = Some(Instant::now());
+            is_behind |= of_key.last == Some(Asks::Job);
+        });
+        is_behind
+    }
+
+    /// Whether jobs of the key are to ask before the first of its calls.
+    pub(super) fn call_is_behind(&self, key: &Key) -> bool {
+        let standings = self.0.lock();
+        let of_key = standings.by_key.get(key);
+        let had_it = of_key.filter(|of_key| of_key.last == Some(Asks::Call));
+        let asked = had_it.and_then(|of_key| of_key.job_asked);
+        asked.is_some_and(|asked| asked.elapsed() < LATELY)
+    }
+
+    /// One of these has started.
+    pub(super) fn started(&self, by: Asks, limited: &[Limited]) {
+        let mut standings = self.0.lock();
+        standings.each_of(limited, |of_key| of_key.last = Some(by));
     }
 
     /// The first of these keys ask again.
@@ -92,8 +151,8 @@ impl CallLines {
             return;
         }
         for (_, key) in freed.filter(|(space, _)| *space == Space::Job) {
-            if let Some(line) = standings.by_key.get(key) {
-                line.wake();
+            if let Some(of_key) = standings.by_key.get(key) {
+                of_key.line.wake();
             }
         }
     }
@@ -102,7 +161,8 @@ impl CallLines {
     pub(in crate::proxy) fn wake_all(&self) {
         let mut standings = self.0.lock();
         standings.wakes += 1;
-        standings.by_key.values().for_each(Line::wake);
+        let lines = standings.by_key.values();
+        lines.for_each(|of_key| of_key.line.wake());
     }
 
     /// How often some were woken.
@@ -115,8 +175,8 @@ impl CallPlace {
     /// Whether nobody is before it.
     pub(super) fn is_first(&self) -> bool {
         let standings = self.lines.0.lock();
-        let line = standings.by_key.get(&self.key);
-        line.is_some_and(|line| line.is_first(&self.waiter))
+        let of_key = standings.by_key.get(&self.key);
+        of_key.is_some_and(|of_key| of_key.line.is_first(&self.waiter))
     }
 
     /// Waits until it may ask.
@@ -128,10 +188,12 @@ impl CallPlace {
 impl Drop for CallPlace {
     fn drop(&mut self) {
         let mut standings = self.lines.0.lock();
-        standings.waiting -= 1;
-        if let Some(line) = standings.by_key.get_mut(&self.key) {
-            line.leave(&self.waiter);
-            if line.is_empty() {
+        if let Some(waiting) = standings.waiting.get_mut(&self.egress) {
+            *waiting -= 1;
+        }
+        if let Some(of_key) = standings.by_key.get_mut(&self.key) {
+            of_key.line.leave(&self.waiter);
+            if of_key.line.is_empty() {
                 standings.by_key.remove(&self.key);
             }
         }

@@ -1,6 +1,7 @@
 //! The service of one way out: it refuses what it does not carry, waits for a start, and streams both ways.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,19 +10,21 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::calling::Calling;
-use super::lines::{Asks, CallPlace};
-use super::start::CallStart;
+use super::key::key_of;
+use super::lines::{Asks, BEHIND, CallPlace};
+use super::redirect::come_back;
+use super::start::{CallStart, PricedCall};
 use crate::boxed::boxed;
 use crate::config::EgressSettings;
-use crate::limit::{Key, Limited, OnLimit, Space, Strategy, Timestamp};
+use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp};
 use crate::metrics::StartKind;
-use crate::policy::CallView;
+use crate::policy::Sample;
 use crate::proxy::body::{self, Body};
 use crate::proxy::control::{in_force, named};
 use crate::proxy::job::micros;
@@ -40,6 +43,9 @@ const LIMITED: HeaderName = HeaderName::from_static("ojs-throttle-limited");
 /// The largest body that is read before the call waits: so it is seen whether its caller hangs up, and the call can be
 /// made again.
 const SMALL: u64 = 64 << 10;
+/// What to do about a call that has no start in time, and about one for which there is no place.
+const LATE: &str = "come back after Retry-After, or raise egress.max_wait";
+const FULL: &str = "too many calls wait: come back after Retry-After, or raise egress.max_waiting";
 /// When the store is asked again that had no word.
 const NO_WORD: Duration = Duration::from_millis(250);
 /// When a call that waits for a slot asks although nobody has told of one.
@@ -55,9 +61,6 @@ struct WayOut {
     name: Arc<str>,
     upstream: Upstream,
     load: Arc<Load>,
-    /// The limits of the last call, and the edition of the settings that they are from. Most calls of a way out have
-    /// the same key as the one before.
-    last: Mutex<(u64, Arc<[Limited]>)>,
     /// How the ids of its calls begin, as those of no other way out do.
     ids: String,
     /// Where its calls stand as jobs do in a queue.
@@ -98,7 +101,6 @@ impl Egress {
             name,
             upstream,
             load: Arc::default(),
-            last: Mutex::default(),
             ids: format!("call-{}-", Uuid::now_v7().simple()),
         }))
     }
@@ -127,7 +129,10 @@ impl WayOut {
         }
         let id = respond::request_id(&parts.headers);
         match boxed(|| self.send(entry, parts, body)).await {
-            Ok(reply) => reply,
+            Ok(mut reply) => {
+                come_back(&mut reply, &entry.upstream);
+                reply
+            }
             Err(fault) => fault.reply(id),
         }
     }
@@ -138,7 +143,8 @@ impl WayOut {
         mut parts: Box<Parts>,
         body: Incoming,
     ) -> Result<Response<Body>, Fault> {
-        let key = (!entry.limits.is_empty()).then(|| key_of(entry, &parts));
+        let is_limited = !entry.limits.is_empty();
+        let key = is_limited.then(|| key_of(entry, &parts)).transpose()?;
         let patience = self.sidecar.live().settings.server.body_timeout;
         let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
         // Its room is taken until there is a reply.
@@ -157,7 +163,7 @@ impl WayOut {
         let (mut left, mut last, mut parts) = (entry.retry, None, Some(parts));
         loop {
             let start = match &key {
-                Some(key) => self.start(entry, key, deadline).await.map(Some),
+                Some(key) => self.start(entry, key, deadline).await,
                 None => Ok(None),
             };
             // What the service has said goes before what we say.
@@ -180,7 +186,7 @@ impl WayOut {
             };
             let request = Box::new(Request::from_parts(*head, sent));
             // Boxed: otherwise each call that waits would keep memory for what comes after its start.
-            let (again, answer) = boxed(|| self.try_once(request, start)).await;
+            let (again, answer) = boxed(|| self.try_once(request, start, entry.lease)).await;
             let repeats = again && may_repeat && Instant::now() < deadline;
             match answer {
                 (answer, start) if repeats => {
@@ -195,16 +201,42 @@ impl WayOut {
     }
 
     /// Makes a call, and heeds what the service says. Whether it may be made again, and what came of it with its start.
+    ///
+    /// Where it has slots, and its caller gives up, they are taken until the service answers: it works on the call until
+    /// then, whoever hears it. For `lease` at most.
     async fn try_once(
         &self,
         request: Box<Request<RequestBody>>,
         mut start: Option<CallStart>,
+        lease: Duration,
     ) -> (bool, (Result<Response<Body>, Fault>, Option<CallStart>)) {
         let is_safe = request.method().is_safe();
         if let Some(start) = &mut start {
             start.sent();
         }
-        let reply = match self.upstream.send(request).await {
+        let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
+        let (_here, gone) = oneshot::channel::<()>();
+        let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
+        let sending = boxed(|| async move {
+            let given_up = async {
+                drop(gone.await);
+                tokio::time::sleep(lease).await;
+            };
+            let sent = tokio::select! {
+                sent = upstream.send(request) => sent,
+                () = given_up => Err(SendError::Broken),
+            };
+            if let (Ok(reply), Some(start)) = (&sent, &start) {
+                let said = (reply.status(), reply.headers());
+                heed_reply(&sidecar, &start.claimed, start.at, said).await;
+            }
+            (sent, start)
+        });
+        let (sent, start) = match has_slots {
+            true => to_the_end(&self.sidecar.tasks.own, sending).await,
+            false => sending.await,
+        };
+        let reply = match sent {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
                 return (false, (Err(self.failed(&error.into())), start));
@@ -215,10 +247,6 @@ impl WayOut {
                 return (again, (Err(self.failed(&error)), start));
             }
         };
-        if let Some(start) = &start {
-            let said = (reply.status(), reply.headers());
-            heed_reply(&self.sidecar, &start.claimed, start.at, said).await;
-        }
         let again = match reply.status().as_u16() {
             429 => true,
             502..=504 => is_safe,
@@ -227,49 +255,58 @@ impl WayOut {
         (again, (Ok(reply.map(Body::from)), start))
     }
 
-    /// Waits for a start until `deadline`.
+    /// Waits for a start until `deadline`; `None`: nothing limits this call.
     async fn start(
         &self,
         entry: &EgressSettings,
         key: &Key,
         deadline: Instant,
-    ) -> Result<CallStart, Fault> {
+    ) -> Result<Option<CallStart>, Fault> {
         let Calling { lines, closed, .. } = &self.sidecar.calling;
         if closed.is_cancelled() {
             return Err(Fault::draining());
         }
-        let mut claimed = self.claim(entry);
+        let mut claimed = self.claim(entry, deadline);
+        claimed.limited = self.limits_now(key, &claimed.job);
+        if claimed.limited.is_empty() {
+            return Ok(None);
+        }
+        let priced = PricedCall::of(&self.sidecar, &claimed);
         let waits = !entry.max_wait.is_zero();
         let stands_behind = waits && lines.waiting(key) > 0;
-        if stands_behind && lines.all_waiting() >= entry.max_waiting {
-            return Err(self.limited(key, &CallVerdict::Refused(None, None)));
+        if stands_behind && !lines.has_place(key, entry) {
+            return Err(self.limited(key, &CallVerdict::Refused(None, None), FULL));
         }
-        let mut place = stands_behind.then(|| lines.join(key));
+        let mut place = stands_behind.then(|| lines.join(key, &self.name));
         let (mut answer, mut since) = (CallVerdict::Refused(None, None), None);
         loop {
             let (mut again, wakes) = (deadline, lines.wakes());
             if place.as_ref().is_none_or(CallPlace::is_first) {
-                claimed.limited = self.limits_now(key);
-                answer = self.ask(&claimed).await;
+                if lines.call_is_behind(key) {
+                    tokio::time::sleep(BEHIND).await;
+                }
+                claimed.limited = self.limits_now(key, &claimed.job);
+                answer = self.ask(&claimed, priced.clone()).await;
                 again = self.asks_again(&answer);
             }
             match answer {
                 CallVerdict::Started(mut start) => {
+                    lines.started(Asks::Call, &claimed.limited);
                     start.waited = since.map(|since: Instant| since.elapsed());
-                    return Ok(start);
+                    return Ok(Some(start));
                 }
                 CallVerdict::Refused(_, Some(at)) if self.sidecar.asked_from(at) > deadline => {
-                    return Err(self.limited(key, &answer));
+                    return Err(self.limited(key, &answer, LATE));
                 }
                 _ => {}
             }
             since = since.or(Some(Instant::now()));
-            if place.is_none() && lines.all_waiting() >= entry.max_waiting {
-                return Err(self.limited(key, &answer));
+            if place.is_none() && !lines.has_place(key, entry) {
+                return Err(self.limited(key, &answer, FULL));
             }
             // What woke the line before it stood there woke it in vain.
             let missed = place.is_none() && {
-                place = Some(lines.join(key));
+                place = Some(lines.join(key, &self.name));
                 lines.wakes() != wakes
             };
             if let Some(place) = place.as_ref().filter(|_| !missed) {
@@ -282,7 +319,7 @@ impl WayOut {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(self.limited(key, &answer));
+                return Err(self.limited(key, &answer, LATE));
             }
         }
     }
@@ -290,57 +327,56 @@ impl WayOut {
     /// When the first of a line asks again by itself.
     fn asks_again(&self, answer: &CallVerdict) -> Instant {
         match answer {
-            CallVerdict::Refused(_, Some(at)) => {
-                self.sidecar.asked_from(*at) + Asks::Call.behind(*at)
-            }
+            CallVerdict::Refused(_, Some(at)) => self.sidecar.asked_from(*at),
             CallVerdict::Refused(_, None) => Instant::now() + UNHEARD,
             _ => Instant::now() + NO_WORD,
         }
     }
 
-    /// A call before its start.
-    fn claim(&self, entry: &EgressSettings) -> Claimed {
+    /// A call before its start, which waits for that until `deadline`.
+    fn claim(&self, entry: &EgressSettings, deadline: Instant) -> Claimed {
         let now = self.sidecar.store.now();
         let generation = self.sidecar.fetching.next_claim(now);
         let id = [&*self.ids, &generation.0.to_string()].concat().into();
         let queue = Arc::clone(&self.queue);
-        Claim::of_call(id, queue, generation, (now, micros(entry.lease))).into()
+        let stays = self.sidecar.store.at(deadline).plus(EARLY);
+        let claim = Claim::of_call(id, queue, generation, (now, micros(entry.lease)));
+        Claim { stays, ..claim }.into()
     }
 
-    /// The limits of now, with what was set over HTTP laid over them.
-    fn limits_now(&self, key: &Key) -> Arc<[Limited]> {
-        let written = self.limits_of(key);
+    /// The limits of now for the call of this id, with what was set over HTTP laid over them.
+    fn limits_now(&self, key: &Key, id: &str) -> Arc<[Limited]> {
+        let written = self.limits_of(key, id);
         named::renamed(&self.sidecar, &written);
         in_force::limits_now(&self.sidecar, "", &written).into_owned()
     }
 
-    /// What the file says of a key.
-    fn limits_of(&self, key: &Key) -> Arc<[Limited]> {
+    /// What the file says of a key and this call: a policy in shadow may be for some of them.
+    fn limits_of(&self, key: &Key, id: &str) -> Arc<[Limited]> {
         let live = self.sidecar.live();
-        let mut last = self.last.lock();
-        let (edition, limits) = &*last;
-        if *edition == live.edition && limits.first().is_some_and(|one| one.key == *key) {
-            return Arc::clone(limits);
-        }
         let mut entries = live.settings.egress.iter();
         let entry = entries.find(|entry| entry.name == self.name);
-        let of_entry = entry.into_iter().flat_map(|entry| {
-            entry.limits.iter().map(|(policy, limits)| Limited {
-                space: Space::Job,
-                key: key.clone(),
-                limits: limits.clone(),
-                on_limit: OnLimit::Wait,
-                policy: Arc::clone(policy),
-                cost: entry.cost.clone(),
-                share: None,
-            })
+        let all = entry.into_iter().flat_map(|entry| {
+            let of_call = |(_, _, sample): &&(_, _, Sample)| sample.has(Some(id));
+            entry
+                .limits
+                .iter()
+                .filter(of_call)
+                .map(|(policy, limits, _)| Limited {
+                    space: Space::Job,
+                    key: key.clone(),
+                    limits: limits.clone(),
+                    on_limit: OnLimit::Wait,
+                    policy: Arc::clone(policy),
+                    cost: entry.cost.clone(),
+                    share: None,
+                })
         });
-        *last = (live.edition, of_entry.collect());
-        Arc::clone(&last.1)
+        all.collect()
     }
 
     /// Asks the store. The answer is heard also if the caller hangs up meanwhile, and then a start is undone.
-    async fn ask(&self, claimed: &Claimed) -> CallVerdict {
+    async fn ask(&self, claimed: &Claimed, priced: Option<Arc<PricedCall>>) -> CallVerdict {
         let (sidecar, claimed) = (Arc::clone(&self.sidecar), claimed.clone());
         let asking = boxed(|| async move {
             let asked = Instant::now();
@@ -349,6 +385,10 @@ impl WayOut {
             let verdict = taken
                 .ok()
                 .and_then(|taken| taken.verdicts.into_iter().next());
+            if let Some(priced) = &priced {
+                let has_started = verdict.as_ref().is_some_and(Verdict::is_started);
+                priced.may_stand.store(!has_started, Ordering::Relaxed);
+            }
             match verdict {
                 Some(Verdict::Started { at }) => {
                     CallVerdict::Started(CallStart::of(&sidecar, &claimed, at))
@@ -370,7 +410,7 @@ impl WayOut {
     }
 
     /// The call may not start in time.
-    fn limited(&self, key: &Key, answer: &CallVerdict) -> Fault {
+    fn limited(&self, key: &Key, answer: &CallVerdict, hint: &'static str) -> Fault {
         let CallVerdict::Refused(by, at) = answer else {
             let message = format!("the store does not say whether a call of key {key} may start");
             return Fault::new("store_unavailable", message).later(NO_WORD);
@@ -380,7 +420,7 @@ impl WayOut {
         let message =
             format!("the calls of key {key} are limited, and this one has no start in time");
         let mut fault = Fault::new("rate_limited", message)
-            .hinting("come back after Retry-After, or raise egress.max_wait")
+            .hinting(hint)
             .with("egress", &*self.name)
             .with("key", key.as_str())
             .later(after.unwrap_or_default());
@@ -444,19 +484,11 @@ enum CallVerdict {
     NoWord,
 }
 
-/// What a call says makes its key.
-fn key_of(entry: &EgressSettings, parts: &Parts) -> Key {
-    let text = |name: &str| parts.headers.get(name)?.to_str().ok();
-    entry.key.of_call(&CallView {
-        path: parts.uri.path(),
-        header: &text,
-    })
-}
-
 /// Refuses what is no call of this entry, and takes its token off.
 fn may_pass(entry: &EgressSettings, parts: &mut Parts) -> Result<(), Fault> {
+    // The service sees none, wherever it was meant for.
+    let sent = parts.headers.remove(TOKEN);
     if let Some(token) = &entry.token {
-        let sent = parts.headers.remove(TOKEN);
         let is_it = sent
             .as_ref()
             .is_some_and(|sent| sent.as_bytes().ct_eq(token.expose().as_bytes()).into());

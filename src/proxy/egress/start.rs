@@ -1,14 +1,52 @@
-//! The start of a call: it is undone if nothing was sent, and ends with its reply.
+//! The start of a call: it is undone if nothing was sent, and ends with its reply. Before that, the call may stand in a
+//! line of the store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::boxed::boxed;
-use crate::limit::Timestamp;
+use crate::limit::{Timestamp, is_priced};
 use crate::metrics::StartKind;
 use crate::proxy::Sidecar;
 use crate::proxy::outlive::begin;
 use crate::store::{Claimed, End, LedgerExt as _};
+
+/// A call with a cost, for which the store may keep room. If it is given up, others have that room at once.
+#[derive(Debug)]
+pub(super) struct PricedCall {
+    sidecar: Arc<Sidecar>,
+    claimed: Claimed,
+    /// The store was asked and has not let it start.
+    pub(super) may_stand: AtomicBool,
+}
+
+impl PricedCall {
+    /// That of this call, if it has a cost.
+    pub(super) fn of(sidecar: &Arc<Sidecar>, claimed: &Claimed) -> Option<Arc<PricedCall>> {
+        let priced = || PricedCall {
+            sidecar: Arc::clone(sidecar),
+            claimed: claimed.clone(),
+            may_stand: AtomicBool::new(false),
+        };
+        is_priced(&claimed.limited).then(|| Arc::new(priced()))
+    }
+}
+
+impl Drop for PricedCall {
+    fn drop(&mut self) {
+        if !self.may_stand.load(Ordering::Relaxed) {
+            return;
+        }
+        let (sidecar, claimed) = (Arc::clone(&self.sidecar), self.claimed.clone());
+        let leaves = boxed(|| async move {
+            // A store that does not hear of it keeps the room for some seconds.
+            drop(sidecar.end_by(&End::of_claim(&claimed)).await);
+            sidecar.wake(&claimed.limited);
+        });
+        begin(&self.sidecar.tasks.own, leaves);
+    }
+}
 
 /// A start that the store has granted.
 #[derive(Debug)]
@@ -36,6 +74,12 @@ impl CallStart {
             waited: None,
             sent: false,
         }
+    }
+
+    /// Whether it has slots until its reply has ended.
+    pub(super) fn has_slots(&self) -> bool {
+        let mut limited = self.claimed.limited.iter();
+        limited.any(|one| one.limits.concurrency.is_some())
     }
 
     /// The call leaves. From now on the start counts, whatever becomes of it.

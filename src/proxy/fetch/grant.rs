@@ -18,6 +18,7 @@ use crate::limit::{Limited, OnLimit, Refusal, Timestamp, is_priced};
 use crate::metrics::StartKind;
 use crate::proxy::control::in_force;
 use crate::proxy::drop::{self, acting};
+use crate::proxy::egress::BEHIND;
 use crate::proxy::job::micros;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::prove::{self, Extension, Named, Word};
@@ -122,6 +123,7 @@ impl Proxy {
             return jobs;
         }
         in_force::renew(sidecar, &mut jobs);
+        let calls_wait = self.let_calls_ask(&jobs).await;
         let (wakes, asked) = (sidecar.hold.wakes(), Instant::now());
         let span = traces::take(jobs.len());
         let taken = {
@@ -145,6 +147,9 @@ impl Proxy {
                     if pick.refused.is_some() && is_priced(&pick.claimed.limited) {
                         // It may have been first in line.
                         sidecar.wake(&pick.claimed.limited);
+                    }
+                    if calls_wait {
+                        sidecar.calling.job_started(&pick.claimed.limited);
                     }
                     sidecar.subqueues.started(&pick);
                     started.push(pick);
@@ -173,6 +178,17 @@ impl Proxy {
         });
         drop::drop_soon(self, dropped.collect());
         started
+    }
+
+    /// Lets calls ask first whose turn it is under a key of these jobs. Whether any wait.
+    async fn let_calls_ask(&self, jobs: &[Pick]) -> bool {
+        let lines = &self.sidecar.calling.lines;
+        let calls_wait = lines.all_waiting() > 0;
+        let asks = |pick: &&Pick| calls_wait && lines.job_asks(&pick.claimed.limited);
+        if jobs.iter().filter(asks).count() > 0 {
+            tokio::time::sleep(BEHIND).await;
+        }
+        calls_wait
     }
 
     /// Puts picked jobs back of which nobody had a word: they are not asked for again at once.

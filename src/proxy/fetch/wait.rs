@@ -13,7 +13,6 @@ use super::request::{Fetch, Outcome};
 use super::section::Section;
 use crate::hold::{Prospect, Standing, Wakes};
 use crate::limit::{EARLY, Timestamp};
-use crate::proxy::egress::Asks;
 use crate::proxy::job::micros;
 
 impl Fetch {
@@ -92,11 +91,7 @@ impl Fetch {
             return at;
         }
         if let Some(start) = prospect.at {
-            let behind = match sidecar.calling.lines.all_waiting() {
-                0 => Duration::ZERO,
-                _ => Asks::Job.behind(start),
-            };
-            at = at.min(sidecar.asked_from(start) + behind);
+            at = at.min(sidecar.asked_from(start));
         }
         let drains = sidecar.tasks.draining.is_cancelled();
         for section in self

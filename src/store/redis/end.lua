@@ -20,7 +20,11 @@ for i = 1, num() do
   elseif not r then
     -- Where the row was lost its slots are there still, and nobody is to put it back.
     redis.call('ZREM', index(owner, 'o'), job)
-    for _, one in ipairs(had) do free_holder(key(one.name), one.pays .. ' ' .. job) end
+    for _, one in ipairs(had) do
+      free_holder(key(one.name), one.pays .. ' ' .. job)
+      -- It may wait, and be first in line.
+      if leave_line(key(one.name), job) then freed[#freed + 1] = one.name end
+    end
   end
 end
 save_all()

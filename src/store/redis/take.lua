@@ -45,9 +45,14 @@ local function leave_lines(ask)
   end
 end
 
+-- Whether somebody is there still when it may start. Jobs are asked for again, and calls that do not wait so long are not.
+local function waits_for(ask, at)
+  return not string.find(ask.lane, '^%d+:>') or ask.stays > now and at <= ask.stays
+end
+
 -- A refused job: what it needs is kept for it, or it is first in line nowhere.
 local function stand(ask, no)
-  local by = refused_for_cost(ask, no)
+  local by = waits_for(ask, no[8]) and refused_for_cost(ask, no)
   if not by then return leave_lines(ask) end
   local seen = {}
   for _, l in ipairs(ask.limits) do

@@ -315,7 +315,7 @@ impl Ledger for SqlStore {
             let mut ended = Vec::new();
             for some in ends.chunks(remote::AT_ONCE) {
                 let (mut need, some) = (Need::to_write(), some.to_vec());
-                some.iter().for_each(|end| need.job(&end.job));
+                some.iter().for_each(|end| need.end(end));
                 let end = move |page: &mut Page, _: &Findings| {
                     let ended = some.iter();
                     let ended = ended.filter_map(|end| page.step().end(end));

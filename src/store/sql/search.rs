@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::fleet::ADOPTED;
 use super::super::record;
-use super::super::{Change, Claimed, Gen, StoreError, fleet};
+use super::super::{Change, Claimed, End, Gen, StoreError, fleet};
 use super::page::Page;
 use super::statements::{MINE, OTHERS_OUT, Statement};
 use super::value::{Rows, SqlValue, unsigned};
@@ -255,6 +255,14 @@ impl Need {
             | Change::Override { .. }
             | Change::Setting { .. } => {}
         }
+    }
+
+    /// A job without a row may be first in line under keys at which it pays more than others.
+    pub(super) fn end(&mut self, end: &End) {
+        self.job(&end.job);
+        let priced = end.limited.iter().filter(|one| one.cost.pays.get() > 1);
+        self.names
+            .extend(priced.map(|one| record::name(one.space, &one.key)));
     }
 
     pub(super) fn claimed(&mut self, claimed: &Claimed) {

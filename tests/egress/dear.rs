@@ -1,0 +1,54 @@
+//! Calls that cost more than others, beside those.
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::prelude::*;
+
+/// Two ways out with one key: by the first a call costs 1, by the second 80.
+fn both(of_first: &str, of_second: &str) -> String {
+    let rate = "key = 'vendor'\nrate = { limit = 100, period = '10m' }";
+    format!(
+        "listen = '127.0.0.1:0'\n{rate}\n{of_first}\n[[egress]]\nname = 'dear'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'\n\
+         {rate}\ncost = 80\n{of_second}"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_dear_call_leaves_the_room_to_others() {
+    let world = World::start(
+        "",
+        &both("on_limit = 'reject'", "on_limit = 'reject'"),
+        |_| Answer::ok(),
+    )
+    .await;
+    assert_eq!(world.statuses("/", 40).await, [200; 40]);
+    let dear = Client::new(&world.net, world.pair.sidecar.egress[1]);
+    for nth in 0..50 {
+        assert_eq!(dear.get("/").await.status, 429);
+        assert_eq!(world.statuses("/", 1).await, [200], "{nth}");
+        sleep(millis(200)).await;
+    }
+    assert_eq!(world.vendor.calls().len(), 90);
+}
+
+/// One that waits is first in line, until its caller hangs up.
+#[tokio::test(start_paused = true)]
+async fn a_dear_call_whose_caller_has_gone_leaves_the_room_to_others() {
+    let world = World::start("", &both("on_limit = 'reject'", "max_wait = '1h'"), |_| {
+        Answer::ok()
+    })
+    .await;
+    assert_eq!(world.statuses("/", 40).await, [200; 40]);
+    for nth in 0..50 {
+        let port = world.pair.sidecar.egress[1].port();
+        let mut dear = world.net.connect("a", port).await.unwrap();
+        dear.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        sleep(millis(100)).await;
+        assert_eq!(world.statuses("/", 1).await, [429], "the room is kept");
+        drop(dear);
+        sleep(millis(100)).await;
+        assert_eq!(world.statuses("/", 1).await, [200], "{nth}");
+    }
+}

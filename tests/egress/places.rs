@@ -1,0 +1,61 @@
+//! Who finds a place among the calls that wait.
+
+use super::prelude::*;
+
+const SLOW: &str = "throttle = { limit = 1, period = '20s' }\nmax_wait = '10m'";
+
+/// So many calls of a tenant, which wait; each answer of ours comes with its body.
+fn calls(
+    caller: &Client,
+    tenant: &str,
+    many: usize,
+) -> Vec<tokio::task::JoinHandle<(u16, String)>> {
+    let call = |_| {
+        let (caller, tenant) = (caller.clone(), tenant.to_owned());
+        tokio::spawn(async move {
+            let header = [("x-tenant", &*tenant)];
+            let reply = caller.send(http::Method::GET, "/", &header, "").await;
+            (reply.status, reply.text())
+        })
+    };
+    (0..many).map(call).collect()
+}
+
+async fn refused(calls: Vec<tokio::task::JoinHandle<(u16, String)>>) -> (usize, usize) {
+    let (mut refused, all) = (0, calls.len());
+    for call in calls {
+        if call.is_finished() {
+            let (status, text) = call.await.unwrap();
+            assert!(
+                status == 200 || text.contains("egress.max_waiting"),
+                "{text}"
+            );
+            refused += usize::from(status == 429);
+        }
+    }
+    (refused, all)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_tenants_calls_leave_places_to_others() {
+    let keyed = format!("key = 'of:{{header.X-Tenant}}'\n{SLOW}\nmax_waiting = 40");
+    let second = format!(
+        "listen = '127.0.0.1:0'\n{keyed}\n[[egress]]\nname = 'second'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:9'\n\
+         key = 'second'\n{SLOW}\nmax_waiting = 3"
+    );
+    let world = World::start("", &second, |_| Answer::ok()).await;
+    let flood = calls(&world.caller, "flood", 200);
+    sleep(millis(100)).await;
+    let small = calls(&world.caller, "small", 5);
+    sleep(millis(100)).await;
+    assert_eq!(refused(small).await, (0, 5));
+    // One has started, and three of four places are its.
+    assert_eq!(refused(flood).await, (200 - 31, 200));
+    // Nor do those who wait elsewhere count.
+    let other = Client::new(&world.net, world.pair.sidecar.egress[1]);
+    let others = calls(&other, "x", 6);
+    sleep(millis(100)).await;
+    let ended = others.iter().filter(|call| call.is_finished()).count();
+    // The first had its start, and nobody answers it: three wait, two are refused.
+    assert_eq!(ended, 3);
+}
