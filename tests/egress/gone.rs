@@ -25,11 +25,11 @@ async fn ring(net: &Net, port: u16, text: &str) -> Stream {
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_comes_back_whatever_stands_behind_the_call() {
-    let world = World::start("", "key = 'vendor'\nconcurrency = 4", |call| {
-        match call.target() {
-            "/call" => Answer::ok().after(Duration::from_secs(600)),
-            _ => Answer::ok(),
-        }
+    // The vendor works on, and has the slot for as long as the lease lasts.
+    let slots = "key = 'vendor'\nconcurrency = 4\nlease = '1s'";
+    let world = World::start("", slots, |call| match call.target() {
+        "/call" => Answer::ok().after(Duration::from_secs(600)),
+        _ => Answer::ok(),
     })
     .await;
     let port = world.caller.addr.port();
@@ -42,7 +42,7 @@ async fn a_slot_comes_back_whatever_stands_behind_the_call() {
         sleep(millis(100)).await;
         assert_eq!(world.vendor.calls().len(), before + 4, "{behind:?}");
         drop(out);
-        sleep(millis(10)).await;
+        sleep(millis(1_010)).await;
         let calls = world.vendor.calls();
         let cut = calls[before..].iter().filter(|call| call.is_cut).count();
         assert_eq!((cut, calls.len()), (4, before + 4), "{behind:?}");
