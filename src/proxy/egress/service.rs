@@ -210,11 +210,15 @@ impl WayOut {
         mut start: Option<CallStart>,
         lease: Duration,
     ) -> (bool, (Result<Response<Body>, Fault>, Option<CallStart>)) {
+        let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
+        if has_slots {
+            // The connection sees meanwhile whether its caller has gone already: such a call is not sent.
+            tokio::task::yield_now().await;
+        }
         let is_safe = request.method().is_safe();
         if let Some(start) = &mut start {
             start.sent();
         }
-        let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
         let (_here, gone) = oneshot::channel::<()>();
         let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
         let sending = boxed(|| async move {
