@@ -32,7 +32,7 @@ struct Case {
 const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="overloaded""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
