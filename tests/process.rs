@@ -60,7 +60,7 @@ mod prelude {
     pub use ojs_throttle::backend::{EventKind, Lax};
     pub use serde_json::{Value, json};
 
-    pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat};
+    pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, polls};
     pub use crate::servers::postgres::{PostgresServer, UNSYNCED};
     pub use crate::servers::redis::RedisServer;
     pub use crate::sidecar::process::{

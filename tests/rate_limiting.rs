@@ -19,6 +19,7 @@ mod lookahead;
 mod metrics;
 mod names;
 mod overrides;
+mod pollers;
 mod queue_limits;
 mod required;
 mod rig;

@@ -15,6 +15,7 @@ mod gather;
 mod grant;
 mod handout;
 mod naming;
+mod pollers;
 mod reply;
 mod request;
 mod section;

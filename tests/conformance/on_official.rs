@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use ojs_throttle::backend::Lax;
+use ojs_throttle::config::Settings;
 use ojs_throttle::net::Net;
 use ojs_throttle::net::sim::Network;
 
@@ -30,11 +31,18 @@ fn run(case: &Case, lax: Lax, config: Option<&str>) -> Verdict {
             side.stop().await;
             return verdict;
         };
-        let pair = Pair::start(net, lax, config).await;
+        let pair = Pair::start(net, lax, &as_shipped(config)).await;
         let verdict = run_case(&pair.sidecar.client(), case).await;
         pair.stop().await;
         verdict
     })
+}
+
+/// A config in which an empty FETCH waits as long as it does where nobody says how long.
+fn as_shipped(config: &str) -> String {
+    let default = Settings::parse("server.upstream = 'http://a'", "t").unwrap();
+    let wait = default.fetch.max_wait.as_millis();
+    format!("[fetch]\nmax_wait = \"{wait}ms\"\n{config}")
 }
 
 /// Runs all cases, each against a backend of its own. With a `config` each backend has a sidecar before
@@ -257,6 +265,20 @@ fn rate_limiting_passes_through_a_sidecar() {
     for lax in backends {
         for config in ["", GENEROUS] {
             compare(&run_all(&cases, lax, Some(config)), &failing);
+        }
+    }
+}
+
+/// The case of a limit that a job brings: a second worker gets nothing at once, and a third one its job later.
+#[test]
+fn delivery_is_throttled_before_each_backend() {
+    let mut cases = cases();
+    cases.retain(|case| case.id == "L4-RL-001");
+    assert_eq!(cases.len(), 1);
+    let backends: [fn() -> Lax; 5] = [Lax::spec, Lax::redis, Lax::postgres, Lax::lite, Lax::amqp];
+    for lax in backends {
+        for config in ["", GENEROUS] {
+            compare(&run_all(&cases, lax, Some(config)), &[]);
         }
     }
 }

@@ -132,6 +132,12 @@ pub fn fetch(to: SocketAddr, queue: &str, count: usize, worker: &str) -> Reply {
     ask(to, "POST", "/ojs/v1/workers/fetch", &body.to_string())
 }
 
+/// Has a worker sent away empty, and lets it sleep: from its next FETCH on it is known to poll, and waits longer.
+pub fn polls(to: SocketAddr, queue: &str, worker: &str) {
+    assert!(fetch(to, queue, 1, worker).jobs().is_empty());
+    std::thread::sleep(Duration::from_millis(150));
+}
+
 pub fn ack(to: SocketAddr, job: &str, worker: &str) -> Reply {
     let body = json!({"job_id": job, "worker_id": worker, "result": {}});
     ask(to, "POST", "/ojs/v1/workers/ack", &body.to_string())

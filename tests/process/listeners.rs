@@ -417,6 +417,14 @@ fn over_http_2_a_worker_that_hangs_up_one_request_gets_no_job_by_it_and_a_drain_
                 json!({"type": "t", "args": [], "options": {"queue": "q"}}),
             )
         };
+        // Who was sent away empty and comes back after a pause waits long.
+        for worker in ["gone", "stays"] {
+            assert_eq!(
+                sender.send_request(wants(worker)).await.unwrap().status(),
+                200
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(150)).await;
         // Two wait for the only slot; one of them goes.
         for _ in 0..2 {
             assert_eq!(sender.send_request(job()).await.unwrap().status(), 201);

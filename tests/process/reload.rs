@@ -482,6 +482,7 @@ fn a_waiting_fetch_is_under_the_limits_of_now() {
     f.replace(f.text(&format!("{patient}{}", slots(1))));
     wait("a long wait", || f.results("applied") == 1.0);
     let data = f.sidecar.data;
+    polls(data, "q", "w2");
     enqueue(data, "q", json!({}));
     enqueue(data, "q", json!({}));
     assert_eq!(fetch(data, "q", 2, "w").jobs().len(), 1);

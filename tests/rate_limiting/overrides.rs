@@ -136,6 +136,9 @@ async fn a_lower_limit_drains_and_a_higher_one_wakes_who_waits() {
         )
         .await;
     assert_eq!(ids(&fetch.await.unwrap()), [&jobs[6]]);
+    // The next start is far away: only who polls waits for it.
+    assert!(client.fetch("q", 1).await.is_empty());
+    sleep(Duration::from_millis(100)).await;
     let (fetch,) = waiting().await;
     client
         .set("/ojs/v1/rate-limits/k", json!({"concurrency": 9}))

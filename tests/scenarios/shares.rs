@@ -191,14 +191,14 @@ pub async fn back_in_a_moment(ctx: Ctx) -> Judge {
     first.ack_all(&before).await;
     w.enqueue_all(10, |_| costing("first", LIMIT / 10)).await;
     // It would wait until 985 ms.
-    tokio::time::sleep_until(ms(85)).await;
+    tokio::time::sleep_until(ms(485)).await;
     let nothing = first.get("mail", 10).await;
     w.enqueue_all(10, |_| costing("other", LIMIT / 10)).await;
     let comes_back = async {
         tokio::time::sleep_until(ms(1_015)).await;
         first.get("mail", 10).await
     };
-    tokio::time::sleep_until(ms(150)).await;
+    tokio::time::sleep_until(ms(550)).await;
     let (back, waits) = tokio::join!(comes_back, other.get("mail", 10));
     let mut judge = w.judge().await;
     judge.costs_within(LIMIT);

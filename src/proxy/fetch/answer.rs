@@ -112,8 +112,11 @@ impl Outcome {
 
 impl Fetch {
     fn of(proxy: Proxy, wanted: Wanted, sections: Vec<Section>, live: Arc<Live>) -> Fetch {
+        let (came, max_wait) = (tick::now(), live.settings.fetch.max_wait);
+        let pollers = &proxy.sidecar.fetching.pollers;
         Fetch {
-            deadline: tick::now() + live.settings.fetch.max_wait,
+            came,
+            deadline: came + pollers.patience(&wanted, came, max_wait),
             proxy,
             wanted: Arc::new(wanted),
             live,
@@ -195,6 +198,10 @@ impl Fetch {
         let sidecar = &self.proxy.sidecar;
         if let Some(line) = &self.line {
             sidecar.metrics.waited(line.since.elapsed());
+        }
+        if out.is_empty() {
+            let pollers = &sidecar.fetching.pollers;
+            pollers.sent_away(&self.wanted, self.came);
         }
         let is_full = out.len() >= self.wanted.count;
         let mut lanes = self.sections.iter().flat_map(|section| &section.lanes);

@@ -125,10 +125,17 @@ impl Asked {
 
     /// The worker's own id, if it says one in `body`, its text: mostly nobody asks.
     pub(super) fn worker_id(&self, body: &[u8]) -> Option<Arc<str>> {
+        let id = Json::parse(self.worker_as_sent(body)?, DEPTH)
+            .ok()?
+            .text()?;
+        Some(Arc::from(&*id))
+    }
+
+    /// The JSON text of the worker's own id.
+    pub(super) fn worker_as_sent<'b>(&self, body: &'b [u8]) -> Option<&'b [u8]> {
         let mut found = self.places.found.iter();
         let (_, said) = found.rfind(|(what, _)| *what == What::WorkerId)?;
-        let id = Json::parse(body.get(said.clone())?, DEPTH).ok()?.text()?;
-        Some(Arc::from(&*id))
+        body.get(said.clone())
     }
 
     /// Why it is refused where there are limits or bounds: it names too many queues, or has several lists of them,

@@ -8,6 +8,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::claims::Claims;
+use super::pollers::Pollers;
 use super::way::Way;
 use crate::limit::Timestamp;
 use crate::proxy::enqueued::LimitedQueues;
@@ -37,6 +38,8 @@ pub(in crate::proxy) struct Fetching {
     pub(in crate::proxy) backlogs: Backlogs,
     /// The queues to which limited jobs were enqueued.
     pub(in crate::proxy) limited: LimitedQueues,
+    /// The workers that were sent away empty.
+    pub(super) pollers: Pollers,
     /// How long the store takes to answer.
     way: Way,
 }
@@ -53,6 +56,7 @@ impl Fetching {
             claims: Arc::default(),
             backlogs: Backlogs::default(),
             limited: LimitedQueues::default(),
+            pollers: Pollers::default(),
             way: Way::default(),
         }
     }

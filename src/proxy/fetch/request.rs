@@ -29,6 +29,8 @@ pub(super) struct Fetch {
     pub(super) wanted: Arc<Wanted>,
     pub(super) live: Arc<Live>,
     pub(super) sections: Vec<Section>,
+    /// When it came.
+    pub(super) came: Instant,
     /// Until when it may wait.
     pub(super) deadline: Instant,
     /// Claims that it no longer waits for, and of which section each is: what they bring may still come in time.

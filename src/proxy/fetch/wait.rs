@@ -14,6 +14,7 @@ use super::section::Section;
 use crate::hold::{Prospect, Standing, Wakes};
 use crate::limit::{EARLY, Timestamp};
 use crate::proxy::job::micros;
+use crate::proxy::why;
 
 impl Fetch {
     /// Waits until something may start; `false`: that does not help. `wakes`: how often the hold had been woken when
@@ -39,6 +40,10 @@ impl Fetch {
             if sidecar.hold.wakes() != wakes || self.sections.iter().any(is_ready) {
                 return Ok(true);
             }
+        }
+        // Who waits may get a job in the end, and jobs behind a full lookahead wait on all the same.
+        for lane in self.sections.iter().filter_map(Section::limited) {
+            why::note_full(&self.proxy, lane);
         }
         let until = self.looks_again(prospect).min(self.deadline);
         let Some(line) = &self.line else {
