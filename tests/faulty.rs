@@ -79,6 +79,8 @@ pub struct Faulty {
     siblings: AtomicUsize,
     /// See [`StoreFacts::forgets_unsaid`].
     forgets_unsaid: AtomicBool,
+    /// Whether it says that no other sidecar is there, whatever the store knows.
+    alone: AtomicBool,
 }
 
 struct Plan {
@@ -112,12 +114,19 @@ impl Faulty {
             calls: AtomicUsize::new(0),
             siblings: AtomicUsize::new(0),
             forgets_unsaid: AtomicBool::new(true),
+            alone: AtomicBool::new(false),
         }
     }
 
     /// From now on so many siblings more seem to live.
     pub fn with_siblings(&self, more: usize) {
         self.siblings.store(more, Ordering::Relaxed);
+    }
+
+    /// From now on no other sidecar seems to be there. The tests of sidecars have stores that know it by themselves.
+    #[allow(dead_code)]
+    pub fn seems_alone(&self) {
+        self.alone.store(true, Ordering::Relaxed);
     }
 
     /// From now on it says what it has forgotten.
@@ -255,6 +264,7 @@ impl Ledger for Faulty {
         let more = self.siblings.load(Ordering::Relaxed);
         StoreFacts {
             is_alone: more == 0 && standing.is_alone,
+            was_alone: more == 0 && (standing.was_alone || self.alone.load(Ordering::Relaxed)),
             siblings: standing.siblings + more,
             forgets_unsaid: self.forgets_unsaid.load(Ordering::Relaxed),
             ..standing

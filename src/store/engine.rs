@@ -181,10 +181,7 @@ impl<T: Tables> Engine<'_, T> {
                 return refused;
             }
         };
-        let slots = self.each_paid_key(&ask.limited, |state, limits, one| {
-            Some(state.take(limits, one.cost.pays.get(), at, now))
-        });
-        self.insert(Row::started(ask.clone(), at), slots);
+        self.started(ask, at);
         if let Some((one, share)) = share_of(&ask.limited) {
             let shares = self.shares_mut(one);
             let begins = shares.begins(share, &one.cost, ask.since, now);
@@ -194,6 +191,15 @@ impl<T: Tables> Engine<'_, T> {
             self.leave_line(&ask.job, &ask.limited);
         }
         Verdict::Started { at }
+    }
+
+    /// A job starts at this time, whatever its limits say.
+    pub(super) fn started(&mut self, ask: &Claimed, at: Timestamp) {
+        let now = self.now;
+        let slots = self.each_paid_key(&ask.limited, |state, limits, one| {
+            Some(state.take(limits, one.cost.pays.get(), at, now))
+        });
+        self.insert(Row::started(ask.clone(), at), slots);
     }
 
     /// The share of a job, if somebody stays for one of another group that has its turn before.

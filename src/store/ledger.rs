@@ -244,6 +244,8 @@ pub struct StoreFacts<'a> {
     pub is_shared: bool,
     /// Whether no other sidecar lives or has left rows.
     pub is_alone: bool,
+    /// The same as it was when the store last said so, where news of others may have been missed since.
+    pub was_alone: bool,
     /// How many other sidecars live.
     pub siblings: usize,
     /// How often it had other data than this sidecar knew.

@@ -59,6 +59,15 @@ impl MemoryStore {
         empty
     }
 
+    /// Counts a start that another store granted at this time.
+    pub(super) fn count(&self, claimed: &Claimed, at: Timestamp) {
+        let mut books = self.books();
+        let mut step = books.at(at);
+        step.end(&End::of(claimed.job.clone(), None));
+        step.started(claimed, at);
+        books.keys.sweep(SWEPT, at);
+    }
+
     /// How many keys are kept. Those with nothing used are forgotten by and by, as jobs are asked.
     pub fn keys(&self) -> usize {
         self.books().keys.len()
@@ -200,6 +209,7 @@ impl Ledger for MemoryStore {
             overrides: &self.overrides,
             is_shared: false,
             is_alone: false,
+            was_alone: false,
             siblings: 0,
             times_wiped: 0,
             adopted: 0,

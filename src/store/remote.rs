@@ -44,6 +44,7 @@ pub(super) struct Remote {
     siblings: AtomicUsize,
     /// Whether a look found nobody else, and there are no news of another since.
     is_alone: AtomicBool,
+    was_alone: AtomicBool,
     /// How many jobs were ever adopted.
     adopted: AtomicU64,
     /// When the next beat is due, and before which time no row of ours is, by the store's clock.
@@ -222,7 +223,10 @@ pub(super) async fn wake(store: &impl Elsewhere) -> Wake {
         match hear(&text) {
             None => {}
             Some(Said::Wake(wake)) => return wake,
-            Some(Said::Joined) => remote.look_around(),
+            Some(Said::Joined) => {
+                remote.was_alone.store(false, Ordering::Release);
+                remote.look_around();
+            }
             Some(Said::Overridden) => {
                 let known = remote.data().clone();
                 if let Some(known) = known {
@@ -268,6 +272,7 @@ pub(super) async fn looked(
     remote.adopted.store(around.adopted, Ordering::Relaxed);
     remote.siblings.store(around.siblings, Ordering::Relaxed);
     remote.is_alone.store(around.is_alone, Ordering::Release);
+    remote.was_alone.store(around.is_alone, Ordering::Release);
     remote.beat_at.store(around.beat_at.0, Ordering::Relaxed);
     remote.due_from.store(around.first.0, Ordering::Release);
     if remote.edition() != around.edition {
@@ -289,6 +294,7 @@ impl Remote {
             times_wiped: AtomicU64::new(0),
             siblings: AtomicUsize::new(0),
             is_alone: AtomicBool::new(false),
+            was_alone: AtomicBool::new(false),
             adopted: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             due_from: AtomicU64::new(0),
@@ -355,6 +361,7 @@ impl Remote {
             overrides: &self.overrides,
             is_shared: true,
             is_alone: self.is_alone.load(Ordering::Acquire),
+            was_alone: self.was_alone.load(Ordering::Acquire),
             siblings: self.siblings.load(Ordering::Relaxed),
             times_wiped: self.times_wiped.load(Ordering::Relaxed),
             adopted: self.adopted.load(Ordering::Relaxed),

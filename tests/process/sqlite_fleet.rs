@@ -2,6 +2,7 @@
 
 use super::ledger::Ledger;
 use super::on_redis::fleet::{TWO, patient, woken_in_time};
+use super::on_redis::outages::alone_it_goes_on_with_the_whole;
 use super::on_redis::settled::{POLICY, what_was_used_is_counted};
 use super::prelude::*;
 
@@ -22,6 +23,18 @@ fn three_processes_have_one_budget() {
     assert_eq!(ledger.most.load(Ordering::SeqCst), 2);
     let known = |sidecar: &Sidecar| sidecar.metric("ojs_throttle_siblings") > 1.5;
     wait("they know each other", || sidecars.iter().all(known));
+}
+
+/// The file's folder goes, as where a disk is taken away.
+#[test]
+fn a_single_process_goes_on_with_the_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().with_extension("gone");
+    let (from, to) = (dir.path().to_owned(), gone.clone());
+    alone_it_goes_on_with_the_whole(&file(&dir), move || {
+        std::fs::rename(&from, &to).unwrap();
+    });
+    std::fs::remove_dir_all(gone).unwrap();
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Guard {
             };
             let lost = Lost::new(
                 &*self.inner,
-                state.before.as_ref(),
+                state.counted.as_ref(),
                 state.own.values(),
                 mode,
                 declared,
@@ -167,8 +167,10 @@ impl Guard {
                 state.is_untold(job, claim);
             }
         }
+        // What starts without the store is counted by what answers for it.
+        let counts = !is_alone && self.inner.facts().was_alone;
         for (ask, verdict) in asks.iter().zip(&taken.verdicts) {
-            state.took(ask, verdict);
+            state.took(ask, verdict, counts);
         }
         Ok(taken)
     }

@@ -27,14 +27,15 @@ pub(super) struct Lost {
     pub(super) sidecars: u32,
     /// How many slots of each key we had.
     slots: HashMap<(Space, Key), u32>,
+    /// Whether no other sidecar was there: our part is the whole.
+    is_alone: bool,
     mode: OnStoreError,
     /// What single policies declare; `None`: nobody is asked, all is closed.
     declared: Option<Arc<Mutex<Declared>>>,
 }
 
 impl Lost {
-    /// Begins with the rows that are out here, the slots that these have, and what was used of our part `before`, at an
-    /// earlier loss.
+    /// Begins with the rows that are out here, the slots that these have, and what was counted `before`.
     pub(super) fn new<'r>(
         store: &dyn Ledger,
         before: Option<&MemoryStore>,
@@ -65,6 +66,7 @@ impl Lost {
             clock,
             sidecars: u32::try_from(siblings).unwrap_or(u32::MAX - 1) + 1,
             slots,
+            is_alone: store.facts().was_alone,
             mode,
             declared,
         }
@@ -87,6 +89,9 @@ impl Lost {
             others.count()
         };
         let effect = match self.mode {
+            OnStoreError::Share if self.is_alone => {
+                "no other sidecar was there, so this one goes on with all of each limit"
+            }
             OnStoreError::Share => {
                 "this sidecar goes on with its part of each limit, and of slots with those that it has now"
             }
@@ -225,6 +230,7 @@ impl Lost {
     fn limits(&self, limited: &[Limited]) -> Vec<Limited> {
         let part = |one: &Limited| match self.mode_of(one) {
             OnStoreError::Open => Limits::default(),
+            _ if self.is_alone => one.limits.clone(),
             _ => {
                 let key = (one.space, one.key.clone());
                 let had = self.slots.get(&key).copied().unwrap_or(0);

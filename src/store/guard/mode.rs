@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnStoreError {
     /// This sidecar goes on alone with its share: the slots that it had, and of windows and spacing the
-    /// part that it has among the sidecars that lived. The default.
+    /// part that it has among the sidecars that lived. Where no other was there, its share is the whole. The default.
     #[default]
     Share,
     /// Nothing that is limited starts.

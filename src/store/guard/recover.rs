@@ -90,7 +90,7 @@ impl Guard {
             self.alone.store(None);
             state.failures.takes = 0;
             let clock = Clock::new(self.inner.now().0);
-            state.before = Some(lost.local.emptied(clock));
+            state.counted = Some(lost.local.emptied(clock));
             if state.losses.end() {
                 let (rows, ended) = (told.rows.len(), told.ended.len());
                 tracing::info!(rows, ended, "the store is back");

@@ -8,11 +8,13 @@ use tokio::time::Instant;
 
 use super::lost::Lost;
 use crate::memory::MemoryStore;
-use crate::{Change, Claimed, Gen, Place, Row, StoreError, Verdict};
+use crate::{Change, Claimed, Clock, End, Gen, Ledger, Place, Row, StoreError, Verdict};
 use ojs_limit::Timestamp;
 
 /// More ends than this are not remembered for the store's return; the rows are overdue some time.
 const MOST_ENDED: usize = 10_000;
+/// Starts of more keys than this are not remembered for the time when the store is lost.
+const MOST_COUNTED: usize = 100_000;
 /// Whoever has not reached the store for so long may be taken for dead, or late: siblings wait for 3 s at least.
 const AWAY: Duration = Duration::from_secs(2);
 /// How often the log has at most that the store was lost, or was told of our rows again without being lost.
@@ -88,8 +90,9 @@ pub(super) struct Notes {
     /// It has answered before.
     pub(super) known: bool,
     pub(super) lost: Option<Arc<Lost>>,
-    /// What answered when it was lost before: what was used of our part is used.
-    pub(super) before: Option<MemoryStore>,
+    /// What counts when it is lost: what was used of our part when it was lost before, and what started since while no
+    /// other sidecar was there.
+    pub(super) counted: Option<MemoryStore>,
     /// When it was last told of our rows again after it was away, or was found to have forgotten.
     pub(super) returned: Option<Timestamp>,
     /// When it was last told of our rows again, after whatever failure.
@@ -172,7 +175,23 @@ impl Notes {
     /// Our row of a job ends, if it is such a one. Gives it as it was.
     pub(super) fn end_own(&mut self, job: &str, such: impl FnOnce(&Row) -> bool) -> Option<Row> {
         self.own.get(job).filter(|own| such(own))?;
+        // The memory store answers at once and does not fail.
+        let ends = [End::of(job.into(), None)];
+        self.counted
+            .iter()
+            .for_each(|counted| drop(counted.end_all(&ends)));
         self.own.remove(job)
+    }
+
+    /// A start that the store granted while no other sidecar was there: under limits that count time it counts when the
+    /// store is lost.
+    fn count(&mut self, ask: &Claimed, at: Timestamp) {
+        let counted = self
+            .counted
+            .get_or_insert_with(|| MemoryStore::on(Clock::new(at.0)));
+        if counted.keys() < MOST_COUNTED && ask.limited.iter().any(|one| one.limits.counts_time()) {
+            counted.count(ask, at);
+        }
     }
 
     /// Our row of this claim has ended.
@@ -188,9 +207,12 @@ impl Notes {
     }
 
     /// An asked job may have a row now.
-    pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict) {
+    pub(super) fn took(&mut self, ask: &Claimed, verdict: &Verdict, is_alone: bool) {
         match verdict {
             Verdict::Started { at } => {
+                if is_alone {
+                    self.count(ask, *at);
+                }
                 let row = Row::started(ask.clone(), *at);
                 self.own.insert(ask.job.clone(), row);
             }
@@ -218,7 +240,11 @@ impl Notes {
                 let row = Row::of(claimed.clone(), Place::Out(*until));
                 self.own.insert(claimed.job.clone(), row);
             }
-            Change::Clear => self.own.clear(),
+            Change::Clear => (self.counted, self.own) = (None, HashMap::new()),
+            Change::Shut { .. } | Change::Unused { .. } => {
+                let counted = self.counted.iter();
+                counted.for_each(|counted| drop(counted.set_all(vec![change.clone()])));
+            }
             _ => {}
         }
     }

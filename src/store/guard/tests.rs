@@ -1255,3 +1255,65 @@ async fn a_cost_above_its_part_waits_while_the_store_is_lost() {
     assert_eq!(active(&rig).await, 3);
     assert!(starts("c", 4).await);
 }
+
+/// A start under a rate of two in 10 s, with room for many at once.
+fn rated(job: &str) -> Claimed {
+    let mut claimed = claimed(job, 9);
+    let mut limited = claimed.limited[0].clone();
+    limited.limits.rates = vec![Rate {
+        limit: NonZeroU32::new(2).unwrap(),
+        period: NonZeroU64::new(10_000_000).unwrap(),
+        window: WindowKind::Sliding,
+    }];
+    claimed.limited = [limited].into();
+    claimed
+}
+
+async fn rated_starts(guard: &Guard, job: &str) -> bool {
+    let taken = guard.take(&[&rated(job)], 1).await.unwrap();
+    taken.verdicts[0].is_started()
+}
+
+/// Who never had a sibling has the whole: each slot that is free, and what is left of each window.
+#[tokio::test(start_paused = true)]
+async fn alone_its_part_is_the_whole() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.seems_alone();
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    assert!(rated_starts(&rig.guard, "r1").await);
+    // One that did not happen, and one that ended.
+    assert!(rated_starts(&rig.guard, "r2").await);
+    assert!(rig.guard.back("r2", Gen(1)).await.unwrap());
+    assert!(rig.guard.end("r1", None).await.unwrap().is_some());
+    lose(&rig).await;
+    for (job, may) in [("b", true), ("c", true), ("d", false)] {
+        assert_eq!(
+            starts(&rig.guard, job).await.unwrap(),
+            may,
+            "{job}: three slots"
+        );
+    }
+    for job in ["a", "b", "c"] {
+        rig.guard.end(job, None).await.unwrap();
+    }
+    assert!(rated_starts(&rig.guard, "r3").await);
+    assert!(!rated_starts(&rig.guard, "r4").await, "two in 10 s");
+    // Lost again, it counts what started without the store.
+    rig.faulty.standing(None);
+    rig.guard.due(9).await.unwrap();
+    lose(&rig).await;
+    assert!(!rated_starts(&rig.guard, "r4").await);
+    tokio::time::advance(Duration::from_millis(10_100)).await;
+    assert!(rated_starts(&rig.guard, "r4").await);
+}
+
+/// What another sidecar has started is not known.
+#[tokio::test(start_paused = true)]
+async fn beside_another_its_part_is_no_whole() {
+    let rig = rig(OnStoreError::Share);
+    rig.faulty.seems_alone();
+    assert!(starts(&rig.guard, "a").await.unwrap());
+    rig.faulty.with_siblings(1);
+    lose(&rig).await;
+    assert!(!starts(&rig.guard, "b").await.unwrap(), "one slot was ours");
+}

@@ -321,3 +321,63 @@ fn a_sidecar_whose_store_was_never_there_is_not_ready() {
     });
     sidecar.state("ready");
 }
+
+/// A single sidecar that never had a sibling: what its tenants had at the loss is not all that they may have, and what
+/// started before counts.
+pub fn alone_it_goes_on_with_the_whole(url: &str, lose: impl FnOnce()) {
+    let backend = Backend::start(Lax::redis());
+    let policy = "[[policy]]\nname = \"slots\"\nmatch = { queue = \"s\" }\nkey = \"s:{meta.tenant}\"\nconcurrency = 2\n\
+        [[policy]]\nname = \"rates\"\nmatch = { queue = \"r\" }\nkey = \"r:{meta.tenant}\"\n\
+        rate = { limit = 3, period = \"1h\" }\n";
+    let sidecar = patient(backend.addr, "0s", url, "", policy);
+    let enqueue = |queue: &str, tenant: usize| {
+        let job = json!({"type": "t", "args": [], "meta": {"tenant": tenant.to_string()}, "options": {"queue": queue}});
+        let reply = ask(backend.addr, "POST", "/ojs/v1/jobs", &job.to_string());
+        assert_eq!(reply.status, 201, "{reply:?}");
+    };
+    for tenant in [0, 1] {
+        enqueue("s", tenant);
+        enqueue("r", tenant);
+    }
+    let all = |queue: &str| {
+        let mut got = Vec::new();
+        // A FETCH may be answered by what its claim brought so far.
+        for _ in 0..20 {
+            got.extend(fetch(sidecar.data, queue, 50, "w").jobs());
+        }
+        got
+    };
+    assert_eq!((all("s").len(), all("r").len()), (2, 2));
+    wait("it knows that it is alone", || {
+        sidecar.metric("ojs_throttle_siblings") < 0.5
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    lose();
+    wait("it knows that it is lost", || {
+        fetch(sidecar.data, "x", 1, "w");
+        sidecar.metric("ojs_throttle_store_up") < 0.5
+    });
+    for tenant in 0..10 {
+        for _ in 0..5 {
+            enqueue("s", tenant);
+            enqueue("r", tenant);
+        }
+    }
+    assert_eq!(all("s").len(), 10 * 2 - 2, "{}", sidecar.log());
+    assert_eq!(all("r").len(), 10 * 3 - 2, "two had started before");
+    assert!(
+        sidecar
+            .log()
+            .contains("this one goes on with all of each limit")
+    );
+    for queue in ["s", "r"] {
+        let said = get(sidecar.admin, &format!("/throttle/v1/why?queue={queue}")).body;
+        assert!(!said.contains("its part"), "{said}");
+    }
+}
+
+#[test]
+fn a_single_sidecar_goes_on_with_the_whole() {
+    let mut store = RedisServer::start();
+    alone_it_goes_on_with_the_whole(&store.url(), || store.kill());
+}
