@@ -101,6 +101,10 @@ fn table(state: &Value, args: &Top) -> String {
     lines.push(NAMES.to_owned());
     for row in rows {
         lines.push(row_line(row));
+        // Who looks for them needs their workers' names.
+        if row["cause"]["name"] == "may hang" {
+            lines.extend(cause_lines(&row["cause"]));
+        }
         lines.extend(calls_line(&row["state"]["calls"]));
         lines.extend(set_by_hand(&row["state"]["override"]));
     }

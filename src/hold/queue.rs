@@ -276,6 +276,9 @@ pub(super) struct Groups {
     emptied: Vec<GroupId>,
     /// How many are spare.
     spare: usize,
+    /// The keys of the first one, and whether others had other keys.
+    first_limits: Option<Arc<[Limited]>>,
+    pub(super) are_mixed: bool,
     /// How many take a share of a key, spare ones among them.
     with_share: usize,
     /// How many are under limits that count time, spare ones among them.
@@ -517,6 +520,14 @@ impl Groups {
         self.last += 1;
         let id = GroupId(self.last);
         let group = Group::of(held, self.last, woken);
+        if !self.are_mixed {
+            let first = self
+                .first_limits
+                .get_or_insert_with(|| Arc::clone(&group.limits));
+            let mut both = first.iter().zip(&*group.limits);
+            let has_same = both.all(|(one, other)| one.shares_key(other));
+            self.are_mixed = first.len() != group.limits.len() || !has_same;
+        }
         let alike = Alike::of(group.priority, group.edition, &group.limits);
         self.alike.insert(alike, id);
         self.by_count.insert((group.limits.len(), id));
@@ -721,6 +732,7 @@ impl Groups {
 
     /// The jobs of groups of earlier editions, in the order in which they came; they wait here no longer.
     pub(super) fn take_before(&mut self, edition: u64) -> Vec<Held> {
+        (self.first_limits, self.are_mixed) = (None, false);
         let early = self.all.iter().filter(|(_, group)| group.edition < edition);
         let early: Vec<GroupId> = early.map(|(id, _)| *id).collect();
         let groups = early.into_iter().filter_map(|id| self.close(id));

@@ -325,6 +325,13 @@ impl Hold {
             && lanes.any(|lane| in_front(lane).any(|(by, jobs)| jobs > 0 && is(&by)))
     }
 
+    /// Whether jobs of a queue were held here that had other keys than others of it.
+    pub fn saw_other_keys(&self, queue: &str) -> bool {
+        let state = self.state();
+        let mut lanes = state.queues.of_queue(queue);
+        lanes.any(|lane| lane.groups.are_mixed)
+    }
+
     /// What fills the places of a queue: a walk over all that is held of it.
     pub fn front(&self, queue: &str) -> Front {
         let state = self.state();

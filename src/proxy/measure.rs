@@ -97,7 +97,7 @@ fn measure_here(sidecar: &Sidecar) {
         &waiting,
     );
     let held = sidecar.hold.counts().into_keys();
-    let full = held.filter(|queue| why::is_full(sidecar, queue));
+    let full = held.filter(|queue| why::hides_others(sidecar, queue));
     sidecar.metrics.lookahead_full(full.count());
     sidecar.metrics.store(&StoreFigures {
         is_lost: sidecar.store.is_lost(),

@@ -22,7 +22,7 @@ use super::body::Body;
 use super::control::limits::{self, KeyFacts};
 use super::control::shape::{LimitView, rfc3339};
 use super::respond::Fault;
-use super::why::{self, Cause};
+use super::why::{self, Cause, Hung};
 use super::{Proxy, REPLY_DEPTH, Sidecar, depth, ours, waiting};
 use crate::events::{Filter, Subscription};
 use crate::json::Json;
@@ -30,7 +30,7 @@ use crate::limit::{Key, Limited, OnLimit, Space};
 use crate::metrics::{Point, STEP, SpacedKey};
 use crate::ojs;
 use crate::policy;
-use crate::store::LedgerExt;
+use crate::store::{LedgerExt, Row};
 pub use parts::MEMBERS;
 use parts::{
     BackendPart, CausePart, ConfigPart, EventRow, EventsPart, HistoryPart, KeyRow, KeysPart,
@@ -452,6 +452,7 @@ impl Shared {
                 return part;
             }
         };
+        let mut rows = None;
         for (of, view) in shown.into_iter().zip(views) {
             // An override may have ended since the keys were gathered.
             let Some(view) = view else { continue };
@@ -459,7 +460,7 @@ impl Shared {
                 .key
                 .as_ref()
                 .and_then(|_| sidecar.metrics.hour(&of.0));
-            let cause = cause_of(sidecar, of, &view, &facts).await;
+            let cause = cause_of(sidecar, of, (&view, &mut rows), &facts).await;
             let cause = base.stop.as_ref().or(cause.as_ref()).map(CausePart::from);
             part.rows
                 .extend(key_row(sidecar, of, &view, (hour, cause), &facts));
@@ -483,11 +484,11 @@ impl Shared {
     }
 }
 
-/// What keeps the next job of a key from starting.
+/// What keeps the next job of a key from starting. `rows` are those of the jobs that run, once they were asked for.
 async fn cause_of(
     sidecar: &Sidecar,
     ((space, key), _): &SeenKey,
-    view: &LimitView,
+    (view, rows): (&LimitView, &mut Option<Vec<Row>>),
     facts: &KeyFacts,
 ) -> Option<Cause> {
     let limited = Limited {
@@ -499,7 +500,14 @@ async fn cause_of(
         cost: Default::default(),
         share: None,
     };
-    let cause = why::of_limit(sidecar, &limited, view, "").await.1;
+    let (refusal, mut cause) = why::of_limit(sidecar, &limited, view, "").await;
+    if refusal.as_ref().is_some_and(Hung::may_keep) {
+        if rows.is_none() {
+            *rows = why::rows_out(sidecar).await.ok();
+        }
+        let hung = Hung::among(sidecar, &limited, view, rows.as_deref().unwrap_or_default());
+        cause = hung.map(|hung| hung.cause()).or(cause);
+    }
     let queues = || match space {
         Space::Job => facts.queues_of(key),
         Space::Queue => vec![Arc::from(view.name.as_str())],

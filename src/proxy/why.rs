@@ -13,6 +13,7 @@ mod answer;
 mod applied;
 pub(in crate::proxy) mod causes;
 mod find;
+mod hung;
 mod lookahead;
 mod question;
 #[cfg(test)]
@@ -34,20 +35,23 @@ use super::control::shape::{LimitView, rfc3339};
 use super::job::{micros, own};
 use super::respond::Fault;
 use super::runs::{Forecast, KeySlots};
+use super::subqueues::Writes;
 use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
 use crate::policy::subqueue::{self, Subqueue};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
-use crate::store::{KeyStates, LedgerExt, Row, RowsOf};
+use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError};
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
 use applied::Applied;
+use lookahead::FullLookahead;
 use question::Question;
 
 pub use causes::{CAUSES, CauseKind};
 pub(in crate::proxy) use causes::{Cause, quoted};
 pub(in crate::proxy) use find::{of_all_queues, of_limit, of_queue, of_sidecar, stops_all};
-pub(in crate::proxy) use lookahead::{is_full, note_full};
+pub(in crate::proxy) use hung::Hung;
+pub(in crate::proxy) use lookahead::{hides_others, note_full};
 
 /// So many rows of jobs that run are looked at.
 const ROWS: usize = 2_048;
@@ -76,9 +80,14 @@ pub(in crate::proxy) async fn why_key(proxy: &Proxy, name: &str) -> String {
     })
 }
 
+/// The rows of jobs that run.
+pub(in crate::proxy) async fn rows_out(sidecar: &Sidecar) -> Result<Vec<Row>, StoreError> {
+    sidecar.store.rows(RowsOf::Out { max: ROWS }).await
+}
+
 async fn explain(proxy: &Proxy, parts: &Parts, question: Question) -> Result<String, Fault> {
     let known = limits::known_of_keys(proxy, parts).await?;
-    let rows = proxy.sidecar.store.rows(RowsOf::Out { max: ROWS }).await;
+    let rows = rows_out(&proxy.sidecar).await;
     let rows = match proxy.sidecar.store.is_lost() {
         // The answer of `usage` says what a store that is lost lets start.
         true => rows.unwrap_or_default(),
@@ -159,7 +168,10 @@ impl Asker<'_> {
                 };
                 let limits = self.limits_by_policy(&like, &[]);
                 let limits = limits.into_iter().collect();
-                self.of_queue(&queue, None, limits, Vec::new()).await
+                // Where it would go to a subqueue, it would not stand behind the queue's jobs.
+                let is_behind = self.sidecar().subqueues.writes(&queue) == Writes::No;
+                let place = is_behind.then_some((JobPlace::Coming, Value::Null));
+                self.of_queue(&queue, place, limits, Vec::new()).await
             }
         }
     }
@@ -176,7 +188,7 @@ impl Asker<'_> {
             cost: Default::default(),
             share: None,
         };
-        let applied = [Applied::of(self.sidecar(), limited, view, "").await];
+        let applied = [Applied::of(self.sidecar(), limited, view, ("", &self.rows)).await];
         Ok(self
             .explain(AskedAbout {
                 queue: None,
@@ -319,7 +331,8 @@ impl Asker<'_> {
                 ..one.clone()
             };
             if let Some(view) = self.view(queue, &limited).await? {
-                applied.push(Applied::of(self.sidecar(), limited, view, id).await);
+                let asked = (id, self.rows.as_slice());
+                applied.push(Applied::of(self.sidecar(), limited, view, asked).await);
             }
         }
         let last_of = |set: &[Limited]| {
@@ -366,6 +379,7 @@ impl Asker<'_> {
             ..
         } = found;
         let (place, job) = job.unzip();
+        let job = job.filter(|facts| !facts.is_null());
         let limits = applied.iter().map(|one| self.limit_of(one, job.is_some()));
         let mut facts = json!({
             "limited_by": null,
@@ -455,7 +469,7 @@ impl Asker<'_> {
         let of_sidecar = of_sidecar(sidecar);
         let (mut all, aside): (Vec<_>, Vec<_>) = of_sidecar.into_iter().partition(stops_all);
         let of_queue = match found.queue {
-            Some(queue) => self.of_one_queue(queue).await,
+            Some(queue) => self.of_one_queue(queue, found).await,
             None => self.of_queues_of_key(found),
         };
         let is = |kind: &'static CauseKind| move |one: &Cause| one.kind == kind;
@@ -487,9 +501,14 @@ impl Asker<'_> {
     }
 
     /// What is known of a queue beside its limits.
-    async fn of_one_queue(&self, queue: &str) -> Vec<Cause> {
+    async fn of_one_queue(&self, queue: &str, asked: &AskedAbout<'_>) -> Vec<Cause> {
         let sidecar = self.sidecar();
         let mut found = of_queue(sidecar, queue);
+        // A job whose own limits leave room has other keys than those in front of it, also where no such job was seen.
+        let is_another = asked.job.is_some() && asked.of_all.is_none();
+        if is_another && !found.iter().any(|one| one.kind == &causes::LOOKAHEAD) {
+            found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+        }
         let is_told = found.iter().any(|one| one.kind == &causes::QUEUE_PAUSED);
         if !is_told && sidecar.store.is_paused(queue).await.unwrap_or(false) {
             found.insert(0, find::paused(queue));
@@ -565,12 +584,23 @@ impl Asker<'_> {
 
     fn forecast(&self, one: &Applied, ahead: usize, facts: &mut Value) {
         let Limited { space, key, .. } = &one.limited;
-        let now = one.view.now;
+        let (now, limit) = (
+            one.view.now,
+            one.view.limits.concurrency.unwrap_or(u32::MAX),
+        );
+        let hung = one.hung.as_ref();
+        // As if the slots were not there that may never be free.
+        let lost = hung.map_or(0, |hung| hung.slots);
+        if lost >= limit {
+            let reason = hung.map(|hung| format!("{} may hang", hung.workers()));
+            return put(facts, "next_start_unknown", reason);
+        }
         let ages = self.rows_of(&one.limited);
         let ages = ages.filter_map(|row| Some(Duration::from_micros(now.since(row.started?))));
+        let ages = ages.filter(|age| !hung.is_some_and(|hung| hung.has(*age)));
         let slots = KeySlots {
-            limit: one.view.limits.concurrency.unwrap_or(u32::MAX),
-            active: one.view.usage.active,
+            limit: limit - lost,
+            active: one.view.usage.active.saturating_sub(lost),
             ages: &ages.collect::<Vec<_>>(),
             runs: &self.sidecar().settle.runs.of(*space, key),
         };

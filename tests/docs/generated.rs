@@ -134,7 +134,7 @@ fn with_examples(sentence: &str, examples: &[(&str, &str)]) -> (String, bool) {
     (text, true)
 }
 
-const SENTENCE: [(&str, &str); 10] = [
+const SENTENCE: [(&str, &str); 11] = [
     ("taken", "2"),
     ("slots", "2"),
     ("used", "80"),
@@ -145,8 +145,10 @@ const SENTENCE: [(&str, &str); 10] = [
     ("queues", "\"billing\""),
     ("entry", "policy \"stripe\""),
     ("near", "\"billings\""),
+    ("jobs", "2"),
 ];
-const ADVICE: [(&str, &str); 7] = [
+const ADVICE: [(&str, &str); 8] = [
+    ("workers", "the workers"),
     ("name", "stripe"),
     (
         "cures",

@@ -107,6 +107,8 @@ pub struct Stage {
     pub backend: Backend,
     pub sidecar: Sidecar,
     store: Option<RedisServer>,
+    /// Another sidecar that has the same settings.
+    sibling: Option<Sidecar>,
     /// The file of its settings, with its folder.
     file: (tempfile::TempDir, PathBuf),
 }
@@ -140,6 +142,7 @@ impl Cause {
             backend,
             sidecar,
             store,
+            sibling: None,
             file,
         };
         let job = (self.stage)(&mut stage);
@@ -165,7 +168,7 @@ impl Cause {
     }
 }
 
-pub const CAUSES: [Cause; 27] = [
+pub const CAUSES: [Cause; 28] = [
     Cause {
         name: "all slots are taken",
         base: "",
@@ -174,6 +177,28 @@ pub const CAUSES: [Cause; 27] = [
         stage: |Stage { sidecar, .. }| two_run_and_one_waits(sidecar),
         names: &[],
         sentence: "are taken",
+        asked: Asked::Queue,
+    },
+    Cause {
+        name: "workers hang",
+        base: "",
+        kind: "may hang",
+        config: SLOTS,
+        stage: |Stage { sidecar, .. }| {
+            for _ in 0..20 {
+                let job = enqueue(sidecar.data, "billing", json!({}));
+                assert_eq!(started(sidecar, "billing", 1), [&*job]);
+                assert_eq!(ack(sidecar.data, &job, "w").status, 200);
+            }
+            let job = two_run_and_one_waits(sidecar);
+            wait("they run for long", || {
+                let said = get(sidecar.admin, "/throttle/v1/why?key=stripe").body;
+                said.contains("may hang")
+            });
+            job
+        },
+        names: &[],
+        sentence: "2 run since",
         asked: Asked::Queue,
     },
     Cause {
@@ -604,7 +629,15 @@ pub const CAUSES: [Cause; 27] = [
         base: "",
         kind: "store share",
         config: "\n[store]\nurl = \"REDIS\"\n[[policy]]\nname = \"stripe\"\nmatch = { queue = \"billing\" }\nconcurrency = 2\n",
-        stage: |stage| store_is_lost(stage),
+        stage: |stage| {
+            let mut run = program();
+            run.arg("run").arg("--config").arg(&stage.file.1);
+            stage.sibling = Some(Sidecar::begin(run, tempfile::tempdir().unwrap()));
+            wait("they know each other", || {
+                stage.sidecar.metric("ojs_throttle_siblings") == 1.0
+            });
+            store_is_lost(stage)
+        },
         names: &[],
         sentence: "leaves no room",
         asked: Asked::Queue,

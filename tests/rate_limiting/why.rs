@@ -543,3 +543,154 @@ async fn a_queue_whose_turns_are_shared_is_shown_as_any_other() {
     let path = "/ojs/v1/admin/queues/gb/rate-limit";
     assert_eq!(rig.client.get(path).await.json()["unit"], "cost");
 }
+
+/// A policy of one key for a type of jobs that has a queue of its own: those behind are likely to wait for the same.
+#[tokio::test(start_paused = true)]
+async fn where_all_jobs_have_one_key_the_lookahead_is_not_why_they_wait() {
+    let (_guard, log) = logged();
+    let config = "[hold]\nmax = 4\n[[policy]]\nname = \"calls\"\nmatch = { type = \"call\" }\nconcurrency = 1\n";
+    let rig = Rig::with(config).await;
+    for _ in 0..9 {
+        of_tenant(&rig, "crm", "a").await;
+    }
+    assert_eq!(rig.client.fetch("crm", 1).await.len(), 1);
+    for _ in 0..3 {
+        assert!(rig.client.fetch("crm", 1).await.is_empty());
+        sleep(Duration::from_secs(1)).await;
+    }
+    let answer = why(&rig, "queue=crm").await;
+    says(&answer, "why", "1 of 1 slots of key \"calls\" are taken");
+    assert!(!answer.to_string().contains("lookahead"), "{answer}");
+    let full = "ojs_throttle_lookahead_full_queues";
+    assert_eq!(rig.metric(full).await, Some(0.0));
+    assert!(log.with("lookahead_full").is_empty());
+    let state = rig.admin.get("/throttle/v1/state").await.json();
+    assert!(state["queues"]["rows"][0]["cause"].is_null(), "{state}");
+    // Who asks about a job of another type knows of one.
+    let other = why(&rig, "type=mail&queue=crm").await;
+    says(&other, "why", "the lookahead of queue \"crm\" is full");
+    let same = why(&rig, "type=call&queue=crm").await;
+    says(&same, "why", "1 of 1 slots of key \"calls\" are taken");
+    assert!(!same.to_string().contains("lookahead"), "{same}");
+}
+
+/// Once another job was seen in the queue, others may be behind.
+#[tokio::test(start_paused = true)]
+async fn where_another_job_was_seen_the_lookahead_may_hide_more() {
+    let config = "[hold]\nmax = 4\n[[policy]]\nname = \"calls\"\nmatch = { type = \"call\" }\nconcurrency = 1\n";
+    let rig = Rig::with(config).await;
+    let other = json!({"type": "mail", "args": [], "options": {"queue": "crm"}});
+    rig.client.enqueue(other.clone()).await;
+    for _ in 0..9 {
+        of_tenant(&rig, "crm", "a").await;
+    }
+    rig.client.enqueue(other).await;
+    assert_eq!(rig.client.fetch("crm", 2).await.len(), 2);
+    assert!(rig.client.fetch("crm", 1).await.is_empty());
+    let answer = why(&rig, "queue=crm").await;
+    says(&answer, "why", "the lookahead of queue \"crm\" is full");
+    says(&answer, "do", "give key \"calls\" a queue of its own");
+    let full = "ojs_throttle_lookahead_full_queues";
+    assert_eq!(rig.metric(full).await, Some(1.0));
+}
+
+/// A job that would come now stands behind all that fills the lookahead.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_would_come_is_behind_a_full_lookahead() {
+    for subqueues in ["", "[[queue]]\nname = \"crm\"\nsubqueues = true\n"] {
+        let rig = Rig::with(&format!("{TENANTS}{subqueues}")).await;
+        for _ in 0..9 {
+            of_tenant(&rig, "crm", "ann").await;
+        }
+        assert_eq!(rig.client.fetch("crm", 1).await.len(), 1);
+        assert!(rig.client.fetch("crm", 1).await.is_empty());
+        let question = "type=call&queue=crm&meta.tenant_id=ben";
+        let answer = why(&rig, question).await;
+        match subqueues {
+            "" => {
+                says(&answer, "why", "the lookahead of queue \"crm\" is full");
+                assert!(!answer.to_string().contains("may start now"), "{answer}");
+                assert!(answer["next_start"].is_null(), "{answer}");
+            }
+            _ => says(&answer, "why", "the next job may start now"),
+        }
+        assert!(answer["job"].is_null(), "{answer}");
+    }
+}
+
+/// A worker of one job at a time waits until it has one, so none of its FETCHes ends empty.
+#[tokio::test(start_paused = true)]
+async fn a_lookahead_that_fills_is_told_also_where_each_fetch_gets_its_job() {
+    let (_guard, log) = logged();
+    let rig = Rig::with(TENANTS).await;
+    for _ in 0..12 {
+        of_tenant(&rig, "crm", "ann").await;
+    }
+    of_tenant(&rig, "crm", "ben").await;
+    let mut out = rig.client.fetch("crm", 1).await;
+    for _ in 0..5 {
+        let (client, job) = (rig.client.clone(), id(&out[0]).to_owned());
+        let ends = tokio::spawn(async move {
+            sleep(Duration::from_millis(400)).await;
+            client.ack(&job).await;
+        });
+        out = rig.client.fetch("crm", 1).await;
+        assert_eq!(out.len(), 1);
+        ends.await.unwrap();
+    }
+    assert_eq!(log.with("lookahead_full").len(), 1);
+}
+
+/// Workers that send heartbeats and never end.
+#[tokio::test(start_paused = true)]
+async fn workers_that_may_hang_are_named_once_run_times_say_so() {
+    let rig = Rig::with(CONFIG).await;
+    queued(&rig, "billing", 30).await;
+    for _ in 0..19 {
+        let job = rig.client.fetch("billing", 1).await;
+        sleep(Duration::from_millis(200)).await;
+        rig.client.ack(id(&job[0])).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    let as_worker = |name: &str| json!({"queues": ["billing"], "worker_id": name, "visibility_timeout_ms": 600_000});
+    let one = rig.client.fetch_as(as_worker("w1")).await;
+    let last = rig.client.fetch("billing", 1).await;
+    sleep(Duration::from_secs(20)).await;
+    let early = why(&rig, "queue=billing").await;
+    assert!(
+        !early.to_string().contains("may hang"),
+        "19 are too few: {early}"
+    );
+    rig.client.ack(id(&last[0])).await;
+    let two = rig.client.fetch_as(as_worker("w0")).await;
+    assert_eq!((one.len(), two.len()), (1, 1));
+    sleep(Duration::from_secs(50)).await;
+    let words = "1 run since 70.0 s, usual is 0.2 s: \"w1\" may hang";
+    says(&why(&rig, "key=stripe").await, "why", words);
+    sleep(Duration::from_secs(49)).await;
+    for question in ["queue=billing", "key=stripe"] {
+        let answer = why(&rig, question).await;
+        let words = "2 run since 99.0 s, usual is 0.2 s: \"w0\" and \"w1\" may hang, with slots of key \"stripe\"";
+        says(&answer, "why", words);
+        says(&answer, "do", "look at \"w0\" and \"w1\"");
+        assert_eq!(answer["cause"], "may hang");
+        assert_eq!(answer["limited_by"], "concurrency");
+        says(&answer, "next_start_unknown", "\"w0\" and \"w1\" may hang");
+        assert!(answer.get("next_start_p50").is_none(), "{answer}");
+    }
+    let state = rig
+        .admin
+        .get("/throttle/v1/state?search=stripe")
+        .await
+        .json();
+    let cause = &state["keys"]["rows"][0]["cause"];
+    says(cause, "why", "\"w0\" and \"w1\" may hang");
+    // One ends: the other one does not keep the slots of the next.
+    rig.client
+        .post(
+            "/ojs/v1/workers/ack",
+            json!({"job_id": id(&two[0]), "worker_id": "w0"}).to_string(),
+        )
+        .await;
+    assert_eq!(rig.client.fetch("billing", 1).await.len(), 1);
+}

@@ -20,6 +20,8 @@ pub(super) enum JobPlace {
     Out(Cause),
     /// Neither here nor out; the backend says this of it.
     Backend(String),
+    /// It is not there yet. It would stand behind all others of its queue.
+    Coming,
     /// It waits in a subqueue of this queue.
     Subqueue(String, WhichHead),
 }
@@ -34,14 +36,14 @@ pub(super) enum WhichHead {
 impl JobPlace {
     /// Whether it may be one of those that the next FETCH brings.
     pub(super) fn is_behind(&self) -> bool {
-        matches!(self, JobPlace::Backend(_))
+        matches!(self, JobPlace::Backend(_) | JobPlace::Coming)
     }
 
     /// What is said of the job, where this is what is said of its queue and its limits.
     pub(super) fn cause(self, of_queue: Cause) -> Cause {
         match self {
             JobPlace::Out(cause) => cause,
-            JobPlace::Held => of_queue,
+            JobPlace::Held | JobPlace::Coming => of_queue,
             JobPlace::Subqueue(..) if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
             JobPlace::Subqueue(queue, head) => {
                 let kind = match head {

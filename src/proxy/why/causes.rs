@@ -41,6 +41,10 @@ causes! {
     /// Workers are slow or dead. The jobs with their workers are listed. See "Slots are full, and workers are idle".
     SLOTS "slots": "{taken} of {slots} slots of {what} are taken{needs}{set}"
         => "wait until one of the jobs below ends, or {raise}; the slot of a dead worker is free after its visibility timeout";
+    /// They have run three times as long as any of the last 100 jobs of the key, and for 5 s at least. A worker that sends
+    /// heartbeats keeps its slot as long as it does so. It is said once 20 jobs of the key have ended here.
+    HUNG "may hang": "{jobs} run since {age}, usual is {usual}: {workers} may hang, with slots of {what}"
+        => "look at {workers}, and restart what hangs: its slots are free after the visibility timeout";
     /// Someone paused the key. The line says who, why and until when. `ojs_throttle_paused_keys` counts keys and queues
     /// that were paused over HTTP.
     PAUSED "paused": "{what} is paused: its concurrency is 0{set}"

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::causes::{self, Cause, named, quoted};
-use super::lookahead::FullLookahead;
+use super::lookahead::{FullLookahead, hides_others};
 use crate::limit::{Limited, Refusal, Space, Strategy, Timestamp};
 use crate::ojs::shell_word;
 use crate::proxy::Sidecar;
@@ -226,7 +226,9 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
     if fetching.paused.has(queue) || fetching.backlogs.is_paused(queue) {
         found.push(paused(queue));
     }
-    found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+    if hides_others(sidecar, queue) {
+        found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
+    }
     let name = quoted(queue);
     let waits = !is_empty(sidecar, queue);
     let silence = sidecar.hold.asked_for(queue);

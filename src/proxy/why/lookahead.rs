@@ -27,9 +27,25 @@ pub(super) struct FullLookahead {
     cures: String,
 }
 
-/// Whether jobs fill what may be held of a queue, and jobs of other keys may be behind them. Where all of them wait for
-/// limits that each job of the queue has, none behind them could start.
-pub(in crate::proxy) fn is_full(sidecar: &Sidecar, queue: &str) -> bool {
+/// Whether jobs fill what may be held of a queue, and jobs of other keys may wait behind them.
+pub(in crate::proxy) fn hides_others(sidecar: &Sidecar, queue: &str) -> bool {
+    hides(sidecar, queue) && !is_of_one_key(sidecar, queue)
+}
+
+/// Whether all jobs that were seen of a queue have one key, that of a policy. Then those behind them are likely to have it
+/// too, and wait for the same.
+fn is_of_one_key(sidecar: &Sidecar, queue: &str) -> bool {
+    let front = sidecar.hold.front(queue);
+    let [((_, _, key), _)] = front.keys.as_slice() else {
+        return false;
+    };
+    let is_of_policy = sidecar.live().policies.named_by(key).is_some();
+    is_of_policy && !sidecar.hold.saw_other_keys(queue)
+}
+
+/// Whether jobs fill what may be held of a queue. Where all of them wait for limits that each job of the queue has, none
+/// behind them could start.
+fn is_full(sidecar: &Sidecar, queue: &str) -> bool {
     let live = sidecar.live();
     let gate = live.policies.gate(queue);
     let is_of_some = |by: &PolicyAndKey| {
@@ -48,14 +64,14 @@ fn hides(sidecar: &Sidecar, queue: &str) -> bool {
 pub(in crate::proxy) fn note_full(proxy: &Proxy, lane: &Lane) {
     let (sidecar, now) = (&proxy.sidecar, Instant::now());
     let backlogs = &sidecar.fetching.backlogs;
-    if !backlogs.looks_whether_full(&lane.queue, now) || !is_full(sidecar, &lane.queue) {
+    if !backlogs.looks_whether_full(&lane.queue, now) || !hides_others(sidecar, &lane.queue) {
         return;
     }
     let (proxy, lane) = (proxy.clone(), lane.clone());
     let _task = sidecar.tasks.spawn(async move {
         waiting::refresh(&proxy, &[Arc::clone(&lane.queue)], lane.scope).await;
         let (sidecar, backlogs) = (&proxy.sidecar, &proxy.sidecar.fetching.backlogs);
-        if hides(sidecar, &lane.queue)
+        if hides_others(sidecar, &lane.queue)
             && backlogs.begins_to_be_full(&lane.queue, Instant::now())
             && let Some(full) = FullLookahead::of(sidecar, &lane.queue)
         {

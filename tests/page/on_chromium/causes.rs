@@ -15,6 +15,7 @@ fn look(cause: &Cause) -> (String, &'static str) {
     let key = |name: &str, column: &str| cell("limits", &cause.named(name), column);
     match cause.name {
         "all slots are taken" => (key("stripe", "binds"), "slots"),
+        "workers hang" => (problem(cause), "may hang"),
         "an override pauses the key" => (key("stripe", "mark"), "paused"),
         "a nack shuts the key" => (key("stripe", "binds"), "shut"),
         "the backend is down" => (problem(cause), ""),
