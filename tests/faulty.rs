@@ -123,8 +123,7 @@ impl Faulty {
         self.siblings.store(more, Ordering::Relaxed);
     }
 
-    /// From now on no other sidecar seems to be there. The tests of sidecars have stores that know it by themselves.
-    #[allow(dead_code)]
+    /// From now on no other sidecar seems to be there, but for those of [`Faulty::with_siblings`].
     pub fn seems_alone(&self) {
         self.alone.store(true, Ordering::Relaxed);
     }

@@ -257,3 +257,28 @@ async fn store_errors() {
         assert_eq!(numbers().await, (1.0, n));
     }
 }
+
+/// What a single sidecar started before it lost its store, and without it, is never more than its limits allow.
+#[tokio::test(start_paused = true)]
+async fn alone_without_the_store_limits_hold_over_the_loss() {
+    let store = Arc::new(Faulty::new(Arc::new(MemoryStore::new(NOON))));
+    store.seems_alone();
+    let guarded = Guard::new(store.clone(), OnStoreError::Share);
+    let limits = "[[policy]]\nname = \"r\"\nmatch = { queue = \"q\" }\nrate = { limit = 5, period = \"10s\" }\n";
+    let rig = Rig::over(Store::shared(Arc::new(guarded)), limits).await;
+    let job = r#"{"type":"t","args":[],"options":{"queue":"q"}}"#;
+    rig.enqueue(job, 60).await;
+    let mut starts = Vec::new();
+    for step in 0..90 {
+        if step == 30 {
+            store.standing(Some(Fault::gone()));
+        }
+        let came = rig.client.fetch("q", 1).await;
+        starts.extend(came.iter().map(|_| Instant::now()));
+        sleep(Duration::from_millis(300)).await;
+    }
+    assert_eq!(rig.metric("ojs_throttle_store_up").await, Some(0.0));
+    assert!(starts.len() > 10, "{}", starts.len());
+    let period = Duration::from_millis(9_990);
+    assert!(starts.windows(6).all(|six| six[5] - six[0] >= period));
+}

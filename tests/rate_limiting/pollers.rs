@@ -35,7 +35,7 @@ async fn who_comes_back_after_a_pause_waits_longer() {
     let (rig, out) = busy().await;
     let client = &rig.client;
     let named = [worker("a"), worker("b")];
-    let nameless = json!({"queues": ["q"]});
+    let nameless = json!({"queues": ["q"], "visibility_timeout_ms": 600_000});
     for body in [&named[0], &named[1], &nameless] {
         assert!(SHORT.contains(&waits(client, body).await), "{body}");
         // Who asks again at once does not sleep, and loses nothing by coming back.
