@@ -244,7 +244,7 @@ pub struct StoreFacts<'a> {
     pub is_shared: bool,
     /// Whether no other sidecar lives or has left rows.
     pub is_alone: bool,
-    /// The same as it was when the store last said so, where news of others may have been missed since.
+    /// Whether it was so when the store last answered, and none has come since as far as was heard.
     pub was_alone: bool,
     /// How many other sidecars live.
     pub siblings: usize,
