@@ -65,8 +65,7 @@
 //! 6. **Go.** The answer leaves with what was granted (`proxy/fetch/handout.rs`). A worker that hung up before the
 //!    connection took the reply's body gets nothing: the start is undone and the job is held for the next one.
 //! 7. **Wait.** Nothing may start, but soon: the FETCH stands in line until a slot or a time comes, at most
-//!    `fetch.max_wait`, and gathers again (`proxy/fetch/wait.rs`). Who does not poll waits for less
-//!    (`proxy/fetch/pollers.rs`).
+//!    `fetch.max_wait`, and gathers again (`proxy/fetch/wait.rs`).
 //!
 //! # One ACK
 //!
