@@ -10,6 +10,7 @@ use super::command_line::CommandLine;
 use super::file::{self, unreadable};
 use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
+use super::report::Report;
 use super::settings::Settings;
 use super::sources::Sources;
 use crate::policy::{Match, PolicySet};
@@ -65,6 +66,26 @@ fn count(number: usize, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
+/// What is doubtful in a file that can be used.
+fn doubts(settings: &Settings) -> Report {
+    let mut warnings = settings.warnings.clone();
+    for policy in settings.policies.policies() {
+        if policy.matching == Match::default() {
+            let name = &policy.name;
+            let title =
+                format!("policy {name:?} has no `match`: it limits every job of every queue");
+            let hint = "add match = { queue = \"NAME\" }, or { queue = \"*\" } if all are meant";
+            warnings.warn(title, hint);
+        }
+    }
+    for file in settings.certificates() {
+        if let Some(concern) = file.concern() {
+            warnings.warn(concern, RENEW);
+        }
+    }
+    warnings
+}
+
 /// Reads the file (`-` is standard input) and says what it means, or everything that is wrong with it; with colours
 /// for a terminal if asked.
 pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
@@ -90,21 +111,7 @@ pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
     let meaning = meaning(&settings);
     let meaning = meaning.iter().filter(|of| !of.text.is_empty());
     let meaning: Vec<String> = meaning.map(Meaning::to_string).collect();
-    let mut warnings = settings.warnings.clone();
-    for policy in settings.policies.policies() {
-        if policy.matching == Match::default() {
-            let name = &policy.name;
-            let title =
-                format!("policy {name:?} has no `match`: it limits every job of every queue");
-            let hint = "add match = { queue = \"NAME\" }, or { queue = \"*\" } if all are meant";
-            warnings.warn(title, hint);
-        }
-    }
-    for file in settings.certificates() {
-        if let Some(concern) = file.concern() {
-            warnings.warn(concern, RENEW);
-        }
-    }
+    let warnings = doubts(&settings);
     let json = json!({
         "file": name, "ok": true, "meaning": meaning, "problems": warnings.problems(),
     });

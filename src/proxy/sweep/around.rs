@@ -1,7 +1,7 @@
 //! Looks now and then whether limits are evaded: by sidecars with stores of their own, by workers that ask the backend
 //! itself, and by entries whose queue nobody uses. A limit that is not in force must not look healthy.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::adopt::{LimitedBefore, Listing, list_running, never_limits};
-use super::unshared::UnsharedSidecars;
+use super::unshared::{Lived, TOGETHER, UnsharedSidecars};
 use crate::json::Json;
 use crate::policy::{Pattern, nearest};
 use crate::proxy::why::{Cause, causes, quoted};
@@ -21,8 +21,6 @@ use crate::store::{Claimed, LedgerExt, NAMES, sidecar_of};
 const EVERY: Duration = Duration::from_secs(20);
 /// One look takes at most one part in so many of the time: a list may be long.
 const SELDOM: u32 = 100;
-/// Who shows signs of life for so long does not just end, as in an update.
-const TOGETHER: Duration = Duration::from_secs(60);
 /// How often the log has the same again.
 const WARN_EVERY: Duration = Duration::from_secs(600);
 /// A policy that has matched no job for so long is told of.
@@ -136,26 +134,6 @@ fn tell_workers(sidecar: &Sidecar, found: &WorkersByQueue, warned: &mut WarnedAt
         );
     }
     *sidecar.keeper.evaded.workers.lock() = cause;
-}
-
-/// Who was seen again and again.
-#[derive(Default)]
-pub(super) struct Lived(HashMap<Box<str>, (Instant, Instant)>);
-
-impl Lived {
-    /// Notes who shows signs of life. Gives those that have for [`TOGETHER`], and do still.
-    pub(super) fn note<'a>(&mut self, alive: impl Iterator<Item = &'a str>) -> BTreeSet<Box<str>> {
-        let seen = Instant::now();
-        for name in alive {
-            let lived = self.0.entry(name.into()).or_insert((seen, seen));
-            lived.1 = seen;
-        }
-        // Not each look finds something new of each.
-        self.0.retain(|_, (_, last)| seen - *last < TOGETHER);
-        let found = self.0.iter();
-        let found = found.filter(|(_, (first, last))| *last - *first >= TOGETHER);
-        found.map(|(name, _)| name.clone()).collect()
-    }
 }
 
 /// What was seen of workers that get limited jobs from the backend itself.

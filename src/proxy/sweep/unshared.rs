@@ -1,12 +1,37 @@
 //! Whether other sidecars limit the same jobs with a store of their own. Then each of them starts as much as a limit
 //! allows, and together they start several times as much.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::around::Lived;
+use tokio::time::Instant;
+
 use crate::limit::Timestamp;
 use crate::store::{Claimed, sidecar_of};
+
+/// Who shows signs of life for so long does not just end, as in an update.
+pub(super) const TOGETHER: Duration = Duration::from_secs(60);
+
+/// Who was seen again and again.
+#[derive(Default)]
+pub(super) struct Lived(HashMap<Box<str>, (Instant, Instant)>);
+
+impl Lived {
+    /// Notes who shows signs of life. Gives those that have for [`TOGETHER`], and do still.
+    pub(super) fn note<'a>(&mut self, alive: impl Iterator<Item = &'a str>) -> BTreeSet<Box<str>> {
+        let seen = Instant::now();
+        for name in alive {
+            let lived = self.0.entry(name.into()).or_insert((seen, seen));
+            lived.1 = seen;
+        }
+        // Not each look finds something new of each.
+        self.0.retain(|_, (_, last)| seen - *last < TOGETHER);
+        let found = self.0.iter();
+        let found = found.filter(|(_, (first, last))| *last - *first >= TOGETHER);
+        found.map(|(name, _)| name.clone()).collect()
+    }
+}
 
 /// What was seen of other sidecars.
 pub(super) struct UnsharedSidecars {
