@@ -15,6 +15,7 @@ mod secured;
 mod seen;
 mod shadow;
 mod shares;
+mod signals;
 mod stand_in;
 mod streams;
 mod waits;

@@ -1,11 +1,11 @@
-//! What a nack says of the service behind a job: "not before then". Read from the `error` alone; when
-//! to believe it is `[policy.feedback]`.
+//! What a nack says of the service behind a job, or that service itself in its answer to a call: "not before then".
+//! When to believe it is `[policy.feedback]`.
 
 use std::borrow::Cow;
-use std::time::UNIX_EPOCH;
 
 use super::json_path::scalar;
 use super::matcher::Pattern;
+use super::vendor::{VendorHead, seconds};
 use ojs_duration as duration;
 use ojs_json::{Json, Kind};
 use ojs_limit::{Timestamp, fingerprint};
@@ -17,9 +17,10 @@ pub struct Feedback {
     pub until: bool,
     /// Whether `retry_after` is heeded.
     pub retry_after: bool,
-    /// Whether the headers of a vendor's answer are heeded, where a nack's `details` have them.
+    /// Whether the headers of a vendor's answer are heeded: to a call, or as a nack's `details` have them.
     pub headers: bool,
-    /// What errors are called that mean "too many requests" and say no time.
+    /// What errors are called that mean "too many requests" and say no time, and the statuses of such answers to calls.
+    /// 429 always is.
     pub codes: Vec<Pattern>,
     /// How long one of those shuts the key, in microseconds.
     pub default_pause: u64,
@@ -97,11 +98,25 @@ impl Feedback {
     /// `max_pause` away, so that a worker with a wrong clock shuts nothing for years. Times that have
     /// passed and values that cannot be read are no signals. `times` is how often in a row the key was
     /// refused, now included; it and `job` seed the jitter.
-    pub fn pause(&self, error: Json<'_>, now: Timestamp, job: &str, times: u32) -> Option<Pause> {
+    pub fn pause(
+        &self,
+        error: Json<'_>,
+        key: &str,
+        now: Timestamp,
+        (job, times): (&str, u32),
+    ) -> Option<Pause> {
         let details = error.get("details");
         let places = || [Some(error), details].into_iter().flatten();
         let until = || places().filter_map(|place| moment(place.get("rate_limit_until")?));
         let after = || places().filter_map(|place| delay(place.get("retry_after")?));
+        let headers = || {
+            let head = VendorHead::read(header_lines(details?));
+            let spent = match head.is_of_another_part(key) {
+                true => None,
+                false => head.spent(now, true, self.default_pause),
+            };
+            head.retry_after(now).max(spent)
+        };
         let named = [
             (self.until, "rate_limit_until", until().max()),
             (
@@ -109,11 +124,7 @@ impl Feedback {
                 "retry_after",
                 after().map(|wait| now.plus(wait)).max(),
             ),
-            (
-                self.headers,
-                "headers",
-                details.and_then(|details| by_details(details, now)),
-            ),
+            (self.headers, "headers", headers()),
         ];
         let told = named
             .into_iter()
@@ -124,28 +135,33 @@ impl Feedback {
         self.until(told, || self.knows(error), now, (job, times))
     }
 
-    /// What the reply of a service to a call asks for, likewise. A 429 that names no time is taken for one of the codes.
+    /// What the reply of a service to a call of this key asks for, likewise. With a status that refuses calls
+    /// `Retry-After` is heeded; with others it is about something else. Any reply may say that nothing is left.
     pub fn pause_by_reply<'h>(
         &self,
         status: u16,
-        header: impl Fn(&str) -> Option<&'h str>,
+        lines: impl Iterator<Item = (&'h str, &'h str)>,
+        key: &str,
         now: Timestamp,
         (call, times): (&str, u32),
     ) -> Option<Pause> {
-        if !self.headers {
-            return None;
-        }
-        let refuses = matches!(status, 429 | 503);
-        // With another status `Retry-After` is about something else, and only a budget that is said to be spent is.
-        let header = |name: &str| match header(name) {
-            Some(_) if name == "Retry-After" && !refuses => None,
-            None if name.ends_with("-Remaining") && !refuses => Some("1"),
-            found => found,
+        let lines = lines.filter(|_| self.headers);
+        let head = VendorHead::read(lines.map(|(name, value)| (name, Cow::Borrowed(value))));
+        let refuses = matches!(status, 403 | 429 | 503 | 529);
+        let after = refuses.then(|| head.retry_after(now)).flatten();
+        let is_of_another = head.is_of_another_part(key);
+        let spent = match is_of_another {
+            true => None,
+            false => head.spent(now, status == 429, self.default_pause),
         };
-        let told = by_headers(|name| header(name).map(Cow::Borrowed), now);
-        let told = told.filter(|until| *until > now);
+        let told = after.max(spent).filter(|until| *until > now);
         let told = told.map(|until| (until, "headers"));
-        self.until(told, || status == 429, now, (call, times))
+        let known = || match status {
+            429 => !(is_of_another && head.is_spent()),
+            400.. => self.codes.iter().any(|code| code.matches(&status.to_string())),
+            _ => false,
+        };
+        self.until(told, known, now, (call, times))
     }
 
     /// Until when a key is shut for which a time was `told`, or for which the error is `known` to mean that.
@@ -241,91 +257,15 @@ fn delay(value: Json<'_>) -> Option<u64> {
     seconds(&text).or_else(|| duration::parse(&text).ok())
 }
 
-/// Seconds, whole or not, in microseconds.
-fn seconds(text: &str) -> Option<u64> {
-    let seconds: f64 = text.trim().parse().ok()?;
-    // A float that is too large becomes the largest number, which is clamped like any other.
-    (seconds.is_finite() && seconds > 0.0).then_some((seconds * 1e6) as u64)
-}
-
-/// What headers ask for, in `details` themselves or in `details.headers`. Of several, the latest.
-fn by_details(details: Json<'_>, now: Timestamp) -> Option<Timestamp> {
-    let places = [Some(details), details.get("headers")].into_iter();
-    let of_place = |place| by_headers(|name| header(place, name), now);
-    places.flatten().filter_map(of_place).max()
-}
-
-/// What the headers of a reply ask for. Of several, the latest.
-fn by_headers<'h>(
-    header: impl Fn(&str) -> Option<Cow<'h, str>>,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let spent = |left: &str| {
-        let left = header(left);
-        // Many services send these with every answer: only a spent budget is a signal.
-        left.is_none_or(|left| left.trim().parse() == Ok(0.0))
-    };
-    let reset = |name: &str, left: &str| {
-        header(name)
-            .filter(|_| spent(left))
-            .and_then(|text| reset(&text, now))
-    };
-    let found = [
-        header("Retry-After").and_then(|text| retry_after(&text, now)),
-        header("RateLimit").and_then(|text| Some(now.plus(rate_limit(&text)?))),
-        reset("RateLimit-Reset", "RateLimit-Remaining"),
-        reset("X-RateLimit-Reset", "X-RateLimit-Remaining"),
-    ];
-    found.into_iter().flatten().max()
-}
-
-/// A header's value; the first where there is a list.
-fn header<'j>(place: Json<'j>, name: &str) -> Option<Cow<'j, str>> {
-    let value = place.get(name)?;
-    match value.kind() {
-        Kind::Array => scalar(value.items().next()?),
-        _ => scalar(value),
-    }
-}
-
-/// `Retry-After`: seconds or an HTTP date (RFC 9110, 10.2.3).
-fn retry_after(text: &str, now: Timestamp) -> Option<Timestamp> {
-    if let Some(wait) = seconds(text) {
-        return Some(now.plus(wait));
-    }
-    let at = httpdate::parse_http_date(text.trim()).ok()?;
-    let since = at.duration_since(UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_micros()).ok().map(Timestamp)
-}
-
-/// `X-RateLimit-Reset`: seconds from now, or seconds or milliseconds since 1970.
-fn reset(text: &str, now: Timestamp) -> Option<Timestamp> {
-    let micros = seconds(text)?;
-    Some(match micros {
-        0..1_000_000_000_000_000 => now.plus(micros),
-        1_000_000_000_000_000..1_000_000_000_000_000_000 => Timestamp(micros),
-        _ => Timestamp(micros / 1_000),
+/// The headers of an answer in `details` themselves and in `details.headers`; a list has the values of several lines.
+fn header_lines(details: Json<'_>) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let places = [Some(details), details.get("headers")].into_iter().flatten();
+    places.flat_map(|place| place.members()).flat_map(|member| {
+        let (name, value) = (member.name(), member.value);
+        let one = (value.kind() != Kind::Array).then_some(value);
+        let all = value.items().chain(one);
+        all.filter_map(move |value| Some((name.clone(), scalar(value)?)))
     })
-}
-
-/// `RateLimit`: `"name";r=0;t=12`, several with commas between, or as in earlier drafts
-/// `limit=100, remaining=0, reset=12`. Microseconds until the last spent budget is new.
-fn rate_limit(text: &str) -> Option<u64> {
-    let number = |policy: &str, between: &[char], names: [&str; 2]| {
-        policy.split(between).find_map(|part| {
-            let (name, value) = part.split_once('=')?;
-            names
-                .contains(&name.trim())
-                .then(|| value.trim().to_owned())
-        })
-    };
-    let wait = |policy: &str, between: &[char]| {
-        let left = number(policy, between, ["r", "remaining"])?;
-        let reset = number(policy, between, ["t", "reset"])?;
-        (left.parse() == Ok(0.0)).then(|| seconds(&reset))?
-    };
-    let items = text.split(',').filter_map(|policy| wait(policy, &[';']));
-    items.max().or_else(|| wait(text, &[',', ';']))
 }
 
 #[cfg(test)]

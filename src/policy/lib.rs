@@ -21,6 +21,7 @@ mod set;
 mod spelling;
 pub mod subqueue;
 pub mod template;
+mod vendor;
 pub mod words;
 
 pub use cache::LimitCache;
@@ -36,3 +37,4 @@ pub use price::{Fair, Prices};
 pub use set::PolicySet;
 pub use spelling::nearest;
 pub use template::{CallValue, Rendered, Template};
+pub use vendor::{back_at, tells_of_limits};

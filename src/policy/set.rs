@@ -295,17 +295,17 @@ impl PolicySet {
     }
 
     /// The latest time before which the `error` of a job's nack wants no start of `key`, and the policy
-    /// that heeds it. `limited` is all that limits the job, `times` how often in a row the key was
-    /// refused, now included.
+    /// that heeds it. `limited` is all that limits the job, `job` its id, and how often in a row the key
+    /// was refused, now included.
     pub fn pause<'a>(
         &self,
         limited: &'a [Limited],
         key: &Key,
         error: Json<'_>,
         now: Timestamp,
-        (job, times): (&str, u32),
+        job: (&str, u32),
     ) -> Option<(Pause, &'a Arc<str>)> {
-        self.pause_by(limited, key, |of| of.pause(error, now, job, times))
+        self.pause_by(limited, key, |of| of.pause(error, key.as_str(), now, job))
     }
 
     /// The latest time before which what is heeded for `key` lets nothing start, and the policy that heeds it.

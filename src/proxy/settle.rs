@@ -30,7 +30,7 @@ use crate::metrics::Counted;
 use crate::store::{Claimed, End, KnownRow, LedgerExt, Row, StoreError};
 use crate::tick;
 use crate::upstream::{Call, Path, Reply, UpstreamError};
-use feedback::Refusals;
+use feedback::{KeyLines, Refusals};
 use insist::insist;
 use settling::{RowFound, Settling, named};
 use speaker::Speaker;
@@ -44,6 +44,9 @@ pub(super) use unheard::Verb;
 pub(super) struct Settle {
     unheard: Unheard,
     refusals: Refusals,
+    /// Which keys the log tells of that were shut, and that could not be.
+    shut: KeyLines,
+    not_shut: KeyLines,
     /// How long the last jobs ran.
     pub(super) runs: RunTimes,
     /// Held jobs that go out nowhere, because a call that may end them is under way.

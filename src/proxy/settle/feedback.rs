@@ -4,19 +4,57 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use http::header::HeaderMap;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::json::Json;
 use crate::limit::{Key, Limited, Limits, Space, Timestamp, each_key};
-use crate::policy::Pause;
+use crate::policy::{Pause, tells_of_limits};
 use crate::proxy::{DEPTH, Proxy, Sidecar, tell};
 use crate::store::{Change, Claimed, LedgerExt, Row};
 
 /// The most keys whose refusals are counted.
 const COUNTED: usize = 10_000;
+/// How many lines a policy may have in the log within a minute.
+const LINES: u64 = 10;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Lines of the log about keys. Callers make as many keys as they like, so a policy has few lines a minute.
+#[derive(Default, Debug)]
+pub(super) struct KeyLines(Mutex<HashMap<Arc<str>, LinesOfMinute>>);
+
+#[derive(Debug)]
+struct LinesOfMinute {
+    since: Instant,
+    said: u64,
+    /// How many keys had no line.
+    more: u64,
+}
+
+impl KeyLines {
+    /// Whether the policy may have another line; then how many of its keys had none since its last one.
+    fn next(&self, policy: &Arc<str>) -> Option<u64> {
+        let mut minutes = self.0.lock();
+        let minute = minutes.entry(Arc::clone(policy)).or_insert(LinesOfMinute {
+            since: Instant::now(),
+            said: 0,
+            more: 0,
+        });
+        if minute.since.elapsed() >= MINUTE {
+            (minute.since, minute.said) = (Instant::now(), 0);
+        }
+        if minute.said == LINES {
+            minute.more += 1;
+            return None;
+        }
+        minute.said += 1;
+        Some(std::mem::take(&mut minute.more))
+    }
+}
 
 /// How often in a row keys were refused by the services behind them, as far as this sidecar saw.
 #[derive(Default, Debug)]
@@ -119,15 +157,18 @@ pub(in crate::proxy) async fn heed_reply(
     (status, headers): (StatusCode, &HeaderMap),
 ) {
     let refusals = &sidecar.settle.refusals;
-    if status.is_success() && refusals.is_empty() && !says_limits(headers) {
+    // Most answers tell of no limits, and one look at each name costs less than a search for every form.
+    let is_plain = || !headers.keys().any(|name| tells_of_limits(name.as_str()));
+    if status.is_success() && refusals.is_empty() && is_plain() {
         return;
     }
     let (policies, now) = (Arc::clone(&sidecar.live().policies), sidecar.store.now());
     for key in job_keys(&call.limited) {
         let times = refusals.times(key, Some(started), now);
-        let header = |name: &str| headers.get(name)?.to_str().ok();
         let asked = policies.pause_by(&call.limited, key, |of| {
-            of.pause_by_reply(status.as_u16(), header, now, (&call.job, times))
+            let lines = text_lines(headers);
+            let call = (&*call.job, times);
+            of.pause_by_reply(status.as_u16(), lines, key.as_str(), now, call)
         });
         let Some((pause, policy)) = asked else {
             if status.is_success() {
@@ -142,12 +183,10 @@ pub(in crate::proxy) async fn heed_reply(
     }
 }
 
-/// Whether a reply may say something of limits: most do not, and one look at each name costs less than a search for
-/// every form.
-fn says_limits(headers: &HeaderMap) -> bool {
-    let begins = |name: &str| name.starts_with("ratelimit") || name.starts_with("x-ratelimit");
-    let says = |name: &HeaderName| *name == RETRY_AFTER || begins(name.as_str());
-    headers.keys().any(says)
+/// The lines of a head that are text.
+pub(in crate::proxy) fn text_lines(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let lines = headers.iter();
+    lines.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
 }
 
 /// The backend has accepted the ACK of a job that was out under `row`.
@@ -167,7 +206,7 @@ async fn shut(
     by: &Claimed,
     key: &Key,
     pause: Pause,
-    policy: &str,
+    policy: &Arc<str>,
     now: Timestamp,
 ) {
     sidecar.metrics.shut(policy);
@@ -186,11 +225,15 @@ async fn shut(
     }
     match (set, before) {
         (Err(error), _) => {
-            tracing::warn!(id = %"key_not_shut", %key, policy, %error, "a key could not be shut")
+            if let Some(more) = sidecar.settle.not_shut.next(policy) {
+                tracing::warn!(id = %"key_not_shut", %key, policy, %error, more, "a key could not be shut");
+            }
         }
         (Ok(false), _) => {}
         (Ok(true), None) => {
-            tracing::info!(%key, policy, seconds, reason = pause.reason, "the service behind this key limits us: no starts until then");
+            if let Some(more) = sidecar.settle.shut.next(policy) {
+                tracing::info!(%key, policy, seconds, reason = pause.reason, more, "the service behind this key limits us: no starts until then");
+            }
         }
         (Ok(true), Some(_)) => {
             tracing::debug!(%key, policy, seconds, reason = pause.reason, "shut for longer");

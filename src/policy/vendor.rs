@@ -1,0 +1,225 @@
+//! What the headers of a vendor's answer say of its limits, in the spellings that no vendor has for itself alone. The
+//! manual's chapter `egress` has them in a table.
+
+use std::borrow::Cow;
+use std::time::UNIX_EPOCH;
+
+use jiff::SignedDuration;
+
+use ojs_duration as duration;
+use ojs_limit::Timestamp;
+
+/// What one header tells. A vendor with several budgets names each behind its headers: `x-ratelimit-reset-tokens`.
+#[derive(PartialEq, Eq, Debug)]
+enum Line {
+    RetryAfter,
+    RetryAfterMs,
+    /// The field `RateLimit` (draft-ietf-httpapi-ratelimit-headers).
+    RateLimit,
+    Limit(String),
+    Remaining(String),
+    Reset(String),
+    /// The part of the vendor that the budget is for.
+    Part,
+}
+
+impl Line {
+    /// Any case; `None`: it says nothing of limits.
+    fn of(name: &str) -> Option<Line> {
+        let name = name.to_ascii_lowercase();
+        let name = name.strip_prefix("x-").unwrap_or(&name);
+        let of_limit = ["ratelimit", "rate-limit"].into_iter();
+        let told = match of_limit.filter_map(|begin| name.strip_prefix(begin)).next() {
+            Some("") => return Some(Line::RateLimit),
+            Some(told) => told.strip_prefix('-')?,
+            None => name,
+        };
+        let of_budget = |kind: &str| {
+            let budget = told.strip_prefix(kind)?;
+            (budget.is_empty() || budget.starts_with('-')).then(|| budget.to_owned())
+        };
+        match told {
+            "retry-after" => Some(Line::RetryAfter),
+            "retry-after-ms" => Some(Line::RetryAfterMs),
+            _ if told == name => None,
+            "reset-after" => Some(Line::Reset(String::new())),
+            "resource" | "bucket" => Some(Line::Part),
+            _ => of_budget("reset")
+                .map(Line::Reset)
+                .or_else(|| of_budget("remaining").map(Line::Remaining))
+                .or_else(|| of_budget("limit").map(Line::Limit)),
+        }
+    }
+}
+
+/// Whether a header by this name may say something of limits, in small letters. `Retry-After` alone means something
+/// else in an answer that is a success.
+pub fn tells_of_limits(name: &str) -> bool {
+    name.strip_prefix("x-").unwrap_or(name).starts_with("rate")
+}
+
+/// When a service takes a call again that it has not carried out, as these lines of its answer say.
+pub fn back_at<'h>(
+    lines: impl Iterator<Item = (&'h str, &'h str)>,
+    now: Timestamp,
+    most: u64,
+) -> Option<Timestamp> {
+    let head = VendorHead::read(lines.map(|(name, value)| (name, Cow::Borrowed(value))));
+    let told = head.retry_after(now).max(head.spent(now, true, most));
+    told.filter(|at| *at > now)
+}
+
+/// The headers of one answer that tell of limits.
+#[derive(Debug)]
+pub(super) struct VendorHead<'h>(Vec<(Line, Cow<'h, str>)>);
+
+impl<'h> VendorHead<'h> {
+    /// All lines of an answer's head, in their order.
+    pub(super) fn read<N: AsRef<str>>(
+        lines: impl Iterator<Item = (N, Cow<'h, str>)>,
+    ) -> VendorHead<'h> {
+        let told = lines.filter_map(|(name, value)| Some((Line::of(name.as_ref())?, value)));
+        VendorHead(told.collect())
+    }
+
+    fn values<'a>(&'a self, of: &'a Line) -> impl Iterator<Item = &'a str> {
+        let lines = self.0.iter().filter(move |(line, _)| line == of);
+        lines.map(|(_, value)| value.trim())
+    }
+
+    /// Whether its budget is for one part of the vendor that is none of this key's: `core` is GitHub's word for the
+    /// rest, and a key may have the name of a part in it.
+    pub(super) fn is_of_another_part(&self, key: &str) -> bool {
+        let mut parts = self.values(&Line::Part);
+        parts.any(|part| part != "core" && !key.split(':').any(|of_key| of_key == part))
+    }
+
+    /// When `Retry-After` lets callers come back: the latest that is told.
+    pub(super) fn retry_after(&self, now: Timestamp) -> Option<Timestamp> {
+        let told = self.values(&Line::RetryAfter);
+        let told = told.filter_map(|text| moment(text, now)).max();
+        let exact = self.values(&Line::RetryAfterMs);
+        let exact = exact.filter_map(|text| Some(now.plus((number(text)? * 1e3) as u64)));
+        let exact = exact.max();
+        // Whole seconds are the milliseconds, rounded.
+        let is_same = |(told, exact): (Timestamp, Timestamp)| told.0.abs_diff(exact.0) < 1_000_000;
+        match told.zip(exact).is_some_and(is_same) {
+            true => exact,
+            false => told.max(exact),
+        }
+    }
+
+    /// When the last budget of which nothing is left has room again. `refused`: the answer says that one is spent, so
+    /// times count that stand alone. With a bucket of tokens the pause is no longer than `most` then: it says when it
+    /// will be full, and nobody knows how much the next call wants.
+    pub(super) fn spent(&self, now: Timestamp, refused: bool, most: u64) -> Option<Timestamp> {
+        let resets = self.0.iter().filter_map(|(line, text)| match line {
+            Line::Reset(budget) => Some((budget, moment(text.trim(), now)?)),
+            _ => None,
+        });
+        let resets: Vec<(&String, Timestamp)> = resets.collect();
+        let of_budgets = resets.iter().enumerate().filter_map(|(nth, (budget, reset))| {
+            let before = resets[..nth].iter().filter(|(other, _)| other == budget);
+            let nth = before.count();
+            let Some(left) = self.number(&Line::Remaining(budget.to_string()), nth) else {
+                return refused.then_some(*reset);
+            };
+            if left > 0.0 {
+                return None;
+            }
+            let limit = self.number(&Line::Limit(budget.to_string()), nth);
+            let wait = reset.since(now);
+            match limit.filter(|limit| *limit >= 1.0) {
+                Some(limit) if budget.contains("request") => {
+                    Some(now.plus((wait as f64 / limit).ceil() as u64))
+                }
+                Some(_) if budget.contains("token") => {
+                    (refused && wait <= most).then_some(*reset)
+                }
+                _ => Some(*reset),
+            }
+        });
+        of_budgets.chain(self.rate_limit(now)).max()
+    }
+
+    /// Whether nothing is left of some budget.
+    pub(super) fn is_spent(&self) -> bool {
+        let mut left = self.0.iter().filter(|(line, _)| matches!(line, Line::Remaining(_)));
+        left.any(|(_, text)| number(text.trim()) == Some(0.0))
+    }
+
+    /// The number in the nth line of this kind, else in the last.
+    fn number(&self, of: &Line, nth: usize) -> Option<f64> {
+        let values: Vec<&str> = self.values(of).collect();
+        number(values.get(nth).or(values.last())?)
+    }
+
+    /// `RateLimit`: `"name";r=0;t=12`, several with commas between, or as in earlier drafts
+    /// `limit=100, remaining=0, reset=12`. All its lines are one list.
+    fn rate_limit(&self, now: Timestamp) -> Option<Timestamp> {
+        let lines: Vec<&str> = self.values(&Line::RateLimit).collect();
+        let whole = lines.join(",");
+        let parameter = |members: &str, between: char, names: [&str; 2]| {
+            unquoted(members, between).find_map(|member| {
+                let (name, value) = member.split_once('=')?;
+                names.contains(&name.trim()).then(|| number(value.trim()))?
+            })
+        };
+        let wait = |members: &str, between: char| {
+            let left = parameter(members, between, ["r", "remaining"])?;
+            let reset = parameter(members, between, ["t", "reset"])?;
+            (left == 0.0).then(|| now.plus((reset * 1e6) as u64))
+        };
+        let items = unquoted(&whole, ',').filter_map(|item| wait(item, ';'));
+        items.max().or_else(|| wait(&whole, ','))
+    }
+}
+
+/// Splits at each of these letters that stands in no quoted string (RFC 9651, 3.3.3).
+fn unquoted(text: &str, between: char) -> impl Iterator<Item = &str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    text.split(move |letter| {
+        let was_escaped = std::mem::replace(&mut is_escaped, false);
+        match letter {
+            '"' if !was_escaped => is_quoted = !is_quoted,
+            '\\' => is_escaped = is_quoted && !was_escaped,
+            _ => {}
+        }
+        letter == between && !is_quoted
+    })
+}
+
+/// A number from 0. One that is too large for a float is infinite, and clamped like any other.
+fn number(text: &str) -> Option<f64> {
+    let begins = text.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    begins.then(|| text.parse().ok())?
+}
+
+/// Microseconds of a number of seconds, whole or not; none is no wait.
+pub(super) fn seconds(text: &str) -> Option<u64> {
+    let seconds = number(text.trim())?;
+    (seconds > 0.0).then_some((seconds * 1e6) as u64)
+}
+
+/// A time in one of the forms that vendors send: seconds from now, seconds or milliseconds since 1970, RFC 3339, the
+/// date of HTTP (RFC 9110, 5.6.7), or a duration such as `6m0s`.
+fn moment(text: &str, now: Timestamp) -> Option<Timestamp> {
+    if let Some(number) = number(text) {
+        return match number {
+            0.0 => None,
+            ..1e9 => Some(now.plus((number * 1e6) as u64)),
+            ..1e11 => Some(Timestamp((number * 1e6) as u64)),
+            ..1e14 => Some(Timestamp((number * 1e3) as u64)),
+            _ => Some(Timestamp::NEVER),
+        };
+    }
+    if let Some(micros) = duration::moment(text) {
+        return Some(Timestamp(micros));
+    }
+    if let Ok(date) = httpdate::parse_http_date(text) {
+        let since = date.duration_since(UNIX_EPOCH).ok()?;
+        return u64::try_from(since.as_micros()).ok().map(Timestamp);
+    }
+    let wait: SignedDuration = text.parse().ok()?;
+    Some(now.plus(u64::try_from(wait.as_micros()).ok()?))
+}
