@@ -8,6 +8,6 @@ mod surroundings;
 
 pub use reload::{LogLevel, Reload, ReloadOutcome};
 pub use running::{Running, Thread, bind};
-pub(crate) use running::{call_bounds, target};
+pub(crate) use running::{call_bounds, egress_target, target};
 pub use storage::{inspect_store, open_store};
 pub use surroundings::{Env, Stop};

@@ -31,7 +31,8 @@ fn is_on() -> bool {
 
 /// The span of a request from its head to the head of its reply. Where a `traceparent` names the trace that it belongs
 /// to, lines of the log show that as `trace_id`, whether or not spans are sent.
-pub fn request(head: &Parts) -> Span {
+/// Without `tells_path` its path is left out.
+pub fn request(head: &Parts, tells_path: bool) -> Span {
     let mut parents = head.headers.get_all(ojs::TRACEPARENT).iter();
     let parent = match (parents.next(), parents.next()) {
         (Some(parent), None) => parent.to_str().ok(),
@@ -53,7 +54,7 @@ pub fn request(head: &Parts) -> Span {
         otel.status_code = Empty,
         http.request.method = %head.method,
         http.response.status_code = Empty,
-        url.path = head.uri.path(),
+        url.path = tells_path.then(|| head.uri.path()),
     );
     if let Some(parent) = parent.filter(|_| trace_id.is_some()) {
         follow(&span, parent);
@@ -107,7 +108,7 @@ pub fn taken(span: &Span, started: usize, bound: Option<(&str, &str)>) {
 
 /// The span of a call to the backend, to the head of its reply, where that is part of a request. What the sidecar does
 /// by itself, such as sending these spans, has none.
-pub fn upstream(method: &Method, path: &str) -> Span {
+pub fn upstream(method: &Method, host: &str, path: Option<&str>) -> Span {
     match is_on() && !Span::current().is_none() {
         true => tracing::error_span!(
             target: TARGET,
@@ -116,6 +117,7 @@ pub fn upstream(method: &Method, path: &str) -> Span {
             otel.status_code = Empty,
             http.request.method = %method,
             http.response.status_code = Empty,
+            server.address = host,
             url.path = path,
             error.message = Empty,
         ),

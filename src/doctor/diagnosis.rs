@@ -37,7 +37,7 @@ pub enum Evidence {
 /// One line of the report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// `store`, `backend` or `sidecar`.
+    /// `store`, `backend`, `egress` or `sidecar`.
     pub part: &'static str,
     /// The thing that was checked.
     pub what: &'static str,

@@ -2,7 +2,7 @@
 
 use super::diagnosis::Diagnosis;
 use super::surroundings::DoctorEnv;
-use super::{backend, sidecar, store};
+use super::{backend, egress, sidecar, store};
 use crate::config::Settings;
 
 /// Checks everything that the settings name.
@@ -10,6 +10,7 @@ pub async fn examine(settings: &Settings, env: DoctorEnv) -> Diagnosis {
     let mut report = Diagnosis::default();
     store::examine(settings, &env, &mut report).await;
     backend::examine(settings, &env, &mut report).await;
+    egress::examine(settings, &env, &mut report).await;
     sidecar::examine(settings, &mut report).await;
     report
 }

@@ -249,6 +249,9 @@ series! {
     /// 0 since a request got no answer from the backend, until one does and 5 s have passed without a failure; else 1.
     /// While nobody else asks, the sidecar asks for the backend's /ojs/v1/health every 5 s.
     gauge "ojs_throttle_backend_up" [];
+    /// 1, or 0 while the service of an [[egress]] answers none of its calls. When nobody has called it for five minutes it
+    /// is 1 again. An answer such as 503 is one.
+    gauge "ojs_throttle_service_up" [egress];
     /// Requests that the sidecar itself answered with an error.
     counter "ojs_throttle_responses_total" [status code];
     /// Requests without a reply, of all threads. The kind is urgent (ACKs, nacks and heartbeats) or ordinary. A thread

@@ -648,6 +648,13 @@ impl Metrics {
         self.set("ojs_throttle_backend_up", 0);
     }
 
+    /// Notes whether the service of a way out answers.
+    pub fn service(&self, egress: &str, is_away: bool) {
+        let labels = vec![Label::new("egress", egress.to_owned())];
+        let up = if is_away { 0.0 } else { 1.0 };
+        gauge(&self.0.recorder, "ojs_throttle_service_up", labels).set(up);
+    }
+
     /// Counts an error reply of our own; `code` is that of its envelope.
     pub fn answered(&self, status: u16, code: &'static str) {
         let labels = vec![

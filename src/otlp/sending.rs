@@ -137,7 +137,13 @@ impl Collector {
             body,
             timeout: PATIENCE,
         };
-        let reply = runtime.block_on(collector.call(call))?;
+        let reply = runtime.block_on(collector.call(call));
+        let reply = reply.map_err(|error| {
+            let why = error.said_of("the collector", "traces");
+            let why = why.replace("traces.upstream", "traces.endpoint");
+            let roots = "traces.ca_file names the certificates that are trusted";
+            anyhow::anyhow!(why.replace(roots, "the roots of the system are trusted"))
+        })?;
         let mut response = Response::new(reply.body);
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;
@@ -172,10 +178,9 @@ fn dial(uri: &http::Uri) -> anyhow::Result<(Runtime, Upstream)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    Ok((
-        runtime,
-        Upstream::new(target, Net::Tcp, CallBounds::default()),
-    ))
+    // Whether it answers is told by what calls it.
+    let collector = Upstream::new(target, Net::Tcp, CallBounds::default()).untold();
+    Ok((runtime, collector))
 }
 
 #[async_trait]

@@ -60,12 +60,15 @@ pub fn tells_of_limits(name: &str) -> bool {
 
 /// When a service takes a call again that it has not carried out, as these lines of its answer say.
 pub fn back_at<'h>(
+    status: u16,
     lines: impl Iterator<Item = (&'h str, &'h str)>,
     now: Timestamp,
     most: u64,
 ) -> Option<Timestamp> {
     let head = VendorHead::read(lines.map(|(name, value)| (name, Cow::Borrowed(value))));
-    let told = head.retry_after(now).max(head.spent(now, true, most));
+    let told = head
+        .retry_after(now)
+        .max(head.spent(now, status == 429, most));
     told.filter(|at| *at > now)
 }
 
@@ -118,33 +121,39 @@ impl<'h> VendorHead<'h> {
             _ => None,
         });
         let resets: Vec<(&String, Timestamp)> = resets.collect();
-        let of_budgets = resets.iter().enumerate().filter_map(|(nth, (budget, reset))| {
-            let before = resets[..nth].iter().filter(|(other, _)| other == budget);
-            let nth = before.count();
-            let Some(left) = self.number(&Line::Remaining(budget.to_string()), nth) else {
-                return refused.then_some(*reset);
-            };
-            if left > 0.0 {
-                return None;
-            }
-            let limit = self.number(&Line::Limit(budget.to_string()), nth);
-            let wait = reset.since(now);
-            match limit.filter(|limit| *limit >= 1.0) {
-                Some(limit) if budget.contains("request") => {
-                    Some(now.plus((wait as f64 / limit).ceil() as u64))
+        let of_budgets = resets
+            .iter()
+            .enumerate()
+            .filter_map(|(nth, (budget, reset))| {
+                let before = resets[..nth].iter().filter(|(other, _)| other == budget);
+                let nth = before.count();
+                let Some(left) = self.number(&Line::Remaining(budget.to_string()), nth) else {
+                    return refused.then_some(*reset);
+                };
+                if left > 0.0 {
+                    return None;
                 }
-                Some(_) if budget.contains("token") => {
-                    (refused && wait <= most).then_some(*reset)
+                let limit = self.number(&Line::Limit(budget.to_string()), nth);
+                let wait = reset.since(now);
+                match limit.filter(|limit| *limit >= 1.0) {
+                    Some(limit) if budget.contains("request") => {
+                        Some(now.plus((wait as f64 / limit).ceil() as u64))
+                    }
+                    Some(_) if budget.contains("token") => {
+                        (refused && wait <= most).then_some(*reset)
+                    }
+                    _ => Some(*reset),
                 }
-                _ => Some(*reset),
-            }
-        });
+            });
         of_budgets.chain(self.rate_limit(now)).max()
     }
 
     /// Whether nothing is left of some budget.
     pub(super) fn is_spent(&self) -> bool {
-        let mut left = self.0.iter().filter(|(line, _)| matches!(line, Line::Remaining(_)));
+        let mut left = self
+            .0
+            .iter()
+            .filter(|(line, _)| matches!(line, Line::Remaining(_)));
         left.any(|(_, text)| number(text.trim()) == Some(0.0))
     }
 

@@ -65,6 +65,11 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
+    /// Whether traces show the paths of its requests.
+    fn tells_paths(&self) -> bool {
+        true
+    }
+
     /// Whether the client cannot read replies labelled with the OJS media type, judged by the head of its request.
     fn wants_plain_json(&self, _head: &Parts) -> bool {
         false

@@ -168,6 +168,9 @@ fn measure_load(sidecar: &Sidecar) {
         true => sidecar.metrics.backend_is_away(),
         false => sidecar.metrics.backend_is_up(),
     }
+    for (egress, is_away) in sidecar.calling.away() {
+        sidecar.metrics.service(&egress, is_away);
+    }
 }
 
 /// Each number of some limits, with its labels beside those `of` whose they are; of starts it has a strategy.

@@ -36,7 +36,7 @@ pub struct Fault {
     pub retryable: bool,
     /// What to do about it.
     pub hint: &'static str,
-    /// When to come back; said in whole seconds from 1 to 30.
+    /// When to come back; said in whole seconds from 1.
     pub retry_after: Option<Duration>,
     /// Facts for programs.
     pub details: Map<String, Value>,
@@ -76,6 +76,9 @@ struct Inner<'a> {
     #[serde(skip_serializing_if = "Map::is_empty")]
     details: &'a Map<String, Value>,
 }
+
+/// For how long SDKs of OJS listen to `Retry-After`.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Makes the fault of a backend that did not answer: [`Fault::backend`] or [`Fault::storing`].
 pub type BackendFault = fn(&UpstreamError) -> Fault;
@@ -208,8 +211,13 @@ impl Fault {
         }
     }
 
-    /// Says when to come back, and that it is worth it.
-    pub fn later(mut self, after: Duration) -> Fault {
+    /// Says when to come back, in 30 s at most, and that it is worth it.
+    pub fn later(self, after: Duration) -> Fault {
+        self.later_exactly(after.min(LONGEST))
+    }
+
+    /// The same, however long it takes.
+    pub fn later_exactly(mut self, after: Duration) -> Fault {
         self.retryable = true;
         self.retry_after = Some(after);
         self
@@ -346,13 +354,12 @@ impl From<ReadError> for Fault {
     }
 }
 
-/// `Retry-After` as every SDK reads it: whole seconds, rounded up, from 1 (0 is replayed at once,
-/// and panics in one SDK) to 30 (where SDKs stop to listen).
-pub fn retry_seconds(after: Duration) -> u64 {
+/// `Retry-After` as every SDK reads it: whole seconds, rounded up, from 1 (0 is replayed at once, and panics in one SDK).
+fn retry_seconds(after: Duration) -> u64 {
     let up = after
         .as_secs()
         .saturating_add(u64::from(after.subsec_nanos() > 0));
-    up.clamp(1, 30)
+    up.max(1)
 }
 
 /// The id that the client gave its request.
@@ -516,7 +523,8 @@ mod tests {
 
     #[test]
     fn retry_after_is_whole_and_from_1_to_30() {
-        let seconds = |millis| retry_seconds(Duration::from_millis(millis));
+        let later = |millis| Fault::overloaded().later(Duration::from_millis(millis));
+        let seconds = |millis| retry_seconds(later(millis).retry_after.unwrap());
         assert_eq!([0, 1, 1000, 1001, 90_000].map(seconds), [1, 1, 1, 2, 30]);
     }
 

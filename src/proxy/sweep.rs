@@ -183,7 +183,7 @@ fn forget_unused(sidecar: &Sidecar) {
     sidecar.live().forget_known();
 }
 
-/// Looks whether an outage of the backend is over, and asks it where nobody else does. One that has not told what it is
+/// Looks whether outages of the backend and of services are over, and asks the backend where nobody else does. One that has not told what it is
 /// is asked again: something else may answer in its place.
 async fn watch_backend(proxy: &Proxy) {
     let mut ticks = ticks(EVERY);
@@ -195,6 +195,7 @@ async fn watch_backend(proxy: &Proxy) {
             let _failed = adopt::ensure_learnt(proxy).await;
             asked = Instant::now();
         }
+        proxy.sidecar.calling.end_outages();
         if proxy.upstream.end_outage_if_over() {
             let question = calls::get(proxy, 0, "/ojs/v1/health".to_owned());
             // Whatever it says, it is an answer.

@@ -357,23 +357,28 @@ async fn bind_egress(
     let mut ways = Vec::new();
     for (nth, entry) in settings.egress.iter().enumerate() {
         let listener = bind_for_threads(net, "egress.listen", entry.listen, server).await?;
-        let files = ClientFiles {
-            ca: entry.ca_file.clone(),
-            ..ClientFiles::default()
-        };
-        let target = Target::new(entry.upstream.clone(), files)
-            .with_context(|| format!("egress {:?}", entry.name))?;
+        let target = egress_target(entry)?;
         let upstream = Upstream::new(target, net.clone(), egress_bounds(settings));
         // A call may go through several entries and the data port: only the same one again is a loop.
         let upstream = upstream.via(&format!("{nth}.{name}"));
-        let service = Egress::new(
-            Arc::clone(sidecar),
-            Arc::clone(&entry.name),
-            upstream.untold(),
-        );
+        let upstream = upstream.of_egress(Arc::clone(&entry.name));
+        let service = Egress::new(Arc::clone(sidecar), Arc::clone(&entry.name), upstream);
         ways.push((listener, service));
     }
     Ok(ways)
+}
+
+/// The service behind a way out.
+///
+/// # Errors
+/// Its address or roots cannot be used.
+pub(crate) fn egress_target(entry: &config::EgressSettings) -> anyhow::Result<Target> {
+    let files = ClientFiles {
+        ca: entry.ca_file.clone(),
+        ..ClientFiles::default()
+    };
+    let target = Target::new(entry.upstream.clone(), files);
+    target.with_context(|| format!("egress {:?}", entry.name))
 }
 
 /// Waits until one of the tasks panics.

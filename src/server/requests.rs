@@ -37,7 +37,7 @@ pub(super) struct Listening<S> {
 impl<S: Service> Listening<S> {
     /// The answer, in a span of its own; the head may be refused.
     pub(super) async fn traced(&self, head: Box<Parts>, body: Incoming) -> Response<Body> {
-        let span = traces::request(&head);
+        let span = traces::request(&head, self.service.tells_paths());
         let answer = pin!(self.answer(head, body));
         let reply = traces::within(&span, answer).await;
         traces::answered(&span, reply.status());

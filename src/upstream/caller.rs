@@ -22,6 +22,7 @@ use super::error::{SendError, UpstreamError, unsendable, whole};
 use super::gate::at_once;
 use super::headers::{SpecialHeaders, says_length, strip_hop_by_hop, wants_websocket};
 use super::link::{BUFFER as HEAD, ExchangeFailure, HttpLink, Patience};
+use super::outage::Outage;
 use super::pool::ConnectionPool;
 use super::reply_body::ReplyBody;
 use super::target::Target;
@@ -65,6 +66,22 @@ impl Upstream {
             pool.outage = None;
         }
         self
+    }
+
+    /// Calls the service of a way out and no backend: the log says so, and no path of a call is in a trace.
+    pub fn of_egress(mut self, name: Arc<str>) -> Upstream {
+        if let Some(pool) = Arc::get_mut(&mut self.0) {
+            pool.outage = Some(Arc::new(Outage::of_egress(name)));
+        }
+        self
+    }
+
+    /// Opens a connection as for a request, and ends it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn reach(&self) -> Result<(), UpstreamError> {
+        self.0.connect().await.map(drop)
     }
 
     /// Calls this backend from another thread, with connections of its own.
@@ -181,7 +198,10 @@ impl Upstream {
         request: Box<Request<RequestBody>>,
         time: Duration,
     ) -> Result<Answered, SendError> {
-        let span = traces::upstream(request.method(), request.uri().path());
+        let outage = self.0.outage.as_ref();
+        let is_calls = outage.is_some_and(|outage| outage.egress().is_some());
+        let path = (!is_calls).then(|| request.uri().path());
+        let span = traces::upstream(request.method(), self.0.target.host(), path);
         let exchange = pin!(self.exchange_once(request, time));
         let answer = traces::within(&span, exchange).await;
         match &answer {

@@ -35,6 +35,13 @@ impl UpstreamError {
     pub fn in_doubt(&self) -> bool {
         !matches!(self, UpstreamError::Unreachable(_))
     }
+
+    /// What it says, where something else than the backend was called: `who` it was, and the table of its settings.
+    pub fn said_of(&self, who: &str, table: &str) -> String {
+        let text = self.to_string().replace("the backend", who);
+        let text = text.replace("server.upstream", &format!("{table}.upstream"));
+        text.replace("upstream.ca_file", &format!("{table}.ca_file"))
+    }
 }
 
 /// A streamed request got no reply.

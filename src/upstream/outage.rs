@@ -1,6 +1,7 @@
 //! Tracks whether the backend answers. The log gets one line for an outage and one a minute after it: a line for each
 //! failed request would hide everything else just when it is needed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,9 +15,14 @@ const STEADY: Duration = Duration::from_secs(5);
 /// How often a lasting outage is logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
+/// When nobody has called a service for so long, it is not known whether it answers.
+const FORGOTTEN: Duration = Duration::from_secs(300);
+
 /// Shared by all threads.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
+    /// The way out whose service it is; `None`: it is the backend.
+    egress: Option<Arc<str>>,
     /// Outside the lock, because every answer reads it.
     on: AtomicBool,
     last: Mutex<OutageRecord>,
@@ -35,6 +41,19 @@ struct OutageRecord {
 }
 
 impl Outage {
+    /// Of the service of a way out.
+    pub(super) fn of_egress(egress: Arc<str>) -> Outage {
+        Outage {
+            egress: Some(egress),
+            ..Outage::default()
+        }
+    }
+
+    /// The way out whose service it is, if it is not the backend.
+    pub(super) fn egress(&self) -> Option<&str> {
+        self.egress.as_deref()
+    }
+
     /// Whether there is an outage.
     pub(super) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -57,11 +76,15 @@ impl Outage {
             last.told = Some(now);
         }
         drop(last);
-        match due {
-            true => {
+        match (due, self.egress()) {
+            (true, None) => {
                 tracing::warn!(id = %"backend_down", %error, failures, "no answer from the backend")
             }
-            false => tracing::debug!(%error, "no answer from the backend"),
+            (true, Some(egress)) => {
+                let error = error.said_of("the service", "egress");
+                tracing::warn!(id = %"service_down", egress, error, failures, "no answer from the service of a way out");
+            }
+            (false, egress) => tracing::debug!(%error, egress, "no answer"),
         }
     }
 
@@ -81,14 +104,20 @@ impl Outage {
         if last.failed.is_some_and(|failed| failed.elapsed() < STEADY) {
             return false;
         }
-        if last.answered {
-            self.on.store(false, Ordering::Relaxed);
-            let failures = last.failures;
-            drop(last);
-            tracing::info!(failures, "the backend answers again");
-            return false;
-        }
-        true
+        let is_forgotten = last
+            .failed
+            .is_none_or(|failed| failed.elapsed() > FORGOTTEN);
+        let (answered, failures) = (last.answered, last.failures);
+        drop(last);
+        let over = match self.egress() {
+            None if answered => "the backend answers again",
+            Some(_) if answered => "the service of a way out answers again",
+            Some(_) if is_forgotten => "nobody calls the service of a way out that gave no answer",
+            _ => return true,
+        };
+        self.on.store(false, Ordering::Relaxed);
+        tracing::info!(failures, egress = self.egress(), "{over}");
+        false
     }
 }
 

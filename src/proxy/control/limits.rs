@@ -91,6 +91,13 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
     let mut all = sidecar.hold.limits_of(is);
     let known = all.len();
     all.extend(facts.policies.constants(key).cloned());
+    let live = sidecar.live();
+    let ways = live.settings.egress.iter();
+    let ways = ways.filter(|way| way.key.constant() == Some(key));
+    all.extend(
+        ways.flat_map(|way| &way.limits)
+            .map(|(_, limits)| limits.clone()),
+    );
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {
         all.push(numbers.brought);
@@ -109,6 +116,13 @@ fn known_keys(sidecar: &Sidecar, facts: &KeyFacts) -> Vec<Key> {
     let policies = facts.policies.policies();
     let mut keys = sidecar.control.named.keys();
     keys.extend(policies.iter().filter_map(|p| p.key.constant().cloned()));
+    let live = sidecar.live();
+    let ways = live
+        .settings
+        .egress
+        .iter()
+        .filter(|way| !way.limits.is_empty());
+    keys.extend(ways.filter_map(|way| way.key.constant().cloned()));
     keys.extend(sidecar.store.overrides().job_keys(sidecar.store.now()));
     keys.extend(facts.of_others().map(|one| one.key.clone()));
     keys.sort();
@@ -434,7 +448,7 @@ pub(in crate::proxy) fn unknown_key(key: &str) -> Fault {
         return Fault::new("not_found", message).hinting(OF_QUEUES);
     }
     let message = format!(
-        "no job that was claimed here, or enqueued here with limits of its own, has named the rate limit key {key:?} yet, no policy has it as it stands, no override is set for it, and nothing of it is used"
+        "no job that was claimed here, or enqueued here with limits of its own, has named the rate limit key {key:?} yet, nor has a call, no policy and no [[egress]] has it as it stands, no override is set for it, and nothing of it is used"
     );
     Fault::new("not_found", message).hinting(match key {
         "queue" => OF_QUEUES,

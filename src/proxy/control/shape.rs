@@ -12,8 +12,8 @@ use crate::policy::numbers;
 use crate::store::{Override, Usage};
 
 /// Beside a key that only an override names.
-pub(super) const ONLY_SET: &str = "no policy has this key as it stands, and this sidecar has seen no job with it: none claimed, \
-    and none enqueued that brings it";
+pub(super) const ONLY_SET: &str = "no policy and no [[egress]] has this key as it stands, and this sidecar has seen no job and no call with it: no job \
+    claimed, and none enqueued that brings it";
 
 /// Beside limits of a queue that the file's leave no say.
 pub(super) const FILE_IS_STRICTER: &str = "the [[queue]] of the file is stricter than what is set here, and all must allow: \

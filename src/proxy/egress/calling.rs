@@ -11,6 +11,7 @@ use crate::limit::{Key, Limited};
 use crate::proxy::Sidecar;
 use crate::proxy::rows::renew_rows;
 use crate::store::{Change, End, LedgerExt as _, Row};
+use crate::upstream::Upstream;
 
 /// The calls that wait here, and those that are out through us.
 #[derive(Default, Debug)]
@@ -21,12 +22,38 @@ pub(in crate::proxy) struct Calling {
     pub(super) out: Mutex<HashMap<Arc<str>, Key>>,
     /// Cancelled when a drain has no limited job out any more, which may have to call: from then on no call starts.
     pub(in crate::proxy) closed: CancellationToken,
+    /// The services behind the ways out, each over the connections of one thread.
+    services: Mutex<Vec<(Arc<str>, Upstream)>>,
 }
 
 impl Calling {
     /// How many are out through us.
     pub(in crate::proxy) fn out(&self) -> usize {
         self.out.lock().len()
+    }
+
+    /// Calls of this way out go there. All threads know the same of whether it answers.
+    pub(super) fn goes_to(&self, egress: &Arc<str>, service: &Upstream) {
+        let mut services = self.services.lock();
+        if services.iter().all(|(known, _)| known != egress) {
+            services.push((Arc::clone(egress), service.clone()));
+        }
+    }
+
+    /// Ends the outages of services that are over.
+    pub(in crate::proxy) fn end_outages(&self) {
+        for (_, service) in &*self.services.lock() {
+            // Only calls of others ask it.
+            let _goes_on = service.end_outage_if_over();
+        }
+    }
+
+    /// The ways out, and whether the service behind each is away.
+    pub(in crate::proxy) fn away(&self) -> Vec<(Arc<str>, bool)> {
+        let services = self.services.lock();
+        let each = services.iter();
+        each.map(|(egress, service)| (Arc::clone(egress), service.is_away()))
+            .collect()
     }
 
     /// A slot of these keys ended, or a start of theirs was undone: the first that wait for them ask again.

@@ -22,19 +22,22 @@ use super::redirect::come_back;
 use super::start::{CallStart, PricedCall};
 use crate::boxed::boxed;
 use crate::config::EgressSettings;
-use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp};
+use crate::limit::{EARLY, Key, Limited, OnLimit, Space, Strategy, Timestamp, fingerprint};
 use crate::metrics::StartKind;
-use crate::policy::Sample;
+use crate::policy::{Sample, back_at};
 use crate::proxy::body::{self, Body};
+use crate::proxy::control::shape::rfc3339;
 use crate::proxy::control::{in_force, named};
 use crate::proxy::job::micros;
 use crate::proxy::load::{Load, Service};
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault, Own};
-use crate::proxy::settle::feedback::heed_reply;
+use crate::proxy::settle::feedback::{heed_reply, text_lines};
 use crate::proxy::{Sidecar, refuse, tell};
 use crate::store::{Claim, Claimed, LedgerExt as _, Verdict};
-use crate::upstream::{RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket};
+use crate::upstream::{
+    ReplyBody, RequestBody, SendError, Upstream, UpstreamError, detached, wants_websocket,
+};
 
 /// What a caller shows where a way out has a token.
 const TOKEN: HeaderName = HeaderName::from_static("ojs-throttle-token");
@@ -48,6 +51,16 @@ const LATE: &str = "come back after Retry-After, or raise egress.max_wait";
 const FULL: &str = "too many calls wait: come back after Retry-After, or raise egress.max_waiting";
 /// When the store is asked again that had no word.
 const NO_WORD: Duration = Duration::from_millis(250);
+/// By this header SDKs know that they shall not make a call again, or shall.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+/// By this header the service knows a call that it has done (draft-ietf-httpapi-idempotency-key-header).
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// How long a failed call rests at least before it is made again; twice as long each time, up to the second.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+/// Whose next start is further away has used up its budget: nobody waits for that within a job.
+const WORTH_WAITING: Duration = Duration::from_secs(3_600);
+/// SDKs of vendors that are told to wait for longer come back at once.
+const SDKS_WAIT: Duration = Duration::from_secs(60);
 /// When a call that waits for a slot asks although nobody has told of one.
 const UNHEARD: Duration = Duration::from_secs(1);
 
@@ -84,6 +97,11 @@ impl Service for Egress {
         true
     }
 
+    /// Some vendors have keys in them.
+    fn tells_paths(&self) -> bool {
+        false
+    }
+
     fn leaving(&self, reply: &mut Response<Body>) {
         if let Some(Own(code)) = reply.extensions().get() {
             let status = reply.status().as_u16();
@@ -95,6 +113,7 @@ impl Service for Egress {
 impl Egress {
     /// The way out of this name, over `upstream`.
     pub fn new(sidecar: Arc<Sidecar>, name: Arc<str>, upstream: Upstream) -> Egress {
+        sidecar.calling.goes_to(&name, &upstream);
         Egress(Arc::new(WayOut {
             queue: Claim::queue_of_calls(&name),
             sidecar,
@@ -186,21 +205,31 @@ impl WayOut {
             };
             let request = Box::new(Request::from_parts(*head, sent));
             // Boxed: otherwise each call that waits would keep memory for what comes after its start.
-            let (again, answer) = boxed(|| self.try_once(request, start, entry.lease)).await;
-            let repeats = again && may_repeat && Instant::now() < deadline;
-            match answer {
-                (answer, start) if repeats => {
-                    left -= 1;
+            let (again, (answer, start)) =
+                boxed(|| self.try_once(request, start, entry.lease)).await;
+            let again = again.filter(|_| may_repeat);
+            let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
+            match again.filter(|at| *at < deadline) {
+                Some(at) => {
                     drop(start);
+                    if !self.rests(at).await {
+                        return answer;
+                    }
+                    left -= 1;
                     last = Some(answer);
                 }
-                (Ok(reply), Some(start)) => return Ok(reply.map(|body| body.holding(start))),
-                (answer, _) => return answer,
+                None => {
+                    return answer.map(|reply| match start {
+                        Some(start) => reply.map(|body| body.holding(start)),
+                        None => reply,
+                    });
+                }
             }
         }
     }
 
-    /// Makes a call, and heeds what the service says. Whether it may be made again, and what came of it with its start.
+    /// Makes a call, and heeds what the service says. From when on it may be made again, if at all, and what came of it
+    /// with its start.
     ///
     /// Where it has slots, and its caller gives up, they are taken until the service answers: it works on the call until
     /// then, whoever hears it. For `lease` at most.
@@ -209,16 +238,23 @@ impl WayOut {
         request: Box<Request<RequestBody>>,
         mut start: Option<CallStart>,
         lease: Duration,
-    ) -> (bool, (Result<Response<Body>, Fault>, Option<CallStart>)) {
+    ) -> (
+        Option<Instant>,
+        (Result<Response<Body>, Fault>, Option<CallStart>),
+    ) {
         let has_slots = start.as_ref().is_some_and(CallStart::has_slots);
         if has_slots {
             // The connection sees meanwhile whether its caller has gone already: such a call is not sent.
             tokio::task::yield_now().await;
         }
         let is_safe = request.method().is_safe();
+        // The service does it once, however often it is told to.
+        let is_idempotent =
+            request.method().is_idempotent() || request.headers().contains_key(IDEMPOTENCY_KEY);
         if let Some(start) = &mut start {
             start.sent();
         }
+        let now = Instant::now();
         let (_here, gone) = oneshot::channel::<()>();
         let (sidecar, upstream) = (Arc::clone(&self.sidecar), self.upstream.clone());
         let sending = boxed(|| async move {
@@ -243,20 +279,49 @@ impl WayOut {
         let reply = match sent {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-                return (false, (Err(self.failed(&error.into())), start));
+                let fault = self.failed(&error.into(), is_idempotent);
+                return (None, (Err(fault), start));
             }
             Ok(reply) => reply,
             Err(error) => {
                 let again = is_safe && matches!(error, SendError::Backend(_));
-                return (again, (Err(self.failed(&error)), start));
+                let fault = self.failed(&error, is_idempotent);
+                return (again.then_some(now), (Err(fault), start));
             }
         };
-        let again = match reply.status().as_u16() {
-            429 => true,
-            502..=504 => is_safe,
-            _ => false,
-        };
+        let again = self.again(&reply, is_safe, now);
         (again, (Ok(reply.map(Body::from)), start))
+    }
+
+    /// From when on a call may be made again that was answered so at `now`, if at all.
+    fn again(&self, reply: &Response<ReplyBody>, is_safe: bool, now: Instant) -> Option<Instant> {
+        let (status, lines) = (reply.status().as_u16(), text_lines(reply.headers()));
+        let told = back_at(status, lines, self.sidecar.store.now(), micros(BACKOFF.1));
+        let told = told.map(|at| self.sidecar.instant_of(at));
+        match status {
+            429 => told.or(Some(now)),
+            // A refusal, if it says when that ends.
+            403 => told,
+            502..=504 | 529 if is_safe => told.or(Some(now)),
+            _ => None,
+        }
+    }
+
+    /// When a call may be made again that has failed, after so many tries before it.
+    fn backs_off(&self, tries: usize) -> Instant {
+        let (first, most) = BACKOFF;
+        let whole = first * 2_u32.saturating_pow(u32::try_from(tries).unwrap_or(u32::MAX));
+        let whole = whole.min(most);
+        // So calls that failed together do not come back together. Each has a number of its own.
+        let number = self.sidecar.fetching.next_claim(self.sidecar.store.now());
+        let chance = fingerprint([&number.0.to_be_bytes()[..]]) as u32;
+        Instant::now() + whole + whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    }
+
+    /// Waits until then; `false`: no call is made again, because the sidecar stops.
+    async fn rests(&self, until: Instant) -> bool {
+        let stops = self.sidecar.calling.closed.cancelled();
+        tokio::time::timeout_at(until, stops).await.is_err()
     }
 
     /// Waits for a start until `deadline`; `None`: nothing limits this call.
@@ -420,14 +485,27 @@ impl WayOut {
             return Fault::new("store_unavailable", message).later(NO_WORD);
         };
         tell::call_refused(&self.sidecar, &self.name, key);
-        let after = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
-        let message =
-            format!("the calls of key {key} are limited, and this one has no start in time");
-        let mut fault = Fault::new("rate_limited", message)
-            .hinting(hint)
-            .with("egress", &*self.name)
-            .with("key", key.as_str())
-            .later(after.unwrap_or_default());
+        let wait = at.map(|at| self.sidecar.instant_of(at) - Instant::now());
+        let wait = wait.unwrap_or_default();
+        let mut fault = match at.filter(|_| wait > WORTH_WAITING) {
+            Some(at) => {
+                let at = rfc3339(at);
+                let message = format!("what the calls of key {key} may use is gone until {at}");
+                Fault::new("budget_spent", message).with("next_start", at)
+            }
+            None => {
+                let message = format!(
+                    "the calls of key {key} are limited, and this one has no start in time"
+                );
+                Fault::new("rate_limited", message)
+                    .hinting(hint)
+                    .later_exactly(wait)
+            }
+        };
+        if wait > SDKS_WAIT {
+            fault = fault.with_header(SHOULD_RETRY, "false");
+        }
+        fault = fault.with("egress", &*self.name).with("key", key.as_str());
         if let Some(by) = by {
             fault = fault.with("policy", &*by.policy);
         }
@@ -439,8 +517,16 @@ impl WayOut {
     }
 
     /// The service gave no reply.
-    fn failed(&self, error: &SendError) -> Fault {
+    fn failed(&self, error: &SendError, is_idempotent: bool) -> Fault {
         Fault::sending(error, |error| {
+            let why = error.said_of("the service", "egress");
+            if error.in_doubt() && !is_idempotent {
+                let message =
+                    format!("the service may or may not have carried the call out: {why}");
+                return Fault::new("in_doubt", message)
+                    .hinting("ask the service whether it has, before the call is made again")
+                    .with_header(SHOULD_RETRY, "false");
+            }
             let address = format!("{:?}: ", self.upstream.target());
             let (code, at) = match error {
                 // What connects names the address by itself.
@@ -448,10 +534,6 @@ impl WayOut {
                 UpstreamError::Timeout(_) => ("service_timeout", &*address),
                 _ => ("service_reply_lost", &*address),
             };
-            // It speaks of the backend and its settings.
-            let why = error.to_string().replace("the backend", "the service");
-            let why = why.replace("server.upstream", "egress.upstream");
-            let why = why.replace("upstream.ca_file", "egress.ca_file");
             Fault::new(code, [at, &why].concat()).later(Duration::from_secs(1))
         })
         .with("egress", &*self.name)

@@ -68,9 +68,14 @@ codes! {
     /// An enqueue met the `enqueue_rate` of its queue. Or a call through `[[egress]]` has no start within its `max_wait`,
     /// or `max_waiting` calls wait already: then `OJS-Throttle-Limited` is its key.
     TOO_MANY_REQUESTS "rate_limited": "come back after Retry-After, or raise enqueue_rate";
+    /// A call through `[[egress]]` has no start within an hour, because its key has used up a long window or is shut.
+    /// `details.next_start` is when it has one, and `OJS-Throttle-Limited` its key. To make it again is no use before.
+    TOO_MANY_REQUESTS "budget_spent":
+        "let the job fail, or come back at details.next_start; `ojs-throttle why --key KEY` names the limit";
     /// A bug. The log has it.
     INTERNAL_SERVER_ERROR "internal_error": "look for the error in the log of ojs-throttle";
-    /// An enqueue was sent and the reply was lost.
+    /// An enqueue was sent and the reply was lost. Or that of a call through `[[egress]]` which does something anew each
+    /// time: a POST or PATCH without `Idempotency-Key`.
     INTERNAL_SERVER_ERROR "in_doubt": "look whether the job exists before sending it again";
     /// `Transfer-Encoding` other than chunked.
     NOT_IMPLEMENTED "not_implemented": "send a Content-Length, or Transfer-Encoding: chunked and nothing else";

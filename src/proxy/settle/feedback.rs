@@ -226,17 +226,17 @@ async fn shut(
     match (set, before) {
         (Err(error), _) => {
             if let Some(more) = sidecar.settle.not_shut.next(policy) {
-                tracing::warn!(id = %"key_not_shut", %key, policy, %error, more, "a key could not be shut");
+                tracing::warn!(id = %"key_not_shut", %key, %policy, %error, more, "a key could not be shut");
             }
         }
         (Ok(false), _) => {}
         (Ok(true), None) => {
             if let Some(more) = sidecar.settle.shut.next(policy) {
-                tracing::info!(%key, policy, seconds, reason = pause.reason, more, "the service behind this key limits us: no starts until then");
+                tracing::info!(%key, %policy, seconds, reason = pause.reason, more, "the service behind this key limits us: no starts until then");
             }
         }
         (Ok(true), Some(_)) => {
-            tracing::debug!(%key, policy, seconds, reason = pause.reason, "shut for longer");
+            tracing::debug!(%key, %policy, seconds, reason = pause.reason, "shut for longer");
         }
     }
 }

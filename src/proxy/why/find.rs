@@ -40,6 +40,11 @@ pub(in crate::proxy) fn of_sidecar(sidecar: &Sidecar) -> Vec<Cause> {
         let error = store_error(sidecar);
         found.push(Cause::new(&causes::STORE_LOST, &[("error", &error)]));
     }
+    let ways = sidecar.calling.away().into_iter();
+    for (egress, _) in ways.filter(|(_, is_away)| *is_away) {
+        let egress = quoted(&egress);
+        found.push(Cause::new(&causes::SERVICE_AWAY, &[("egress", &egress)]));
+    }
     let file = &sidecar.file;
     if !file.is_in_force() {
         let path = shell_word(file.path().map_or("", |path| path));
