@@ -11,6 +11,7 @@ mod on_redis;
 mod passes;
 mod places;
 mod redirects;
+mod retries;
 mod secured;
 mod seen;
 mod shadow;

@@ -44,6 +44,7 @@ mod trace;
 mod traceparent;
 #[cfg(feature = "otlp")]
 mod traces;
+mod ways_out;
 mod why;
 
 /// What most of these tests use.

@@ -1,6 +1,9 @@
 //! Spans go to a collector by OTLP, judged from what the collector got.
 
 use super::prelude::*;
+use super::ways_out::way_out;
+use crate::servers::port;
+use crate::servers::vendor::{Answer, Vendor};
 
 /// A collector: it takes what is posted, and answers with the status that is set.
 struct Collector {
@@ -192,6 +195,57 @@ fn a_collector_that_is_away_is_told_once() {
     });
     assert_eq!(told("traces_lost"), 1, "{}", sidecar.log());
     assert!(!collector.spans().is_empty());
+}
+
+/// Some vendors have the caller's key in the path.
+#[test]
+fn the_paths_of_calls_are_in_no_trace() {
+    let (collector, backend) = (Collector::start(), Backend::start(Lax::spec()));
+    let vendor = Vendor::start(|_| Answer::ok());
+    let (entry, calls) = way_out(vendor.addr, "concurrency = 5");
+    let traces = format!("[traces]\nendpoint = \"http://{}\"\n", collector.addr);
+    let (dir, mut command) = run_with(config(backend.addr, "", &format!("{entry}{traces}")));
+    command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json");
+    command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
+    let _sidecar = Sidecar::spawn(command, dir);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let mut conn = Conn::open(calls);
+    let call = format!(
+        "GET /bot123:S3CRET/getMe?k=S3CRET HTTP/1.1\r\nHost: a\r\ntraceparent: 00-{trace}-00f067aa0ba902b7-01\r\n\r\n"
+    );
+    conn.write(call.as_bytes()).unwrap();
+    assert_eq!(conn.reply().unwrap().status, 200);
+    assert!(
+        vendor.calls()[0]
+            .head
+            .contains("/bot123:S3CRET/getMe?k=S3CRET")
+    );
+    for name in ["request", "upstream"] {
+        let span = collector.span(name, trace);
+        assert_eq!(said(&span, "http.request.method"), "GET");
+        assert!(said(&span, "url.path").is_null(), "{span}");
+    }
+    assert!(!json!(collector.spans()).to_string().contains("S3CRET"));
+}
+
+#[test]
+fn a_collector_that_is_away_is_called_by_its_name() {
+    let (backend, nobody) = (Backend::start(Lax::spec()), port::own());
+    let traces = format!("[traces]\nendpoint = \"http://{nobody}\"\n");
+    let (dir, mut command) = run_with(config(backend.addr, "", &traces));
+    command.env("OTEL_BSP_SCHEDULE_DELAY", "10");
+    let sidecar = Sidecar::spawn(command, dir);
+    let lost = until("that traces are lost", || {
+        enqueue(sidecar.data, "q", json!({}));
+        let mut lines = sidecar.lines().into_iter();
+        lines.find(|line| line.contains("id=traces_lost"))
+    });
+    assert!(lost.contains("the collector cannot be reached"), "{lost}");
+    assert!(
+        !sidecar.log().contains("id=backend_down"),
+        "{}",
+        sidecar.log()
+    );
 }
 
 /// An endpoint that makes no sense is told before anything is served.
