@@ -24,6 +24,7 @@ mod queue_limits;
 mod required;
 mod rig;
 mod seen;
+mod signals;
 mod slower;
 mod spellings;
 mod state;

@@ -129,7 +129,7 @@ series! {
     histogram "ojs_rate_limit_wait_duration_seconds" [key];
     /// Jobs that were ended because a limit refused them (on_limit = "drop").
     counter "ojs_rate_limit_dropped_total" [policy];
-    /// Nacks that shut a key, because the service behind it asked for a pause.
+    /// Nacks, and answers to calls, that shut a key, because the service behind it asked for a pause.
     counter "ojs_throttle_downstream_rate_limited_total" [policy];
     /// Enqueues that a bound or rate of the queue refused, or the bound of a tenant.
     counter "ojs_backpressure_rejected_total" [queue];

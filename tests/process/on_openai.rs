@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::prelude::*;
-use crate::servers::vendor::{Answer, Vendor, VendorCall};
+use crate::servers::vendor::{Answer, Stops, Vendor, VendorCall};
 use crate::servers::{only_on, port};
 use crate::sidecar::process::Ran;
 
@@ -152,4 +152,35 @@ for one in both: one.join()
     let (_sidecar, said) = python(&vendor, "concurrency = 1", script);
     assert_eq!(said.out, "5 True\n5 True\n", "{}", said.err);
     assert_eq!((vendor.calls().len(), vendor.most_at_once()), (2, 1));
+}
+
+/// What it may have done it is not asked for again, and nobody waits within a job for what is minutes away.
+#[test]
+fn the_sdk_gives_up_where_it_shall() {
+    let vendor = Vendor::start(|call| match call.nth {
+        0 => Answer::ok().never(Stops::Closes),
+        _ => answer(call),
+    });
+    let script = "
+c = client()
+try:
+    ask(c)
+except openai.InternalServerError as doubt:
+    print(doubt.status_code, doubt.code)
+import time; begun = time.monotonic()
+for _ in range(2):
+    try:
+        ask(c)
+    except openai.RateLimitError as refused:
+        print(refused.response.headers.get('Retry-After') is None, refused.code)
+print(time.monotonic() - begun < 5)
+";
+    let limits = "rate = { limit = 2, period = \"10m\" }";
+    let (_sidecar, said) = python(&vendor, limits, script);
+    assert_eq!(
+        said.out, "500 in_doubt\nFalse rate_limited\nTrue\n",
+        "{}",
+        said.err
+    );
+    assert_eq!(vendor.calls().len(), 2, "{:?}", vendor.calls());
 }

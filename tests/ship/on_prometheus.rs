@@ -30,6 +30,7 @@ struct Case {
 }
 
 const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="overloaded""#;
+const SERVICE: &str = r#"ojs_throttle_service_up{egress="out""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
 const CASES: [Case; 17] = [
@@ -48,6 +49,14 @@ const CASES: [Case; 17] = [
         labels: OF_SIDECAR,
         fires: &[("ojs_throttle_backend_up", "a", "1x4 0x10")],
         quiet: &[&[("ojs_throttle_backend_up", "a", "1x6 0 1x10")]],
+    },
+    Case {
+        alert: "OjsThrottleServiceDown",
+        at: "4m",
+        value: "0",
+        labels: &["egress", "instance", "job"],
+        fires: &[(SERVICE, "a", "1x4 0x10")],
+        quiet: &[&[(SERVICE, "a", "1x6 0 1x10")]],
     },
     Case {
         alert: "OjsThrottleFileRefused",

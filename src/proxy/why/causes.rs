@@ -51,8 +51,8 @@ causes! {
         => "`ojs-throttle resume {name}` ends the pause";
     /// The file, or the job itself, allows no start.
     NO_SLOTS "no slots": "{what} has no slots: its limit says concurrency = 0" => "{raise}";
-    /// A nack said that the service has had enough, or someone set the next start.
-    SHUT "shut": "{what} is shut until {until}: a nack said so, or somebody by hand"
+    /// The service said that it has had enough, in a nack or in its answer to a call. Or someone set the next start.
+    SHUT "shut": "{what} is shut until {until}: the service said so, or somebody by hand"
         => "wait, or open it: `ojs-throttle clear {name}`";
     /// The `rate` is used up until the time in the line.
     RATE "rate": "{what} has started as many jobs as its window allows, until {until}{set}" => "wait, or {raise}";
