@@ -180,13 +180,15 @@ async fn who_must_wait_is_told_for_how_long_and_who_need_not_come_back_too() {
             "{next:?}"
         );
     }
-    // A key that somebody shut for three days.
-    let world = World::start("", "key = 'vendor'\nconcurrency = 5", |_| Answer::ok()).await;
-    let shut = json!({"after": "P3D"});
-    let admin = world.pair.sidecar.admin();
-    let set = admin.put("/throttle/v1/keys/vendor/next-start", shut).await;
-    assert!(set.status < 300, "{}", set.text());
+    // A key that the vendor shut for three days, of which one is believed.
+    let policy = "[[policy]]\nname = 'p'\nkey = 'vendor'\nmatch = { queue = 'q' }\nconcurrency = 5\ncounts = 'calls'\n\
+        feedback = { max_pause = '24h' }\n";
+    let world = World::start(policy, "key = 'vendor'", |_| {
+        Answer::new(429, "").header("Retry-After", "259200")
+    })
+    .await;
+    assert_eq!(world.statuses("/", 1).await, [429]);
     let reply = world.caller.get("/").await;
     assert_eq!(reply.json()["error"]["code"], "budget_spent");
-    assert!(world.vendor.calls().is_empty());
+    assert_eq!(world.vendor.calls().len(), 1);
 }
