@@ -11,7 +11,7 @@ use ojs_limit::Timestamp;
 
 /// What one header tells. A vendor with several budgets names each behind its headers: `x-ratelimit-reset-tokens`.
 #[derive(PartialEq, Eq, Debug)]
-enum Line {
+enum VendorLine {
     RetryAfter,
     RetryAfterMs,
     /// The field `RateLimit` (draft-ietf-httpapi-ratelimit-headers).
@@ -23,14 +23,14 @@ enum Line {
     Part,
 }
 
-impl Line {
+impl VendorLine {
     /// Any case; `None`: it says nothing of limits.
-    fn of(name: &str) -> Option<Line> {
+    fn of(name: &str) -> Option<VendorLine> {
         let name = name.to_ascii_lowercase();
         let name = name.strip_prefix("x-").unwrap_or(&name);
         let of_limit = ["ratelimit", "rate-limit"].into_iter();
         let told = match of_limit.filter_map(|begin| name.strip_prefix(begin)).next() {
-            Some("") => return Some(Line::RateLimit),
+            Some("") => return Some(VendorLine::RateLimit),
             Some(told) => told.strip_prefix('-')?,
             None => name,
         };
@@ -39,15 +39,15 @@ impl Line {
             (budget.is_empty() || budget.starts_with('-')).then(|| budget.to_owned())
         };
         match told {
-            "retry-after" => Some(Line::RetryAfter),
-            "retry-after-ms" => Some(Line::RetryAfterMs),
+            "retry-after" => Some(VendorLine::RetryAfter),
+            "retry-after-ms" => Some(VendorLine::RetryAfterMs),
             _ if told == name => None,
-            "reset-after" => Some(Line::Reset(String::new())),
-            "resource" | "bucket" => Some(Line::Part),
+            "reset-after" => Some(VendorLine::Reset(String::new())),
+            "resource" | "bucket" => Some(VendorLine::Part),
             _ => of_budget("reset")
-                .map(Line::Reset)
-                .or_else(|| of_budget("remaining").map(Line::Remaining))
-                .or_else(|| of_budget("limit").map(Line::Limit)),
+                .map(VendorLine::Reset)
+                .or_else(|| of_budget("remaining").map(VendorLine::Remaining))
+                .or_else(|| of_budget("limit").map(VendorLine::Limit)),
         }
     }
 }
@@ -74,18 +74,18 @@ pub fn back_at<'h>(
 
 /// The headers of one answer that tell of limits.
 #[derive(Debug)]
-pub(super) struct VendorHead<'h>(Vec<(Line, Cow<'h, str>)>);
+pub(super) struct VendorHead<'h>(Vec<(VendorLine, Cow<'h, str>)>);
 
 impl<'h> VendorHead<'h> {
     /// All lines of an answer's head, in their order.
     pub(super) fn read<N: AsRef<str>>(
         lines: impl Iterator<Item = (N, Cow<'h, str>)>,
     ) -> VendorHead<'h> {
-        let told = lines.filter_map(|(name, value)| Some((Line::of(name.as_ref())?, value)));
+        let told = lines.filter_map(|(name, value)| Some((VendorLine::of(name.as_ref())?, value)));
         VendorHead(told.collect())
     }
 
-    fn values<'a>(&'a self, of: &'a Line) -> impl Iterator<Item = &'a str> {
+    fn values<'a>(&'a self, of: &'a VendorLine) -> impl Iterator<Item = &'a str> {
         let lines = self.0.iter().filter(move |(line, _)| line == of);
         lines.map(|(_, value)| value.trim())
     }
@@ -93,15 +93,15 @@ impl<'h> VendorHead<'h> {
     /// Whether its budget is for one part of the vendor that is none of this key's: `core` is GitHub's word for the
     /// rest, and a key may have the name of a part in it.
     pub(super) fn is_of_another_part(&self, key: &str) -> bool {
-        let mut parts = self.values(&Line::Part);
+        let mut parts = self.values(&VendorLine::Part);
         parts.any(|part| part != "core" && !key.split(':').any(|of_key| of_key == part))
     }
 
     /// When `Retry-After` lets callers come back: the latest that is told.
     pub(super) fn retry_after(&self, now: Timestamp) -> Option<Timestamp> {
-        let told = self.values(&Line::RetryAfter);
+        let told = self.values(&VendorLine::RetryAfter);
         let told = told.filter_map(|text| moment(text, now)).max();
-        let exact = self.values(&Line::RetryAfterMs);
+        let exact = self.values(&VendorLine::RetryAfterMs);
         let exact = exact.filter_map(|text| Some(now.plus((number(text)? * 1e3) as u64)));
         let exact = exact.max();
         // Whole seconds are the milliseconds, rounded.
@@ -117,7 +117,7 @@ impl<'h> VendorHead<'h> {
     /// will be full, and nobody knows how much the next call wants.
     pub(super) fn spent(&self, now: Timestamp, refused: bool, most: u64) -> Option<Timestamp> {
         let resets = self.0.iter().filter_map(|(line, text)| match line {
-            Line::Reset(budget) => Some((budget, moment(text.trim(), now)?)),
+            VendorLine::Reset(budget) => Some((budget, moment(text.trim(), now)?)),
             _ => None,
         });
         let resets: Vec<(&String, Timestamp)> = resets.collect();
@@ -127,13 +127,14 @@ impl<'h> VendorHead<'h> {
             .filter_map(|(nth, (budget, reset))| {
                 let before = resets[..nth].iter().filter(|(other, _)| other == budget);
                 let nth = before.count();
-                let Some(left) = self.number(&Line::Remaining(budget.to_string()), nth) else {
+                let Some(left) = self.number(&VendorLine::Remaining(budget.to_string()), nth)
+                else {
                     return refused.then_some(*reset);
                 };
                 if left > 0.0 {
                     return None;
                 }
-                let limit = self.number(&Line::Limit(budget.to_string()), nth);
+                let limit = self.number(&VendorLine::Limit(budget.to_string()), nth);
                 let wait = reset.since(now);
                 match limit.filter(|limit| *limit >= 1.0) {
                     Some(limit) if budget.contains("request") => {
@@ -153,12 +154,12 @@ impl<'h> VendorHead<'h> {
         let mut left = self
             .0
             .iter()
-            .filter(|(line, _)| matches!(line, Line::Remaining(_)));
+            .filter(|(line, _)| matches!(line, VendorLine::Remaining(_)));
         left.any(|(_, text)| number(text.trim()) == Some(0.0))
     }
 
     /// The number in the nth line of this kind, else in the last.
-    fn number(&self, of: &Line, nth: usize) -> Option<f64> {
+    fn number(&self, of: &VendorLine, nth: usize) -> Option<f64> {
         let values: Vec<&str> = self.values(of).collect();
         number(values.get(nth).or(values.last())?)
     }
@@ -166,7 +167,7 @@ impl<'h> VendorHead<'h> {
     /// `RateLimit`: `"name";r=0;t=12`, several with commas between, or as in earlier drafts
     /// `limit=100, remaining=0, reset=12`. All its lines are one list.
     fn rate_limit(&self, now: Timestamp) -> Option<Timestamp> {
-        let lines: Vec<&str> = self.values(&Line::RateLimit).collect();
+        let lines: Vec<&str> = self.values(&VendorLine::RateLimit).collect();
         let whole = lines.join(",");
         let parameter = |members: &str, between: char, names: [&str; 2]| {
             unquoted(members, between).find_map(|member| {
