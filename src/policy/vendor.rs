@@ -125,7 +125,7 @@ impl<'h> VendorHead<'h> {
             .iter()
             .enumerate()
             .filter_map(|(nth, (budget, reset))| {
-                let before = resets[..nth].iter().filter(|(other, _)| other == budget);
+                let before = resets.iter().take(nth).filter(|(other, _)| other == budget);
                 let nth = before.count();
                 let Some(left) = self.number(&VendorLine::Remaining(budget.to_string()), nth)
                 else {
