@@ -219,10 +219,8 @@ impl WayOut {
                     last = Some(answer);
                 }
                 None => {
-                    return answer.map(|reply| match start {
-                        Some(start) => reply.map(|body| body.holding(start)),
-                        None => reply,
-                    });
+                    let Some(start) = start else { return answer };
+                    return answer.map(|reply| reply.map(|body| body.holding(start)));
                 }
             }
         }
