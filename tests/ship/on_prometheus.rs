@@ -33,7 +33,7 @@ const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="over
 const SERVICE: &str = r#"ojs_throttle_service_up{egress="out""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
