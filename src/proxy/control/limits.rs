@@ -96,7 +96,7 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
     let ways = ways.filter(|way| way.key.constant() == Some(key));
     all.extend(
         ways.flat_map(|way| &way.limits)
-            .map(|(_, limits)| limits.clone()),
+            .map(|(_, limits, _)| limits.clone()),
     );
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {

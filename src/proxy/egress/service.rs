@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use subtle::ConstantTimeEq;
-use tokio::sync::oneshot;
+use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -164,17 +164,8 @@ impl WayOut {
     ) -> Result<Response<Body>, Fault> {
         let is_limited = !entry.limits.is_empty();
         let key = is_limited.then(|| key_of(entry, &parts)).transpose()?;
-        let patience = self.sidecar.live().settings.server.body_timeout;
-        let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
         // Its room is taken until there is a reply.
-        let (mut body, _taken) = match small {
-            Some(_) => {
-                let room = &self.sidecar.bodies;
-                let (bytes, taken) = body::read(body, SMALL as usize, patience, room).await?;
-                (CallBody::Whole(bytes), Some(taken))
-            }
-            None => (CallBody::Stream(Some(body)), None),
-        };
+        let (mut body, taken) = self.body(body).await?;
         if self.sidecar.calling.lines.all_waiting() > 0 {
             detach(&mut parts, &mut body);
         }
@@ -191,7 +182,7 @@ impl WayOut {
                 (Err(_), Some(last)) => return last,
                 (Err(fault), None) => return Err(fault),
             };
-            let may_repeat = left > 0 && small.is_some();
+            let may_repeat = left > 0 && taken.is_some();
             let head = match may_repeat {
                 true => parts.clone(),
                 false => parts.take(),
@@ -224,6 +215,20 @@ impl WayOut {
                 }
             }
         }
+    }
+
+    /// The body of a call: a small one is read whole, and takes its room.
+    async fn body(&self, body: Incoming) -> Result<(CallBody, Option<SemaphorePermit<'_>>), Fault> {
+        let small = body.size_hint().exact().filter(|bytes| *bytes <= SMALL);
+        if small.is_none() {
+            return Ok((CallBody::Stream(Some(body)), None));
+        }
+        let (room, patience) = {
+            let server = &self.sidecar.live().settings.server;
+            (&self.sidecar.bodies, server.body_timeout)
+        };
+        let (bytes, taken) = body::read(body, SMALL as usize, patience, room).await?;
+        Ok((CallBody::Whole(bytes), Some(taken)))
     }
 
     /// Makes a call, and heeds what the service says. From when on it may be made again, if at all, and what came of it
