@@ -13,7 +13,7 @@ use super::job::Sent;
 use super::job_view::JobView;
 use super::price::one_price;
 use super::template::{Rendered, Template};
-use crate::subqueue::Subqueue;
+use crate::subqueue::Flow;
 use ojs_json::Json;
 use ojs_limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
 
@@ -118,12 +118,12 @@ impl PolicySet {
         &self.subqueues
     }
 
-    /// Where a job goes that is enqueued to a queue with subqueues; `None`: it stays in the queue.
+    /// The flow of a job that is enqueued to a queue with subqueues; `None`: it stays in the queue.
     ///
     /// It goes if all of its limits make it wait: what is dropped or rescheduled must be looked at, and in a subqueue of
     /// which nothing may start nobody looks. And the first key, or group, must be known from the job alone: a tenant that
     /// the headers of this request name may be another one when the job is fetched.
-    pub fn subqueue_of(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Subqueue> {
+    pub fn flow_of(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Flow> {
         if !self.subqueues.contains(job.queue) {
             return None;
         }
@@ -157,7 +157,7 @@ impl PolicySet {
         };
         let mut all = limits.iter().map(|one| (one, group_of(one)));
         let (one, group) = all.find(|(one, group)| of_job(one) || group.is_some())?;
-        Some(Subqueue::of(one.key.as_str(), group.as_deref()))
+        Some(Flow::of(one.key.as_str(), group.as_deref()))
     }
 
     /// The `[[queue]]` entries that limit this queue.

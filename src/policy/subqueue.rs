@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
-use ojs_limit::fingerprint;
+use ojs_limit::{Limited, fingerprint};
 
 /// How many subqueues a queue has. It is a constant: another number would send the jobs of a key elsewhere.
 pub const COUNT: usize = 256;
@@ -34,15 +34,40 @@ static MARKERS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MARKER)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Subqueue(pub u8);
 
-impl Subqueue {
-    /// Where jobs of a key wait, and of a group that shares it by weight. Every version gives the same answer, for the
-    /// order of a tenant's jobs depends on it.
-    pub fn of(key: &str, group: Option<&str>) -> Subqueue {
+/// Jobs that wait in one line: those of a key, or of one group that shares it by weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// Where they wait. Every version gives the same answer, for the order of a tenant's jobs depends on it.
+    pub subqueue: Subqueue,
+    /// Tells flows of one subqueue apart, but for one pair in 65,536.
+    pub tag: u16,
+}
+
+impl Flow {
+    /// The flow of a key's jobs, or of a group's.
+    pub fn of(key: &str, group: Option<&str>) -> Flow {
         let parts = [key.as_bytes(), group.unwrap_or_default().as_bytes()];
-        let [last, ..] = fingerprint(parts).to_le_bytes();
-        Subqueue(last)
+        let [last, high, low, ..] = fingerprint(parts).to_le_bytes();
+        Flow {
+            subqueue: Subqueue(last),
+            tag: u16::from_le_bytes([high, low]),
+        }
     }
 
+    /// The tag of the flow that waits in a subqueue under these limits: of the one whose key, or group, leads there.
+    /// `None`: none of them does.
+    pub fn tag_in(subqueue: Subqueue, limits: &[Limited]) -> Option<u16> {
+        let flows = limits.iter().flat_map(|one| {
+            let group = one.share.as_ref().map(|share| &*share.group);
+            let groups = group.map(Some).into_iter().chain([None]);
+            groups.map(|group| Flow::of(one.key.as_str(), group))
+        });
+        let mut here = flows.filter(|flow| flow.subqueue == subqueue);
+        here.next().map(|flow| flow.tag)
+    }
+}
+
+impl Subqueue {
     /// Its name in the backend.
     pub fn name_in(self, base: &str) -> String {
         format!("{base}{MARKER}{:02x}", self.0)
@@ -90,7 +115,7 @@ mod tests {
             ("crm:acme", Some("gold"), "mail-ojst-5f"),
             ("crm:bolt", None, "mail-ojst-a2"),
         ] {
-            assert_eq!(Subqueue::of(key, group).name_in("mail"), name);
+            assert_eq!(Flow::of(key, group).subqueue.name_in("mail"), name);
         }
     }
 

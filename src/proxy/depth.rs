@@ -17,6 +17,6 @@ pub(super) use passing::{
     cancelled, claimed, fetched, may_wait, nacked, passed, revived, stored_jobs,
 };
 pub(super) use shown::with_depth;
-pub(super) use stats::{ask_stats, count_subqueues};
+pub(super) use stats::{ask_stats, ask_what_waits, count_subqueues, refresh_subqueues};
 pub(super) use tell::{now, tell_edges, tell_level, tell_pressure};
 pub(super) use unbounded::Unbounded;

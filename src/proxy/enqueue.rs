@@ -34,7 +34,7 @@ use crate::metrics::Counted;
 use crate::policy::job::meta_of;
 use crate::policy::{self, Accept, FieldError, JobView, PolicySet, Sent};
 use crate::pressure::TakenPlaces;
-use crate::upstream::Call;
+use crate::upstream::{Call, UpstreamError};
 use routes::Routed;
 pub(super) use sent::{Sends, unreadable};
 use sent::{SentJob, VISIBILITY};
@@ -146,10 +146,13 @@ async fn send_on(
             let scope = lender.map_or(0, |lender| lender.scope);
             admit::settled(&proxy, places, &mut answer, scope);
         }
+        if answer.as_ref().is_err_and(UpstreamError::in_doubt) {
+            routes::stored(&proxy.sidecar, &routed, None);
+        }
         if let Ok(reply) = &answer
             && reply.status == http::StatusCode::CREATED
         {
-            routes::stored(&proxy.sidecar, &routed);
+            routes::stored(&proxy.sidecar, &routed, Some(reply));
             named::enqueued(&proxy.sidecar, &brought, &reply.body);
             enqueued::outrank(&proxy.sidecar, outranks);
         }

@@ -84,13 +84,18 @@ pub(super) fn outrank(sidecar: &Sidecar, body: Option<Bytes>) {
         };
         let priority = options.get("priority").and_then(|said| said.int());
         let priority = priority.and_then(|said| i32::try_from(said).ok());
-        let waits = ["delay_until", "scheduled_at"].map(|at| options.get(at));
         if let Some(priority) = priority
-            && waits.iter().flatten().all(Json::is_null)
+            && !names_a_time(options)
         {
             sidecar.hold.saw(&filed(options.get("queue")), priority);
         }
     }
+}
+
+/// Whether the options of a job name a time before which it does not start.
+pub(super) fn names_a_time(options: Json<'_>) -> bool {
+    let named = ["delay_until", "scheduled_at"].map(|at| options.get(at));
+    named.iter().flatten().any(|at| !at.is_null())
 }
 
 #[cfg(test)]

@@ -23,12 +23,12 @@ use super::names::ReplyKind;
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::scope::Sight;
+use super::subqueues::{BesideWaiting, Told};
 use super::sweep::adopt::{self, LimitedBefore};
 use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, rows, siblings};
 use crate::hold::Tally;
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Timestamp;
-use crate::pressure::Counts;
 use crate::store::LedgerExt;
 use crate::upstream::{Call, Reply, UpstreamError};
 
@@ -87,7 +87,17 @@ pub(super) async fn queues(
         reply.body = body.into();
     }
     // The backend's numbers of the base leave out what waits in its subqueues.
-    let more = queue.map(|queue| proxy.sidecar.subqueues.waiting(queue));
+    if let Some(queue) = queue {
+        let scope = proxy.sidecar.scopes.of(&parts.headers);
+        depth::refresh_subqueues(proxy, queue, scope).await;
+    }
+    let more = queue.map(|queue| {
+        let subqueues = &proxy.sidecar.subqueues;
+        Told {
+            counts: subqueues.waiting(queue),
+            beside: subqueues.beside_waiting(queue),
+        }
+    });
     let more = more.unwrap_or_default();
     if let Some(queue) = queue
         && reply.status == StatusCode::OK
@@ -98,7 +108,7 @@ pub(super) async fn queues(
             tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
         }
     }
-    if (!tallies.is_empty() || more.total() > 0)
+    if (!tallies.is_empty() || more != Told::default())
         && reply.status == StatusCode::OK
         && let Some(body) = recounted(&reply.body, queue, &tallies, more)
     {
@@ -397,13 +407,13 @@ pub(super) fn relabel(
     }
 }
 
-/// Queue numbers with held jobs as available or scheduled instead of active: of one queue with so many `more` that wait
+/// Queue numbers with held jobs as available or scheduled instead of active: of one queue with so many `more` that are
 /// in its subqueues, of a list (`items`, `queues`), or totals. `None`: no numbers were found.
 fn recounted(
     text: &[u8],
     queue: Option<&str>,
     tallies: &HashMap<Arc<str>, Tally>,
-    more: Counts,
+    more: Told,
 ) -> Option<Vec<u8>> {
     let of = |name: &str| {
         let tally = tallies.get(name).copied().unwrap_or_default();
@@ -442,10 +452,14 @@ fn recounted(
 
 /// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it, and adds so many `more`.
 /// Heads of subqueues are no part of the base's `active`.
-fn shift(object: Json<'_>, moved: Tally, more: Counts, splice: &mut Splice) {
-    if moved.held == 0 && more.total() == 0 {
+fn shift(object: Json<'_>, moved: Tally, more: Told, splice: &mut Splice) {
+    if moved.held == 0 && more == Told::default() {
         return;
     }
+    let Told {
+        counts: more,
+        beside,
+    } = more;
     let sum = |now: i64, more: u64| now.saturating_add(i64::try_from(more).unwrap_or(i64::MAX));
     let count = |jobs: usize| i64::try_from(jobs).unwrap_or(i64::MAX);
     let (held, later) = (count(moved.held), count(moved.scheduled));
@@ -482,10 +496,19 @@ fn shift(object: Json<'_>, moved: Tally, more: Counts, splice: &mut Splice) {
             let waiting = sum(now, more.retryable.unwrap_or(0));
             splice.replace(retryable.range(), waiting.to_string());
         }
-        splice.replace(
-            active.range(),
-            few.saturating_sub(of_base).max(0).to_string(),
-        );
+        for (name, more) in BesideWaiting::NAMES.into_iter().zip(beside.0).skip(1) {
+            if let Some((ended, now)) = place
+                .get_exact(name)
+                .and_then(|ended| Some((ended, ended.int()?)))
+            {
+                splice.replace(ended.range(), now.saturating_add(more).to_string());
+            }
+        }
+        // Heads are active in subqueues, and are held.
+        let [running, ..] = beside.0;
+        let running = running.saturating_sub(count(moved.heads)).max(0);
+        let few = few.saturating_sub(of_base).max(0);
+        splice.replace(active.range(), few.saturating_add(running).to_string());
     }
 }
 

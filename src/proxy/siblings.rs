@@ -89,6 +89,7 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
                 sidecar.subqueues.hear(&queue, subqueues);
                 sidecar.hold.arrived(&queue);
             }
+            Wake::Moved { queue, moved } => sidecar.subqueues.hear_moved(&queue, &moved),
             Wake::Offered { scope, queue } => {
                 sidecar.keeper.offered.put(Lane { scope, queue });
                 sidecar.hold.wake_all();
@@ -103,6 +104,7 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
                 }
             }
             Wake::All => {
+                sidecar.subqueues.doubt_all();
                 settings::follow_settings(sidecar);
                 check_offers(sidecar).await;
                 read_pauses(proxy).await;

@@ -169,6 +169,11 @@ impl Sidecar {
         }
     }
 
+    /// How many jobs are held at most.
+    pub(super) fn most_held(&self) -> usize {
+        self.hold_most(&self.live().settings).jobs
+    }
+
     /// A call of the sidecar's own ended after so long.
     pub(super) fn note_call(
         &self,

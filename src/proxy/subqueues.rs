@@ -6,10 +6,11 @@
 //! [`Subqueues`] knows which queues have them, and [`SubqueueTurns`] which of them are to be asked next.
 
 mod bases;
-mod counts;
+mod book;
 mod tell;
 mod turns;
 
 pub(in crate::proxy) use bases::{ReadQueue, Subqueues, Writes};
+pub(in crate::proxy) use book::{BesideWaiting, Told};
 pub(in crate::proxy) use tell::tell_siblings;
-pub(in crate::proxy) use turns::{Asks, SubqueueAsk};
+pub(in crate::proxy) use turns::{Asks, LOOKED_PAST, SubqueueAsk};

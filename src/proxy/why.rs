@@ -39,7 +39,7 @@ use super::subqueues::Writes;
 use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
-use crate::policy::subqueue::{self, Subqueue};
+use crate::policy::subqueue::{self, Flow, Subqueue};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError};
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
@@ -246,7 +246,7 @@ impl Asker<'_> {
         };
         let limits = self.limits_by_policy(&view, &own(job, queue));
         let facts = json!({ "id": id, "state": state, "queue": queue });
-        let (place, of_head) = self.place_of(queue, subqueue, state);
+        let (place, of_head) = self.place_of(queue, subqueue, state, limits.as_deref());
         let limits = limits.into_iter().collect();
         self.of_queue(queue, Some((place, facts)), limits, of_head)
             .await
@@ -258,15 +258,23 @@ impl Asker<'_> {
         queue: &str,
         subqueue: Option<Subqueue>,
         state: String,
+        limits: Option<&[Limited]>,
     ) -> (JobPlace, Vec<Arc<[Limited]>>) {
         let waits = matches!(&*state, "available" | "pending");
         let Some(subqueue) = subqueue.filter(|_| waits) else {
             return (JobPlace::Backend(state), Vec::new());
         };
         let heads = self.sidecar().hold.limits_of_subqueue(queue, subqueue);
-        let head = match heads.is_empty() {
-            true => WhichHead::NotHere,
-            false => WhichHead::Held,
+        let own = limits.and_then(|limits| Flow::tag_in(subqueue, limits));
+        let is_own = |head: &Arc<[Limited]>| Flow::tag_in(subqueue, head) == own;
+        let (head, heads) = match heads.iter().any(is_own) {
+            _ if heads.is_empty() => (WhichHead::NotHere, heads),
+            true => (WhichHead::Held, heads),
+            // Whose they are is not told to those who ask for their own.
+            false => {
+                let waiting = self.sidecar().subqueues.waiting_in(queue, subqueue);
+                (WhichHead::Others(waiting), Vec::new())
+            }
         };
         (JobPlace::Subqueue(queue.to_owned(), head), heads)
     }

@@ -33,6 +33,13 @@ pub enum Change {
         /// A bit for each subqueue.
         subqueues: [u64; 4],
     },
+    /// How many jobs came to subqueues of a queue and left them: siblings are told, and nothing is kept.
+    Moved {
+        /// The queue.
+        queue: Arc<str>,
+        /// What siblings read, without a line break; a colon stands in it.
+        moved: Arc<str>,
+    },
     /// We hold so many jobs of a queue; siblings that count its depth add them. Told again within [`HOLDS_LAST`](crate::HOLDS_LAST).
     Holds {
         /// The queue.

@@ -415,6 +415,7 @@ impl<T: Tables> Engine<'_, T> {
             | Change::Paused { .. }
             | Change::Doubt { .. }
             | Change::Came { .. }
+            | Change::Moved { .. }
             | Change::Holds { .. }
             | Change::Clear => false,
         }

@@ -57,6 +57,13 @@ pub enum Wake {
         /// A bit for each subqueue.
         subqueues: [u64; 4],
     },
+    /// Jobs came to subqueues of a queue and left them at a sibling.
+    Moved {
+        /// The queue.
+        queue: Arc<str>,
+        /// What the sibling wrote.
+        moved: Box<str>,
+    },
     /// A queue was paused or resumed through a sibling.
     Paused {
         /// The queue.

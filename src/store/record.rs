@@ -233,6 +233,20 @@ pub(super) fn came(queue: &str, subqueues: &[u64; 4]) -> String {
     format!("came\n{a:x} {b:x} {c:x} {d:x}\n{queue}")
 }
 
+/// The message of what came to subqueues of a queue and left them. Sidecars that know only [`came`] do not understand it
+/// and go on.
+pub(super) fn moved(queue: &str, moved: &str) -> String {
+    format!("came\n{moved}\n{queue}")
+}
+
+/// Queue and text of such a message, without its first line.
+pub(super) fn read_moved(about: &str) -> Option<(Arc<str>, Box<str>)> {
+    let (moved, queue) = about.split_once('\n')?;
+    moved
+        .contains(':')
+        .then(|| (Arc::from(queue), Box::from(moved)))
+}
+
 /// Queue and subqueues of such a message, without its first line.
 pub(super) fn read_came(about: &str) -> Option<(Arc<str>, [u64; 4])> {
     let (words, queue) = about.split_once('\n')?;

@@ -412,10 +412,13 @@ fn hear(message: &str) -> Option<Said> {
             let (scope, queue) = record::read_lane(about)?;
             Wake::Offered { scope, queue }
         }
-        "came" => {
-            let (queue, subqueues) = record::read_came(about)?;
-            Wake::Came { queue, subqueues }
-        }
+        "came" => match record::read_moved(about) {
+            Some((queue, moved)) => Wake::Moved { queue, moved },
+            None => {
+                let (queue, subqueues) = record::read_came(about)?;
+                Wake::Came { queue, subqueues }
+            }
+        },
         "paused" => {
             let (paused, queue) = about.split_once('\n')?;
             Wake::Paused {
@@ -452,6 +455,18 @@ mod tests {
         let wake = Wake::Came { queue, subqueues };
         assert!(matches!(hear(&came), Some(Said::Wake(heard)) if heard == wake));
         assert!(hear("came\n0 0 0\nmail").is_none(), "four words");
+        let moved = record::moved("mail\na", "7f:a1:2:0:1");
+        let queue = Arc::from("mail\na");
+        let wake = Wake::Moved {
+            queue,
+            moved: "7f:a1:2:0:1".into(),
+        };
+        assert!(matches!(hear(&moved), Some(Said::Wake(heard)) if heard == wake));
+        let about = moved.strip_prefix("came\n").unwrap();
+        assert!(
+            record::read_came(about).is_none(),
+            "who knows no more of it"
+        );
         assert!(hear("offered\nmail").is_none(), "of which scope?");
         assert!(matches!(hear("joined"), Some(Said::Joined)));
         assert!(matches!(hear("all"), Some(Said::Other)));

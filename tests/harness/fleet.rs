@@ -278,6 +278,10 @@ impl Member {
                 books.owners.insert(claimed.job.clone(), self.nth);
             }
             Change::Doubt { job } => books.tell_others(self.nth, &Wake::Row { job }),
+            Change::Moved { queue, moved } => {
+                let moved = Box::from(&*moved);
+                books.tell_others(self.nth, &Wake::Moved { queue, moved });
+            }
             Change::Came { queue, subqueues } => {
                 books.tell_others(self.nth, &Wake::Came { queue, subqueues });
             }

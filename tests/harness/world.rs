@@ -385,11 +385,17 @@ impl World {
 
     /// Enqueues through the sidecar; the id, or empty if it was refused.
     pub async fn enqueue(&self, job: Job) -> String {
+        self.enqueue_to(self.client(), job).await
+    }
+
+    /// Enqueues through this sidecar.
+    pub async fn enqueue_at(&self, sidecar: &Sidecar, job: Job) -> String {
+        self.enqueue_to(self.client_of(sidecar), job).await
+    }
+
+    async fn enqueue_to(&self, client: Client, job: Job) -> String {
         let body = job.body().to_string();
-        let reply = self
-            .client()
-            .call("POST", "/ojs/v1/jobs", body.into())
-            .await;
+        let reply = client.call("POST", "/ojs/v1/jobs", body.into()).await;
         let (status, shown) = reply.map_or((0, Value::Null), |reply| (reply.status, reply.json()));
         self.produced(&job, &shown["job"], status)
     }

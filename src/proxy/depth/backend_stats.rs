@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::pressure::{Away, StatsAnswer};
 use crate::proxy::load::Seldom;
@@ -19,6 +21,39 @@ pub(in crate::proxy) struct BackendStats {
     pub(super) warned: AtomicBool,
     pub(super) warned_of_states: AtomicBool,
     pub(super) failing: Failing,
+    pub(super) time: QuestionTime,
+}
+
+/// The time that the backend may spend on questions about subqueues: a tenth of all time. Some backends read a whole table
+/// for each.
+#[derive(Debug)]
+pub(super) struct QuestionTime(Mutex<(Instant, Duration)>);
+
+/// The most time that is saved up.
+const MOST_TIME: Duration = Duration::from_millis(100);
+
+impl Default for QuestionTime {
+    fn default() -> QuestionTime {
+        QuestionTime(Mutex::new((Instant::now(), MOST_TIME)))
+    }
+}
+
+impl QuestionTime {
+    /// Whether another question may be asked.
+    pub(super) fn has_some(&self) -> bool {
+        let mut state = self.0.lock();
+        let (since, left) = &mut *state;
+        let now = Instant::now();
+        *left = (*left + now.saturating_duration_since(*since) / 10).min(MOST_TIME);
+        *since = now;
+        !left.is_zero()
+    }
+
+    /// A question took so long.
+    pub(super) fn spend(&self, time: Duration) {
+        let mut state = self.0.lock();
+        state.1 = state.1.saturating_sub(time);
+    }
 }
 
 /// The queue whose numbers the backend fails to tell, as the log has it. Its other answers may be good, so nothing

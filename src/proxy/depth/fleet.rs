@@ -156,19 +156,20 @@ pub(super) async fn read_number(sidecar: &Sidecar, queue: &str) -> Option<Number
 }
 
 /// Sets a queue's number to what a look found, unless a sibling has set it since it was read. What was added
-/// since then stays in it.
+/// since then stays in it. A look that is not `whole` sets nothing: siblings may have stored jobs of which it knows not.
 pub(super) async fn correct_number(
     sidecar: &Sidecar,
     queue: &str,
     counts: &Counts,
     before: Number,
+    is_whole: bool,
 ) -> Option<Fleet> {
     let held = held_elsewhere(sidecar, queue).await?;
     let depth = depths::depth_found(&sidecar.admit.pressure, queue, counts, held, now(sidecar));
     let name = name_of(queue);
     for _ in 0..TRIES {
         let now = sidecar.store.number(&name, Step::Read).await.ok()?;
-        let is_newer = now.put_at > before.put_at;
+        let is_newer = now.put_at > before.put_at || !is_whole;
         // What has left since then may be gone from the backend's answer already: it is not taken off twice.
         let since = now.value.saturating_sub(before.value).max(0);
         let depth = depth.saturating_add_signed(since);

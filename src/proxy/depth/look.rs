@@ -193,11 +193,11 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
     pressure.note_asked(queue, scope);
-    let answer = ask_stats_of_all(proxy, queue, scope).await;
+    let (answer, is_whole) = ask_stats_of_all(proxy, queue, scope).await;
     stats.failing.note(queue, &answer);
     let fleet = match (&answer, number) {
         (StatsAnswer::Counts(counts), Some(number)) => {
-            fleet::correct_number(sidecar, queue, counts, number).await
+            fleet::correct_number(sidecar, queue, counts, number, is_whole).await
         }
         _ => None,
     };

@@ -116,6 +116,7 @@ pub(in crate::proxy) fn nacked(
     if let Some(claimed) = claimed.filter(|_| state.as_deref().is_some_and(|s| again.contains(&s)))
     {
         named::waits_again(sidecar, claimed);
+        sidecar.subqueues.may_be_back(claimed);
     }
     let base_of = |shown| sidecar.subqueues.base_of(shown);
     let shown = shown.as_deref().map(base_of);

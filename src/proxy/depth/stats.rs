@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use crate::hold::Lane;
 use crate::json::{Json, Kind};
 use crate::policy::subqueue::{COUNT, Subqueue};
 use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
+use crate::proxy::subqueues::{BesideWaiting, Told};
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Reply;
 use http::StatusCode;
@@ -24,13 +27,32 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
 /// statistics.
 pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) -> StatsAnswer {
+    ask_numbers(proxy, queue, scope).await.0
+}
+
+/// The same, with the numbers of jobs that wait no longer.
+async fn ask_numbers(proxy: &Proxy, queue: &str, scope: u64) -> (StatsAnswer, BesideWaiting) {
+    let mut beside = BesideWaiting::default();
+    let answer = ask_both(proxy, queue, scope, &mut beside).await;
+    (answer, beside)
+}
+
+async fn ask_both(
+    proxy: &Proxy,
+    queue: &str,
+    scope: u64,
+    beside: &mut BesideWaiting,
+) -> StatsAnswer {
     let stats = &proxy.sidecar.admit.stats;
     let name = crate::ojs::encoded(queue);
     let mut absent = None;
     if !stats.plain_only.load(Ordering::Relaxed) {
         match asked(proxy, queue, format!("/ojs/v1/admin/queues/{name}"), scope).await {
             Ok(reply) => match read(&reply) {
-                StatsReply::Counts(counts) => return StatsAnswer::Counts(counts),
+                StatsReply::Counts(counts) => {
+                    *beside = BesideWaiting::read(&reply.body);
+                    return StatsAnswer::Counts(counts);
+                }
                 StatsReply::Away => return StatsAnswer::Away(Away::Failing(reply.status.as_u16())),
                 read => absent = Some(read),
             },
@@ -47,6 +69,7 @@ pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) 
                 {
                     stats.plain_only.store(true, Ordering::Relaxed);
                 }
+                *beside = BesideWaiting::read(&reply.body);
                 StatsAnswer::Counts(counts)
             }
             // No queue of that name yet.
@@ -58,54 +81,118 @@ pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) 
     }
 }
 
-/// What the backend says of a queue and of its subqueues. Of those a few are asked each time, and the others are as they
-/// were told last and as what passed through here since has changed them.
+/// Which questions about subqueues are asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Questions {
+    /// All.
+    All,
+    /// As many as the time for them allows.
+    InTime,
+}
+
+/// What the backend says of a queue and of its subqueues, and whether it told of each of those lately. A few are asked each
+/// time, and the others are as they were told last and as what came and left since has changed them, here and at
+/// siblings, until this question.
 pub(in crate::proxy) async fn ask_stats_of_all(
     proxy: &Proxy,
     queue: &str,
     scope: u64,
-) -> StatsAnswer {
-    let answer = ask_stats(proxy, queue, scope).await;
-    let StatsAnswer::Counts(counts) = answer else {
-        return answer;
-    };
+) -> (StatsAnswer, bool) {
     let subqueues = &proxy.sidecar.subqueues;
-    ask_stats_of_some(proxy, queue, subqueues.to_count(queue), scope).await;
-    StatsAnswer::Counts(counts.and(&subqueues.waiting(queue)))
+    let (names, book) = subqueues.to_look_at(queue);
+    let answer = ask_stats(proxy, queue, scope).await;
+    let (StatsAnswer::Counts(counts), Some(mut book)) = (&answer, book) else {
+        return (answer, true);
+    };
+    // Without all of them once, a bound would be passed after each start.
+    let questions = match names.len() == COUNT {
+        true => Questions::All,
+        false => Questions::InTime,
+    };
+    for (subqueue, told) in ask_stats_of_some(proxy, queue, names, scope, questions).await {
+        book.sees(subqueue, told);
+    }
+    (
+        StatsAnswer::Counts(counts.and(&book.sum())),
+        book.is_whole(Instant::now()),
+    )
+}
+
+/// Asks the backend about the subqueues in which jobs wait, for somebody who reads their numbers.
+pub(in crate::proxy) async fn refresh_subqueues(proxy: &Proxy, queue: &str, scope: u64) {
+    let names = proxy.sidecar.subqueues.to_read(queue);
+    ask_stats_of_some(proxy, queue, names, scope, Questions::InTime).await;
+}
+
+/// Asks the backend beside a FETCH how many jobs wait in these subqueues: their held jobs may start no job, and it is not
+/// known what stands behind them. Whoever waits for a job of the queue looks again then.
+pub(in crate::proxy) fn ask_what_waits(proxy: &Proxy, lane: &Lane, names: Vec<Subqueue>) {
+    if names.is_empty() {
+        return;
+    }
+    let sidecar = Arc::clone(&proxy.sidecar);
+    let (proxy, lane) = (proxy.clone(), lane.clone());
+    let _task = sidecar.tasks.spawn(async move {
+        let asked = ask_stats_of_some(&proxy, &lane.queue, names, lane.scope, Questions::InTime);
+        if asked.await.iter().any(|(_, told)| told.available > 0) {
+            proxy.sidecar.hold.arrived(&lane.queue);
+        }
+    });
 }
 
 /// How many jobs wait in all subqueues of a queue, as far as the backend tells; `None`: it did not tell of each.
 pub(in crate::proxy) async fn count_subqueues(proxy: &Proxy, queue: &str) -> Option<u64> {
     let all = (0..=u8::MAX).map(Subqueue).collect();
-    let told = ask_stats_of_some(proxy, queue, all, 0).await;
+    let told = ask_stats_of_some(proxy, queue, all, 0, Questions::All).await;
     let waiting = proxy.sidecar.subqueues.waiting(queue).total();
-    (told == COUNT).then_some(waiting)
+    (told.len() == COUNT).then_some(waiting)
 }
 
-/// Asks the backend about these subqueues; says of how many it told.
-async fn ask_stats_of_some(proxy: &Proxy, queue: &str, names: Vec<Subqueue>, scope: u64) -> usize {
+/// Asks the backend about these subqueues, and says what it told.
+async fn ask_stats_of_some(
+    proxy: &Proxy,
+    queue: &str,
+    names: Vec<Subqueue>,
+    scope: u64,
+    questions: Questions,
+) -> Vec<(Subqueue, Counts)> {
     let (queue, mut asking): (Arc<str>, _) = (Arc::from(queue), JoinSet::new());
-    let (mut names, mut told) = (names.into_iter(), 0);
+    let (mut names, mut told) = (names.into_iter(), Vec::new());
     loop {
+        let time = &proxy.sidecar.admit.stats.time;
         while asking.len() < AT_ONCE
+            && (questions == Questions::All || time.has_some())
             && let Some(subqueue) = names.next()
         {
             let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));
-            asking.spawn(async move {
-                let name = subqueue.name_in(&queue);
-                let answer = ask_stats(&proxy, &name, scope).await;
-                let StatsAnswer::Counts(counts) = answer else {
-                    return false;
-                };
-                proxy.sidecar.subqueues.counted(&queue, subqueue, counts);
-                true
-            });
+            asking.spawn(async move { ask_about(&proxy, &queue, subqueue, scope).await });
         }
         match asking.join_next().await {
-            Some(is_told) => told += usize::from(is_told.unwrap_or(false)),
+            Some(of_one) => told.extend(of_one.ok().flatten()),
             None => return told,
         }
     }
+}
+
+/// Asks the backend about one subqueue.
+async fn ask_about(
+    proxy: &Proxy,
+    queue: &str,
+    subqueue: Subqueue,
+    scope: u64,
+) -> Option<(Subqueue, Counts)> {
+    let sidecar = &proxy.sidecar;
+    let left = sidecar.subqueues.asks(queue, subqueue)?;
+    let begun = Instant::now();
+    let (answer, beside) = ask_numbers(proxy, &subqueue.name_in(queue), scope).await;
+    sidecar.admit.stats.time.spend(begun.elapsed());
+    let StatsAnswer::Counts(counts) = answer else {
+        sidecar.subqueues.asked_in_vain(queue, subqueue);
+        return None;
+    };
+    let told = Told { counts, beside };
+    sidecar.subqueues.told(queue, subqueue, told, left);
+    Some((subqueue, counts))
 }
 
 async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {
@@ -162,14 +249,20 @@ fn read(reply: &Reply) -> StatsReply {
         .map_or(StatsReply::NoRoute, StatsReply::Counts)
 }
 
+/// Where the numbers of a queue may stand in an answer.
+fn places_of_numbers(whole: Json<'_>) -> impl Iterator<Item = Json<'_>> {
+    let inside = ["counts", "queue", "stats", "jobs"];
+    let inside = inside
+        .into_iter()
+        .filter_map(move |name| whole.get_exact(name));
+    inside
+        .filter(|place| place.kind() == Kind::Object)
+        .chain([whole])
+}
+
 /// The numbers of a queue in an answer, wherever they stand in it.
 pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
-    let inside = ["counts", "queue", "stats", "jobs"];
-    let inside = inside.into_iter().filter_map(|name| whole.get_exact(name));
-    let mut places = inside
-        .filter(|place| place.kind() == Kind::Object)
-        .chain([whole]);
-    places.find_map(|place| {
+    places_of_numbers(whole).find_map(|place| {
         let number = |name: &str| {
             let number = place.get_exact(name)?.int()?;
             u64::try_from(number).ok()
@@ -180,4 +273,16 @@ pub(super) fn counts(whole: Json<'_>) -> Option<Counts> {
             retryable: number("retryable"),
         })
     })
+}
+
+impl BesideWaiting {
+    /// Those in an answer, wherever they stand in it.
+    fn read(text: &[u8]) -> BesideWaiting {
+        let whole = Json::parse(text, REPLY_DEPTH).ok();
+        let places = whole.into_iter().flat_map(places_of_numbers);
+        let mut places = places.filter(|place| place.get_exact("available").is_some());
+        let place = places.next();
+        let number = |name| place.and_then(|place| place.get_exact(name)?.int());
+        BesideWaiting(BesideWaiting::NAMES.map(|name| number(name).unwrap_or(0)))
+    }
 }

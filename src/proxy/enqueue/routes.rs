@@ -8,18 +8,21 @@ use super::sent::{SentJob, may_name};
 use crate::json::{Json, Kind, Splice, quote};
 use crate::limit::Limited;
 use crate::policy::job::{filed, meta_of};
-use crate::policy::subqueue::Subqueue;
+use crate::policy::subqueue::Flow;
 use crate::policy::{JobView, PolicySet};
 use crate::proxy::control::settings;
 use crate::proxy::subqueues::Writes;
 use crate::proxy::sweep::adopt;
-use crate::proxy::{Proxy, Sidecar, job};
+use crate::proxy::{Proxy, Sidecar, depth, enqueued, job};
+use crate::upstream::Reply;
 
 /// A job that goes to a subqueue.
 pub(super) struct Routed {
     queue: Arc<str>,
-    subqueue: Subqueue,
+    flow: Flow,
     priority: Option<i32>,
+    /// Whether it names a time before which it does not start.
+    is_later: bool,
 }
 
 /// Whether jobs of this body may go to subqueues: all others need not be read for that. The first time the store is told
@@ -65,13 +68,14 @@ pub(super) fn of(
         meta: meta_of(json, options),
         tenant: sidecar.live().trusted(job::tenant(&parts.headers)),
     };
-    let subqueue = policies.subqueue_of(&view, own)?;
+    let flow = policies.flow_of(&view, own)?;
     let priority = options.and_then(|options| options.get("priority")?.int());
     let priority = priority.and_then(|said| i32::try_from(said).ok());
     Some(Routed {
         queue: Arc::from(queue),
-        subqueue,
+        flow,
         priority: Some(priority.unwrap_or_default()),
+        is_later: options.is_some_and(enqueued::names_a_time),
     })
 }
 
@@ -102,14 +106,16 @@ pub(super) fn mark(sidecar: &Sidecar, routed: &[Routed]) {
     for one in routed {
         sidecar
             .subqueues
-            .mark(&one.queue, one.subqueue, one.priority);
+            .mark(&one.queue, one.flow.subqueue, one.priority);
     }
 }
 
-/// The backend stored these jobs.
-pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed]) {
+/// The backend stored these jobs, or may have: `reply` says how they wait.
+pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed], reply: Option<&Reply>) {
+    let may_be_later = reply.is_some_and(depth::may_wait);
     for one in routed {
-        sidecar.subqueues.stored(&one.queue, one.subqueue);
+        let is_later = may_be_later && one.is_later;
+        sidecar.subqueues.stored(&one.queue, one.flow, is_later);
     }
     for of_queue in routed.chunk_by(|a, b| a.queue == b.queue) {
         if let Some(one) = of_queue.first() {
@@ -121,7 +127,7 @@ pub(super) fn stored(sidecar: &Sidecar, routed: &[Routed]) {
 impl Routed {
     /// Writes the subqueue's name where backends read the queue.
     pub(super) fn write(&self, sent: &SentJob<'_>, splice: &mut Splice) {
-        let name = quote(&self.subqueue.name_in(&self.queue));
+        let name = quote(&self.flow.subqueue.name_in(&self.queue));
         let options = sent
             .options
             .filter(|options| options.kind() == Kind::Object);

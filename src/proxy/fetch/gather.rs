@@ -21,6 +21,7 @@ use crate::limit::Limited;
 use crate::policy::Gate;
 use crate::proxy::ahead::{AHEAD, starts_ahead};
 use crate::proxy::control::in_force;
+use crate::proxy::depth;
 use crate::proxy::subqueues::Asks;
 use crate::proxy::waiting;
 use crate::store::LedgerExt;
@@ -245,7 +246,8 @@ impl Fetch {
         let section = self.sections.get(nth)?;
         let asked_at = sidecar.hold.look(lane, 0, sidecar.store.now()).asked_at;
         let just_now = asked_at.is_some_and(|at| at.elapsed() < ASK_AGAIN);
-        if self.line.is_some() && !section.was_closed && just_now {
+        // Of a queue with subqueues it may have asked one part just now, and what came is in the other.
+        if self.line.is_some() && !section.was_closed && !section.is_short && just_now {
             self.spend(nth);
             return None;
         }
@@ -300,7 +302,8 @@ impl Fetch {
         let has_base = !self.sections.get(nth)?.is_short;
         let best = sidecar.hold.look(lane, 0, sidecar.store.now()).best;
         let held = || sidecar.hold.of_subqueues(lane, sidecar.store.now());
-        let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best, held));
+        let most = sidecar.most_held();
+        let is_outranked = best.is_some_and(|best| subqueues.outranks(lane, best, held, most));
         if has_base && !is_outranked && subqueues.takes_base(lane) {
             subqueues.took_base(lane);
             if let Some(claim) = self.claim_of_queue(nth, lane, gate, jobs).await {
@@ -310,7 +313,9 @@ impl Fetch {
         let mut asks = Asks::new();
         if waiting::runs(&self.proxy, lane).await {
             let of_queue = cap_of_subqueues(&sidecar, lane, gate, jobs).await;
-            asks = subqueues.choose(lane, of_queue.jobs, &held());
+            let doubtful;
+            (asks, doubtful) = subqueues.choose(lane, of_queue.jobs, &held(), most);
+            depth::ask_what_waits(&self.proxy, lane, doubtful);
         }
         if let Some(claim) = self.claim_of_subqueues(nth, asks) {
             self.sections.get_mut(nth)?.stage = Stage::Open;
@@ -344,7 +349,8 @@ impl Fetch {
                 continue;
             }
             let held = sidecar.hold.of_subqueues(lane, sidecar.store.now());
-            let asks = sidecar.subqueues.heads(lane, &heads, &held);
+            let most = sidecar.most_held();
+            let asks = sidecar.subqueues.heads(lane, &heads, &held, most);
             if let Some(claim) = self.claim_of_subqueues(nth, asks) {
                 claim.start();
             }

@@ -124,7 +124,10 @@ impl Section {
         lanes.fold(Ready::default(), |ready, lane| {
             let view = sidecar.hold.look(lane, most, now);
             let held = || sidecar.hold.of_subqueues(lane, now);
-            let has_higher = |best| sidecar.subqueues.outranks(lane, best, held);
+            let has_higher = |best| {
+                let subqueues = &sidecar.subqueues;
+                subqueues.any() && subqueues.outranks(lane, best, held, sidecar.most_held())
+            };
             let is_outranked = view.is_outranked || view.best.is_some_and(has_higher);
             Ready {
                 jobs: ready.jobs + view.askable,

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::counts::SubqueueCounts;
+use super::book::{BesideWaiting, Book, Moved, QuestionLeft, Told};
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
-use crate::policy::subqueue::{self, COUNT, Subqueue};
+use crate::policy::subqueue::{self, COUNT, Flow, Subqueue};
 use crate::pressure::Counts;
-use crate::store::Claimed;
+use crate::store::{Change, Claimed};
 
 /// Whether jobs of a queue go to its subqueues.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -51,6 +51,9 @@ pub(in crate::proxy) struct ReadQueue {
     pub(in crate::proxy) seen: usize,
 }
 
+/// The held jobs of a lane's subqueues.
+type HeldOfSubqueues = HashMap<Subqueue, HeldOfSubqueue>;
+
 /// How long the turns of credentials are kept that nobody uses.
 const UNUSED: Duration = Duration::from_secs(3_600);
 
@@ -63,7 +66,9 @@ struct SplitQueue {
     /// Those of which siblings were not told yet.
     untold: Bits,
     scopes: HashMap<u64, SubqueueTurns>,
-    waiting: SubqueueCounts,
+    book: Book,
+    /// What came and left here, of which siblings were not told yet.
+    moved: HashMap<Subqueue, Moved>,
 }
 
 /// A bit for each subqueue.
@@ -172,50 +177,94 @@ impl Subqueues {
         }
     }
 
-    /// The backend stored a job in a subqueue.
-    pub(in crate::proxy) fn stored(&self, queue: &str, subqueue: Subqueue) {
+    /// The backend stored a job of a flow, or may have. `is_later`: it waits for a time.
+    pub(in crate::proxy) fn stored(&self, queue: &str, flow: Flow, is_later: bool) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
-            base.waiting.stored(subqueue);
+            base.book.stored(flow, is_later);
+            base.moved
+                .entry(flow.subqueue)
+                .or_default()
+                .came(flow, is_later);
+            self.news.notify_one();
         }
     }
 
-    /// The subqueues whose numbers the backend is asked for next.
-    pub(in crate::proxy) fn to_count(&self, queue: &str) -> Vec<Subqueue> {
-        if !self.any() {
-            return Vec::new();
+    fn of_book<T: Default>(&self, queue: &str, of: impl FnOnce(&mut Book) -> T) -> T {
+        match self.any() {
+            true => {
+                let mut bases = self.bases.lock();
+                bases
+                    .get_mut(queue)
+                    .map_or_else(T::default, |base| of(&mut base.book))
+            }
+            false => T::default(),
         }
-        let bases = self.bases.lock();
-        bases
-            .get(queue)
-            .map_or_else(Vec::new, |base| base.waiting.oldest())
+    }
+
+    /// The subqueues whose numbers the backend is asked for beside a look at the queue, and what is known of all now;
+    /// `None`: it has none.
+    pub(in crate::proxy) fn to_look_at(&self, queue: &str) -> (Vec<Subqueue>, Option<Book>) {
+        self.of_book(queue, |book| (book.to_look_at(), Some(book.clone())))
+    }
+
+    /// The subqueues whose numbers the backend is asked for before somebody reads them.
+    pub(in crate::proxy) fn to_read(&self, queue: &str) -> Vec<Subqueue> {
+        self.of_book(queue, |book| book.to_read(Instant::now()))
+    }
+
+    /// A question about a subqueue leaves; `None`: it is not read any more.
+    pub(in crate::proxy) fn asks(&self, queue: &str, subqueue: Subqueue) -> Option<QuestionLeft> {
+        self.of_book(queue, |book| book.asks(subqueue))
     }
 
     /// The backend told the numbers of a subqueue.
-    pub(in crate::proxy) fn counted(&self, queue: &str, subqueue: Subqueue, counts: Counts) {
-        if let Some(base) = self.bases.lock().get_mut(queue) {
-            base.waiting.told(subqueue, counts, Instant::now());
-        }
+    pub(in crate::proxy) fn told(
+        &self,
+        queue: &str,
+        subqueue: Subqueue,
+        told: Told,
+        asked: QuestionLeft,
+    ) {
+        self.of_book(queue, |book| book.told(subqueue, told, asked));
+    }
+
+    /// The backend did not tell the numbers of a subqueue.
+    pub(in crate::proxy) fn asked_in_vain(&self, queue: &str, subqueue: Subqueue) {
+        self.of_book(queue, |book| book.asked_in_vain(subqueue));
     }
 
     /// How many jobs wait in all subqueues of a queue, as far as is known.
     pub(in crate::proxy) fn waiting(&self, queue: &str) -> Counts {
-        if !self.any() {
-            return Counts::default();
-        }
-        let bases = self.bases.lock();
-        bases
-            .get(queue)
-            .map_or_else(Counts::default, |base| base.waiting.sum())
+        self.of_book(queue, |book| book.sum())
     }
 
-    /// A job's claim ended without a word of its worker: it may wait in the subqueue of one of its keys again.
+    /// How many jobs wait in one subqueue of a queue, as far as is known.
+    pub(in crate::proxy) fn waiting_in(&self, queue: &str, subqueue: Subqueue) -> u64 {
+        self.of_book(queue, |book| book.waiting_in(subqueue))
+    }
+
+    /// How many jobs of the subqueues of a queue wait no longer, as far as the backend told.
+    pub(in crate::proxy) fn beside_waiting(&self, queue: &str) -> BesideWaiting {
+        self.of_book(queue, |book| book.beside_waiting())
+    }
+
+    /// Siblings may have told something that was not heard.
+    pub(in crate::proxy) fn doubt_all(&self) {
+        for base in self.bases.lock().values_mut() {
+            base.book.doubt_all();
+        }
+    }
+
+    /// A job failed, or its claim ended without a word of its worker: it may wait in the subqueue of one of its keys
+    /// again, now or later.
     pub(in crate::proxy) fn may_be_back(&self, claimed: &Claimed) {
         if self.has(&claimed.queue) {
             for one in claimed.limited.iter() {
                 let group = one.share.as_ref().map(|share| &*share.group);
                 for group in group.map(Some).into_iter().chain([None]) {
-                    let subqueue = Subqueue::of(one.key.as_str(), group);
-                    self.mark(&claimed.queue, subqueue, None);
+                    let flow = Flow::of(one.key.as_str(), group);
+                    self.of_book(&claimed.queue, |book| book.may_be_back(flow));
+                    self.mark(&claimed.queue, flow.subqueue, None);
                 }
             }
         }
@@ -227,14 +276,31 @@ impl Subqueues {
     }
 
     /// What siblings must be told of each queue.
-    pub(super) fn take_untold(&self) -> Vec<(Arc<str>, [u64; COUNT / 64])> {
+    pub(super) fn take_untold(&self) -> Vec<Change> {
         let mut bases = self.bases.lock();
-        let untold = bases
-            .iter_mut()
-            .filter(|(_, base)| base.untold != Bits::default());
-        untold
-            .map(|(queue, base)| (Arc::clone(queue), std::mem::take(&mut base.untold).0))
-            .collect()
+        let mut changes = Vec::new();
+        for (queue, base) in bases.iter_mut() {
+            let untold = std::mem::take(&mut base.untold);
+            if untold != Bits::default() {
+                let (queue, subqueues) = (Arc::clone(queue), untold.0);
+                changes.push(Change::Came { queue, subqueues });
+            }
+            let moved = std::mem::take(&mut base.moved);
+            if !moved.is_empty() {
+                let (queue, moved) = (Arc::clone(queue), Moved::written(&moved));
+                changes.push(Change::Moved { queue, moved });
+            }
+        }
+        changes
+    }
+
+    /// A sibling told how many jobs came to subqueues and left them, and whose they are.
+    pub(in crate::proxy) fn hear_moved(&self, queue: &str, moved: &str) {
+        if let Some(base) = self.bases.lock().get_mut(queue) {
+            for (subqueue, moved) in Moved::read(moved) {
+                base.book.moved(subqueue, &moved);
+            }
+        }
     }
 
     /// A sibling told of jobs that came.
@@ -246,55 +312,59 @@ impl Subqueues {
         }
     }
 
-    /// The turns of a queue under one set of credentials.
-    fn turns(&self, lane: &Lane, now: Instant) -> Option<MappedMutexGuard<'_, SubqueueTurns>> {
+    /// Asks the turns of a queue under one set of credentials; `None`: it has no subqueues.
+    fn of_turns<T>(
+        &self,
+        lane: &Lane,
+        of: impl FnOnce(&mut SubqueueTurns, &mut Book, Instant) -> T,
+    ) -> Option<T> {
         if !self.any() {
             return None;
         }
-        MutexGuard::try_map(self.bases.lock(), |bases| {
-            let base = bases.get_mut(&*lane.queue)?;
-            let turns = base.scopes.entry(lane.scope);
-            let turns = turns.or_insert_with(|| {
-                let mut turns = SubqueueTurns::new(now, |_| false);
-                let seen = base.seen.iter();
-                seen.for_each(|(subqueue, priority)| turns.mark(*subqueue, *priority, now));
-                turns
-            });
-            turns.asked_at = now;
-            Some(turns)
-        })
-        .ok()
+        let (mut bases, now) = (self.bases.lock(), Instant::now());
+        let SplitQueue {
+            scopes, seen, book, ..
+        } = bases.get_mut(&*lane.queue)?;
+        let turns = scopes.entry(lane.scope).or_insert_with(|| {
+            let mut turns = SubqueueTurns::new(now, |_| false);
+            let seen = seen.iter();
+            seen.for_each(|(subqueue, priority)| turns.mark(*subqueue, *priority, now));
+            turns
+        });
+        turns.asked_at = now;
+        Some(of(turns, book, now))
     }
 
     /// Whether the queue itself is asked next.
     pub(in crate::proxy) fn takes_base(&self, lane: &Lane) -> bool {
-        let turns = self.turns(lane, Instant::now());
-        turns.is_none_or(|turns| turns.takes_base())
+        let takes_base = self.of_turns(lane, |turns, _, _| turns.takes_base());
+        takes_base.unwrap_or(true)
     }
 
     /// A claim is made of the queue itself.
     pub(in crate::proxy) fn took_base(&self, lane: &Lane) {
-        if let Some(mut turns) = self.turns(lane, Instant::now()) {
-            turns.took(true);
-        }
+        self.of_turns(lane, |turns, _, _| turns.took(true));
     }
 
-    /// What is asked of the subqueues now, for no more than `lacking` jobs.
+    /// What is asked of the subqueues now, for no more than `lacking` jobs; and of which the backend should be asked
+    /// how many wait there. No more than `most` jobs are held beyond one for each.
     pub(in crate::proxy) fn choose(
         &self,
         lane: &Lane,
         lacking: usize,
-        held: &HashMap<Subqueue, HeldOfSubqueue>,
-    ) -> Asks {
-        let now = Instant::now();
-        let Some(mut turns) = self.turns(lane, now) else {
-            return Asks::new();
-        };
-        let asks = turns.choose(lacking, held, now);
-        if !asks.is_empty() {
-            turns.took(false);
-        }
-        asks
+        held: &HeldOfSubqueues,
+        most: usize,
+    ) -> (Asks, Vec<Subqueue>) {
+        let chosen = self.of_turns(lane, |turns, book, now| {
+            let standing = turns.standing(held, book, most, now);
+            let doubtful = turns.doubtful(&standing);
+            let asks = turns.choose(lacking, &standing);
+            if !asks.is_empty() {
+                turns.took(false);
+            }
+            (asks, doubtful)
+        });
+        chosen.unwrap_or_default()
     }
 
     /// What is asked where so many heads of subqueues start.
@@ -302,11 +372,13 @@ impl Subqueues {
         &self,
         lane: &Lane,
         started: &HashMap<Subqueue, usize>,
-        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        held: &HeldOfSubqueues,
+        most: usize,
     ) -> Asks {
-        let now = Instant::now();
-        let turns = self.turns(lane, now);
-        turns.map_or_else(Asks::new, |turns| turns.heads(started, held, now))
+        let asks = self.of_turns(lane, |turns, book, now| {
+            turns.heads(started, &turns.standing(held, book, most, now))
+        });
+        asks.unwrap_or_default()
     }
 
     /// Whether a subqueue that may be asked may have a job of a higher priority than `best`.
@@ -314,12 +386,14 @@ impl Subqueues {
         &self,
         lane: &Lane,
         best: i32,
-        held: impl FnOnce() -> HashMap<Subqueue, HeldOfSubqueue>,
+        held: impl FnOnce() -> HeldOfSubqueues,
+        most: usize,
     ) -> bool {
-        let now = Instant::now();
         let outranks = |held: &_| {
-            let turns = self.turns(lane, now);
-            turns.is_some_and(|turns| turns.outranks(best, held, now))
+            let outranks = self.of_turns(lane, |turns, book, now| {
+                turns.outranks(best, &turns.standing(held, book, most, now))
+            });
+            outranks.unwrap_or(false)
         };
         // Mostly none does, and what is held need not be looked through.
         outranks(&HashMap::new()) && outranks(&held())
@@ -334,17 +408,19 @@ impl Subqueues {
         short: bool,
     ) {
         if let Some(base) = self.bases.lock().get_mut(&lane.queue) {
-            let from = jobs.iter().filter_map(|held| held.subqueue);
-            from.for_each(|subqueue| base.waiting.claimed(subqueue));
+            for subqueue in jobs.iter().filter_map(|held| held.subqueue) {
+                base.book.claimed(subqueue);
+                base.moved.entry(subqueue).or_default().gone += 1;
+                self.news.notify_one();
+            }
         }
-        let now = Instant::now();
-        if let Some(mut turns) = self.turns(lane, now) {
+        self.of_turns(lane, |turns, _, now| {
             let came = jobs.iter().filter_map(|held| {
                 let limits = Arc::clone(&held.written);
                 Some((held.subqueue?, held.claimed.priority, limits))
             });
             turns.answered(ask, came, short, now);
-        }
+        });
     }
 
     /// A job of a subqueue started.
@@ -353,19 +429,15 @@ impl Subqueues {
             true => Waited::Yes,
             false => Waited::No,
         };
-        if let Some(subqueue) = held.subqueue
-            && let Some(mut turns) = self.turns(&held.lane(), Instant::now())
-        {
-            turns.started(subqueue, waited);
+        if let Some(subqueue) = held.subqueue {
+            self.of_turns(&held.lane(), |turns, _, _| turns.started(subqueue, waited));
         }
     }
 
     /// A job of a subqueue was refused.
     pub(in crate::proxy) fn refused(&self, held: &Held) {
-        if let Some(subqueue) = held.subqueue
-            && let Some(mut turns) = self.turns(&held.lane(), Instant::now())
-        {
-            turns.refused(subqueue);
+        if let Some(subqueue) = held.subqueue {
+            self.of_turns(&held.lane(), |turns, _, _| turns.refused(subqueue));
         }
     }
 

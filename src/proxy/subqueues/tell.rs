@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::proxy::Proxy;
-use crate::store::{Change, LedgerExt};
+use crate::store::LedgerExt;
 
 /// For so long what comes is gathered: of each queue siblings hear no more often.
 const GATHER: Duration = Duration::from_millis(50);
@@ -24,13 +24,10 @@ pub(in crate::proxy) async fn tell_siblings(proxy: &Proxy, stop: CancellationTok
             () = stop.cancelled() => return,
         }
         sleep(GATHER).await;
-        let came = sidecar.subqueues.take_untold().into_iter();
-        let came: Vec<Change> = came
-            .map(|(queue, subqueues)| Change::Came { queue, subqueues })
-            .collect();
-        if !came.is_empty() && sidecar.store.siblings() > 0 {
+        let untold = sidecar.subqueues.take_untold();
+        if !untold.is_empty() && sidecar.store.siblings() > 0 {
             // What they do not hear of they find.
-            drop(sidecar.store.set_all(came).await);
+            drop(sidecar.store.set_all(untold).await);
         }
     }
 }

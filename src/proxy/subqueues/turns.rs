@@ -12,9 +12,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::book::{Behind, Book};
 use crate::hold::HeldOfSubqueue;
 use crate::limit::Limited;
-use crate::policy::subqueue::{COUNT, Subqueue};
+use crate::policy::subqueue::{COUNT, Flow, Subqueue};
 use crate::proxy::ahead::starts_ahead;
 
 /// How long a subqueue is left alone after one, two, three … replies that were short. The longest is less than the sweep
@@ -49,8 +50,11 @@ const MOST_TRUST: u16 = 1_000;
 
 /// How long it is known that jobs of two keys lie in one subqueue.
 const COLLISION: Duration = Duration::from_secs(3_600);
-/// So many jobs are held of a subqueue with jobs of several keys, to look past those of a shut one.
-const COLLIDED: usize = 32;
+/// A subqueue in which jobs of several keys wait is looked past as a whole, if no more than this wait there; and so many
+/// of its jobs are held, once jobs of several keys came from it.
+pub(in crate::proxy) const LOOKED_PAST: usize = 32;
+/// So many jobs are held of one, while the backend does not say how many wait there, nor anybody here whose they are.
+const UNTOLD: usize = 8;
 /// So many jobs are held at most of a subqueue whose key is shut, where that many may start at once.
 const HEADS: usize = 8;
 
@@ -83,6 +87,38 @@ struct KnownSubqueue {
     /// The limits of the job that was seen last, and when it was seen that others lie there too.
     last: Option<Arc<[Limited]>>,
     collided_at: Option<Instant>,
+    /// The tag of that job's flow.
+    last_tag: Option<u16>,
+}
+
+/// What is held and known of the subqueues of a lane, as they are chosen from.
+#[derive(Debug)]
+pub(super) struct Standing<'a> {
+    held: &'a HashMap<Subqueue, HeldOfSubqueue>,
+    book: &'a Book,
+    now: Instant,
+    left: PlacesLeft,
+}
+
+/// How many jobs more may be held beyond one for each subqueue.
+#[derive(Clone, Copy, Debug)]
+struct PlacesLeft {
+    all: usize,
+    /// Of those: to look past jobs of which nobody here was told, which may all be of shut keys.
+    strangers: usize,
+    /// Of those: for jobs behind a head that may start at once with it.
+    heads: usize,
+}
+
+/// Why more than one job of a subqueue is held, or may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reason {
+    /// Jobs of other keys wait behind those that are held, or came from there.
+    Others,
+    /// They may.
+    Strangers,
+    /// As many may start at once.
+    Heads,
 }
 
 /// The subqueues of one queue.
@@ -114,6 +150,7 @@ impl SubqueueTurns {
             highest: None,
             last: None,
             collided_at: None,
+            last_tag: None,
         });
         SubqueueTurns {
             each: each.collect(),
@@ -150,31 +187,60 @@ impl SubqueueTurns {
 
     /// Whether a subqueue that may be asked may have a job of a higher priority than `best`. Of one whose key is shut the
     /// others wait behind its head, whatever their priority.
-    pub(super) fn outranks(
-        &self,
-        best: i32,
-        held: &HashMap<Subqueue, HeldOfSubqueue>,
-        now: Instant,
-    ) -> bool {
+    pub(super) fn outranks(&self, best: i32, standing: &Standing<'_>) -> bool {
         let mut each = self.each.iter().enumerate();
-        each.any(|(nth, state)| state.highest > Some(best) && self.is_due(nth, held, now))
+        each.any(|(nth, state)| state.highest > Some(best) && self.places(nth, standing) > 0)
+    }
+
+    /// What is held and known, as these subqueues are chosen from. No more than `most` jobs are held beyond one for
+    /// each.
+    pub(super) fn standing<'a>(
+        &self,
+        held: &'a HashMap<Subqueue, HeldOfSubqueue>,
+        book: &'a Book,
+        most: usize,
+        now: Instant,
+    ) -> Standing<'a> {
+        let left = PlacesLeft {
+            all: most,
+            strangers: most / 4,
+            heads: most / 4,
+        };
+        let mut standing = Standing {
+            held,
+            book,
+            now,
+            left,
+        };
+        for (subqueue, here) in held.iter().filter(|(_, here)| here.is_refused) {
+            let more = here.jobs.saturating_sub(1);
+            let reason = self.reason(*subqueue, here, &standing).0;
+            standing.left.take(reason, more);
+        }
+        standing
+    }
+
+    /// The subqueues with refused jobs behind which it is not known what waits.
+    pub(super) fn doubtful(&self, standing: &Standing<'_>) -> Vec<Subqueue> {
+        let refused = standing.held.iter().filter(|(_, here)| here.is_refused);
+        let doubtful = refused.filter(|(subqueue, _)| {
+            let state = self.each.get(usize::from(subqueue.0));
+            let tag = state.and_then(|state| state.last_tag);
+            standing.book.is_doubtful(**subqueue, tag, standing.now)
+        });
+        doubtful.map(|(subqueue, _)| *subqueue).collect()
     }
 
     /// What is asked of the backend now, for no more than `lacking` jobs. Nothing is asked of a subqueue of which as many
     /// jobs are held as may start when its key has room again.
-    pub(super) fn choose(
-        &mut self,
-        lacking: usize,
-        held: &HashMap<Subqueue, HeldOfSubqueue>,
-        now: Instant,
-    ) -> Asks {
+    pub(super) fn choose(&mut self, lacking: usize, standing: &Standing<'_>) -> Asks {
         if lacking == 0 {
             return Asks::new();
         }
         // One job more than is lacking: with workers that ask for one it would else be the sweep or the others.
-        let mut asks: Asks = self.sweep(held, now).into_iter().collect();
+        let mut asks: Asks = self.sweep(standing).into_iter().collect();
         let mut due: Vec<usize> = (self.next..COUNT).chain(0..self.next).collect();
-        due.retain(|nth| self.is_due(*nth, held, now) && !self.is_quiet(*nth));
+        due.retain(|nth| self.places(*nth, standing) > 0 && !self.is_quiet(*nth));
         // Of one priority they keep their turns.
         due.sort_by_key(|nth| {
             self.each
@@ -202,11 +268,11 @@ impl SubqueueTurns {
             let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
             let doubtful: Vec<usize> = doubtful.take(lacking.min(ASKED_AT_ONCE)).collect();
             self.next = doubtful.last().map_or(self.next, |last| (last + 1) % COUNT);
-            asks.extend(
-                doubtful
-                    .into_iter()
-                    .filter_map(|nth| self.ask(vec![nth], 1)),
-            );
+            let mut standing = Standing { ..*standing };
+            for nth in doubtful {
+                let jobs = self.jobs_at_once(nth, &mut standing);
+                asks.extend(self.ask(vec![nth], jobs));
+            }
         }
         asks
     }
@@ -215,12 +281,11 @@ impl SubqueueTurns {
     pub(super) fn heads(
         &self,
         started: &HashMap<Subqueue, usize>,
-        held: &HashMap<Subqueue, HeldOfSubqueue>,
-        now: Instant,
+        standing: &Standing<'_>,
     ) -> Asks {
         let due = started.iter().filter_map(|(subqueue, jobs)| {
             let nth = usize::from(subqueue.0);
-            let may_ask = self.is_due(nth, held, now);
+            let may_ask = self.places(nth, standing) > 0;
             may_ask
                 .then(|| self.ask(vec![nth], (*jobs).min(HEADS)))
                 .flatten()
@@ -236,11 +301,8 @@ impl SubqueueTurns {
     }
 
     /// One job is asked of the next of those that were silent for long.
-    fn sweep(
-        &mut self,
-        held: &HashMap<Subqueue, HeldOfSubqueue>,
-        now: Instant,
-    ) -> Option<SubqueueAsk> {
+    fn sweep(&mut self, standing: &Standing<'_>) -> Option<SubqueueAsk> {
+        let now = standing.now;
         let since = self
             .swept_at
             .map_or(SWEEP_EVERY, |at| now.duration_since(at));
@@ -250,7 +312,7 @@ impl SubqueueTurns {
             return None;
         }
         let all = (self.swept_to..COUNT).chain(0..self.swept_to);
-        let quiet = all.filter(|nth| self.is_due(*nth, held, now) && self.is_quiet(*nth));
+        let quiet = all.filter(|nth| self.places(*nth, standing) > 0 && self.is_quiet(*nth));
         let names: Vec<usize> = quiet.take(sweeps * SWEPT_AT_ONCE).collect();
         self.swept_to = (names.last()? + 1) % COUNT;
         self.swept_at = Some(now);
@@ -261,22 +323,71 @@ impl SubqueueTurns {
         self.each.get(nth).is_some_and(|state| state.short >= QUIET)
     }
 
-    /// Whether a subqueue may be asked.
-    fn is_due(&self, nth: usize, held: &HashMap<Subqueue, HeldOfSubqueue>, now: Instant) -> bool {
-        let Some(state) = self.each.get(nth).filter(|state| state.due <= now) else {
-            return false;
+    /// How many jobs of a subqueue may be held beside those that are; 0: it is not asked now.
+    fn places(&self, nth: usize, standing: &Standing<'_>) -> usize {
+        let Some(state) = self.each.get(nth).filter(|state| state.due <= standing.now) else {
+            return 0;
         };
-        let here = u8::try_from(nth)
-            .ok()
-            .and_then(|number| held.get(&Subqueue(number)));
-        let Some(here) = here else { return true };
-        let collides = state.collided_at.is_some_and(|at| now < at + COLLISION);
-        let most = match here.is_refused {
-            true if collides => COLLIDED,
-            true => heads_of(&here.limits),
-            false => usize::from(state.trust),
+        let subqueue = u8::try_from(nth).ok().map(Subqueue);
+        let here = subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let Some((subqueue, here)) = here else {
+            return state.trust.into();
         };
-        here.jobs < most
+        if !here.is_refused {
+            return usize::from(state.trust).saturating_sub(here.jobs);
+        }
+        let (reason, most) = self.reason(subqueue, here, standing);
+        let places = most.saturating_sub(here.jobs);
+        places.min(standing.left.of(reason))
+    }
+
+    /// Why more than the first of the refused jobs of a subqueue are held, and how many may be.
+    fn reason(
+        &self,
+        subqueue: Subqueue,
+        here: &HeldOfSubqueue,
+        standing: &Standing<'_>,
+    ) -> (Reason, usize) {
+        let state = self.each.get(usize::from(subqueue.0));
+        let collided_at = state.and_then(|state| state.collided_at);
+        if collided_at.is_some_and(|at| standing.now < at + COLLISION) {
+            return (Reason::Others, LOOKED_PAST);
+        }
+        // All that wait there, if that is within reach.
+        let past = |waiting: u64| {
+            let waiting = usize::try_from(waiting).ok();
+            waiting.filter(|waiting| *waiting <= LOOKED_PAST)
+        };
+        let tag = state.and_then(|state| state.last_tag);
+        let (reason, most) = match standing.book.behind(subqueue, tag) {
+            Behind::SameFlow => (Reason::Heads, None),
+            Behind::Others(waiting) => (Reason::Others, past(waiting).map(|all| here.jobs + all)),
+            Behind::Strangers(Some(waiting)) => {
+                (Reason::Strangers, past(waiting).map(|all| here.jobs + all))
+            }
+            Behind::Strangers(None) => (Reason::Strangers, Some(UNTOLD)),
+        };
+        let heads = heads_of(&here.limits);
+        match most.filter(|most| *most > heads) {
+            Some(most) => (reason, most),
+            None => (Reason::Heads, heads),
+        }
+    }
+
+    /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
+    fn jobs_at_once(&self, nth: usize, standing: &mut Standing<'_>) -> usize {
+        let subqueue = u8::try_from(nth).ok().map(Subqueue);
+        let here = subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let Some((subqueue, here)) = here.filter(|(_, here)| here.is_refused) else {
+            return 1;
+        };
+        let reason = self.reason(subqueue, here, standing).0;
+        let jobs = match reason {
+            Reason::Heads => 1,
+            Reason::Others | Reason::Strangers => self.places(nth, standing).max(1),
+        };
+        standing.left.take(reason, jobs);
+        jobs
     }
 
     /// The backend answered a question with jobs of these subqueues and priorities; `short`: with fewer than it was
@@ -294,7 +405,7 @@ impl SubqueueTurns {
             if let Some(state) = self.get(subqueue) {
                 // The backend gives the highest first.
                 state.highest = state.highest.map(|_| priority);
-                state.saw(limits, now);
+                state.saw(subqueue, limits, now);
             }
         }
         for (subqueue, marks) in ask.names.iter().zip(&ask.marks) {
@@ -358,7 +469,7 @@ impl KnownSubqueue {
     }
 
     /// A job came from it.
-    fn saw(&mut self, limits: Arc<[Limited]>, now: Instant) {
+    fn saw(&mut self, subqueue: Subqueue, limits: Arc<[Limited]>, now: Instant) {
         let is_other = |last: &Arc<[Limited]>| {
             let keys = |limits: &Arc<[Limited]>| -> Vec<_> {
                 let group = |one: &Limited| one.share.as_ref().map(|share| share.group.clone());
@@ -369,10 +480,34 @@ impl KnownSubqueue {
             };
             !Arc::ptr_eq(last, &limits) && keys(last) != keys(&limits)
         };
-        if self.last.as_ref().is_some_and(is_other) {
-            self.collided_at = Some(now);
+        match &self.last {
+            Some(last) if !is_other(last) => {}
+            last => {
+                self.collided_at = last.as_ref().map(|_| now).or(self.collided_at);
+                self.last_tag = Flow::tag_in(subqueue, &limits);
+            }
         }
         self.last = Some(limits);
+    }
+}
+
+impl PlacesLeft {
+    /// How many jobs may be held for this reason.
+    fn of(&self, reason: Reason) -> usize {
+        match reason {
+            Reason::Others => self.all,
+            Reason::Strangers => self.all.min(self.strangers),
+            Reason::Heads => self.all.min(self.heads),
+        }
+    }
+
+    fn take(&mut self, reason: Reason, jobs: usize) {
+        self.all = self.all.saturating_sub(jobs);
+        match reason {
+            Reason::Others => {}
+            Reason::Strangers => self.strangers = self.strangers.saturating_sub(jobs),
+            Reason::Heads => self.heads = self.heads.saturating_sub(jobs),
+        }
     }
 }
 
@@ -384,7 +519,7 @@ fn heads_of(limits: &[Limited]) -> usize {
         .iter()
         .any(|one| one.share.is_some() && !one.limits.rates.is_empty())
     {
-        return COLLIDED;
+        return LOOKED_PAST;
     }
     let slots = limits.iter().filter_map(|one| one.limits.concurrency);
     let slots = slots.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX));
@@ -396,6 +531,7 @@ fn heads_of(limits: &[Limited]) -> usize {
 mod tests {
     use super::*;
     use crate::limit::{Cost, Key, Limits, OnLimit, Space};
+    use crate::proxy::subqueues::Told;
 
     fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
         HashMap::new()
@@ -432,6 +568,37 @@ mod tests {
             .collect()
     }
 
+    /// The book of a queue in which nobody's jobs wait beside those that are held.
+    fn empty_book() -> Book {
+        let mut book = Book::default();
+        for one in (0..=u8::MAX).map(Subqueue) {
+            let left = book.asks(one).unwrap();
+            book.told(one, Told::default(), left);
+        }
+        book
+    }
+
+    fn choose(
+        turns: &mut SubqueueTurns,
+        lacking: usize,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        now: Instant,
+    ) -> Asks {
+        let book = empty_book();
+        let standing = turns.standing(held, &book, 1_024, now);
+        turns.choose(lacking, &standing)
+    }
+
+    fn outranks(
+        turns: &SubqueueTurns,
+        best: i32,
+        held: &HashMap<Subqueue, HeldOfSubqueue>,
+        now: Instant,
+    ) -> bool {
+        let book = empty_book();
+        turns.outranks(best, &turns.standing(held, &book, 1_024, now))
+    }
+
     fn nobody() -> impl Iterator<Item = (Subqueue, i32, Arc<[Limited]>)> {
         std::iter::empty()
     }
@@ -448,7 +615,7 @@ mod tests {
         let mut longest = Duration::ZERO;
         for tick in 0..1_200 {
             let now = begun + 50 * tick * MS;
-            for ask in turns.choose(10, &nothing_held(), now) {
+            for ask in choose(&mut turns, 10, &nothing_held(), now) {
                 assert!(ask.names.len() <= SWEPT_AT_ONCE && ask.jobs == 1);
                 for name in &ask.names {
                     let before = last[usize::from(name.0)].replace(now);
@@ -469,7 +636,7 @@ mod tests {
         let mut turns = SubqueueTurns::new(now, |_| false);
         turns.swept_at = Some(now);
         turns.mark(SEVEN, None, now);
-        let asks = turns.choose(1, &nothing_held(), now);
+        let asks = choose(&mut turns, 1, &nothing_held(), now);
         assert_eq!(names(&asks), [7]);
         turns.mark(SEVEN, None, now);
         turns.answered(&asks[0], nobody(), true, now);
@@ -477,7 +644,7 @@ mod tests {
             // Asked at once, at once again, and then later each time.
             let mut at = now;
             let asks = loop {
-                let asks = turns.choose(1, &nothing_held(), at);
+                let asks = choose(&mut turns, 1, &nothing_held(), at);
                 turns.swept_at = Some(at);
                 if !asks.is_empty() || at > now + 2_000 * MS {
                     break asks;
@@ -490,7 +657,7 @@ mod tests {
             }
         }
         turns.mark(SEVEN, None, now);
-        assert_eq!(names(&turns.choose(1, &nothing_held(), now)), [7]);
+        assert_eq!(names(&choose(&mut turns, 1, &nothing_held(), now)), [7]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -500,15 +667,55 @@ mod tests {
         turns.swept_at = Some(now);
         let mut here = nothing_held();
         here.insert(Subqueue(1), held(1, true));
-        assert_eq!(names(&turns.choose(9, &here, now)), [0, 2]);
+        assert_eq!(names(&choose(&mut turns, 9, &here, now)), [0, 2]);
         // Where two keys are seen in it, the head may not be the one that matters.
-        let asks = turns.choose(9, &nothing_held(), now);
+        let asks = choose(&mut turns, 9, &nothing_held(), now);
         let of_one = asks.iter().find(|ask| ask.names[0] == Subqueue(1)).unwrap();
         let two = [limits("a"), limits("b")].map(|limits| (Subqueue(1), 0, limits));
         turns.answered(of_one, two.into_iter(), false, now);
-        assert!(names(&turns.choose(9, &here, now)).contains(&1));
-        here.insert(Subqueue(1), held(COLLIDED, true));
-        assert!(!names(&turns.choose(9, &here, now)).contains(&1));
+        assert!(names(&choose(&mut turns, 9, &here, now)).contains(&1));
+        here.insert(Subqueue(1), held(LOOKED_PAST, true));
+        assert!(!names(&choose(&mut turns, 9, &here, now)).contains(&1));
+    }
+
+    /// Of jobs of other keys behind a held head all are asked for, if they are within reach and there are places.
+    #[tokio::test(start_paused = true)]
+    async fn what_stands_behind_a_head_is_looked_past_as_a_whole() {
+        let now = Instant::now();
+        let flow = |tag| Flow {
+            subqueue: SEVEN,
+            tag,
+        };
+        let here = HashMap::from([(SEVEN, held(1, true))]);
+        let asked = |book: &Book, most: usize| -> Option<usize> {
+            let mut turns = SubqueueTurns::new(now, |_| false);
+            turns.swept_at = Some(now);
+            turns.mark(SEVEN, None, now);
+            let standing = turns.standing(&here, book, most, now);
+            let asks = turns.choose(9, &standing);
+            asks.first().map(|ask| ask.jobs)
+        };
+        let mut book = empty_book();
+        let head = Flow::tag_in(SEVEN, &limits("k"));
+        for nth in 0..31 {
+            book.stored(flow(1), false);
+            assert_eq!(asked(&book, 1_024), Some(nth + 1), "another flow");
+        }
+        assert_eq!(asked(&book, 20), Some(20), "as many as there are places");
+        book.stored(flow(2), false);
+        assert_eq!(asked(&book, 1_024), Some(32));
+        book.stored(flow(2), false);
+        assert_eq!(asked(&book, 1_024), None, "out of reach");
+        // They are gone at the backend; what nobody here was told of gets a quarter of the places.
+        let left = book.asks(SEVEN).unwrap();
+        book.told(SEVEN, Told::default(), left);
+        assert_eq!(asked(&book, 1_024), None, "{head:?}");
+        let left = book.asks(SEVEN).unwrap();
+        let mut told = Told::default();
+        told.counts.available = 9;
+        book.told(SEVEN, told, left);
+        assert_eq!(asked(&book, 1_024), Some(9));
+        assert_eq!(asked(&book, 20), Some(5));
     }
 
     #[tokio::test(start_paused = true)]
@@ -516,23 +723,26 @@ mod tests {
         let now = Instant::now();
         let mut turns = SubqueueTurns::new(now, |one| one.0 < 20);
         turns.swept_at = Some(now);
-        let asks = turns.choose(100, &nothing_held(), now);
+        let asks = choose(&mut turns, 100, &nothing_held(), now);
         assert_eq!((asks.len(), asks[0].jobs), (ASKED_AT_ONCE, 1));
         for _ in 0..9 {
             (0..18).for_each(|one| turns.started(Subqueue(one), Waited::No));
             turns.started(Subqueue(18), Waited::Yes);
         }
         turns.next = 0;
-        let asks = turns.choose(100, &nothing_held(), now);
+        let asks = choose(&mut turns, 100, &nothing_held(), now);
         assert_eq!((asks[0].names.len(), asks[0].jobs), (NAMED_AT_ONCE, 10));
         assert_eq!(
-            turns.choose(4, &nothing_held(), now)[0].jobs,
+            choose(&mut turns, 4, &nothing_held(), now)[0].jobs,
             4,
             "never more than is lacking"
         );
         turns.refused(Subqueue(0));
         turns.next = 0;
-        assert_eq!(names(&turns.choose(100, &nothing_held(), now)), [0, 18, 19]);
+        assert_eq!(
+            names(&choose(&mut turns, 100, &nothing_held(), now)),
+            [0, 18, 19]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -542,15 +752,15 @@ mod tests {
         turns.swept_at = Some(now);
         turns.mark(SEVEN, Some(5), now);
         let here = nothing_held();
-        assert!(turns.outranks(4, &here, now) && !turns.outranks(5, &here, now));
+        assert!(outranks(&turns, 4, &here, now) && !outranks(&turns, 5, &here, now));
         let shut = HashMap::from([(SEVEN, held(1, true))]);
-        assert!(!turns.outranks(4, &shut, now), "its head is held");
-        assert_eq!(names(&turns.choose(1, &nothing_held(), now)), [7]);
+        assert!(!outranks(&turns, 4, &shut, now), "its head is held");
+        assert_eq!(names(&choose(&mut turns, 1, &nothing_held(), now)), [7]);
         turns.mark(SEVEN, Some(5), now);
-        let asks = turns.choose(1, &nothing_held(), now);
+        let asks = choose(&mut turns, 1, &nothing_held(), now);
         turns.answered(&asks[0], [(SEVEN, 0, limits("k"))].into_iter(), false, now);
         assert!(
-            !turns.outranks(0, &here, now),
+            !outranks(&turns, 0, &here, now),
             "what came last was of a lower one"
         );
     }

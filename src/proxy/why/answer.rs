@@ -8,6 +8,7 @@ use super::applied::Applied;
 use super::causes::{self, Cause, CauseKind};
 use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
+use crate::proxy::subqueues::LOOKED_PAST;
 use crate::store::{Due, Row};
 
 /// So many jobs that have slots are shown of a limit.
@@ -26,10 +27,12 @@ pub(super) enum JobPlace {
     Subqueue(String, WhichHead),
 }
 
-/// Whether a job of a subqueue is held here: then no others of it are asked for.
+/// Whose jobs of a subqueue are held here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhichHead {
     Held,
+    /// Jobs of other keys are held, and so many jobs wait behind them.
+    Others(u64),
     NotHere,
 }
 
@@ -46,11 +49,16 @@ impl JobPlace {
             JobPlace::Held | JobPlace::Coming => of_queue,
             JobPlace::Subqueue(..) if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,
             JobPlace::Subqueue(queue, head) => {
-                let kind = match head {
-                    WhichHead::Held => &causes::BEHIND_HEAD,
-                    WhichHead::NotHere => &causes::IN_SUBQUEUE,
-                };
-                waits_behind(kind, &format!("{queue:?}"), of_queue)
+                let queue = format!("{queue:?}");
+                match head {
+                    WhichHead::Held => waits_behind(&causes::BEHIND_HEAD, &queue, of_queue),
+                    WhichHead::NotHere => waits_behind(&causes::IN_SUBQUEUE, &queue, of_queue),
+                    WhichHead::Others(jobs) => {
+                        let known: [(&str, &dyn Display); 3] =
+                            [("queue", &queue), ("jobs", &jobs), ("reach", &LOOKED_PAST)];
+                        Cause::new(&causes::BEHIND_OTHERS, &known)
+                    }
+                }
             }
             JobPlace::Backend(state) => match &*state {
                 "available" | "pending" if of_queue.kind == &causes::QUEUE_PAUSED => of_queue,

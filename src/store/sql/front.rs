@@ -337,7 +337,7 @@ impl Ledger for SqlStore {
     fn set_all(&self, changes: Vec<Change>) -> Answer<'_, bool> {
         let may_be = |change: &Change| match change {
             Change::Doubt { job } => self.keeps(job),
-            Change::Came { queue, .. } => self.keeps(queue),
+            Change::Came { queue, .. } | Change::Moved { queue, .. } => self.keeps(queue),
             _ => true,
         };
         let changes: Vec<_> = changes.into_iter().filter(may_be).collect();

@@ -251,6 +251,7 @@ impl Need {
             }
             Change::Doubt { .. }
             | Change::Came { .. }
+            | Change::Moved { .. }
             | Change::Holds { .. }
             | Change::Override { .. }
             | Change::Setting { .. } => {}

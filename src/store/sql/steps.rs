@@ -134,6 +134,10 @@ impl Page {
                 self.say(record::came(queue, subqueues));
                 true
             }
+            Change::Moved { queue, moved } => {
+                self.say(record::moved(queue, moved));
+                true
+            }
             Change::Holds { queue, jobs } => {
                 self.holds.push((kept_name(queue).into_owned(), *jobs));
                 true

@@ -1,0 +1,450 @@
+//! What is known of the jobs that wait in each subqueue of a queue: one entry for each name. What passes through here
+//! and at siblings is counted, and the backend's numbers put that right, a few names at a time. Bounds, statistics, `why`
+//! and the lookahead all read these entries. No list of queues is read: official backends go over all of their queues
+//! for one, and a bound may be looked at ten times a second.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::policy::subqueue::{COUNT, Flow, Subqueue};
+use crate::pressure::Counts;
+
+/// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
+const LOOKED_AT: usize = 32;
+/// So many names are asked at most for who reads numbers.
+const READ: usize = 64;
+/// Who reads numbers has those asked anew that are older.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The backend is asked again about what a sibling may be about to tell.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Numbers that are older say nothing of how deep a queue is.
+const LASTS: Duration = Duration::from_secs(30);
+
+/// The jobs that wait in each subqueue of one queue.
+#[derive(Clone, Debug)]
+pub(in crate::proxy) struct Book(Box<[Entry]>);
+
+/// The jobs of one subqueue.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The backend's numbers, as it last told them.
+    told: Option<Told>,
+    /// When it last answered, or did not.
+    asked_at: Option<Instant>,
+    /// Jobs that came to wait for a start, and for a time, since that question.
+    came: u64,
+    later: u64,
+    /// Jobs that were claimed since that question.
+    gone: u64,
+    /// Jobs that wait and came through here or through a sibling.
+    tagged: u64,
+    whose: Whose,
+    strangers: Strangers,
+    /// When jobs last came or went, as far as was heard.
+    news_at: Option<Instant>,
+}
+
+/// What the backend told of a subqueue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::proxy) struct Told {
+    pub(in crate::proxy) counts: Counts,
+    pub(in crate::proxy) beside: BesideWaiting,
+}
+
+/// How many jobs wait no longer, by [`BesideWaiting::NAMES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::proxy) struct BesideWaiting(pub(in crate::proxy) [i64; 6]);
+
+impl BesideWaiting {
+    /// What statistics call them.
+    pub(in crate::proxy) const NAMES: [&str; 6] = [
+        "active",
+        "completed",
+        "discarded",
+        "cancelled",
+        "dead",
+        "failed",
+    ];
+}
+
+/// Whose jobs came to a subqueue since nothing waited there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Whose {
+    #[default]
+    Nobodys,
+    /// Those of one flow, by its tag.
+    One(u16),
+    Several,
+}
+
+impl Whose {
+    /// Of these flows and of others.
+    fn and(self, other: Whose) -> Whose {
+        match (self, other) {
+            (Whose::Nobodys, whose) | (whose, Whose::Nobodys) => whose,
+            (Whose::One(one), Whose::One(other)) if one == other => self,
+            _ => Whose::Several,
+        }
+    }
+}
+
+/// How many jobs came to a subqueue and left it within a moment, as siblings are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Moved {
+    whose: Whose,
+    came: u64,
+    later: u64,
+    pub(super) gone: u64,
+}
+
+impl Moved {
+    /// A job came. `is_later`: it waits for a time.
+    pub(super) fn came(&mut self, flow: Flow, is_later: bool) {
+        self.whose = self.whose.and(Whose::One(flow.tag));
+        match is_later {
+            true => self.later += 1,
+            false => self.came += 1,
+        }
+    }
+
+    /// What siblings read: `NAME:TAG:CAME:LATER:GONE` for each subqueue, in hexadecimal. The tag is `-` of nobody and `*`
+    /// of several flows.
+    pub(super) fn written(all: &HashMap<Subqueue, Moved>) -> Arc<str> {
+        let each = all.iter().map(|(subqueue, moved)| {
+            let tag = match moved.whose {
+                Whose::Nobodys => "-".to_owned(),
+                Whose::One(tag) => format!("{tag:x}"),
+                Whose::Several => "*".to_owned(),
+            };
+            let Moved {
+                came, later, gone, ..
+            } = moved;
+            format!("{:02x}:{tag}:{came:x}:{later:x}:{gone:x}", subqueue.0)
+        });
+        Arc::from(each.collect::<Vec<_>>().join(" "))
+    }
+
+    /// What a sibling wrote; what is not understood is left out.
+    pub(super) fn read(text: &str) -> impl Iterator<Item = (Subqueue, Moved)> {
+        text.split(' ').filter_map(|one| {
+            let mut parts = one.split(':');
+            let name = u8::from_str_radix(parts.next()?, 16).ok()?;
+            let whose = match parts.next()? {
+                "-" => Whose::Nobodys,
+                "*" => Whose::Several,
+                tag => Whose::One(u16::from_str_radix(tag, 16).ok()?),
+            };
+            let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+            let (came, later, gone) = (number()?, number()?, number()?);
+            let moved = Moved {
+                whose,
+                came,
+                later,
+                gone,
+            };
+            Some((Subqueue(name), moved))
+        })
+    }
+}
+
+/// Whether jobs wait in a subqueue of which nobody here was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Strangers {
+    No,
+    /// The backend told of more jobs than are known here, while jobs came. A sibling's word may be on its way, so it is
+    /// asked again.
+    Perhaps,
+    /// They do, or it was never asked.
+    Yes,
+}
+
+/// What stands behind the held jobs of a subqueue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Behind {
+    /// Jobs of the flow whose jobs are held, if any.
+    SameFlow,
+    /// Jobs of other flows, and how many in all.
+    Others(u64),
+    /// Nobody here was told of all that wait; how many wait, if the backend said that.
+    Strangers(Option<u64>),
+}
+
+/// What had been counted when a question about a subqueue left.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::proxy) struct QuestionLeft {
+    came: u64,
+    later: u64,
+    gone: u64,
+}
+
+impl Default for Book {
+    fn default() -> Book {
+        Book(vec![Entry::default(); COUNT].into())
+    }
+}
+
+impl Default for Entry {
+    fn default() -> Entry {
+        Entry {
+            told: None,
+            asked_at: None,
+            came: 0,
+            later: 0,
+            gone: 0,
+            tagged: 0,
+            whose: Whose::Nobodys,
+            strangers: Strangers::Yes,
+            news_at: None,
+        }
+    }
+}
+
+impl Book {
+    fn get(&mut self, subqueue: Subqueue) -> Option<&mut Entry> {
+        self.0.get_mut(usize::from(subqueue.0))
+    }
+
+    /// A job was stored. `is_later`: it waits for a time.
+    pub(super) fn stored(&mut self, flow: Flow, is_later: bool) {
+        let Some(entry) = self.get(flow.subqueue) else {
+            return;
+        };
+        entry.note(Whose::One(flow.tag));
+        entry.news_at = Some(Instant::now());
+        match is_later {
+            true => entry.later += 1,
+            false => (entry.came, entry.tagged) = (entry.came + 1, entry.tagged + 1),
+        }
+    }
+
+    /// A sibling told what came and left.
+    pub(super) fn moved(&mut self, subqueue: Subqueue, moved: &Moved) {
+        let Some(entry) = self.get(subqueue) else {
+            return;
+        };
+        entry.note(moved.whose);
+        entry.news_at = Some(Instant::now());
+        entry.came += moved.came;
+        entry.later += moved.later;
+        entry.gone += moved.gone;
+        entry.tagged = (entry.tagged + moved.came).saturating_sub(moved.gone);
+    }
+
+    /// A job of a flow may have come back, or may come back later.
+    pub(super) fn may_be_back(&mut self, flow: Flow) {
+        if let Some(entry) = self.get(flow.subqueue) {
+            entry.note(Whose::One(flow.tag));
+            if entry.strangers == Strangers::No {
+                entry.strangers = Strangers::Perhaps;
+            }
+        }
+    }
+
+    /// A job was claimed from a subqueue.
+    pub(super) fn claimed(&mut self, subqueue: Subqueue) {
+        if let Some(entry) = self.get(subqueue) {
+            entry.gone += 1;
+            entry.tagged = entry.tagged.saturating_sub(1);
+        }
+    }
+
+    /// A question about a subqueue leaves.
+    pub(super) fn asks(&mut self, subqueue: Subqueue) -> Option<QuestionLeft> {
+        let entry = self.get(subqueue)?;
+        Some(QuestionLeft {
+            came: entry.came,
+            later: entry.later,
+            gone: entry.gone,
+        })
+    }
+
+    /// The backend told the numbers of a subqueue. What came since the question left may be in them, and counts beside
+    /// them all the same: a bound must not be passed. What was claimed since then is not taken off again.
+    pub(super) fn told(&mut self, subqueue: Subqueue, told: Told, asked: QuestionLeft) {
+        let counts = told.counts;
+        let Some(entry) = self.get(subqueue) else {
+            return;
+        };
+        let claimed_since = entry.gone.saturating_sub(asked.gone);
+        entry.came = entry.came.saturating_sub(asked.came);
+        entry.later = entry.later.saturating_sub(asked.later);
+        (entry.told, entry.gone) = (Some(told), 0);
+        entry.asked_at = Some(Instant::now());
+        let least = counts.available.saturating_sub(claimed_since);
+        entry.tagged = entry.tagged.min(entry.waiting());
+        let now = Instant::now();
+        let is_quiet = (entry.news_at).is_none_or(|at| now.saturating_duration_since(at) >= AGAIN);
+        entry.strangers = match is_quiet {
+            _ if least <= entry.tagged => Strangers::No,
+            true => Strangers::Yes,
+            false => Strangers::Perhaps,
+        };
+        if entry.waiting() == 0 && entry.later == 0 && counts.later() == 0 {
+            entry.whose = Whose::Nobodys;
+        }
+    }
+
+    /// Goes by the backend's numbers of a subqueue alone.
+    pub(in crate::proxy) fn sees(&mut self, subqueue: Subqueue, counts: Counts) {
+        if let Some(asked) = self.asks(subqueue) {
+            let beside = BesideWaiting::default();
+            self.told(subqueue, Told { counts, beside }, asked);
+        }
+    }
+
+    /// Siblings may have told something that was not heard: nothing that was told counts as fresh.
+    pub(super) fn doubt_all(&mut self) {
+        for entry in &mut self.0 {
+            entry.strangers = Strangers::Yes;
+            entry.asked_at = entry.asked_at.and_then(|at| at.checked_sub(LASTS));
+        }
+    }
+
+    /// Whether the backend told the numbers of each lately.
+    pub(in crate::proxy) fn is_whole(&self, now: Instant) -> bool {
+        self.0.iter().all(|entry| {
+            let asked_at = entry.asked_at.filter(|_| entry.told.is_some());
+            asked_at.is_some_and(|at| now.saturating_duration_since(at) < LASTS)
+        })
+    }
+
+    /// The backend did not tell the numbers of a subqueue.
+    pub(super) fn asked_in_vain(&mut self, subqueue: Subqueue) {
+        if let Some(entry) = self.get(subqueue) {
+            entry.asked_at = Some(Instant::now());
+        }
+    }
+
+    /// What stands behind the held jobs of a subqueue, of which the last was of the flow with this tag.
+    pub(super) fn behind(&self, subqueue: Subqueue, held: Option<u16>) -> Behind {
+        let Some(entry) = self.0.get(usize::from(subqueue.0)) else {
+            return Behind::SameFlow;
+        };
+        let waiting = entry.waiting();
+        match entry.whose {
+            _ if entry.strangers == Strangers::Yes => match (entry.told, entry.asked_at) {
+                (Some(_), _) => Behind::Strangers(Some(waiting)),
+                (None, Some(_)) => Behind::Strangers(None),
+                // It is asked now.
+                (None, None) => Behind::SameFlow,
+            },
+            Whose::Nobodys => Behind::SameFlow,
+            Whose::One(tag) if Some(tag) == held => Behind::SameFlow,
+            Whose::One(_) | Whose::Several => Behind::Others(waiting),
+        }
+    }
+
+    /// How many jobs wait in a subqueue.
+    pub(super) fn waiting_in(&self, subqueue: Subqueue) -> u64 {
+        let entry = self.0.get(usize::from(subqueue.0));
+        entry.map_or(0, Entry::waiting)
+    }
+
+    /// Whether the backend should be asked about a subqueue, because it is not known what stands behind its held jobs.
+    pub(super) fn is_doubtful(&self, subqueue: Subqueue, held: Option<u16>, now: Instant) -> bool {
+        let entry = self.0.get(usize::from(subqueue.0));
+        entry.is_some_and(|entry| {
+            let is_known = entry.strangers == Strangers::No;
+            let may_be = !is_known || self.behind(subqueue, held) != Behind::SameFlow;
+            may_be && !entry.is_fresh(now)
+        })
+    }
+
+    /// The subqueues whose numbers the backend is asked for beside a look: all of them the first time. Then half of them
+    /// are those in which jobs wait, and half are those that were told the longest time ago.
+    pub(super) fn to_look_at(&self) -> Vec<Subqueue> {
+        let all = self.by_age(|_| true);
+        if self.0.iter().all(|entry| entry.asked_at.is_none()) {
+            return all;
+        }
+        let mut names = self.by_age(Entry::has_jobs);
+        names.truncate(LOOKED_AT / 2);
+        for one in all {
+            if names.len() < LOOKED_AT && !names.contains(&one) {
+                names.push(one);
+            }
+        }
+        names
+    }
+
+    /// The subqueues in which jobs wait, as far as is known, and whose numbers are old.
+    pub(super) fn to_read(&self, now: Instant) -> Vec<Subqueue> {
+        let mut names = self.by_age(|entry| entry.has_jobs() && !entry.is_fresh(now));
+        names.truncate(READ);
+        names
+    }
+
+    /// Those that were told the longest time ago come first.
+    fn by_age(&self, is: impl Fn(&Entry) -> bool) -> Vec<Subqueue> {
+        let all = (0..=u8::MAX).map(Subqueue).zip(&self.0);
+        let mut all: Vec<_> = all.filter(|(_, entry)| is(entry)).collect();
+        all.sort_by_key(|(_, entry)| entry.asked_at);
+        all.into_iter().map(|(one, _)| one).collect()
+    }
+
+    /// All together.
+    pub(in crate::proxy) fn sum(&self) -> Counts {
+        let add = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),
+        };
+        self.0.iter().fold(Counts::default(), |sum, entry| Counts {
+            available: sum.available + entry.waiting(),
+            // Where the backend does not tell of jobs that wait for a time, those that passed here are known by their
+            // ids elsewhere.
+            scheduled: add(
+                sum.scheduled,
+                entry.numbers().scheduled.map(|told| told + entry.later),
+            ),
+            retryable: add(sum.retryable, entry.numbers().retryable),
+        })
+    }
+}
+
+impl Book {
+    /// How many jobs wait no longer, as far as the backend told.
+    pub(super) fn beside_waiting(&self) -> BesideWaiting {
+        let told = self.0.iter().filter_map(|entry| entry.told);
+        told.fold(BesideWaiting::default(), |mut sum, told| {
+            let pairs = sum.0.iter_mut().zip(told.beside.0);
+            pairs.for_each(|(sum, more)| *sum = sum.saturating_add(more));
+            sum
+        })
+    }
+}
+
+impl Entry {
+    /// Jobs of these flows came.
+    fn note(&mut self, whose: Whose) {
+        self.whose = self.whose.and(whose);
+    }
+
+    /// How many jobs wait for a start.
+    fn waiting(&self) -> u64 {
+        (self.numbers().available + self.came).saturating_sub(self.gone)
+    }
+
+    /// The backend's numbers, as far as it told them.
+    fn numbers(&self) -> Counts {
+        self.told.unwrap_or_default().counts
+    }
+
+    /// Whether jobs wait or run there, or did since the backend was asked.
+    fn has_jobs(&self) -> bool {
+        let running = self.told.is_some_and(|told| told.beside.0[0] > 0);
+        running || self.gone + self.waiting() + self.numbers().later() + self.later > 0
+    }
+
+    fn is_fresh(&self, now: Instant) -> bool {
+        let fresh = match self.strangers {
+            Strangers::Perhaps => AGAIN,
+            Strangers::No | Strangers::Yes => FRESH,
+        };
+        self.asked_at
+            .is_some_and(|at| now.saturating_duration_since(at) < fresh)
+    }
+}
