@@ -94,10 +94,9 @@ fn numbers(sidecar: &Sidecar, key: &Key, facts: &KeyFacts) -> Option<Limits> {
     let live = sidecar.live();
     let ways = live.settings.egress.iter();
     let ways = ways.filter(|way| way.key.constant() == Some(key));
-    all.extend(
-        ways.flat_map(|way| &way.limits)
-            .map(|(_, limits, _)| limits.clone()),
-    );
+    // Its own; others are those of policies.
+    let own = ways.filter_map(|way| way.limits.iter().find(|of| of.0 == way.name));
+    all.extend(own.map(|(_, limits, _)| limits.clone()));
     let in_file = all.len() > known;
     if let Some(numbers) = sidecar.control.named.get(key) {
         all.push(numbers.brought);

@@ -200,20 +200,16 @@ impl WayOut {
                 boxed(|| self.try_once(request, start, entry.lease)).await;
             let again = again.filter(|_| may_repeat);
             let again = again.map(|from| from.max(self.backs_off(entry.retry - left)));
-            match again.filter(|at| *at < deadline) {
-                Some(at) => {
-                    drop(start);
-                    if !self.rests(at).await {
-                        return answer;
-                    }
-                    left -= 1;
-                    last = Some(answer);
-                }
-                None => {
-                    let Some(start) = start else { return answer };
-                    return answer.map(|reply| reply.map(|body| body.holding(start)));
-                }
+            let Some(at) = again.filter(|at| *at < deadline) else {
+                let Some(start) = start else { return answer };
+                return answer.map(|reply| reply.map(|body| body.holding(start)));
+            };
+            drop(start);
+            if !self.rests(at).await {
+                return answer;
             }
+            left -= 1;
+            last = Some(answer);
         }
     }
 
