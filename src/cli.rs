@@ -41,7 +41,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
         true => "debug, which keeps no commit",
         false => "commit unknown, release",
     };
-    // `build.rs` finds it out for what is optimised, unless whoever builds says it.
+    // `src/build.rs` finds it out for what is optimised, unless whoever builds says it.
     let build = option_env!("OJS_THROTTLE_BUILD").unwrap_or(profile);
     let version = env!("CARGO_PKG_VERSION");
     let otlp = if cfg!(feature = "otlp") { ", otlp" } else { "" };

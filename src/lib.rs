@@ -40,6 +40,8 @@
 //! | [`net`] | the only door to the network: sockets, or a network in memory |
 //! | [`backend`] | an OJS backend in memory for `dev`, `demo` and tests; it shares no code with the sidecar but `net` |
 //!
+//! `build.rs` is no module: Cargo runs it first, for the commit that `--version` names.
+//!
 //! # One FETCH
 //!
 //! From its first byte to its last, with the files in the order in which it meets them. Paths are under `src/`.

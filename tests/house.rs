@@ -36,7 +36,9 @@ fn sources() -> Vec<(String, PathBuf)> {
             }
             let inside = path.strip_prefix(src()).unwrap().with_extension("");
             let module = inside.iter().next().unwrap().to_str().unwrap().to_owned();
-            if module != "lib" && path.extension().is_some_and(|kind| kind == "rs") {
+            // Cargo runs `build.rs` before it builds the crate.
+            let is_module = !["lib", "build"].contains(&module.as_str());
+            if is_module && path.extension().is_some_and(|kind| kind == "rs") {
                 found.push((module, path));
             }
         }

@@ -291,7 +291,7 @@ fn a_shell_completes_options_chapters_and_keys() {
 fn what_is_optimised_knows_its_commit() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/build.rs");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/build.rs");
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
     let made = rustc
         .args(["--edition", "2024", source, "-o"])

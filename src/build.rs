@@ -36,7 +36,7 @@ fn commit() -> Option<String> {
 }
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/build.rs");
     println!("cargo::rerun-if-env-changed={SAID}");
     let is_optimised = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if !is_optimised || std::env::var_os(SAID).is_some() {
