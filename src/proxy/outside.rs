@@ -23,7 +23,7 @@ use super::names::ReplyKind;
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::scope::Sight;
-use super::subqueues::{BesideWaiting, Told};
+use super::subqueues::{BesideWaiting, ToldNumbers};
 use super::sweep::adopt::{self, LimitedBefore};
 use super::{Proxy, REPLY_DEPTH, Sidecar, calls, hiding, mirror, paused, refuse, rows, siblings};
 use crate::hold::Tally;
@@ -93,7 +93,7 @@ pub(super) async fn queues(
     }
     let more = queue.map(|queue| {
         let subqueues = &proxy.sidecar.subqueues;
-        Told {
+        ToldNumbers {
             counts: subqueues.waiting(queue),
             beside: subqueues.beside_waiting(queue),
         }
@@ -108,7 +108,7 @@ pub(super) async fn queues(
             tallies.entry(Arc::from(queue)).or_default().held += elsewhere;
         }
     }
-    if (!tallies.is_empty() || more != Told::default())
+    if (!tallies.is_empty() || more != ToldNumbers::default())
         && reply.status == StatusCode::OK
         && let Some(body) = recounted(&reply.body, queue, &tallies, more)
     {
@@ -413,7 +413,7 @@ fn recounted(
     text: &[u8],
     queue: Option<&str>,
     tallies: &HashMap<Arc<str>, Tally>,
-    more: Told,
+    more: ToldNumbers,
 ) -> Option<Vec<u8>> {
     let of = |name: &str| {
         let tally = tallies.get(name).copied().unwrap_or_default();
@@ -452,11 +452,11 @@ fn recounted(
 
 /// Moves jobs from `active` to `available` and `scheduled`, in the object or one level into it, and adds so many `more`.
 /// Heads of subqueues are no part of the base's `active`.
-fn shift(object: Json<'_>, moved: Tally, more: Told, splice: &mut Splice) {
-    if moved.held == 0 && more == Told::default() {
+fn shift(object: Json<'_>, moved: Tally, more: ToldNumbers, splice: &mut Splice) {
+    if moved.held == 0 && more == ToldNumbers::default() {
         return;
     }
-    let Told {
+    let ToldNumbers {
         counts: more,
         beside,
     } = more;

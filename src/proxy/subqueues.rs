@@ -11,6 +11,6 @@ mod tell;
 mod turns;
 
 pub(in crate::proxy) use bases::{ReadQueue, Subqueues, Writes};
-pub(in crate::proxy) use book::{BesideWaiting, Told};
+pub(in crate::proxy) use book::{BesideWaiting, ToldNumbers};
 pub(in crate::proxy) use tell::tell_siblings;
 pub(in crate::proxy) use turns::{Asks, LOOKED_PAST, SubqueueAsk};

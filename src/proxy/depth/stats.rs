@@ -13,7 +13,7 @@ use crate::policy::subqueue::{COUNT, Subqueue};
 use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
-use crate::proxy::subqueues::{BesideWaiting, Told};
+use crate::proxy::subqueues::{BesideWaiting, ToldNumbers};
 use crate::proxy::{Proxy, REPLY_DEPTH};
 use crate::upstream::Reply;
 use http::StatusCode;
@@ -190,7 +190,7 @@ async fn ask_about(
         sidecar.subqueues.asked_in_vain(queue, subqueue);
         return None;
     };
-    let told = Told { counts, beside };
+    let told = ToldNumbers { counts, beside };
     sidecar.subqueues.told(queue, subqueue, told, left);
     Some((subqueue, counts))
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::book::{BesideWaiting, Book, Moved, QuestionLeft, Told};
+use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
 use crate::policy::subqueue::{self, COUNT, Flow, Subqueue};
@@ -66,7 +66,7 @@ struct SplitQueue {
     /// Those of which siblings were not told yet.
     untold: Bits,
     scopes: HashMap<u64, SubqueueTurns>,
-    book: Book,
+    book: SubqueueBook,
     /// What came and left here, of which siblings were not told yet.
     moved: HashMap<Subqueue, Moved>,
 }
@@ -189,7 +189,7 @@ impl Subqueues {
         }
     }
 
-    fn of_book<T: Default>(&self, queue: &str, of: impl FnOnce(&mut Book) -> T) -> T {
+    fn of_book<T: Default>(&self, queue: &str, of: impl FnOnce(&mut SubqueueBook) -> T) -> T {
         match self.any() {
             true => {
                 let mut bases = self.bases.lock();
@@ -203,7 +203,10 @@ impl Subqueues {
 
     /// The subqueues whose numbers the backend is asked for beside a look at the queue, and what is known of all now;
     /// `None`: it has none.
-    pub(in crate::proxy) fn to_look_at(&self, queue: &str) -> (Vec<Subqueue>, Option<Book>) {
+    pub(in crate::proxy) fn to_look_at(
+        &self,
+        queue: &str,
+    ) -> (Vec<Subqueue>, Option<SubqueueBook>) {
         self.of_book(queue, |book| (book.to_look_at(), Some(book.clone())))
     }
 
@@ -222,7 +225,7 @@ impl Subqueues {
         &self,
         queue: &str,
         subqueue: Subqueue,
-        told: Told,
+        told: ToldNumbers,
         asked: QuestionLeft,
     ) {
         self.of_book(queue, |book| book.told(subqueue, told, asked));
@@ -316,7 +319,7 @@ impl Subqueues {
     fn of_turns<T>(
         &self,
         lane: &Lane,
-        of: impl FnOnce(&mut SubqueueTurns, &mut Book, Instant) -> T,
+        of: impl FnOnce(&mut SubqueueTurns, &mut SubqueueBook, Instant) -> T,
     ) -> Option<T> {
         if !self.any() {
             return None;

@@ -26,13 +26,13 @@ const LASTS: Duration = Duration::from_secs(30);
 
 /// The jobs that wait in each subqueue of one queue.
 #[derive(Clone, Debug)]
-pub(in crate::proxy) struct Book(Box<[Entry]>);
+pub(in crate::proxy) struct SubqueueBook(Box<[BookEntry]>);
 
 /// The jobs of one subqueue.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BookEntry {
     /// The backend's numbers, as it last told them.
-    told: Option<Told>,
+    told: Option<ToldNumbers>,
     /// When it last answered, or did not.
     asked_at: Option<Instant>,
     /// Jobs that came to wait for a start, and for a time, since that question.
@@ -43,14 +43,14 @@ struct Entry {
     /// Jobs that wait and came through here or through a sibling.
     tagged: u64,
     whose: Whose,
-    strangers: Strangers,
+    unheard: UnheardJobs,
     /// When jobs last came or went, as far as was heard.
     news_at: Option<Instant>,
 }
 
 /// What the backend told of a subqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::proxy) struct Told {
+pub(in crate::proxy) struct ToldNumbers {
     pub(in crate::proxy) counts: Counts,
     pub(in crate::proxy) beside: BesideWaiting,
 }
@@ -153,7 +153,7 @@ impl Moved {
 
 /// Whether jobs wait in a subqueue of which nobody here was told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Strangers {
+enum UnheardJobs {
     No,
     /// The backend told of more jobs than are known here, while jobs came. A sibling's word may be on its way, so it is
     /// asked again.
@@ -164,13 +164,13 @@ enum Strangers {
 
 /// What stands behind the held jobs of a subqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Behind {
+pub(super) enum WaitsBehind {
     /// Jobs of the flow whose jobs are held, if any.
     SameFlow,
     /// Jobs of other flows, and how many in all.
     Others(u64),
     /// Nobody here was told of all that wait; how many wait, if the backend said that.
-    Strangers(Option<u64>),
+    Unheard(Option<u64>),
 }
 
 /// What had been counted when a question about a subqueue left.
@@ -181,15 +181,15 @@ pub(in crate::proxy) struct QuestionLeft {
     gone: u64,
 }
 
-impl Default for Book {
-    fn default() -> Book {
-        Book(vec![Entry::default(); COUNT].into())
+impl Default for SubqueueBook {
+    fn default() -> SubqueueBook {
+        SubqueueBook(vec![BookEntry::default(); COUNT].into())
     }
 }
 
-impl Default for Entry {
-    fn default() -> Entry {
-        Entry {
+impl Default for BookEntry {
+    fn default() -> BookEntry {
+        BookEntry {
             told: None,
             asked_at: None,
             came: 0,
@@ -197,14 +197,14 @@ impl Default for Entry {
             gone: 0,
             tagged: 0,
             whose: Whose::Nobodys,
-            strangers: Strangers::Yes,
+            unheard: UnheardJobs::Yes,
             news_at: None,
         }
     }
 }
 
-impl Book {
-    fn get(&mut self, subqueue: Subqueue) -> Option<&mut Entry> {
+impl SubqueueBook {
+    fn get(&mut self, subqueue: Subqueue) -> Option<&mut BookEntry> {
         self.0.get_mut(usize::from(subqueue.0))
     }
 
@@ -238,8 +238,8 @@ impl Book {
     pub(super) fn may_be_back(&mut self, flow: Flow) {
         if let Some(entry) = self.get(flow.subqueue) {
             entry.note(Whose::One(flow.tag));
-            if entry.strangers == Strangers::No {
-                entry.strangers = Strangers::Perhaps;
+            if entry.unheard == UnheardJobs::No {
+                entry.unheard = UnheardJobs::Perhaps;
             }
         }
     }
@@ -264,7 +264,7 @@ impl Book {
 
     /// The backend told the numbers of a subqueue. What came since the question left may be in them, and counts beside
     /// them all the same: a bound must not be passed. What was claimed since then is not taken off again.
-    pub(super) fn told(&mut self, subqueue: Subqueue, told: Told, asked: QuestionLeft) {
+    pub(super) fn told(&mut self, subqueue: Subqueue, told: ToldNumbers, asked: QuestionLeft) {
         let counts = told.counts;
         let Some(entry) = self.get(subqueue) else {
             return;
@@ -278,10 +278,10 @@ impl Book {
         entry.tagged = entry.tagged.min(entry.waiting());
         let now = Instant::now();
         let is_quiet = (entry.news_at).is_none_or(|at| now.saturating_duration_since(at) >= AGAIN);
-        entry.strangers = match is_quiet {
-            _ if least <= entry.tagged => Strangers::No,
-            true => Strangers::Yes,
-            false => Strangers::Perhaps,
+        entry.unheard = match is_quiet {
+            _ if least <= entry.tagged => UnheardJobs::No,
+            true => UnheardJobs::Yes,
+            false => UnheardJobs::Perhaps,
         };
         if entry.waiting() == 0 && entry.later == 0 && counts.later() == 0 {
             entry.whose = Whose::Nobodys;
@@ -292,14 +292,14 @@ impl Book {
     pub(in crate::proxy) fn sees(&mut self, subqueue: Subqueue, counts: Counts) {
         if let Some(asked) = self.asks(subqueue) {
             let beside = BesideWaiting::default();
-            self.told(subqueue, Told { counts, beside }, asked);
+            self.told(subqueue, ToldNumbers { counts, beside }, asked);
         }
     }
 
     /// Siblings may have told something that was not heard: nothing that was told counts as fresh.
     pub(super) fn doubt_all(&mut self) {
         for entry in &mut self.0 {
-            entry.strangers = Strangers::Yes;
+            entry.unheard = UnheardJobs::Yes;
             entry.asked_at = entry.asked_at.and_then(|at| at.checked_sub(LASTS));
         }
     }
@@ -320,36 +320,36 @@ impl Book {
     }
 
     /// What stands behind the held jobs of a subqueue, of which the last was of the flow with this tag.
-    pub(super) fn behind(&self, subqueue: Subqueue, held: Option<u16>) -> Behind {
+    pub(super) fn behind(&self, subqueue: Subqueue, held: Option<u16>) -> WaitsBehind {
         let Some(entry) = self.0.get(usize::from(subqueue.0)) else {
-            return Behind::SameFlow;
+            return WaitsBehind::SameFlow;
         };
         let waiting = entry.waiting();
         match entry.whose {
-            _ if entry.strangers == Strangers::Yes => match (entry.told, entry.asked_at) {
-                (Some(_), _) => Behind::Strangers(Some(waiting)),
-                (None, Some(_)) => Behind::Strangers(None),
+            _ if entry.unheard == UnheardJobs::Yes => match (entry.told, entry.asked_at) {
+                (Some(_), _) => WaitsBehind::Unheard(Some(waiting)),
+                (None, Some(_)) => WaitsBehind::Unheard(None),
                 // It is asked now.
-                (None, None) => Behind::SameFlow,
+                (None, None) => WaitsBehind::SameFlow,
             },
-            Whose::Nobodys => Behind::SameFlow,
-            Whose::One(tag) if Some(tag) == held => Behind::SameFlow,
-            Whose::One(_) | Whose::Several => Behind::Others(waiting),
+            Whose::Nobodys => WaitsBehind::SameFlow,
+            Whose::One(tag) if Some(tag) == held => WaitsBehind::SameFlow,
+            Whose::One(_) | Whose::Several => WaitsBehind::Others(waiting),
         }
     }
 
     /// How many jobs wait in a subqueue.
     pub(super) fn waiting_in(&self, subqueue: Subqueue) -> u64 {
         let entry = self.0.get(usize::from(subqueue.0));
-        entry.map_or(0, Entry::waiting)
+        entry.map_or(0, BookEntry::waiting)
     }
 
     /// Whether the backend should be asked about a subqueue, because it is not known what stands behind its held jobs.
     pub(super) fn is_doubtful(&self, subqueue: Subqueue, held: Option<u16>, now: Instant) -> bool {
         let entry = self.0.get(usize::from(subqueue.0));
         entry.is_some_and(|entry| {
-            let is_known = entry.strangers == Strangers::No;
-            let may_be = !is_known || self.behind(subqueue, held) != Behind::SameFlow;
+            let is_known = entry.unheard == UnheardJobs::No;
+            let may_be = !is_known || self.behind(subqueue, held) != WaitsBehind::SameFlow;
             may_be && !entry.is_fresh(now)
         })
     }
@@ -361,7 +361,7 @@ impl Book {
         if self.0.iter().all(|entry| entry.asked_at.is_none()) {
             return all;
         }
-        let mut names = self.by_age(Entry::has_jobs);
+        let mut names = self.by_age(BookEntry::has_jobs);
         names.truncate(LOOKED_AT / 2);
         for one in all {
             if names.len() < LOOKED_AT && !names.contains(&one) {
@@ -379,7 +379,7 @@ impl Book {
     }
 
     /// Those that were told the longest time ago come first.
-    fn by_age(&self, is: impl Fn(&Entry) -> bool) -> Vec<Subqueue> {
+    fn by_age(&self, is: impl Fn(&BookEntry) -> bool) -> Vec<Subqueue> {
         let all = (0..=u8::MAX).map(Subqueue).zip(&self.0);
         let mut all: Vec<_> = all.filter(|(_, entry)| is(entry)).collect();
         all.sort_by_key(|(_, entry)| entry.asked_at);
@@ -405,7 +405,7 @@ impl Book {
     }
 }
 
-impl Book {
+impl SubqueueBook {
     /// How many jobs wait no longer, as far as the backend told.
     pub(super) fn beside_waiting(&self) -> BesideWaiting {
         let told = self.0.iter().filter_map(|entry| entry.told);
@@ -417,7 +417,7 @@ impl Book {
     }
 }
 
-impl Entry {
+impl BookEntry {
     /// Jobs of these flows came.
     fn note(&mut self, whose: Whose) {
         self.whose = self.whose.and(whose);
@@ -440,9 +440,9 @@ impl Entry {
     }
 
     fn is_fresh(&self, now: Instant) -> bool {
-        let fresh = match self.strangers {
-            Strangers::Perhaps => AGAIN,
-            Strangers::No | Strangers::Yes => FRESH,
+        let fresh = match self.unheard {
+            UnheardJobs::Perhaps => AGAIN,
+            UnheardJobs::No | UnheardJobs::Yes => FRESH,
         };
         self.asked_at
             .is_some_and(|at| now.saturating_duration_since(at) < fresh)

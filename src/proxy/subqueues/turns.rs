@@ -12,7 +12,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::book::{Behind, Book};
+use super::book::{SubqueueBook, WaitsBehind};
 use crate::hold::HeldOfSubqueue;
 use crate::limit::Limited;
 use crate::policy::subqueue::{COUNT, Flow, Subqueue};
@@ -93,9 +93,9 @@ struct KnownSubqueue {
 
 /// What is held and known of the subqueues of a lane, as they are chosen from.
 #[derive(Debug)]
-pub(super) struct Standing<'a> {
+pub(super) struct TurnsView<'a> {
     held: &'a HashMap<Subqueue, HeldOfSubqueue>,
-    book: &'a Book,
+    book: &'a SubqueueBook,
     now: Instant,
     left: PlacesLeft,
 }
@@ -105,7 +105,7 @@ pub(super) struct Standing<'a> {
 struct PlacesLeft {
     all: usize,
     /// Of those: to look past jobs of which nobody here was told, which may all be of shut keys.
-    strangers: usize,
+    unheard: usize,
     /// Of those: for jobs behind a head that may start at once with it.
     heads: usize,
 }
@@ -115,8 +115,8 @@ struct PlacesLeft {
 enum Reason {
     /// Jobs of other keys wait behind those that are held, or came from there.
     Others,
-    /// They may.
-    Strangers,
+    /// Jobs of which nobody here was told may wait behind them.
+    Unheard,
     /// As many may start at once.
     Heads,
 }
@@ -187,7 +187,7 @@ impl SubqueueTurns {
 
     /// Whether a subqueue that may be asked may have a job of a higher priority than `best`. Of one whose key is shut the
     /// others wait behind its head, whatever their priority.
-    pub(super) fn outranks(&self, best: i32, standing: &Standing<'_>) -> bool {
+    pub(super) fn outranks(&self, best: i32, standing: &TurnsView<'_>) -> bool {
         let mut each = self.each.iter().enumerate();
         each.any(|(nth, state)| state.highest > Some(best) && self.places(nth, standing) > 0)
     }
@@ -197,16 +197,16 @@ impl SubqueueTurns {
     pub(super) fn standing<'a>(
         &self,
         held: &'a HashMap<Subqueue, HeldOfSubqueue>,
-        book: &'a Book,
+        book: &'a SubqueueBook,
         most: usize,
         now: Instant,
-    ) -> Standing<'a> {
+    ) -> TurnsView<'a> {
         let left = PlacesLeft {
             all: most,
-            strangers: most / 4,
+            unheard: most / 4,
             heads: most / 4,
         };
-        let mut standing = Standing {
+        let mut standing = TurnsView {
             held,
             book,
             now,
@@ -221,7 +221,7 @@ impl SubqueueTurns {
     }
 
     /// The subqueues with refused jobs behind which it is not known what waits.
-    pub(super) fn doubtful(&self, standing: &Standing<'_>) -> Vec<Subqueue> {
+    pub(super) fn doubtful(&self, standing: &TurnsView<'_>) -> Vec<Subqueue> {
         let refused = standing.held.iter().filter(|(_, here)| here.is_refused);
         let doubtful = refused.filter(|(subqueue, _)| {
             let state = self.each.get(usize::from(subqueue.0));
@@ -233,7 +233,7 @@ impl SubqueueTurns {
 
     /// What is asked of the backend now, for no more than `lacking` jobs. Nothing is asked of a subqueue of which as many
     /// jobs are held as may start when its key has room again.
-    pub(super) fn choose(&mut self, lacking: usize, standing: &Standing<'_>) -> Asks {
+    pub(super) fn choose(&mut self, lacking: usize, standing: &TurnsView<'_>) -> Asks {
         if lacking == 0 {
             return Asks::new();
         }
@@ -268,7 +268,7 @@ impl SubqueueTurns {
             let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
             let doubtful: Vec<usize> = doubtful.take(lacking.min(ASKED_AT_ONCE)).collect();
             self.next = doubtful.last().map_or(self.next, |last| (last + 1) % COUNT);
-            let mut standing = Standing { ..*standing };
+            let mut standing = TurnsView { ..*standing };
             for nth in doubtful {
                 let jobs = self.jobs_at_once(nth, &mut standing);
                 asks.extend(self.ask(vec![nth], jobs));
@@ -281,7 +281,7 @@ impl SubqueueTurns {
     pub(super) fn heads(
         &self,
         started: &HashMap<Subqueue, usize>,
-        standing: &Standing<'_>,
+        standing: &TurnsView<'_>,
     ) -> Asks {
         let due = started.iter().filter_map(|(subqueue, jobs)| {
             let nth = usize::from(subqueue.0);
@@ -301,7 +301,7 @@ impl SubqueueTurns {
     }
 
     /// One job is asked of the next of those that were silent for long.
-    fn sweep(&mut self, standing: &Standing<'_>) -> Option<SubqueueAsk> {
+    fn sweep(&mut self, standing: &TurnsView<'_>) -> Option<SubqueueAsk> {
         let now = standing.now;
         let since = self
             .swept_at
@@ -324,7 +324,7 @@ impl SubqueueTurns {
     }
 
     /// How many jobs of a subqueue may be held beside those that are; 0: it is not asked now.
-    fn places(&self, nth: usize, standing: &Standing<'_>) -> usize {
+    fn places(&self, nth: usize, standing: &TurnsView<'_>) -> usize {
         let Some(state) = self.each.get(nth).filter(|state| state.due <= standing.now) else {
             return 0;
         };
@@ -346,7 +346,7 @@ impl SubqueueTurns {
         &self,
         subqueue: Subqueue,
         here: &HeldOfSubqueue,
-        standing: &Standing<'_>,
+        standing: &TurnsView<'_>,
     ) -> (Reason, usize) {
         let state = self.each.get(usize::from(subqueue.0));
         let collided_at = state.and_then(|state| state.collided_at);
@@ -360,12 +360,14 @@ impl SubqueueTurns {
         };
         let tag = state.and_then(|state| state.last_tag);
         let (reason, most) = match standing.book.behind(subqueue, tag) {
-            Behind::SameFlow => (Reason::Heads, None),
-            Behind::Others(waiting) => (Reason::Others, past(waiting).map(|all| here.jobs + all)),
-            Behind::Strangers(Some(waiting)) => {
-                (Reason::Strangers, past(waiting).map(|all| here.jobs + all))
+            WaitsBehind::SameFlow => (Reason::Heads, None),
+            WaitsBehind::Others(waiting) => {
+                (Reason::Others, past(waiting).map(|all| here.jobs + all))
             }
-            Behind::Strangers(None) => (Reason::Strangers, Some(UNTOLD)),
+            WaitsBehind::Unheard(Some(waiting)) => {
+                (Reason::Unheard, past(waiting).map(|all| here.jobs + all))
+            }
+            WaitsBehind::Unheard(None) => (Reason::Unheard, Some(UNTOLD)),
         };
         let heads = heads_of(&here.limits);
         match most.filter(|most| *most > heads) {
@@ -375,7 +377,7 @@ impl SubqueueTurns {
     }
 
     /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
-    fn jobs_at_once(&self, nth: usize, standing: &mut Standing<'_>) -> usize {
+    fn jobs_at_once(&self, nth: usize, standing: &mut TurnsView<'_>) -> usize {
         let subqueue = u8::try_from(nth).ok().map(Subqueue);
         let here = subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here.filter(|(_, here)| here.is_refused) else {
@@ -384,7 +386,7 @@ impl SubqueueTurns {
         let reason = self.reason(subqueue, here, standing).0;
         let jobs = match reason {
             Reason::Heads => 1,
-            Reason::Others | Reason::Strangers => self.places(nth, standing).max(1),
+            Reason::Others | Reason::Unheard => self.places(nth, standing).max(1),
         };
         standing.left.take(reason, jobs);
         jobs
@@ -496,7 +498,7 @@ impl PlacesLeft {
     fn of(&self, reason: Reason) -> usize {
         match reason {
             Reason::Others => self.all,
-            Reason::Strangers => self.all.min(self.strangers),
+            Reason::Unheard => self.all.min(self.unheard),
             Reason::Heads => self.all.min(self.heads),
         }
     }
@@ -505,7 +507,7 @@ impl PlacesLeft {
         self.all = self.all.saturating_sub(jobs);
         match reason {
             Reason::Others => {}
-            Reason::Strangers => self.strangers = self.strangers.saturating_sub(jobs),
+            Reason::Unheard => self.unheard = self.unheard.saturating_sub(jobs),
             Reason::Heads => self.heads = self.heads.saturating_sub(jobs),
         }
     }
@@ -531,7 +533,7 @@ fn heads_of(limits: &[Limited]) -> usize {
 mod tests {
     use super::*;
     use crate::limit::{Cost, Key, Limits, OnLimit, Space};
-    use crate::proxy::subqueues::Told;
+    use crate::proxy::subqueues::ToldNumbers;
 
     fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
         HashMap::new()
@@ -569,11 +571,11 @@ mod tests {
     }
 
     /// The book of a queue in which nobody's jobs wait beside those that are held.
-    fn empty_book() -> Book {
-        let mut book = Book::default();
+    fn empty_book() -> SubqueueBook {
+        let mut book = SubqueueBook::default();
         for one in (0..=u8::MAX).map(Subqueue) {
             let left = book.asks(one).unwrap();
-            book.told(one, Told::default(), left);
+            book.told(one, ToldNumbers::default(), left);
         }
         book
     }
@@ -687,7 +689,7 @@ mod tests {
             tag,
         };
         let here = HashMap::from([(SEVEN, held(1, true))]);
-        let asked = |book: &Book, most: usize| -> Option<usize> {
+        let asked = |book: &SubqueueBook, most: usize| -> Option<usize> {
             let mut turns = SubqueueTurns::new(now, |_| false);
             turns.swept_at = Some(now);
             turns.mark(SEVEN, None, now);
@@ -708,10 +710,10 @@ mod tests {
         assert_eq!(asked(&book, 1_024), None, "out of reach");
         // They are gone at the backend; what nobody here was told of gets a quarter of the places.
         let left = book.asks(SEVEN).unwrap();
-        book.told(SEVEN, Told::default(), left);
+        book.told(SEVEN, ToldNumbers::default(), left);
         assert_eq!(asked(&book, 1_024), None, "{head:?}");
         let left = book.asks(SEVEN).unwrap();
-        let mut told = Told::default();
+        let mut told = ToldNumbers::default();
         told.counts.available = 9;
         book.told(SEVEN, told, left);
         assert_eq!(asked(&book, 1_024), Some(9));
