@@ -716,6 +716,10 @@ mod tests {
         let mut told = ToldNumbers::default();
         told.counts.available = 9;
         book.told(SEVEN, told, left);
+        assert_eq!(asked(&book, 1_024), None, "a sibling is about to tell");
+        tokio::time::advance(Duration::from_millis(200)).await;
+        let left = book.asks(SEVEN).unwrap();
+        book.told(SEVEN, told, left);
         assert_eq!(asked(&book, 1_024), Some(9));
         assert_eq!(asked(&book, 20), Some(5));
     }
