@@ -70,10 +70,9 @@ fn count(number: usize, one: &str, more: &str) -> String {
 /// window opens what is held starts at once: so the parts follow the claims.
 fn shares_a_window<'a>(settings: &'a Settings, policy: &Policy) -> Option<&'a str> {
     let has_window = !policy.limits.rates.is_empty() || policy.prices.cost.is_some();
-    let of_policy = |queue: &&Box<str>| policy.matching.can_match_queue(queue);
-    let mut queues = settings.policies.subqueues().iter();
-    let queue = queues.find(of_policy)?;
-    (has_window && policy.prices.fair.is_some()).then_some(&**queue)
+    let mut queues = settings.policies.subqueues().iter().map(|name| &**name);
+    let queue = queues.find(|queue| policy.matching.can_match_queue(queue))?;
+    (has_window && policy.prices.fair.is_some()).then_some(queue)
 }
 
 /// What is doubtful in a file that can be used.

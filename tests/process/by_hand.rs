@@ -195,7 +195,7 @@ fn the_answer_is_printed_as_it_came_and_a_hint_beside_text() {
     assert!(none["override"].is_null(), "{none}");
     let typo = desk.done("pause stirpe");
     assert!(
-        typo.contains("\nnote: no policy has this key as it stands"),
+        typo.contains("\nnote: no policy and no [[egress]] has this key as it stands"),
         "{typo}"
     );
 }

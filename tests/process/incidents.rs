@@ -25,7 +25,7 @@ const BLAMELESS: [&str; 7] = [
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
 /// backend knows, and what evades the limits.
-const STAGED_ELSEWHERE: [&str; 9] = [
+const STAGED_ELSEWHERE: [&str; 10] = [
     "starting",
     "cost",
     "line",
@@ -33,6 +33,7 @@ const STAGED_ELSEWHERE: [&str; 9] = [
     "around",
     "queue unused",
     "behind the head",
+    "behind others",
     "in a subqueue",
     "not seen",
 ];

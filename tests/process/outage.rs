@@ -126,12 +126,12 @@ fn too_many_requests_and_connections_are_seen() {
     };
     wait("the log says so", || with("max_in_flight") == 1);
     assert_eq!(sidecar.metric("ojs_throttle_connections"), 2.0);
-    assert_eq!(with("max_connections"), 0);
+    assert_eq!(with("connections_full"), 0);
     let _third = Conn::open(sidecar.data);
     wait("all places are taken", || {
         sidecar.metric("ojs_throttle_connections") == 3.0
     });
-    wait("the log says so", || with("max_connections") == 1);
+    wait("the log says so", || with("connections_full") == 1);
     drop(second);
     wait("one place is free", || {
         sidecar.metric("ojs_throttle_connections") == 2.0

@@ -1,5 +1,7 @@
 //! `GET /throttle/v1/why` on the admin port: why nothing starts, who has the slots, and when the next start can be.
 
+use ojs_throttle::policy::subqueue::Flow;
+
 use super::prelude::*;
 use crate::backpressure::depth::logged;
 
@@ -477,6 +479,36 @@ async fn of_tenant(rig: &Rig, queue: &str, tenant: &str) -> String {
     let options = json!({"queue": queue});
     let job = json!({"type": "call", "args": [], "meta": meta, "options": options});
     rig.client.enqueue(job).await
+}
+
+/// A tenant whose subqueue is full of another one's jobs is told so, and not whose they are.
+#[tokio::test(start_paused = true)]
+async fn behind_jobs_of_other_keys_a_job_is_told_how_many_wait() {
+    let config = format!("{TENANTS}[[queue]]\nname = \"crm\"\nsubqueues = true\n");
+    let rig = Rig::with(&config).await;
+    let place = |tenant: &str| Flow::of(tenant, None).subqueue;
+    let mut names = (0..).map(|nth| format!("n{nth}"));
+    let other = names.find(|name| place(name) == place("evil")).unwrap();
+    for _ in 0..42 {
+        of_tenant(&rig, "crm", "evil").await;
+    }
+    for _ in 0..9 {
+        rig.client.fetch("crm", 1).await;
+    }
+    let behind = of_tenant(&rig, "crm", &other).await;
+    rig.client.fetch("crm", 1).await;
+    let answer = why(&rig, &format!("job={behind}")).await;
+    says(
+        &answer,
+        "why",
+        "with jobs of other keys, which have no room",
+    );
+    says(
+        &answer,
+        "why",
+        "41 jobs wait there, and up to 32 are looked past",
+    );
+    assert!(!answer.to_string().contains("evil"), "{answer}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,6 +60,11 @@ strategy = "drop_oldest"
 name = "gate"
 max_depth = 1
 strategy = "block"
+
+[[egress]]
+name = "out"
+listen = "127.0.0.1:0"
+upstream = "http://127.0.0.1:9"
 "#;
 
 /// A sidecar, and the backend behind it.

@@ -54,8 +54,10 @@ impl JobPlace {
                     WhichHead::Held => waits_behind(&causes::BEHIND_HEAD, &queue, of_queue),
                     WhichHead::NotHere => waits_behind(&causes::IN_SUBQUEUE, &queue, of_queue),
                     WhichHead::Others(jobs) => {
-                        let known: [(&str, &dyn Display); 3] =
-                            [("queue", &queue), ("jobs", &jobs), ("reach", &LOOKED_PAST)];
+                        let rest = format!(
+                            "{jobs} jobs wait there, and up to {LOOKED_PAST} are looked past"
+                        );
+                        let known: [(&str, &dyn Display); 2] = [("queue", &queue), ("rest", &rest)];
                         Cause::new(&causes::BEHIND_OTHERS, &known)
                     }
                 }

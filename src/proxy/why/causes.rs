@@ -74,7 +74,7 @@ causes! {
     BEHIND_HEAD "behind the head": "the job waits in a subqueue of queue {queue}, behind the head of its key; {rest}" => "{do}";
     /// Jobs of another key without room wait in the same subqueue, and the job is behind them. They are looked past if no
     /// more wait there than the line says. See the chapter `subqueues`.
-    BEHIND_OTHERS "behind others": "the job waits in a subqueue of queue {queue} with jobs of other keys, which have no room; {jobs} jobs wait there, and up to {reach} are looked past"
+    BEHIND_OTHERS "behind others": "the job waits in a subqueue of queue {queue} with jobs of other keys, which have no room; {rest}"
         => "wait until fewer wait there, or bound how many a tenant may have: `per_key` of the `[[queue]]`";
     /// The queue has subqueues, and this sidecar holds no job of the one in which the job waits. It comes when it is asked
     /// for, at most some seconds after a worker asks.
