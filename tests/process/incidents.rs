@@ -24,8 +24,8 @@ const BLAMELESS: [&str; 7] = [
     "the backend has no job of queue",
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
-/// backend knows, and what evades the limits.
-const STAGED_ELSEWHERE: [&str; 10] = [
+/// backend knows, services that give no answer, and what evades the limits.
+const STAGED_ELSEWHERE: [&str; 11] = [
     "starting",
     "cost",
     "line",
@@ -34,6 +34,7 @@ const STAGED_ELSEWHERE: [&str; 10] = [
     "queue unused",
     "behind the head",
     "behind others",
+    "service away",
     "in a subqueue",
     "not seen",
 ];

@@ -164,7 +164,7 @@ fn what_outlives_its_connection_has_the_trace_too() {
     let connections = || sidecar.metric("ojs_throttle_connections");
     let before = connections();
     let tries = || {
-        let of_it = |line: &&String| line.contains(ID) && line.contains("no answer error=");
+        let of_it = |line: &&String| line.contains(ID) && line.contains("no answer");
         sidecar.lines().iter().filter(of_it).count()
     };
     backend.go();
