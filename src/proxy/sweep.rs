@@ -183,8 +183,8 @@ fn forget_unused(sidecar: &Sidecar) {
     sidecar.live().forget_known();
 }
 
-/// Looks whether outages of the backend and of services are over, and asks the backend where nobody else does. One that has not told what it is
-/// is asked again: something else may answer in its place.
+/// Looks whether outages of the backend and of services are over, and asks the backend where nobody else does. A backend
+/// that has not told what it is is asked again: something else may answer in its place.
 async fn watch_backend(proxy: &Proxy) {
     let mut ticks = ticks(EVERY);
     let mut asked = Instant::now();
