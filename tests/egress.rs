@@ -42,7 +42,7 @@ mod prelude {
     pub use tokio::time::{Instant, sleep};
 
     pub use super::{World, millis, raw, spans};
-    pub use crate::servers::vendor::{Answer, Stops, Vendor};
+    pub use crate::servers::vendor::{Answer, FOREVER, Stops, Vendor};
     pub use crate::sidecar::client::{Client, id};
 }
 

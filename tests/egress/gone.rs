@@ -28,7 +28,7 @@ async fn a_slot_comes_back_whatever_stands_behind_the_call() {
     // The vendor works on, and has the slot for as long as the lease lasts.
     let slots = "key = 'vendor'\nconcurrency = 4\nlease = '1s'";
     let world = World::start("", slots, |call| match call.target() {
-        "/call" => Answer::ok().after(Duration::from_secs(600)),
+        "/call" => Answer::ok().after(FOREVER),
         _ => Answer::ok(),
     })
     .await;

@@ -104,7 +104,7 @@ fn a_way_out_has_no_more_connections_than_the_ports_may() {
 /// A loop by way of a proxy that takes `Via` away, or callers without end: the rest of the sidecar goes on.
 #[test]
 fn a_way_out_takes_two_thousand_callers_at_most() {
-    let vendor = Vendor::start(|_| Answer::ok().after(Duration::from_secs(60)));
+    let vendor = Vendor::start(|_| Answer::ok().after(FOREVER));
     let backend = Backend::start(Lax::redis());
     let listen = port::own();
     let egress = entry(vendor.addr, &format!("listen = '{listen}'"));

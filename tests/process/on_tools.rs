@@ -1,7 +1,7 @@
 //! Clients that people use send large bodies and are answered before the end: each reads the answer.
 
 use super::prelude::*;
-use crate::servers::vendor::{Answer, Vendor};
+use crate::servers::vendor::{Answer, FOREVER, Vendor};
 use crate::servers::{only_on, port};
 
 /// Sends all before it reads anything.
@@ -81,7 +81,7 @@ fn an_answer_to_a_large_body_is_read_by_all() {
         "/hasty" => Answer::new(429, "no")
             .without_reading()
             .after(Duration::from_millis(1)),
-        _ => Answer::ok().after(Duration::from_secs(60)),
+        _ => Answer::ok().after(FOREVER),
     });
     let backend = Backend::start(Lax::redis());
     let listens: [SocketAddr; 3] = [port::own(), port::own(), port::own()];

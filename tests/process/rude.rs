@@ -7,7 +7,7 @@ use rand::{Rng, RngCore, SeedableRng};
 
 use super::prelude::*;
 use crate::servers::port;
-use crate::servers::vendor::{Answer, Vendor};
+use crate::servers::vendor::{Answer, FOREVER, Vendor};
 use crate::sidecar::process::Ran;
 
 const ONE: &str = "[[policy]]\nname = \"one\"\nmatch = { queue = \"q\" }\nconcurrency = 1\n";
@@ -103,7 +103,7 @@ fn garbage_on_both_ports() {
 /// Bodies come slowly on both planes, or wait: together they take what they may, and who settles is not kept out.
 #[test]
 fn slow_bodies_take_no_more_memory_than_they_may() {
-    let vendor = Vendor::start(|_| Answer::ok().after(Duration::from_secs(60)));
+    let vendor = Vendor::start(|_| Answer::ok().after(FOREVER));
     let backend = Backend::start(Lax::spec());
     let calls = port::own();
     let egress = format!(

@@ -22,6 +22,8 @@ use super::certs::Signed;
 
 /// So much of a body is kept; of all of it there is a sum.
 const KEPT: usize = 64 << 10;
+/// Longer than any test takes, also on a slow machine.
+pub const FOREVER: Duration = Duration::from_secs(24 * 3_600);
 
 /// One call, as the vendor saw it.
 #[derive(Clone, Debug)]
@@ -117,6 +119,7 @@ impl Answer {
         self
     }
 
+    /// So long after the call was read: [`FOREVER`] where it must not end while the test runs.
     pub fn after(mut self, wait: Duration) -> Answer {
         self.wait = wait;
         self
