@@ -1,6 +1,6 @@
 //! The names of subqueues. Where a `[[queue]]` says `subqueues = true`, a job with a key of its own waits in one of 256
-//! queues of the backend that stand beside its own, its base: `mail-ojst-7f` beside `mail`. Nobody but the sidecar sees
-//! those names.
+//! queues of the backend that stand beside its own, its base: `mail-ojst-7f` beside `mail`. Some have more of them. Nobody
+//! but the sidecar sees those names.
 //!
 //! This is stochastic fairness queueing (McKenney, 1990): work of many flows lies in a fixed number of queues by a hash of
 //! its flow, so that one flow's backlog stands in the way of few others. A queue for each key would stand in nobody's
@@ -13,8 +13,12 @@ use memchr::memmem::Finder;
 
 use ojs_limit::{Limited, fingerprint};
 
-/// How many subqueues a queue has. It is a constant: another number would send the jobs of a key elsewhere.
-pub const COUNT: usize = 256;
+/// How many subqueues a queue has that says no number. It is a constant: another number would send the jobs of a key
+/// elsewhere.
+pub const COUNT: u16 = 256;
+
+/// The most that a queue may have.
+pub const MOST: u16 = 1_024;
 
 /// The most queues of a file that may have subqueues: with their names a pass of a backend's reaper stays short.
 pub const MOST_BASES: usize = 8;
@@ -25,14 +29,11 @@ pub const LONGEST_BASE: usize = 120;
 /// What stands between a base and the number of a subqueue.
 const MARKER: &str = "-ojst-";
 
-/// What a subqueue's name has more than its base.
-const ADDED: usize = MARKER.len() + 2;
-
 static MARKERS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MARKER));
 
 /// One of the subqueues of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Subqueue(pub u8);
+pub struct Subqueue(pub u16);
 
 /// Jobs that wait in one line: those of a key, or of one group that shares it by weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +50,7 @@ impl Flow {
         let parts = [key.as_bytes(), group.unwrap_or_default().as_bytes()];
         let [last, high, low, ..] = fingerprint(parts).to_le_bytes();
         Flow {
-            subqueue: Subqueue(last),
+            subqueue: Subqueue(last.into()),
             tag: u16::from_le_bytes([high, low]),
         }
     }
@@ -68,7 +69,18 @@ impl Flow {
 }
 
 impl Subqueue {
-    /// Its name in the backend.
+    /// The first so many.
+    pub fn first(count: u16) -> impl Iterator<Item = Subqueue> {
+        (0..count).map(Subqueue)
+    }
+
+    /// Where it stands among all.
+    pub fn nth(self) -> usize {
+        self.0.into()
+    }
+
+    /// Its name in the backend. The first 256 have two digits, however many there are: so a queue that gets more keeps
+    /// those that it has.
     pub fn name_in(self, base: &str) -> String {
         format!("{base}{MARKER}{:02x}", self.0)
     }
@@ -76,12 +88,11 @@ impl Subqueue {
 
 /// The base and the number that a name has; `None`: it is no subqueue's name.
 pub fn split(name: &str) -> Option<(&str, Subqueue)> {
-    let at = name.len().checked_sub(ADDED).filter(|at| *at > 0)?;
-    let (base, rest) = name.split_at_checked(at)?;
-    let digits = rest.strip_prefix(MARKER)?;
-    let is_number = digits.bytes().all(|byte| is_digit(&byte));
-    let number = u8::from_str_radix(digits, 16).ok().filter(|_| is_number)?;
-    Some((base, Subqueue(number)))
+    let (base, digits) = name.rsplit_once(MARKER)?;
+    let number = u16::from_str_radix(digits, 16).ok()?;
+    let length = if number < COUNT { 2 } else { 3 };
+    let is_number = digits.len() == length && digits.bytes().all(|byte| is_digit(&byte));
+    (is_number && number < MOST && !base.is_empty()).then_some((base, Subqueue(number)))
 }
 
 /// Whether a text may name a subqueue, in JSON however it is spelt; `false` is certain.
@@ -121,9 +132,9 @@ mod tests {
 
     #[test]
     fn only_names_of_its_shape_are_subqueues() {
-        for number in 0..=u8::MAX {
-            let name = Subqueue(number).name_in("a.b-c");
-            assert_eq!(split(&name), Some(("a.b-c", Subqueue(number))));
+        for one in Subqueue::first(MOST) {
+            let name = one.name_in("a.b-c");
+            assert_eq!(split(&name), Some(("a.b-c", one)));
         }
         for name in [
             "mail",
@@ -131,7 +142,9 @@ mod tests {
             "mail-ojst-7F",
             "mail-ojst-+1",
             "mail-ojst-7",
-            "mail-ojst-7f0",
+            "mail-ojst-07f",
+            "mail-ojst-400",
+            "mail-ojst-+1f",
             "é-ojst7f",
             "",
         ] {

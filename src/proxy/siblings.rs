@@ -86,7 +86,7 @@ pub(crate) async fn hear_siblings(proxy: &Proxy, stop: CancellationToken) {
             Wake::Freed(keys) => sidecar.wake_keys(&keys),
             Wake::Row { job } => follow_job(proxy, job),
             Wake::Came { queue, subqueues } => {
-                sidecar.subqueues.hear(&queue, subqueues);
+                sidecar.subqueues.hear(&queue, &subqueues);
                 sidecar.hold.arrived(&queue);
             }
             Wake::Moved { queue, moved } => sidecar.subqueues.hear_moved(&queue, &moved),

@@ -31,7 +31,7 @@ pub enum Change {
         /// The queue.
         queue: Arc<str>,
         /// A bit for each subqueue.
-        subqueues: [u64; 4],
+        subqueues: Arc<[u64]>,
     },
     /// How many jobs came to subqueues of a queue and left them: siblings are told, and nothing is kept.
     Moved {

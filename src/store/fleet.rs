@@ -55,7 +55,7 @@ pub enum Wake {
         /// The queue.
         queue: Arc<str>,
         /// A bit for each subqueue.
-        subqueues: [u64; 4],
+        subqueues: Arc<[u64]>,
     },
     /// Jobs came to subqueues of a queue and left them at a sibling.
     Moved {

@@ -227,10 +227,11 @@ pub(super) fn read_lane(lane: &str) -> Option<(u64, Arc<str>)> {
     Some((scope.parse().ok()?, Arc::from(queue)))
 }
 
-/// The message that jobs came to these subqueues of a queue, a bit for each.
-pub(super) fn came(queue: &str, subqueues: &[u64; 4]) -> String {
-    let [a, b, c, d] = subqueues;
-    format!("came\n{a:x} {b:x} {c:x} {d:x}\n{queue}")
+/// The message that jobs came to these subqueues of a queue, a bit for each. There are sidecars that understand four words
+/// and no more.
+pub(super) fn came(queue: &str, subqueues: &[u64]) -> String {
+    let words: Vec<String> = subqueues.iter().map(|word| format!("{word:x}")).collect();
+    format!("came\n{}\n{queue}", words.join(" "))
 }
 
 /// The message of what came to subqueues of a queue and left them. Sidecars that know only [`came`] do not understand it
@@ -248,11 +249,10 @@ pub(super) fn read_moved(about: &str) -> Option<(Arc<str>, Box<str>)> {
 }
 
 /// Queue and subqueues of such a message, without its first line.
-pub(super) fn read_came(about: &str) -> Option<(Arc<str>, [u64; 4])> {
+pub(super) fn read_came(about: &str) -> Option<(Arc<str>, Arc<[u64]>)> {
     let (words, queue) = about.split_once('\n')?;
     let words = words.split(' ').map(|word| u64::from_str_radix(word, 16));
-    let words: Vec<u64> = words.collect::<Result<_, _>>().ok()?;
-    Some((Arc::from(queue), words.try_into().ok()?))
+    Some((Arc::from(queue), words.collect::<Result<_, _>>().ok()?))
 }
 
 /// What is done with a job that a limit refuses, from its number.

@@ -449,12 +449,12 @@ mod tests {
             hear("offered\n7:mail"),
             Some(Said::Wake(Wake::Offered { scope: 7, .. }))
         ));
-        let subqueues = [1, 0, u64::MAX, 1 << 63];
+        let subqueues: Arc<[u64]> = Arc::from([1, 0, u64::MAX, 1 << 63, 7]);
         let came = record::came("mail\na", &subqueues);
         let queue = Arc::from("mail\na");
         let wake = Wake::Came { queue, subqueues };
         assert!(matches!(hear(&came), Some(Said::Wake(heard)) if heard == wake));
-        assert!(hear("came\n0 0 0\nmail").is_none(), "four words");
+        assert!(hear("came\n0 0 x\nmail").is_none(), "no number");
         let moved = record::moved("mail\na", "7f:a1:2:0:1");
         let queue = Arc::from("mail\na");
         let wake = Wake::Moved {

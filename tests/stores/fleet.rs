@@ -94,10 +94,11 @@ pub async fn a_doubt_about_a_held_job_is_heard_of(rig: &Rig) {
 
 pub async fn to_which_subqueues_jobs_came_is_heard_of(rig: &Rig) {
     let (a, b) = (listening(rig, "a").await, listening(rig, "b").await);
-    let (queue, subqueues): (Arc<str>, _) = ("mail:\u{e9}\n1".into(), [1, 0, u64::MAX, 1 << 63]);
+    let subqueues: Arc<[u64]> = Arc::from([1, 0, u64::MAX, 1 << 63, 7]);
+    let queue: Arc<str> = "mail:\u{e9}\n1".into();
     let came = Change::Came {
         queue: Arc::clone(&queue),
-        subqueues,
+        subqueues: Arc::clone(&subqueues),
     };
     assert!(b.set(came).await.unwrap());
     let wanted = Wake::Came { queue, subqueues };

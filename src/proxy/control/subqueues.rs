@@ -4,7 +4,6 @@ use http::request::Parts;
 
 use super::settings;
 use crate::json::quote;
-use crate::policy::subqueue::COUNT;
 use crate::proxy::depth;
 use crate::proxy::respond::Fault;
 use crate::proxy::subqueues::{ReadQueue, Writes};
@@ -25,10 +24,11 @@ pub(super) async fn list(proxy: &Proxy) -> String {
 fn view(sidecar: &Sidecar, queue: &ReadQueue, waiting: Option<u64>) -> String {
     let name = [settings::SUBQUEUES, &queue.name].concat();
     format!(
-        r#"{{"queue":{},"marked":{},"written":{},"subqueues":{COUNT},"seen":{},"held":{},"waiting":{}}}"#,
+        r#"{{"queue":{},"marked":{},"written":{},"subqueues":{},"seen":{},"held":{},"waiting":{}}}"#,
         quote(&queue.name),
         sidecar.store.overrides().setting(&name).is_some(),
         queue.writes != Writes::No,
+        queue.count,
         queue.seen,
         sidecar.hold.heads(&queue.name),
         waiting.map_or("null".to_owned(), |waiting| waiting.to_string())

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::hold::Lane;
 use crate::json::{Json, Kind};
-use crate::policy::subqueue::{COUNT, Subqueue};
+use crate::policy::subqueue::Subqueue;
 use crate::pressure::{Away, Counts, StatsAnswer};
 use crate::proxy::calls;
 use crate::proxy::paused::read_paused;
@@ -105,7 +105,7 @@ pub(in crate::proxy) async fn ask_stats_of_all(
         return (answer, true);
     };
     // Without all of them once, a bound would be passed after each start.
-    let questions = match names.len() == COUNT {
+    let questions = match names.len() == usize::from(book.count()) {
         true => Questions::All,
         false => Questions::InTime,
     };
@@ -142,10 +142,11 @@ pub(in crate::proxy) fn ask_what_waits(proxy: &Proxy, lane: &Lane, names: Vec<Su
 
 /// How many jobs wait in all subqueues of a queue, as far as the backend tells; `None`: it did not tell of each.
 pub(in crate::proxy) async fn count_subqueues(proxy: &Proxy, queue: &str) -> Option<u64> {
-    let all = (0..=u8::MAX).map(Subqueue).collect();
+    let all: Vec<Subqueue> = Subqueue::first(proxy.sidecar.subqueues.count(queue)).collect();
+    let count = all.len();
     let told = ask_stats_of_some(proxy, queue, all, 0, Questions::All).await;
     let waiting = proxy.sidecar.subqueues.waiting(queue).total();
-    (told.len() == COUNT).then_some(waiting)
+    (told.len() == count).then_some(waiting)
 }
 
 /// Asks the backend about these subqueues, and says what it told.

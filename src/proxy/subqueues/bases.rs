@@ -4,7 +4,7 @@
 //! sidecar **reads** the subqueues of marked queues, whatever its own file says: jobs must not be stranded by a file
 //! that is rolled back, nor by a scheduled job that comes due a month later. The mark goes by hand.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
-use crate::policy::subqueue::{self, COUNT, Flow, Subqueue};
+use crate::policy::subqueue::{self, Flow, Subqueue};
 use crate::pressure::Counts;
 use crate::store::{Change, Claimed};
 
@@ -47,7 +47,8 @@ pub(in crate::proxy) struct Subqueues {
 pub(in crate::proxy) struct ReadQueue {
     pub(in crate::proxy) name: Arc<str>,
     pub(in crate::proxy) writes: Writes,
-    /// To how many of them something came through here.
+    /// How many it has, and to how many of them something came through here.
+    pub(in crate::proxy) count: u16,
     pub(in crate::proxy) seen: usize,
 }
 
@@ -64,35 +65,24 @@ struct SplitQueue {
     /// Those to which something came through here, and the highest priority that was said.
     seen: HashMap<Subqueue, Option<i32>>,
     /// Those of which siblings were not told yet.
-    untold: Bits,
+    untold: HashSet<Subqueue>,
     scopes: HashMap<u64, SubqueueTurns>,
     book: SubqueueBook,
     /// What came and left here, of which siblings were not told yet.
     moved: HashMap<Subqueue, Moved>,
 }
 
-/// A bit for each subqueue.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Bits([u64; COUNT / 64]);
-
-impl Bits {
-    fn set(&mut self, subqueue: Subqueue) {
-        let number = usize::from(subqueue.0);
-        if let Some(word) = self.0.get_mut(number / 64) {
-            *word |= 1 << (number % 64);
+/// A bit for each of these subqueues, in four words at least: who reads only the first 256 understands no other number.
+fn bits_of(subqueues: &HashSet<Subqueue>) -> Arc<[u64]> {
+    let mut words = vec![0; 4];
+    for subqueue in subqueues {
+        let (nth, bit) = (subqueue.nth() / 64, subqueue.nth() % 64);
+        words.resize(words.len().max(nth + 1), 0);
+        if let Some(word) = words.get_mut(nth) {
+            *word |= 1_u64 << bit;
         }
     }
-
-    fn has(self, subqueue: Subqueue) -> bool {
-        let number = usize::from(subqueue.0);
-        let word = self.0.get(number / 64);
-        word.is_some_and(|word| word >> (number % 64) & 1 == 1)
-    }
-
-    fn all(self) -> impl Iterator<Item = Subqueue> {
-        let all = (0..=u8::MAX).map(Subqueue);
-        all.filter(move |subqueue| self.has(*subqueue))
-    }
+    words.into()
 }
 
 impl Subqueues {
@@ -138,6 +128,7 @@ impl Subqueues {
         let all = bases.iter().map(|(name, base)| ReadQueue {
             name: Arc::clone(name),
             writes: base.writes,
+            count: base.book.count(),
             seen: base.seen.len(),
         });
         let mut all: Vec<ReadQueue> = all.collect();
@@ -171,7 +162,7 @@ impl Subqueues {
     /// A job goes to a subqueue, or may be there: it is asked soon, whoever asks.
     pub(in crate::proxy) fn mark(&self, queue: &str, subqueue: Subqueue, priority: Option<i32>) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
-            base.untold.set(subqueue);
+            base.untold.insert(subqueue);
             self.news.notify_one();
             base.mark(subqueue, priority, Instant::now());
         }
@@ -241,6 +232,11 @@ impl Subqueues {
         self.of_book(queue, |book| book.sum())
     }
 
+    /// How many subqueues a queue has.
+    pub(in crate::proxy) fn count(&self, queue: &str) -> u16 {
+        self.of_book(queue, |book| book.count())
+    }
+
     /// How many jobs wait in one subqueue of a queue, as far as is known.
     pub(in crate::proxy) fn waiting_in(&self, queue: &str, subqueue: Subqueue) -> u64 {
         self.of_book(queue, |book| book.waiting_in(subqueue))
@@ -284,8 +280,8 @@ impl Subqueues {
         let mut changes = Vec::new();
         for (queue, base) in bases.iter_mut() {
             let untold = std::mem::take(&mut base.untold);
-            if untold != Bits::default() {
-                let (queue, subqueues) = (Arc::clone(queue), untold.0);
+            if !untold.is_empty() {
+                let (queue, subqueues) = (Arc::clone(queue), bits_of(&untold));
                 changes.push(Change::Came { queue, subqueues });
             }
             let moved = std::mem::take(&mut base.moved);
@@ -307,11 +303,14 @@ impl Subqueues {
     }
 
     /// A sibling told of jobs that came.
-    pub(in crate::proxy) fn hear(&self, queue: &str, subqueues: [u64; COUNT / 64]) {
+    pub(in crate::proxy) fn hear(&self, queue: &str, subqueues: &[u64]) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
-            Bits(subqueues)
-                .all()
-                .for_each(|subqueue| base.mark(subqueue, None, Instant::now()));
+            for subqueue in Subqueue::first(base.book.count()) {
+                let word = subqueues.get(subqueue.nth() / 64);
+                if word.is_some_and(|word| word >> (subqueue.nth() % 64) & 1 == 1) {
+                    base.mark(subqueue, None, Instant::now());
+                }
+            }
         }
     }
 
@@ -334,6 +333,7 @@ impl Subqueues {
             seen.for_each(|(subqueue, priority)| turns.mark(*subqueue, *priority, now));
             turns
         });
+        turns.grow(now, book.count());
         turns.asked_at = now;
         Some(of(turns, book, now))
     }

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use crate::policy::subqueue::{COUNT, Flow, Subqueue};
 use crate::pressure::Counts;
 
-/// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
-const LOOKED_AT: usize = 32;
-/// So many names are asked at most for who reads numbers.
-const READ: usize = 64;
+/// Of so many names one is looked at beside each look at the queue itself, if the time for questions is not used up.
+const LOOKED_AT: usize = 8;
+/// Of so many one is asked at most for who reads numbers.
+const READ: usize = 4;
 /// Who reads numbers has those asked anew that are older.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ const LASTS: Duration = Duration::from_secs(30);
 
 /// The jobs that wait in each subqueue of one queue.
 #[derive(Clone, Debug)]
-pub(in crate::proxy) struct SubqueueBook(Box<[BookEntry]>);
+pub(in crate::proxy) struct SubqueueBook(Vec<BookEntry>);
 
 /// The jobs of one subqueue.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +132,7 @@ impl Moved {
     pub(super) fn read(text: &str) -> impl Iterator<Item = (Subqueue, Moved)> {
         text.split(' ').filter_map(|one| {
             let mut parts = one.split(':');
-            let name = u8::from_str_radix(parts.next()?, 16).ok()?;
+            let name = u16::from_str_radix(parts.next()?, 16).ok()?;
             let whose = match parts.next()? {
                 "-" => Whose::Nobodys,
                 "*" => Whose::Several,
@@ -183,7 +183,7 @@ pub(in crate::proxy) struct QuestionLeft {
 
 impl Default for SubqueueBook {
     fn default() -> SubqueueBook {
-        SubqueueBook(vec![BookEntry::default(); COUNT].into())
+        SubqueueBook(vec![BookEntry::default(); COUNT.into()])
     }
 }
 
@@ -204,8 +204,19 @@ impl Default for BookEntry {
 }
 
 impl SubqueueBook {
+    /// How many subqueues the queue has.
+    pub(in crate::proxy) fn count(&self) -> u16 {
+        u16::try_from(self.0.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The queue has so many from now on, if those are more.
+    pub(super) fn grow(&mut self, count: u16) {
+        let count = count.max(self.count());
+        self.0.resize_with(count.into(), BookEntry::default);
+    }
+
     fn get(&mut self, subqueue: Subqueue) -> Option<&mut BookEntry> {
-        self.0.get_mut(usize::from(subqueue.0))
+        self.0.get_mut(subqueue.nth())
     }
 
     /// A job was stored. `is_later`: it waits for a time.
@@ -321,7 +332,7 @@ impl SubqueueBook {
 
     /// What stands behind the held jobs of a subqueue, of which the last was of the flow with this tag.
     pub(super) fn behind(&self, subqueue: Subqueue, held: Option<u16>) -> WaitsBehind {
-        let Some(entry) = self.0.get(usize::from(subqueue.0)) else {
+        let Some(entry) = self.0.get(subqueue.nth()) else {
             return WaitsBehind::SameFlow;
         };
         let waiting = entry.waiting();
@@ -340,13 +351,13 @@ impl SubqueueBook {
 
     /// How many jobs wait in a subqueue.
     pub(super) fn waiting_in(&self, subqueue: Subqueue) -> u64 {
-        let entry = self.0.get(usize::from(subqueue.0));
+        let entry = self.0.get(subqueue.nth());
         entry.map_or(0, BookEntry::waiting)
     }
 
     /// Whether the backend should be asked about a subqueue, because it is not known what stands behind its held jobs.
     pub(super) fn is_doubtful(&self, subqueue: Subqueue, held: Option<u16>, now: Instant) -> bool {
-        let entry = self.0.get(usize::from(subqueue.0));
+        let entry = self.0.get(subqueue.nth());
         entry.is_some_and(|entry| {
             let is_known = entry.unheard == UnheardJobs::No;
             let may_be = !is_known || self.behind(subqueue, held) != WaitsBehind::SameFlow;
@@ -361,10 +372,10 @@ impl SubqueueBook {
         if self.0.iter().all(|entry| entry.asked_at.is_none()) {
             return all;
         }
-        let mut names = self.by_age(BookEntry::has_jobs);
-        names.truncate(LOOKED_AT / 2);
+        let (mut names, most) = (self.by_age(BookEntry::has_jobs), all.len() / LOOKED_AT);
+        names.truncate(most / 2);
         for one in all {
-            if names.len() < LOOKED_AT && !names.contains(&one) {
+            if names.len() < most && !names.contains(&one) {
                 names.push(one);
             }
         }
@@ -374,13 +385,13 @@ impl SubqueueBook {
     /// The subqueues in which jobs wait, as far as is known, and whose numbers are old.
     pub(super) fn to_read(&self, now: Instant) -> Vec<Subqueue> {
         let mut names = self.by_age(|entry| entry.has_jobs() && !entry.is_fresh(now));
-        names.truncate(READ);
+        names.truncate(self.0.len() / READ);
         names
     }
 
     /// Those that were told the longest time ago come first.
     fn by_age(&self, is: impl Fn(&BookEntry) -> bool) -> Vec<Subqueue> {
-        let all = (0..=u8::MAX).map(Subqueue).zip(&self.0);
+        let all = Subqueue::first(self.count()).zip(&self.0);
         let mut all: Vec<_> = all.filter(|(_, entry)| is(entry)).collect();
         all.sort_by_key(|(_, entry)| entry.asked_at);
         all.into_iter().map(|(one, _)| one).collect()

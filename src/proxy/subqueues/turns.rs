@@ -32,9 +32,11 @@ const PAUSES: [Duration; 6] = [
 /// After so many short replies in a row only the sweep asks a subqueue.
 const QUIET: u8 = 4;
 
-/// A sweep names so many subqueues for each [`SWEEP_EVERY`] since the last one, so that all are asked within 4 s of
+/// A sweep names so many subqueues for each [`SWEEP_EVERY`] since the last one, so that 256 are asked within 4 s of
 /// polling.
 const SWEPT_AT_ONCE: usize = 16;
+/// More of them are asked within 8 s.
+const SWEEPS_OF_ALL: usize = 32;
 /// The least time between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// The most times that are made up for in one sweep: workers of some SDKs poll every second.
@@ -124,7 +126,7 @@ enum Reason {
 /// The subqueues of one queue.
 #[derive(Debug)]
 pub(super) struct SubqueueTurns {
-    each: Box<[KnownSubqueue]>,
+    each: Vec<KnownSubqueue>,
     /// The one whose turn is next.
     next: usize,
     /// Whether the base has the next turn.
@@ -138,32 +140,61 @@ pub(super) struct SubqueueTurns {
 impl SubqueueTurns {
     /// Nothing is known yet: the sweep asks all of them, and those that `are_marked` are asked first.
     pub(super) fn new(now: Instant, is_marked: impl Fn(Subqueue) -> bool) -> SubqueueTurns {
-        let each = (0..=u8::MAX).map(|number| KnownSubqueue {
+        let mut turns = SubqueueTurns {
+            each: Vec::new(),
+            next: 0,
+            is_bases: true,
+            swept_at: None,
+            swept_to: 0,
+            asked_at: now,
+        };
+        turns.grow(now, COUNT);
+        let marked = Subqueue::first(COUNT).zip(&mut turns.each);
+        let marked = marked.filter(|(one, _)| is_marked(*one));
+        marked.for_each(|(_, state)| state.short = 0);
+        turns
+    }
+
+    /// There are so many from now on, if those are more.
+    pub(super) fn grow(&mut self, now: Instant, count: u16) {
+        let unknown = KnownSubqueue {
             due: now,
-            short: if is_marked(Subqueue(number)) {
-                0
-            } else {
-                QUIET
-            },
+            short: QUIET,
             marks: 0,
             trust: 1,
             highest: None,
             last: None,
             collided_at: None,
             last_tag: None,
-        });
-        SubqueueTurns {
-            each: each.collect(),
-            next: 0,
-            is_bases: true,
-            swept_at: None,
-            swept_to: 0,
-            asked_at: now,
-        }
+        };
+        let count = self.each.len().max(count.into());
+        self.each.resize(count, unknown);
     }
 
     fn get(&mut self, subqueue: Subqueue) -> Option<&mut KnownSubqueue> {
-        self.each.get_mut(usize::from(subqueue.0))
+        self.each.get_mut(subqueue.nth())
+    }
+
+    /// The one at this place of all.
+    fn at(&self, nth: usize) -> Option<Subqueue> {
+        let number = u16::try_from(nth).ok();
+        number
+            .map(Subqueue)
+            .filter(|one| one.nth() < self.each.len())
+    }
+
+    /// The places of all, this one first.
+    fn round_from(&self, nth: usize) -> impl Iterator<Item = usize> + use<> {
+        (nth..self.each.len()).chain(0..nth)
+    }
+
+    /// The place behind this one.
+    fn after(&self, nth: usize) -> usize {
+        if nth + 1 < self.each.len() {
+            nth + 1
+        } else {
+            0
+        }
     }
 
     /// Something came to a subqueue: a job of this priority, if that is known.
@@ -224,7 +255,7 @@ impl SubqueueTurns {
     pub(super) fn doubtful(&self, standing: &TurnsView<'_>) -> Vec<Subqueue> {
         let refused = standing.held.iter().filter(|(_, here)| here.is_refused);
         let doubtful = refused.filter(|(subqueue, _)| {
-            let state = self.each.get(usize::from(subqueue.0));
+            let state = self.each.get(subqueue.nth());
             let tag = state.and_then(|state| state.last_tag);
             standing.book.is_doubtful(**subqueue, tag, standing.now)
         });
@@ -239,7 +270,7 @@ impl SubqueueTurns {
         }
         // One job more than is lacking: with workers that ask for one it would else be the sweep or the others.
         let mut asks: Asks = self.sweep(standing).into_iter().collect();
-        let mut due: Vec<usize> = (self.next..COUNT).chain(0..self.next).collect();
+        let mut due: Vec<usize> = self.round_from(self.next).collect();
         due.retain(|nth| self.places(*nth, standing) > 0 && !self.is_quiet(*nth));
         // Of one priority they keep their turns.
         due.sort_by_key(|nth| {
@@ -250,7 +281,7 @@ impl SubqueueTurns {
         let Some(first) = due.first().copied() else {
             return asks;
         };
-        self.next = (first + 1) % COUNT;
+        self.next = self.after(first);
         let is_trusted = |nth: &usize| self.each.get(*nth).is_some_and(|state| state.trust > 1);
         if is_trusted(&first) {
             let trusted: Vec<usize> = due
@@ -267,7 +298,7 @@ impl SubqueueTurns {
         } else {
             let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
             let doubtful: Vec<usize> = doubtful.take(lacking.min(ASKED_AT_ONCE)).collect();
-            self.next = doubtful.last().map_or(self.next, |last| (last + 1) % COUNT);
+            self.next = doubtful.last().map_or(self.next, |last| self.after(*last));
             let mut standing = TurnsView { ..*standing };
             for nth in doubtful {
                 let jobs = self.jobs_at_once(nth, &mut standing);
@@ -284,7 +315,7 @@ impl SubqueueTurns {
         standing: &TurnsView<'_>,
     ) -> Asks {
         let due = started.iter().filter_map(|(subqueue, jobs)| {
-            let nth = usize::from(subqueue.0);
+            let nth = subqueue.nth();
             let may_ask = self.places(nth, standing) > 0;
             may_ask
                 .then(|| self.ask(vec![nth], (*jobs).min(HEADS)))
@@ -294,8 +325,7 @@ impl SubqueueTurns {
     }
 
     fn ask(&self, names: Vec<usize>, jobs: usize) -> Option<SubqueueAsk> {
-        let name =
-            |nth: usize| Some((Subqueue(u8::try_from(nth).ok()?), self.each.get(nth)?.marks));
+        let name = |nth: usize| Some((self.at(nth)?, self.each.get(nth)?.marks));
         let (names, marks): (SmallVec<_>, SmallVec<_>) = names.into_iter().filter_map(name).unzip();
         (!names.is_empty()).then_some(SubqueueAsk { names, marks, jobs })
     }
@@ -311,10 +341,11 @@ impl SubqueueTurns {
         if sweeps == 0 {
             return None;
         }
-        let all = (self.swept_to..COUNT).chain(0..self.swept_to);
+        let all = self.round_from(self.swept_to);
         let quiet = all.filter(|nth| self.places(*nth, standing) > 0 && self.is_quiet(*nth));
-        let names: Vec<usize> = quiet.take(sweeps * SWEPT_AT_ONCE).collect();
-        self.swept_to = (names.last()? + 1) % COUNT;
+        let at_once = SWEPT_AT_ONCE.max(self.each.len() / SWEEPS_OF_ALL);
+        let names: Vec<usize> = quiet.take(sweeps * at_once).collect();
+        self.swept_to = self.after(*names.last()?);
         self.swept_at = Some(now);
         self.ask(names, 1)
     }
@@ -328,8 +359,9 @@ impl SubqueueTurns {
         let Some(state) = self.each.get(nth).filter(|state| state.due <= standing.now) else {
             return 0;
         };
-        let subqueue = u8::try_from(nth).ok().map(Subqueue);
-        let here = subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let here = self
+            .at(nth)
+            .and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here else {
             return state.trust.into();
         };
@@ -348,7 +380,7 @@ impl SubqueueTurns {
         here: &HeldOfSubqueue,
         standing: &TurnsView<'_>,
     ) -> (Reason, usize) {
-        let state = self.each.get(usize::from(subqueue.0));
+        let state = self.each.get(subqueue.nth());
         let collided_at = state.and_then(|state| state.collided_at);
         if collided_at.is_some_and(|at| standing.now < at + COLLISION) {
             return (Reason::Others, LOOKED_PAST);
@@ -378,8 +410,9 @@ impl SubqueueTurns {
 
     /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
     fn jobs_at_once(&self, nth: usize, standing: &mut TurnsView<'_>) -> usize {
-        let subqueue = u8::try_from(nth).ok().map(Subqueue);
-        let here = subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let here = self
+            .at(nth)
+            .and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here.filter(|(_, here)| here.is_refused) else {
             return 1;
         };
@@ -564,7 +597,7 @@ mod tests {
         }
     }
 
-    fn names(asks: &Asks) -> Vec<u8> {
+    fn names(asks: &Asks) -> Vec<u16> {
         asks.iter()
             .flat_map(|ask| ask.names.iter().map(|name| name.0))
             .collect()
@@ -573,7 +606,7 @@ mod tests {
     /// The book of a queue in which nobody's jobs wait beside those that are held.
     fn empty_book() -> SubqueueBook {
         let mut book = SubqueueBook::default();
-        for one in (0..=u8::MAX).map(Subqueue) {
+        for one in Subqueue::first(COUNT) {
             let left = book.asks(one).unwrap();
             book.told(one, ToldNumbers::default(), left);
         }
@@ -613,14 +646,14 @@ mod tests {
     async fn the_sweep_asks_each_within_four_seconds_and_never_forgets_one() {
         let begun = Instant::now();
         let mut turns = SubqueueTurns::new(begun, |_| false);
-        let mut last = vec![None; COUNT];
+        let mut last = vec![None; COUNT.into()];
         let mut longest = Duration::ZERO;
         for tick in 0..1_200 {
             let now = begun + 50 * tick * MS;
             for ask in choose(&mut turns, 10, &nothing_held(), now) {
                 assert!(ask.names.len() <= SWEPT_AT_ONCE && ask.jobs == 1);
                 for name in &ask.names {
-                    let before = last[usize::from(name.0)].replace(now);
+                    let before = last[name.nth()].replace(now);
                     longest = longest.max(now - before.unwrap_or(begun));
                 }
                 turns.answered(&ask, nobody(), true, now);
