@@ -521,11 +521,90 @@ fn check_says_that_the_memory_store_forgets_subqueues() {
     for (url, forgets) in [("memory:", true), ("sqlite:/tmp/x.db", false)] {
         let told = checked(&format!("{split}'{url}'")).text;
         assert!(
-            told.contains("queue q: jobs with a key of their own wait in subqueues"),
+            told.contains("queue q: jobs with a key of their own wait in 256 subqueues"),
             "{told}"
         );
         assert_eq!(told.contains(config::FORGETS_SUBQUEUES), forgets, "{told}");
     }
+}
+
+/// Who may choose ids, and what a change does to order, is told of each queue with subqueues; the salt is not.
+#[test]
+fn check_says_who_may_choose_ids() {
+    for (says, number, is_salted) in [
+        ("true", 256, false),
+        ("512", 512, false),
+        (
+            "1024\nsubqueues_salt = 'nobody-knows-this-salt'",
+            1_024,
+            true,
+        ),
+    ] {
+        let told = checked(&format!("[[queue]]\nname = 'q'\nsubqueues = {says}\n"));
+        let all = told.text + &told.json;
+        for (words, is_said) in [
+            (&*format!("wait in {number} subqueues"), true),
+            ("later jobs of a tenant may start before earlier ones", true),
+            ("an enqueue that is sent again may be stored twice", true),
+            ("if strangers do, set `subqueues_salt`", !is_salted),
+            ("nobody can reckon who shares one", is_salted),
+            ("nobody-knows", false),
+        ] {
+            assert_eq!(all.contains(words), is_said, "{words}: {all}");
+        }
+    }
+}
+
+/// What sends later jobs of a tenant elsewhere than those that wait in subqueues.
+#[test]
+fn what_moves_jobs_between_subqueues_is_known() {
+    const KEY: &str = "key = 'a:{meta.t}'\n";
+    let policy = |of: &str, more: &str| {
+        format!("[[policy]]\nname = '{of}'\nmatch = {{ queue = '{of}' }}\nconcurrency = 1\n{more}")
+    };
+    let queue = |says: &str| format!("[[queue]]\nname = 'q'\nsubqueues = {says}\n");
+    let read = |text: &str| {
+        let text = format!("[server]\nupstream = 'http://ojs'\n{text}");
+        Settings::parse(&text, "t").unwrap().policies
+    };
+    let (own, split) = (policy("q", KEY), queue("true"));
+    let fair = "fair = { by = '{type}' }\n";
+    let salted = queue("256\nsubqueues_salt = '0123456789abcdef'");
+    let before = read(&format!("{own}{split}"));
+    for (after, moves) in [
+        (format!("{own}{split}"), false),
+        (format!("{own}{}", queue("256")), false),
+        (format!("{}{split}", own.replace("= 1", "= 9")), false),
+        (format!("{}{own}{split}", policy("other", KEY)), false),
+        (own.clone(), false),
+        (format!("{}{split}", own.replace("a:", "b:")), true),
+        (format!("{own}{fair}{split}"), true),
+        (
+            format!("{}{own}{split}", policy("*", "key = 'c:{type}'\n")),
+            true,
+        ),
+        (format!("{own}{}", queue("512")), true),
+        (format!("{own}{salted}"), true),
+    ] {
+        let next = read(&after);
+        let moved: Vec<&str> = before.moved(&next).collect();
+        assert_eq!(moved, if moves { vec!["q"] } else { vec![] }, "{after}");
+    }
+}
+
+/// A mistake beside a salt shows nothing of it.
+#[test]
+fn a_salt_is_not_in_what_is_wrong() {
+    let salt = "subqueues_salt = 'short-é'";
+    let told = checked(&format!(
+        "[[queue]]\nname = 'q'\nsubqueues = true\n{salt}\n"
+    ));
+    assert!(
+        told.text.contains("must have 16 to 200 bytes"),
+        "{}",
+        told.text
+    );
+    assert!(!(told.text + &told.json).contains("short"));
 }
 
 /// What `check` says of a file with this below `[server]`.

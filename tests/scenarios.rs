@@ -248,6 +248,10 @@ crate::scenarios! {
     neighbours::cancelled_at_the_backend: 2;
     neighbours::scheduled_ones_count_once: 2;
     neighbours::one_bound_for_a_fleet: 4;
+    neighbours::few_wait_for_others: 4;
+    neighbours::ids_that_are_chosen: 4;
+    neighbours::names_stay_over_a_restart: 6;
+    neighbours::files_that_differ: 2;
     stranded::whatever_happens: 6;
     swift::short_jobs_of_one_tenant: 1;
     swift::throttle_of_one_tenant: 1 limit;

@@ -39,6 +39,9 @@ pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String,
 /// What is said of one queue.
 fn line(queue: &Value) -> String {
     let written = match (&queue["written"], &queue["marked"]) {
+        _ if queue["differs"] == true => {
+            "read, and not written by this sidecar, whose number or salt is not the store's"
+        }
         (Value::Bool(false), _) => "read, and not written by this sidecar",
         (_, Value::Bool(false)) => "to be written, and not marked in the store yet",
         _ => "written and read",

@@ -51,7 +51,7 @@ impl Settings {
         let with_subqueues = self.policies.subqueues().iter();
         let queues: BTreeSet<_> = (limited.map(|queue| queue.name.as_str()))
             .chain(bounded.map(|(name, _)| name.as_str()))
-            .chain(with_subqueues.map(|name| &**name))
+            .chain(with_subqueues.map(|(name, _)| &**name))
             .collect();
         Entries {
             policies: policies.len(),
@@ -70,7 +70,7 @@ fn count(number: usize, one: &str, more: &str) -> String {
 /// window opens what is held starts at once: so the parts follow the claims.
 fn shares_a_window<'a>(settings: &'a Settings, policy: &Policy) -> Option<&'a str> {
     let has_window = !policy.limits.rates.is_empty() || policy.prices.cost.is_some();
-    let mut queues = settings.policies.subqueues().iter().map(|name| &**name);
+    let mut queues = settings.policies.subqueues().keys().map(|name| &**name);
     let queue = queues.find(|queue| policy.matching.can_match_queue(queue))?;
     (has_window && policy.prices.fair.is_some()).then_some(queue)
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::egress::EgressSettings;
 use super::settings::{SETTINGS, Settings, TakesEffect};
+use crate::policy::subqueue::Spread;
 use crate::policy::{Policy, PolicySet, QueueLimits};
 use crate::pressure::Given;
 
@@ -133,7 +134,7 @@ fn policies(set: &PolicySet) -> BTreeMap<&str, Vec<(bool, &Policy)>> {
 struct QueueSays<'a> {
     limits: Option<&'a QueueLimits>,
     bounds: Option<&'a Given>,
-    has_subqueues: bool,
+    subqueues: Option<Spread>,
     limits_tried: Option<&'a QueueLimits>,
     bounds_tried: Option<&'a Given>,
 }
@@ -157,8 +158,8 @@ fn queues(settings: &Settings) -> BTreeMap<&str, QueueSays<'_>> {
     for (name, given) in &settings.bounds.tried {
         named.entry(name.as_str()).or_default().bounds_tried = Some(given);
     }
-    for name in settings.policies.subqueues() {
-        named.entry(name).or_default().has_subqueues = true;
+    for (name, spread) in settings.policies.subqueues() {
+        named.entry(name).or_default().subqueues = Some(*spread);
     }
     named
 }
@@ -263,6 +264,11 @@ mod tests {
             (
                 split.into(),
                 format!("{split}subqueues = true\n"),
+                "queues: 1 changed (q)",
+            ),
+            (
+                format!("{split}subqueues = 512\n"),
+                format!("{split}subqueues = 512\nsubqueues_salt = '0123456789abcdef'\n"),
                 "queues: 1 changed (q)",
             ),
             (

@@ -228,7 +228,7 @@ pub(super) fn token() -> impl SettingKind<Option<Secret>> {
 }
 
 /// A text as written, from the environment, or from a file that it names.
-fn secret(table: &mut TomlTable<'_>, name: &'static str) -> Option<String> {
+pub(super) fn secret(table: &mut TomlTable<'_>, name: &'static str) -> Option<String> {
     let given = table.expanded(name)?;
     let Some(path) = given.strip_prefix("file:") else {
         return Some(given);

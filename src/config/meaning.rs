@@ -8,6 +8,7 @@ use super::places::{EGRESS, POLICIES, QUEUES, TENANTS};
 use super::settings::Settings;
 use crate::duration;
 use crate::limit::{Limits, OnLimit, Rate, Throttle, WindowKind};
+use crate::policy::subqueue::Spread;
 use crate::policy::{Match, Pattern, Policy, PolicySet, Prices, Sample, Template};
 use crate::pressure::Given;
 
@@ -45,7 +46,7 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
     let policies = with_tried(settings.policies.policies(), tried.map(PolicySet::policies));
     let policies = policies.map(|(policy, shadow)| {
         let has_subqueues =
-            |queue: &Pattern| settings.policies.subqueues().contains(queue.as_str());
+            |queue: &Pattern| settings.policies.subqueues().contains_key(queue.as_str());
         let queues = &policy.matching.queue;
         let depth = match !queues.is_empty() && queues.iter().all(has_subqueues) {
             true => Depth::Any,
@@ -79,12 +80,10 @@ pub(super) fn meaning(settings: &Settings) -> Vec<Meaning<'_>> {
         };
         entry(TENANTS, name.as_str(), text)
     });
-    let mut split: Vec<&str> = (settings.policies.subqueues().iter())
-        .map(|name| &**name)
-        .collect();
-    split.sort_unstable();
+    let mut split: Vec<_> = settings.policies.subqueues().iter().collect();
+    split.sort_unstable_by_key(|(name, _)| *name);
     let split = split.into_iter();
-    let split = split.map(|name| entry(QUEUES, name, of_subqueues(&settings.store.url)));
+    let split = split.map(|(name, spread)| entry(QUEUES, name, of_subqueues(*spread, settings)));
     let queues = limited.chain(bounded).chain(split);
     let egress = settings.egress.iter();
     let egress = egress.map(|of| entry(EGRESS, &*of.name, of_egress(of)));
@@ -200,11 +199,21 @@ fn of_match(matching: &Match) -> String {
     }
 }
 
-fn of_subqueues(store: &StoreUrl) -> String {
-    let text = "jobs with a key of their own wait in subqueues";
-    match store {
+fn of_subqueues(spread: Spread, settings: &Settings) -> String {
+    let whose = match spread.is_salted() {
+        true => "by a salt, so that nobody can reckon who shares one",
+        false => {
+            "and who chooses ids can reckon who shares one: if strangers do, set `subqueues_salt`, and `per_key` to 32"
+        }
+    };
+    let text = format!(
+        "jobs with a key of their own wait in {} subqueues, {whose}; with another key, fair, salt or number later jobs of \
+         a tenant may start before earlier ones, and an enqueue that is sent again may be stored twice",
+        spread.count
+    );
+    match settings.store.url {
         StoreUrl::Memory => format!("{text}; {FORGETS_SUBQUEUES}"),
-        _ => text.to_owned(),
+        _ => text,
     }
 }
 

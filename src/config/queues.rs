@@ -1,21 +1,21 @@
 //! Reads `[[queue]]`, its limits and its bounds.
 
-use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
 use std::ops::Range;
 
 use toml::de::DeValue;
 
 use super::costs::{prices, refuse_without_limit};
-use super::kinds::flag;
+use super::kinds::{flag, secret};
 use super::mode::{EntryMode, mode};
 use super::patterns::{QUEUE, patterns};
 use super::places::QUEUES;
 use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;
+use crate::policy::fields::Fields as _;
 use crate::policy::limits::limits;
-use crate::policy::subqueue::{LONGEST_BASE, MOST_BASES, split};
+use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Spread, longest_base, split};
 use crate::policy::{Pattern, Prices, QueueLimits};
 use crate::pressure::given::{self, BOUNDS};
 use crate::pressure::{FileBounds, Given, OverflowStrategy};
@@ -93,20 +93,47 @@ fn one_price(
 }
 
 /// Reports what keeps the queues of an entry from having subqueues, whose names stand in the backend for ever.
-fn refuse_subqueues(table: &mut TomlTable<'_>, names: &[Pattern], bounds: Option<&Given>) {
+fn refuse_subqueues(
+    table: &mut TomlTable<'_>,
+    names: &[Pattern],
+    bounds: Option<&Given>,
+    longest: usize,
+) {
     const NAME: &str = "subqueues";
     if names.iter().any(Pattern::is_glob) {
         let hint = "a pattern may match any number of queues: give each an entry of its own";
         table.refuse(NAME, "cannot be for a pattern", hint);
-    } else if names.iter().any(|name| name.as_str().len() > LONGEST_BASE) {
+    } else if names.iter().any(|name| name.as_str().len() > longest) {
+        let what = format!("needs a name of at most {longest} bytes");
         let hint =
-            "backends allow 128 bytes, and a subqueue's name has 8 more: shorten the queue's";
-        table.refuse(NAME, "needs a name of at most 120 bytes", hint);
+            "backends allow 128 bytes, and a subqueue's name has 8 or 9 more: shorten the queue's";
+        table.refuse(NAME, what, hint);
     } else if bounds.and_then(|bounds| bounds.strategy) == Some(OverflowStrategy::DropOldest) {
         let hint =
             "of many queues nobody can say which job is the oldest: use \"reject\" or \"block\"";
         table.refuse(NAME, "cannot stand beside strategy = \"drop_oldest\"", hint);
     }
+}
+
+/// How the jobs of an entry are spread over subqueues; `None`: they have none.
+fn spread(table: &mut TomlTable<'_>) -> Option<Spread> {
+    const SALT: &str = "subqueues_salt";
+    let salt = secret(table, SALT);
+    if !(16..=200).contains(&salt.as_ref().map_or(16, String::len)) {
+        let hint = "`openssl rand -hex 16` makes one; write it, \"${NAME}\" or \"file:/path\"";
+        table.refuse(SALT, "must have 16 to 200 bytes", hint);
+    }
+    let count = match table.get("subqueues")?.value {
+        DeValue::Integer(_) => table.int("subqueues").ok()??,
+        _ => flag(table, "subqueues", false).then_some(COUNT.into())?,
+    };
+    let count = u16::try_from(count).ok();
+    let count = count.filter(|count| [256, 512, 1_024].contains(count));
+    if count.is_none() {
+        let hint = "true is 256; the more there are, the fewer tenants share one";
+        table.refuse("subqueues", "must be true, false, 256, 512 or 1024", hint);
+    }
+    Some(Spread::new(count?, salt.as_deref()))
 }
 
 /// A `[[queue]]` as far as it could be read.
@@ -117,8 +144,8 @@ struct WrittenQueue {
     limits: Option<Limits>,
     prices: Option<Prices>,
     bounds: Option<Given>,
-    /// Whether its queues have subqueues.
-    splits: bool,
+    /// How its queues are spread over subqueues, if they are.
+    spread: Option<Spread>,
     mode: EntryMode,
 }
 
@@ -144,15 +171,15 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
     }
     let bounds = given::read(table).ok();
     let says_subqueues = table.get("subqueues").is_some();
-    let splits = flag(table, "subqueues", false);
+    let spread = spread(table);
     let names_bound = BOUNDS.iter().any(|name| table.get(name).is_some());
     let mode = mode(table);
     let (names, at) = (names?, found?.span);
     if mode != EntryMode::Enforce {
         refuse_in_shadow(table);
     }
-    if splits {
-        refuse_subqueues(table, &names, bounds.as_ref());
+    if let Some(spread) = spread {
+        refuse_subqueues(table, &names, bounds.as_ref(), longest_base(spread.count));
     }
     if let Some(name) = names.iter().find(|name| split(name.as_str()).is_some()) {
         let title = format!("queue {:?} has a subqueue's name", name.as_str());
@@ -174,7 +201,7 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
         limits,
         prices,
         bounds,
-        splits,
+        spread,
         mode,
     })
 }
@@ -182,7 +209,7 @@ fn queue(root: &TomlTable<'_>, table: &mut TomlTable<'_>) -> Option<WrittenQueue
 /// Reports what an entry cannot be tried with.
 fn refuse_in_shadow(table: &mut TomlTable<'_>) {
     let hint = "write it in an entry of its own, without mode";
-    for name in ["enqueue_rate", "per_key", "subqueues"] {
+    for name in ["enqueue_rate", "per_key", "subqueues", "subqueues_salt"] {
         if table.get(name).is_some() {
             table.refuse(name, "cannot stand beside mode = \"shadow\"", hint);
         }
@@ -195,13 +222,13 @@ pub(super) struct WrittenQueues {
     /// Those that are only tried.
     pub(super) tried: Vec<QueueLimits>,
     pub(super) bounds: FileBounds,
-    /// The queues with `subqueues = true`.
-    pub(super) subqueues: HashSet<Box<str>>,
+    /// The queues with subqueues.
+    pub(super) subqueues: HashMap<Box<str>, Spread>,
 }
 
 /// Reads all entries in the order of the file, and the bounds of `[[tenant]]`.
 pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
-    let mut subqueues = HashSet::new();
+    let mut subqueues = HashMap::new();
     let (mut queues, mut tried) = (Vec::<QueueLimits>::new(), Vec::<QueueLimits>::new());
     let (mut bounded, mut bounds_tried) = (Vec::new(), Vec::new());
     let mut seen = HashMap::new();
@@ -209,11 +236,16 @@ pub(super) fn queues(root: &mut TomlTable<'_>) -> WrittenQueues {
         let Some(written) = queue(root, &mut table) else {
             continue;
         };
-        if written.splits {
-            subqueues.extend(written.names.iter().map(|name| Box::from(name.as_str())));
-            if subqueues.len() > MOST_BASES {
-                let title = format!("more than {MOST_BASES} queues have subqueues");
-                let hint = "each adds 256 names that the backend keeps for ever: choose those with long backlogs";
+        if let Some(spread) = written.spread {
+            let names = written.names.iter().map(|name| Box::from(name.as_str()));
+            subqueues.extend(names.map(|name| (name, spread)));
+            let all: usize = subqueues
+                .values()
+                .map(|one: &Spread| usize::from(one.count))
+                .sum();
+            if all > MOST_OF_ALL {
+                let title = format!("queues have {all} subqueues, and {MOST_OF_ALL} is the most");
+                let hint = "the backend keeps each name for ever: choose the queues with long backlogs, or fewer subqueues";
                 table.error(&table.span_of("subqueues"), title, hint);
             }
         }

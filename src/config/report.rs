@@ -198,7 +198,7 @@ fn masked_line(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     let after = |from: usize, what: &str| Some(from + lower.get(from..)?.find(what)? + what.len());
     // A store's URL may have a sentinel's password in its query.
-    let named = ["tok", "secret", "passw", "sentinel"].iter();
+    let named = ["tok", "secret", "passw", "sentinel", "salt"].iter();
     let named = named.filter_map(|word| lower.find(word)).min();
     // What models count are tokens too.
     let is_cost = lower.trim_start().starts_with("cost");

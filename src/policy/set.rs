@@ -1,7 +1,7 @@
 //! All entries of a file together: every limit that a job must satisfy.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ use super::job::Sent;
 use super::job_view::JobView;
 use super::price::one_price;
 use super::template::{Rendered, Template};
-use crate::subqueue::Flow;
+use crate::subqueue::{Flow, Spread};
 use ojs_json::Json;
 use ojs_limit::{Key, Limited, Limits, MOST_WINDOWS, OnLimit, Space, Timestamp, each_window};
 
@@ -28,8 +28,8 @@ pub struct PolicySet {
     /// Whether any policy looks at types.
     types: bool,
     gates: Gates,
-    /// The queues whose jobs with a key of their own go to subqueues.
-    subqueues: HashSet<Box<str>>,
+    /// The queues whose jobs with a key of their own go to subqueues, and to which.
+    subqueues: HashMap<Box<str>, Spread>,
     /// The entries that are only tried (`mode = "shadow"`). Nothing that decides asks them.
     shadow: Option<Box<PolicySet>>,
 }
@@ -50,7 +50,7 @@ impl PolicySet {
             policies,
             queues,
             accept,
-            subqueues: HashSet::new(),
+            subqueues: HashMap::new(),
             shadow: None,
         }
     }
@@ -109,13 +109,41 @@ impl PolicySet {
 
     /// These policies, where jobs of these queues that have a key of their own go to subqueues.
     #[must_use]
-    pub fn with_subqueues(self, subqueues: HashSet<Box<str>>) -> PolicySet {
+    pub fn with_subqueues(self, subqueues: HashMap<Box<str>, Spread>) -> PolicySet {
         PolicySet { subqueues, ..self }
     }
 
-    /// The queues whose jobs with a key of their own go to subqueues.
-    pub fn subqueues(&self) -> &HashSet<Box<str>> {
+    /// The queues whose jobs with a key of their own go to subqueues, and to which.
+    pub fn subqueues(&self) -> &HashMap<Box<str>, Spread> {
         &self.subqueues
+    }
+
+    /// The queues with subqueues here and in `next` whose later jobs may go to others than those that wait, for a key, a
+    /// group, a number or a salt is another.
+    pub fn moved<'a>(&'a self, next: &'a PolicySet) -> impl Iterator<Item = &'a str> {
+        let moved = self.subqueues.iter().filter(move |(queue, spread)| {
+            let now = next.subqueues.get(*queue);
+            let is_moved = |now| now != *spread || !self.flows_in(queue).eq(next.flows_in(queue));
+            now.is_some_and(is_moved)
+        });
+        moved.map(|(queue, _)| &**queue)
+    }
+
+    /// What says to which flows jobs of a queue belong.
+    fn flows_in(&self, queue: &str) -> impl Iterator<Item = impl PartialEq + '_> {
+        let (accept, policies) = (self.accept, self.policies.iter());
+        let here = policies.filter(move |one| one.matching.can_match_queue(queue));
+        here.map(move |one| {
+            let by = one.prices.fair.as_ref().map(|fair| &fair.by);
+            (
+                accept,
+                &one.matching,
+                &one.key,
+                one.key_missing,
+                one.on_limit,
+                by,
+            )
+        })
     }
 
     /// The flow of a job that is enqueued to a queue with subqueues; `None`: it stays in the queue.
@@ -124,9 +152,7 @@ impl PolicySet {
     /// which nothing may start nobody looks. And the first key, or group, must be known from the job alone: a tenant that
     /// the headers of this request name may be another one when the job is fetched.
     pub fn flow_of(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Flow> {
-        if !self.subqueues.contains(job.queue) {
-            return None;
-        }
+        let spread = self.subqueues.get(job.queue)?;
         let limits = self.limits(job, own)?;
         if limits.iter().any(|one| one.on_limit != OnLimit::Wait) {
             return None;
@@ -157,7 +183,7 @@ impl PolicySet {
         };
         let mut all = limits.iter().map(|one| (one, group_of(one)));
         let (one, group) = all.find(|(one, group)| of_job(one) || group.is_some())?;
-        Some(Flow::of(one.key.as_str(), group.as_deref()))
+        Some(spread.flow(one.key.as_str(), group.as_deref()))
     }
 
     /// The `[[queue]]` entries that limit this queue.

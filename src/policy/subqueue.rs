@@ -6,6 +6,7 @@
 //! its flow, so that one flow's backlog stands in the way of few others. A queue for each key would stand in nobody's
 //! way, but no official backend ever forgets a queue's name, and the reapers of some pay for each name for ever.
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use memchr::memchr_iter;
@@ -20,16 +21,45 @@ pub const COUNT: u16 = 256;
 /// The most that a queue may have.
 pub const MOST: u16 = 1_024;
 
-/// The most queues of a file that may have subqueues: with their names a pass of a backend's reaper stays short.
-pub const MOST_BASES: usize = 8;
+/// The most that all queues may have together: with these names a pass of a backend's reaper stays short.
+pub const MOST_OF_ALL: usize = 2_048;
 
-/// The longest name of a queue that may have subqueues, in bytes: official backends allow 128.
-pub const LONGEST_BASE: usize = 120;
+/// The longest name of a queue that has so many subqueues, in bytes: official backends allow 128.
+pub const fn longest_base(count: u16) -> usize {
+    if count > COUNT { 119 } else { 120 }
+}
 
 /// What stands between a base and the number of a subqueue.
 const MARKER: &str = "-ojst-";
 
 static MARKERS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MARKER));
+
+/// What the store keeps of a queue with subqueues, so that every sidecar reads them.
+#[derive(Debug)]
+pub struct Mark {
+    /// The most that it ever had: all of them are read.
+    pub most: u16,
+    /// By which spread jobs are written to them.
+    pub seal: Box<str>,
+}
+
+impl Mark {
+    /// Reads what stands in the store. Versions that know one number only wrote `1`.
+    pub fn read(text: &str) -> Mark {
+        let (most, seal) = text.split_once(' ').unwrap_or(("256", "256"));
+        let most = most.parse().unwrap_or(COUNT).clamp(COUNT, MOST);
+        let seal = seal.into();
+        Mark { most, seal }
+    }
+
+    /// What stands in the store. Who knows one number only reads the first 256, whatever it says.
+    pub fn text(&self) -> String {
+        match (self.most, &*self.seal) {
+            (COUNT, "256") => "1".to_owned(),
+            (most, seal) => format!("{most} {seal}"),
+        }
+    }
+}
 
 /// One of the subqueues of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -44,24 +74,70 @@ pub struct Flow {
     pub tag: u16,
 }
 
-impl Flow {
+/// How the flows of a queue are spread over its subqueues. Another one sends later jobs of a flow elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// Over how many.
+    pub count: u16,
+    salt: Option<Salt>,
+}
+
+/// What keeps strangers from reckoning which flows share a subqueue: a hash of a text that nobody else knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Salt([u8; 16]);
+
+impl fmt::Debug for Salt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Salt(***)")
+    }
+}
+
+impl Default for Spread {
+    fn default() -> Spread {
+        Spread::new(COUNT, None)
+    }
+}
+
+impl Spread {
+    /// Over so many subqueues, by this salt.
+    pub fn new(count: u16, salt: Option<&str>) -> Spread {
+        let salt = salt.map(|text| Salt(fingerprint([text.as_bytes()]).to_be_bytes()));
+        Spread { count, salt }
+    }
+
+    /// Whether who knows a key cannot reckon where its jobs wait.
+    pub fn is_salted(self) -> bool {
+        self.salt.is_some()
+    }
+
+    /// What tells it from others and keeps the salt unsaid: the number, and behind a colon a hash of the salt.
+    pub fn seal(self) -> String {
+        let salt = self
+            .salt
+            .map(|Salt(salt)| fingerprint([&b"seal"[..], &salt]) as u64);
+        salt.map_or(self.count.to_string(), |hash| {
+            format!("{}:{hash:016x}", self.count)
+        })
+    }
+
     /// The flow of a key's jobs, or of a group's.
-    pub fn of(key: &str, group: Option<&str>) -> Flow {
+    pub fn flow(self, key: &str, group: Option<&str>) -> Flow {
         let parts = [key.as_bytes(), group.unwrap_or_default().as_bytes()];
-        let [last, high, low, ..] = fingerprint(parts).to_le_bytes();
+        let salt = self.salt.as_ref().map(|Salt(salt)| &salt[..]);
+        let [a, b, c, d, ..] = fingerprint(salt.into_iter().chain(parts)).to_le_bytes();
         Flow {
-            subqueue: Subqueue(last.into()),
-            tag: u16::from_le_bytes([high, low]),
+            subqueue: Subqueue(u16::from_le_bytes([a, b]) % self.count.max(1)),
+            tag: u16::from_le_bytes([c, d]),
         }
     }
 
     /// The tag of the flow that waits in a subqueue under these limits: of the one whose key, or group, leads there.
     /// `None`: none of them does.
-    pub fn tag_in(subqueue: Subqueue, limits: &[Limited]) -> Option<u16> {
+    pub fn tag_in(self, subqueue: Subqueue, limits: &[Limited]) -> Option<u16> {
         let flows = limits.iter().flat_map(|one| {
             let group = one.share.as_ref().map(|share| &*share.group);
             let groups = group.map(Some).into_iter().chain([None]);
-            groups.map(|group| Flow::of(one.key.as_str(), group))
+            groups.map(|group| self.flow(one.key.as_str(), group))
         });
         let mut here = flows.filter(|flow| flow.subqueue == subqueue);
         here.next().map(|flow| flow.tag)
@@ -72,6 +148,11 @@ impl Subqueue {
     /// The first so many.
     pub fn first(count: u16) -> impl Iterator<Item = Subqueue> {
         (0..count).map(Subqueue)
+    }
+
+    /// The one at this place.
+    pub fn at(nth: usize) -> Option<Subqueue> {
+        u16::try_from(nth).ok().map(Subqueue)
     }
 
     /// Where it stands among all.
@@ -126,8 +207,36 @@ mod tests {
             ("crm:acme", Some("gold"), "mail-ojst-5f"),
             ("crm:bolt", None, "mail-ojst-a2"),
         ] {
-            assert_eq!(Flow::of(key, group).subqueue.name_in("mail"), name);
+            let flow = Spread::default().flow(key, group);
+            assert_eq!(flow.subqueue.name_in("mail"), name);
         }
+    }
+
+    /// More subqueues have the same names and some beside them. Each salt has names of its own.
+    #[test]
+    fn golden_names_of_more_and_of_a_salt() {
+        let salt = Some("0123456789abcdef");
+        for (count, salt, name, seal) in [
+            (512, None, "mail-ojst-a2", "512"),
+            (1_024, None, "mail-ojst-2a2", "1024"),
+            (256, salt, "mail-ojst-a5", "256:a46e5b86951d1a54"),
+            (1_024, salt, "mail-ojst-3a5", "1024:a46e5b86951d1a54"),
+        ] {
+            let spread = Spread::new(count, salt);
+            assert_eq!(spread.flow("crm:bolt", None).subqueue.name_in("mail"), name);
+            assert_eq!(spread.seal(), seal);
+            assert!(!format!("{spread:?}").contains("0123"), "{spread:?}");
+        }
+    }
+
+    #[test]
+    fn two_salts_put_few_keys_alike() {
+        let [one, other] =
+            ["a salt of the one", "a salt of another"].map(|salt| Spread::new(MOST, Some(salt)));
+        let keys = (0..200).map(|nth| format!("crm:t{nth}"));
+        let alike =
+            keys.filter(|key| one.flow(key, None).subqueue == other.flow(key, None).subqueue);
+        assert!(alike.count() <= 2);
     }
 
     #[test]

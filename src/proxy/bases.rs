@@ -185,7 +185,9 @@ mod tests {
         let sidecar = crate::proxy::Proxy::on(
             std::sync::Arc::new(crate::store::memory::MemoryStore::new(0)).into(),
         );
-        let file = ["mail", "a"].into_iter();
+        let file = ["mail", "a"]
+            .map(|queue| (queue, Default::default()))
+            .into_iter();
         (sidecar.sidecar.subqueues).follow(std::iter::empty(), file);
         let body = Bytes::from_static(br#"{"queue":"a-ojst-00"}"#);
         let mut reply = Response::new(Body::from(body));

@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn each_base_is_listed_once_with_the_numbers_of_all() {
         let subqueues = Subqueues::default();
-        subqueues.follow(std::iter::empty(), ["mail", "c", "m"].into_iter());
+        let file = ["mail", "c", "m"].map(|queue| (queue, Default::default()));
+        subqueues.follow(std::iter::empty(), file.into_iter());
         let kind = ReplyKind {
             lists_queues: true,
             ..ReplyKind::default()

@@ -227,7 +227,10 @@ mod tests {
     #[test]
     fn a_job_of_a_subqueue_is_one_of_its_base() {
         let subqueues = Subqueues::default();
-        subqueues.follow(std::iter::empty(), ["mail"].into_iter());
+        subqueues.follow(
+            std::iter::empty(),
+            [("mail", Default::default())].into_iter(),
+        );
         for text in [
             r#"{"queue":"mail-ojst-7f"}"#,
             r#"{"queue":"m\u0061il-ojst-7f"}"#,

@@ -317,12 +317,16 @@ fn text_end(text: &[u8], mut at: usize) -> Result<usize, usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::subqueue::Spread;
 
     /// Whatever comes, little of it is kept.
     #[test]
     fn what_is_kept_has_a_bound() {
         let subqueues = Subqueues::default();
-        subqueues.follow(std::iter::empty(), ["mail"].into_iter());
+        subqueues.follow(
+            std::iter::empty(),
+            [("mail", Spread::default())].into_iter(),
+        );
         for begin in [
             r#"{"queue":""#,
             r#"{""#,

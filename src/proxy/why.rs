@@ -39,7 +39,7 @@ use super::subqueues::Writes;
 use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
-use crate::policy::subqueue::{self, Flow, Subqueue};
+use crate::policy::subqueue::{self, Subqueue};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError};
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
@@ -169,7 +169,8 @@ impl Asker<'_> {
                 let limits = self.limits_by_policy(&like, &[]);
                 let limits = limits.into_iter().collect();
                 // Where it would go to a subqueue, it would not stand behind the queue's jobs.
-                let is_behind = self.sidecar().subqueues.writes(&queue) == Writes::No;
+                let writes = self.sidecar().subqueues.writes(&queue);
+                let is_behind = matches!(writes, Writes::No | Writes::Otherwise);
                 let place = is_behind.then_some((JobPlace::Coming, Value::Null));
                 self.of_queue(&queue, place, limits, Vec::new()).await
             }
@@ -265,8 +266,17 @@ impl Asker<'_> {
             return (JobPlace::Backend(state), Vec::new());
         };
         let heads = self.sidecar().hold.limits_of_subqueue(queue, subqueue);
-        let own = limits.and_then(|limits| Flow::tag_in(subqueue, limits));
-        let is_own = |head: &Arc<[Limited]>| Flow::tag_in(subqueue, head) == own;
+        let spread = self.sidecar().subqueues.spread(queue);
+        let own = limits.and_then(|limits| spread.tag_in(subqueue, limits));
+        let is_own = |head: &Arc<[Limited]>| match own {
+            Some(_) => spread.tag_in(subqueue, head) == own,
+            // It was written by another spread.
+            None => limits.is_some_and(|own| {
+                own.iter()
+                    .map(|one| &one.key)
+                    .eq(head.iter().map(|one| &one.key))
+            }),
+        };
         let (head, heads) = match heads.iter().any(is_own) {
             _ if heads.is_empty() => (WhichHead::NotHere, heads),
             true => (WhichHead::Held, heads),

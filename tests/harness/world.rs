@@ -480,6 +480,12 @@ impl World {
         number.and_then(|number| number.parse().ok()).expect(series)
     }
 
+    /// GET of a path on a sidecar's admin port, as JSON.
+    pub async fn admin_of(&self, sidecar: &Sidecar, path: &str) -> Value {
+        let reply = self.client_to(sidecar.running.admin_addr).get(path).await;
+        reply.map_or(Value::Null, |reply| reply.json())
+    }
+
     /// GET of a path on the first sidecar's admin port, as JSON.
     pub async fn admin(&self, path: &str) -> Value {
         let admin = {

@@ -295,6 +295,103 @@ pub fn one_is_killed_with_its_worker(url: &str) {
     assert_eq!(backend.total(EventKind::Discarded), 0);
 }
 
+/// The files of one sidecar after the other give a queue 256 subqueues, 1,024 and a salt, 512, 256 and none. What lies in
+/// any of them is found by the last within 13 s, and nobody shows the salt.
+pub fn numbers_and_salts_come_and_go(url: &str) {
+    const TENANTS: usize = 40;
+    const SALT: &str = "nobody-knows-this-salt";
+    let backend = Backend::start(Lax::redis());
+    let queue = |says: &str| format!("[[queue]]\nname = \"q\"\nsubqueues = {says}\n");
+    let salted = format!("1024\nsubqueues_salt = \"{SALT}\"");
+    let files = ["true", &salted, "512", "true", "false"];
+    let mut jobs = BTreeSet::new();
+    for (nth, says) in files.into_iter().enumerate() {
+        let mut sidecar = Sidecar::run(&text(backend.addr, url, &queue(says)));
+        if nth > 0 {
+            wait("it knows what lies in any of them", || {
+                read_by(&sidecar) >= if nth > 1 { 1_024 } else { 256 }
+            });
+        }
+        jobs.extend((0..TENANTS).map(|of| store(sidecar.data, &format!("t{of}"), json!({}))));
+        let pages = [
+            "/throttle/v1/settings",
+            "/throttle/v1/subqueues",
+            "/metrics",
+        ];
+        let shown = pages.map(|path| get(sidecar.admin, path).body).concat();
+        let written = nth < 4;
+        assert_eq!(
+            shown.contains("\"written\":true"),
+            written,
+            "{says}: {shown}"
+        );
+        sidecar.signal("TERM");
+        sidecar.ended();
+        assert!(!(shown + &sidecar.log()).contains(SALT));
+    }
+    let names = backend
+        .ledger()
+        .into_iter()
+        .filter(|event| event.kind == EventKind::Stored);
+    let names: Vec<String> = names.map(|event| event.queue.to_string()).collect();
+    let of_length = |length: usize| names.iter().filter(|name| name.len() == length).count();
+    let [base, two, three] = ["q", "q-ojst-00", "q-ojst-100"].map(|name| of_length(name.len()));
+    assert_eq!(
+        (base, base + two + three),
+        (TENANTS, 5 * TENANTS),
+        "{names:?}"
+    );
+    assert!(
+        two > 2 * TENANTS && three > TENANTS / 2,
+        "{two} and {three}"
+    );
+    let sidecar = Sidecar::run(&text(backend.addr, url, ""));
+    let (begun, mut done) = (Instant::now(), BTreeSet::new());
+    wait("all jobs are done", || {
+        for job in fetch(sidecar.data, "q", 20, "w").jobs() {
+            assert_eq!(ack(sidecar.data, &job, "w").status, 200);
+            assert!(done.insert(job), "a job came twice");
+        }
+        done == jobs
+    });
+    let took = begun.elapsed();
+    eprintln!("all were found {took:?} after the start");
+    assert!(took < Duration::from_secs(13), "{took:?}");
+}
+
+/// A reload that sends later jobs elsewhere says so in the log, and none else does.
+#[test]
+fn a_reload_that_moves_later_jobs_is_told() {
+    let backend = Backend::start(Lax::redis());
+    let fleet = Followers::start(1, backend.addr, "memory:", true);
+    let told = || {
+        fleet.sidecars[0]
+            .log()
+            .matches("id=subqueues_moved")
+            .count()
+    };
+    let other_number = splits(true).replace("true", "512");
+    for (more, times) in [
+        (splits(true).to_owned() + "max_depth = 9\n", 0),
+        (other_number.clone(), 1),
+        (other_number + "subqueues_salt = \"0123456789abcdef\"\n", 2),
+    ] {
+        fleet.reload(0, &text(backend.addr, "memory:", &more));
+        assert_eq!(told(), times, "{}", fleet.sidecars[0].log());
+    }
+}
+
+/// How many subqueues of `q` a sidecar reads.
+fn read_by(sidecar: &Sidecar) -> u64 {
+    let listed: Value = get(sidecar.admin, "/throttle/v1/subqueues").json();
+    listed["queues"][0]["subqueues"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn numbers_and_salts_come_and_go_in_memory() {
+    numbers_and_salts_come_and_go("memory:");
+}
+
 /// The reading of subqueues ends by hand: not while the file writes them, and where jobs wait only by force.
 #[test]
 fn the_reading_ends_by_hand() {

@@ -159,3 +159,12 @@ fn a_job_is_heard_of_at_another_sidecar() {
     let dir = tempfile::tempdir().unwrap();
     super::fleet_subqueues::a_job_is_heard_of(&file(&dir));
 }
+
+#[test]
+fn numbers_and_salts_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    super::fleet_subqueues::numbers_and_salts_come_and_go(&file(&dir));
+    let known = std::fs::read(dir.path().join("limits.db")).unwrap();
+    let salt = b"nobody-knows-this-salt";
+    assert!(!known.windows(salt.len()).any(|bytes| bytes == salt));
+}

@@ -1,6 +1,6 @@
 //! `GET /throttle/v1/why` on the admin port: why nothing starts, who has the slots, and when the next start can be.
 
-use ojs_throttle::policy::subqueue::Flow;
+use ojs_throttle::policy::subqueue::Spread;
 
 use super::prelude::*;
 use crate::backpressure::depth::logged;
@@ -486,7 +486,7 @@ async fn of_tenant(rig: &Rig, queue: &str, tenant: &str) -> String {
 async fn behind_jobs_of_other_keys_a_job_is_told_how_many_wait() {
     let config = format!("{TENANTS}[[queue]]\nname = \"crm\"\nsubqueues = true\n");
     let rig = Rig::with(&config).await;
-    let place = |tenant: &str| Flow::of(tenant, None).subqueue;
+    let place = |tenant: &str| Spread::default().flow(tenant, None).subqueue;
     let mut names = (0..).map(|nth| format!("n{nth}"));
     let other = names.find(|name| place(name) == place("evil")).unwrap();
     for _ in 0..42 {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::named;
 use crate::hold::{Held, Relimited};
 use crate::policy::PolicySet;
+use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Mark, Subqueue};
 use crate::pressure::Given;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Fault;
@@ -36,6 +37,9 @@ pub fn publish(sidecar: &Sidecar, settings: ProxySettings, policies: Arc<PolicyS
     let limits = under(sidecar, &next, sidecar.hold.before(edition));
     let bounds = Arc::clone(&next.settings.bounds);
     let last = sidecar.control.live.swap(Arc::clone(&next));
+    for queue in last.policies.moved(&next.policies) {
+        tell_moved(queue);
+    }
     let levels = sidecar.admit.pressure.publish(bounds, depth::now(sidecar));
     depth::tell_edges(sidecar, &levels);
     follow_subqueues(sidecar);
@@ -89,19 +93,80 @@ pub(in crate::proxy) fn follow_settings(sidecar: &Sidecar) {
 /// Goes by the queues that the store and the file say have subqueues. Where names cost, the file has no say: of none that
 /// was ever written is anything read.
 pub(in crate::proxy) fn follow_subqueues(sidecar: &Sidecar) {
-    let marked = sidecar.store.overrides().settings(SUBQUEUES);
-    let marked = marked.into_iter().map(|(queue, _)| Arc::from(queue));
     let live = sidecar.live();
-    let file = live.policies.subqueues().iter().map(|queue| &**queue);
+    let file = live.policies.subqueues().iter();
+    let file = file.map(|(queue, spread)| (&**queue, *spread));
     let file = file.filter(|_| !sidecar.backend.names_cost());
-    sidecar.subqueues.follow(marked, file);
+    for queue in sidecar.subqueues.follow(marks(sidecar), file) {
+        tracing::warn!(
+            id = %"subqueues_differ",
+            queue = &*queue,
+            "the store has another number of subqueues for this queue than the file, or another salt: its jobs stay in \
+             the queue itself"
+        );
+    }
 }
 
-/// Marks in the store that a queue has subqueues from now on, so that every sidecar reads them. `false`: the store did not
-/// hear of it.
-pub(in crate::proxy) async fn mark_subqueues(sidecar: &Sidecar, queue: &str) -> bool {
-    let mark = put_setting(sidecar, SUBQUEUES, queue, Some("1".to_owned()));
+/// The queues that the store knows to have subqueues.
+fn marks(sidecar: &Sidecar) -> impl Iterator<Item = (Arc<str>, Mark)> {
+    let marked = sidecar.store.overrides().settings(SUBQUEUES).into_iter();
+    marked.map(|(queue, text)| (Arc::from(queue), Mark::read(&text)))
+}
+
+/// Marks in the store that jobs of a queue go to subqueues as the file says, so that every sidecar reads them. `false`: the
+/// store did not hear of it, or that is not to be: siblings write otherwise, or there are too many names.
+pub(in crate::proxy) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> bool {
+    let subqueues = &sidecar.subqueues;
+    let is_alone = !sidecar.store.is_shared() || sidecar.store.is_alone();
+    if !is_alone && !subqueues.is_undisputed(queue) {
+        return false;
+    }
+    let most = subqueues.count(queue);
+    let (own, others): (Vec<_>, Vec<_>) = marks(sidecar).partition(|(name, _)| **name == *queue);
+    let names: usize = others.iter().map(|(_, mark)| usize::from(mark.most)).sum();
+    let is_more = own.iter().all(|(_, mark)| mark.most < most);
+    if is_more && names + usize::from(most) > MOST_OF_ALL {
+        if subqueues.full.now() {
+            tracing::warn!(
+                id = %"subqueues_full",
+                queue,
+                names,
+                "queues of the store have so many subqueues that this one gets none: its jobs stay in the queue itself"
+            );
+        }
+        return false;
+    }
+    let seal = subqueues.spread(queue).seal().into();
+    let is_marked = mark_subqueues(sidecar, queue, &Mark { most, seal }).await;
+    if is_marked && !own.is_empty() {
+        tell_moved(queue);
+    }
+    is_marked
+}
+
+/// Marks a queue in the store. `false`: the store did not hear of it.
+pub(in crate::proxy) async fn mark_subqueues(sidecar: &Sidecar, queue: &str, mark: &Mark) -> bool {
+    let mark = put_setting(sidecar, SUBQUEUES, queue, Some(mark.text()));
     mark.await.is_ok()
+}
+
+/// The mark of a queue with which this subqueue is read too.
+pub(in crate::proxy) fn mark_with(sidecar: &Sidecar, queue: &str, subqueue: Subqueue) -> Mark {
+    let known = marks(sidecar).find(|(name, _)| **name == *queue);
+    let seal = || sidecar.subqueues.spread(queue).seal().into();
+    let (most, seal) = known.map_or_else(|| (COUNT, seal()), |(_, mark)| (mark.most, mark.seal));
+    let most = most.max((subqueue.0 + 1).next_power_of_two());
+    Mark { most, seal }
+}
+
+/// Tells that later jobs of flows of a queue wait elsewhere than those that are there.
+fn tell_moved(queue: &str) {
+    tracing::warn!(
+        id = %"subqueues_moved",
+        queue,
+        "a key, a group, the number of subqueues or the salt is another one: later jobs of a tenant may start before \
+         those that wait"
+    );
 }
 
 /// Makes a setting, in place of an earlier one, or takes it away; says whether there was anything to do.

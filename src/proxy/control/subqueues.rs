@@ -24,10 +24,11 @@ pub(super) async fn list(proxy: &Proxy) -> String {
 fn view(sidecar: &Sidecar, queue: &ReadQueue, waiting: Option<u64>) -> String {
     let name = [settings::SUBQUEUES, &queue.name].concat();
     format!(
-        r#"{{"queue":{},"marked":{},"written":{},"subqueues":{},"seen":{},"held":{},"waiting":{}}}"#,
+        r#"{{"queue":{},"marked":{},"written":{},"differs":{},"subqueues":{},"seen":{},"held":{},"waiting":{}}}"#,
         quote(&queue.name),
         sidecar.store.overrides().setting(&name).is_some(),
-        queue.writes != Writes::No,
+        matches!(queue.writes, Writes::Unmarked | Writes::Yes),
+        queue.writes == Writes::Otherwise,
         queue.count,
         queue.seen,
         sidecar.hold.heads(&queue.name),

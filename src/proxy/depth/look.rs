@@ -78,7 +78,8 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
         let Some((base, subqueue)) = split(name) else {
             continue;
         };
-        if sidecar.subqueues.has(base) && !found.contains(base) {
+        let is_read = |base| subqueue.0 < sidecar.subqueues.count(base);
+        if is_read(base) && !found.iter().any(|(of, _)| *of == base) {
             continue;
         }
         let answer = ask_stats(proxy, name, 0).await;
@@ -87,8 +88,9 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
         {
             continue;
         }
-        if found.insert(base) {
-            let is_kept = settings::mark_subqueues(sidecar, base).await;
+        let mark = settings::mark_with(sidecar, base, subqueue);
+        if !is_read(base) && found.insert((base, mark.most)) {
+            let is_kept = settings::mark_subqueues(sidecar, base, &mark).await;
             tracing::warn!(
                 id = %"subqueues_found",
                 queue = base,

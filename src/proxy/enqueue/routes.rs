@@ -29,7 +29,7 @@ pub(super) struct Routed {
 /// of each queue, so that every sidecar reads them before anything lies there.
 pub(super) async fn ready(proxy: &Proxy, policies: &PolicySet, body: &[u8]) -> bool {
     let (sidecar, mut any) = (&proxy.sidecar, false);
-    for queue in policies.subqueues() {
+    for queue in policies.subqueues().keys() {
         // Jobs that name no queue are of the default one.
         if **queue != *filed(None) && !may_name(body, queue) {
             continue;
@@ -40,7 +40,7 @@ pub(super) async fn ready(proxy: &Proxy, policies: &PolicySet, body: &[u8]) -> b
         }
         any |= match sidecar.subqueues.writes(queue) {
             Writes::Yes => true,
-            Writes::Unmarked => settings::mark_subqueues(sidecar, queue).await,
+            Writes::Unmarked | Writes::Otherwise => settings::mark_spread(sidecar, queue).await,
             Writes::No => false,
         };
     }

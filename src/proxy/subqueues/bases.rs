@@ -16,8 +16,9 @@ use tokio::time::Instant;
 use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Held, HeldOfSubqueue, Lane};
-use crate::policy::subqueue::{self, Flow, Subqueue};
+use crate::policy::subqueue::{self, Flow, Mark, Spread, Subqueue};
 use crate::pressure::Counts;
+use crate::proxy::load::Seldom;
 use crate::store::{Change, Claimed};
 
 /// Whether jobs of a queue go to its subqueues.
@@ -30,6 +31,9 @@ pub(in crate::proxy) enum Writes {
     Unmarked,
     /// They do.
     Yes,
+    /// The file says so, but the mark in the store has another number or salt, by which siblings may write: until they are
+    /// of one mind its jobs stay in the queue itself.
+    Otherwise,
 }
 
 /// The queues with subqueues.
@@ -37,6 +41,8 @@ pub(in crate::proxy) enum Writes {
 pub(in crate::proxy) struct Subqueues {
     /// Whether there is any: mostly there is none, and then nobody looks further.
     any: AtomicBool,
+    /// That there are too many was said in the log.
+    pub(in crate::proxy) full: Seldom,
     /// There is something of which siblings were not told.
     news: Notify,
     bases: Mutex<HashMap<Arc<str>, SplitQueue>>,
@@ -55,6 +61,9 @@ pub(in crate::proxy) struct ReadQueue {
 /// The held jobs of a lane's subqueues.
 type HeldOfSubqueues = HashMap<Subqueue, HeldOfSubqueue>;
 
+/// For so long no sibling may have told that it writes by another spread, before a queue is marked with ours.
+const SILENT: Duration = Duration::from_secs(60);
+
 /// How long the turns of credentials are kept that nobody uses.
 const UNUSED: Duration = Duration::from_secs(3_600);
 
@@ -62,6 +71,9 @@ const UNUSED: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Default)]
 struct SplitQueue {
     writes: Writes,
+    /// How the file spreads its flows, and when a sibling last told that it does otherwise, or may do so.
+    spread: Spread,
+    others_at: Option<Instant>,
     /// Those to which something came through here, and the highest priority that was said.
     seen: HashMap<Subqueue, Option<i32>>,
     /// Those of which siblings were not told yet.
@@ -91,35 +103,44 @@ impl Subqueues {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Goes by what is `marked` in the store, and by what the file says now.
+    /// Goes by what is `marked` in the store, and by what the file says now. Returns the queues that are not written any
+    /// more because these two differ.
     pub(in crate::proxy) fn follow<'a>(
         &self,
-        marked: impl Iterator<Item = Arc<str>>,
-        file: impl Iterator<Item = &'a str>,
-    ) {
+        marked: impl Iterator<Item = (Arc<str>, Mark)>,
+        file: impl Iterator<Item = (&'a str, Spread)>,
+    ) -> Vec<Arc<str>> {
+        let (mut file, mut differ): (HashMap<&str, Spread>, _) = (file.collect(), Vec::new());
         let mut bases = self.bases.lock();
         let mut before = std::mem::take(&mut *bases);
-        for queue in marked {
-            let base = before.remove(&queue).unwrap_or_default();
-            bases.insert(
-                queue,
-                SplitQueue {
-                    writes: Writes::No,
-                    ..base
-                },
-            );
-        }
-        for queue in file {
-            match bases.get_mut(queue) {
-                Some(base) => base.writes = Writes::Yes,
-                None => {
-                    let base = before.remove(queue).unwrap_or_default();
-                    let writes = Writes::Unmarked;
-                    bases.insert(Arc::from(queue), SplitQueue { writes, ..base });
-                }
+        for (queue, mark) in marked {
+            let mut base = before.remove(&queue).unwrap_or_default();
+            if base.follow(file.remove(&*queue), Some(&mark)) {
+                differ.push(Arc::clone(&queue));
             }
+            bases.insert(queue, base);
+        }
+        for (queue, spread) in file {
+            let mut base = before.remove(queue).unwrap_or_default();
+            base.follow(Some(spread), None);
+            bases.insert(Arc::from(queue), base);
         }
         self.any.store(!bases.is_empty(), Ordering::Relaxed);
+        differ
+    }
+
+    /// How the flows of a queue are spread.
+    pub(in crate::proxy) fn spread(&self, queue: &str) -> Spread {
+        let bases = self.bases.lock();
+        bases
+            .get(queue)
+            .map_or_else(Spread::default, |base| base.spread)
+    }
+
+    /// Whether no sibling told lately that it writes to a queue's subqueues by another spread than ours.
+    pub(in crate::proxy) fn is_undisputed(&self, queue: &str) -> bool {
+        let at = self.bases.lock().get(queue).and_then(|base| base.others_at);
+        at.is_none_or(|at| at.elapsed() >= SILENT)
     }
 
     /// The queues whose subqueues are read.
@@ -258,10 +279,11 @@ impl Subqueues {
     /// again, now or later.
     pub(in crate::proxy) fn may_be_back(&self, claimed: &Claimed) {
         if self.has(&claimed.queue) {
+            let spread = self.spread(&claimed.queue);
             for one in claimed.limited.iter() {
                 let group = one.share.as_ref().map(|share| &*share.group);
                 for group in group.map(Some).into_iter().chain([None]) {
-                    let flow = Flow::of(one.key.as_str(), group);
+                    let flow = spread.flow(one.key.as_str(), group);
                     self.of_book(&claimed.queue, |book| book.may_be_back(flow));
                     self.mark(&claimed.queue, flow.subqueue, None);
                 }
@@ -286,7 +308,9 @@ impl Subqueues {
             }
             let moved = std::mem::take(&mut base.moved);
             if !moved.is_empty() {
-                let (queue, moved) = (Arc::clone(queue), Moved::written(&moved));
+                let queue = Arc::clone(queue);
+                let seal = (base.writes == Writes::Yes).then(|| base.spread.seal());
+                let moved = Moved::written(&moved, seal.as_deref());
                 changes.push(Change::Moved { queue, moved });
             }
         }
@@ -296,6 +320,9 @@ impl Subqueues {
     /// A sibling told how many jobs came to subqueues and left them, and whose they are.
     pub(in crate::proxy) fn hear_moved(&self, queue: &str, moved: &str) {
         if let Some(base) = self.bases.lock().get_mut(queue) {
+            if Moved::seal(moved).is_some_and(|seal| *seal != *base.spread.seal()) {
+                base.others_at = Some(Instant::now());
+            }
             for (subqueue, moved) in Moved::read(moved) {
                 base.book.moved(subqueue, &moved);
             }
@@ -325,7 +352,11 @@ impl Subqueues {
         }
         let (mut bases, now) = (self.bases.lock(), Instant::now());
         let SplitQueue {
-            scopes, seen, book, ..
+            scopes,
+            seen,
+            book,
+            spread,
+            ..
         } = bases.get_mut(&*lane.queue)?;
         let turns = scopes.entry(lane.scope).or_insert_with(|| {
             let mut turns = SubqueueTurns::new(now, |_| false);
@@ -334,6 +365,7 @@ impl Subqueues {
             turns
         });
         turns.grow(now, book.count());
+        turns.spread = *spread;
         turns.asked_at = now;
         Some(of(turns, book, now))
     }
@@ -454,6 +486,25 @@ impl Subqueues {
 }
 
 impl SplitQueue {
+    /// Goes by the file and by the mark in the store. `true`: they differ from now on.
+    fn follow(&mut self, file: Option<Spread>, mark: Option<&Mark>) -> bool {
+        let writes = match (file, mark) {
+            (None, _) => Writes::No,
+            (Some(_), None) => Writes::Unmarked,
+            (Some(spread), Some(mark)) if *mark.seal == *spread.seal() => Writes::Yes,
+            (Some(_), Some(_)) => Writes::Otherwise,
+        };
+        let spread = file.unwrap_or_default();
+        let is_news = writes == Writes::Otherwise && (self.writes, self.spread) != (writes, spread);
+        if is_news {
+            self.others_at = Some(Instant::now());
+        }
+        self.book
+            .grow(mark.map_or(spread.count, |mark| mark.most.max(spread.count)));
+        (self.writes, self.spread) = (writes, spread);
+        is_news
+    }
+
     fn mark(&mut self, subqueue: Subqueue, priority: Option<i32>, now: Instant) {
         let highest = self.seen.entry(subqueue).or_default();
         *highest = priority.max(*highest);

@@ -112,8 +112,9 @@ impl Moved {
     }
 
     /// What siblings read: `NAME:TAG:CAME:LATER:GONE` for each subqueue, in hexadecimal. The tag is `-` of nobody and `*`
-    /// of several flows.
-    pub(super) fn written(all: &HashMap<Subqueue, Moved>) -> Arc<str> {
+    /// of several flows. Before them stands `=SEAL` of the spread by which jobs are written here.
+    pub(super) fn written(all: &HashMap<Subqueue, Moved>, seal: Option<&str>) -> Arc<str> {
+        let seal = seal.map(|seal| format!("={seal}"));
         let each = all.iter().map(|(subqueue, moved)| {
             let tag = match moved.whose {
                 Whose::Nobodys => "-".to_owned(),
@@ -125,7 +126,13 @@ impl Moved {
             } = moved;
             format!("{:02x}:{tag}:{came:x}:{later:x}:{gone:x}", subqueue.0)
         });
-        Arc::from(each.collect::<Vec<_>>().join(" "))
+        let all: Vec<String> = seal.into_iter().chain(each).collect();
+        Arc::from(all.join(" "))
+    }
+
+    /// The seal of the spread by which a sibling writes jobs; `None`: it writes none.
+    pub(super) fn seal(text: &str) -> Option<&str> {
+        text.strip_prefix('=')?.split(' ').next()
     }
 
     /// What a sibling wrote; what is not understood is left out.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::book::{SubqueueBook, WaitsBehind};
 use crate::hold::HeldOfSubqueue;
 use crate::limit::Limited;
-use crate::policy::subqueue::{COUNT, Flow, Subqueue};
+use crate::policy::subqueue::{COUNT, Spread, Subqueue};
 use crate::proxy::ahead::starts_ahead;
 
 /// How long a subqueue is left alone after one, two, three … replies that were short. The longest is less than the sweep
@@ -127,6 +127,8 @@ enum Reason {
 #[derive(Debug)]
 pub(super) struct SubqueueTurns {
     each: Vec<KnownSubqueue>,
+    /// How flows are spread over them.
+    pub(super) spread: Spread,
     /// The one whose turn is next.
     next: usize,
     /// Whether the base has the next turn.
@@ -142,6 +144,7 @@ impl SubqueueTurns {
     pub(super) fn new(now: Instant, is_marked: impl Fn(Subqueue) -> bool) -> SubqueueTurns {
         let mut turns = SubqueueTurns {
             each: Vec::new(),
+            spread: Spread::default(),
             next: 0,
             is_bases: true,
             swept_at: None,
@@ -175,26 +178,9 @@ impl SubqueueTurns {
         self.each.get_mut(subqueue.nth())
     }
 
-    /// The one at this place of all.
-    fn at(&self, nth: usize) -> Option<Subqueue> {
-        let number = u16::try_from(nth).ok();
-        number
-            .map(Subqueue)
-            .filter(|one| one.nth() < self.each.len())
-    }
-
     /// The places of all, this one first.
     fn round_from(&self, nth: usize) -> impl Iterator<Item = usize> + use<> {
         (nth..self.each.len()).chain(0..nth)
-    }
-
-    /// The place behind this one.
-    fn after(&self, nth: usize) -> usize {
-        if nth + 1 < self.each.len() {
-            nth + 1
-        } else {
-            0
-        }
     }
 
     /// Something came to a subqueue: a job of this priority, if that is known.
@@ -281,7 +267,7 @@ impl SubqueueTurns {
         let Some(first) = due.first().copied() else {
             return asks;
         };
-        self.next = self.after(first);
+        self.next = (first + 1) % self.each.len();
         let is_trusted = |nth: &usize| self.each.get(*nth).is_some_and(|state| state.trust > 1);
         if is_trusted(&first) {
             let trusted: Vec<usize> = due
@@ -298,7 +284,9 @@ impl SubqueueTurns {
         } else {
             let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
             let doubtful: Vec<usize> = doubtful.take(lacking.min(ASKED_AT_ONCE)).collect();
-            self.next = doubtful.last().map_or(self.next, |last| self.after(*last));
+            self.next = doubtful
+                .last()
+                .map_or(self.next, |last| (last + 1) % self.each.len());
             let mut standing = TurnsView { ..*standing };
             for nth in doubtful {
                 let jobs = self.jobs_at_once(nth, &mut standing);
@@ -325,7 +313,7 @@ impl SubqueueTurns {
     }
 
     fn ask(&self, names: Vec<usize>, jobs: usize) -> Option<SubqueueAsk> {
-        let name = |nth: usize| Some((self.at(nth)?, self.each.get(nth)?.marks));
+        let name = |nth: usize| Some((Subqueue::at(nth)?, self.each.get(nth)?.marks));
         let (names, marks): (SmallVec<_>, SmallVec<_>) = names.into_iter().filter_map(name).unzip();
         (!names.is_empty()).then_some(SubqueueAsk { names, marks, jobs })
     }
@@ -345,7 +333,7 @@ impl SubqueueTurns {
         let quiet = all.filter(|nth| self.places(*nth, standing) > 0 && self.is_quiet(*nth));
         let at_once = SWEPT_AT_ONCE.max(self.each.len() / SWEEPS_OF_ALL);
         let names: Vec<usize> = quiet.take(sweeps * at_once).collect();
-        self.swept_to = self.after(*names.last()?);
+        self.swept_to = (names.last()? + 1) % self.each.len();
         self.swept_at = Some(now);
         self.ask(names, 1)
     }
@@ -359,9 +347,8 @@ impl SubqueueTurns {
         let Some(state) = self.each.get(nth).filter(|state| state.due <= standing.now) else {
             return 0;
         };
-        let here = self
-            .at(nth)
-            .and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let here =
+            Subqueue::at(nth).and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here else {
             return state.trust.into();
         };
@@ -410,9 +397,8 @@ impl SubqueueTurns {
 
     /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
     fn jobs_at_once(&self, nth: usize, standing: &mut TurnsView<'_>) -> usize {
-        let here = self
-            .at(nth)
-            .and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let here =
+            Subqueue::at(nth).and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here.filter(|(_, here)| here.is_refused) else {
             return 1;
         };
@@ -434,13 +420,13 @@ impl SubqueueTurns {
         short: bool,
         now: Instant,
     ) {
-        let mut gave: SmallVec<[Subqueue; 8]> = SmallVec::new();
+        let (spread, mut gave): (_, SmallVec<[Subqueue; 8]>) = (self.spread, SmallVec::new());
         for (subqueue, priority, limits) in came {
             gave.push(subqueue);
             if let Some(state) = self.get(subqueue) {
                 // The backend gives the highest first.
                 state.highest = state.highest.map(|_| priority);
-                state.saw(subqueue, limits, now);
+                state.saw(subqueue, limits, spread, now);
             }
         }
         for (subqueue, marks) in ask.names.iter().zip(&ask.marks) {
@@ -504,7 +490,7 @@ impl KnownSubqueue {
     }
 
     /// A job came from it.
-    fn saw(&mut self, subqueue: Subqueue, limits: Arc<[Limited]>, now: Instant) {
+    fn saw(&mut self, subqueue: Subqueue, limits: Arc<[Limited]>, spread: Spread, now: Instant) {
         let is_other = |last: &Arc<[Limited]>| {
             let keys = |limits: &Arc<[Limited]>| -> Vec<_> {
                 let group = |one: &Limited| one.share.as_ref().map(|share| share.group.clone());
@@ -519,7 +505,7 @@ impl KnownSubqueue {
             Some(last) if !is_other(last) => {}
             last => {
                 self.collided_at = last.as_ref().map(|_| now).or(self.collided_at);
-                self.last_tag = Flow::tag_in(subqueue, &limits);
+                self.last_tag = spread.tag_in(subqueue, &limits);
             }
         }
         self.last = Some(limits);
@@ -566,6 +552,7 @@ fn heads_of(limits: &[Limited]) -> usize {
 mod tests {
     use super::*;
     use crate::limit::{Cost, Key, Limits, OnLimit, Space};
+    use crate::policy::subqueue::{Flow, MOST};
     use crate::proxy::subqueues::ToldNumbers;
 
     fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
@@ -641,28 +628,31 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const SEVEN: Subqueue = Subqueue(7);
 
-    /// Of nothing that is known, all are asked within 4 s, and again and again: none is ever forgotten.
+    /// Of nothing that is known, 256 are asked within 4 s and 1,024 within 8, and again and again: none is ever forgotten.
     #[tokio::test(start_paused = true)]
-    async fn the_sweep_asks_each_within_four_seconds_and_never_forgets_one() {
-        let begun = Instant::now();
-        let mut turns = SubqueueTurns::new(begun, |_| false);
-        let mut last = vec![None; COUNT.into()];
-        let mut longest = Duration::ZERO;
-        for tick in 0..1_200 {
-            let now = begun + 50 * tick * MS;
-            for ask in choose(&mut turns, 10, &nothing_held(), now) {
-                assert!(ask.names.len() <= SWEPT_AT_ONCE && ask.jobs == 1);
-                for name in &ask.names {
-                    let before = last[name.nth()].replace(now);
-                    longest = longest.max(now - before.unwrap_or(begun));
+    async fn the_sweep_asks_each_within_seconds_and_never_forgets_one() {
+        for (count, at_once, all_after) in [(COUNT, SWEPT_AT_ONCE, 80), (MOST, 32, 160)] {
+            let begun = Instant::now();
+            let mut turns = SubqueueTurns::new(begun, |_| false);
+            turns.grow(begun, count);
+            let mut last = vec![None; count.into()];
+            let mut longest = Duration::ZERO;
+            for tick in 0..1_200 {
+                let now = begun + 50 * tick * MS;
+                for ask in choose(&mut turns, 10, &nothing_held(), now) {
+                    assert!(ask.names.len() <= at_once && ask.jobs == 1);
+                    for name in &ask.names {
+                        let before = last[name.nth()].replace(now);
+                        longest = longest.max(now - before.unwrap_or(begun));
+                    }
+                    turns.answered(&ask, nobody(), true, now);
                 }
-                turns.answered(&ask, nobody(), true, now);
+                if tick == all_after {
+                    assert!(last.iter().all(Option::is_some), "{count}");
+                }
             }
-            if tick == 80 {
-                assert!(last.iter().all(Option::is_some), "4 s are over");
-            }
+            assert!(longest < Duration::from_secs(13), "{count}: {longest:?}");
         }
-        assert!(longest < Duration::from_secs(13), "{longest:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -731,7 +721,7 @@ mod tests {
             asks.first().map(|ask| ask.jobs)
         };
         let mut book = empty_book();
-        let head = Flow::tag_in(SEVEN, &limits("k"));
+        let head = Spread::default().tag_in(SEVEN, &limits("k"));
         for nth in 0..31 {
             book.stored(flow(1), false);
             assert_eq!(asked(&book, 1_024), Some(nth + 1), "another flow");

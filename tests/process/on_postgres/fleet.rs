@@ -38,3 +38,9 @@ fn a_slot_freed_in_one_sidecar_wakes_a_worker_in_another() {
     let store = PostgresServer::start(UNSYNCED);
     woken_in_time(&store.url());
 }
+
+#[test]
+fn numbers_and_salts_come_and_go() {
+    let store = PostgresServer::start(UNSYNCED);
+    crate::process::fleet_subqueues::numbers_and_salts_come_and_go(&store.url());
+}

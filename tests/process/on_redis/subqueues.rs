@@ -17,3 +17,8 @@ fn a_job_is_heard_of() {
 fn one_is_killed_with_its_worker() {
     fleet_subqueues::one_is_killed_with_its_worker(&RedisServer::start().url());
 }
+
+#[test]
+fn numbers_and_salts_come_and_go() {
+    fleet_subqueues::numbers_and_salts_come_and_go(&RedisServer::start().url());
+}
