@@ -13,7 +13,7 @@ use super::places::QUEUES;
 use super::reader::TomlTable;
 use super::tenants::tenants;
 use crate::limit::Limits;
-use crate::policy::fields::Fields as _;
+use crate::policy::fields;
 use crate::policy::limits::limits;
 use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Spread, longest_base, split};
 use crate::policy::{Pattern, Prices, QueueLimits};
@@ -124,7 +124,7 @@ fn spread(table: &mut TomlTable<'_>) -> Option<Spread> {
         table.refuse(SALT, "must have 16 to 200 bytes", hint);
     }
     let count = match table.get("subqueues")?.value {
-        DeValue::Integer(_) => table.int("subqueues").ok()??,
+        DeValue::Integer(_) => fields::Fields::int(table, "subqueues").ok()??,
         _ => flag(table, "subqueues", false).then_some(COUNT.into())?,
     };
     let count = u16::try_from(count).ok();
