@@ -12,6 +12,6 @@ mod why;
 
 pub use by_hand::{clear, limit, pause, resume};
 pub use port::{AdminPlace, AdminPort, AskError, DEFAULT, place_of};
-pub use subqueues::subqueues;
+pub use subqueues::{subqueues, subqueues_line};
 pub use top::{keys, top};
 pub use why::{slots, why_path, why_text};

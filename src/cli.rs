@@ -554,6 +554,9 @@ pub struct SubqueuesArgs {
     /// What to do; without it, they are listed
     #[command(subcommand)]
     pub what: Option<OfSubqueues>,
+    /// Ask the backend about each subqueue, and list all that have jobs
+    #[arg(long)]
+    pub all: bool,
     /// The sidecar's answer as it came, instead of text
     #[arg(long, global = true)]
     pub json: bool,

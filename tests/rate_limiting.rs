@@ -29,6 +29,7 @@ mod slower;
 mod spellings;
 mod state;
 mod strangers;
+mod subqueues;
 mod surface;
 mod templates;
 mod tried;

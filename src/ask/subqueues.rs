@@ -4,10 +4,13 @@ use http::Method;
 use serde_json::Value;
 
 use super::port::{AdminPort, AskError};
+use super::why::{list, text};
 use crate::cli::{OfSubqueues, SubqueuesArgs};
 use crate::ojs;
 
 const PATH: &str = "/throttle/v1/subqueues";
+const NAMES: &str =
+    "NAME                     WAITING   LATER    HELD  TOLD_S  SHARED  OUT OF REACH  NO ROOM\n";
 
 /// Lists the queues whose subqueues are read, or ends the reading of one.
 ///
@@ -15,7 +18,11 @@ const PATH: &str = "/throttle/v1/subqueues";
 /// There is no answer, or the sidecar refuses.
 pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String, AskError> {
     let answer = match &args.what {
-        None => port.call(Method::GET, PATH, None).await?,
+        None => {
+            let all = if args.all { "?all=true" } else { "" };
+            let path = format!("{PATH}{all}");
+            port.call(Method::GET, &path, None).await?
+        }
         Some(OfSubqueues::Forget { queue, force }) => {
             let force = if *force { "?force=true" } else { "" };
             let path = format!("{PATH}/{}{force}", ojs::encoded(queue));
@@ -32,12 +39,12 @@ pub async fn subqueues(port: &AdminPort, args: &SubqueuesArgs) -> Result<String,
             state["queue"].as_str().unwrap_or_default()
         ),
         Some(queues) if queues.is_empty() => "no queue has subqueues\n".to_owned(),
-        Some(queues) => queues.iter().map(line).collect(),
+        Some(queues) => queues.iter().map(lines).collect(),
     })
 }
 
 /// What is said of one queue.
-fn line(queue: &Value) -> String {
+pub fn subqueues_line(queue: &Value) -> String {
     let written = match (&queue["written"], &queue["marked"]) {
         _ if queue["differs"] == true => {
             "read, and not written by this sidecar, whose number or salt is not the store's"
@@ -46,15 +53,44 @@ fn line(queue: &Value) -> String {
         (_, Value::Bool(false)) => "to be written, and not marked in the store yet",
         _ => "written and read",
     };
-    let waiting = match queue["waiting"].as_u64() {
-        Some(waiting) => format!("{waiting} jobs wait there"),
-        None => "the backend does not say how many jobs wait there".to_owned(),
-    };
+    let spread = &queue["spread"];
     format!(
-        "{}: {written}; {waiting}, {} are held; jobs came to {} of {} here\n",
-        queue["queue"].as_str().unwrap_or_default(),
-        queue["held"],
-        queue["seen"],
+        "{}: {written}; {} jobs wait in {} of {} subqueues, {} are held; {} shared, {} out of reach",
+        text(queue, "queue"),
+        queue["waiting"],
+        spread["with_jobs"],
         queue["subqueues"],
+        queue["held"],
+        spread["shared"],
+        spread["out_of_reach"],
     )
+}
+
+/// The line of a queue, with what to do and a line for each subqueue that is listed.
+fn lines(queue: &Value) -> String {
+    let mut out = subqueues_line(queue) + "\n";
+    if let Some(todo) = queue["do"].as_str() {
+        out += &format!("-> {todo}\n");
+    }
+    if queue["untold"] != 0 {
+        let names = &queue["untold"];
+        out +=
+            &format!("of {names} subqueues the backend was not asked yet: --all asks for each\n");
+    }
+    let rows = list(queue, "rows");
+    out += if rows.is_empty() { "" } else { NAMES };
+    for row in rows {
+        let of = |name: &str| row[name].to_string();
+        let numbers = ["waiting", "later", "held", "told_s"].map(|name| format!("{:>8}", of(name)));
+        let (name, shared, out_of_reach) = (text(row, "name"), of("shared"), of("out_of_reach"));
+        out += &format!(
+            "{name:<24}{}  {shared:<6}  {out_of_reach:<12}  {}\n",
+            numbers.concat(),
+            of("shut")
+        );
+    }
+    if queue["spread"]["with_jobs"].as_u64() > Some(rows.len() as u64) {
+        out += "these are the worst: --all lists all of them\n";
+    }
+    out
 }

@@ -67,6 +67,15 @@ pub fn why_text(answer: &Value) -> String {
                 let _ = write!(out, "{words} {number}");
             }
         }
+        let spread = &queue["subqueues"];
+        if spread.is_object() {
+            let of = ["with_jobs", "shared", "out_of_reach"].map(|name| &spread[name]);
+            let _ = write!(
+                out,
+                "; in {} subqueues, {} shared, {} out of reach",
+                of[0], of[1], of[2]
+            );
+        }
         for policy in list(queue, "keys_by_job") {
             let policy = policy.as_str().unwrap_or_default();
             let _ = write!(

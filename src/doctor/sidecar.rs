@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::diagnosis::{Diagnosis, Evidence, Severity};
-use crate::ask::{AdminPort, AskError, place_of};
+use crate::ask::{AdminPort, AskError, place_of, subqueues_line};
 use crate::config::{RENEW, Settings};
 
 const PART: &str = "sidecar";
@@ -26,12 +26,14 @@ pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
     }
     let place = place_of(&settings.server);
     let token = settings.server.control_token.as_ref();
-    let state = match AdminPort::new(&place, token.map(|token| token.expose())) {
-        Ok(port) => port.get("/throttle/v1/state").await,
-        Err(error) => Err(error),
+    let asked = async {
+        let port = AdminPort::new(&place, token.map(|token| token.expose()))?;
+        let state = port.get("/throttle/v1/state").await?;
+        let subqueues = port.get("/throttle/v1/subqueues").await;
+        Ok((state, subqueues.unwrap_or_default()))
     };
-    let state = match state {
-        Ok(state) => state,
+    let (state, subqueues) = match asked.await {
+        Ok(told) => told,
         Err(AskError::Unreached(why)) if why.contains("Connection refused") => {
             let says = format!("none answers at {} (server.admin_listen)", place.url);
             return report.add(PART, "runs", Evidence::Measured, says);
@@ -57,6 +59,44 @@ pub(super) async fn examine(settings: &Settings, report: &mut Diagnosis) {
         if key["state"]["waiting_count"] != 0 {
             tell(&key["cause"], Severity::Ok, report);
         }
+    }
+    tell_subqueues(&subqueues, &state, report);
+}
+
+/// Reports which queues have subqueues, what lies there, and who reads it.
+fn tell_subqueues(told: &Value, state: &Value, report: &mut Diagnosis) {
+    let list = |name: &str| told[name].as_array().into_iter().flatten();
+    let mut add = |says: String, todo: Option<String>| {
+        report.add(PART, "subqueues", Evidence::Measured, says);
+        todo.into_iter()
+            .for_each(|todo| report.but(Severity::Warn, todo));
+    };
+    for queue in list("queues") {
+        add(subqueues_line(queue), None);
+        let (name, names) = (&queue["queue"], &queue["spread"]["unclaimed"]);
+        // A sibling may hold the jobs in front.
+        if *names != 0 && state["store"]["siblings"] == 0 {
+            let says =
+                format!("nobody has asked for the jobs in {names} subqueues of queue {name}");
+            let todo = "let workers poll this sidecar for the queue, with credentials that may fetch these jobs";
+            add(says, Some(todo.to_owned()));
+        }
+    }
+    if let Some(names) = told["names"].as_u64().filter(|names| *names > 0) {
+        let todo =
+            "the backend looks through each name that it ever had: give no more queues subqueues";
+        let is_dear = Some(names) > told["most_names"].as_u64();
+        let says = format!("the backend has {names} names of subqueues");
+        add(says, is_dear.then(|| todo.to_owned()));
+    }
+    for one in list("unread") {
+        let (name, jobs) = (&one["name"], &one["jobs"]);
+        let says = format!(
+            "{jobs} jobs wait in {name}, which nobody reads: queue {} has no mark",
+            one["queue"]
+        );
+        let todo = "set subqueues = true in the [[queue]] of that name, or start a sidecar once more: it looks for such jobs";
+        add(says, Some(todo.to_owned()));
     }
 }
 

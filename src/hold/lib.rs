@@ -46,7 +46,7 @@ pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;
 pub use refusal::{Refusal, Refused, Wakes};
 pub use standing::Standing;
-pub use view::{Front, HeldOfSubqueue, LaneView, Tally};
+pub use view::{Front, Heads, HeldOfSubqueue, LaneView, Tally};
 
 #[cfg(test)]
 mod tests;

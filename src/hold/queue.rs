@@ -101,7 +101,7 @@ impl Group {
     }
 
     /// Whether nothing known keeps its jobs from starting.
-    fn may_start(&self, now: Timestamp) -> bool {
+    pub(super) fn may_start(&self, now: Timestamp) -> bool {
         match self.refused {
             None => true,
             Some(Refused::Until(at)) => at <= now.plus(EARLY),

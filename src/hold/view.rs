@@ -68,6 +68,21 @@ pub struct HeldOfSubqueue {
     pub limits: Arc<[Limited]>,
 }
 
+/// Held jobs of a subqueue that are limited alike.
+#[derive(Clone, Debug)]
+pub struct Heads {
+    /// The credentials that claimed them.
+    pub scope: u64,
+    /// Where they came from.
+    pub subqueue: Subqueue,
+    /// How many they are.
+    pub jobs: usize,
+    /// What limits them.
+    pub limits: Arc<[Limited]>,
+    /// The limit that has no room for them, if one has none.
+    pub shut_by: Option<PolicyAndKey>,
+}
+
 impl Default for LaneView {
     /// A lane that nobody has asked for.
     fn default() -> LaneView {
@@ -262,15 +277,21 @@ impl Hold {
         busy.iter().map(|group| group.limits.clone()).collect()
     }
 
-    /// The limits of the waiting jobs that were claimed from a subqueue, whichever credentials claimed them.
-    pub fn limits_of_subqueue(&self, queue: &str, subqueue: Subqueue) -> Vec<Arc<[Limited]>> {
+    /// The waiting jobs of a queue that were claimed from its subqueues, whichever credentials claimed them.
+    pub fn heads_in(&self, queue: &str, now: Timestamp) -> Vec<Heads> {
         let state = self.state();
-        let groups = state.queues.of_queue(queue).flat_map(Queue::all_groups);
-        let of_it = groups.filter(|group| {
-            let first = group.jobs.front();
-            first.is_some_and(|held| held.subqueue == Some(subqueue))
+        let lanes = state.queues.of_queue(queue).filter(|lane| lane.heads > 0);
+        let heads = lanes.flat_map(Queue::all_groups).filter_map(|group| {
+            let first = group.jobs.front()?;
+            Some(Heads {
+                scope: first.claimed.scope,
+                subqueue: first.subqueue?,
+                jobs: group.jobs.len(),
+                limits: Arc::clone(&group.limits),
+                shut_by: (group.refused_by.clone()).filter(|_| !group.may_start(now)),
+            })
         });
-        of_it.map(|group| Arc::clone(&group.limits)).collect()
+        heads.collect()
     }
 
     /// The groups that share a key, what the next job of each costs, and how many are held.

@@ -186,6 +186,11 @@ series! {
     gauge "ojs_throttle_hold_capacity" [];
     /// Queues of which the jobs in front fill what may be held of them. Jobs of other keys behind them are not seen.
     gauge "ojs_throttle_lookahead_full_queues" [];
+    /// Subqueues to which jobs of several keys came since nothing waited there, or of which several keys' are held.
+    gauge "ojs_throttle_subqueues_shared" [];
+    /// Subqueues with more jobs than are looked past, behind held jobs that have no room. They may be of other keys, and
+    /// do not start although they may.
+    gauge "ojs_throttle_subqueues_out_of_reach" [];
     /// Limited calls that are out through this sidecar.
     gauge "ojs_throttle_calls_out" [];
     /// Calls that wait here for a start.

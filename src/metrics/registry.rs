@@ -71,7 +71,7 @@ struct AllSeries {
 }
 
 /// Series without labels that are 0, and not absent, before anything has happened.
-const GAUGES_FROM_THE_START: [&str; 15] = [
+const GAUGES_FROM_THE_START: [&str; 17] = [
     "ojs_throttle_calls_out",
     "ojs_throttle_calls_waiting",
     "ojs_throttle_overrides_active",
@@ -80,6 +80,8 @@ const GAUGES_FROM_THE_START: [&str; 15] = [
     "ojs_throttle_held_bytes",
     "ojs_throttle_hold_capacity",
     "ojs_throttle_lookahead_full_queues",
+    "ojs_throttle_subqueues_shared",
+    "ojs_throttle_subqueues_out_of_reach",
     "ojs_throttle_store_up",
     "ojs_throttle_siblings",
     "ojs_throttle_unshared_sidecars",
@@ -706,6 +708,12 @@ impl Metrics {
     /// So many queues have a lookahead that is full.
     pub fn lookahead_full(&self, queues: usize) {
         self.set("ojs_throttle_lookahead_full_queues", queues);
+    }
+
+    /// So many subqueues are shared, and so many have jobs out of reach.
+    pub fn subqueues(&self, shared: usize, out_of_reach: usize) {
+        self.set("ojs_throttle_subqueues_shared", shared);
+        self.set("ojs_throttle_subqueues_out_of_reach", out_of_reach);
     }
 
     fn policy(&self, kind: StartKind, name: &Arc<str>) -> Arc<PolicySeries> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::load::Urgency;
+use super::subqueues::SpreadOfQueue;
 use super::{Sidecar, depth, waiting, why};
 use crate::duration;
 use crate::limit::{Key, Limited, Limits, Space, Strategy, WindowKind};
@@ -99,6 +100,16 @@ fn measure_here(sidecar: &Sidecar) {
     let held = sidecar.hold.counts().into_keys();
     let full = held.filter(|queue| why::hides_others(sidecar, queue));
     sidecar.metrics.lookahead_full(full.count());
+    let queues = sidecar.subqueues.read_queues().into_iter();
+    let all: Vec<_> = queues
+        .flat_map(|queue| sidecar.shown_subqueues(&queue.name))
+        .collect();
+    let SpreadOfQueue {
+        shared,
+        out_of_reach,
+        ..
+    } = SpreadOfQueue::of(&all);
+    sidecar.metrics.subqueues(shared, out_of_reach);
     sidecar.metrics.store(&StoreFigures {
         is_lost: sidecar.store.is_lost(),
         siblings: sidecar.store.siblings(),

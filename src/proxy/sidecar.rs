@@ -15,7 +15,7 @@ use super::outlive::Tasks;
 use super::process::{FollowedFile, Readiness};
 use super::scope::Scopes;
 use super::shadow::Shadow;
-use super::subqueues::Subqueues;
+use super::subqueues::{ShownSubqueue, Subqueues};
 use super::{admit, egress, fetch, load, settle, sweep};
 use crate::config;
 use crate::events::Events;
@@ -172,6 +172,18 @@ impl Sidecar {
     /// How many jobs are held at most.
     pub(super) fn most_held(&self) -> usize {
         self.hold_most(&self.live().settings).jobs
+    }
+
+    /// The subqueues of a queue in which jobs wait, or of which jobs are held, as far as is known, the worst first.
+    pub(super) fn shown_subqueues(&self, queue: &str) -> Vec<ShownSubqueue> {
+        if !self.subqueues.has(queue) {
+            return Vec::new();
+        }
+        let heads = self.hold.heads_in(queue, self.store.now());
+        let mut shown = self.subqueues.shown(queue, &heads, self.most_held());
+        let badness = |one: &ShownSubqueue| (one.out_of_reach, one.shared, one.waiting);
+        shown.sort_by(|a, b| badness(b).cmp(&badness(a)));
+        shown
     }
 
     /// A call of the sidecar's own ended after so long.

@@ -7,10 +7,12 @@
 
 mod bases;
 mod book;
+mod shown;
 mod tell;
 mod turns;
 
 pub(in crate::proxy) use bases::{ReadQueue, Subqueues, Writes};
 pub(in crate::proxy) use book::{BesideWaiting, ToldNumbers};
+pub(in crate::proxy) use shown::{ShownSubqueue, SpreadOfQueue};
 pub(in crate::proxy) use tell::tell_siblings;
 pub(in crate::proxy) use turns::{Asks, LOOKED_PAST, SubqueueAsk};

@@ -35,11 +35,12 @@ use super::control::shape::{LimitView, rfc3339};
 use super::job::{micros, own};
 use super::respond::Fault;
 use super::runs::{Forecast, KeySlots};
-use super::subqueues::Writes;
+use super::subqueues::{SpreadOfQueue, Writes};
 use super::{Proxy, REPLY_DEPTH, Sidecar, rows, siblings, waiting};
+use crate::hold::Heads;
 use crate::json::Json;
 use crate::limit::{Key, Limited, OnLimit, Space, Strategy, each_key};
-use crate::policy::subqueue::{self, Subqueue};
+use crate::policy::subqueue::{Subqueue, split};
 use crate::policy::{JobView, Policy, PolicySet, strictest};
 use crate::store::{KeyStates, LedgerExt, Row, RowsOf, StoreError};
 use answer::{JobPlace, WhichHead, group_facts, limit_facts, out};
@@ -49,7 +50,9 @@ use question::Question;
 
 pub use causes::{CAUSES, CauseKind};
 pub(in crate::proxy) use causes::{Cause, quoted};
-pub(in crate::proxy) use find::{of_all_queues, of_limit, of_queue, of_sidecar, stops_all};
+pub(in crate::proxy) use find::{
+    of_all_queues, of_limit, of_queue, of_sidecar, out_of_reach, stops_all,
+};
 pub(in crate::proxy) use hung::Hung;
 pub(in crate::proxy) use lookahead::{hides_others, note_full};
 
@@ -167,11 +170,19 @@ impl Asker<'_> {
                     ..JobView::of_queue(&queue)
                 };
                 let limits = self.limits_by_policy(&like, &[]);
-                let limits = limits.into_iter().collect();
+                let limits: Vec<Arc<[Limited]>> = limits.into_iter().collect();
                 // Where it would go to a subqueue, it would not stand behind the queue's jobs.
-                let writes = self.sidecar().subqueues.writes(&queue);
-                let is_behind = matches!(writes, Writes::No | Writes::Otherwise);
-                let place = is_behind.then_some((JobPlace::Coming, Value::Null));
+                let live = self.sidecar().live();
+                let place = match self.sidecar().subqueues.writes(&queue) {
+                    Writes::No | Writes::Otherwise => Some(JobPlace::Coming),
+                    _ => live.policies.flow_of(&like, &[]).map(|flow| {
+                        let (waits, own) = ("available".to_owned(), limits.first());
+                        let own = own.map(|limits| &**limits);
+                        self.place_of(&queue, Some(flow.subqueue), waits, own).0
+                    }),
+                };
+                let place = place.filter(|place| place.is_behind_others() || place.is_behind());
+                let place = place.map(|place| (place, Value::Null));
                 self.of_queue(&queue, place, limits, Vec::new()).await
             }
         }
@@ -236,8 +247,7 @@ impl Asker<'_> {
             text.map_or_else(|| missing.to_owned(), Cow::into_owned)
         };
         let (filed, state) = (text(queue, "default"), text(state, "unknown"));
-        let split = subqueue::split(&filed);
-        let split = split.filter(|(base, _)| self.sidecar().subqueues.has(base));
+        let split = split(&filed).filter(|(base, _)| self.sidecar().subqueues.has(base));
         let (queue, subqueue) = split.map_or((&*filed, None), |(base, nth)| (base, Some(nth)));
         let view = JobView {
             id: Some(id),
@@ -265,28 +275,34 @@ impl Asker<'_> {
         let Some(subqueue) = subqueue.filter(|_| waits) else {
             return (JobPlace::Backend(state), Vec::new());
         };
-        let heads = self.sidecar().hold.limits_of_subqueue(queue, subqueue);
-        let spread = self.sidecar().subqueues.spread(queue);
-        let own = limits.and_then(|limits| spread.tag_in(subqueue, limits));
-        let is_own = |head: &Arc<[Limited]>| match own {
-            Some(_) => spread.tag_in(subqueue, head) == own,
+        let sidecar = self.sidecar();
+        let heads = sidecar.hold.heads_in(queue, sidecar.store.now());
+        let heads = heads.iter().filter(|head| head.subqueue == subqueue);
+        let spread = sidecar.subqueues.spread(queue);
+        let tag = limits.and_then(|limits| spread.tag_in(subqueue, limits));
+        let is_own = |head: &&Heads| match tag {
+            Some(_) => spread.tag_in(subqueue, &head.limits) == tag,
             // It was written by another spread.
             None => limits.is_some_and(|own| {
-                own.iter()
-                    .map(|one| &one.key)
-                    .eq(head.iter().map(|one| &one.key))
+                let keys = own.iter().map(|one| &one.key);
+                keys.eq(head.limits.iter().map(|one| &one.key))
             }),
         };
-        let (head, heads) = match heads.iter().any(is_own) {
-            _ if heads.is_empty() => (WhichHead::NotHere, heads),
-            true => (WhichHead::Held, heads),
+        let own = heads.clone().filter(is_own);
+        let own: Vec<_> = own.map(|head| Arc::clone(&head.limits)).collect();
+        let head = if !own.is_empty() {
+            WhichHead::Held
+        } else if heads.clone().any(|head| head.shut_by.is_some()) {
             // Whose they are is not told to those who ask for their own.
-            false => {
-                let waiting = self.sidecar().subqueues.waiting_in(queue, subqueue);
-                (WhichHead::Others(waiting), Vec::new())
-            }
+            let name = subqueue.name_in(queue);
+            let mut all = sidecar.shown_subqueues(queue).into_iter();
+            WhichHead::Others(Box::new(
+                all.find(|one| one.name == name).unwrap_or_default(),
+            ))
+        } else {
+            WhichHead::NotHere
         };
-        (JobPlace::Subqueue(queue.to_owned(), head), heads)
+        (JobPlace::Subqueue(queue.to_owned(), head), own)
     }
 
     fn limits_by_policy(&self, job: &JobView<'_>, own: &[Limited]) -> Option<Arc<[Limited]>> {
@@ -425,6 +441,9 @@ impl Asker<'_> {
             }
         }
         if let Some(place) = place {
+            if place.is_behind_others() {
+                causes.insert(0, cause.clone());
+            }
             cause = place.cause(cause);
         }
         let notes = causes
@@ -587,6 +606,8 @@ impl Asker<'_> {
     async fn queue_facts(&self, name: &str) -> Value {
         let sidecar = self.sidecar();
         let level = sidecar.admit.pressure.level(name);
+        let is_split = sidecar.subqueues.has(name);
+        let spread = is_split.then(|| SpreadOfQueue::of(&sidecar.shown_subqueues(name)));
         json!({
             "name": name,
             "paused": sidecar.fetching.paused.has(name)
@@ -597,6 +618,7 @@ impl Asker<'_> {
             "depth": level.as_ref().map(|level| level.depth),
             "max_depth": level.and_then(|level| level.max_depth),
             "keys_by_job": self.keyed_policies(name),
+            "subqueues": spread,
         })
     }
 

@@ -1,6 +1,7 @@
 //! The page in a browser.
 
 mod access;
+mod apart;
 mod causes;
 mod load;
 mod lost;

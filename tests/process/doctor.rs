@@ -287,3 +287,63 @@ fn what_answers_and_speaks_no_ojs_is_named() {
         assert_eq!(status, Some(i32::from(level == "fail")), "{word}: {report}");
     }
 }
+
+const SPLIT: &str = "[[policy]]\nname = \"crm\"\nmatch = { queue = \"q\" }\nkey = \"crm:{meta.tenant_id}\"\n\
+    concurrency = 1\n[[queue]]\nname = \"q\"\nsubqueues = true\n";
+
+/// What is said of subqueues: which queues have them and what lies there, names that nobody reads, and jobs that nobody
+/// asks for.
+#[test]
+fn what_lies_in_subqueues_and_who_reads_it_is_told() {
+    let backend = Backend::start(Lax::redis());
+    let sidecar = Sidecar::run(&config(backend.addr, "", SPLIT));
+    let admin = format!("admin_listen = \"{}\"", sidecar.admin);
+    let text = config(backend.addr, &admin, SPLIT);
+    let told = |what: &str, words: &str| -> Option<Value> {
+        let report = doctor(&text, &[]).0;
+        let mut all = report["findings"].as_array().unwrap().iter();
+        let is =
+            |one: &&Value| one["what"] == what && one["says"].as_str().unwrap().contains(words);
+        all.find(is).cloned()
+    };
+    enqueue(backend.addr, "q-ojst-2a", json!({}));
+    let first = told("subqueues", "q: ").unwrap();
+    assert_eq!(first["level"], "ok", "{first}");
+    assert!(told("subqueues", "nobody reads").is_none());
+    // Of a queue of which nobody says that it has subqueues.
+    for _ in 0..3 {
+        enqueue(backend.addr, "old-ojst-07", json!({}));
+    }
+    let stranded = told("subqueues", "nobody reads").unwrap();
+    assert_eq!(stranded["level"], "warn", "{stranded}");
+    for words in ["3 jobs", "\"old\"", "old-ojst-07"] {
+        assert!(
+            stranded["says"].as_str().unwrap().contains(words),
+            "{stranded}"
+        );
+    }
+    assert!(
+        stranded["do"]
+            .as_str()
+            .unwrap()
+            .contains("subqueues = true"),
+        "{stranded}"
+    );
+    let names = told("subqueues", "2 names of subqueues").unwrap();
+    assert_eq!(names["level"], "ok", "{names}");
+
+    let job =
+        json!({"type": "t", "args": [], "meta": {"tenant_id": "a"}, "options": {"queue": "q"}});
+    let stored = ask(sidecar.data, "POST", "/ojs/v1/jobs", &job.to_string());
+    assert_eq!(stored.status, 201, "{stored:?}");
+    let one = told("subqueues", "q: written and read; 2 jobs wait in 2 of 256").unwrap();
+    assert_eq!(one["level"], "ok", "{one}");
+    // No worker asks.
+    let unasked = until("that nobody asks for them", || {
+        told(
+            "subqueues",
+            "nobody has asked for the jobs in 2 subqueues of queue \"q\"",
+        )
+    });
+    assert_eq!(unasked["level"], "warn", "{unasked}");
+}

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::on_redis::fleet::know_each_other;
+use ojs_throttle::policy::subqueue::Flow;
+
 use super::prelude::*;
 use crate::sidecar::process::Ends;
 
@@ -418,14 +420,16 @@ fn the_reading_ends_by_hand() {
     };
     let on = run(true);
     assert_eq!(
-        told(&on, "").1,
-        "q: to be written, and not marked in the store yet; 0 jobs wait there, 0 are held; jobs came to 0 of 256 here\n"
+        told(&on, "--all").1,
+        "q: to be written, and not marked in the store yet; 0 jobs wait in 0 of 256 subqueues, 0 are held; 0 shared, \
+         0 out of reach\n"
     );
     for _ in 0..3 {
         store(on.data, "acme", json!({}));
     }
-    let listed = "q: written and read; 3 jobs wait there, 0 are held; jobs came to 1 of 256 here\n";
-    assert_eq!(told(&on, ""), (Some(0), listed.to_owned()));
+    let begins = "q: written and read; 3 jobs wait in 1 of 256 subqueues, 0 are held; 0 shared, 0 out of reach\n";
+    let (status, said) = told(&on, "--all");
+    assert!(status == Some(0) && said.starts_with(begins), "{said}");
     let (status, said) = told(&on, "forget q --force");
     assert!(
         status == Some(1) && said.contains("take `subqueues = true` out"),
@@ -434,8 +438,10 @@ fn the_reading_ends_by_hand() {
     drop(on);
 
     let off = run(false);
-    let listed = "q: read, and not written by this sidecar; 3 jobs wait there, 0 are held; jobs came to 0 of 256 here\n";
-    assert_eq!(told(&off, ""), (Some(0), listed.to_owned()));
+    let begins =
+        "q: read, and not written by this sidecar; 3 jobs wait in 1 of 256 subqueues, 0 are held; ";
+    let (status, said) = told(&off, "--all");
+    assert!(status == Some(0) && said.starts_with(begins), "{said}");
     let (status, said) = told(&off, "forget q");
     assert!(status == Some(1) && said.contains("3 jobs wait"), "{said}");
     assert_eq!(told(&off, "forget other").0, Some(1));
@@ -466,4 +472,81 @@ fn the_reading_ends_by_hand() {
 fn command_with(mut command: Command, line: &str) -> Command {
     command.args(line.split_whitespace());
     command
+}
+
+/// What the command lists at each of two sidecars is what the backend has: a tenant out of reach behind another one's
+/// jobs, with the key that is shut in front, and a tenant by itself.
+#[test]
+fn what_lies_where_is_listed_as_the_backend_has_it() {
+    let (backend, dir) = (Backend::start(Lax::redis()), tempfile::tempdir().unwrap());
+    let url = format!("sqlite:{}", dir.path().join("limits.db").display());
+    let fleet = Followers::start(2, backend.addr, &url, true);
+    let to = fleet.sidecars[0].data;
+    let place = |tenant: &str| Flow::of(&format!("crm:{tenant}"), None).subqueue;
+    let mut names = (0..).map(|nth| format!("n{nth}"));
+    let other = names.find(|name| place(name) == place("evil")).unwrap();
+    let lasts = json!({"visibility_timeout_ms": 600_000});
+    for _ in 0..SLOTS {
+        store(to, "evil", lasts.clone());
+        store(to, "alone", lasts.clone());
+    }
+    let mut out = 0;
+    wait("their slots are taken", || {
+        out += fetch(to, "q", 1, "long").jobs().len();
+        out == 2 * SLOTS
+    });
+    // So many through this one alone that it never looks past them.
+    for nth in 0..60 {
+        store(fleet.sidecars[nth / 50].data, "evil", lasts.clone());
+    }
+    for _ in 0..9 {
+        store(to, "alone", lasts.clone());
+    }
+    store(to, &other, lasts.clone());
+    let listed = |nth: usize, option: &str| {
+        let mut command = program();
+        command.args([
+            "subqueues",
+            "--admin",
+            &format!("http://{}", fleet.sidecars[nth].admin),
+        ]);
+        let ran = ran(command_with(command, option));
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+        ran.out
+    };
+    let row = |listed: &str, name: &str| {
+        let all: Value = serde_json::from_str(listed).unwrap();
+        let rows = all["queues"][0]["rows"].as_array().unwrap().iter();
+        let mut found = rows.filter(|row| row["name"] == name).cloned();
+        found.next().unwrap_or_default()
+    };
+    let [evil, alone] = ["evil", "alone"].map(|tenant| place(tenant).name_in("q"));
+    let available = |name: &str| {
+        let stats = get(backend.addr, &format!("/ojs/v1/queues/{name}/stats")).json();
+        stats["queue"]["available"].clone()
+    };
+    wait("the sidecar that workers ask tells all of it", || {
+        for _ in 0..4 {
+            assert!(fetch(to, "q", 1, "w").jobs().is_empty());
+        }
+        let text = listed(0, "--json");
+        let [of_evil, of_alone] = [&evil, &alone].map(|name| row(&text, name));
+        let told = json!([of_evil["shared"], of_evil["out_of_reach"], of_evil["shut"]]);
+        told == json!([true, true, ["crm:evil"]])
+            && json!([of_alone["shared"], of_alone["out_of_reach"]]) == json!([false, false])
+            && of_evil["waiting"] == available(&evil)
+            && of_alone["waiting"] == available(&alone)
+    });
+    wait("the other one tells what waits", || {
+        let text = listed(1, "--json --all");
+        [&evil, &alone].map(|name| row(&text, name)["waiting"].clone())
+            == [&evil, &alone].map(|name| available(name))
+    });
+    let text = listed(0, "");
+    let of_evil = text.lines().find(|line| line.starts_with(&evil)).unwrap();
+    for words in ["true    true", "crm:evil"] {
+        assert!(of_evil.contains(words), "{words}: {text}");
+    }
+    assert!(text.contains("1 shared, 1 out of reach"), "{text}");
+    assert!(text.contains("per_key"), "{text}");
 }

@@ -25,7 +25,7 @@ const BLAMELESS: [&str; 7] = [
 ];
 /// Other tests stage these: a start that takes long, jobs that wait for their cost or in a subqueue, jobs of which only the
 /// backend knows, services that give no answer, and what evades the limits.
-const STAGED_ELSEWHERE: [&str; 11] = [
+const STAGED_ELSEWHERE: [&str; 12] = [
     "starting",
     "cost",
     "line",
@@ -34,6 +34,7 @@ const STAGED_ELSEWHERE: [&str; 11] = [
     "queue unused",
     "behind the head",
     "behind others",
+    "out of reach",
     "service away",
     "in a subqueue",
     "not seen",

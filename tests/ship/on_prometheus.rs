@@ -33,7 +33,7 @@ const OVERLOADED: &str = r#"ojs_throttle_responses_total{status="503",code="over
 const SERVICE: &str = r#"ojs_throttle_service_up{egress="out""#;
 const OF_SIDECAR: &[&str] = &["instance", "job"];
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 19] = [
     Case {
         alert: "OjsThrottleStoreDown",
         at: "4m",
@@ -184,6 +184,17 @@ const CASES: [Case; 18] = [
         quiet: &[
             &[("ojs_throttle_lookahead_full_queues", "a", "0x20")],
             &[("ojs_throttle_lookahead_full_queues", "a", "0x5 1x3 0x20")],
+        ],
+    },
+    Case {
+        alert: "OjsThrottleJobsOutOfReach",
+        at: "11m",
+        value: "2",
+        labels: OF_SIDECAR,
+        fires: &[("ojs_throttle_subqueues_out_of_reach", "a", "2x30")],
+        quiet: &[
+            &[("ojs_throttle_subqueues_out_of_reach", "a", "0x30")],
+            &[("ojs_throttle_subqueues_out_of_reach", "a", "0x5 1x5 0x20")],
         ],
     },
     Case {

@@ -1,39 +1,76 @@
-//! `/throttle/v1/subqueues`: the queues whose subqueues are read, how much waits there, and the end of the reading.
+//! `/throttle/v1/subqueues`: the queues whose subqueues are read, what lies where, and the end of the reading.
 
 use http::request::Parts;
+use serde_json::{Value, json};
 
 use super::settings;
-use crate::json::quote;
+use crate::policy::subqueue::{MOST, MOST_OF_ALL, split};
 use crate::proxy::depth;
 use crate::proxy::respond::Fault;
-use crate::proxy::subqueues::{ReadQueue, Writes};
+use crate::proxy::subqueues::{ReadQueue, SpreadOfQueue, Writes};
+use crate::proxy::why::out_of_reach;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::LedgerExt;
 
-/// All queues whose subqueues are read.
-pub(super) async fn list(proxy: &Proxy) -> String {
-    let mut shown = Vec::new();
+/// So many subqueues of a queue are listed, the worst, where not all are asked for.
+const LISTED: usize = 20;
+
+/// All queues whose subqueues are read. The backend is asked for numbers that are missing or old, as far as the time for
+/// that allows. With `?all=true` it is asked for all of them, and all that have jobs are listed.
+pub(super) async fn list(proxy: &Proxy, parts: &Parts) -> Result<String, Fault> {
+    let wants_all = match parts.uri.query() {
+        None => false,
+        Some("all=true") => true,
+        Some(_) => return Err(Fault::bad_request("only all=true may be asked for")),
+    };
+    let is_away = proxy.sidecar.tasks.threads.backend_is_away();
+    let mut queues = Vec::new();
     for queue in proxy.sidecar.subqueues.read_queues() {
-        let waiting = depth::count_subqueues(proxy, &queue.name).await;
-        shown.push(view(&proxy.sidecar, &queue, waiting));
+        match wants_all {
+            _ if is_away => {}
+            true => drop(depth::count_subqueues(proxy, &queue.name).await),
+            false => depth::refresh_subqueues(proxy, &queue.name, 0).await,
+        }
+        let most = if wants_all { MOST.into() } else { LISTED };
+        queues.push(view(&proxy.sidecar, &queue, most));
     }
-    format!(r#"{{"queues":[{}]}}"#, shown.join(","))
+    let (names, unread) = match is_away {
+        true => Default::default(),
+        false => depth::unread_subqueues(proxy).await,
+    };
+    let unread = unread.iter().map(|(name, jobs)| {
+        json!({"name": name, "queue": split(name).map(|(base, _)| base), "jobs": jobs})
+    });
+    let unread: Vec<Value> = unread.collect();
+    let all = json!({
+        "queues": queues,
+        "names": names,
+        "most_names": MOST_OF_ALL,
+        "unread": unread,
+    });
+    Ok(all.to_string())
 }
 
-/// `waiting`: as the backend says; `None`: it did not say.
-fn view(sidecar: &Sidecar, queue: &ReadQueue, waiting: Option<u64>) -> String {
+/// What is said of one queue: of no more than so many of its subqueues by name.
+fn view(sidecar: &Sidecar, queue: &ReadQueue, most: usize) -> Value {
     let name = [settings::SUBQUEUES, &queue.name].concat();
-    format!(
-        r#"{{"queue":{},"marked":{},"written":{},"differs":{},"subqueues":{},"seen":{},"held":{},"waiting":{}}}"#,
-        quote(&queue.name),
-        sidecar.store.overrides().setting(&name).is_some(),
-        matches!(queue.writes, Writes::Unmarked | Writes::Yes),
-        queue.writes == Writes::Otherwise,
-        queue.count,
-        queue.seen,
-        sidecar.hold.heads(&queue.name),
-        waiting.map_or("null".to_owned(), |waiting| waiting.to_string())
-    )
+    let mut rows = sidecar.shown_subqueues(&queue.name);
+    let spread = SpreadOfQueue::of(&rows);
+    rows.truncate(most);
+    let cause = out_of_reach(sidecar, &queue.name);
+    json!({
+        "queue": &*queue.name,
+        "marked": sidecar.store.overrides().setting(&name).is_some(),
+        "written": matches!(queue.writes, Writes::Unmarked | Writes::Yes),
+        "differs": queue.writes == Writes::Otherwise,
+        "subqueues": queue.count,
+        "held": sidecar.hold.heads(&queue.name),
+        "waiting": sidecar.subqueues.waiting(&queue.name).total(),
+        "untold": sidecar.subqueues.untold(&queue.name),
+        "spread": spread,
+        "do": cause.as_ref().map(|cause| cause.advice()),
+        "rows": rows,
+    })
 }
 
 /// Takes away the mark of a queue, so that nobody reads its subqueues any more. With `?force=true` also where jobs wait
@@ -66,5 +103,5 @@ pub(super) async fn forget(proxy: &Proxy, parts: &Parts, name: &str) -> Result<S
         ));
     }
     settings::put_setting(sidecar, settings::SUBQUEUES, name, None).await?;
-    Ok(view(sidecar, &queue, waiting))
+    Ok(json!({ "queue": name }).to_string())
 }

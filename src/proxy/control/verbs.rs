@@ -54,7 +54,7 @@ async fn answer(proxy: &Proxy, parts: &mut Parts, incoming: Incoming) -> Result<
             shown.await.map_err(|_| Fault::internal())
         }
         ("/throttle/v1/subqueues", &Method::GET | &Method::HEAD) => {
-            Ok(subqueues::list(proxy).await)
+            Box::pin(subqueues::list(proxy, parts)).await
         }
         ("/throttle/v1/why" | "/throttle/v1/settings" | "/throttle/v1/subqueues", _) => {
             let message = "why, settings and subqueues take GET";

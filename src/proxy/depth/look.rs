@@ -21,6 +21,8 @@ use crate::proxy::{Proxy, REPLY_DEPTH, calls, mirror};
 const SETTLE: Duration = Duration::from_millis(250);
 /// The most pages of the list of queues that are read at the start.
 const MOST_PAGES: usize = 100;
+/// The most names that nobody reads of which it is asked whether jobs wait there.
+const MOST_UNREAD: usize = 64;
 /// The most queues that are looked at at the start.
 const MOST_MEASURED: usize = 1_000;
 
@@ -100,6 +102,21 @@ async fn find_subqueues(proxy: &Proxy, listed: &[String]) {
         }
         sidecar.subqueues.mark(base, subqueue, None);
     }
+}
+
+/// How many names of subqueues the backend lists; and those that nobody reads and where jobs wait, with how many.
+pub(in crate::proxy) async fn unread_subqueues(proxy: &Proxy) -> (usize, Vec<(String, u64)>) {
+    let (mut names, mut unread) = (listed_queues(proxy).await, Vec::new());
+    names.retain(|name| split(name).is_some());
+    let is_read = |name: &String| *proxy.sidecar.subqueues.base_of(name) != **name;
+    for name in names.iter().filter(|name| !is_read(name)).take(MOST_UNREAD) {
+        if let StatsAnswer::Counts(counts) = ask_stats(proxy, name, 0).await
+            && counts.total() > 0
+        {
+            unread.push((name.clone(), counts.total()));
+        }
+    }
+    (names.len(), unread)
 }
 
 /// Whether a queue of such a name is known to be none of a sidecar's: of each job that it sends to a subqueue a sidecar

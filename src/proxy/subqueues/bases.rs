@@ -14,8 +14,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
+use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
-use crate::hold::{Held, HeldOfSubqueue, Lane};
+use crate::hold::{Heads, Held, HeldOfSubqueue, Lane};
 use crate::policy::subqueue::{self, Flow, Mark, Spread, Subqueue};
 use crate::pressure::Counts;
 use crate::proxy::load::Seldom;
@@ -53,9 +54,8 @@ pub(in crate::proxy) struct Subqueues {
 pub(in crate::proxy) struct ReadQueue {
     pub(in crate::proxy) name: Arc<str>,
     pub(in crate::proxy) writes: Writes,
-    /// How many it has, and to how many of them something came through here.
+    /// How many it has.
     pub(in crate::proxy) count: u16,
-    pub(in crate::proxy) seen: usize,
 }
 
 /// The held jobs of a lane's subqueues.
@@ -150,7 +150,6 @@ impl Subqueues {
             name: Arc::clone(name),
             writes: base.writes,
             count: base.book.count(),
-            seen: base.seen.len(),
         });
         let mut all: Vec<ReadQueue> = all.collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -258,9 +257,47 @@ impl Subqueues {
         self.of_book(queue, |book| book.count())
     }
 
-    /// How many jobs wait in one subqueue of a queue, as far as is known.
-    pub(in crate::proxy) fn waiting_in(&self, queue: &str, subqueue: Subqueue) -> u64 {
-        self.of_book(queue, |book| book.waiting_in(subqueue))
+    /// Of how many subqueues of a queue the backend never told the numbers.
+    pub(in crate::proxy) fn untold(&self, queue: &str) -> usize {
+        self.of_book(queue, |book| book.untold())
+    }
+
+    /// What is known of each subqueue of a queue in which jobs wait, or of which these are held. No more than `most` jobs
+    /// are held beyond one for each.
+    pub(in crate::proxy) fn shown(
+        &self,
+        queue: &str,
+        heads: &[Heads],
+        most: usize,
+    ) -> Vec<ShownSubqueue> {
+        let (bases, now) = (self.bases.lock(), Instant::now());
+        let Some(SplitQueue {
+            scopes,
+            book,
+            spread,
+            ..
+        }) = bases.get(queue)
+        else {
+            return Vec::new();
+        };
+        let mut shown = book.shown(queue, *spread, heads);
+        for (scope, turns) in scopes {
+            let mut held = HeldOfSubqueues::new();
+            for head in heads.iter().filter(|head| head.scope == *scope) {
+                let here = held.entry(head.subqueue).or_insert(HeldOfSubqueue {
+                    jobs: 0,
+                    is_refused: false,
+                    limits: Arc::clone(&head.limits),
+                });
+                here.jobs += head.jobs;
+                here.is_refused |= head.shut_by.is_some();
+            }
+            let standing = turns.standing(&held, book, most, now);
+            for (subqueue, one) in &mut shown {
+                one.out_of_reach |= turns.hides(*subqueue, &standing);
+            }
+        }
+        shown.into_iter().map(|(_, one)| one).collect()
     }
 
     /// How many jobs of the subqueues of a queue wait no longer, as far as the backend told.

@@ -3,13 +3,15 @@
 //! and the lookahead all read these entries. No list of queues is read: official backends go over all of their queues
 //! for one, and a bound may be looked at ten times a second.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::policy::subqueue::{COUNT, Flow, Subqueue};
+use super::shown::ShownSubqueue;
+use crate::hold::Heads;
+use crate::policy::subqueue::{COUNT, Flow, Spread, Subqueue};
 use crate::pressure::Counts;
 
 /// Of so many names one is looked at beside each look at the queue itself, if the time for questions is not used up.
@@ -33,8 +35,9 @@ pub(in crate::proxy) struct SubqueueBook(Vec<BookEntry>);
 struct BookEntry {
     /// The backend's numbers, as it last told them.
     told: Option<ToldNumbers>,
-    /// When it last answered, or did not.
+    /// When it last answered, or did not; and when it told those numbers.
     asked_at: Option<Instant>,
+    told_at: Option<Instant>,
     /// Jobs that came to wait for a start, and for a time, since that question.
     came: u64,
     later: u64,
@@ -46,6 +49,8 @@ struct BookEntry {
     unheard: UnheardJobs,
     /// When jobs last came or went, as far as was heard.
     news_at: Option<Instant>,
+    /// Since when jobs wait of which none was claimed.
+    unclaimed_since: Option<Instant>,
 }
 
 /// What the backend told of a subqueue.
@@ -199,6 +204,7 @@ impl Default for BookEntry {
         BookEntry {
             told: None,
             asked_at: None,
+            told_at: None,
             came: 0,
             later: 0,
             gone: 0,
@@ -206,6 +212,7 @@ impl Default for BookEntry {
             whose: Whose::Nobodys,
             unheard: UnheardJobs::Yes,
             news_at: None,
+            unclaimed_since: None,
         }
     }
 }
@@ -237,6 +244,7 @@ impl SubqueueBook {
             true => entry.later += 1,
             false => (entry.came, entry.tagged) = (entry.came + 1, entry.tagged + 1),
         }
+        entry.note_unclaimed(false);
     }
 
     /// A sibling told what came and left.
@@ -250,6 +258,7 @@ impl SubqueueBook {
         entry.later += moved.later;
         entry.gone += moved.gone;
         entry.tagged = (entry.tagged + moved.came).saturating_sub(moved.gone);
+        entry.note_unclaimed(moved.gone > 0);
     }
 
     /// A job of a flow may have come back, or may come back later.
@@ -267,6 +276,7 @@ impl SubqueueBook {
         if let Some(entry) = self.get(subqueue) {
             entry.gone += 1;
             entry.tagged = entry.tagged.saturating_sub(1);
+            entry.note_unclaimed(true);
         }
     }
 
@@ -291,7 +301,8 @@ impl SubqueueBook {
         entry.came = entry.came.saturating_sub(asked.came);
         entry.later = entry.later.saturating_sub(asked.later);
         (entry.told, entry.gone) = (Some(told), 0);
-        entry.asked_at = Some(Instant::now());
+        (entry.asked_at, entry.told_at) = (Some(Instant::now()), Some(Instant::now()));
+        entry.note_unclaimed(false);
         let least = counts.available.saturating_sub(claimed_since);
         entry.tagged = entry.tagged.min(entry.waiting());
         let now = Instant::now();
@@ -356,10 +367,52 @@ impl SubqueueBook {
         }
     }
 
-    /// How many jobs wait in a subqueue.
-    pub(super) fn waiting_in(&self, subqueue: Subqueue) -> u64 {
-        let entry = self.0.get(subqueue.nth());
-        entry.map_or(0, BookEntry::waiting)
+    /// What is known of each subqueue in which jobs wait, or of which these are held.
+    pub(super) fn shown(
+        &self,
+        queue: &str,
+        spread: Spread,
+        heads: &[Heads],
+    ) -> Vec<(Subqueue, ShownSubqueue)> {
+        let mut heads_of: HashMap<Subqueue, Vec<&Heads>> = HashMap::new();
+        for head in heads {
+            heads_of.entry(head.subqueue).or_default().push(head);
+        }
+        let seconds = |since: Option<Instant>| since.map(|at| at.elapsed().as_secs());
+        let mut shown = Vec::new();
+        for subqueue in self.by_age(|_| true) {
+            let Some(entry) = self.0.get(subqueue.nth()) else {
+                continue;
+            };
+            let heads = heads_of.remove(&subqueue).unwrap_or_default();
+            let (waiting, later) = (entry.waiting(), entry.later + entry.numbers().later());
+            if waiting + later == 0 && heads.is_empty() {
+                continue;
+            }
+            let tags = heads
+                .iter()
+                .map(|head| spread.tag_in(subqueue, &head.limits));
+            let shut = heads.iter().filter_map(|head| head.shut_by.as_ref());
+            let shut = shut.map(|(_, space, key)| space.name_of(key).into_owned());
+            let one = ShownSubqueue {
+                name: subqueue.name_in(queue),
+                waiting,
+                later,
+                held: heads.iter().map(|head| head.jobs).sum(),
+                shared: entry.is_shared(&tags.flatten().collect()),
+                shut: shut.collect(),
+                told_s: seconds(entry.told_at),
+                unclaimed_s: seconds(entry.unclaimed_since),
+                out_of_reach: false,
+            };
+            shown.push((subqueue, one));
+        }
+        shown
+    }
+
+    /// Of how many subqueues the backend never told the numbers.
+    pub(super) fn untold(&self) -> usize {
+        self.0.iter().filter(|entry| entry.told.is_none()).count()
     }
 
     /// Whether the backend should be asked about a subqueue, because it is not known what stands behind its held jobs.
@@ -389,9 +442,11 @@ impl SubqueueBook {
         names
     }
 
-    /// The subqueues in which jobs wait, as far as is known, and whose numbers are old.
+    /// The subqueues in which jobs wait, as far as is known, and whose numbers are old; then those that were never told.
     pub(super) fn to_read(&self, now: Instant) -> Vec<Subqueue> {
         let mut names = self.by_age(|entry| entry.has_jobs() && !entry.is_fresh(now));
+        let is_new = |entry: &BookEntry| entry.told.is_none() && !entry.has_jobs();
+        names.extend(self.by_age(|entry| is_new(entry) && !entry.is_fresh(now)));
         names.truncate(self.0.len() / READ);
         names
     }
@@ -439,6 +494,26 @@ impl BookEntry {
     /// Jobs of these flows came.
     fn note(&mut self, whose: Whose) {
         self.whose = self.whose.and(whose);
+    }
+
+    /// Whether jobs of several flows came since nothing waited, or are held: `held` are the tags of those. `None`: nobody
+    /// here was told of all.
+    fn is_shared(&self, held: &BTreeSet<u16>) -> Option<bool> {
+        match self.whose {
+            _ if held.len() > 1 => Some(true),
+            _ if self.waiting() + self.later + self.numbers().later() == 0 => Some(false),
+            Whose::Several => Some(true),
+            Whose::One(tag) if held.iter().any(|other| *other != tag) => Some(true),
+            Whose::One(_) if self.unheard == UnheardJobs::No => Some(false),
+            Whose::One(_) | Whose::Nobodys => None,
+        }
+    }
+
+    /// Jobs came, or some were claimed, or the backend told how many there are.
+    fn note_unclaimed(&mut self, was_claimed: bool) {
+        let since = self.unclaimed_since.filter(|_| !was_claimed);
+        let waits = self.waiting() > 0;
+        self.unclaimed_since = waits.then(|| since.unwrap_or_else(Instant::now));
     }
 
     /// How many jobs wait for a start.

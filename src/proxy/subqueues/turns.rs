@@ -395,6 +395,23 @@ impl SubqueueTurns {
         }
     }
 
+    /// Whether jobs wait behind refused ones of a subqueue that may be of other flows, and none of them is asked for.
+    pub(super) fn hides(&self, subqueue: Subqueue, standing: &TurnsView<'_>) -> bool {
+        let here = standing.held.get(&subqueue);
+        let Some(here) = here.filter(|here| here.is_refused) else {
+            return false;
+        };
+        let (reason, most) = self.reason(subqueue, here, standing);
+        let places = most.saturating_sub(here.jobs).min(standing.left.of(reason));
+        let state = self.each.get(usize::from(subqueue.0));
+        let tag = state.and_then(|state| state.last_tag);
+        let waits = match standing.book.behind(subqueue, tag) {
+            WaitsBehind::Others(jobs) | WaitsBehind::Unheard(Some(jobs)) => jobs > 0,
+            WaitsBehind::SameFlow | WaitsBehind::Unheard(None) => false,
+        };
+        waits && places == 0
+    }
+
     /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
     fn jobs_at_once(&self, nth: usize, standing: &mut TurnsView<'_>) -> usize {
         let here =

@@ -8,7 +8,7 @@ use super::applied::Applied;
 use super::causes::{self, Cause, CauseKind};
 use crate::limit::{Cost, Share, Timestamp};
 use crate::proxy::control::shape::rfc3339;
-use crate::proxy::subqueues::LOOKED_PAST;
+use crate::proxy::subqueues::{LOOKED_PAST, ShownSubqueue};
 use crate::store::{Due, Row};
 
 /// So many jobs that have slots are shown of a limit.
@@ -28,11 +28,10 @@ pub(super) enum JobPlace {
 }
 
 /// Whose jobs of a subqueue are held here.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhichHead {
     Held,
-    /// Jobs of other keys are held, and so many jobs wait behind them.
-    Others(u64),
+    /// Jobs of other keys alone, which have no room; what waits behind them.
+    Others(Box<ShownSubqueue>),
     NotHere,
 }
 
@@ -40,6 +39,11 @@ impl JobPlace {
     /// Whether it may be one of those that the next FETCH brings.
     pub(super) fn is_behind(&self) -> bool {
         matches!(self, JobPlace::Backend(_) | JobPlace::Coming)
+    }
+
+    /// Whether jobs of other keys stand in front of it that have no room.
+    pub(super) fn is_behind_others(&self) -> bool {
+        matches!(self, JobPlace::Subqueue(_, WhichHead::Others(_)))
     }
 
     /// What is said of the job, where this is what is said of its queue and its limits.
@@ -53,13 +57,7 @@ impl JobPlace {
                 match head {
                     WhichHead::Held => waits_behind(&causes::BEHIND_HEAD, &queue, of_queue),
                     WhichHead::NotHere => waits_behind(&causes::IN_SUBQUEUE, &queue, of_queue),
-                    WhichHead::Others(jobs) => {
-                        let rest = format!(
-                            "{jobs} jobs wait there, and up to {LOOKED_PAST} are looked past"
-                        );
-                        let known: [(&str, &dyn Display); 2] = [("queue", &queue), ("rest", &rest)];
-                        Cause::new(&causes::BEHIND_OTHERS, &known)
-                    }
+                    WhichHead::Others(there) => behind_others(&queue, &there),
                 }
             }
             JobPlace::Backend(state) => match &*state {
@@ -70,6 +68,35 @@ impl JobPlace {
             },
         }
     }
+}
+
+/// What is said of a job in whose subqueue jobs of other keys are held alone.
+fn behind_others(queue: &str, there: &ShownSubqueue) -> Cause {
+    let jobs = there.waiting;
+    let fewer = "wait until fewer wait there, or bound how many a tenant may have: `per_key` of the `[[queue]]`";
+    let (rest, todo) = if jobs == 0 && there.told_s.is_none() {
+        (
+            "the backend did not say yet how many wait there".to_owned(),
+            fewer,
+        )
+    } else if jobs > LOOKED_PAST as u64 {
+        let rest = format!("{jobs} jobs wait there, and up to {LOOKED_PAST} are looked past");
+        (rest, fewer)
+    } else if there.out_of_reach {
+        let rest = format!("{jobs} jobs wait there, and no more may be held to look past them");
+        (
+            rest,
+            "raise max in [hold], or let more of the keys in front start",
+        )
+    } else {
+        let rest = format!("{jobs} jobs wait there, and all of them are looked past");
+        (
+            rest,
+            "nothing: a worker that asks for the queue gets it past them",
+        )
+    };
+    let known: [(&str, &dyn Display); 3] = [("queue", &queue), ("rest", &rest), ("do", &todo)];
+    Cause::new(&causes::BEHIND_OTHERS, &known)
 }
 
 /// What is said of a job that nobody has claimed. That its limits leave room is not all that it waits for.

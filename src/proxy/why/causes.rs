@@ -75,10 +75,14 @@ causes! {
     /// Jobs of another key without room wait in the same subqueue, and the job is behind them. They are looked past if no
     /// more wait there than the line says. See the chapter `subqueues`.
     BEHIND_OTHERS "behind others": "the job waits in a subqueue of queue {queue} with jobs of other keys, which have no room; {rest}"
-        => "wait until fewer wait there, or bound how many a tenant may have: `per_key` of the `[[queue]]`";
-    /// The queue has subqueues, and this sidecar holds no job of the one in which the job waits. It comes when it is asked
-    /// for, at most some seconds after a worker asks.
-    IN_SUBQUEUE "in a subqueue": "the job waits in a subqueue of queue {queue}, of which nothing is held here; {rest}"
+        => "{do}";
+    /// More jobs wait in a subqueue than are looked past, and those in front have no room. Those behind may be of other
+    /// keys. After a restart nobody knows whose they are. `ojs-throttle subqueues` says where, and which keys are in front.
+    OUT_OF_REACH "out of reach": "queue {queue} has jobs out of reach: {names} of its subqueues have {jobs} that wait behind jobs without room, and may be of other keys"
+        => "wait until fewer wait there, or let more of the keys in front start (`ojs-throttle subqueues` names them); bound how many a tenant may have by `per_key` of the `[[queue]]`";
+    /// The queue has subqueues, and this sidecar holds no job of that key. It comes when it is asked for, at most some
+    /// seconds after a worker asks.
+    IN_SUBQUEUE "in a subqueue": "the job waits in a subqueue of queue {queue}, and no job of its key is held here; {rest}"
         => "{do}";
     /// Someone paused the queue at the backend.
     QUEUE_PAUSED "queue paused": "queue {queue} is paused: none of its jobs starts"
@@ -192,6 +196,7 @@ impl Cause {
             &NO_LIMIT,
             &OPEN,
             &QUEUE_FULL,
+            &OUT_OF_REACH,
             &CREDENTIALS,
             &STORE_LOST,
             &FILE_REFUSED,
@@ -204,7 +209,7 @@ impl Cause {
 
     /// Whether tables show it although jobs start.
     pub(in crate::proxy) fn is_shown(&self) -> bool {
-        [&QUEUE_FULL, &CREDENTIALS].contains(&self.kind)
+        [&QUEUE_FULL, &OUT_OF_REACH, &CREDENTIALS].contains(&self.kind)
     }
 
     /// Whether it is worth telling beside what decides.

@@ -234,6 +234,7 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
     if hides_others(sidecar, queue) {
         found.extend(FullLookahead::of(sidecar, queue).map(|full| full.cause()));
     }
+    found.extend(out_of_reach(sidecar, queue));
     let name = quoted(queue);
     let waits = !is_empty(sidecar, queue);
     let silence = sidecar.hold.asked_for(queue);
@@ -265,6 +266,16 @@ pub(in crate::proxy) fn of_queue(sidecar: &Sidecar, queue: &str) -> Vec<Cause> {
     found
 }
 
+/// Jobs in subqueues of a queue wait behind those of other keys, and are not looked for.
+pub(in crate::proxy) fn out_of_reach(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
+    let mut out = sidecar.shown_subqueues(queue);
+    out.retain(|one| one.out_of_reach);
+    let jobs: u64 = out.iter().map(|one| one.waiting).sum();
+    let (queue, names) = (quoted(queue), out.len());
+    let known: [(&str, &dyn Display); 3] = [("queue", &queue), ("names", &names), ("jobs", &jobs)];
+    (names > 0).then(|| Cause::new(&causes::OUT_OF_REACH, &known))
+}
+
 /// What keeps each of these queues, where something does.
 pub(in crate::proxy) fn of_all_queues(sidecar: &Sidecar, queues: &[Arc<str>]) -> Vec<Cause> {
     let of_each = queues.iter().map(|queue| {
@@ -284,6 +295,7 @@ pub(super) fn no_jobs(sidecar: &Sidecar, queue: &str) -> Option<Cause> {
 fn is_empty(sidecar: &Sidecar, queue: &str) -> bool {
     sidecar.fetching.backlogs.available(queue) == Some(0)
         && sidecar.subqueues.waiting(queue).available == 0
+        && sidecar.subqueues.untold(queue) == 0
         && !sidecar.hold.holds_of(queue)
 }
 
