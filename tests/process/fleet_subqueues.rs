@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::on_redis::fleet::know_each_other;
-use ojs_throttle::policy::subqueue::Flow;
+use ojs_throttle::policy::subqueue::Spread;
 
 use super::prelude::*;
 use crate::sidecar::process::Ends;
@@ -482,7 +482,11 @@ fn what_lies_where_is_listed_as_the_backend_has_it() {
     let url = format!("sqlite:{}", dir.path().join("limits.db").display());
     let fleet = Followers::start(2, backend.addr, &url, true);
     let to = fleet.sidecars[0].data;
-    let place = |tenant: &str| Flow::of(&format!("crm:{tenant}"), None).subqueue;
+    let place = |tenant: &str| {
+        Spread::default()
+            .flow(&format!("crm:{tenant}"), None)
+            .subqueue
+    };
     let mut names = (0..).map(|nth| format!("n{nth}"));
     let other = names.find(|name| place(name) == place("evil")).unwrap();
     let lasts = json!({"visibility_timeout_ms": 600_000});

@@ -104,7 +104,7 @@ impl Pair {
 }
 
 fn place(tenant: &str) -> Subqueue {
-    Flow::of(tenant, None).subqueue
+    Spread::default().flow(tenant, None).subqueue
 }
 
 /// Another tenant of the same subqueue.

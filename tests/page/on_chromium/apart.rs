@@ -1,7 +1,7 @@
 //! Where the jobs of a queue with subqueues lie, on the page of that queue.
 
 use ojs_throttle::backend::Lax;
-use ojs_throttle::policy::subqueue::Flow;
+use ojs_throttle::policy::subqueue::Spread;
 use serde_json::json;
 
 use crate::page::browser::Browser;
@@ -25,7 +25,7 @@ fn a_queue_says_in_how_many_subqueues_its_jobs_lie() {
             201
         );
     };
-    let place = |tenant: &str| Flow::of(tenant, None).subqueue;
+    let place = |tenant: &str| Spread::default().flow(tenant, None).subqueue;
     let mut names = (0..).map(|nth| format!("n{nth}"));
     let other = names.find(|name| place(name) == place("evil")).unwrap();
     enqueue("evil");
