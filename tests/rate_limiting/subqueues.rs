@@ -1,6 +1,6 @@
 //! What lies where in the subqueues of a queue, as operators are told it; judged from the backend's own numbers.
 
-use ojs_throttle::policy::subqueue::{COUNT, Flow, Subqueue};
+use ojs_throttle::policy::subqueue::{COUNT, Spread, Subqueue};
 
 use super::prelude::*;
 use crate::sidecar::simulated::Served;
