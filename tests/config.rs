@@ -580,7 +580,10 @@ fn what_moves_jobs_between_subqueues_is_known() {
         (format!("{}{split}", own.replace("a:", "b:")), true),
         (format!("{own}{fair}{split}"), true),
         (
-            format!("{}{own}{split}", policy("*", "key = 'c:{type}'\n")),
+            format!(
+                "{}{own}{split}",
+                policy("?", "key = 'c:{type}'\n").replace("name = '?'", "name = 'all'")
+            ),
             true,
         ),
         (format!("{own}{}", queue("512")), true),

@@ -131,7 +131,7 @@ fn spread(table: &mut TomlTable<'_>) -> Option<Spread> {
     let count = count.filter(|count| [256, 512, 1_024].contains(count));
     if count.is_none() {
         let hint = "true is 256; the more there are, the fewer tenants share one";
-        table.refuse("subqueues", "must be true, false, 256, 512 or 1024", hint);
+        table.refuse("subqueues", "can be true, false, 256, 512 or 1024", hint);
     }
     Some(Spread::new(count?, salt.as_deref()))
 }

@@ -36,20 +36,20 @@ static MARKERS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MARKER)
 
 /// What the store keeps of a queue with subqueues, so that every sidecar reads them.
 #[derive(Debug)]
-pub struct Mark {
+pub struct SubqueueMark {
     /// The most that it ever had: all of them are read.
     pub most: u16,
     /// By which spread jobs are written to them.
     pub seal: Box<str>,
 }
 
-impl Mark {
+impl SubqueueMark {
     /// Reads what stands in the store. Versions that know one number only wrote `1`.
-    pub fn read(text: &str) -> Mark {
+    pub fn read(text: &str) -> SubqueueMark {
         let (most, seal) = text.split_once(' ').unwrap_or(("256", "256"));
         let most = most.parse().unwrap_or(COUNT).clamp(COUNT, MOST);
         let seal = seal.into();
-        Mark { most, seal }
+        SubqueueMark { most, seal }
     }
 
     /// What stands in the store. Who knows one number only reads the first 256, whatever it says.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::named;
 use crate::hold::{Held, Relimited};
 use crate::policy::PolicySet;
-use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Mark, Subqueue};
+use crate::policy::subqueue::{COUNT, MOST_OF_ALL, Subqueue, SubqueueMark};
 use crate::pressure::Given;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Fault;
@@ -108,17 +108,16 @@ pub(in crate::proxy) fn follow_subqueues(sidecar: &Sidecar) {
 }
 
 /// The queues that the store knows to have subqueues.
-fn marks(sidecar: &Sidecar) -> impl Iterator<Item = (Arc<str>, Mark)> {
+fn marks(sidecar: &Sidecar) -> impl Iterator<Item = (Arc<str>, SubqueueMark)> {
     let marked = sidecar.store.overrides().settings(SUBQUEUES).into_iter();
-    marked.map(|(queue, text)| (Arc::from(queue), Mark::read(&text)))
+    marked.map(|(queue, text)| (Arc::from(queue), SubqueueMark::read(&text)))
 }
 
 /// Marks in the store that jobs of a queue go to subqueues as the file says, so that every sidecar reads them. `false`: the
 /// store did not hear of it, or that is not to be: siblings write otherwise, or there are too many names.
 pub(in crate::proxy) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> bool {
     let subqueues = &sidecar.subqueues;
-    let is_alone = !sidecar.store.is_shared() || sidecar.store.is_alone();
-    if !is_alone && !subqueues.is_undisputed(queue) {
+    if sidecar.store.siblings() > 0 && !subqueues.is_undisputed(queue) {
         return false;
     }
     let most = subqueues.count(queue);
@@ -137,7 +136,7 @@ pub(in crate::proxy) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> boo
         return false;
     }
     let seal = subqueues.spread(queue).seal().into();
-    let is_marked = mark_subqueues(sidecar, queue, &Mark { most, seal }).await;
+    let is_marked = mark_subqueues(sidecar, queue, &SubqueueMark { most, seal }).await;
     if is_marked && !own.is_empty() {
         tell_moved(queue);
     }
@@ -145,18 +144,26 @@ pub(in crate::proxy) async fn mark_spread(sidecar: &Sidecar, queue: &str) -> boo
 }
 
 /// Marks a queue in the store. `false`: the store did not hear of it.
-pub(in crate::proxy) async fn mark_subqueues(sidecar: &Sidecar, queue: &str, mark: &Mark) -> bool {
+pub(in crate::proxy) async fn mark_subqueues(
+    sidecar: &Sidecar,
+    queue: &str,
+    mark: &SubqueueMark,
+) -> bool {
     let mark = put_setting(sidecar, SUBQUEUES, queue, Some(mark.text()));
     mark.await.is_ok()
 }
 
 /// The mark of a queue with which this subqueue is read too.
-pub(in crate::proxy) fn mark_with(sidecar: &Sidecar, queue: &str, subqueue: Subqueue) -> Mark {
+pub(in crate::proxy) fn mark_with(
+    sidecar: &Sidecar,
+    queue: &str,
+    subqueue: Subqueue,
+) -> SubqueueMark {
     let known = marks(sidecar).find(|(name, _)| **name == *queue);
     let seal = || sidecar.subqueues.spread(queue).seal().into();
     let (most, seal) = known.map_or_else(|| (COUNT, seal()), |(_, mark)| (mark.most, mark.seal));
     let most = most.max((subqueue.0 + 1).next_power_of_two());
-    Mark { most, seal }
+    SubqueueMark { most, seal }
 }
 
 /// Tells that later jobs of flows of a queue wait elsewhere than those that are there.

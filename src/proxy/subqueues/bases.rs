@@ -17,7 +17,7 @@ use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers}
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
 use crate::hold::{Heads, Held, HeldOfSubqueue, Lane};
-use crate::policy::subqueue::{self, Flow, Mark, Spread, Subqueue};
+use crate::policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
 use crate::pressure::Counts;
 use crate::proxy::load::Seldom;
 use crate::store::{Change, Claimed};
@@ -107,7 +107,7 @@ impl Subqueues {
     /// more because these two differ.
     pub(in crate::proxy) fn follow<'a>(
         &self,
-        marked: impl Iterator<Item = (Arc<str>, Mark)>,
+        marked: impl Iterator<Item = (Arc<str>, SubqueueMark)>,
         file: impl Iterator<Item = (&'a str, Spread)>,
     ) -> Vec<Arc<str>> {
         let (mut file, mut differ): (HashMap<&str, Spread>, _) = (file.collect(), Vec::new());
@@ -524,7 +524,7 @@ impl Subqueues {
 
 impl SplitQueue {
     /// Goes by the file and by the mark in the store. `true`: they differ from now on.
-    fn follow(&mut self, file: Option<Spread>, mark: Option<&Mark>) -> bool {
+    fn follow(&mut self, file: Option<Spread>, mark: Option<&SubqueueMark>) -> bool {
         let writes = match (file, mark) {
             (None, _) => Writes::No,
             (Some(_), None) => Writes::Unmarked,
