@@ -133,7 +133,7 @@
 //! ```text
 //! main     -> program
 //! program  -> ask backend cli config demo doctor life log net otlp run store traces upstream
-//! demo     -> backend client config net run store upstream
+//! demo     -> backend cli client config net run store upstream
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client config duration limit net ojs tls upstream
 //! client   -> upstream

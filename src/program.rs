@@ -425,6 +425,7 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     }
     let options = Options {
         limits: match args.broken {
+        scene: args.scene,
             true => Enforcement::Off,
             false => Enforcement::On,
         },
@@ -438,18 +439,9 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         reset: false,
     };
     let out = &mut std::io::stdout();
-    let (limits, time, runtime) = (options.limits, options.traffic, runtime()?);
-    let held = match args.scene {
-        Scene::Limits => runtime.block_on(demo::run(&options, env, out)),
-        Scene::Backpressure => runtime.block_on(demo::backpressure::run(limits, time, env, out)),
-        Scene::Cost => runtime.block_on(demo::cost::run(limits, time, env, out)),
-        Scene::Depth => runtime.block_on(demo::depth::run(limits, time, env, out)),
-        Scene::Egress => runtime.block_on(demo::egress::run(limits, time, env, out)),
-    }?;
-    Ok(if held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match runtime()?.block_on(demo::run(&options, env, out))? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
 }
 
