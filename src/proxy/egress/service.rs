@@ -408,8 +408,13 @@ impl WayOut {
         let id = [&*self.ids, &generation.0.to_string()].concat().into();
         let queue = Arc::clone(&self.queue);
         let stays = self.sidecar.store.at(deadline).plus(EARLY);
-        let claim = Claim::of_call(id, queue, generation, (now, micros(entry.lease)));
-        Claim { stays, ..claim }.into()
+        let claim = Claim {
+            claimed_at: now,
+            visibility: micros(entry.lease),
+            stays,
+            ..Claim::new(id, generation, queue)
+        };
+        claim.into()
     }
 
     /// The limits of now for the call of this id, with what was set over HTTP laid over them.
