@@ -475,7 +475,7 @@ fn a_fetch_reads_in_few_files() {
         }
     }
     // What only names the parts, keeps what they share, or is for a case beside the way.
-    let beside = ["fetching", "naming", "pollers", "request", "way"];
+    let beside = ["drain", "fetching", "naming", "pollers", "request", "way"];
     for entry in fs::read_dir(src().join("proxy/fetch")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
