@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::calling::Calling;
 use super::key::key_of;
-use super::lines::{Asks, BEHIND, CallPlace};
+use super::lines::{AskedBy, BEHIND, CallPlace};
 use super::redirect::come_back;
 use super::start::{CallStart, PricedCall};
 use crate::boxed::boxed;
@@ -359,7 +359,7 @@ impl WayOut {
             }
             match answer {
                 CallVerdict::Started(mut start) => {
-                    lines.started(Asks::Call, &claimed.limited);
+                    lines.started(AskedBy::Call, &claimed.limited);
                     start.waited = since.map(|since: Instant| since.elapsed());
                     return Ok(Some(start));
                 }
