@@ -167,10 +167,14 @@ fn check(args: &Check) -> ExitCode {
             false if paths.len() > 1 => format!("{}:\n{}", path.display(), checked.text),
             false => checked.text,
         };
-        // Whoever reads (`head`) may have left: no error of ours.
-        let _written = writeln!(std::io::stdout(), "{text}");
+        print(&format!("{text}\n"));
     }
     ExitCode::from(status)
+}
+
+/// Writes to whoever reads. That one (`head`) may have left: no error of ours.
+fn print(text: &str) {
+    let _written = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// Prints a text that was asked for, or that there is none.
@@ -178,7 +182,7 @@ fn say(text: Result<String, clap::Error>) -> ExitCode {
     // Whoever reads (`head`) may have left: no error of ours.
     match text {
         Ok(text) => {
-            let _written = writeln!(std::io::stdout(), "{}", text.trim_end());
+            print(&format!("{}\n", text.trim_end()));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -259,8 +263,7 @@ fn ask(
             return Ok(ExitCode::from(error.exit_status()));
         }
     };
-    // Whoever reads (`head`) may have left: no error of ours.
-    let _written = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -410,8 +413,7 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         true => report.json(),
         false => report.text(),
     };
-    // Whoever reads (`head`) may have left: no error of ours.
-    let _written = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(match report.healthy() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
