@@ -17,7 +17,7 @@ use crate::cli::{
     self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, Healthcheck, RunArgs,
     Scene, TOKEN,
 };
-use crate::config::{self, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
+use crate::config::{self, Colours, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
 use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
 use crate::life;
@@ -95,7 +95,7 @@ pub fn main() -> ExitCode {
 /// Says why the program ends, and gives the exit status. A wrong config is shown with every problem of it.
 fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(report) = error.downcast_ref::<Report>() {
-        tell(&report.render(has_colour(&std::io::stderr())));
+        tell(&report.render(colours_of(&std::io::stderr())));
         return ExitCode::from(BAD_CONFIG);
     }
     // If the log runs, the error goes to it, in its own format.
@@ -152,7 +152,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Says what each file means, or what is wrong with it.
 fn check(args: &Check) -> ExitCode {
-    let colour = has_colour(&std::io::stdout());
+    let colours = colours_of(&std::io::stdout());
     let overrides = CommandLine::of_environment();
     let mut status = 0;
     let variable = std::env::var_os(CONFIG);
@@ -160,7 +160,7 @@ fn check(args: &Check) -> ExitCode {
     let config = (args.config.iter()).filter(|path| args.paths.is_empty() || is_own(path));
     let paths: Vec<&PathBuf> = args.paths.iter().chain(config).collect();
     for path in &paths {
-        let checked = config::check(path, &overrides, colour);
+        let checked = config::check(path, &overrides, colours);
         status = status.max(checked.status);
         let text = match args.json {
             true => checked.json,
@@ -179,7 +179,6 @@ fn print(text: &str) {
 
 /// Prints a text that was asked for, or that there is none.
 fn say(text: Result<String, clap::Error>) -> ExitCode {
-    // Whoever reads (`head`) may have left: no error of ours.
     match text {
         Ok(text) => {
             print(&format!("{}\n", text.trim_end()));
@@ -426,8 +425,8 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(WRONG_ARGUMENTS));
     }
     let options = Options {
-        limits: match args.broken {
         scene: args.scene,
+        limits: match args.broken {
             true => Enforcement::Off,
             false => Enforcement::On,
         },
@@ -715,7 +714,7 @@ where
         .log_internal_errors(false);
     match settings.log {
         LogFormat::Human => lines
-            .with_ansi(has_colour(&std::io::stderr()))
+            .with_ansi(colours_of(&std::io::stderr()) == Colours::Terminal)
             .with_target(false)
             .boxed(),
         LogFormat::Json => {
@@ -726,8 +725,11 @@ where
 }
 
 /// Whether what is written there may have colours (no-color.org).
-fn has_colour(to: &impl IsTerminal) -> bool {
-    to.is_terminal() && variable("NO_COLOR").is_none()
+fn colours_of(to: &impl IsTerminal) -> Colours {
+    match to.is_terminal() && variable("NO_COLOR").is_none() {
+        true => Colours::Terminal,
+        false => Colours::None,
+    }
 }
 
 /// Logs the warnings about the config.
