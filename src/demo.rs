@@ -1,9 +1,9 @@
 //! `ojs-throttle demo`: limits at work, in one process and over real HTTP.
 //!
 //! It starts an embedded backend, the sidecar in front of it, and producers and workers that know only the sidecar's
-//! URL ([`traffic`]). It says each second how things stand. The verdict at the end comes from what workers, backend and
-//! vendor wrote down ([`records`]), never from the sidecar's own counters. All scenes are played on one [`stage`]; what
-//! is its own in each is a [`scene::SceneData`].
+//! URL (`traffic`). It says each second how things stand. The verdict at the end comes from what workers, backend and
+//! vendor wrote down (`records`), never from the sidecar's own counters. All scenes are played on one `stage`; what
+//! is its own in each is a `scene::SceneData`.
 
 mod backpressure;
 mod cost;
