@@ -48,7 +48,7 @@ pub use kinds::digest_of;
 pub use listen::Listen;
 pub use load::ConfigFile;
 pub use meaning::FORGETS_SUBQUEUES;
-pub use report::Report;
+pub use report::{Colours, Report};
 pub use secret::Secret;
 pub use settings::{
     FetchSettings, HoldSettings, LONGEST_WAIT, MetricsSettings, RepairSettings, ServerSettings,

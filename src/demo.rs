@@ -1,21 +1,22 @@
 //! `ojs-throttle demo`: limits at work, in one process and over real HTTP.
 //!
 //! It starts an embedded backend, the sidecar in front of it, and producers and workers that know only the sidecar's
-//! URL ([`traffic`]). It says each second what counts against the limits. The verdict at the end ([`judge`]) comes from
-//! what workers and backend wrote down ([`records`]), never from the sidecar's own counters.
+//! URL (`traffic`). It says each second how things stand. The verdict at the end comes from what workers, backend and
+//! vendor wrote down (`records`), never from the sidecar's own counters. All scenes are played on one `stage`; what
+//! is its own in each is a `scene::SceneData`.
 
-pub mod backpressure;
-pub mod cost;
-pub mod depth;
-pub mod egress;
-pub mod judge;
+mod backpressure;
+mod cost;
+mod depth;
+mod egress;
+mod judge;
 mod limits;
-pub mod plot;
-pub mod records;
-pub mod report;
+mod plot;
+mod records;
+mod scene;
 mod stage;
-pub mod streams;
-pub mod traffic;
+mod streams;
+mod traffic;
 
-pub use limits::{Options, run};
-pub use streams::Enforcement;
+pub use scene::Enforcement;
+pub use stage::{Options, run};

@@ -50,7 +50,8 @@
 //!    `proxy/service.rs` names the operation (`ojs.rs`) and has the body read. `proxy/fetch/answer.rs` goes on from
 //!    there to the end: it reads what is asked (`proxy/fetch/asked.rs`) and whose credentials these are
 //!    (`proxy/scope.rs`).
-//! 2. **Sections.** `proxy/fetch/section.rs` asks of each queue what its name alone says of limits (`policy/gate.rs`). If no
+//! 2. **Sections.** `proxy/fetch/section.rs` finds out once what can touch a FETCH here at all (its `Reach`). Then it
+//!    asks of each queue what its name alone says of limits (`policy/gate.rs`). If no
 //!    limit can touch any of them, the request goes to the backend as it came, and so does the reply, unless a job in it
 //!    brings limits of its own (`proxy/fetch/whole.rs`).
 //! 3. **Gather.** `proxy/fetch/gather.rs` has claims made, queue by queue, until as much is held as the worker wants that
@@ -133,7 +134,7 @@
 //! ```text
 //! main     -> program
 //! program  -> ask backend cli config demo doctor life log net otlp run store traces upstream
-//! demo     -> backend client config net run store upstream
+//! demo     -> backend cli client config net run store upstream
 //! doctor   -> ask client config duration net proxy::BackendFacts proxy::Stranger run store upstream
 //! ask      -> cli client config duration limit net ojs tls upstream
 //! client   -> upstream

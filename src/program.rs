@@ -17,7 +17,7 @@ use crate::cli::{
     self, ADMIN, AdminArgs, CONFIG, Check, Cli, Command, Demo, Dev, Doctor, Healthcheck, RunArgs,
     Scene, TOKEN,
 };
-use crate::config::{self, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
+use crate::config::{self, Colours, CommandLine, LogFormat, Report, Secret, Settings, StoreUrl};
 use crate::demo::{self, Enforcement, Options};
 use crate::doctor;
 use crate::life;
@@ -95,7 +95,7 @@ pub fn main() -> ExitCode {
 /// Says why the program ends, and gives the exit status. A wrong config is shown with every problem of it.
 fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(report) = error.downcast_ref::<Report>() {
-        tell(&report.render(has_colour(&std::io::stderr())));
+        tell(&report.render(colours_of(&std::io::stderr())));
         return ExitCode::from(BAD_CONFIG);
     }
     // If the log runs, the error goes to it, in its own format.
@@ -152,7 +152,7 @@ fn act(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Says what each file means, or what is wrong with it.
 fn check(args: &Check) -> ExitCode {
-    let colour = has_colour(&std::io::stdout());
+    let colours = colours_of(&std::io::stdout());
     let overrides = CommandLine::of_environment();
     let mut status = 0;
     let variable = std::env::var_os(CONFIG);
@@ -160,25 +160,28 @@ fn check(args: &Check) -> ExitCode {
     let config = (args.config.iter()).filter(|path| args.paths.is_empty() || is_own(path));
     let paths: Vec<&PathBuf> = args.paths.iter().chain(config).collect();
     for path in &paths {
-        let checked = config::check(path, &overrides, colour);
+        let checked = config::check(path, &overrides, colours);
         status = status.max(checked.status);
         let text = match args.json {
             true => checked.json,
             false if paths.len() > 1 => format!("{}:\n{}", path.display(), checked.text),
             false => checked.text,
         };
-        // Whoever reads (`head`) may have left: no error of ours.
-        let _written = writeln!(std::io::stdout(), "{text}");
+        print(&format!("{text}\n"));
     }
     ExitCode::from(status)
 }
 
+/// Writes to whoever reads. That one (`head`) may have left: no error of ours.
+fn print(text: &str) {
+    let _written = std::io::stdout().write_all(text.as_bytes());
+}
+
 /// Prints a text that was asked for, or that there is none.
 fn say(text: Result<String, clap::Error>) -> ExitCode {
-    // Whoever reads (`head`) may have left: no error of ours.
     match text {
         Ok(text) => {
-            let _written = writeln!(std::io::stdout(), "{}", text.trim_end());
+            print(&format!("{}\n", text.trim_end()));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -259,8 +262,7 @@ fn ask(
             return Ok(ExitCode::from(error.exit_status()));
         }
     };
-    // Whoever reads (`head`) may have left: no error of ours.
-    let _written = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -410,8 +412,7 @@ fn examine(args: &Doctor) -> anyhow::Result<ExitCode> {
         true => report.json(),
         false => report.text(),
     };
-    // Whoever reads (`head`) may have left: no error of ours.
-    let _written = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(match report.healthy() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -424,6 +425,7 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(WRONG_ARGUMENTS));
     }
     let options = Options {
+        scene: args.scene,
         limits: match args.broken {
             true => Enforcement::Off,
             false => Enforcement::On,
@@ -438,18 +440,9 @@ fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         reset: false,
     };
     let out = &mut std::io::stdout();
-    let (limits, time, runtime) = (options.limits, options.traffic, runtime()?);
-    let held = match args.scene {
-        Scene::Limits => runtime.block_on(demo::run(&options, env, out)),
-        Scene::Backpressure => runtime.block_on(demo::backpressure::run(limits, time, env, out)),
-        Scene::Cost => runtime.block_on(demo::cost::run(limits, time, env, out)),
-        Scene::Depth => runtime.block_on(demo::depth::run(limits, time, env, out)),
-        Scene::Egress => runtime.block_on(demo::egress::run(limits, time, env, out)),
-    }?;
-    Ok(if held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match runtime()?.block_on(demo::run(&options, env, out))? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
 }
 
@@ -721,7 +714,7 @@ where
         .log_internal_errors(false);
     match settings.log {
         LogFormat::Human => lines
-            .with_ansi(has_colour(&std::io::stderr()))
+            .with_ansi(colours_of(&std::io::stderr()) == Colours::Terminal)
             .with_target(false)
             .boxed(),
         LogFormat::Json => {
@@ -732,8 +725,11 @@ where
 }
 
 /// Whether what is written there may have colours (no-color.org).
-fn has_colour(to: &impl IsTerminal) -> bool {
-    to.is_terminal() && variable("NO_COLOR").is_none()
+fn colours_of(to: &impl IsTerminal) -> Colours {
+    match to.is_terminal() && variable("NO_COLOR").is_none() {
+        true => Colours::Terminal,
+        false => Colours::None,
+    }
 }
 
 /// Logs the warnings about the config.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ojs_throttle::config::{self, CommandLine, LogFormat, Settings};
+use ojs_throttle::config::{self, Colours, CommandLine, LogFormat, Settings};
 use ojs_throttle::json::Json;
 use ojs_throttle::limit::Limited;
 use ojs_throttle::policy::{JobView, LimitCache, own_policies};
@@ -445,7 +445,7 @@ fn check_says_what_is_in_a_file() {
     let ok = config::check(
         &folder.join("valid/issue.toml"),
         &CommandLine::default(),
-        false,
+        Colours::None,
     );
     let meaning = "stripe: jobs of queue billing of type payment.*: 5 at once, 100 in any 1m, at least 100ms apart, \
                    a key for each stripe:{meta.tenant_id}, \
@@ -459,7 +459,7 @@ fn check_says_what_is_in_a_file() {
     let cost = config::check(
         &folder.join("valid/cost.toml"),
         &CommandLine::default(),
-        false,
+        Colours::None,
     );
     for part in [
         "each counts its meta.tokens, key \"vendor\"",
@@ -471,7 +471,7 @@ fn check_says_what_is_in_a_file() {
     let split = config::check(
         &folder.join("valid/subqueues.toml"),
         &CommandLine::default(),
-        false,
+        Colours::None,
     );
     let words =
         "a key for each crm:{meta.tenant_id}, others wait for no key but their own, by subqueues\n";
@@ -485,7 +485,7 @@ fn check_says_what_is_in_a_file() {
     let warned = config::check(
         &folder.join("valid/warnings.toml"),
         &CommandLine::default(),
-        false,
+        Colours::None,
     );
     assert!(
         warned
@@ -498,7 +498,7 @@ fn check_says_what_is_in_a_file() {
     let wrong = config::check(
         &folder.join("invalid/unknown_fields.toml"),
         &CommandLine::default(),
-        false,
+        Colours::None,
     );
     assert_eq!(wrong.status, 78);
     assert!(
@@ -506,7 +506,11 @@ fn check_says_what_is_in_a_file() {
         "{}",
         wrong.text
     );
-    let missing = config::check(&folder.join("none.toml"), &CommandLine::default(), false);
+    let missing = config::check(
+        &folder.join("none.toml"),
+        &CommandLine::default(),
+        Colours::None,
+    );
     assert_eq!(missing.status, 78);
     assert!(
         missing.text.starts_with("error: cannot read"),
@@ -618,7 +622,7 @@ fn checked(text: &str) -> config::Checked {
         format!("[server]\nupstream = 'http://ojs'\n{text}"),
     )
     .unwrap();
-    config::check(file.path(), &CommandLine::default(), false)
+    config::check(file.path(), &CommandLine::default(), Colours::None)
 }
 
 #[test]

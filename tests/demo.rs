@@ -142,7 +142,7 @@ async fn the_scene_of_backpressure_ends_with_a_verdict_at_what_ends_a_container(
     let refused = |line: &str| refused_in(line).is_some_and(|refused| refused > 0);
     let (status, rest) = ended_by("TERM", &["backpressure"], refused).await;
     assert_eq!(status.code(), Some(0), "{rest}");
-    assert!(rest.contains("accepted is stored        yes"), "{rest}");
+    assert!(rest.contains("accepted is stored          yes"), "{rest}");
 }
 
 /// The picture of the README: a run of the demo. `UPDATE=1` records another one.
@@ -196,13 +196,13 @@ fn refused_in(line: &str) -> Option<u64> {
 async fn the_bounded_queue_stays_within_its_bound() {
     let (bounded, text) = output(&["backpressure", "--seconds", "4"]).await;
     assert!(bounded.status.success(), "{text}");
-    assert!(text.contains("never more than 60 waiting   yes"), "{text}");
-    assert!(text.contains("accepted is stored        yes"), "{text}");
+    assert!(text.contains("never more than 60 waiting  yes"), "{text}");
+    assert!(text.contains("accepted is stored          yes"), "{text}");
     let refused = text.lines().filter_map(refused_in);
     assert!(refused.max().unwrap() > 10, "{text}");
     let (broken, text) = output(&["backpressure", "--seconds", "4", "--break"]).await;
     assert_eq!(broken.status.code(), Some(1), "{text}");
-    assert!(text.contains("never more than 60 waiting   NO"), "{text}");
+    assert!(text.contains("never more than 60 waiting  NO"), "{text}");
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn tokens_are_shared_by_weight_and_what_is_not_used_comes_back() {
     let (broken, text) = output(&["cost", "--seconds", "2", "--break"]).await;
     assert_eq!(broken.status.code(), Some(1), "{text}");
     assert!(text.contains("tokens a second  NO"), "{text}");
-    assert!(text.contains("by its weight                NO"), "{text}");
+    assert!(text.contains("by its weight                 NO"), "{text}");
 }
 
 /// The scene of depth: nobody waits behind a tenant with thousands of jobs, and without subqueues the others stand.

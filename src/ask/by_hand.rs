@@ -13,7 +13,7 @@ use crate::ojs::{self, shell_word};
 const SET: [&str; 2] = ["override", "next-start"];
 
 /// A route, and what is put there; `None` takes it away.
-type Change = (&'static str, Option<Value>);
+type SetByHand = (&'static str, Option<Value>);
 
 /// Lets no job of a key start. `now` is in microseconds since 1970.
 ///
@@ -56,7 +56,7 @@ pub async fn clear(port: &AdminPort, args: &Clear) -> Result<String, AskError> {
         return key.change(&[("usage", None)], "").await;
     }
     let set = SET.into_iter().filter(|what| !key.before[what].is_null());
-    let changes: Vec<Change> = set.map(|what| (what, None)).collect();
+    let changes: Vec<SetByHand> = set.map(|what| (what, None)).collect();
     match changes.is_empty() {
         true => Err(refused(&args.of, "nothing is set by hand")),
         false => key.change(&changes, "").await,
@@ -91,7 +91,7 @@ impl<'a> KeyToSet<'a> {
     }
 
     /// Makes changes one by one; what is printed then. `opposite` undoes the command where nothing stood before.
-    async fn change(&self, changes: &[Change], opposite: &str) -> Result<String, AskError> {
+    async fn change(&self, changes: &[SetByHand], opposite: &str) -> Result<String, AskError> {
         let (mut said, mut answers) = (String::new(), String::new());
         for (what, body) in changes {
             let method = body.as_ref().map_or(Method::DELETE, |_| Method::PUT);
@@ -112,7 +112,7 @@ impl<'a> KeyToSet<'a> {
     }
 
     /// The command that undoes `changes`, for a shell.
-    fn undo(&self, changes: &[Change], opposite: &str) -> String {
+    fn undo(&self, changes: &[SetByHand], opposite: &str) -> String {
         let is_changed = |what: &str| changes.iter().any(|(changed, _)| *changed == what);
         if is_changed("usage") {
             return "nothing brings back what was counted".into();

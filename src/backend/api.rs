@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::state::BackendState;
 use super::wire::ErrorReply;
-use answer::{Answer, NO_METHOD, NO_ROUTE, ok, text};
+use answer::{ApiAnswer, NO_METHOD, NO_ROUTE, ok, text};
 use operations::wrapped;
 
 /// The media type of every answer but those of unknown routes.
@@ -136,7 +136,7 @@ fn route(
     request: &Request<Bytes>,
     segments: &[&str],
     now: Instant,
-) -> Answer {
+) -> ApiAnswer {
     let rest = match segments {
         ["ojs", "manifest"] => return only(request, &Method::GET, || views::manifest(state)),
         ["ojs", "v1", rest @ ..] => rest,
@@ -174,7 +174,7 @@ fn route(
     }
 }
 
-fn only(request: &Request<Bytes>, method: &Method, then: impl FnOnce() -> Answer) -> Answer {
+fn only(request: &Request<Bytes>, method: &Method, then: impl FnOnce() -> ApiAnswer) -> ApiAnswer {
     if request.method() == method {
         then()
     } else {

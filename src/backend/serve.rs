@@ -91,7 +91,7 @@ async fn connection(server: Arc<Serving>, stream: Stream) {
 async fn respond(
     server: Arc<Serving>,
     request: Request<Incoming>,
-) -> Result<Response<ReplyBody>, hyper::Error> {
+) -> Result<Response<ServedBody>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = match Limited::new(body, api::LONGEST_BODY + 1).collect().await {
         Ok(body) => body.to_bytes(),
@@ -211,4 +211,4 @@ fn frame(number: u64, change: &PhaseChange) -> Bytes {
 }
 
 /// The body of a reply: with `Content-Length`, or in chunks.
-type ReplyBody = Either<Full<Bytes>, Channel<Bytes>>;
+type ServedBody = Either<Full<Bytes>, Channel<Bytes>>;

@@ -10,7 +10,7 @@ use super::command_line::CommandLine;
 use super::file::{self, unreadable};
 use super::load::read_whole;
 use super::meaning::{Meaning, meaning};
-use super::report::Report;
+use super::report::{Colours, Report};
 use super::settings::Settings;
 use super::sources::Sources;
 use crate::policy::{Match, Policy, PolicySet};
@@ -107,7 +107,7 @@ fn doubts(settings: &Settings) -> Report {
 
 /// Reads the file (`-` is standard input) and says what it means, or everything that is wrong with it; with colours
 /// for a terminal if asked.
-pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
+pub fn check(path: &Path, overrides: &CommandLine, colours: Colours) -> Checked {
     let name = path.display().to_string();
     let settings = match path.as_os_str() == "-" {
         true => read_whole(std::io::stdin())
@@ -120,7 +120,7 @@ pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
         Err(report) => {
             let problems = count(report.errors(), "problem", "problems");
             return Checked {
-                text: format!("{}\n\n{problems} in {name}", report.render(colour)),
+                text: format!("{}\n\n{problems} in {name}", report.render(colours)),
                 json: json!({"file": name, "ok": false, "problems": report.problems()}).to_string(),
                 status: 78,
             };
@@ -151,7 +151,7 @@ pub fn check(path: &Path, overrides: &CommandLine, colour: bool) -> Checked {
     }
     let number = warnings.warnings();
     if number > 0 {
-        let warnings = warnings.render(colour);
+        let warnings = warnings.render(colours);
         let number = count(number, "warning", "warnings");
         text = format!("{warnings}\n\n{text}, {number}");
     }

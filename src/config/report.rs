@@ -12,6 +12,15 @@ use super::sources::{SourceText, Sources};
 /// The most problems that are shown: a file with more is no config file.
 const SHOWN: usize = 50;
 
+/// How a text is coloured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Colours {
+    /// For a terminal.
+    Terminal,
+    /// Not at all.
+    None,
+}
+
 /// Whether a problem forbids a start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ProblemSeverity {
@@ -74,12 +83,11 @@ impl Report {
             .count()
     }
 
-    /// The report as text, one block a problem, with colours for a terminal if asked.
-    pub fn render(&self, colour: bool) -> String {
-        let renderer = if colour {
-            Renderer::styled()
-        } else {
-            Renderer::plain()
+    /// The report as text, one block a problem.
+    pub fn render(&self, colours: Colours) -> String {
+        let renderer = match colours {
+            Colours::Terminal => Renderer::styled(),
+            Colours::None => Renderer::plain(),
         };
         let shown = self.problems.iter().take(SHOWN);
         let mut blocks: Vec<String> = shown
@@ -153,7 +161,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.render(false))
+        f.write_str(&self.render(Colours::None))
     }
 }
 

@@ -9,39 +9,42 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::records::{Pages, Received};
-use super::streams::{STREAMS, StreamLimit};
+use super::scene::{SceneNow, StreamLimit, used};
+use super::streams::STREAMS;
 use crate::backend::{Event, EventKind};
 
 /// How much earlier than evenly spaced a start may be made by the promise.
-pub const EARLY: Duration = Duration::from_millis(5);
+pub(super) const EARLY: Duration = Duration::from_millis(5);
 
 /// One start of one stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Start {
+pub(super) struct Start {
+    /// What it counts against a limit.
+    pub(super) weight: u32,
     /// The earliest that it may have been made.
-    pub made: Duration,
+    pub(super) made: Duration,
     /// When its worker had it.
-    pub seen: Duration,
+    pub(super) seen: Duration,
     /// When its worker began to say that it is done.
-    pub done: Option<Duration>,
+    pub(super) done: Option<Duration>,
 }
 
 /// The verdict on one stream's limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct StreamFinding {
+pub(super) struct StreamFinding {
     /// Starts in all.
-    pub starts: usize,
+    pub(super) starts: usize,
     /// The worst moment.
-    pub worst: Worst,
+    pub(super) worst: Worst,
     /// Whether the limit was held throughout.
-    pub held: bool,
+    pub(super) held: bool,
     /// The used part of the limit, averaged over the time with work: 1 is all of it.
-    pub used: f64,
+    pub(super) used: f64,
 }
 
 /// The worst moment of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Worst {
+pub(super) enum Worst {
     /// The most starts in any interval of the period.
     Window(u32),
     /// The most jobs with workers at once.
@@ -61,41 +64,56 @@ pub enum Worst {
 
 /// The count of all jobs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Account {
+pub(super) struct Account {
     /// Jobs that producers got a 201 for.
-    pub enqueued: usize,
+    pub(super) enqueued: usize,
     /// Jobs that the backend stored.
-    pub stored: usize,
+    pub(super) stored: usize,
     /// Jobs that workers received.
-    pub received: usize,
+    pub(super) received: usize,
     /// Jobs that the backend has as completed.
-    pub completed: usize,
+    pub(super) completed: usize,
     /// Jobs in the backend that are not completed yet.
-    pub left: usize,
+    pub(super) left: usize,
     /// Jobs that a producer or a worker was told are safe, and that the backend does not have so.
-    pub lost: usize,
+    pub(super) lost: usize,
     /// Jobs that were received twice, or completed twice.
-    pub doubled: usize,
+    pub(super) doubled: usize,
     /// Claims that ran out because nobody kept them alive.
-    pub lapsed: usize,
+    pub(super) lapsed: usize,
 }
 
 impl Account {
     /// Whether nothing was lost or doubled and the sums are right.
-    pub fn right(&self) -> bool {
+    pub(super) fn right(&self) -> bool {
         self.lost == 0 && self.doubled == 0 && self.stored == self.completed + self.left
     }
 }
 
 /// The starts of one stream, from the workers' records.
-pub fn starts(pages: &Pages, stream: usize) -> Vec<Start> {
+pub(super) fn starts(pages: &Pages, stream: usize) -> Vec<Start> {
     let of_stream = pages.received.iter().filter(|job| job.stream == stream);
+    starts_of(pages, of_stream, |_| 1)
+}
+
+/// All starts, each with the tokens that it used.
+pub(super) fn paid_starts(pages: &Pages) -> Vec<Start> {
+    let tokens = |job: &Received| u32::try_from(used(job.nth)).unwrap_or(u32::MAX);
+    starts_of(pages, pages.received.iter(), tokens)
+}
+
+fn starts_of<'a>(
+    pages: &Pages,
+    jobs: impl Iterator<Item = &'a Received>,
+    weight: impl Fn(&Received) -> u32,
+) -> Vec<Start> {
     let start = |job: &Received| Start {
+        weight: weight(job),
         made: pages.made(job.at),
         seen: job.at,
         done: job.done,
     };
-    let mut starts: Vec<Start> = of_stream.map(start).collect();
+    let mut starts: Vec<Start> = jobs.map(start).collect();
     starts.sort_by_key(|start| start.seen);
     // A start may have been made as early as any start that was seen after it. So `made` never goes back, and any row
     // of starts begins with its earliest.
@@ -109,7 +127,7 @@ pub fn starts(pages: &Pages, stream: usize) -> Vec<Start> {
 
 /// Until when a start certainly counts against its limit; without a limit it is one second, so that
 /// starts can be counted all the same.
-pub fn counts_until(limit: StreamLimit, start: &Start) -> Duration {
+pub(super) fn counts_until(limit: StreamLimit, start: &Start) -> Duration {
     match limit {
         StreamLimit::Rate { period, .. } => start.made + period,
         StreamLimit::AtOnce(_) => start.done.unwrap_or(Duration::MAX),
@@ -120,7 +138,7 @@ pub fn counts_until(limit: StreamLimit, start: &Start) -> Duration {
 
 /// Judges the starts of a stream, sorted by `seen` with `made` not going back; there was work for
 /// it `from` .. `until`.
-pub fn judge(
+pub(super) fn judge(
     rule: StreamLimit,
     starts: &[Start],
     from: Duration,
@@ -154,31 +172,28 @@ pub fn judge(
     }
 }
 
-/// How many starts count against their limit, from each moment at which that changes. A start that was seen only when
-/// it may have stopped counting, as after a stall, counts nowhere.
-pub fn counts(rule: StreamLimit, starts: &[Start]) -> Vec<(Duration, u32)> {
-    let mut changes: Vec<(Duration, bool)> = Vec::with_capacity(2 * starts.len());
+/// What counts against a limit, from each moment at which that changes. A start that was seen only when it may have
+/// stopped counting, as after a stall, counts nowhere.
+pub(super) fn counts(rule: StreamLimit, starts: &[Start]) -> Vec<(Duration, u32)> {
+    let mut changes: Vec<(Duration, i64)> = Vec::with_capacity(2 * starts.len());
     for start in starts {
-        let end = counts_until(rule, start);
+        let (end, weight) = (counts_until(rule, start), i64::from(start.weight));
         if end > start.seen {
-            changes.extend([(start.seen, true), (end, false)]);
+            changes.extend([(start.seen, weight), (end, -weight)]);
         }
     }
     // At one moment ends come first.
     changes.sort_unstable();
-    let mut count = 0_u32;
-    let counted = changes.into_iter().map(|(at, begins)| {
-        count = match begins {
-            true => count + 1,
-            false => count.saturating_sub(1),
-        };
-        (at, count)
+    let mut count = 0;
+    let counted = changes.into_iter().map(|(at, change)| {
+        count += change;
+        (at, u32::try_from(count).unwrap_or_default())
     });
     counted.collect()
 }
 
-/// The most starts that count at one moment.
-fn most(rule: StreamLimit, starts: &[Start]) -> u32 {
+/// The most that counts at one moment.
+pub(super) fn most(rule: StreamLimit, starts: &[Start]) -> u32 {
     let counts = counts(rule, starts).into_iter();
     counts.map(|(_, count)| count).max().unwrap_or_default()
 }
@@ -238,7 +253,7 @@ fn occupied(
 
 /// Compares what producers and workers were told with the backend's ledger; `left` is how many
 /// jobs the backend says it has that are not completed.
-pub fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
+pub(super) fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
     let (mut stored, mut gone) = (HashSet::new(), HashSet::new());
     let mut completions: HashMap<&str, usize> = HashMap::new();
     let mut lapsed = 0;
@@ -287,18 +302,17 @@ pub fn account(pages: &Pages, ledger: &[Event], left: usize) -> Account {
     }
 }
 
-/// The time from the producer's 201 to the worker, of one stream: the median and the longest.
-pub fn waits(pages: &Pages, stream: usize) -> (Duration, Duration) {
+/// The times from the producer's 201 to the worker, of one stream, in the order of the starts.
+pub(super) fn waits(pages: &Pages, stream: usize) -> Vec<Duration> {
     let of_stream = pages.received.iter().filter(|job| job.stream == stream);
-    let mut waits: Vec<Duration> = of_stream
+    of_stream
         .filter_map(|job| Some(job.at.saturating_sub(pages.enqueued.get(&job.job)?.1)))
-        .collect();
-    median_and_longest(&mut waits)
+        .collect()
 }
 
 /// How long before they were seen starts of limited streams may have been made: the median and the
 /// longest.
-pub fn blur(pages: &Pages) -> (Duration, Duration) {
+pub(super) fn blur(pages: &Pages) -> (Duration, Duration) {
     let limited = |stream: &usize| {
         STREAMS
             .get(*stream)
@@ -312,7 +326,8 @@ pub fn blur(pages: &Pages) -> (Duration, Duration) {
     median_and_longest(&mut blurs)
 }
 
-fn median_and_longest(times: &mut [Duration]) -> (Duration, Duration) {
+/// The median and the longest.
+pub(super) fn median_and_longest(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     (median, times.last().copied().unwrap_or_default())
@@ -320,43 +335,37 @@ fn median_and_longest(times: &mut [Duration]) -> (Duration, Duration) {
 
 /// The verdict on a whole run.
 #[derive(Clone, Debug)]
-pub struct Judgement {
+pub(super) struct Judgement {
     /// Per stream, in their order.
-    pub findings: [StreamFinding; STREAMS.len()],
+    pub(super) findings: Vec<StreamFinding>,
     /// Every job.
-    pub account: Account,
+    pub(super) account: Account,
     /// Calls that failed.
-    pub failed: usize,
+    pub(super) failed: usize,
 }
 
 impl Judgement {
-    /// Judges a whole run, in which there was work for all `from` .. `until`.
-    pub fn of(
-        pages: &Pages,
-        ledger: &[Event],
-        left: usize,
-        (from, until): (Duration, Duration),
-    ) -> Judgement {
-        let mut stream = 0;
-        let findings = STREAMS.map(|kind| {
-            let starts = starts(pages, stream);
-            stream += 1;
-            judge(kind.limit, &starts, from, until)
+    /// Judges a whole run, in which there was work for all from its beginning to its end.
+    pub(super) fn of(seen: &SceneNow<'_>) -> Judgement {
+        let streams = STREAMS.iter().enumerate();
+        let findings = streams.map(|(stream, kind)| {
+            let starts = starts(seen.pages, stream);
+            judge(kind.limit, &starts, seen.from, seen.now)
         });
         Judgement {
-            findings,
-            account: account(pages, ledger, left),
-            failed: pages.trouble.len(),
+            findings: findings.collect(),
+            account: account(seen.pages, seen.ledger, seen.available + seen.active),
+            failed: seen.pages.failed + seen.pages.refused,
         }
     }
 
     /// Whether every limit was held.
-    pub fn limits_held(&self) -> bool {
+    pub(super) fn limits_held(&self) -> bool {
         self.findings.iter().all(|finding| finding.held)
     }
 
     /// The limited streams of which nothing was started: nothing can be said of their limits.
-    pub fn idle(&self) -> Vec<&'static str> {
+    pub(super) fn idle(&self) -> Vec<&'static str> {
         let streams = STREAMS.iter().zip(&self.findings);
         let idle = streams
             .filter(|(stream, found)| stream.limit != StreamLimit::Free && found.starts == 0);
@@ -364,7 +373,7 @@ impl Judgement {
     }
 
     /// Whether all that is limited was at work, and there is nothing to complain of.
-    pub fn held(&self) -> bool {
+    pub(super) fn held(&self) -> bool {
         self.limits_held() && self.account.right() && self.idle().is_empty() && self.failed == 0
     }
 }

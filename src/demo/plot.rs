@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::judge::{Judgement, Start, counts, starts};
-use super::records::Pages;
-use super::report::sentence;
-use super::streams::{Enforcement, STREAMS, StreamLimit};
+use super::limits::sentence;
+use super::scene::{Enforcement, SceneNow, StreamLimit};
+use super::streams::STREAMS;
 
 /// Where a panel's plot begins and ends, and how high it is.
 const LEFT: f64 = 150.0;
@@ -18,8 +18,9 @@ const TOP: f64 = 84.0;
 /// Columns of a plot; each shows the highest of its time.
 const COLUMNS: usize = 420;
 
-/// Draws the whole run, which lasted until `until`.
-pub fn svg(pages: &Pages, verdict: &Judgement, limits: Enforcement, until: Duration) -> String {
+/// Draws the whole run.
+pub(super) fn svg(seen: &SceneNow<'_>, limits: Enforcement) -> String {
+    let verdict = Judgement::of(seen);
     let height = TOP + PITCH * 4.0 + 16.0;
     let colour = if verdict.held() { "good" } else { "bad" };
     let title = match limits {
@@ -33,15 +34,15 @@ pub fn svg(pages: &Pages, verdict: &Judgement, limits: Enforcement, until: Durat
 <text class="title" x="20" y="32">{title}</text>
 <text class="{colour}" x="20" y="54">{}</text>
 "#,
-        escaped(&sentence(verdict, limits).replace('\n', " "))
+        escaped(&sentence(&verdict, limits).replace('\n', " "))
     );
     for (index, stream) in STREAMS.iter().enumerate() {
         let panel = Panel {
             top: TOP + PITCH * f64::from(u8::try_from(index).unwrap_or(u8::MAX)),
             rule: stream.limit,
-            until,
+            until: seen.now,
         };
-        panel.draw(&mut svg, stream.name, &starts(pages, index));
+        panel.draw(&mut svg, stream.name, &starts(seen.pages, index));
     }
     svg.push_str("</svg>\n");
     svg
@@ -203,12 +204,14 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::records::Pages;
     use super::*;
 
     #[test]
     fn a_column_shows_the_highest_of_its_time() {
         let ms = Duration::from_millis;
         let start = |at| Start {
+            weight: 1,
             made: ms(at),
             seen: ms(at),
             done: Some(ms(at + 5)),
@@ -227,8 +230,7 @@ mod tests {
     #[test]
     fn an_empty_run_is_drawn_too() {
         let pages = Pages::default();
-        let verdict = Judgement::of(&pages, &[], 0, (Duration::ZERO, Duration::ZERO));
-        let svg = svg(&pages, &verdict, Enforcement::On, Duration::ZERO);
+        let svg = svg(&SceneNow::of(&pages, &[]), Enforcement::On);
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }

@@ -1,64 +1,76 @@
-//! The records of producers, workers and the probe, written down as they see things. All times count from the start of
-//! the demo.
+//! The records of producers, workers, the probe and the vendor, written down as they see things. All times count from
+//! the start of the demo.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::streams::STREAMS;
-
 /// Everybody's notebook; clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Records {
+pub(super) struct Records {
     epoch: Instant,
     pages: Arc<Mutex<Pages>>,
 }
 
-/// The records.
+/// The records. A stream is an index into those of the scene.
 #[derive(Clone, Debug, Default)]
-pub struct Pages {
+pub(super) struct Pages {
     /// Jobs that a producer got a 201 for, by id: stream and when.
-    pub enqueued: HashMap<String, (usize, Duration)>,
+    pub(super) enqueued: HashMap<String, (usize, Duration)>,
     /// Jobs that workers received, in order, each time that one was.
-    pub received: Vec<Received>,
+    pub(super) received: Vec<Received>,
     /// Trips of the probe, in order.
-    pub probes: Vec<ProbeTrip>,
-    /// Calls that failed.
-    pub trouble: Vec<String>,
+    pub(super) probes: Vec<ProbeTrip>,
+    /// Enqueues that were answered 429.
+    pub(super) refused: usize,
+    /// Calls that failed otherwise, and the first of them.
+    pub(super) failed: usize,
+    pub(super) first_failed: Option<String>,
+    /// What the vendor wrote down.
+    pub(super) vendor: VendorRecord,
     /// Per stream: enqueued, received.
-    pub count: [(usize, usize); STREAMS.len()],
+    counts: HashMap<usize, (usize, usize)>,
 }
 
 /// A job in the hands of a worker.
-#[derive(Clone, Debug)]
-pub struct Received {
-    /// Its stream: an index into [`STREAMS`].
-    pub stream: usize,
-    /// Its id.
-    pub job: String,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Received {
+    pub(super) stream: usize,
+    /// Its id, and the number that its producer gave it.
+    pub(super) job: String,
+    pub(super) nth: u64,
     /// When the worker had read the reply that brought it.
-    pub at: Duration,
+    pub(super) at: Duration,
     /// When the worker began to send the ACK.
-    pub done: Option<Duration>,
+    pub(super) done: Option<Duration>,
     /// Whether the ACK was accepted.
-    pub acked: bool,
+    pub(super) acked: bool,
 }
 
 /// One trip through the sidecar to the backend and back.
 #[derive(Clone, Copy, Debug)]
-pub struct ProbeTrip {
+pub(super) struct ProbeTrip {
     /// When it left.
-    pub sent: Duration,
+    pub(super) sent: Duration,
     /// When its reply was read.
-    pub back: Duration,
+    pub(super) back: Duration,
+}
+
+/// What the vendor wrote down. A ban is for good.
+#[derive(Clone, Default, Debug)]
+pub(super) struct VendorRecord {
+    pub(super) answered: Vec<Duration>,
+    pub(super) banned: Option<Duration>,
+    pub(super) refused: usize,
 }
 
 impl Records {
     /// An empty notebook; time counts from now.
-    pub fn start() -> Records {
+    pub(super) fn start() -> Records {
         Records {
             epoch: Instant::now(),
             pages: Arc::default(),
@@ -66,36 +78,88 @@ impl Records {
     }
 
     /// The time now.
-    pub fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
 
     /// To read or write. Never kept over an await.
-    pub fn pages(&self) -> MutexGuard<'_, Pages> {
+    pub(super) fn pages(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock()
     }
 
     /// Notes a failed call.
-    pub fn trouble(&self, error: &anyhow::Error) {
-        self.pages().trouble.push(format!("{error:#}"));
+    pub(super) fn trouble(&self, error: &anyhow::Error) {
+        let mut pages = self.pages();
+        pages.failed += 1;
+        pages
+            .first_failed
+            .get_or_insert_with(|| format!("{error:#}"));
     }
 }
 
 impl Pages {
-    /// Jobs of a stream that no worker has received yet.
-    pub fn waiting(&self, stream: usize) -> usize {
-        let count = self.count.get(stream).copied().unwrap_or_default();
-        count.0.saturating_sub(count.1)
+    /// A producer got a 201 for a job.
+    pub(super) fn enqueue(&mut self, stream: usize, job: String, at: Duration) {
+        self.enqueued.insert(job, (stream, at));
+        self.counts.entry(stream).or_default().0 += 1;
+    }
+
+    /// A worker received a job.
+    pub(super) fn receive(&mut self, received: Received) {
+        self.counts.entry(received.stream).or_default().1 += 1;
+        self.received.push(received);
+    }
+
+    /// How many jobs of a stream were enqueued, and how many of them no worker has received yet.
+    pub(super) fn enqueued_and_waiting(&self, stream: usize) -> (usize, usize) {
+        let (enqueued, received) = self.counts.get(&stream).copied().unwrap_or_default();
+        (enqueued, enqueued.saturating_sub(received))
     }
 
     /// The earliest that a start may have been made which a worker saw at `seen`: when the last
     /// probe left that was back by then. Had the start been made before, then that probe left after
     /// it and was back before it, through the same thread and the same kind of sockets, on a way
     /// that is more than twice as long.
-    pub fn made(&self, seen: Duration) -> Duration {
+    pub(super) fn made(&self, seen: Duration) -> Duration {
         let back = self.probes.partition_point(|probe| probe.back <= seen);
         let last = back.checked_sub(1).and_then(|last| self.probes.get(last));
         last.map(|probe| probe.sent).unwrap_or_default()
+    }
+}
+
+impl VendorRecord {
+    /// The calls that the vendor allows in any `PERIOD`.
+    pub(super) const ALLOWED: usize = 100;
+    pub(super) const PERIOD: Duration = Duration::from_secs(2);
+
+    /// Answers a call.
+    pub(super) fn call(&mut self, now: Duration) -> StatusCode {
+        if self.banned.is_none() && self.lately(now) >= VendorRecord::ALLOWED {
+            self.banned = Some(now);
+        }
+        if self.banned.is_some() {
+            self.refused += 1;
+            return StatusCode::FORBIDDEN;
+        }
+        self.answered.push(now);
+        StatusCode::OK
+    }
+
+    /// The calls that count.
+    pub(super) fn lately(&self, now: Duration) -> usize {
+        let backwards = self.answered.iter().rev();
+        let count = backwards.take_while(|at| **at + VendorRecord::PERIOD > now);
+        count.count()
+    }
+
+    /// The hundredths of what is allowed that were used, from the first call to the last.
+    pub(super) fn used(&self) -> u128 {
+        let (Some(first), Some(last)) = (self.answered.first(), self.answered.last()) else {
+            return 0;
+        };
+        let time = last.saturating_sub(*first).as_micros().max(1);
+        let calls = self.answered.len().saturating_sub(1) as u128;
+        calls * VendorRecord::PERIOD.as_micros() * 100 / (time * VendorRecord::ALLOWED as u128)
     }
 }
 
@@ -119,5 +183,22 @@ mod tests {
         assert_eq!(pages.made(ms(89)), ms(10), "one is on its way");
         assert_eq!(pages.made(ms(90)), ms(20));
         assert_eq!(pages.made(ms(150)), ms(91));
+    }
+
+    #[test]
+    fn the_vendor_bans_for_one_call_too_many_and_for_good() {
+        let called = |calls: u64, each: u64| {
+            let mut record = VendorRecord::default();
+            for nth in 0..calls {
+                record.call(Duration::from_micros(nth * each));
+            }
+            record
+        };
+        assert_eq!(called(500, 20_000).banned, None);
+        let mut record = called(101, 19_999);
+        assert_eq!(record.banned, Some(Duration::from_micros(1_999_900)));
+        let later = record.call(Duration::from_secs(3600));
+        assert_eq!(later, StatusCode::FORBIDDEN);
+        assert_eq!((record.answered.len(), record.refused), (100, 2));
     }
 }

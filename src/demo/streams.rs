@@ -1,68 +1,15 @@
-//! The four streams of jobs and their limits.
+//! The four streams of jobs in the scene of limits, and their limits.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use super::scene::{Enforcement, JobStream, StreamLimit, Workers};
 
-/// Whether the sidecar enforces the limits. `--break` runs the same jobs without them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Enforcement {
-    /// As always.
-    On,
-    /// Every limit is off, so that the judge has breaches to see.
-    Off,
-}
+/// How many of a stream's jobs may wait before its producer pauses.
+const BACKLOG: usize = 60;
 
-/// The queue that all streams share: held jobs of one stream must not hold up another.
-pub const QUEUE: &str = "default";
-
-/// How one stream is limited.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StreamLimit {
-    /// At most `limit` starts in any interval of `period`.
-    Rate {
-        /// Starts.
-        limit: u32,
-        /// Length of the interval.
-        period: Duration,
-    },
-    /// At most so many jobs with workers at once.
-    AtOnce(u32),
-    /// Starts are at least `period / limit` apart.
-    Spaced {
-        /// Starts.
-        limit: u32,
-        /// How long so many take.
-        period: Duration,
-    },
-    /// Nothing.
-    Free,
-}
-
-/// One stream of jobs.
-#[derive(Clone, Copy, Debug)]
-pub struct JobStream {
-    /// Its name in the report, and its rate-limit key.
-    pub name: &'static str,
-    /// The type of its jobs.
-    pub kind: &'static str,
-    /// Its limit.
-    pub limit: StreamLimit,
-    /// Jobs enqueued per second while fewer than [`BACKLOG`] wait: well above the limit.
-    pub offered: u32,
-    /// How long its jobs run, in milliseconds: the shortest and the longest.
-    pub runs: (u64, u64),
-    /// Where its limit is written, in words.
-    pub told: &'static str,
-}
-
-/// How many of its jobs may wait before a producer pauses, so that a long run does not pile up.
-pub const BACKLOG: usize = 60;
-
-/// The streams, in the order in which they are shown.
-pub const STREAMS: [JobStream; 4] = [
+/// The streams, in the order in which they are shown. They share a queue: held jobs of one must not hold up another.
+/// Each is offered well above its limit.
+pub(super) const STREAMS: [JobStream; 4] = [
     JobStream {
         name: "stripe",
         kind: "payment.charge",
@@ -70,17 +17,19 @@ pub const STREAMS: [JobStream; 4] = [
             limit: 20,
             period: Duration::from_secs(2),
         },
-        offered: 40,
+        batch: 4,
+        backlog: BACKLOG,
         runs: (5, 25),
-        told: "a [[policy]] in the config",
+        ..JobStream::PLAIN
     },
     JobStream {
         name: "render",
         kind: "video.render",
         limit: StreamLimit::AtOnce(3),
-        offered: 50,
+        batch: 5,
+        backlog: BACKLOG,
         runs: (100, 300),
-        told: "a [[policy]] in the config",
+        ..JobStream::PLAIN
     },
     JobStream {
         name: "mail",
@@ -89,35 +38,36 @@ pub const STREAMS: [JobStream; 4] = [
             limit: 10,
             period: Duration::from_secs(1),
         },
-        offered: 40,
+        batch: 4,
+        backlog: BACKLOG,
         runs: (5, 25),
-        told: "sent along with each job",
+        ..JobStream::PLAIN
     },
     JobStream {
         name: "free",
         kind: "report.build",
-        limit: StreamLimit::Free,
-        offered: 100,
+        batch: 10,
+        backlog: BACKLOG,
         runs: (5, 25),
-        told: "nowhere",
+        ..JobStream::PLAIN
     },
 ];
 
-/// The sidecar's config. With the limits off it has none, and heeds none that jobs bring.
-pub fn config(upstream: SocketAddr, limits: Enforcement) -> String {
-    let policies = match limits {
+/// They poll as seldom as most SDKs.
+pub(super) const WORKERS: [Workers; 1] = [Workers {
+    queue: JobStream::PLAIN.queue,
+    workers: 3,
+    slots: 10,
+    poll: Duration::from_secs(1),
+}];
+
+/// The sidecar's policies. With the limits off it has none, and heeds none that jobs bring.
+pub(super) fn policies(limits: Enforcement) -> &'static str {
+    match limits {
         Enforcement::On => POLICIES,
         Enforcement::Off => UNLIMITED,
-    };
-    format!("{}\nupstream = \"http://{upstream}\"\n{policies}", SERVER)
+    }
 }
-
-/// Where the sidecar of a scene listens, and how it ends.
-pub(super) const SERVER: &str = r#"[server]
-listen = "127.0.0.1:0"
-admin_listen = "127.0.0.1:0"
-drain_timeout = "3s"
-drain_min = "0s""#;
 
 const POLICIES: &str = r#"
 [[policy]]
@@ -136,61 +86,19 @@ const UNLIMITED: &str = r#"
 accept = "ignore"
 "#;
 
-impl JobStream {
-    /// The enqueue body of its `nth` job. Mail brings its limit with it.
-    pub fn job(&self, nth: u64) -> Value {
-        let mut options = json!({ "queue": QUEUE });
-        if let StreamLimit::Spaced { limit, period } = self.limit {
-            let period = format!("PT{}S", period.as_secs_f64());
-            let throttle = json!({ "limit": limit, "period": period });
-            options = json!({
-                "queue": QUEUE,
-                "rate_limit": { "key": self.name, "throttle": throttle },
-            });
-        }
-        json!({ "type": self.kind, "args": [nth], "options": options })
-    }
-
-    /// How long its `nth` job runs: spread over the range, and the same in every run.
-    pub fn run_time(&self, nth: u64) -> Duration {
-        let (shortest, longest) = self.runs;
-        // 37 shares no factor with the widths of the ranges, so all of them is used.
-        Duration::from_millis(shortest + nth * 37 % (longest - shortest + 1))
-    }
-}
-
-impl StreamLimit {
-    /// The number that its starts are counted against, if there is one.
-    pub fn number(self) -> Option<u32> {
-        match self {
-            StreamLimit::Rate { limit, .. }
-            | StreamLimit::AtOnce(limit)
-            | StreamLimit::Spaced { limit, .. } => Some(limit),
-            StreamLimit::Free => None,
-        }
-    }
-}
-
-impl fmt::Display for StreamLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StreamLimit::Rate { limit, period } => write!(f, "{limit} in any {period:?}"),
-            StreamLimit::AtOnce(limit) => write!(f, "{limit} at once"),
-            StreamLimit::Spaced { limit, period } => write!(f, "1 every {:?}", *period / *limit),
-            StreamLimit::Free => f.write_str("no limit"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Settings;
 
+    fn settings(limits: Enforcement) -> Settings {
+        let server = "[server]\nupstream = \"http://127.0.0.1:9\"\n";
+        Settings::parse(&format!("{server}{}", policies(limits)), "demo").unwrap()
+    }
+
     #[test]
     fn the_config_says_what_the_streams_promise() {
-        let upstream = SocketAddr::from(([127, 0, 0, 1], 9));
-        let settings = Settings::parse(&config(upstream, Enforcement::On), "demo").unwrap();
+        let settings = settings(Enforcement::On);
         assert_eq!(settings.warnings.warnings(), 0, "{}", settings.warnings);
         for stream in STREAMS {
             let policies = settings.policies.policies();
@@ -212,8 +120,7 @@ mod tests {
                 StreamLimit::Free => assert!(policy.is_none()),
             }
         }
-        let settings = Settings::parse(&config(upstream, Enforcement::Off), "demo").unwrap();
-        assert!(settings.policies.is_empty());
+        assert!(self::settings(Enforcement::Off).policies.is_empty());
     }
 
     #[test]

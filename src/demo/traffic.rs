@@ -1,51 +1,61 @@
-//! Producers, workers and the probe. They know one URL, and do what SDKs do.
+//! Producers, workers, the probe and the vendor. All but the vendor know one URL, and do what SDKs do.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use http_body_util::Full;
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::records::{ProbeTrip, Received, Records};
-use super::streams::{BACKLOG, JobStream, QUEUE, STREAMS};
+use super::scene::{JobStream, Workers, used};
 use crate::client::JsonClient;
+use crate::net::Listener;
 
-/// Workers.
-pub const WORKERS: u32 = 3;
-/// Jobs that each of them runs at once.
-pub const SLOTS: usize = 10;
-/// How long a worker sleeps after an empty reply, as most SDKs do.
-pub const POLL: Duration = Duration::from_secs(1);
 /// How often a worker says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// How often a producer enqueues a batch.
-const BATCH: Duration = Duration::from_millis(100);
+/// How many of the jobs that are there at first are sent in one call.
+const BATCH: usize = 1_000;
 /// How often the probe goes.
-pub const PROBE: Duration = Duration::from_millis(10);
+pub(super) const PROBE: Duration = Duration::from_millis(10);
 
 /// The state that all of them share.
 #[derive(Clone, Debug)]
-pub struct Traffic {
+pub(super) struct Traffic {
     /// Calls the sidecar.
-    pub client: Arc<JsonClient>,
+    pub(super) client: Arc<JsonClient>,
+    /// Calls the vendor, through the sidecar or not.
+    pub(super) vendor: Arc<JsonClient>,
     /// Where they write what they see.
-    pub records: Records,
+    pub(super) records: Records,
     /// Ends producers and the probe at once, and workers when they have finished their jobs.
-    pub stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 impl Traffic {
-    /// Enqueues jobs of one stream faster than its limit, in batches.
-    pub async fn produce(self, stream: usize) {
-        let Some(kind) = STREAMS.get(stream) else {
-            return;
-        };
-        let batch = u64::from(kind.offered) * u64::from(BATCH.subsec_millis()) / 1_000;
-        let mut tick = tokio::time::interval(BATCH);
+    /// Enqueues the jobs of a stream that are there before all else.
+    pub(super) async fn fill(&self, stream: usize, of: &JobStream) -> anyhow::Result<()> {
+        for _ in 0..of.first / BATCH {
+            let jobs = vec![of.job(0); BATCH];
+            let sent = self.enqueue(stream, jobs).await;
+            sent.context("the jobs in front")?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues jobs of one stream faster than its limit.
+    pub(super) async fn produce(self, stream: usize, of: &JobStream) {
+        let mut tick = interval(of.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut nth = 0;
         loop {
@@ -53,11 +63,12 @@ impl Traffic {
                 () = self.stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
-            if self.records.pages().waiting(stream) >= BACKLOG {
+            let (_, waiting) = self.records.pages().enqueued_and_waiting(stream);
+            if waiting >= of.backlog {
                 continue;
             }
-            let jobs: Vec<Value> = (nth..nth + batch).map(|n| kind.job(n)).collect();
-            nth += batch;
+            let jobs: Vec<Value> = (nth..nth + of.batch).map(|n| of.job(n)).collect();
+            nth += of.batch;
             if let Err(error) = self.enqueue(stream, jobs).await {
                 self.records.trouble(&error);
             }
@@ -65,26 +76,29 @@ impl Traffic {
     }
 
     async fn enqueue(&self, stream: usize, jobs: Vec<Value>) -> anyhow::Result<()> {
-        let body = json!({ "jobs": jobs });
-        let reply = self.client.post("/ojs/v1/jobs/batch", &body).await?;
-        let stored = jobs_of(&reply)?;
+        let (path, body) = ("/ojs/v1/jobs/batch", json!({ "jobs": jobs }));
+        let answer = self.client.exchange(Method::POST, path, Some(&body)).await;
+        let (status, reply) = answer.context("an enqueue")?;
         let at = self.records.now();
         let mut pages = self.records.pages();
-        for job in stored {
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            pages.refused += 1;
+            return Ok(());
+        }
+        anyhow::ensure!(status.is_success(), "an enqueue is answered {status}");
+        for job in jobs_of(&serde_json::from_slice(&reply)?)? {
             let id = job["id"].as_str().context("a job without an id")?;
-            pages.enqueued.insert(id.into(), (stream, at));
-            if let Some(count) = pages.count.get_mut(stream) {
-                count.0 += 1;
-            }
+            pages.enqueue(stream, id.into(), at);
         }
         Ok(())
     }
 
-    /// A worker: it asks for as many jobs as it has free slots, runs and acknowledges them. It begins `after` a while,
-    /// so that workers do not poll in step.
-    pub async fn work(self, name: String, after: Duration) {
-        tokio::time::sleep(after).await;
-        let slots = Arc::new(Semaphore::new(SLOTS));
+    /// A worker: it asks for as many jobs as it has free slots, runs and acknowledges them. The workers of a queue begin
+    /// one after the other, so that they do not poll in step.
+    pub(super) async fn work(self, streams: &'static [JobStream], of: &Workers, worker: u32) {
+        let name = format!("worker-{}", worker + 1);
+        sleep(of.poll * worker / of.workers).await;
+        let slots = Arc::new(Semaphore::new(of.slots));
         let mut jobs = JoinSet::new();
         let beating = tokio::spawn(self.clone().beat(name.clone()));
         while !self.stop.is_cancelled() {
@@ -94,7 +108,9 @@ impl Traffic {
             };
             drop(first);
             while jobs.try_join_next().is_some() {}
-            let received = match self.fetch(&name, slots.available_permits()).await {
+            let count = slots.available_permits();
+            let body = json!({ "queues": [of.queue], "count": count, "worker_id": name });
+            let received = match self.fetch(streams, &body).await {
                 Ok(received) => received,
                 Err(error) => {
                     self.records.trouble(&error);
@@ -104,15 +120,15 @@ impl Traffic {
             if received.is_empty() {
                 tokio::select! {
                     () = self.stop.cancelled() => {}
-                    () = tokio::time::sleep(POLL) => {}
+                    () = sleep(of.poll) => {}
                 }
             }
-            for (index, runs) in received {
+            for (index, stream) in received {
                 // There is one: no more jobs come than were asked for.
                 let slot = Arc::clone(&slots).try_acquire_owned();
                 let work = self.clone();
                 jobs.spawn(async move {
-                    work.run(index, runs).await;
+                    work.run(index, stream).await;
                     drop(slot);
                 });
             }
@@ -121,60 +137,64 @@ impl Traffic {
         beating.abort();
     }
 
-    /// Fetches up to `count` jobs: where each stands in the records, and how long it runs.
-    async fn fetch(&self, worker: &str, count: usize) -> anyhow::Result<Vec<(usize, Duration)>> {
-        let body = json!({ "queues": [QUEUE], "count": count, "worker_id": worker });
-        let reply = self.client.post("/ojs/v1/workers/fetch", &body).await?;
+    /// Fetches jobs: where each stands in the records, and its stream.
+    async fn fetch(
+        &self,
+        streams: &'static [JobStream],
+        body: &Value,
+    ) -> anyhow::Result<Vec<(usize, &'static JobStream)>> {
+        let reply = self.client.post("/ojs/v1/workers/fetch", body).await?;
         let at = self.records.now();
         let mut pages = self.records.pages();
         let mut received = Vec::new();
         for job in jobs_of(&reply)? {
-            let kind = job["type"].as_str();
-            let found = STREAMS.iter().position(|stream| Some(stream.kind) == kind);
-            let stream = found.with_context(|| format!("a job of an unknown type: {job}"))?;
-            let nth = job
-                .pointer("/args/0")
-                .and_then(Value::as_u64)
-                .unwrap_or_default();
-            let runs = STREAMS
-                .get(stream)
-                .map(|stream: &JobStream| stream.run_time(nth));
-            received.push((pages.received.len(), runs.unwrap_or_default()));
-            if let Some(count) = pages.count.get_mut(stream) {
-                count.1 += 1;
-            }
-            pages.received.push(Received {
+            let name = job.pointer("/meta/tenant_id").and_then(Value::as_str);
+            let mut all = streams.iter().enumerate();
+            let found = all.find(|(_, stream)| Some(stream.name) == name);
+            let (stream, of) = found.with_context(|| format!("a job of nobody: {job}"))?;
+            let nth = job.pointer("/args/0").and_then(Value::as_u64);
+            received.push((pages.received.len(), of));
+            pages.receive(Received {
                 stream,
                 job: job["id"].as_str().unwrap_or_default().into(),
+                nth: nth.unwrap_or_default(),
                 at,
-                done: None,
-                acked: false,
+                ..Received::default()
             });
         }
         Ok(received)
     }
 
-    /// Runs a received job: it sleeps, as jobs that call someone do, and is acknowledged.
-    async fn run(&self, index: usize, runs: Duration) {
-        tokio::time::sleep(runs).await;
-        let now = self.records.now();
-        let id = self.records.pages().received.get_mut(index).map(|job| {
-            job.done = Some(now);
-            job.job.clone()
-        });
-        let body = json!({ "job_id": id, "result": {} });
-        match self.client.post("/ojs/v1/workers/ack", &body).await {
-            Ok(_) => {
-                if let Some(job) = self.records.pages().received.get_mut(index) {
-                    job.acked = true;
-                }
+    /// Runs a received job: it sleeps, as jobs that call someone do, makes its calls, and is acknowledged.
+    async fn run(&self, index: usize, stream: &JobStream) {
+        let Some(job) = self.records.pages().received.get(index).cloned() else {
+            return;
+        };
+        sleep(stream.run_time(job.nth)).await;
+        for _ in 0..stream.calls {
+            let call = self.vendor.post("/v1/charges", &Value::Null);
+            if let Err(error) = call.await {
+                self.records.trouble(&error);
             }
+        }
+        self.note(index, |job, now| job.done = Some(now));
+        let result = json!({ "usage": { "total_tokens": used(job.nth) } });
+        let body = json!({ "job_id": job.job, "result": result });
+        match self.client.post("/ojs/v1/workers/ack", &body).await {
+            Ok(_) => self.note(index, |job, _| job.acked = true),
             Err(error) => self.records.trouble(&error),
         }
     }
 
+    fn note(&self, index: usize, note: impl FnOnce(&mut Received, Duration)) {
+        let now = self.records.now();
+        if let Some(job) = self.records.pages().received.get_mut(index) {
+            note(job, now);
+        }
+    }
+
     async fn beat(self, name: String) {
-        let mut tick = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+        let mut tick = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         loop {
             tick.tick().await;
             // No job runs for as long as a heartbeat, so there is none to name.
@@ -187,8 +207,8 @@ impl Traffic {
     }
 
     /// Calls the backend through the sidecar all the time, to bound how long other calls may have taken meanwhile.
-    pub async fn probe(self) {
-        let mut tick = tokio::time::interval(PROBE);
+    pub(super) async fn probe(self) {
+        let mut tick = interval(PROBE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
@@ -204,6 +224,20 @@ impl Traffic {
                 Err(error) => self.records.trouble(&error),
             }
         }
+    }
+}
+
+/// Answers all that come to the vendor, until it is dropped.
+pub(super) async fn vendor(mut listener: Listener, records: Records) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let records = records.clone();
+        let answers = service_fn(move |_| {
+            let mut reply = Response::new(Full::<Bytes>::from("{}"));
+            *reply.status_mut() = records.pages().vendor.call(records.now());
+            std::future::ready(Ok::<_, Infallible>(reply))
+        });
+        connections.spawn(Builder::new().serve_connection(TokioIo::new(stream), answers));
     }
 }
 

@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    fn turn(&self) -> Turn {
+    fn turn(&self) -> LaneTurn {
         (Reverse(self.priority), self.turn)
     }
 
@@ -288,15 +288,15 @@ pub(super) struct Groups {
 }
 
 /// When a group has its turn: those of higher priorities have theirs before.
-type Turn = (Reverse<i32>, u64);
+type LaneTurn = (Reverse<i32>, u64);
 
 /// Groups in the order of their turns.
 #[derive(Default, Debug)]
 struct Listed {
     /// Those that nothing keeps from being asked.
-    open: BTreeMap<Turn, GroupId>,
+    open: BTreeMap<LaneTurn, GroupId>,
     /// Those that were refused.
-    closed: BTreeMap<Turn, GroupId>,
+    closed: BTreeMap<LaneTurn, GroupId>,
 }
 
 impl Listed {
@@ -304,30 +304,34 @@ impl Listed {
         self.open.len() + self.closed.len()
     }
 
-    fn remove(&mut self, turn: Turn) {
+    fn remove(&mut self, turn: LaneTurn) {
         if self.open.remove(&turn).is_none() {
             self.closed.remove(&turn);
         }
     }
 
     /// Those of these turns, in order.
-    fn within(&self, turns: RangeInclusive<Turn>) -> impl Iterator<Item = GroupId> {
+    fn within(&self, turns: RangeInclusive<LaneTurn>) -> impl Iterator<Item = GroupId> {
         let (open, closed) = (self.open.range(turns.clone()), self.closed.range(turns));
-        merged(open, closed, Turn::lt)
+        merged(open, closed, LaneTurn::lt)
     }
 
     /// All, in reverse order.
     fn last_first(&self) -> impl Iterator<Item = GroupId> {
-        merged(self.open.iter().rev(), self.closed.iter().rev(), Turn::gt)
+        merged(
+            self.open.iter().rev(),
+            self.closed.iter().rev(),
+            LaneTurn::gt,
+        )
     }
 }
 
 /// Merges two lists of groups, each of which is in this order. It goes one by one: there may be tens of thousands of
 /// groups, and most callers look at the first few.
 fn merged<'a>(
-    open: impl Iterator<Item = (&'a Turn, &'a GroupId)>,
-    closed: impl Iterator<Item = (&'a Turn, &'a GroupId)>,
-    is_before: fn(&Turn, &Turn) -> bool,
+    open: impl Iterator<Item = (&'a LaneTurn, &'a GroupId)>,
+    closed: impl Iterator<Item = (&'a LaneTurn, &'a GroupId)>,
+    is_before: fn(&LaneTurn, &LaneTurn) -> bool,
 ) -> impl Iterator<Item = GroupId> {
     let (mut open, mut closed) = (open.peekable(), closed.peekable());
     std::iter::from_fn(move || {
@@ -341,11 +345,11 @@ fn merged<'a>(
 }
 
 /// The first turn that there may be, and the last.
-const FIRST: Turn = (Reverse(i32::MAX), 0);
-const LAST: Turn = (Reverse(i32::MIN), u64::MAX);
+const FIRST: LaneTurn = (Reverse(i32::MAX), 0);
+const LAST: LaneTurn = (Reverse(i32::MIN), u64::MAX);
 
 /// All turns of one priority.
-fn turns_of(priority: i32) -> RangeInclusive<Turn> {
+fn turns_of(priority: i32) -> RangeInclusive<LaneTurn> {
     (Reverse(priority), 0)..=(Reverse(priority), u64::MAX)
 }
 
@@ -466,7 +470,7 @@ impl Groups {
 
     /// The first job by priority and turn, whether or not it may be asked for.
     pub(super) fn first(&self) -> Option<&Group> {
-        let first = |turns: &BTreeMap<Turn, GroupId>| {
+        let first = |turns: &BTreeMap<LaneTurn, GroupId>| {
             let mut groups = turns.values().filter_map(|id| self.get(*id));
             groups.find(|group| group.has_jobs())
         };

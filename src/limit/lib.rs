@@ -33,7 +33,7 @@ pub use pace::Pace;
 pub use refusal::{Refusal, Room, Strategy};
 pub use reserve::{Reserved, Turn};
 pub use shares::{AWAY, Shares};
-pub use state::{KeyState, LINE, Undo, each_window};
+pub use state::{Bill, KeyState, LINE, Undo, each_window};
 pub use time::{EARLY, Timestamp};
 pub use window::Window;
 pub use windows::MOST as MOST_WINDOWS;

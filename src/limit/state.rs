@@ -16,6 +16,15 @@ pub const LINE: u64 = 5_000_000;
 /// The longest job id that stands in line, in bytes.
 const LONGEST_IN_LINE: usize = 256;
 
+/// What a start paid, and what it used in truth.
+#[derive(Clone, Copy, Debug)]
+pub struct Bill {
+    /// What its windows count.
+    pub paid: u32,
+    /// What they shall count.
+    pub used: u32,
+}
+
 /// The usage of one key. Limits are not part of it; every question brings them.
 ///
 /// Times that are passed in do not go back; if they do nothing breaks, but windows may have
@@ -264,15 +273,17 @@ impl KeyState {
     pub fn settle<'a>(
         &mut self,
         limits: impl Iterator<Item = &'a Limits> + Clone,
-        (paid, used): (u32, u32),
+        bill: Bill,
         undo: &Undo,
         now: Timestamp,
     ) {
         for rate in each_window(limits) {
-            match used.checked_sub(paid) {
+            match bill.used.checked_sub(bill.paid) {
                 Some(0) => {}
                 Some(more) => self.windows.add(rate, now, more.min(rate.limit.get()), now),
-                None => self.windows.remove(rate, undo.at, paid - used, undo.then),
+                None => self
+                    .windows
+                    .remove(rate, undo.at, bill.paid - bill.used, undo.then),
             }
         }
     }

@@ -1,92 +1,63 @@
 //! The names of all series, with what they mean.
 
-/// Events that are counted, each by one word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Counted {
-    /// A held job was given back to the backend.
-    Returned,
-    /// A held job was cancelled, deleted, settled or lost behind our back.
-    HoldLost,
-    /// A slot ended without an ACK or a nack: its deadline passed and the backend said so.
-    SlotReclaimed,
-    /// A running job was found that this sidecar had not handed out, and was given its slots.
-    SlotAdopted,
-    /// A held job of a sibling was taken over.
-    HoldAdopted,
-    /// The backend answered FETCH with something that is no FETCH reply, or has what is no job.
-    Nonsense,
-    /// An ACK or nack was sent again inside the sidecar.
-    SettleRetried,
-    /// An ACK or nack that came again, and had been carried out, was answered with success.
-    SettleReplayed,
-    /// A heartbeat's number in `active_jobs` was mended.
-    HeartbeatMended,
-    /// A reply's media type was mended.
-    MediaTypeMended,
-    /// An over-encoded queue name in a path was mended.
-    PathMended,
-    /// A start was undone: the job would have left too late, or the worker hung up first.
-    HandOutUndone,
-    /// A job's own `rate_limit` was refused at enqueue.
-    PolicyRefused,
-    /// A job said no cost that is a number from 1, and pays the default.
-    CostUnsaid,
-    /// A job said a cost above the most, and pays that.
-    CostOverMax,
-    /// An ACK said that its job used more beside its cost than a limit of its key.
-    UsedOverLimit,
+macro_rules! counted {
+    ($( $(#[doc = $what:literal])* $What:ident $name:literal $([$label:ident $value:literal])?; )*) => {
+        /// Events that are counted, each by one word.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Counted {
+            $( $(#[doc = $what])* $What, )*
+        }
+
+        impl Counted {
+            /// Each of them.
+            pub(super) const ALL: &[Counted] = &[$(Counted::$What),*];
+
+            /// The series that counts it, with its label.
+            pub(super) fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
+                match self {
+                    $( Counted::$What => {
+                        let labels: &[_] = &[$((stringify!($label), $value))?];
+                        ($name, labels.first().copied())
+                    } )*
+                }
+            }
+        }
+    };
 }
 
-impl Counted {
-    /// Each of them.
-    pub(super) const ALL: [Counted; 16] = [
-        Counted::Returned,
-        Counted::HoldLost,
-        Counted::SlotReclaimed,
-        Counted::SlotAdopted,
-        Counted::HoldAdopted,
-        Counted::Nonsense,
-        Counted::SettleRetried,
-        Counted::SettleReplayed,
-        Counted::HeartbeatMended,
-        Counted::MediaTypeMended,
-        Counted::PathMended,
-        Counted::HandOutUndone,
-        Counted::PolicyRefused,
-        Counted::CostUnsaid,
-        Counted::CostOverMax,
-        Counted::UsedOverLimit,
-    ];
-
-    /// The series that counts it, with its label.
-    pub(super) fn name_and_label(self) -> (&'static str, Option<(&'static str, &'static str)>) {
-        match self {
-            Counted::Returned => ("ojs_throttle_returned_jobs_total", None),
-            Counted::HoldLost => ("ojs_throttle_hold_lost_total", None),
-            Counted::SlotReclaimed => ("ojs_throttle_slots_reclaimed_total", None),
-            Counted::SlotAdopted => ("ojs_throttle_slots_adopted_total", None),
-            Counted::HoldAdopted => ("ojs_throttle_hold_adopted_total", None),
-            Counted::Nonsense => ("ojs_throttle_upstream_nonsense_total", None),
-            Counted::SettleRetried => ("ojs_throttle_settle_retries_total", None),
-            Counted::SettleReplayed => ("ojs_throttle_settle_replays_total", None),
-            Counted::HeartbeatMended => (
-                "ojs_throttle_repairs_total",
-                Some(("repair", "heartbeat_active_jobs")),
-            ),
-            Counted::MediaTypeMended => {
-                ("ojs_throttle_repairs_total", Some(("repair", "media_type")))
-            }
-            Counted::PathMended => (
-                "ojs_throttle_repairs_total",
-                Some(("repair", "queue_paths")),
-            ),
-            Counted::HandOutUndone => ("ojs_throttle_handouts_undone_total", None),
-            Counted::PolicyRefused => ("ojs_throttle_job_policies_refused_total", None),
-            Counted::CostUnsaid => ("ojs_throttle_costs_replaced_total", Some(("by", "default"))),
-            Counted::CostOverMax => ("ojs_throttle_costs_replaced_total", Some(("by", "max"))),
-            Counted::UsedOverLimit => ("ojs_throttle_costs_replaced_total", Some(("by", "limit"))),
-        }
-    }
+counted! {
+    /// A held job was given back to the backend.
+    Returned "ojs_throttle_returned_jobs_total";
+    /// A held job was cancelled, deleted, settled or lost behind our back.
+    HoldLost "ojs_throttle_hold_lost_total";
+    /// A slot ended without an ACK or a nack: its deadline passed and the backend said so.
+    SlotReclaimed "ojs_throttle_slots_reclaimed_total";
+    /// A running job was found that this sidecar had not handed out, and was given its slots.
+    SlotAdopted "ojs_throttle_slots_adopted_total";
+    /// A held job of a sibling was taken over.
+    HoldAdopted "ojs_throttle_hold_adopted_total";
+    /// The backend answered FETCH with something that is no FETCH reply, or has what is no job.
+    Nonsense "ojs_throttle_upstream_nonsense_total";
+    /// An ACK or nack was sent again inside the sidecar.
+    SettleRetried "ojs_throttle_settle_retries_total";
+    /// An ACK or nack that came again, and had been carried out, was answered with success.
+    SettleReplayed "ojs_throttle_settle_replays_total";
+    /// A heartbeat's number in `active_jobs` was mended.
+    HeartbeatMended "ojs_throttle_repairs_total" [repair "heartbeat_active_jobs"];
+    /// A reply's media type was mended.
+    MediaTypeMended "ojs_throttle_repairs_total" [repair "media_type"];
+    /// An over-encoded queue name in a path was mended.
+    PathMended "ojs_throttle_repairs_total" [repair "queue_paths"];
+    /// A start was undone: the job would have left too late, or the worker hung up first.
+    HandOutUndone "ojs_throttle_handouts_undone_total";
+    /// A job's own `rate_limit` was refused at enqueue.
+    PolicyRefused "ojs_throttle_job_policies_refused_total";
+    /// A job said no cost that is a number from 1, and pays the default.
+    CostUnsaid "ojs_throttle_costs_replaced_total" [by "default"];
+    /// A job said a cost above the most, and pays that.
+    CostOverMax "ojs_throttle_costs_replaced_total" [by "max"];
+    /// An ACK said that its job used more beside its cost than a limit of its key.
+    UsedOverLimit "ojs_throttle_costs_replaced_total" [by "limit"];
 }
 
 /// What is declared of a series.

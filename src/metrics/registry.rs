@@ -198,7 +198,7 @@ impl Metrics {
             metrics.counter(name).increment(0);
         }
         for what in Counted::ALL {
-            metrics.counter_of(what).increment(0);
+            metrics.counter_of(*what).increment(0);
         }
         metrics
     }

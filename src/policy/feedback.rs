@@ -113,7 +113,7 @@ impl Feedback {
             let head = VendorHead::read(header_lines(details?));
             let spent = match head.is_of_another_part(key) {
                 true => None,
-                false => head.spent(now, true, self.default_pause),
+                false => head.spent(now, 429, self.default_pause),
             };
             head.retry_after(now).max(spent)
         };
@@ -152,7 +152,7 @@ impl Feedback {
         let is_of_another = head.is_of_another_part(key);
         let spent = match is_of_another {
             true => None,
-            false => head.spent(now, status == 429, self.default_pause),
+            false => head.spent(now, status, self.default_pause),
         };
         let told = after.max(spent).filter(|until| *until > now);
         let told = told.map(|until| (until, "headers"));

@@ -66,9 +66,7 @@ pub fn back_at<'h>(
     most: u64,
 ) -> Option<Timestamp> {
     let head = VendorHead::read(lines.map(|(name, value)| (name, Cow::Borrowed(value))));
-    let told = head
-        .retry_after(now)
-        .max(head.spent(now, status == 429, most));
+    let told = head.retry_after(now).max(head.spent(now, status, most));
     told.filter(|at| *at > now)
 }
 
@@ -112,10 +110,11 @@ impl<'h> VendorHead<'h> {
         }
     }
 
-    /// When the last budget of which nothing is left has room again. `refused`: the answer says that one is spent, so
-    /// times count that stand alone. With a bucket of tokens the pause is no longer than `most` then: it says when it
+    /// When the last budget of which nothing is left has room again. An answer of 429 says that one is spent, so times count
+    /// that stand alone. With a bucket of tokens the pause is no longer than `most` then: it says when it
     /// will be full, and nobody knows how much the next call wants.
-    pub(super) fn spent(&self, now: Timestamp, refused: bool, most: u64) -> Option<Timestamp> {
+    pub(super) fn spent(&self, now: Timestamp, status: u16, most: u64) -> Option<Timestamp> {
+        let refused = status == 429;
         let resets = self.0.iter().filter_map(|(line, text)| match line {
             VendorLine::Reset(budget) => Some((budget, moment(text.trim(), now)?)),
             _ => None,

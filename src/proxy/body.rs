@@ -39,12 +39,12 @@ enum BodyKind {
     Stream(ReplyBody),
     Holding(ReplyBody, Option<Box<dyn Send>>),
     Frames(mpsc::Receiver<Bytes>),
-    Changed(ReplyBody, Box<Change>),
+    Changed(ReplyBody, Box<BodyChange>),
     Tunnel(Tunnel),
 }
 
 /// Makes of what came what is passed on, which may be nothing yet. Nothing came: that was the end.
-type Change = dyn FnMut(Bytes) -> Bytes + Send;
+type BodyChange = dyn FnMut(Bytes) -> Bytes + Send;
 
 impl Body {
     /// No body.
@@ -228,7 +228,7 @@ impl http_body::Body for Body {
 /// The next part of a body that is changed on its way.
 fn poll_changed(
     body: &mut ReplyBody,
-    change: &mut Change,
+    change: &mut BodyChange,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
     loop {

@@ -16,7 +16,7 @@ use super::body::Body;
 use super::control::in_force::limits_queue;
 use super::control::named::{self, Brought};
 use super::enqueued;
-use super::mirror::{self, Forgotten};
+use super::mirror::{self, Forgotten, MetaOf};
 use super::outlive::to_the_end;
 use super::respond::{self, Fault};
 use super::{Proxy, Sidecar, refuse};
@@ -306,12 +306,12 @@ fn write(job: Json<'_>, meta: Option<Json<'_>>, forgotten: Forgotten<'_>, splice
         return;
     }
     let whole = || {
-        let value = forgotten.value(true);
+        let value = forgotten.value(MetaOf::Ours);
         [b"{\"", mirror::MIRROR.as_bytes(), b"\":", &value, b"}"].concat()
     };
     match meta {
         Some(meta) if meta.kind() == Kind::Object => {
-            splice.add_member(meta, mirror::MIRROR, &forgotten.value(false));
+            splice.add_member(meta, mirror::MIRROR, &forgotten.value(MetaOf::Producer));
         }
         None if job.kind() == Kind::Object => {
             splice.add_member(job, "meta", &whole());

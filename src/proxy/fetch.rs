@@ -10,6 +10,7 @@ mod asked;
 mod cap;
 mod claim;
 mod claims;
+mod drain;
 mod fetching;
 mod gather;
 mod grant;

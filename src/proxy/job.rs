@@ -271,21 +271,16 @@ pub(super) fn read_job(
     let wished = brings.then(|| mirror::visibility(job)).flatten();
     let lasts = wished.map_or(DEFAULT_VISIBILITY, Duration::from_millis);
     let visibility = origin.visibility.unwrap_or(lasts);
+    let generation = sidecar.fetching.next_claim(came_at);
     let claimed = Claimed::from(Claim {
-        job: Arc::from(id.as_ref()),
-        generation: sidecar.fetching.next_claim(came_at),
         claim_id: origin.claim_id.clone(),
-        worker: None,
         scope: origin.scope,
-        queue,
         priority: priority_of(priority),
         attempt,
         claimed_at: came_at,
         visibility: micros(visibility),
         limited: limits,
-        since: 0,
-        stays: Timestamp(0),
-        followed: Timestamp(0),
+        ..Claim::new(Arc::from(id.as_ref()), generation, queue)
     });
     let capped = capped.iter().filter_map(|nth| claimed.limited.get(*nth));
     capped.for_each(|one| tell::capped(sidecar, &claimed, one, Counted::CostOverMax));

@@ -55,6 +55,13 @@ pub(crate) struct Forgotten<'a> {
     pub(crate) queue: Option<&'a str>,
 }
 
+/// Who wrote the `meta` that has the mirror.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetaOf {
+    Ours,
+    Producer,
+}
+
 impl Forgotten<'_> {
     /// Whether there is nothing to keep.
     pub(crate) fn is_empty(&self) -> bool {
@@ -62,7 +69,7 @@ impl Forgotten<'_> {
     }
 
     /// The member to write into `meta`, which says too whether `meta` itself is ours.
-    pub(crate) fn value(&self, added_meta: bool) -> Vec<u8> {
+    pub(crate) fn value(&self, meta: MetaOf) -> Vec<u8> {
         let mut members: Vec<Vec<u8>> = Vec::new();
         if let Some((at, raw)) = self.policy {
             members.push([br#""policy":"#, raw].concat());
@@ -74,7 +81,7 @@ impl Forgotten<'_> {
         if let Some(queue) = self.queue {
             members.push(format!("\"queue\":{}", quote(queue)).into_bytes());
         }
-        if added_meta {
+        if meta == MetaOf::Ours {
             members.push(br#""meta":"added""#.to_vec());
         }
         [b"{".as_slice(), &members.join(&b","[..]), b"}"].concat()

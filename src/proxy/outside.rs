@@ -460,10 +460,12 @@ fn shift(object: Json<'_>, moved: Tally, more: ToldNumbers, splice: &mut Splice)
         counts: more,
         beside,
     } = more;
-    let sum = |now: i64, more: u64| now.saturating_add(i64::try_from(more).unwrap_or(i64::MAX));
-    let count = |jobs: usize| i64::try_from(jobs).unwrap_or(i64::MAX);
-    let (held, later) = (count(moved.held), count(moved.scheduled));
-    let of_base = held.saturating_sub(count(moved.heads));
+    let many = |jobs: u64| i64::try_from(jobs).unwrap_or(i64::MAX);
+    let [held, later, heads] =
+        [moved.held, moved.scheduled, moved.heads].map(|jobs| many(jobs as u64));
+    // Heads are active in subqueues, and are held.
+    let [running, ..] = beside.0;
+    let running = running.saturating_sub(heads).max(0);
     let inner = ["queue", "stats", "counts", "jobs"]
         .into_iter()
         .filter_map(|name| object.get_exact(name));
@@ -471,44 +473,28 @@ fn shift(object: Json<'_>, moved: Tally, more: ToldNumbers, splice: &mut Splice)
         .filter(|inner| inner.kind() == Kind::Object)
         .chain([object])
     {
-        let (Some(available), Some(active)) =
-            (place.get_exact("available"), place.get_exact("active"))
-        else {
+        let number = |name: &str| {
+            let number = place.get_exact(name)?;
+            Some((number.range(), number.int()?))
+        };
+        let (Some(_), Some((at, active))) = (number("available"), number("active")) else {
             continue;
         };
-        let (Some(many), Some(few)) = (available.int(), active.int()) else {
-            continue;
+        let left = active.saturating_sub(held.saturating_sub(heads)).max(0);
+        splice.replace(at, left.saturating_add(running).to_string());
+        let mut add = |name: &str, more: i64| {
+            if let Some((at, now)) = number(name) {
+                splice.replace(at, now.saturating_add(more).to_string());
+            }
         };
         let now = held.saturating_sub(later).max(0);
-        let waiting = sum(many.saturating_add(now), more.available);
-        splice.replace(available.range(), waiting.to_string());
-        if let Some((scheduled, now)) = place
-            .get_exact("scheduled")
-            .and_then(|scheduled| Some((scheduled, scheduled.int()?)))
-        {
-            let waiting = sum(now.saturating_add(later), more.scheduled.unwrap_or(0));
-            splice.replace(scheduled.range(), waiting.to_string());
-        }
-        if let Some((retryable, now)) = place
-            .get_exact("retryable")
-            .and_then(|retryable| Some((retryable, retryable.int()?)))
-        {
-            let waiting = sum(now, more.retryable.unwrap_or(0));
-            splice.replace(retryable.range(), waiting.to_string());
-        }
+        add("available", now.saturating_add(many(more.available)));
+        let later = later.saturating_add(many(more.scheduled.unwrap_or(0)));
+        add("scheduled", later);
+        add("retryable", many(more.retryable.unwrap_or(0)));
         for (name, more) in BesideWaiting::NAMES.into_iter().zip(beside.0).skip(1) {
-            if let Some((ended, now)) = place
-                .get_exact(name)
-                .and_then(|ended| Some((ended, ended.int()?)))
-            {
-                splice.replace(ended.range(), now.saturating_add(more).to_string());
-            }
+            add(name, more);
         }
-        // Heads are active in subqueues, and are held.
-        let [running, ..] = beside.0;
-        let running = running.saturating_sub(count(moved.heads)).max(0);
-        let few = few.saturating_sub(of_base).max(0);
-        splice.replace(active.range(), few.saturating_add(running).to_string());
     }
 }
 

@@ -251,7 +251,9 @@ impl States {
         if fresh.is_none() {
             answers.clear();
             let is_watched = self.0.places.available_permits() < STREAMS;
-            events.follow(&self.0.proxy.sidecar, is_watched);
+            if is_watched {
+                events.follow(&self.0.proxy.sidecar);
+            }
         }
         let base = base.insert(match fresh {
             Some(fresh) => fresh,
@@ -580,10 +582,7 @@ fn rank(((space, key), minute): &SeenKey) -> impl Ord {
 
 impl EventLog {
     /// Takes in what was told since the last look.
-    fn follow(&mut self, sidecar: &Sidecar, is_watched: bool) {
-        if !is_watched {
-            return;
-        }
+    fn follow(&mut self, sidecar: &Sidecar) {
         if self.told.is_none() {
             self.told = sidecar.events.subscribe(Filter::default());
         }

@@ -28,7 +28,7 @@ use crate::store::{LedgerExt, Row};
 
 use adopt::Adoption;
 use around::Evaded;
-use overdue::Slots;
+use overdue::OverdueSlots;
 use pace::{EVERY, ticks};
 
 /// What is remembered for what is done unasked.
@@ -83,7 +83,7 @@ pub(crate) async fn attend(proxy: &Proxy, stop: CancellationToken) {
 
 /// Runs until the sidecar is told to stop looking.
 pub(crate) async fn sweep(proxy: &Proxy, stop: CancellationToken) {
-    let overdue = Slots::default();
+    let overdue = OverdueSlots::default();
     let mut edition = proxy.sidecar.live().edition;
     let mut adopting: Option<JoinHandle<()>> = None;
     let mut forgotten = Instant::now();
@@ -146,7 +146,7 @@ fn name_again(sidecar: &Sidecar, others: &mut RowsOfOthers) {
 }
 
 /// What is due, and that we live.
-async fn look_at_due(proxy: &Proxy, overdue: &Slots, stop: &CancellationToken) {
+async fn look_at_due(proxy: &Proxy, overdue: &OverdueSlots, stop: &CancellationToken) {
     let Ok(rows) = proxy.sidecar.store.due(AT_ONCE).await else {
         return;
     };

@@ -21,9 +21,9 @@ pub(super) fn name(seed: u64) -> String {
 /// A store outside this process, and how to open it.
 #[derive(Clone, Debug)]
 enum Outside {
-    Redis(redis::Config),
-    Postgres(postgres::Config),
-    Sqlite(sqlite::Config),
+    Redis(redis::RedisConfig),
+    Postgres(postgres::PostgresConfig),
+    Sqlite(sqlite::SqliteConfig),
 }
 
 impl Outside {

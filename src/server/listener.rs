@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const LAST_LOOK: u32 = 12;
 
 /// Ends the connections of clients whose certificates have ended, or are not trusted any more.
-async fn end_unwanted(tls: &ListenerTls, changed: bool, open: &mut HashMap<Id, Open>) {
+async fn end_unwanted(tls: &ListenerTls, changed: bool, open: &mut HashMap<Id, OpenConnection>) {
     for (flags, task, unwanted) in open.values_mut() {
         if !flags.may_stay(tls, changed) {
             flags.drain();
@@ -41,7 +41,7 @@ async fn end_unwanted(tls: &ListenerTls, changed: bool, open: &mut HashMap<Id, O
 }
 
 /// A connection, its task, and at how many looks its client was found to be unwanted.
-type Open = (Arc<Flags>, AbortHandle, u32);
+type OpenConnection = (Arc<Flags>, AbortHandle, u32);
 
 /// Serves `listener` until `drain` is cancelled. Then it accepts nothing, closes idle connections, and returns when
 /// the last request is answered. Dropping the future ends all connections at once.

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::step::{SameKey, ask_all, same};
 use super::{Change, Claimed, Due, End, Gen, Place, Row, Taken, Used, Verdict};
 use ojs_limit::{
-    EARLY, Key, KeyState, LINE, Limited, OnLimit, Reserved, Served, Share, Shares, Space, Strategy,
-    Timestamp, Undo, each_key, each_paid_key, is_priced, share_of,
+    Bill, EARLY, Key, KeyState, LINE, Limited, OnLimit, Reserved, Served, Share, Shares, Space,
+    Strategy, Timestamp, Undo, each_key, each_paid_key, is_priced, share_of,
 };
 
 /// A row as a store keeps it.
@@ -376,9 +376,13 @@ impl<T: Tables> Engine<'_, T> {
         for (one, slot) in entry.taken() {
             let of_key = |used: &&Used| used.space == one.space && used.key == one.key;
             if let (Some(undo), Some(used)) = (&slot.undo, used.iter().find(of_key)) {
-                let (limits, paid) = (same(&entry.row.claimed.limited, one), one.cost.pays.get());
+                let limits = same(&entry.row.claimed.limited, one);
+                let bill = Bill {
+                    paid: one.cost.pays.get(),
+                    used: used.amount,
+                };
                 let state = self.tables.state_mut(one.space, &one.key);
-                state.settle(limits, (paid, used.amount), undo, now);
+                state.settle(limits, bill, undo, now);
             }
         }
     }

@@ -32,7 +32,7 @@ use super::{Clock, StoreError};
 use link::PostgresLink;
 
 pub use inspect::inspect;
-pub use link::{Config, PostgresTarget};
+pub use link::{PostgresConfig, PostgresTarget};
 
 /// So many operations may wait for a connection.
 const WAITING: usize = 4096;
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// A store that is not connected yet. `clock` is this host's, for the time before the first answer. Must
 /// be called in a runtime, whose tasks have the connections.
-pub fn open(config: Config, clock: Clock) -> SqlStore {
+pub fn open(config: PostgresConfig, clock: Clock) -> SqlStore {
     let clock = ServerClock::new(clock);
     let (timeout, given) = (config.timeout, clock.given.clone());
     SqlStore::new(clock, timeout, |news| {
@@ -95,7 +95,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(config: &Config, given: Option<Clock>, gone: Arc<AtomicU64>) -> Server {
+    fn new(config: &PostgresConfig, given: Option<Clock>, gone: Arc<AtomicU64>) -> Server {
         Server {
             link: PostgresLink::new(config),
             owner: config.owner.as_str().into(),
@@ -204,7 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_begun_on_a_connection_that_is_gone_cannot_be_committed() {
-        let config = Config {
+        let config = PostgresConfig {
             target: PostgresTarget::parse("postgres:///db?host=/nowhere").unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),

@@ -106,20 +106,15 @@ pub(super) fn claimed(
     let limits: Vec<One> = serde_json::from_str(limits).ok()?;
     let limited: Option<Vec<Limited>> = limits.into_iter().map(limited).collect();
     Some(Claimed::from(Claim {
-        job: Arc::from(job),
-        generation,
         claim_id: claim.claim_id,
         worker: claim.worker,
         scope: claim.scope,
-        queue: claim.queue,
         priority: claim.priority,
         attempt: claim.attempt,
         claimed_at: Timestamp(claim.claimed_at),
         visibility,
         limited: limited?.into(),
-        since: 0,
-        stays: Timestamp(0),
-        followed: Timestamp(0),
+        ..Claim::new(Arc::from(job), generation, claim.queue)
     }))
 }
 

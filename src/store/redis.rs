@@ -33,7 +33,7 @@ use link::RedisLink;
 use ojs_limit::{Key, Reserved, Space, Timestamp};
 use script::Scripts;
 
-pub use target::{Config, RedisTarget};
+pub use target::{RedisConfig, RedisTarget};
 
 /// Keeps usage in Redis.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// A store that is not connected yet. `clock` is this host's, for the time before the first answer.
-    pub fn new(config: Config, clock: Clock) -> RedisStore {
+    pub fn new(config: RedisConfig, clock: Clock) -> RedisStore {
         let (told, heard) = unbounded_channel();
         let prefix = format!("{{{}}}:", config.namespace);
         let owner: Arc<str> = config.owner.as_str().into();

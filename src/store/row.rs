@@ -149,20 +149,11 @@ impl End {
 const CALL: char = '>';
 
 impl Claim {
-    /// The queue of the calls that take the way out `egress`.
-    pub fn queue_of_calls(egress: &str) -> Arc<str> {
-        format!("{CALL}{egress}").into()
-    }
-
-    /// A call of this queue ([`Claim::queue_of_calls`]), at `now`, by its lease in microseconds. Nothing limits it yet.
-    pub fn of_call(
-        id: Arc<str>,
-        queue: Arc<str>,
-        generation: Gen,
-        (now, lease): (Timestamp, u64),
-    ) -> Claim {
+    /// A claim of a job, or of a call ([`Claim::queue_of_calls`]), of which no more is known. Nothing limits it, nobody
+    /// stays for it, and it lasts no time.
+    pub fn new(job: Arc<str>, generation: Gen, queue: Arc<str>) -> Claim {
         Claim {
-            job: id,
+            job,
             generation,
             claim_id: Arc::default(),
             worker: None,
@@ -170,13 +161,18 @@ impl Claim {
             queue,
             priority: 0,
             attempt: None,
-            claimed_at: now,
-            visibility: lease,
+            claimed_at: Timestamp(0),
+            visibility: 0,
             limited: Arc::default(),
             since: 0,
             stays: Timestamp(0),
             followed: Timestamp(0),
         }
+    }
+
+    /// The queue of the calls that take the way out `egress`.
+    pub fn queue_of_calls(egress: &str) -> Arc<str> {
+        format!("{CALL}{egress}").into()
     }
 
     /// Whether somebody is there still when it may start, then or, if nobody knows when that is, later than `now`. Jobs

@@ -32,7 +32,7 @@ use super::{Clock, StoreError};
 use file::fault;
 use ojs_limit::Timestamp;
 
-pub use file::{Config, path};
+pub use file::{SqliteConfig, path};
 pub use inspect::inspect;
 
 /// So many operations may wait for the thread.
@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const MISSED: u64 = 30_000_000;
 
 /// A store on a file, which is opened when it is first asked. `clock` is that of this process.
-pub fn open(config: Config, clock: Clock) -> SqlStore {
+pub fn open(config: SqliteConfig, clock: Clock) -> SqlStore {
     let timeout = config.timeout;
     SqlStore::new(ServerClock::new(clock.clone()), timeout, |news| {
         let (post, jobs) = sync_channel(WAITING);
@@ -133,7 +133,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl File {
-    fn new(config: Config, clock: Clock) -> File {
+    fn new(config: SqliteConfig, clock: Clock) -> File {
         File {
             path: config.target,
             namespace: config.namespace,

@@ -35,7 +35,7 @@ use crate::traces;
 const VIA: HeaderValue = HeaderValue::from_static("1.1 ojs-throttle");
 
 /// The head of a reply, whose body comes later.
-struct Answered {
+struct ReplyHead {
     parts: Parts,
     body: ReplyBody,
     /// When the request began on the connection that answered.
@@ -174,7 +174,7 @@ impl Upstream {
         most: usize,
     ) -> Result<Reply, UpstreamError> {
         let answered = self.exchange(request, time).await;
-        let Answered { parts, body, since } = answered.map_err(|error| match error {
+        let ReplyHead { parts, body, since } = answered.map_err(|error| match error {
             SendError::Backend(error) => error,
             // A whole body neither breaks off nor stalls.
             SendError::Broken | SendError::Stalled(_) => UpstreamError::Lost(error.to_string()),
@@ -197,7 +197,7 @@ impl Upstream {
         &self,
         request: Box<Request<RequestBody>>,
         time: Duration,
-    ) -> Result<Answered, SendError> {
+    ) -> Result<ReplyHead, SendError> {
         let outage = self.0.outage.as_ref();
         let is_calls = outage.is_some_and(|outage| outage.egress().is_some());
         let path = (!is_calls).then(|| request.uri().path());
@@ -218,7 +218,7 @@ impl Upstream {
         &self,
         mut request: Box<Request<RequestBody>>,
         time: Duration,
-    ) -> Result<Answered, SendError> {
+    ) -> Result<ReplyHead, SendError> {
         let progress = request.body().progress();
         let mut since = tick::now();
         let mut idle = self.0.pop(since);
@@ -239,7 +239,7 @@ impl Upstream {
             match link.exchange(request, patience).await {
                 Ok(head) => {
                     let (parts, body) = self.streamed(head, link);
-                    return Ok(Answered { parts, body, since });
+                    return Ok(ReplyHead { parts, body, since });
                 }
                 Err(ExchangeFailure::Unwritten(again, _)) if !fresh => {
                     request = again;
@@ -288,7 +288,7 @@ impl Upstream {
         }
         let progress = request.body().progress();
         let answered = self.exchange(request, self.0.limits.head).await?;
-        let Answered {
+        let ReplyHead {
             mut parts, body, ..
         } = answered;
         if progress.is_some_and(|sent| !sent.ended.load(Ordering::Relaxed)) {

@@ -119,7 +119,7 @@ impl HttpLink {
             since,
         } = self;
         *since = patience.since;
-        let mut waiting = Waiting::begin(patience, timer.as_mut());
+        let mut waiting = LinkWait::begin(patience, timer.as_mut());
         // The held wake is for the task that polled the connection last, and that is polled right after this.
         let (mut head, _nobody) = hold(|| boxed(|| sender.try_send_request(*request)));
         std::future::poll_fn(move |cx| {
@@ -179,20 +179,20 @@ fn poll(
 }
 
 /// A wait for a head.
-struct Waiting {
+struct LinkWait {
     patience: Patience,
     deadline: Instant,
     /// The body's progress when the wait began anew.
     frames: u32,
 }
 
-impl Waiting {
-    fn begin(patience: Patience, timer: Pin<&mut Sleep>) -> Waiting {
+impl LinkWait {
+    fn begin(patience: Patience, timer: Pin<&mut Sleep>) -> LinkWait {
         let deadline = patience.since + patience.time;
         if deadline < timer.deadline() {
             timer.reset(deadline);
         }
-        Waiting {
+        LinkWait {
             patience,
             deadline,
             frames: 0,

@@ -143,7 +143,7 @@ fn the_file_is_checked() {
         let text = format!("[server]\nupstream = 'http://ojs'\n[[queue]]\n{queue}");
         match Settings::parse(&text, "t") {
             Ok(_) => String::new(),
-            Err(report) => report.render(false),
+            Err(report) => report.to_string(),
         }
     };
     assert_eq!(

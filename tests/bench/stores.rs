@@ -64,7 +64,7 @@ fn main() {
 
 async fn redis_rows() {
     let server = RedisServer::start();
-    let config = redis::Config {
+    let config = redis::RedisConfig {
         target: redis::RedisTarget::parse(&server.url()).unwrap(),
         namespace: "bench".to_owned(),
         owner: "a".to_owned(),
@@ -133,7 +133,7 @@ async fn sqlite_rows() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("raw.db");
     let store: Arc<dyn Ledger> = Arc::new(sqlite::open(
-        sqlite::Config {
+        sqlite::SqliteConfig {
             target: dir.path().join("limits.db"),
             namespace: "bench".to_owned(),
             owner: "a".to_owned(),
@@ -158,7 +158,7 @@ async fn sqlite_rows() {
 async fn postgres_rows() {
     let server = PostgresServer::start(&[]);
     let store: Arc<dyn Ledger> = Arc::new(postgres::open(
-        postgres::Config {
+        postgres::PostgresConfig {
             target: postgres::PostgresTarget::parse(&server.url()).unwrap(),
             namespace: "bench".to_owned(),
             owner: "a".to_owned(),

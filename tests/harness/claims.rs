@@ -8,21 +8,13 @@ pub trait TestClaim {
     /// The first claim of a job, for 30 s and of a queue `q` of scope 1, that nothing limits.
     fn of(job: &str) -> Claim {
         Claim {
-            job: job.into(),
-            generation: Gen(1),
             claim_id: "sidecar".into(),
-            worker: None,
             scope: 1,
-            queue: "q".into(),
-            priority: 0,
             attempt: Some(1),
             // Later than any start of a test, so that a newer claim ends the row of an older one.
             claimed_at: Timestamp(4_000_000_000_000_000),
             visibility: 30_000_000,
-            limited: [].into(),
-            since: 0,
-            stays: Timestamp(0),
-            followed: Timestamp(0),
+            ..Claim::new(job.into(), Gen(1), "q".into())
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use http::request::Parts;
 
-use ojs_throttle::config::{CommandLine, check};
+use ojs_throttle::config::{Colours, CommandLine, check};
 
 use super::prelude::*;
 use crate::sidecar::answering::answering_by;
@@ -81,7 +81,7 @@ async fn behind_as_many_as_check_says_all_others_wait() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let whole = format!("[server]\nupstream = \"http://ojs\"\n{config}");
     std::fs::write(&file, whole).unwrap();
-    let said = check(file.path(), &CommandLine::default(), false).text;
+    let said = check(file.path(), &CommandLine::default(), Colours::None).text;
     let line = "s: jobs of queue slots or other*: 1 at once, a key for each s:{meta.t}, behind ";
     let behind = said.split_once(line).unwrap_or_else(|| panic!("{said}")).1;
     let (most, words) = behind.split_once(' ').unwrap();

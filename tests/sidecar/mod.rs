@@ -35,7 +35,7 @@ pub fn config(upstream: &str, rest: &str) -> String {
 pub fn settings(upstream: &str, rest: &str) -> Settings {
     let text = config(upstream, rest);
     let read = Settings::parse(&text, "throttle.toml");
-    let mut settings = read.unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)));
+    let mut settings = read.unwrap_or_else(|report| panic!("{text}\n{report}"));
     if !rest.contains("max_wait") {
         settings.fetch.max_wait = Duration::from_millis(500);
     }

@@ -4,7 +4,7 @@ mod faults;
 
 use std::sync::{LazyLock, Mutex, Weak};
 
-use ojs_throttle::store::postgres::{Config, PostgresTarget, open};
+use ojs_throttle::store::postgres::{PostgresConfig, PostgresTarget, open};
 
 use super::prelude::*;
 use crate::servers::only_on;
@@ -24,8 +24,8 @@ pub fn shared_postgres() -> Arc<PostgresServer> {
     server
 }
 
-pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> Config {
-    Config {
+pub fn config(server: &PostgresServer, namespace: &str, owner: &str) -> PostgresConfig {
+    PostgresConfig {
         target: PostgresTarget::parse(&server.url()).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),

@@ -3,12 +3,12 @@
 pub mod failover;
 mod faults;
 
-use ojs_throttle::store::redis::{Config, RedisTarget};
+use ojs_throttle::store::redis::{RedisConfig, RedisTarget};
 
 use super::prelude::*;
 
-pub fn config(server: &RedisServer, owner: &str) -> Config {
-    Config {
+pub fn config(server: &RedisServer, owner: &str) -> RedisConfig {
+    RedisConfig {
         target: RedisTarget::parse(&server.url()).unwrap(),
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),

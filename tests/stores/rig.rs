@@ -249,21 +249,13 @@ pub fn limited(
 
 pub fn claimed(job: &str, generation: u64, limited: &[Limited]) -> Claimed {
     Claimed::from(Claim {
-        job: Arc::from(job),
-        generation: Gen(generation),
         claim_id: Arc::from("claim"),
-        worker: None,
-        scope: 0,
-        queue: Arc::from("queue"),
-        priority: 0,
         attempt: Some(0),
         // Later than any start of a test, so that a newer claim ends the row of an older one.
         claimed_at: Timestamp(2 * T),
         visibility: 30 * SECOND,
         limited: Arc::from(limited),
-        since: 0,
-        stays: Timestamp(0),
-        followed: Timestamp(0),
+        ..Claim::new(job.into(), Gen(generation), "queue".into())
     })
 }
 

@@ -1,6 +1,6 @@
 //! The store on SQLite: on a file in a folder of the test's own.
 
-use ojs_throttle::store::sqlite::{Config, open};
+use ojs_throttle::store::sqlite::{SqliteConfig, open};
 
 use super::prelude::*;
 
@@ -8,7 +8,7 @@ fn rig() -> Rig {
     let dir = tempfile::tempdir().unwrap();
     Rig::of(|clock| {
         move |owner| {
-            let config = Config {
+            let config = SqliteConfig {
                 target: dir.path().join("limits.db"),
                 namespace: "ojs-throttle".to_owned(),
                 owner: owner.to_owned(),

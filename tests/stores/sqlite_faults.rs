@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ojs_throttle::store::SqlStore;
-use ojs_throttle::store::sqlite::{Config, open};
+use ojs_throttle::store::sqlite::{SqliteConfig, open};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -13,8 +13,8 @@ use super::fleet::{
 };
 use super::prelude::*;
 
-fn config(path: &Path, owner: &str, timeout: Duration) -> Config {
-    Config {
+fn config(path: &Path, owner: &str, timeout: Duration) -> SqliteConfig {
+    SqliteConfig {
         target: path.to_owned(),
         namespace: "ojs-throttle".to_owned(),
         owner: owner.to_owned(),

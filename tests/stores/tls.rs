@@ -51,7 +51,7 @@ fn says(checked: Result<(), StoreError>, words: &[&str]) {
 }
 
 fn on_redis(url: &str, files: ClientFiles) -> RedisStore {
-    let config = redis::Config {
+    let config = redis::RedisConfig {
         target: (redis::RedisTarget::parse(url).unwrap())
             .with_files(files)
             .unwrap(),
@@ -211,7 +211,7 @@ async fn tls_on_redis_sentinel() {
 }
 
 fn on_postgres(url: &str, files: ClientFiles) -> ojs_throttle::store::SqlStore {
-    let config = postgres::Config {
+    let config = postgres::PostgresConfig {
         target: (postgres::PostgresTarget::parse(url).unwrap())
             .with_files(files)
             .unwrap(),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::wire::ErrorReply;
 
 /// A status and a body, or an error.
-pub(super) type Answer = Result<(u16, Vec<u8>), ErrorReply>;
+pub(super) type ApiAnswer = Result<(u16, Vec<u8>), ErrorReply>;
 
 /// Codes that never leave the backend: these answers have no envelope.
 pub(super) const NO_ROUTE: &str = "no_route";
@@ -16,6 +16,6 @@ pub(super) fn text(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-pub(super) fn ok(value: &impl Serialize) -> Answer {
+pub(super) fn ok(value: &impl Serialize) -> ApiAnswer {
     Ok((200, text(value)))
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::{Answer, ok, text};
+use super::answer::{ApiAnswer, ok, text};
 use crate::job::{Phase, ShownJob, StoredJob};
 use crate::lax::Extended;
 use crate::retry::JobError;
@@ -56,11 +56,11 @@ fn all_shown<'a>(state: &'a BackendState, numbers: &[u64]) -> Vec<ShownJob<'a>> 
     views.collect()
 }
 
-pub(super) fn wrapped(state: &BackendState, number: u64) -> Answer {
+pub(super) fn wrapped(state: &BackendState, number: u64) -> ApiAnswer {
     ok(&JobsAnswer::one(json!({}), Some(shown(state, number)?)))
 }
 
-pub(super) fn bare(state: &BackendState, number: u64) -> Answer {
+pub(super) fn bare(state: &BackendState, number: u64) -> ApiAnswer {
     ok(&shown(state, number)?)
 }
 
@@ -73,7 +73,7 @@ fn read_job(
     StoredJob::parse(members, &state.lax, &state.clock, now, fresh)
 }
 
-pub(super) fn enqueue(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+pub(super) fn enqueue(state: &mut BackendState, body: &[u8], now: Instant) -> ApiAnswer {
     let members = Members::parse(body, &state.lax)?;
     let job = read_job(state, members, now)?;
     let stored = state.store(vec![job], now).map_err(|refusal| ErrorReply {
@@ -84,7 +84,7 @@ pub(super) fn enqueue(state: &mut BackendState, body: &[u8], now: Instant) -> An
     Ok((201, body))
 }
 
-pub(super) fn batch(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+pub(super) fn batch(state: &mut BackendState, body: &[u8], now: Instant) -> ApiAnswer {
     let items = Members::parse(body, &state.lax)?.each("jobs")?;
     if items.is_empty() {
         return Err(ErrorReply::invalid(
@@ -105,7 +105,7 @@ pub(super) fn batch(state: &mut BackendState, body: &[u8], now: Instant) -> Answ
     Ok((201, text(&JobsAnswer::all(count, jobs))))
 }
 
-pub(super) fn fetch(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+pub(super) fn fetch(state: &mut BackendState, body: &[u8], now: Instant) -> ApiAnswer {
     let members = Members::parse(body, &state.lax)?;
     let queues: Vec<String> = members.read("queues")?.unwrap_or_default();
     if queues.is_empty() {
@@ -140,7 +140,7 @@ fn job_id(members: &Members) -> Result<String, ErrorReply> {
         .ok_or_else(|| ErrorReply::invalid("The field 'job_id' is required."))
 }
 
-pub(super) fn ack(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+pub(super) fn ack(state: &mut BackendState, body: &[u8], now: Instant) -> ApiAnswer {
     let members = Members::parse(body, &state.lax)?;
     let (id, worker) = (job_id(&members)?, worker_id(&members)?);
     let result: Option<Raw> = members.read("result")?;
@@ -156,7 +156,7 @@ pub(super) fn ack(state: &mut BackendState, body: &[u8], now: Instant) -> Answer
 }
 
 #[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
-pub(super) fn nack(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+pub(super) fn nack(state: &mut BackendState, body: &[u8], now: Instant) -> ApiAnswer {
     let members = Members::parse(body, &state.lax)?;
     let (id, worker) = (job_id(&members)?, worker_id(&members)?);
     let error = JobError::parse(&members.members("error")?.unwrap_or_default())?;
@@ -184,7 +184,7 @@ pub(super) fn nack(state: &mut BackendState, body: &[u8], now: Instant) -> Answe
 }
 
 #[expect(clippy::indexing_slicing, reason = "a JSON object takes any name")]
-pub(super) fn heartbeat(state: &mut BackendState, body: &[u8], now: Instant) -> Answer {
+pub(super) fn heartbeat(state: &mut BackendState, body: &[u8], now: Instant) -> ApiAnswer {
     let members = Members::parse(body, &state.lax)?;
     let worker = worker_id(&members)?;
     let worker = worker.ok_or_else(|| ErrorReply::invalid("The field 'worker_id' is required."))?;

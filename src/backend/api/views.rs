@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::{Answer, NO_ROUTE, ok};
+use super::answer::{ApiAnswer, NO_ROUTE, ok};
 use super::operations::{JobsAnswer, bare};
 use crate::event::{Event, EventKind};
 use crate::job::{Phase, StoredJob};
@@ -18,7 +18,7 @@ pub(super) fn admin(
     request: &Request<Bytes>,
     rest: &[&str],
     now: Instant,
-) -> Answer {
+) -> ApiAnswer {
     let query = request.uri().query();
     let has_queues = state.lax.admin_queues;
     match (request.method().as_str(), rest) {
@@ -82,7 +82,7 @@ fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
 }
 
 /// One page of `items`.
-fn page(items: &[impl Serialize], query: Option<&str>) -> Answer {
+fn page(items: &[impl Serialize], query: Option<&str>) -> ApiAnswer {
     #[derive(Serialize)]
     struct ListPage<T> {
         items: Vec<T>,
@@ -106,7 +106,7 @@ fn page(items: &[impl Serialize], query: Option<&str>) -> Answer {
     ok(&ListPage { items, pagination })
 }
 
-pub(super) fn manifest(state: &BackendState) -> Answer {
+pub(super) fn manifest(state: &BackendState) -> ApiAnswer {
     ok(&json!({
         "specversion": "1.0",
         "implementation": { "name": state.lax.name, "version": env!("CARGO_PKG_VERSION"), "backend": "memory" },
@@ -120,7 +120,7 @@ pub(super) fn manifest(state: &BackendState) -> Answer {
     }))
 }
 
-pub(super) fn health(state: &BackendState, now: Instant) -> Answer {
+pub(super) fn health(state: &BackendState, now: Instant) -> ApiAnswer {
     ok(&json!({
         "status": "ok",
         "version": env!("CARGO_PKG_VERSION"),
@@ -129,7 +129,7 @@ pub(super) fn health(state: &BackendState, now: Instant) -> Answer {
     }))
 }
 
-pub(super) fn queues(state: &BackendState) -> Answer {
+pub(super) fn queues(state: &BackendState) -> ApiAnswer {
     let queues: Vec<Value> = state.queues.iter().map(|(name, queue)| {
         let status = if queue.paused { "paused" } else { "active" };
         json!({ "name": &**name, "status": status, "created_at": state.clock.print(queue.created) })
@@ -138,7 +138,7 @@ pub(super) fn queues(state: &BackendState) -> Answer {
     ok(&json!({ "queues": queues, "pagination": pagination }))
 }
 
-pub(super) fn stats(state: &BackendState, name: &str) -> Answer {
+pub(super) fn stats(state: &BackendState, name: &str) -> ApiAnswer {
     let queue = state.queues.get(name);
     if queue.is_none() && state.lax.unknown_queue_is_404 {
         return Err(no_queue(name));
@@ -184,14 +184,14 @@ fn admin_queue(state: &BackendState, name: &str, queue: &JobQueue) -> Value {
     }})
 }
 
-pub(super) fn dead_letters(state: &BackendState) -> Answer {
+pub(super) fn dead_letters(state: &BackendState) -> ApiAnswer {
     let jobs = state.views(|job| job.dead);
     let pagination = json!({ "total": jobs.len(), "limit": 50, "offset": 0, "has_more": false });
     ok(&JobsAnswer::all(json!({ "pagination": pagination }), jobs))
 }
 
 /// The ledger in the words of the OJS event catalogue, oldest first.
-pub(super) fn events(state: &BackendState, query: Option<&str>) -> Answer {
+pub(super) fn events(state: &BackendState, query: Option<&str>) -> ApiAnswer {
     let listed = |name: &str, value: &str| {
         parameter(query, name).is_none_or(|all| all.split(',').any(|v| v == value))
     };

@@ -12,6 +12,7 @@ fn ms(ms: u64) -> Duration {
 /// A start seen at `seen` that may have been made 5 ms before, of a job that runs 10 ms.
 fn start(seen: u64) -> Start {
     Start {
+        weight: 1,
         made: ms(seen.saturating_sub(5)),
         seen: ms(seen),
         done: Some(ms(seen + 10)),
@@ -150,6 +151,7 @@ fn received(job: &str, at: Duration) -> Received {
     Received {
         stream: 2,
         job: job.into(),
+        nth: 0,
         at,
         done: Some(at + ms(10)),
         acked: true,
@@ -232,12 +234,20 @@ fn a_job_handed_out_or_completed_twice_is_doubled() {
     assert_eq!((sums.doubled, sums.lapsed, sums.right()), (2, 1, false));
 }
 
+/// The verdict on a run of a second, after which so many jobs are left in the backend.
+fn judgement(pages: &Pages, ledger: &[Event], left: usize) -> Judgement {
+    Judgement::of(&SceneNow {
+        available: left,
+        now: SECOND,
+        ..SceneNow::of(pages, ledger)
+    })
+}
+
 #[test]
 fn a_verdict_needs_both_limits_and_sums() {
     let (pages, ledger) = a_run();
-    let run = (Duration::ZERO, SECOND);
     // Two mails at the same moment.
-    let verdict = Judgement::of(&pages, &ledger, 1, run);
+    let verdict = judgement(&pages, &ledger, 1);
     assert!(!verdict.limits_held() && verdict.account.right() && !verdict.held());
     // One of each, one after the other.
     let mut pages = Pages::default();
@@ -251,17 +261,16 @@ fn a_verdict_needs_both_limits_and_sums() {
             ..received(job, ms(1))
         });
     }
-    assert!(Judgement::of(&pages, &ledger, 0, run).held());
-    let verdict = Judgement::of(&pages, &ledger, 1, run);
+    assert!(judgement(&pages, &ledger, 0).held());
+    let verdict = judgement(&pages, &ledger, 1);
     assert!(verdict.limits_held() && !verdict.held());
-    pages.trouble.push("timed out".into());
-    assert!(!Judgement::of(&pages, &ledger, 0, run).held());
+    pages.failed = 1;
+    assert!(!judgement(&pages, &ledger, 0).held());
 }
 
 #[test]
 fn where_nothing_ran_nothing_was_held() {
-    let run = (Duration::ZERO, SECOND);
-    let verdict = Judgement::of(&Pages::default(), &[], 0, run);
+    let verdict = judgement(&Pages::default(), &[], 0);
     assert_eq!(verdict.idle(), ["stripe", "render", "mail"]);
     assert!(verdict.limits_held() && !verdict.held());
 }
@@ -278,4 +287,16 @@ fn what_a_stall_kept_longer_than_the_period_counts_nowhere() {
     // Nor does it hide one too many after it.
     let starts = [late(0, 3_000), late(4_000, 4_000), late(4_500, 4_500)];
     assert!(!judged(rate(1), &starts).held);
+}
+
+#[test]
+fn tokens_are_counted_as_starts_are() {
+    let paid = |made, seen| Start {
+        weight: 1_000,
+        made: ms(made),
+        ..start(seen)
+    };
+    // The first may have been made at once, so they may be a second apart.
+    assert_eq!(most(rate(1), &[paid(0, 900), paid(990, 1_000)]), 1_000);
+    assert_eq!(most(rate(1), &[paid(0, 900), paid(990, 999)]), 2_000);
 }

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::lines::{Asks, CallLines};
+use super::lines::{AskedBy, CallLines};
 use crate::limit::{Key, Limited};
 use crate::proxy::Sidecar;
 use crate::proxy::rows::renew_rows;
@@ -64,7 +64,7 @@ impl Calling {
 
     /// A job under these has started.
     pub(in crate::proxy) fn job_started(&self, limited: &[Limited]) {
-        self.lines.started(Asks::Job, limited);
+        self.lines.started(AskedBy::Job, limited);
     }
 
     /// How many of a key are out through us, and how many wait here.

@@ -23,7 +23,7 @@ const LATELY: Duration = Duration::from_secs(2);
 
 /// What asks for a start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asks {
+pub(super) enum AskedBy {
     Job,
     Call,
 }
@@ -48,7 +48,7 @@ struct Standings {
 struct KeyLine {
     line: Line,
     /// Whose the last start here was since some wait.
-    last: Option<Asks>,
+    last: Option<AskedBy>,
     /// When a job of the key last asked here.
     job_asked: Option<Instant>,
 }
@@ -123,7 +123,7 @@ impl CallLines {
         let mut is_behind = false;
         standings.each_of(limited, |of_key| {
             of_key.job_asked = Some(Instant::now());
-            is_behind |= of_key.last == Some(Asks::Job);
+            is_behind |= of_key.last == Some(AskedBy::Job);
         });
         is_behind
     }
@@ -132,13 +132,13 @@ impl CallLines {
     pub(super) fn call_is_behind(&self, key: &Key) -> bool {
         let standings = self.0.lock();
         let of_key = standings.by_key.get(key);
-        let had_it = of_key.filter(|of_key| of_key.last == Some(Asks::Call));
+        let had_it = of_key.filter(|of_key| of_key.last == Some(AskedBy::Call));
         let asked = had_it.and_then(|of_key| of_key.job_asked);
         asked.is_some_and(|asked| asked.elapsed() < LATELY)
     }
 
     /// One of these has started.
-    pub(super) fn started(&self, by: Asks, limited: &[Limited]) {
+    pub(super) fn started(&self, by: AskedBy, limited: &[Limited]) {
         let mut standings = self.0.lock();
         standings.each_of(limited, |of_key| of_key.last = Some(by));
     }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::calling::Calling;
 use super::key::key_of;
-use super::lines::{Asks, BEHIND, CallPlace};
+use super::lines::{AskedBy, BEHIND, CallPlace};
 use super::redirect::come_back;
 use super::start::{CallStart, PricedCall};
 use crate::boxed::boxed;
@@ -246,10 +246,7 @@ impl WayOut {
             // The connection sees meanwhile whether its caller has gone already: such a call is not sent.
             tokio::task::yield_now().await;
         }
-        let is_safe = request.method().is_safe();
-        // The service does it once, however often it is told to.
-        let is_idempotent =
-            request.method().is_idempotent() || request.headers().contains_key(IDEMPOTENCY_KEY);
+        let repeat = Repeat::of(&request);
         if let Some(start) = &mut start {
             start.sent();
         }
@@ -278,22 +275,22 @@ impl WayOut {
         let reply = match sent {
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let error = UpstreamError::Lost("it switched protocols unasked".to_owned());
-                let fault = self.failed(&error.into(), is_idempotent);
+                let fault = self.failed(&error.into(), repeat);
                 return (None, (Err(fault), start));
             }
             Ok(reply) => reply,
             Err(error) => {
-                let again = is_safe && matches!(error, SendError::Backend(_));
-                let fault = self.failed(&error, is_idempotent);
+                let again = repeat == Repeat::Safe && matches!(error, SendError::Backend(_));
+                let fault = self.failed(&error, repeat);
                 return (again.then_some(now), (Err(fault), start));
             }
         };
-        let again = self.again(&reply, is_safe, now);
+        let again = self.again(&reply, repeat, now);
         (again, (Ok(reply.map(Body::from)), start))
     }
 
     /// From when on a call may be made again that was answered so at `now`, if at all.
-    fn again(&self, reply: &Response<ReplyBody>, is_safe: bool, now: Instant) -> Option<Instant> {
+    fn again(&self, reply: &Response<ReplyBody>, repeat: Repeat, now: Instant) -> Option<Instant> {
         let (status, lines) = (reply.status().as_u16(), text_lines(reply.headers()));
         let told = back_at(status, lines, self.sidecar.store.now(), micros(BACKOFF.1));
         let told = told.map(|at| self.sidecar.instant_of(at));
@@ -301,7 +298,7 @@ impl WayOut {
             429 => told.or(Some(now)),
             // A refusal, if it says when that ends.
             403 => told,
-            502..=504 | 529 if is_safe => told.or(Some(now)),
+            502..=504 | 529 if repeat == Repeat::Safe => told.or(Some(now)),
             _ => None,
         }
     }
@@ -359,7 +356,7 @@ impl WayOut {
             }
             match answer {
                 CallVerdict::Started(mut start) => {
-                    lines.started(Asks::Call, &claimed.limited);
+                    lines.started(AskedBy::Call, &claimed.limited);
                     start.waited = since.map(|since: Instant| since.elapsed());
                     return Ok(Some(start));
                 }
@@ -408,8 +405,13 @@ impl WayOut {
         let id = [&*self.ids, &generation.0.to_string()].concat().into();
         let queue = Arc::clone(&self.queue);
         let stays = self.sidecar.store.at(deadline).plus(EARLY);
-        let claim = Claim::of_call(id, queue, generation, (now, micros(entry.lease)));
-        Claim { stays, ..claim }.into()
+        let claim = Claim {
+            claimed_at: now,
+            visibility: micros(entry.lease),
+            stays,
+            ..Claim::new(id, generation, queue)
+        };
+        claim.into()
     }
 
     /// The limits of now for the call of this id, with what was set over HTTP laid over them.
@@ -516,10 +518,10 @@ impl WayOut {
     }
 
     /// The service gave no reply.
-    fn failed(&self, error: &SendError, is_idempotent: bool) -> Fault {
+    fn failed(&self, error: &SendError, repeat: Repeat) -> Fault {
         Fault::sending(error, |error| {
             let why = error.said_of("the service", "egress");
-            if error.in_doubt() && !is_idempotent {
+            if error.in_doubt() && repeat == Repeat::Harmful {
                 let message =
                     format!("the service may or may not have carried the call out: {why}");
                 return Fault::new("in_doubt", message)
@@ -536,6 +538,27 @@ impl WayOut {
             Fault::new(code, [at, &why].concat()).later(Duration::from_secs(1))
         })
         .with("egress", &*self.name)
+    }
+}
+
+/// What it does to make a call again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// Nothing, however often.
+    Safe,
+    /// Nothing more: the service does it once.
+    Harmless,
+    Harmful,
+}
+
+impl Repeat {
+    fn of<B>(request: &Request<B>) -> Repeat {
+        let method = request.method();
+        match method.is_idempotent() || request.headers().contains_key(IDEMPOTENCY_KEY) {
+            _ if method.is_safe() => Repeat::Safe,
+            true => Repeat::Harmless,
+            false => Repeat::Harmful,
+        }
     }
 }
 

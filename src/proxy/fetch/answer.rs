@@ -1,7 +1,6 @@
 //! A FETCH from its first byte to its answer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,11 +8,12 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use super::asked::{self, Asked, Wanted};
+use super::asked::Wanted;
+use super::drain::Draining;
 use super::grant::grant;
 use super::handout::{HandOut, Hint};
 use super::request::{Fetch, Outcome};
-use super::section::{Section, sections_of};
+use super::section::{Reach, Section, sections_of};
 use super::whole::{Whole, pass_whole};
 use crate::boxed::boxed;
 use crate::limit::EARLY;
@@ -37,50 +37,26 @@ pub(in crate::proxy) async fn fetch(
 ) -> Response<Body> {
     let sidecar = &proxy.sidecar;
     let live = sidecar.control.live.load_full();
-    let held = sidecar.holds_any();
-    let limited = &sidecar.fetching.limited;
-    let limits = held || !live.policies.is_empty() || limited.any() || sidecar.subqueues.any();
-    let looks = limits || sidecar.admit.pressure.any();
-    let tries = live.policies.shadow().is_some();
-    let asked = (looks || tries).then(|| Asked::read(&body)).flatten();
-    let draining = sidecar.tasks.draining.is_cancelled();
-    if let Some(fault) = asked::fault(&body, asked.as_ref().filter(|_| looks), limits) {
-        return refuse(&parts, fault);
-    }
-    let unread = limits && asked.is_none();
-    // What comes may be limited, and would only be held for its claim to end.
-    let only_held = draining && sidecar.fetching.brought.load(Ordering::Relaxed);
-    if draining && (unread || (only_held && !held)) {
-        return nothing(proxy, &parts);
-    }
-    let touched = |queue: &Arc<str>| {
-        held || !live.policies.gate(queue).open()
-            || limited.has(queue)
-            || sidecar.subqueues.has(queue)
+    let (reach, drain) = (Reach::of(sidecar, &live), Draining::of(sidecar));
+    let asked = match reach.read(&body) {
+        Ok(asked) => asked,
+        Err(fault) => return refuse(&parts, fault),
     };
-    let touched = (asked.iter()).any(|asked| asked.queues.iter().any(touched));
-    let timeout = live.settings.upstream.timeout;
-    let mut wanted = Wanted::take(&mut parts, body, asked, timeout);
+    let mut wanted = Wanted::take(&mut parts, body, asked, live.settings.upstream.timeout);
     let mut sections = Vec::new();
-    if touched {
+    if reach.touches(&wanted) {
         (wanted.scope, wanted.accepted) = sidecar.scopes.of_known(&wanted.headers);
         // What is offered is held.
-        if held {
+        if reach.held {
             siblings::take_over_of(proxy, wanted.scope, wanted.queues()).await;
         }
         sections = sections_of(sidecar, wanted.scope, wanted.queues(), &live.policies);
     }
-    let leaves_out = draining && (only_held || sections.iter().any(|of| of.gate.is_some()));
-    if leaves_out {
-        sections.retain(|section| section.goes_on(sidecar, only_held));
-        let is_free = sections.iter().all(|section| section.gate.is_none());
-        if is_free && !wanted.keep(sections.iter().flat_map(|section| &section.lanes)) {
-            return nothing(proxy, &parts);
-        }
+    if !drain.narrow(&reach, &mut wanted, &mut sections) {
+        return HandOut::new(proxy.clone()).respond(&parts, Hint::default());
     }
-    if (sections.iter()).all(|section| section.gate.is_none()) {
-        // What we do not understand but the backend does must not go round the limits.
-        match pass_whole(proxy, &parts, &mut wanted, unread, &live).await {
+    if !sections.iter().any(Section::is_limited) {
+        match pass_whole(proxy, &parts, &mut wanted, &reach).await {
             Whole::Answer(answer) => return answer,
             Whole::Held(jobs, came) => {
                 if wanted.asked.is_none() {
@@ -93,11 +69,6 @@ pub(in crate::proxy) async fn fetch(
     }
     let fetch = boxed(|| Fetch::of(proxy.clone(), wanted, sections, live).answered());
     fetch.await.respond(&parts)
-}
-
-/// No jobs.
-fn nothing(proxy: &Proxy, parts: &Parts) -> Response<Body> {
-    HandOut::new(proxy.clone()).respond(parts, Hint::default())
 }
 
 impl Outcome {

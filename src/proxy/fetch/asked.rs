@@ -35,7 +35,7 @@ pub(super) struct Asked {
     pub(super) count: usize,
     /// The visibility it asks for.
     pub(super) visibility: Option<Duration>,
-    places: Places,
+    places: AskedPlaces,
 }
 
 /// What of a FETCH is said to the backend in other words.
@@ -50,7 +50,7 @@ enum What {
 
 /// Where a FETCH says what is said in other words, in the order of its text.
 #[derive(Debug, Default, Clone)]
-struct Places {
+struct AskedPlaces {
     found: SmallVec<[(What, Range<usize>); 3]>,
     /// Where the object ends; there is at least one member in it.
     end: usize,
@@ -81,7 +81,7 @@ impl What {
     }
 }
 
-impl Places {
+impl AskedPlaces {
     fn said_once(&self, what: What) -> bool {
         let said = self.found.iter().filter(|(found, _)| *found == what);
         said.count() == 1
@@ -92,7 +92,7 @@ impl Asked {
     /// Reads a FETCH; `None`: it is not one that we understand, and the backend will say so.
     pub(super) fn read(body: &[u8]) -> Option<Asked> {
         let mut reader = Reader::new(body, DEPTH);
-        let mut places = Places::default();
+        let mut places = AskedPlaces::default();
         let (mut queues, mut count, mut batch) = (None, None, None);
         let mut visibility = None;
         let whole = reader.members(|name, reader| {

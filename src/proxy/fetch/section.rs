@@ -1,16 +1,77 @@
-//! The sections of a FETCH: its queues, as they are asked.
+//! What can touch a FETCH, and its sections: its queues, as they are asked.
 
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::asked::once;
+use super::asked::{self, Asked, Wanted, once};
 use super::cap::Cap;
 use crate::hold::Lane;
 use crate::policy::{Gate, PolicySet};
 use crate::proxy::Sidecar;
 use crate::proxy::control::in_force;
+use crate::proxy::live::Live;
+use crate::proxy::respond::Fault;
 use crate::store::LedgerExt;
+
+/// What can touch a FETCH here, found out once.
+pub(super) struct Reach<'a> {
+    pub(super) sidecar: &'a Sidecar,
+    pub(super) live: &'a Live,
+    /// Whether jobs are held.
+    pub(super) held: bool,
+    /// Whether anything limits any queue.
+    limits: bool,
+    /// Whether any queue is bounded.
+    bounds: bool,
+    /// Whether any limit is in shadow.
+    shadow: bool,
+}
+
+impl<'a> Reach<'a> {
+    pub(super) fn of(sidecar: &'a Sidecar, live: &'a Live) -> Reach<'a> {
+        let held = sidecar.holds_any();
+        let limited = !live.policies.is_empty() || sidecar.fetching.limited.any();
+        Reach {
+            sidecar,
+            live,
+            held,
+            limits: held || limited || sidecar.subqueues.any(),
+            bounds: sidecar.admit.pressure.any(),
+            shadow: live.policies.shadow().is_some(),
+        }
+    }
+
+    /// Reads a FETCH, if anything can touch it.
+    ///
+    /// # Errors
+    /// It cannot be read, and what comes may be limited; or it asks for more than we ask for.
+    pub(super) fn read(&self, body: &[u8]) -> Result<Option<Asked>, Fault> {
+        let refuses = self.limits || self.bounds;
+        let asked = (refuses || self.shadow).then(|| Asked::read(body));
+        let asked = asked.flatten();
+        match asked::fault(body, asked.as_ref().filter(|_| refuses), self.limits) {
+            Some(fault) => Err(fault),
+            None => Ok(asked),
+        }
+    }
+
+    /// Whether jobs may come that are limited, and nobody knows of which queues. What we do not understand but the
+    /// backend does must not go round the limits.
+    pub(super) fn is_unread(&self, wanted: &Wanted) -> bool {
+        self.limits && wanted.asked.is_none()
+    }
+
+    /// Whether limits can touch one of its queues.
+    pub(super) fn touches(&self, wanted: &Wanted) -> bool {
+        wanted.queues().iter().any(|queue: &Arc<str>| {
+            self.held
+                || !self.live.policies.gate(queue).open()
+                || self.sidecar.fetching.limited.has(queue)
+                || self.sidecar.subqueues.has(queue)
+        })
+    }
+}
 
 /// Queues that are asked together: one that limits can touch, or a run of others.
 pub(super) struct Section {
@@ -76,17 +137,11 @@ impl Section {
         }
     }
 
-    /// Whether its jobs may start in a drain: what is held, and jobs that nothing limits, for nobody waits for those.
-    /// `only_held`: any job may bring limits.
-    pub(super) fn goes_on(&self, sidecar: &Sidecar, only_held: bool) -> bool {
-        match self.gate {
-            Some(_) => !sidecar.hold.holds_none(self.lanes.iter()),
-            None => !only_held,
-        }
+    /// Whether limits can touch its jobs.
+    pub(super) fn is_limited(&self) -> bool {
+        self.gate.is_some()
     }
-}
 
-impl Section {
     /// A round begins.
     pub(super) fn begin(&mut self) {
         self.was_closed = self.closed().is_some();

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::asked::{Asked, Wanted};
 use super::reply::{hold, read_reply};
+use super::section::Reach;
 use crate::boxed::boxed;
 use crate::hold::Lane;
 use crate::json;
@@ -16,7 +17,6 @@ use crate::policy::Accept;
 use crate::pressure::Mark;
 use crate::proxy::body::Body;
 use crate::proxy::job::{self, ClaimOrigin};
-use crate::proxy::live::Live;
 use crate::proxy::outlive::to_the_end;
 use crate::proxy::respond::{self, Fault};
 use crate::proxy::{Proxy, depth, mirror, refuse};
@@ -31,15 +31,14 @@ pub(super) enum Whole {
 }
 
 /// A FETCH that no limit can touch by its queues: forwarded and returned as it is, unless jobs with
-/// limits of their own came back, or `all` that comes is to be looked at.
+/// limits of their own came back, or it could not be read.
 pub(super) async fn pass_whole(
     proxy: &Proxy,
     parts: &Parts,
     wanted: &mut Wanted,
-    all: bool,
-    live: &Live,
+    reach: &Reach<'_>,
 ) -> Whole {
-    let sidecar = &proxy.sidecar;
+    let (sidecar, live) = (&proxy.sidecar, reach.live);
     let sent = tick::now();
     let mark = sidecar.admit.pressure.mark();
     let reply = match proxy.upstream.call(wanted.call(wanted.body.clone())).await {
@@ -48,7 +47,7 @@ pub(super) async fn pass_whole(
     };
     sidecar.fetching.note_status(reply.status);
     // Policies that came while the backend was asked may touch what it gave.
-    let all = all || sidecar.live().edition != live.edition;
+    let all = reach.is_unread(wanted) || sidecar.live().edition != live.edition;
     let brings = mirror::may_bring(&reply.body);
     // What cannot be searched may bring anything. Some servers say a coding and send none.
     let is_packed = reply.headers.contains_key(CONTENT_ENCODING) && !reply.body.starts_with(b"{");

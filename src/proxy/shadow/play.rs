@@ -214,20 +214,12 @@ impl Play<'_> {
             started: None,
         };
         let claimed = Claimed::from(Claim {
-            job: Arc::clone(&job),
-            generation: claim,
             claim_id: Arc::clone(&self.sidecar.fetching.worker_id),
-            worker: None,
-            scope: 0,
-            queue: Arc::clone(&seen.queue),
             priority: seen.priority,
-            attempt: None,
             claimed_at: at,
             visibility: LEASE,
             limited: limits,
-            since: 0,
-            stays: Timestamp(0),
-            followed: Timestamp(0),
+            ..Claim::new(Arc::clone(&job), claim, Arc::clone(&seen.queue))
         });
         let proof = Proof::new(went.at, LONG);
         let held = Held::new(claimed, live.edition, Default::default(), proof, went.at);

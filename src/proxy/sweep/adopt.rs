@@ -420,20 +420,13 @@ pub(in crate::proxy) fn running(
     let attempt = attempt.and_then(|a| a.u32());
     let own = mirror::visibility(job).map(Duration::from_millis);
     Some(Claimed::from(Claim {
-        job: Arc::from(id),
-        generation: Gen::ADOPTED,
         claim_id: Arc::from(text(job.get("worker_id")).unwrap_or_default()),
-        worker: None,
         scope,
-        queue: Arc::from(queue),
-        priority: 0,
         attempt,
         claimed_at: claimed_at(text(started).as_deref(), sidecar.store.now()),
         visibility: job::micros(own.unwrap_or(DEFAULT_VISIBILITY)),
         limited,
-        since: 0,
-        stays: Timestamp(0),
-        followed: Timestamp(0),
+        ..Claim::new(Arc::from(id), Gen::ADOPTED, Arc::from(queue))
     }))
 }
 

@@ -31,7 +31,7 @@ const UNHURRIED: usize = 2;
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// Claims that are kept in one go: their scope, and what they get.
-type Group = (u64, Extension);
+type KeptAlike = (u64, Extension);
 
 /// Keeps the claims of held jobs until told to stop.
 pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) {
@@ -76,7 +76,7 @@ pub(in crate::proxy) async fn keep_held(proxy: &Proxy, stop: CancellationToken) 
 #[derive(Default)]
 struct DueClaims {
     /// Those of one heartbeat stand together.
-    batches: VecDeque<(Group, Vec<Claimed>)>,
+    batches: VecDeque<(KeptAlike, Vec<Claimed>)>,
     /// Whether more may be due.
     more: bool,
     /// Whether any has been due for long.
@@ -128,7 +128,7 @@ async fn let_lapse(proxy: &Proxy, warned: &Seldom) {
 async fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> DueClaims {
     let hold = &proxy.sidecar.hold;
     // Those of which the time is over are last.
-    let mut due: [IndexMap<Group, Vec<Claimed>>; 2] = Default::default();
+    let mut due: [IndexMap<KeptAlike, Vec<Claimed>>; 2] = Default::default();
     let (mut found, since) = (0, wanted_since(proxy));
     let (mut more, mut late) = (true, false);
     while found < AT_ONCE * TOGETHER {
@@ -169,7 +169,7 @@ async fn due_claims(proxy: &Proxy, asked: &HashSet<Arc<str>>) -> DueClaims {
 }
 
 /// One heartbeat for these.
-async fn keep_claims(proxy: Proxy, (scope, extension): Group, claims: Vec<Claimed>) {
+async fn keep_claims(proxy: Proxy, (scope, extension): KeptAlike, claims: Vec<Claimed>) {
     let jobs: Vec<Named> = claims
         .iter()
         .map(|claimed| (claimed.job.clone(), claimed.attempt))
@@ -235,7 +235,7 @@ async fn give_whole_once_out(proxy: Proxy, lasts: Duration, mut left: Vec<(Arc<s
 /// One more heartbeat for those of these jobs that are out with workers for longer than `lasts`.
 async fn give_whole(proxy: &Proxy, lasts: Duration, jobs: Vec<Arc<str>>) {
     let sidecar = &proxy.sidecar;
-    let mut short: HashMap<Group, Vec<Named>> = HashMap::new();
+    let mut short: HashMap<KeptAlike, Vec<Named>> = HashMap::new();
     for job in jobs {
         let Ok(Some(row)) = sidecar.store.row(&job).await else {
             continue;

@@ -33,7 +33,7 @@ const NOTICED: Duration = Duration::from_secs(10);
 
 /// The slots that are asked about, or were without an answer. Locked by the round that is under way.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Slots(Arc<Mutex<ByClaim>>, Arc<OnceLock<()>>);
+pub(super) struct OverdueSlots(Arc<Mutex<ByClaim>>, Arc<OnceLock<()>>);
 
 /// By job, and which claim of it.
 type ByClaim = HashMap<(Arc<str>, Gen), OverdueSlot>;
@@ -66,7 +66,7 @@ fn look_later(row: &Row, until: Timestamp) -> Change {
 pub(super) async fn ask_about(
     proxy: &Proxy,
     rows: Vec<Row>,
-    overdue: &Slots,
+    overdue: &OverdueSlots,
     stop: &CancellationToken,
 ) {
     if rows.is_empty() {

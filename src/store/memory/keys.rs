@@ -16,9 +16,9 @@ pub(super) struct Keys {
 
 /// A key to look for.
 #[derive(Hash)]
-struct Named<'k>(Space, &'k Key);
+struct NamedKey<'k>(Space, &'k Key);
 
-impl Equivalent<(Space, Key)> for Named<'_> {
+impl Equivalent<(Space, Key)> for NamedKey<'_> {
     fn equivalent(&self, (space, key): &(Space, Key)) -> bool {
         self.0 == *space && self.1 == key
     }
@@ -36,7 +36,7 @@ impl Keys {
     }
 
     pub(super) fn get(&self, space: Space, key: &Key) -> Option<&KeyState> {
-        self.states.get(&Named(space, key))
+        self.states.get(&NamedKey(space, key))
     }
 
     /// The state of a key; one with nothing used is made if need be.

@@ -8,7 +8,7 @@ use super::super::remote::to_connect;
 use super::super::sql::SILENCE;
 use super::super::{Clock, Inspection, StoreError};
 use super::failed::Failed;
-use super::link::{Config, PostgresLink};
+use super::link::{PostgresConfig, PostgresLink};
 use super::table::{keeps_session, usable};
 use super::{clock as kept, schema};
 
@@ -23,7 +23,7 @@ const RIGHTS: &str = "SELECT CASE WHEN to_regnamespace($1) IS NULL
 /// # Errors
 /// It is not reachable, too old, a standby, lacks rights, or has something else in our schema.
 pub async fn inspect(
-    config: &Config,
+    config: &PostgresConfig,
     clock: &Clock,
     calls: usize,
 ) -> Result<Inspection, StoreError> {

@@ -27,7 +27,7 @@ const LONGEST_NAME: usize = 63;
 
 /// What a store on Postgres is told. The namespace is the name of the schema, and of the channel on which sidecars hear
 /// of each other.
-pub type Config = StoreConfig<PostgresTarget>;
+pub type PostgresConfig = StoreConfig<PostgresTarget>;
 
 /// Where a Postgres is, and how it is spoken to.
 #[derive(Clone)]
@@ -131,7 +131,7 @@ pub(super) struct PostgresLink {
 }
 
 impl PostgresLink {
-    pub(super) fn new(config: &Config) -> PostgresLink {
+    pub(super) fn new(config: &PostgresConfig) -> PostgresLink {
         let mut target = config.target.clone();
         if target.config.get_connect_timeout().is_none() {
             (target.config).connect_timeout(to_connect(config.timeout) / ADDRESSES);

@@ -124,10 +124,10 @@ mod tests {
 
     use super::*;
     use crate::Clock;
-    use crate::redis::{Config, RedisTarget};
+    use crate::redis::{RedisConfig, RedisTarget};
 
     fn store() -> RedisStore {
-        let config = Config {
+        let config = RedisConfig {
             target: RedisTarget::parse("redis://nowhere").unwrap(),
             namespace: "limits".to_owned(),
             owner: "a".to_owned(),

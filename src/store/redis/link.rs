@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use super::super::StoreError;
 use super::super::config::distrusted;
 use super::super::remote::to_connect;
-use super::target::{Config, Layout, RedisTarget};
+use super::target::{Layout, RedisConfig, RedisTarget};
 use super::wire;
 
 /// After a connection could not be made, calls fail at once for this long.
@@ -96,7 +96,7 @@ pub(super) enum CallFailed {
 
 impl RedisLink {
     pub(super) fn new(
-        config: Config,
+        config: RedisConfig,
         channel: String,
         news: UnboundedSender<String>,
     ) -> Arc<RedisLink> {

@@ -12,7 +12,7 @@ use redis::{
 use crate::config::{BadUrl, StoreConfig, refuse_fragment};
 
 /// What a store on Redis is told. The namespace is the hash tag of all keys.
-pub type Config = StoreConfig<RedisTarget>;
+pub type RedisConfig = StoreConfig<RedisTarget>;
 
 /// Where Redis is.
 #[derive(Clone)]

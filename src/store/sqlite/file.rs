@@ -8,7 +8,7 @@ use crate::{StoreConfig, StoreError};
 
 /// What a store on SQLite is told. The folder of its file must exist, and two more files lie beside it while it is open.
 /// A file is of one namespace.
-pub type Config = StoreConfig<PathBuf>;
+pub type SqliteConfig = StoreConfig<PathBuf>;
 
 /// The path in a `sqlite:PATH`.
 ///

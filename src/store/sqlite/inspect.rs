@@ -5,14 +5,18 @@ use tokio::time::Instant;
 
 use super::super::sql::{SILENCE, number};
 use super::super::{Clock, Inspection, StoreError};
-use super::file::{Config, fault};
+use super::file::{SqliteConfig, fault};
 use super::schema;
 
 /// Looks at the file with this many reads, and writes what is there once more. `clock` is this process's.
 ///
 /// # Errors
 /// It cannot be read, or is not one of ours.
-pub fn inspect(config: &Config, clock: &Clock, calls: usize) -> Result<Inspection, StoreError> {
+pub fn inspect(
+    config: &SqliteConfig,
+    clock: &Clock,
+    calls: usize,
+) -> Result<Inspection, StoreError> {
     let opened = schema::open_to_read(&config.target, &config.namespace);
     let opened = opened.map_err(|why| why.told(&config.target))?;
     let mut seen = Inspection {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
 use ojs_throttle::store::SqlStore;
-use ojs_throttle::store::postgres::{Config, PostgresTarget, open};
+use ojs_throttle::store::postgres::{PostgresConfig, PostgresTarget, open};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use socket2::{Domain, Socket, Type};
@@ -23,7 +23,7 @@ use crate::stores::prelude::*;
 const LONG: Duration = Duration::from_secs(60);
 
 fn on(server: &PostgresServer, namespace: &str, owner: &str, timeout: u64) -> SqlStore {
-    let config = Config {
+    let config = PostgresConfig {
         timeout: Duration::from_millis(timeout),
         ..config(server, namespace, owner)
     };
@@ -247,7 +247,7 @@ async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
     let folder = server.dir.path().display().to_string();
     let folder = folder.replace('/', "%2F");
     let url = format!("postgres://postgres@{addr},{folder}:5432/postgres");
-    let config = Config {
+    let config = PostgresConfig {
         target: PostgresTarget::parse(&url).unwrap(),
         timeout: Duration::from_secs(4),
         ..config(&server, "silent", "a")
@@ -351,7 +351,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
     let why = refused(&server, &"long".repeat(20)).await;
     assert!(why.contains("63"), "{why}");
     sql(&server, "CREATE ROLE poor LOGIN");
-    let poor = |url: String| Config {
+    let poor = |url: String| PostgresConfig {
         target: PostgresTarget::parse(&url).unwrap(),
         ..config(&server, "poor", "a")
     };
@@ -364,7 +364,7 @@ async fn what_cannot_be_used_is_said_at_the_start() {
     };
     assert!(why.contains("CREATE on the database"), "{why}");
     let gone = server.url().replace("@/postgres", "@/nowhere");
-    let gone = Config {
+    let gone = PostgresConfig {
         target: PostgresTarget::parse(&gone).unwrap(),
         ..config(&server, "gone", "a")
     };
@@ -497,7 +497,7 @@ async fn a_server_in_another_place_is_reached() {
     let socket = far::Place::Socket(server.dir.path().join(".s.PGSQL.5432"));
     let port = far(socket, Duration::from_millis(25)).await;
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-    let config = Config {
+    let config = PostgresConfig {
         target: PostgresTarget::parse(&url).unwrap(),
         timeout: Duration::from_millis(500),
         ..config(&server, "far", "b")

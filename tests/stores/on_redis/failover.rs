@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use ojs_throttle::store::redis::{Config, RedisTarget};
+use ojs_throttle::store::redis::{RedisConfig, RedisTarget};
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 
@@ -35,8 +35,8 @@ pub const USER: [&str; 18] = [
     "+cluster|slots",
 ];
 
-fn config(url: &str, namespace: &str, owner: &str) -> Config {
-    Config {
+fn config(url: &str, namespace: &str, owner: &str) -> RedisConfig {
+    RedisConfig {
         target: RedisTarget::parse(url).unwrap(),
         namespace: namespace.to_owned(),
         owner: owner.to_owned(),
@@ -281,7 +281,7 @@ fn silent() -> (SocketAddr, (Socket, TcpStream)) {
 async fn answers_beside_a_silent_one(url: &str) {
     let (addr, _silent) = silent();
     let url = url.replacen("://", &format!("://{addr},"), 1);
-    let config = Config {
+    let config = RedisConfig {
         timeout: Duration::from_millis(500),
         ..config(&url, "ojs-throttle", "a")
     };

@@ -1,6 +1,6 @@
 //! What goes wrong with a Redis, each by name.
 
-use ojs_throttle::store::redis::{Config, RedisTarget};
+use ojs_throttle::store::redis::{RedisConfig, RedisTarget};
 
 use crate::stores::far::{self, far};
 use crate::stores::fleet::{lost_data_are_put_back_first, what_was_set_by_hand_is_put_back};
@@ -19,7 +19,7 @@ fn cli(server: &RedisServer, args: &[&str]) -> String {
 }
 
 fn open(server: &RedisServer, owner: &str, timeout: u64) -> RedisStore {
-    let config = Config {
+    let config = RedisConfig {
         timeout: Duration::from_millis(timeout),
         ..config(server, owner)
     };
@@ -64,7 +64,7 @@ async fn another_namespace_shares_nothing() {
     let server = RedisServer::start();
     let one = [limited("k", Some(1), None, None)];
     for namespace in ["one", "two"] {
-        let config = Config {
+        let config = RedisConfig {
             namespace: namespace.to_owned(),
             ..config(&server, "a")
         };
@@ -82,7 +82,7 @@ async fn another_namespace_shares_nothing() {
 async fn a_server_in_another_place_is_reached() {
     let server = RedisServer::start();
     let port = far(far::Place::Port(server.port), Duration::from_millis(100)).await;
-    let config = Config {
+    let config = RedisConfig {
         target: RedisTarget::parse(&format!("redis://127.0.0.1:{port}")).unwrap(),
         timeout: Duration::from_millis(350),
         ..config(&server, "a")
@@ -527,7 +527,7 @@ async fn what_is_no_place_for_us_says_why() {
     let server = RedisServer::with(&["--requirepass", "right"]);
     let checked = async |url: String| {
         let target = RedisTarget::parse(&url).unwrap();
-        let config = Config {
+        let config = RedisConfig {
             target,
             ..config(&server, "a")
         };
@@ -591,7 +591,7 @@ async fn a_user_limited_to_the_namespace_is_enough() {
     assert_eq!(cli(&server, &USER), "OK");
     let of = |namespace: &str| {
         let url = format!("redis://ojs:secret@127.0.0.1:{}", server.port);
-        let config = Config {
+        let config = RedisConfig {
             target: RedisTarget::parse(&url).unwrap(),
             namespace: namespace.to_owned(),
             ..config(&server, "a")
