@@ -36,9 +36,9 @@ pub use blocked::PlaceInLine;
 pub use bounds::{Bounds, DEFAULT_TENANT, FileBounds, Given, OverflowStrategy, PerKey};
 pub use drops::Dropping;
 pub use edge::TellRefusal;
-pub use estimate::{Counts, HeldCount, LookFound, LookKind};
+pub use estimate::{Counts, HeldCount, LookFound};
 pub use fleet_depth::{GrantedPlaces, WantedPlaces};
-pub use look::{AwaitedLook, Fleet, MissingStats, StatsAnswer};
+pub use look::{Awaited, Fleet, MissingStats, StatsAnswer};
 pub use seen::{Away, Dropped, EnqueueOutcome, Mark, NewJob, TakenTo};
 pub use state::{Come, Pressure, TakenPlaces};
 pub use want::{

@@ -3,16 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use super::bounds::Bounds;
 use super::edge::TellRefusal;
-use super::estimate::LookKind;
 use super::fleet::want_places;
+use super::groups::FullGroup;
 use super::line::WantedAhead;
-use super::look::AwaitedLook;
-use super::queue::{BoundedQueue, QueueAnswer};
+use super::look::Awaited;
+use super::queue::BoundedQueue;
+use super::queue::answer::{QueueAnswer, QueueAsk};
 use super::seen::Away;
 use super::state::{BoundedQueues, Come, Pressure, PressureState, TakenPlaces};
 use super::want::{Full, Now, Want};
@@ -22,10 +22,9 @@ use super::want::{Full, Now, Want};
 pub enum Admission {
     /// It fits: its places are taken.
     Go(TakenPlaces),
-    /// The backend must be asked first how deep these queues are.
-    Look(Vec<AwaitedLook>),
-    /// The store must grant places in queues first: each of these ends with its answer.
-    AwaitStore(Vec<OwnedNotified>),
+    /// The backend must be asked first how deep queues are, or the store must grant places in them. The caller makes the
+    /// looks that it must, waits for all of these and asks again.
+    Wait(Vec<Awaited>),
     /// It fits once the caller has dropped a job of this queue.
     Drop(Arc<str>),
     /// It does not fit.
@@ -34,29 +33,48 @@ pub enum Admission {
     Away(Away),
 }
 
+/// Who asks for places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WhoAsks {
+    /// An enqueue that has just come.
+    New,
+    /// One that stands in line: it begins looks at its own times.
+    InLine,
+}
+
 /// What the queues of one enqueue say to it. It needs the consent of all, so what each asks for is gathered first.
 #[derive(Default)]
 struct QueueAnswers {
-    /// Those whose depth must be asked of the backend first.
-    look_first: Vec<Arc<str>>,
-    /// Those in which it fits, and whose depth should be asked of the backend soon.
-    look_soon: Vec<Arc<str>>,
-    /// Those in which the store must grant places, and how many.
-    of_store: Vec<(Arc<str>, u64)>,
-    /// One in which a job must be dropped.
-    drop_in: Option<Arc<str>>,
     /// The bound that is told, of all that are met.
     full: Option<Box<Full>>,
+    /// Why the backend cannot be asked about one of them.
+    away: Option<Away>,
+    /// Those whose depth must be asked of the backend first.
+    look_first: Vec<Arc<str>>,
+    /// One in which a job must be dropped.
+    drop_in: Option<Arc<str>>,
+    /// Those in which the store must grant places, and how many.
+    of_store: Vec<(Arc<str>, u64)>,
+    /// Those in which it fits, and whose depth should be asked of the backend soon.
+    look_soon: Vec<Arc<str>>,
 }
 
 impl QueueAnswers {
-    fn note_full(&mut self, found: Box<Full>) {
-        if self
-            .full
-            .as_ref()
-            .is_none_or(|full| found.rank() > full.rank())
-        {
-            self.full = Some(found);
+    fn note(&mut self, want: &Want, answer: QueueAnswer) {
+        let name = || Arc::clone(&want.queue);
+        match answer {
+            QueueAnswer::Full(found) => {
+                let is_higher = |full: &Full| found.rank() > full.rank();
+                if self.full.as_deref().is_none_or(is_higher) {
+                    self.full = Some(found);
+                }
+            }
+            QueueAnswer::Away(away) => self.away = Some(away),
+            QueueAnswer::Look => self.look_first.push(name()),
+            QueueAnswer::Drop => self.drop_in = Some(name()),
+            QueueAnswer::Places => self.of_store.push((name(), want.jobs)),
+            QueueAnswer::Fits { look_soon: true } => self.look_soon.push(name()),
+            QueueAnswer::Fits { look_soon: false } => {}
         }
     }
 }
@@ -75,41 +93,53 @@ impl Pressure {
     ) -> Admission {
         state.forget_idle(now.at);
         let ahead = state.line.ahead();
-        self.admit_beside(state, wants, now, &ahead, Some(LookKind::Closed))
+        self.admit_beside(state, wants, now, &ahead, WhoAsks::New)
     }
 
-    /// Asks for places beside what those want who wait `ahead`. `look`: of the looks that are begun; `None`: somebody
-    /// else looks.
+    /// Asks for places beside what those want who wait `ahead`.
     fn admit_beside(
         self: &Arc<Self>,
         state: &mut PressureState,
         wants: &mut Vec<Want>,
         now: Now,
         ahead: &WantedAhead,
-        look: Option<LookKind>,
+        who: WhoAsks,
     ) -> Admission {
-        let queues = &mut state.queues;
-        let answers = match self.ask_queues(queues, wants, now, ahead) {
-            Ok(answers) => answers,
-            Err(away) => return Admission::Away(away),
-        };
-        let may_fit = |full: &Full| full.may_ever_fit();
-        if answers.full.as_deref().is_none_or(may_fit) && !answers.look_first.is_empty() {
+        let mut answers = self.ask_queues(&mut state.queues, wants, now, ahead);
+        if let Some(never) = answers.full.take_if(|full| !full.may_ever_fit()) {
+            return Admission::Full(never);
+        }
+        if let Some(away) = answers.away {
+            return Admission::Away(away);
+        }
+        if !answers.look_first.is_empty() {
             let looks = answers.look_first.into_iter();
-            let looks = looks.filter_map(|name| AwaitedLook::at(queues, name, look?));
-            return Admission::Look(looks.collect());
+            let looks = looks.filter(|_| who == WhoAsks::New);
+            let looks = looks.filter_map(|name| Awaited::exact_look(&mut state.queues, name));
+            return Admission::Wait(looks.collect());
         }
         if let Some(full) = answers.full {
-            return Self::refuse(queues, full, now);
+            return Admission::Full(full);
         }
-        if let Some(name) = answers.drop_in {
-            return Admission::Drop(name);
+        if let Some(queue) = answers.drop_in {
+            return Admission::Drop(queue);
         }
         if !answers.of_store.is_empty() {
-            return Admission::AwaitStore(want_places(state, answers.of_store));
+            return Admission::Wait(want_places(state, answers.of_store));
         }
+        Admission::Go(self.take(state, std::mem::take(wants), now, answers.look_soon))
+    }
+
+    /// Takes the places of an enqueue that fits.
+    fn take(
+        self: &Arc<Self>,
+        state: &mut PressureState,
+        wants: Vec<Want>,
+        now: Now,
+        look_soon: Vec<Arc<str>>,
+    ) -> TakenPlaces {
         let mut would_refuse = Vec::new();
-        for want in &*wants {
+        for want in &wants {
             let held = || (self.held)(&want.queue);
             let queue = self.of(&mut state.queues, want, now.at);
             if queue.would_refuse(want, held) {
@@ -118,51 +148,40 @@ impl Pressure {
             queue.reserve(want, now);
             state.note_untold(&want.queue);
         }
-        Admission::Go(TakenPlaces {
+        TakenPlaces {
             pressure: Arc::clone(self),
-            wants: std::mem::take(wants),
+            wants,
             now,
             sent: false,
-            look_soon: answers.look_soon,
+            look_soon,
             would_refuse,
             has_waited: false,
-        })
+        }
     }
 
     /// Asks each queue of an enqueue.
-    ///
-    /// # Errors
-    /// The backend must be asked about one of them, and was just found away.
     fn ask_queues(
         &self,
         queues: &mut BoundedQueues,
         wants: &[Want],
         now: Now,
         ahead: &WantedAhead,
-    ) -> Result<QueueAnswers, Away> {
+    ) -> QueueAnswers {
         let mut answers = QueueAnswers::default();
-        let group = self.groups.full(&self.table.load(), wants, ahead);
+        let full_group = self.groups.full(&self.table.load(), wants, ahead);
         for want in wants {
-            let name = || Arc::clone(&want.queue);
-            let queue = self.of(queues, want, now.at);
-            let group = group.as_ref();
-            let group = group.filter(|full| want.all_groups().any(|group| *group == full.group));
-            let (held, before) = ((self.held)(&want.queue), ahead.of(&want.queue));
-            match queue.answer(want, held, before, group, now) {
-                QueueAnswer::Fits { look } if look && !queue.estimate.is_looking() => {
-                    answers.look_soon.push(name());
-                }
-                QueueAnswer::Fits { .. } => {}
-                QueueAnswer::Look => match queue.away_at(now.at) {
-                    Some(away) => return Err(away.clone()),
-                    None => answers.look_first.push(name()),
-                },
-                QueueAnswer::Places => answers.of_store.push((name(), want.jobs)),
-                QueueAnswer::Drop => answers.drop_in = Some(name()),
-                QueueAnswer::Full(full) => answers.note_full(full),
-            }
+            let is_in = |full: &&FullGroup| want.all_groups().any(|group| *group == full.group);
+            let ask = QueueAsk {
+                want,
+                held: (self.held)(&want.queue),
+                before: ahead.of(&want.queue),
+                group: full_group.as_ref().filter(is_in),
+                now,
+            };
+            let answer = self.of(queues, want, now.at).answer(&ask);
+            answers.note(want, answer);
         }
-        Ok(answers)
+        answers
     }
 
     /// The state of a wanted queue.
@@ -192,20 +211,6 @@ impl Pressure {
         Box::new(BoundedQueue::new(name, bounds, &self.groups, now))
     }
 
-    /// The answer to an enqueue that does not fit.
-    fn refuse(queues: &BoundedQueues, full: Box<Full>, now: Now) -> Admission {
-        // There may be room that nobody knows of; where no numbers are told, there is none.
-        if full.may_ever_fit()
-            && full.is_of_queue()
-            && let Some(queue) = queues.get(&full.queue)
-            && queue.estimate.has_stats()
-            && let Some(away) = queue.away_at(now.at)
-        {
-            return Admission::Away(away.clone());
-        }
-        Admission::Full(full)
-    }
-
     /// Notes that a producer is told that its enqueue does not fit. Returns where else that is worth telling.
     pub fn note_refusal(&self, full: &Full, now: Instant) -> TellRefusal {
         let first = TellRefusal {
@@ -232,7 +237,7 @@ impl Pressure {
                 return true;
             }
             let mut wants = self.bounded_now(&waiter.wants);
-            match self.admit_beside(state, &mut wants, now, &ahead, None) {
+            match self.admit_beside(state, &mut wants, now, &ahead, WhoAsks::InLine) {
                 Admission::Go(places) => {
                     waiter.tell(Come::Places(places));
                     false
@@ -245,7 +250,7 @@ impl Pressure {
                     true
                 }
                 // Which of them has room is not known.
-                Admission::Look(_) | Admission::AwaitStore(_) | Admission::Away(_) => {
+                Admission::Wait(_) | Admission::Away(_) => {
                     shut.extend(names());
                     true
                 }

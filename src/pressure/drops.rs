@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::admit::Admission;
-use super::estimate::LookKind;
+use super::queue::BoundedQueue;
 use super::seen::Dropped;
 use super::state::{Pressure, PressureState};
 use super::want::{Now, Want};
@@ -26,7 +26,11 @@ impl Dropping {
     /// Begins to drop a job. `None`: another enqueue does, or the queue is being looked at; who asks again waits for
     /// the end of that.
     pub fn begin(pressure: &Arc<Pressure>, queue: &Arc<str>, now: Now) -> Option<Dropping> {
-        let is_mine = pressure.begin_look(queue, LookKind::Closed);
+        let begin = |queue: &mut BoundedQueue| {
+            queue.close();
+            queue.estimate.begin()
+        };
+        let is_mine = pressure.with(queue, begin).unwrap_or(false);
         is_mine.then(|| Dropping {
             pressure: Arc::clone(pressure),
             queue: Some(Arc::clone(queue)),
@@ -60,7 +64,7 @@ impl Dropping {
             && let Some(queue) = state.queues.get_mut(&name)
         {
             queue.estimate.end_unasked();
-            queue.looks.done.notify_waiters();
+            queue.open();
         }
     }
 }

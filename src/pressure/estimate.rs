@@ -17,6 +17,9 @@ use tokio::time::Instant;
 
 use super::seen::{Away, Mark};
 
+/// An enqueue that leaves no more of a bound free is near it, and one that leaves more than this is far from it.
+const NEAR_PART: f64 = 0.1;
+const HALF_PART: f64 = 0.5;
 /// The time between two looks near the bound.
 pub const NEAR: Duration = Duration::from_millis(100);
 /// The time between two looks where there is some room, and where there is much of it.
@@ -71,29 +74,6 @@ pub struct HeldCount {
     pub asked: u64,
 }
 
-/// Where the number comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum DepthSource {
-    /// Nowhere yet.
-    #[default]
-    Unknown,
-    /// The backend's statistics.
-    Stats,
-    /// What passed through here: the backend has no statistics.
-    Passing,
-}
-
-/// Whether a look is wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LookUrgency {
-    /// No.
-    Nothing,
-    /// Yes, but nobody has to wait for it.
-    Soon,
-    /// Before anything is answered.
-    First,
-}
-
 /// The looks at a queue.
 #[derive(Default, Debug)]
 pub(super) struct LookState {
@@ -101,6 +81,9 @@ pub(super) struct LookState {
     pub(super) done: Arc<Notify>,
     /// Told when no enqueue is on its way any more.
     pub(super) settled: Arc<Notify>,
+    /// Whether nobody is let in before the end of the look that is on its way: somebody waits for it, so it is to be
+    /// exact. Who drops a job has the queue closed in the same way.
+    pub(super) closed: bool,
     /// Whether nobody was let in since the last look.
     pub(super) is_fresh: bool,
     /// The scope of the last look.
@@ -114,42 +97,28 @@ pub(super) struct LookState {
 /// One queue's depth.
 #[derive(Clone, Default, Debug)]
 pub struct Estimate {
-    source: DepthSource,
+    /// Whether the backend told numbers. Until then only what passes through here is known.
+    has_stats: bool,
     /// Jobs in the backend's queue: its number at the last look, and what was seen to come and go since.
     stored: u64,
     /// Enqueues that were sent on and not answered.
     in_flight: u64,
-    /// When the last look ended, well or not.
+    /// When the last look ended, well or not; `None`: nothing is known.
     last_look: Option<Instant>,
+    /// Whether jobs may have come of which nothing is known.
+    doubted: bool,
     /// What was sent before this mark may be in the backend's number.
     known: Mark,
     /// Claims that were on their way when the last look ended: gone from the backend's number, and not held yet.
     claims: u64,
     /// Jobs that other sidecars held at the last look.
     elsewhere: u64,
-    /// The look that is on its way.
-    look: Option<PendingLook>,
+    /// The look that is on its way: jobs that were stored since its question left. The answer may have them in it.
+    look: Option<u64>,
     /// Whether the last look may have counted an enqueue twice.
     unsure: bool,
     /// The last enqueue that was stored.
     newest: Mark,
-}
-
-/// Whether enqueues are let in while a look is on its way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LookKind {
-    /// They are, and may be counted twice.
-    Open,
-    /// They wait for its end: it is exact.
-    Closed,
-}
-
-/// A look on its way.
-#[derive(Clone, Copy, Debug)]
-struct PendingLook {
-    /// Jobs that were stored since its question left: the answer may have them in it.
-    stored: u64,
-    kind: LookKind,
 }
 
 /// What a look found.
@@ -194,7 +163,7 @@ impl Estimate {
 
     /// Whether anything is known.
     pub fn is_known(&self) -> bool {
-        self.source != DepthSource::Unknown
+        self.last_look.is_some()
     }
 
     /// Whether a look is on its way.
@@ -202,14 +171,9 @@ impl Estimate {
         self.look.is_some()
     }
 
-    /// Whether enqueues are to wait for it.
-    pub fn is_closed(&self) -> bool {
-        self.look.is_some_and(|look| look.kind == LookKind::Closed)
-    }
-
     /// Whether the backend tells numbers, as far as is known.
     pub fn has_stats(&self) -> bool {
-        self.source == DepthSource::Stats
+        self.has_stats
     }
 
     /// `jobs` are sent on.
@@ -232,8 +196,8 @@ impl Estimate {
     pub fn came(&mut self, jobs: u64, mark: Mark) {
         self.stored += jobs;
         self.newest = self.newest.max(mark);
-        if let Some(look) = &mut self.look {
-            look.stored += jobs;
+        if let Some(stored) = &mut self.look {
+            *stored += jobs;
         }
     }
 
@@ -251,42 +215,35 @@ impl Estimate {
     /// A FETCH that was sent at `sent` got fewer jobs than it asked for: nothing was available. This is only
     /// believed where the backend tells no numbers, and nothing was stored since.
     pub fn ran_dry(&mut self, sent: Mark) {
-        if self.source == DepthSource::Passing && self.newest < sent && self.in_flight == 0 {
+        if !self.has_stats && self.newest < sent && self.in_flight == 0 {
             self.stored = 0;
         }
     }
 
-    /// Whether a look is wanted by an enqueue that finds `room` of `bound` places after it (`None`: it
-    /// does not fit). Where enqueues on their way are not answered for long, waiting for them tells
-    /// nothing.
-    pub(super) fn wants(
-        &self,
-        room: Option<u64>,
-        bound: u64,
-        looks: &LookState,
-        now: Instant,
-    ) -> LookUrgency {
-        let Some(looked) = self.last_look else {
-            return LookUrgency::First;
+    /// Whether the backend is asked before an enqueue is answered. `left`: the part of a bound that is free after it;
+    /// `None`: it does not fit.
+    pub(super) fn must_look(&self, left: Option<f64>, looks: &LookState, now: Instant) -> bool {
+        let Some(looked) = self.last_look.filter(|_| !self.doubted) else {
+            return true;
         };
-        let age = now.saturating_duration_since(looked);
-        if self.source == DepthSource::Passing {
-            return if age >= BLIND {
-                LookUrgency::Soon
-            } else {
-                LookUrgency::Nothing
-            };
-        }
-        match room {
-            Some(room) if room > bound / 2 && age >= FAR => LookUrgency::Soon,
-            Some(room) if room > bound / 2 || age < NEAR => LookUrgency::Nothing,
-            Some(room) if room > bound / 10 && age >= HALF => LookUrgency::Soon,
-            Some(room) if room > bound / 10 => LookUrgency::Nothing,
-            // It may fit after all: a look that keeps enqueues out tells.
-            None if self.unsure && !looks.stuck => LookUrgency::First,
-            _ if age >= NEAR => LookUrgency::First,
-            _ => LookUrgency::Nothing,
-        }
+        let is_near = left.is_none_or(|left| left <= NEAR_PART);
+        let is_old = now.saturating_duration_since(looked) >= NEAR;
+        // It may fit after all: a look that keeps enqueues out tells. Where enqueues on their way are not answered for
+        // long, waiting for them tells nothing.
+        let may_fit = left.is_none() && self.unsure && !looks.stuck;
+        self.has_stats && is_near && (is_old || may_fit)
+    }
+
+    /// Whether the backend is asked soon after an enqueue that leaves this part of a bound free: nobody waits for that.
+    pub(super) fn wants_look(&self, left: Option<f64>, now: Instant) -> bool {
+        let gap = match left {
+            _ if !self.has_stats => BLIND,
+            Some(left) if left > HALF_PART => FAR,
+            Some(left) if left > NEAR_PART => HALF,
+            _ => NEAR,
+        };
+        let is_old = |looked| now.saturating_duration_since(looked) >= gap;
+        self.doubted || self.last_look.is_none_or(is_old)
     }
 
     /// Whether the last look is so long ago that another may begin.
@@ -296,10 +253,7 @@ impl Estimate {
 
     /// When another may begin; `None`: there was none.
     pub fn due(&self) -> Option<Instant> {
-        let gap = match self.source {
-            DepthSource::Passing => BLIND,
-            _ => NEAR,
-        };
+        let gap = if self.has_stats { NEAR } else { BLIND };
         self.last_look.map(|looked| looked + gap)
     }
 
@@ -310,25 +264,20 @@ impl Estimate {
             let unused = looked.saturating_duration_since(used + UNUSED);
             now.saturating_duration_since(looked) >= unused.clamp(HALF, SELDOM)
         };
-        self.source == DepthSource::Stats && self.last_look.is_none_or(old)
+        self.has_stats && self.last_look.is_none_or(old)
     }
 
-    /// Begins a look. `false`: one is on its way already, which is closed from now on if this one would be.
-    pub fn begin(&mut self, kind: LookKind) -> bool {
-        if let Some(look) = &mut self.look {
-            if kind == LookKind::Closed {
-                look.kind = kind;
-            }
-            return false;
-        }
-        self.look = Some(PendingLook { stored: 0, kind });
-        true
+    /// Begins a look. `false`: one is on its way already.
+    pub fn begin(&mut self) -> bool {
+        let is_first = self.look.is_none();
+        self.look.get_or_insert(0);
+        is_first
     }
 
     /// The question of the look leaves: what is stored from now on may be in its answer, or not.
     pub fn note_asked(&mut self) {
-        if let Some(look) = &mut self.look {
-            look.stored = 0;
+        if let Some(stored) = &mut self.look {
+            *stored = 0;
         }
     }
 
@@ -337,7 +286,7 @@ impl Estimate {
         let before = self.waiting(found.held);
         let stored = self.stored_since_asked();
         self.look = None;
-        self.source = DepthSource::Stats;
+        (self.has_stats, self.doubted) = (true, false);
         self.stored = found.counts.total() + found.hidden + stored;
         self.unsure = stored + self.in_flight > 0;
         self.claims = found.held.asked;
@@ -349,23 +298,20 @@ impl Estimate {
 
     /// Jobs that were stored since the question of the look that is on its way.
     pub(super) fn stored_since_asked(&self) -> u64 {
-        self.look.map_or(0, |look| look.stored)
+        self.look.unwrap_or(0)
     }
 
     /// What was known is not true any more: a look comes before anything is answered.
     pub(super) fn doubt_all(&mut self) {
-        self.last_look = None;
+        self.doubted = true;
     }
 
-    /// The backend has no numbers for us: from now on only what passes counts.
+    /// The backend has no numbers for us: only what passes counts, beside numbers that were told once.
     pub fn note_no_stats(&mut self, now: Instant) {
         self.elsewhere = 0;
         self.look = None;
         self.last_look = Some(now);
-        // Numbers that were told once are better than none.
-        if self.source == DepthSource::Unknown {
-            self.source = DepthSource::Passing;
-        }
+        self.doubted = false;
     }
 
     /// What kept enqueues out as a look does has ended, and the backend was not asked.
@@ -376,8 +322,8 @@ impl Estimate {
     /// The backend did not answer.
     pub fn unanswered(&mut self, now: Instant) {
         self.look = None;
-        if self.source != DepthSource::Unknown {
-            self.last_look = Some(now);
+        if let Some(looked) = &mut self.last_look {
+            *looked = now;
         }
     }
 }
@@ -402,7 +348,7 @@ mod tests {
 
     fn told(jobs: u64) -> Estimate {
         let mut estimate = Estimate::default();
-        assert!(estimate.begin(LookKind::Closed));
+        assert!(estimate.begin());
         estimate.correct(&found(jobs), Instant::now(), Mark(1));
         estimate
     }
@@ -412,7 +358,7 @@ mod tests {
         let mut estimate = told(10);
         estimate.reserve(3);
         estimate.stored(1, Mark(2));
-        estimate.begin(LookKind::Open);
+        estimate.begin();
         estimate.note_asked();
         estimate.stored(1, Mark(3));
         // The backend has 12 or 13: the one that settled meanwhile may be in there.
@@ -434,7 +380,7 @@ mod tests {
     #[test]
     fn held_jobs_and_claims_that_were_on_their_way_count() {
         let mut estimate = Estimate::default();
-        estimate.begin(LookKind::Open);
+        estimate.begin();
         let held = |jobs, asked| HeldCount { jobs, asked };
         let found = LookFound {
             hidden: 2,
@@ -462,33 +408,42 @@ mod tests {
 
     #[test]
     fn looks_are_few_far_from_the_bound() {
-        let (estimate, now) = (told(10), Instant::now());
-        let after = |room, ms| {
-            estimate.wants(
-                room,
-                1_000,
-                &LookState::default(),
-                now + Duration::from_millis(ms),
-            )
+        let (estimate, now, looks) = (told(10), Instant::now(), LookState::default());
+        let after = |left, ms| {
+            let now = now + Duration::from_millis(ms);
+            let must = estimate.must_look(left, &looks, now);
+            (must, must || estimate.wants_look(left, now))
         };
-        assert_eq!(after(Some(900), 4_000), LookUrgency::Nothing);
-        assert_eq!(after(Some(900), 5_100), LookUrgency::Soon);
-        assert_eq!(after(Some(400), 900), LookUrgency::Nothing);
-        assert_eq!(after(Some(400), 1_100), LookUrgency::Soon);
-        assert_eq!(after(Some(50), 90), LookUrgency::Nothing);
-        assert_eq!(after(Some(50), 110), LookUrgency::First);
-        assert_eq!(after(None, 90), LookUrgency::Nothing);
-        assert_eq!(after(None, 110), LookUrgency::First);
-        assert_eq!(
-            Estimate::default().wants(Some(900), 1_000, &LookState::default(), now),
-            LookUrgency::First
-        );
+        let (nothing, soon, first) = ((false, false), (false, true), (true, true));
+        assert_eq!(after(Some(0.9), 4_000), nothing);
+        assert_eq!(after(Some(0.9), 5_100), soon);
+        assert_eq!(after(Some(0.4), 900), nothing);
+        assert_eq!(after(Some(0.4), 1_100), soon);
+        assert_eq!(after(Some(0.05), 90), nothing);
+        assert_eq!(after(Some(0.05), 110), first);
+        assert_eq!(after(None, 90), nothing);
+        assert_eq!(after(None, 110), first);
+        assert!(Estimate::default().must_look(Some(0.9), &looks, now));
+    }
+
+    #[test]
+    fn a_look_that_failed_ends_no_doubt() {
+        let (mut estimate, now, looks) = (told(10), Instant::now(), LookState::default());
+        let is_asked_first = |estimate: &Estimate| estimate.must_look(Some(0.9), &looks, now);
+        assert!(!is_asked_first(&estimate));
+        estimate.doubt_all();
+        assert!(is_asked_first(&estimate));
+        estimate.begin();
+        estimate.unanswered(now);
+        assert!(is_asked_first(&estimate) && estimate.is_known());
+        estimate.correct(&found(10), now, Mark(2));
+        assert!(!is_asked_first(&estimate));
     }
 
     #[test]
     fn without_numbers_what_passes_counts() {
         let (mut estimate, now) = (Estimate::default(), Instant::now());
-        estimate.begin(LookKind::Closed);
+        estimate.begin();
         estimate.note_no_stats(now);
         estimate.reserve(4);
         estimate.stored(4, Mark(1));
@@ -498,9 +453,8 @@ mod tests {
         assert_eq!(estimate.depth(NONE), 3, "asked before they were stored");
         estimate.ran_dry(Mark(3));
         assert_eq!(estimate.depth(NONE), 0);
-        assert_eq!(
-            estimate.wants(None, 5, &LookState::default(), now + Duration::from_secs(9)),
-            LookUrgency::Nothing
-        );
+        let later = now + Duration::from_secs(9);
+        assert!(!estimate.must_look(None, &LookState::default(), later));
+        assert!(!estimate.wants_look(None, later));
     }
 }

@@ -11,19 +11,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::futures::OwnedNotified;
-
 use super::estimate::Counts;
 use super::fleet_depth::{FleetDepth, GrantedPlaces, WantedPlaces};
+use super::look::Awaited;
 use super::state::{Pressure, PressureState};
 use super::want::Now;
 
 /// Has the store asked for so many places of each of these queues, if that is not on its way; each wait ends with its
 /// answer.
-pub(super) fn want_places(
-    state: &mut PressureState,
-    queues: Vec<(Arc<str>, u64)>,
-) -> Vec<OwnedNotified> {
+pub(super) fn want_places(state: &mut PressureState, queues: Vec<(Arc<str>, u64)>) -> Vec<Awaited> {
     let PressureState {
         queues: known,
         wanted,
@@ -37,7 +33,11 @@ pub(super) fn want_places(
             news.notify_one();
         }
         *queue.fleet.wanted.get_or_insert(0) += jobs;
-        Some(Arc::clone(&queue.looks.done).notified_owned())
+        Some(Awaited {
+            done: Arc::clone(&queue.looks.done).notified_owned(),
+            begin: false,
+            queue: name,
+        })
     });
     waiting.collect()
 }
@@ -186,7 +186,7 @@ mod tests {
         }];
         assert!(matches!(
             pressure.admit(&mut wants, now),
-            Admission::Look(_)
+            Admission::Wait(_)
         ));
         let fleet = Fleet { held: 0, number: 5 };
         pressure.end_look(

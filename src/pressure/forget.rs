@@ -57,7 +57,7 @@ mod tests {
             ..Want::nothing(queue, pressure.bounds(queue).unwrap())
         }];
         let mut answer = pressure.admit(&mut wants, now);
-        if let Admission::Look(_) = answer {
+        if let Admission::Wait(_) = answer {
             let told = StatsAnswer::Counts(Counts::default());
             pressure.end_look(queue, told, None, now);
             answer = pressure.admit(&mut wants, now);

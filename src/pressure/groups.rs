@@ -82,7 +82,8 @@ impl GroupCounts {
         }
     }
 
-    /// The first group of which an enqueue would let too many wait, with those who wait `ahead` of it.
+    /// The first group of which an enqueue would let too many wait, with those who wait `ahead` of it; before all others
+    /// one that could never hold what it brings.
     pub(super) fn full(
         &self,
         table: &BoundsTable,
@@ -94,8 +95,8 @@ impl GroupCounts {
             *wanted.entry(group).or_default() += 1;
         }
         let each = wants.iter();
-        let mut each = each.flat_map(|want| want.all_groups().map(move |group| (want, group)));
-        each.find_map(|(want, group)| {
+        let each = each.flat_map(|want| want.all_groups().map(move |group| (want, group)));
+        let full = each.filter_map(|(want, group)| {
             let most = match &group.queue {
                 Some(_) => want.bounds.per_key.as_ref()?.max_depth,
                 None => table.tenant(&group.name).filter(|most| *most > 0)?,
@@ -107,7 +108,8 @@ impl GroupCounts {
                 most,
                 wanted,
             })
-        })
+        });
+        full.min_by_key(|full| full.wanted <= full.most)
     }
 
     /// Forgets all jobs.
@@ -244,7 +246,7 @@ mod tests {
             for _ in 0..2 {
                 match self.pressure.admit(&mut wants, self.now) {
                     Admission::Go(places) => return self.sent.push(places),
-                    Admission::Look(looks) => {
+                    Admission::Wait(looks) => {
                         looks.iter().for_each(|look| self.look(&look.queue, 1))
                     }
                     _ => return,

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
-use super::estimate::{Counts, LookFound, LookKind};
+use super::estimate::{Counts, LookFound};
 use super::queue::BoundedQueue;
 use super::seen::Away;
 use super::state::{BoundedQueues, Pressure};
-use super::want::{BoundGroup, Now};
+use super::want::{BoundGroup, Now, Want};
 
-/// A look that is wanted.
+/// What an enqueue waits for: a look, or the store's answer about places.
 #[derive(Debug)]
-pub struct AwaitedLook {
+pub struct Awaited {
     /// The queue.
     pub queue: Arc<str>,
-    /// Whether it is the caller who must ask.
+    /// Whether it is a look that the caller must make.
     pub begin: bool,
-    /// Ends with the look.
+    /// Ends with the look, or with the answer.
     pub done: OwnedNotified,
 }
 
@@ -51,19 +51,21 @@ pub enum MissingStats {
     All,
 }
 
-impl AwaitedLook {
+impl Awaited {
     /// Begins a look at a queue that is known, if none is on its way.
-    pub(super) fn at(
-        queues: &mut BoundedQueues,
-        name: Arc<str>,
-        kind: LookKind,
-    ) -> Option<AwaitedLook> {
+    pub(super) fn look(queues: &mut BoundedQueues, name: Arc<str>) -> Option<Awaited> {
         let queue = queues.get_mut(&name)?;
-        Some(AwaitedLook {
+        Some(Awaited {
             done: Arc::clone(&queue.looks.done).notified_owned(),
-            begin: queue.estimate.begin(kind),
+            begin: queue.estimate.begin(),
             queue: name,
         })
+    }
+
+    /// Begins a look that is exact, because nobody is let into the queue before its end.
+    pub(super) fn exact_look(queues: &mut BoundedQueues, name: Arc<str>) -> Option<Awaited> {
+        queues.get_mut(&name)?.close();
+        Awaited::look(queues, name)
     }
 }
 
@@ -79,28 +81,31 @@ impl Pressure {
         }
         let name = Arc::from(queue);
         let mut kept = self.queue(&name, bounds, now);
-        kept.estimate.begin(LookKind::Open);
+        kept.estimate.begin();
         state.queues.insert(name, kept);
         true
     }
 
     /// Begins a look at a queue. `false`: one is on its way, or the queue is not known.
-    pub fn begin_look(&self, queue: &str, kind: LookKind) -> bool {
-        self.with(queue, |queue| queue.estimate.begin(kind))
+    pub fn begin_look(&self, queue: &str) -> bool {
+        self.with(queue, |queue| queue.estimate.begin())
             .unwrap_or(false)
     }
 
-    /// Begins a look at a queue if the last is long enough ago.
-    pub fn begin_due_look(&self, queue: &str, now: Instant) -> bool {
-        let begin = |queue: &mut BoundedQueue| {
-            queue.estimate.is_due(now) && queue.estimate.begin(LookKind::Closed)
-        };
-        self.with(queue, begin).unwrap_or(false)
+    /// Begins looks for an enqueue that stands in line, at those of its queues of which the last is long enough ago.
+    pub fn look_in_line(&self, wants: &[Want], now: Instant) -> Vec<Awaited> {
+        let mut state = self.state.lock();
+        let names = wants.iter().map(|want| Arc::clone(&want.queue));
+        let looks = names.filter_map(|name| {
+            let is_due = state.queues.get(&name)?.estimate.is_due(now);
+            is_due.then(|| Awaited::exact_look(&mut state.queues, name))?
+        });
+        looks.collect()
     }
 
     /// Begins looks at queues in which jobs of a tenant are counted, because some may have left unseen: at most
     /// `most` looks, where the last one is longest ago.
-    pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<AwaitedLook> {
+    pub fn look_for_tenant(&self, tenant: &str, most: usize, now: Instant) -> Vec<Awaited> {
         let mut state = self.state.lock();
         let counted = self
             .groups
@@ -113,20 +118,20 @@ impl Pressure {
         let mut due: Vec<_> = due.collect();
         due.sort();
         let due = due.into_iter().take(most);
-        due.filter_map(|(_, name)| AwaitedLook::at(&mut state.queues, name, LookKind::Open))
+        due.filter_map(|(_, name)| Awaited::look(&mut state.queues, name))
             .collect()
     }
 
     /// Begins a look for somebody who reads a queue's depth. Returns the scope of the last look too: with the
     /// reader's credentials the backend may tell less.
-    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(AwaitedLook, u64)> {
+    pub fn look_for_reader(&self, queue: &str, now: Instant) -> Option<(Awaited, u64)> {
         let mut state = self.state.lock();
         let (name, queue) = state.queues.get_key_value(queue)?;
         if !queue.estimate.is_known() || !queue.estimate.is_due(now) {
             return None;
         }
         let (name, scope) = (Arc::clone(name), queue.looks.scope);
-        let look = AwaitedLook::at(&mut state.queues, name, LookKind::Open)?;
+        let look = Awaited::look(&mut state.queues, name)?;
         Some((look, scope))
     }
 
@@ -141,8 +146,7 @@ impl Pressure {
     pub fn in_flight(&self, queue: &str) -> Option<OwnedNotified> {
         let state = self.state.lock();
         let queue = state.queues.get(queue)?;
-        let wait =
-            queue.estimate.is_closed() && queue.estimate.in_flight() > 0 && !queue.looks.stuck;
+        let wait = queue.looks.closed && queue.estimate.in_flight() > 0 && !queue.looks.stuck;
         wait.then(|| Arc::clone(&queue.looks.settled).notified_owned())
     }
 
@@ -223,7 +227,7 @@ impl Pressure {
             }
         }
         queue.fleet.set_number(fleet.map(|fleet| fleet.number));
-        queue.looks.done.notify_waiters();
+        queue.open();
         self.serve(&mut state, now);
         missing
     }

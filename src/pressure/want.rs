@@ -204,9 +204,15 @@ impl BoundUsage {
         self.used as f64 / self.bound as f64
     }
 
-    /// The places that are left after so much more; `None`: it does not fit.
-    pub(super) fn room(self, wanted: u64) -> Option<u64> {
-        self.bound.checked_sub(self.used + wanted)
+    /// Whether so much more fits.
+    pub(super) fn fits(self, wanted: u64) -> bool {
+        self.used + wanted <= self.bound
+    }
+
+    /// The part of the bound that is left after so much more; less than 0 if it does not fit.
+    pub(super) fn part_left(self, wanted: u64) -> f64 {
+        let bound = self.bound as f64;
+        (bound - (self.used + wanted) as f64) / bound
     }
 }
 

@@ -41,7 +41,7 @@ fn enqueue(pressure: &Arc<Pressure>, queue: &str, tenants: &[Arc<str>], ids: &[S
                 let _levels = places.settle(EnqueueOutcome::Stored, &jobs.collect::<Vec<_>>());
                 return true;
             }
-            Admission::Look(_) => {
+            Admission::Wait(_) => {
                 let told = StatsAnswer::Counts(Counts::default());
                 pressure.end_look(queue, told, None, now());
             }

@@ -221,7 +221,7 @@ fn a_queue_without_statistics_is_not_forgotten_for_names() {
             ..Want::nothing(queue, pressure.bounds(queue).unwrap())
         }];
         let mut answer = pressure.admit(&mut wants, now);
-        if let Admission::Look(_) = answer {
+        if let Admission::Wait(_) = answer {
             pressure.end_look(queue, pressure::StatsAnswer::Nothing, None, now);
             answer = pressure.admit(&mut wants, now);
         }
@@ -688,6 +688,45 @@ async fn a_retry_by_hand_counts_although_its_client_hangs_up() {
     sleep(slow).await;
     assert_eq!(backend.bodies(path).len(), 1);
     full(&client.offer("q").await, "q", 3);
+    sidecar.stop().await;
+}
+
+/// And if the backend fails when it is asked after that, it is asked again before an enqueue is let in.
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_many_is_counted_although_the_backend_failed_to_tell() {
+    let path = "/ojs/v1/admin/jobs/bulk/retry";
+    let (waiting, fails) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (jobs, no) = (Arc::clone(&waiting), Arc::clone(&fails));
+    let answers = move |_: &Method, asked: &str| match asked {
+        "/ojs/v1/jobs" => {
+            jobs.fetch_add(1, Ordering::SeqCst);
+            (201, r#"{"job":{"id":"x","queue":"q"}}"#.to_owned())
+        }
+        _ if asked == path => {
+            jobs.fetch_add(5, Ordering::SeqCst);
+            (200, json!({"matched": 5, "succeeded": 5}).to_string())
+        }
+        _ if no.load(Ordering::SeqCst) => (503, "".to_owned()),
+        _ => {
+            let available = jobs.load(Ordering::SeqCst);
+            (200, json!({"counts": {"available": available}}).to_string())
+        }
+    };
+    let (_, sidecar, client) = told(FILE, Duration::ZERO, answers).await;
+    client.fill("q", 1).await;
+    assert_eq!(client.post(path, "{}").await.status, 200);
+    fails.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        assert_eq!(client.offer("q").await.status, 502);
+        sleep(Duration::from_millis(60)).await;
+    }
+    fails.store(false, Ordering::SeqCst);
+    sleep(Duration::from_millis(110)).await;
+    assert_eq!(full(&client.offer("q").await, "q", 3)["depth"], 6);
+    assert_eq!(waiting.load(Ordering::SeqCst), 6);
     sidecar.stop().await;
 }
 

@@ -138,7 +138,7 @@ impl World {
                 node.sent.push((places, jobs));
                 return true;
             }
-            Admission::Look(looks) if looks.iter().any(|look| look.begin) => {
+            Admission::Wait(looks) if looks.iter().any(|look| look.begin) => {
                 assert!(node.look.is_none());
                 node.look = Some(Look::Begun);
             }

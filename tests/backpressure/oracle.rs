@@ -3,7 +3,7 @@
 //! could know; and a look without anything on its way must find the truth.
 
 use ojs_throttle::pressure::estimate::Estimate;
-use ojs_throttle::pressure::{LookFound, LookKind, Mark};
+use ojs_throttle::pressure::{LookFound, Mark};
 use proptest::prelude::*;
 
 use super::prelude::*;
@@ -109,7 +109,7 @@ impl World {
                 self.waiting = self.waiting.saturating_sub(change.unsigned_abs());
             }
             Step::Look if self.look.is_none() => {
-                assert!(estimate.begin(LookKind::Open));
+                assert!(estimate.begin());
                 estimate.note_asked();
                 self.look = Some(None);
             }

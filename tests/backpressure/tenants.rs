@@ -64,6 +64,64 @@ async fn a_tenant_is_bounded_over_all_queues() {
     pair.stop().await;
 }
 
+/// Of several bounds that an enqueue meets, the first that is told is one that it can never fit. Then comes the
+/// tenant's, because no job of others that leaves makes room for it, and then the queue's.
+#[tokio::test(start_paused = true)]
+async fn what_can_never_fit_is_told_before_a_tenant_and_a_tenant_before_its_queue() {
+    let rejects = "[[tenant]]\nid = \"acme-*\"\nlimits = { max_queue_depth = 2 }\n\
+        [[queue]]\nname = \"bounded\"\nmax_depth = 4\n";
+    let drops = format!("{rejects}strategy = \"drop_oldest\"\n");
+    for file in [rejects, drops.as_str()] {
+        let (pair, client) = simulated(Lax::spec(), file).await;
+        for tenant in ["acme-corp", "acme-corp", "acme-two", "other"] {
+            let reply = offer(&client, "bounded", Some(tenant)).await;
+            assert_eq!(reply.status, 201, "{}", reply.text());
+        }
+        refused(
+            &offer(&client, "bounded", Some("acme-corp")).await,
+            "acme-corp",
+            2,
+        );
+        let batch = async |tenants: &[&str]| {
+            let job = |tenant: &&str| json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": "bounded"}});
+            let body = json!({"jobs": tenants.iter().map(job).collect::<Vec<_>>()});
+            let reply = client.post("/ojs/v1/jobs/batch", body.to_string()).await;
+            let error = &reply.json()["error"];
+            (
+                error["code"].as_str().unwrap().to_owned(),
+                error["retryable"].clone(),
+            )
+        };
+        let never = |code: &str| (code.to_owned(), json!(false));
+        let tenants = batch(&["acme-three"; 3]).await;
+        assert_eq!(tenants, never("TENANT_LIMIT_EXCEEDED"), "{file}");
+        let mixed = batch(&["acme-corp", "a", "b", "c", "d"]).await;
+        assert_eq!(mixed, never("QUEUE_FULL"), "{file}");
+        let waiting = crate::backpressure::rig::waiting(&pair.behind.backend, "bounded").await;
+        assert_eq!(waiting, 4, "nobody's job went for it");
+        pair.stop().await;
+    }
+}
+
+/// A backend that is away may know that jobs of the tenant have left: until it answers nobody is told that the tenant has
+/// too many, however often it asks.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_down_is_no_full_tenant() {
+    let (pair, client) = simulated(Lax::spec(), FILE).await;
+    let acme = Some("acme-corp");
+    for _ in 0..2 {
+        assert_eq!(offer(&client, "a", acme).await.status, 201);
+    }
+    refused(&offer(&client, "a", acme).await, "acme-corp", 2);
+    pair.behind.stop().await;
+    sleep(Duration::from_millis(150)).await;
+    for _ in 0..3 {
+        let reply = offer(&client, "a", acme).await;
+        assert_eq!(reply.status, 502, "{}", reply.text());
+    }
+    pair.sidecar.stop().await;
+}
+
 /// Whose an enqueue is says the header where it is trusted, and the job's meta where it is not.
 #[tokio::test(start_paused = true)]
 async fn a_header_that_is_trusted_names_the_tenant() {

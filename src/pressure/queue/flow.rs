@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
     use crate::pressure::bounds::UNBOUNDED;
-    use crate::pressure::{Counts, HeldCount, LookKind};
+    use crate::pressure::{Counts, HeldCount};
 
     #[test]
     fn a_dropped_job_is_taken_away_once() {
@@ -152,7 +152,7 @@ mod tests {
             ..Counts::default()
         };
         let held = HeldCount::default();
-        queue.estimate.begin(LookKind::Closed);
+        queue.estimate.begin();
         let found = LookFound {
             counts,
             hidden: 0,

@@ -12,7 +12,7 @@ use super::stats::{ask_stats, ask_stats_of_all};
 use super::tell::{now, tell_level};
 use crate::json::Json;
 use crate::policy::subqueue::split;
-use crate::pressure::{AwaitedLook, Bounds, LookKind, MissingStats, StatsAnswer};
+use crate::pressure::{Awaited, Bounds, MissingStats, StatsAnswer};
 use crate::proxy::admit::Admit;
 use crate::proxy::control::settings;
 use crate::proxy::{Proxy, REPLY_DEPTH, calls, mirror};
@@ -26,8 +26,22 @@ const MOST_UNREAD: usize = 64;
 /// The most queues that are looked at at the start.
 const MOST_MEASURED: usize = 1_000;
 
-/// Asks the backend how deep a queue is, for all who wait for it, in a task of its own. The look has begun.
+/// Asks the backend how deep a queue is, unless somebody does.
 pub(in crate::proxy) fn look_soon(proxy: &Proxy, queue: Arc<str>, scope: u64) {
+    if proxy.sidecar.admit.pressure.begin_look(&queue) {
+        ask_for_all(proxy, queue, scope);
+    }
+}
+
+/// Asks the backend where it is the caller who must.
+pub(in crate::proxy) fn make_looks(proxy: &Proxy, looks: &[Awaited], scope: u64) {
+    for look in looks.iter().filter(|look| look.begin) {
+        ask_for_all(proxy, Arc::clone(&look.queue), scope);
+    }
+}
+
+/// Looks at a queue for all who wait for it, in a task of its own. The look has begun.
+fn ask_for_all(proxy: &Proxy, queue: Arc<str>, scope: u64) {
     let sidecar = &proxy.sidecar;
     let proxy = proxy.clone();
     let _task = sidecar
@@ -35,13 +49,11 @@ pub(in crate::proxy) fn look_soon(proxy: &Proxy, queue: Arc<str>, scope: u64) {
         .spawn(async move { look(&proxy, &queue, scope).await });
 }
 
-/// Waits for looks, and asks where nobody else does.
-pub(in crate::proxy) async fn await_looks(proxy: &Proxy, looks: Vec<AwaitedLook>, scope: u64) {
-    for look in looks.iter().filter(|look| look.begin) {
-        look_soon(proxy, Arc::clone(&look.queue), scope);
-    }
-    for look in looks {
-        look.done.await;
+/// Waits for looks and answers of the store, and asks the backend where nobody else does.
+pub(in crate::proxy) async fn await_all(proxy: &Proxy, awaited: Vec<Awaited>, scope: u64) {
+    make_looks(proxy, &awaited, scope);
+    for one in awaited {
+        one.done.await;
     }
 }
 
@@ -192,9 +204,7 @@ pub(in crate::proxy) fn watch_bounds(proxy: &Proxy) {
         return;
     }
     for (queue, scope) in pressure.pressed(Instant::now()) {
-        if pressure.begin_look(&queue, LookKind::Closed) {
-            look_soon(proxy, queue, scope);
-        }
+        look_soon(proxy, queue, scope);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::look::await_looks;
+use super::look::await_all;
 use super::stats::counts;
 use super::tell::tell_level;
 use crate::json::{Json, Splice, quote};
@@ -24,7 +24,7 @@ pub(in crate::proxy) async fn with_depth(
     let counts = counts(whole)?;
     let tells_all = pressure.tells_all(&counts);
     if !tells_all && let Some((look, scope)) = pressure.look_for_reader(queue, Instant::now()) {
-        await_looks(proxy, vec![look], scope).await;
+        await_all(proxy, vec![look], scope).await;
     }
     let level = tell_level(sidecar, queue);
     let told = counts.total();

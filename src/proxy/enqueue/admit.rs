@@ -17,8 +17,8 @@ use crate::policy::job::meta_of;
 use crate::policy::template::key_of;
 use crate::policy::{JobView, Rendered};
 use crate::pressure::{
-    Admission, AwaitedLook, Away, BoundGroup, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full,
-    LookKind, OverflowStrategy, PlaceInLine, TakenPlaces, Want,
+    Admission, Awaited, Away, BoundGroup, BoundMet, Come, DEFAULT_TENANT, EnqueueOutcome, Full,
+    OverflowStrategy, PlaceInLine, TakenPlaces, Want,
 };
 use crate::proxy::admit::LOOKS_AT_ONCE;
 use crate::proxy::depth;
@@ -80,17 +80,12 @@ async fn admit_later(
         match answer {
             Admission::Go(places) => return Ok(places),
             Admission::Away(away) => return Err(unasked(away)),
-            Admission::Look(looks) => depth::await_looks(proxy, looks, scope()).await,
-            Admission::AwaitStore(answers) => {
-                for answer in answers {
-                    answer.await;
-                }
-            }
+            Admission::Wait(awaited) => depth::await_all(proxy, awaited, scope()).await,
             Admission::Full(full)
                 if full.met == BoundMet::Tenant && full.may_ever_fit() && !looked_for_tenant =>
             {
                 looked_for_tenant = true;
-                depth::await_looks(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
+                depth::await_all(proxy, where_tenant_is(&proxy.sidecar, &full), scope()).await;
             }
             Admission::Drop(queue) => {
                 dropping = overflow::drop_oldest(proxy, &mut wants, &queue, scope()).await;
@@ -128,11 +123,8 @@ pub(super) fn settled(
 ) {
     let looks = std::mem::take(&mut places.look_soon);
     settle_places(&proxy.sidecar, places, answer);
-    let pressure = &proxy.sidecar.admit.pressure;
     for queue in looks {
-        if pressure.begin_look(&queue, LookKind::Open) {
-            depth::look_soon(proxy, queue, scope);
-        }
+        depth::look_soon(proxy, queue, scope);
     }
 }
 
@@ -147,7 +139,6 @@ async fn blocked(
     let sidecar = &proxy.sidecar;
     let pressure = &sidecar.admit.pressure;
     let most = sidecar.live().settings.max_blocked();
-    let queues: Vec<Arc<str>> = wants.iter().map(|want| Arc::clone(&want.queue)).collect();
     let mut place = PlaceInLine::stand(pressure, wants.to_vec(), most)?;
     // Room may have come before it stood there.
     pressure.wake(depth::now(sidecar));
@@ -166,14 +157,8 @@ async fn blocked(
             () = sleep_until(until) => return None,
             () = sidecar.tasks.draining.cancelled() => return None,
             () = sleep(LOOK) => {
-                for queue in &queues {
-                    if pressure.begin_due_look(queue, Instant::now()) {
-                        depth::look_soon(proxy, Arc::clone(queue), scope);
-                    }
-                }
-                for look in where_tenant_is(sidecar, full).into_iter().filter(|look| look.begin) {
-                    depth::look_soon(proxy, look.queue, scope);
-                }
+                depth::make_looks(proxy, &pressure.look_in_line(wants, Instant::now()), scope);
+                depth::make_looks(proxy, &where_tenant_is(sidecar, full), scope);
             }
         }
     }
@@ -181,7 +166,7 @@ async fn blocked(
 
 /// Looks at queues where jobs of the tenant whose bound was met are counted: they may have left behind our
 /// back, and nobody looks at a queue that is not used.
-fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<AwaitedLook> {
+fn where_tenant_is(sidecar: &Sidecar, full: &Full) -> Vec<Awaited> {
     let tenant = full.key.as_ref().filter(|_| full.met == BoundMet::Tenant);
     tenant.map_or_else(Vec::new, |tenant| {
         (sidecar.admit.pressure).look_for_tenant(tenant, LOOKS_AT_ONCE, Instant::now())
