@@ -119,8 +119,10 @@ pub struct Estimate {
     stored: u64,
     /// Enqueues that were sent on and not answered.
     in_flight: u64,
-    /// When the last look ended, well or not.
+    /// When the last look ended, well or not, and the backend had rested from it.
     last_look: Option<Instant>,
+    /// How long the backend rests from a look.
+    rest: Duration,
     /// What was sent before this mark may be in the backend's number.
     known: Mark,
     /// Claims that were on their way when the last look ended: gone from the backend's number, and not held yet.
@@ -325,6 +327,11 @@ impl Estimate {
         true
     }
 
+    /// The backend rests so long from a look.
+    pub fn rests(&mut self, rest: Duration) {
+        self.rest = rest;
+    }
+
     /// The question of the look leaves: what is stored from now on may be in its answer, or not.
     pub fn note_asked(&mut self) {
         if let Some(look) = &mut self.look {
@@ -342,7 +349,7 @@ impl Estimate {
         self.unsure = stored + self.in_flight > 0;
         self.claims = found.held.asked;
         self.elsewhere = found.elsewhere;
-        self.last_look = Some(now);
+        self.last_look = Some(now + self.rest);
         self.known = mark;
         before.saturating_sub(self.waiting(found.held))
     }

@@ -1,6 +1,7 @@
 //! Looks: one question to the backend for all who wait for its answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
@@ -88,6 +89,11 @@ impl Pressure {
     pub fn begin_look(&self, queue: &str, kind: LookKind) -> bool {
         self.with(queue, |queue| queue.estimate.begin(kind))
             .unwrap_or(false)
+    }
+
+    /// The backend rests so long from a look at a queue.
+    pub fn rests(&self, queue: &str, rest: Duration) {
+        self.with(queue, |queue| queue.estimate.rests(rest));
     }
 
     /// Begins a look at a queue if the last is long enough ago.

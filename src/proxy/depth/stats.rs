@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::backend_stats::rest_after;
 use crate::hold::Lane;
 use crate::json::{Json, Kind};
 use crate::policy::subqueue::{COUNT, Subqueue};
@@ -100,7 +101,10 @@ pub(in crate::proxy) async fn ask_stats_of_all(
 ) -> (StatsAnswer, bool) {
     let subqueues = &proxy.sidecar.subqueues;
     let (names, book) = subqueues.to_look_at(queue);
+    let begun = Instant::now();
     let answer = ask_stats(proxy, queue, scope).await;
+    let rest = rest_after(begun.elapsed());
+    proxy.sidecar.admit.pressure.rests(queue, rest);
     let (StatsAnswer::Counts(counts), Some(mut book)) = (&answer, book) else {
         return (answer, true);
     };
@@ -183,9 +187,7 @@ async fn ask_about(
 ) -> Option<(Subqueue, Counts)> {
     let sidecar = &proxy.sidecar;
     let left = sidecar.subqueues.asks(queue, subqueue)?;
-    let begun = Instant::now();
     let (answer, beside) = ask_numbers(proxy, &subqueue.name_in(queue), scope).await;
-    sidecar.admit.stats.time.spend(begun.elapsed());
     let StatsAnswer::Counts(counts) = answer else {
         sidecar.subqueues.asked_in_vain(queue, subqueue);
         return None;
@@ -198,7 +200,9 @@ async fn ask_about(
 async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {
     let mut call = calls::get(proxy, scope, target);
     call.timeout = call.timeout.min(PATIENCE);
+    let begun = Instant::now();
     let reply = calls::call(proxy, "queue_stats", call).await;
+    proxy.sidecar.admit.stats.time.spend(begun.elapsed());
     if let Ok(reply) = &reply
         && matches!(
             reply.status,

@@ -13,7 +13,7 @@ use crate::policy::subqueue::{COUNT, Flow, Subqueue};
 use crate::pressure::Counts;
 
 /// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
-const LOOKED_AT: usize = 32;
+const LOOKED_AT: usize = 64;
 /// So many names are asked at most for who reads numbers.
 const READ: usize = 64;
 /// Who reads numbers has those asked anew that are older.
@@ -42,6 +42,8 @@ struct BookEntry {
     gone: u64,
     /// Jobs that wait and came through here or through a sibling.
     tagged: u64,
+    /// Whose those are.
+    tagged_of: Whose,
     whose: Whose,
     unheard: UnheardJobs,
     /// When jobs last came or went, as far as was heard.
@@ -196,6 +198,7 @@ impl Default for BookEntry {
             later: 0,
             gone: 0,
             tagged: 0,
+            tagged_of: Whose::Nobodys,
             whose: Whose::Nobodys,
             unheard: UnheardJobs::Yes,
             news_at: None,
@@ -217,7 +220,10 @@ impl SubqueueBook {
         entry.news_at = Some(Instant::now());
         match is_later {
             true => entry.later += 1,
-            false => (entry.came, entry.tagged) = (entry.came + 1, entry.tagged + 1),
+            false => {
+                entry.came += 1;
+                entry.tag(Whose::One(flow.tag), 1);
+            }
         }
     }
 
@@ -231,7 +237,8 @@ impl SubqueueBook {
         entry.came += moved.came;
         entry.later += moved.later;
         entry.gone += moved.gone;
-        entry.tagged = (entry.tagged + moved.came).saturating_sub(moved.gone);
+        entry.tag(moved.whose, moved.came);
+        entry.untag(moved.gone);
     }
 
     /// A job of a flow may have come back, or may come back later.
@@ -248,7 +255,7 @@ impl SubqueueBook {
     pub(super) fn claimed(&mut self, subqueue: Subqueue) {
         if let Some(entry) = self.get(subqueue) {
             entry.gone += 1;
-            entry.tagged = entry.tagged.saturating_sub(1);
+            entry.untag(1);
         }
     }
 
@@ -275,7 +282,7 @@ impl SubqueueBook {
         (entry.told, entry.gone) = (Some(told), 0);
         entry.asked_at = Some(Instant::now());
         let least = counts.available.saturating_sub(claimed_since);
-        entry.tagged = entry.tagged.min(entry.waiting());
+        entry.untag(entry.tagged.saturating_sub(entry.waiting()));
         let now = Instant::now();
         let is_quiet = (entry.news_at).is_none_or(|at| now.saturating_duration_since(at) >= AGAIN);
         entry.unheard = match is_quiet {
@@ -336,6 +343,21 @@ impl SubqueueBook {
             Whose::One(tag) if Some(tag) == held => WaitsBehind::SameFlow,
             Whose::One(_) | Whose::Several => WaitsBehind::Others(waiting),
         }
+    }
+
+    /// Whether jobs wait in a subqueue that came through here or through a sibling.
+    pub(super) fn has_tagged(&self, subqueue: Subqueue) -> bool {
+        let entry = self.0.get(usize::from(subqueue.0));
+        entry.is_some_and(|entry| entry.tagged > 0)
+    }
+
+    /// How many jobs wait in a subqueue, if no other is known of, and they are one job or jobs of several flows; and
+    /// whether the backend told of no other.
+    pub(super) fn all_at_once(&self, subqueue: Subqueue) -> Option<(u64, bool)> {
+        let entry = self.0.get(usize::from(subqueue.0))?;
+        let is_mixed = entry.tagged == 1 || entry.tagged_of == Whose::Several;
+        let is_all = entry.tagged > 0 && entry.waiting() <= entry.tagged;
+        (is_all && is_mixed).then_some((entry.tagged, entry.unheard == UnheardJobs::No))
     }
 
     /// How many jobs wait in a subqueue.
@@ -421,6 +443,22 @@ impl BookEntry {
     /// Jobs of these flows came.
     fn note(&mut self, whose: Whose) {
         self.whose = self.whose.and(whose);
+    }
+
+    /// So many jobs came of which it is known whose they are.
+    fn tag(&mut self, whose: Whose, came: u64) {
+        if came > 0 {
+            self.tagged += came;
+            self.tagged_of = self.tagged_of.and(whose);
+        }
+    }
+
+    /// So many of them wait no longer.
+    fn untag(&mut self, gone: u64) {
+        self.tagged = self.tagged.saturating_sub(gone);
+        if self.tagged == 0 {
+            self.tagged_of = Whose::Nobodys;
+        }
     }
 
     /// How many jobs wait for a start.
