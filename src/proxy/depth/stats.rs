@@ -165,7 +165,7 @@ async fn ask_stats_of_some(
     loop {
         let time = &proxy.sidecar.admit.stats.time;
         while asking.len() < AT_ONCE
-            && (questions == Questions::All || time.has_some())
+            && (questions == Questions::All || time.has_some(asking.len()))
             && let Some(subqueue) = names.next()
         {
             let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));

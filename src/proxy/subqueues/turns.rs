@@ -302,7 +302,7 @@ impl SubqueueTurns {
             }
         }
         // One job more: a reply without it says that they are empty.
-        asks.extend(self.ask(together, waiting + lacking.min(1)));
+        asks.extend(self.ask(together, (waiting + lacking.min(1)).max(1)));
         asks
     }
 
@@ -856,9 +856,11 @@ mod tests {
             "nobody may be held"
         );
         let later = now + 250 * MS;
-        turns.next = 0;
+        (turns.next, turns.swept_at) = (0, Some(later));
         let standing = turns.standing(&here, &book, 1_024, later);
-        assert_eq!(names(&turns.choose(2, &standing)), [0, 1]);
+        let asks = turns.choose(2, &standing);
+        assert_eq!(names(&asks), [2, 3, 0, 1]);
+        assert_eq!(asks.last().unwrap().jobs, 1, "whether something came there");
     }
 
     #[tokio::test(start_paused = true)]
