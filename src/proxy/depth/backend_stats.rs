@@ -65,7 +65,7 @@ impl QuestionTime {
         *left > 0 && (beside == 0 || *last <= WAY)
     }
 
-    /// A question took so long.
+    /// The backend answered questions for so long.
     pub(super) fn spend(&self, time: Duration) {
         let mut state = self.0.lock();
         state.1 = state.1.saturating_sub(nanos(time)).max(-MOST_DEBT);

@@ -28,7 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
 /// statistics.
 pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) -> StatsAnswer {
-    ask_numbers(proxy, queue, scope).await.0
+    let begun = Instant::now();
+    let (answer, _) = ask_numbers(proxy, queue, scope).await;
+    proxy.sidecar.admit.stats.time.spend(begun.elapsed());
+    answer
 }
 
 /// The same, with the numbers of jobs that wait no longer.
@@ -162,8 +165,8 @@ async fn ask_stats_of_some(
 ) -> Vec<(Subqueue, Counts)> {
     let (queue, mut asking): (Arc<str>, _) = (Arc::from(queue), JoinSet::new());
     let (mut names, mut told) = (names.into_iter(), Vec::new());
+    let (time, mut since) = (&proxy.sidecar.admit.stats.time, Instant::now());
     loop {
-        let time = &proxy.sidecar.admit.stats.time;
         while asking.len() < AT_ONCE
             && (questions == Questions::All || time.has_some(asking.len()))
             && let Some(subqueue) = names.next()
@@ -171,10 +174,14 @@ async fn ask_stats_of_some(
             let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));
             asking.spawn(async move { ask_about(&proxy, &queue, subqueue, scope).await });
         }
-        match asking.join_next().await {
-            Some(of_one) => told.extend(of_one.ok().flatten()),
-            None => return told,
+        let Some(of_one) = asking.join_next().await else {
+            return told;
+        };
+        told.extend(of_one.ok().flatten());
+        if questions == Questions::InTime {
+            time.spend(since.elapsed());
         }
+        since = Instant::now();
     }
 }
 
@@ -200,9 +207,7 @@ async fn ask_about(
 async fn asked(proxy: &Proxy, queue: &str, target: String, scope: u64) -> Result<Reply, Away> {
     let mut call = calls::get(proxy, scope, target);
     call.timeout = call.timeout.min(PATIENCE);
-    let begun = Instant::now();
     let reply = calls::call(proxy, "queue_stats", call).await;
-    proxy.sidecar.admit.stats.time.spend(begun.elapsed());
     if let Ok(reply) = &reply
         && matches!(
             reply.status,
