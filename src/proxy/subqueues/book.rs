@@ -13,7 +13,7 @@ use crate::policy::subqueue::{COUNT, Flow, Subqueue};
 use crate::pressure::Counts;
 
 /// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
-const LOOKED_AT: usize = 64;
+const LOOKED_AT: usize = 128;
 /// So many names are asked at most for who reads numbers.
 const READ: usize = 64;
 /// Who reads numbers has those asked anew that are older.
