@@ -143,7 +143,7 @@ pub async fn numbers_that_take_long(ctx: Ctx) -> Judge {
     };
     let world = ctx.limits(&format!("{SLOT}{bound}")).lax(plain);
     let w = world.start().await;
-    w.enqueue_all(150, |nth| of(&format!("t{nth}"))).await;
+    w.enqueue_all(100, |nth| of(&format!("t{nth}"))).await;
     let long = Fault::Slow(Duration::from_millis(100));
     w.backend.often(Op::Stats, 1.0, long);
     w.workers(2, Worker::js(1).queues(&["mail"]).runs(30_000..30_001));
