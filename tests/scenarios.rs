@@ -256,6 +256,8 @@ crate::scenarios! {
     swift::short_jobs_of_one_tenant: 1;
     swift::throttle_of_one_tenant: 1 limit;
     swift::limits_that_do_not_bind: 1;
+    swift::many_tenants_of_one_job: 1;
+    swift::numbers_that_take_long: 1;
     swift::workers_without_work: 1;
     shadow::tells_what_would_have_been: 7;
     shadow::changes_no_verdict: 2;

@@ -103,8 +103,10 @@ pub struct Estimate {
     stored: u64,
     /// Enqueues that were sent on and not answered.
     in_flight: u64,
-    /// When the last look ended, well or not; `None`: nothing is known.
+    /// When the last look ended, well or not, and the backend had rested from it; `None`: nothing is known.
     last_look: Option<Instant>,
+    /// How long the backend rests from a look.
+    rest: Duration,
     /// Whether jobs may have come of which nothing is known.
     doubted: bool,
     /// What was sent before this mark may be in the backend's number.
@@ -274,6 +276,11 @@ impl Estimate {
         is_first
     }
 
+    /// The backend rests so long from a look.
+    pub fn rests(&mut self, rest: Duration) {
+        self.rest = rest;
+    }
+
     /// The question of the look leaves: what is stored from now on may be in its answer, or not.
     pub fn note_asked(&mut self) {
         if let Some(stored) = &mut self.look {
@@ -291,7 +298,7 @@ impl Estimate {
         self.unsure = stored + self.in_flight > 0;
         self.claims = found.held.asked;
         self.elsewhere = found.elsewhere;
-        self.last_look = Some(now);
+        self.last_look = Some(now + self.rest);
         self.known = mark;
         before.saturating_sub(self.waiting(found.held))
     }

@@ -1,6 +1,7 @@
 //! Looks: one question to the backend for all who wait for its answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
@@ -101,6 +102,11 @@ impl Pressure {
             is_due.then(|| Awaited::exact_look(&mut state.queues, name))?
         });
         looks.collect()
+    }
+
+    /// The backend rests so long from a look at a queue.
+    pub fn rests(&self, queue: &str, rest: Duration) {
+        self.with(queue, |queue| queue.estimate.rests(rest));
     }
 
     /// Begins looks at queues in which jobs of a tenant are counted, because some may have left unseen: at most

@@ -10,7 +10,7 @@ mod stats;
 mod tell;
 mod unbounded;
 
-pub(super) use backend_stats::BackendStats;
+pub(super) use backend_stats::{BackendStats, rest_after};
 pub(super) use fleet::{Holds, share_depths, tell_holds};
 pub(super) use look::{
     await_all, look_soon, make_looks, measure_queues, unread_subqueues, watch_bounds,

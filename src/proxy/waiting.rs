@@ -45,7 +45,7 @@ pub(super) struct Backlogs {
 /// What the backend said of one queue.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// When it was last asked.
+    /// When it was last asked, and rested from that.
     asked: Option<Instant>,
     /// When it was last found out whether its next job waits for a limit.
     looked: Option<Instant>,
@@ -148,9 +148,9 @@ impl Backlogs {
     }
 
     /// Notes the backend's answer about a queue. If nothing is available any more, what waited is gone.
-    fn note(&self, queue: &str, available: Option<u64>, now: Instant) {
+    fn note(&self, queue: &str, available: Option<u64>, rested: Instant) {
         if let Some(backlog) = self.queues.lock().get_mut(queue) {
-            (backlog.asked, backlog.available) = (Some(now), available);
+            (backlog.asked, backlog.available) = (Some(rested), available);
             if available == Some(0) {
                 backlog.episode = None;
             }
@@ -215,12 +215,14 @@ async fn ask_depth(proxy: &Proxy, queue: &Arc<str>, scope: u64) -> Option<u64> {
     let turn = backlogs.turn(queue, Instant::now())?;
     let _turn = turn.lock().await;
     if backlogs.is_due(queue, Instant::now()) {
+        let begun = Instant::now();
         let answer = depth::ask_stats(proxy, queue, scope).await;
+        let rest = depth::rest_after(begun.elapsed());
         let available = match answer {
             StatsAnswer::Counts(counts) => Some(counts.available),
             _ => None,
         };
-        backlogs.note(queue, available, Instant::now());
+        backlogs.note(queue, available, Instant::now() + rest);
         *backlogs.away.lock() = matches!(answer, StatsAnswer::Away(_)).then(Instant::now);
     }
     available(&proxy.sidecar, queue)

@@ -154,3 +154,78 @@ fn a_process_that_stood_still_hands_out_nothing_that_lapsed() {
         sidecar.metric("ojs_throttle_slots") == 0.0
     });
 }
+
+/// Where a claim counts as an attempt a kill costs one of each held job: of one job for each subqueue, and of no more others
+/// than may be held.
+#[test]
+fn a_kill_costs_one_attempt_of_a_head_for_each_subqueue() {
+    const TENANTS: usize = 300;
+    const EACH: usize = 6;
+    const MOST_HELD: usize = 256;
+    let backend = Backend::start(Lax::spec());
+    let rest = "[[policy]]\nname = \"crm\"\nkey = \"crm:{meta.tenant_id}\"\nconcurrency = 1\n\
+                [[queue]]\nname = \"q\"\nsubqueues = true\n";
+    let text = config(backend.addr, "", rest);
+    let mut first = Sidecar::run(&text);
+    for _ in 0..EACH {
+        let job = |tenant| json!({"type": "t", "args": [], "meta": {"tenant_id": tenant}, "options": {"queue": "q"}});
+        let batch: Vec<Value> = (0..TENANTS).map(job).collect();
+        let batch = json!({ "jobs": batch }).to_string();
+        let reply = ask(first.data, "POST", "/ojs/v1/jobs/batch", &batch);
+        assert_eq!(reply.status, 201, "{reply:?}");
+    }
+    let asks =
+        json!({"queues": ["q"], "count": 50, "worker_id": "w", "visibility_timeout_ms": 600_000});
+    let polls = |to: SocketAddr| ask(to, "POST", "/ojs/v1/workers/fetch", &asks.to_string()).jobs();
+    let mut out = BTreeSet::new();
+    wait("a job of each tenant is out", || {
+        out.extend(polls(first.data));
+        out.len() == TENANTS
+    });
+    // All keys are shut, and workers look on.
+    for _ in 0..12 {
+        assert!(polls(first.data).is_empty());
+    }
+    let held = first.metric("ojs_throttle_held_jobs") as usize;
+    first.kill();
+
+    let ledger = backend.ledger();
+    let stored = ledger
+        .iter()
+        .filter(|event| event.kind == EventKind::Stored);
+    let names: BTreeSet<&str> = stored.map(|event| &*event.queue).collect();
+    let mut attempts: BTreeMap<&str, usize> = BTreeMap::new();
+    for event in ledger
+        .iter()
+        .filter(|event| event.kind == EventKind::Claimed)
+    {
+        *attempts.entry(&event.job).or_default() += 1;
+    }
+    attempts.retain(|job, _| !out.contains(*job));
+    println!(
+        "{held} held of {} names, {} attempts",
+        names.len(),
+        attempts.len()
+    );
+    assert!(attempts.values().all(|times| *times == 1), "{attempts:?}");
+    assert!(held >= names.len(), "{held} held of {} names", names.len());
+    assert_eq!(attempts.len(), held, "what was claimed was held");
+    // Claims that are on their way at once do not know of each other.
+    assert!(
+        held <= names.len() + MOST_HELD + MOST_HELD / 4,
+        "{held} held of {} names",
+        names.len()
+    );
+
+    // The next sidecar leaves alone what the one before held, until the backend gives it back.
+    let second = Sidecar::run(&text);
+    for _ in 0..6 {
+        assert!(polls(second.data).is_empty());
+    }
+    let lost: BTreeSet<&str> = attempts.into_keys().collect();
+    let again = |event: &&ojs_throttle::backend::Event| {
+        event.kind == EventKind::Claimed && lost.contains(&*event.job)
+    };
+    let claims = backend.ledger().iter().filter(again).count();
+    assert_eq!(claims, lost.len(), "none has a second attempt");
+}

@@ -61,7 +61,7 @@ pub async fn nobody_can_ask(ctx: Ctx) -> Judge {
         w.kill_sidecar();
     }
     // Each has one more visibility, a question before and after that, and waits for those of others.
-    let by = 2 * visibility / 1_000 + 40;
+    let by = 2 * visibility / 1_000 + 34;
     let begun = Instant::now();
     let ended = w.until(by, async || w.rows().await.1 == 0).await;
     println!("the slots ended after {:?} of {by} s", begun.elapsed());

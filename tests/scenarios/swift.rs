@@ -2,6 +2,7 @@
 
 use super::deep::{SLOT, SPLIT, of};
 use super::prelude::*;
+use crate::harness::ledger::Sent;
 
 /// How much of a slot is used by jobs of 10 ms behind a backend of 20 ms: starts of a minute.
 async fn short_jobs(ctx: Ctx, split: &str) -> (usize, Judge) {
@@ -44,6 +45,36 @@ pub async fn throttle_of_one_tenant(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     judge.spacing("crm:a", Duration::from_millis(100), 1);
     judge.utilisation("crm:a", 10.0, 3, 33, 0.98);
+    judge
+}
+
+/// How long 600 tenants of one job each take behind a backend of 20 ms, and how many FETCHes that takes.
+async fn one_job_each(ctx: Ctx, split: &str) -> (Duration, usize, Judge) {
+    let w = ctx.limits(&format!("{SLOT}{split}")).start().await;
+    w.enqueue_all(600, |nth| of(&format!("t{nth}")).label("all"))
+        .await;
+    let slow = Fault::Slow(Duration::from_millis(20));
+    w.backend.often(Op::Any, 1.0, slow);
+    let begun = Instant::now();
+    w.workers(40, Worker::js(10).queues(&["mail"]).runs(10..11));
+    w.until_done(60).await;
+    w.backend.mend();
+    let mut judge = w.judge().await;
+    judge.each_ran_once();
+    let fetches = (judge.seen.iter()).filter(|sent| sent.path.ends_with("fetch"));
+    let (fetches, starts) = (fetches.count(), judge.starts("all"));
+    judge.equal("started", starts.len(), 600);
+    let took = starts.last().map_or(Duration::MAX, |at| *at - begun);
+    (took, fetches, judge)
+}
+
+pub async fn many_tenants_of_one_job(ctx: Ctx) -> Judge {
+    let (without, few, _) = one_job_each(ctx, "").await;
+    let (with, more, mut judge) = one_job_each(ctx, SPLIT).await;
+    let found = format!("{with:?}, {more} FETCHes; without subqueues {without:?}, {few}");
+    println!("{found}");
+    judge.that(with <= without.mul_f64(1.4), found.clone());
+    judge.that(more <= 3 * few, found);
     judge
 }
 
@@ -98,5 +129,47 @@ pub async fn workers_without_work(ctx: Ctx) -> Judge {
     let found = format!("{with} calls a second, {without} without subqueues");
     println!("{found}");
     judge.that(with <= without + 5.0, found);
+    judge
+}
+
+/// A backend that reads a whole table for each number, 100 ms long. A queue of many tenants is full, producers come again
+/// and again, and three readers look on: what the sidecar itself asks takes a tenth of the time at most.
+pub async fn numbers_that_take_long(ctx: Ctx) -> Judge {
+    const SECONDS: usize = 60;
+    let bound = format!("{SPLIT}max_depth = 100\n");
+    let plain = Lax {
+        admin_queues: false,
+        ..Lax::redis()
+    };
+    let world = ctx.limits(&format!("{SLOT}{bound}")).lax(plain);
+    let w = world.start().await;
+    w.enqueue_all(100, |nth| of(&format!("t{nth}"))).await;
+    let long = Fault::Slow(Duration::from_millis(100));
+    w.backend.often(Op::Stats, 1.0, long);
+    w.workers(2, Worker::js(1).queues(&["mail"]).runs(30_000..30_001));
+    let work = async |seconds: usize| {
+        for nth in 0..5 * seconds {
+            w.enqueue(of(&format!("n{nth}"))).await;
+            if nth % 5 == 0 {
+                let one = || w.get("/ojs/v1/queues/mail/stats");
+                tokio::join!(one(), one(), one());
+            }
+            w.pass(100).await;
+        }
+    };
+    work(20).await;
+    let before = w.backend.seen().len();
+    let begun = Instant::now();
+    work(SECONDS).await;
+    let took = begun.elapsed();
+    let seen = w.backend.seen();
+    let asked = |sent: &&Sent| sent.path.ends_with("/stats");
+    let all = seen.iter().skip(before).filter(asked).count();
+    let ours = all - 3 * SECONDS;
+    let mut judge = w.judge().await;
+    let found = format!("{ours} questions in {took:?}");
+    println!("{found}");
+    judge.that(ours as f64 * 0.1 <= 0.1 * took.as_secs_f64(), found);
+    judge.that(ours > 0, "nothing was asked");
     judge
 }

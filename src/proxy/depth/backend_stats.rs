@@ -24,35 +24,52 @@ pub(in crate::proxy) struct BackendStats {
     pub(super) time: QuestionTime,
 }
 
-/// The time that the backend may spend on questions about subqueues: a tenth of all time. Some backends read a whole table
-/// for each.
+/// The time that the backend may spend on questions about subqueues, in nanoseconds: a tenth of all time, less what it
+/// spends on those about queues; and how long the last one took. Some backends read a whole table for each.
 #[derive(Debug)]
-pub(super) struct QuestionTime(Mutex<(Instant, Duration)>);
+pub(super) struct QuestionTime(Mutex<(Instant, i64, Duration)>);
 
-/// The most time that is saved up.
-const MOST_TIME: Duration = Duration::from_millis(100);
+/// The most time that is saved up, and the most that is paid back.
+const MOST_TIME: i64 = 100_000_000;
+const MOST_DEBT: i64 = 3_000_000_000;
+/// A queue is left alone for so many times the time that a question about it took.
+const RESTS: u32 = 30;
+/// As much of that time may be the way there and back.
+const WAY: Duration = Duration::from_millis(20);
+
+/// How long a queue is left alone after a question that took so long.
+pub(in crate::proxy) fn rest_after(took: Duration) -> Duration {
+    RESTS * took.saturating_sub(WAY)
+}
+
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
 
 impl Default for QuestionTime {
     fn default() -> QuestionTime {
-        QuestionTime(Mutex::new((Instant::now(), MOST_TIME)))
+        QuestionTime(Mutex::new((Instant::now(), MOST_TIME, Duration::ZERO)))
     }
 }
 
 impl QuestionTime {
-    /// Whether another question may be asked.
-    pub(super) fn has_some(&self) -> bool {
+    /// Whether another question may be asked beside so many. What those take is known too late, so that none is where
+    /// the last one took long.
+    pub(super) fn has_some(&self, beside: usize) -> bool {
         let mut state = self.0.lock();
-        let (since, left) = &mut *state;
+        let (since, left, last) = &mut *state;
         let now = Instant::now();
-        *left = (*left + now.saturating_duration_since(*since) / 10).min(MOST_TIME);
+        let more = nanos(now.saturating_duration_since(*since)) / 10;
+        *left = left.saturating_add(more).min(MOST_TIME);
         *since = now;
-        !left.is_zero()
+        *left > 0 && (beside == 0 || *last <= WAY)
     }
 
-    /// A question took so long.
+    /// The backend answered questions for so long.
     pub(super) fn spend(&self, time: Duration) {
         let mut state = self.0.lock();
-        state.1 = state.1.saturating_sub(time);
+        state.1 = state.1.saturating_sub(nanos(time)).max(-MOST_DEBT);
+        state.2 = time;
     }
 }
 
@@ -87,5 +104,26 @@ impl Failing {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_questions_took_is_paid_back() {
+        let time = QuestionTime::default();
+        assert!(time.has_some(7));
+        (0..8).for_each(|_| time.spend(Duration::from_millis(125)));
+        tokio::time::advance(Duration::from_secs(8)).await;
+        assert!(
+            !time.has_some(),
+            "0.9 s were spent too much, and 0.8 s paid back"
+        );
+        tokio::time::advance(Duration::from_millis(1_001)).await;
+        assert!(time.has_some(0) && !time.has_some(1));
+        let long = Duration::from_millis(100);
+        assert!(rest_after(long) > 20 * long && rest_after(WAY).is_zero());
     }
 }

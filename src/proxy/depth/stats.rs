@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::backend_stats::rest_after;
 use crate::hold::Lane;
 use crate::json::{Json, Kind};
 use crate::policy::subqueue::Subqueue;
@@ -27,7 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What the backend says of a queue: under `admin`, where all states are told, or else the plain
 /// statistics.
 pub(in crate::proxy) async fn ask_stats(proxy: &Proxy, queue: &str, scope: u64) -> StatsAnswer {
-    ask_numbers(proxy, queue, scope).await.0
+    let begun = Instant::now();
+    let (answer, _) = ask_numbers(proxy, queue, scope).await;
+    proxy.sidecar.admit.stats.time.spend(begun.elapsed());
+    answer
 }
 
 /// The same, with the numbers of jobs that wait no longer.
@@ -100,7 +104,10 @@ pub(in crate::proxy) async fn ask_stats_of_all(
 ) -> (StatsAnswer, bool) {
     let subqueues = &proxy.sidecar.subqueues;
     let (names, book) = subqueues.to_look_at(queue);
+    let begun = Instant::now();
     let answer = ask_stats(proxy, queue, scope).await;
+    let rest = rest_after(begun.elapsed());
+    proxy.sidecar.admit.pressure.rests(queue, rest);
     let (StatsAnswer::Counts(counts), Some(mut book)) = (&answer, book) else {
         return (answer, true);
     };
@@ -159,19 +166,23 @@ async fn ask_stats_of_some(
 ) -> Vec<(Subqueue, Counts)> {
     let (queue, mut asking): (Arc<str>, _) = (Arc::from(queue), JoinSet::new());
     let (mut names, mut told) = (names.into_iter(), Vec::new());
+    let (time, mut since) = (&proxy.sidecar.admit.stats.time, Instant::now());
     loop {
-        let time = &proxy.sidecar.admit.stats.time;
         while asking.len() < AT_ONCE
-            && (questions == Questions::All || time.has_some())
+            && (questions == Questions::All || time.has_some(asking.len()))
             && let Some(subqueue) = names.next()
         {
             let (proxy, queue) = (proxy.clone(), Arc::clone(&queue));
             asking.spawn(async move { ask_about(&proxy, &queue, subqueue, scope).await });
         }
-        match asking.join_next().await {
-            Some(of_one) => told.extend(of_one.ok().flatten()),
-            None => return told,
+        let Some(of_one) = asking.join_next().await else {
+            return told;
+        };
+        told.extend(of_one.ok().flatten());
+        if questions == Questions::InTime {
+            time.spend(since.elapsed());
         }
+        since = Instant::now();
     }
 }
 
@@ -184,9 +195,7 @@ async fn ask_about(
 ) -> Option<(Subqueue, Counts)> {
     let sidecar = &proxy.sidecar;
     let left = sidecar.subqueues.asks(queue, subqueue)?;
-    let begun = Instant::now();
     let (answer, beside) = ask_numbers(proxy, &subqueue.name_in(queue), scope).await;
-    sidecar.admit.stats.time.spend(begun.elapsed());
     let StatsAnswer::Counts(counts) = answer else {
         sidecar.subqueues.asked_in_vain(queue, subqueue);
         return None;

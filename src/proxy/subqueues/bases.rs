@@ -486,12 +486,12 @@ impl Subqueues {
                 self.news.notify_one();
             }
         }
-        self.of_turns(lane, |turns, _, now| {
+        self.of_turns(lane, |turns, book, now| {
             let came = jobs.iter().filter_map(|held| {
                 let limits = Arc::clone(&held.written);
                 Some((held.subqueue?, held.claimed.priority, limits))
             });
-            turns.answered(ask, came, short, now);
+            turns.answered(ask, came, short, book, now);
         });
     }
 

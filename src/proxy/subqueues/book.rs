@@ -14,8 +14,8 @@ use crate::hold::Heads;
 use crate::policy::subqueue::{COUNT, Flow, Spread, Subqueue};
 use crate::pressure::Counts;
 
-/// Of so many names one is looked at beside each look at the queue itself, if the time for questions is not used up.
-const LOOKED_AT: usize = 8;
+/// So many names are looked at beside each look at the queue itself, if the time for questions is not used up.
+const LOOKED_AT: usize = 128;
 /// Of so many one is asked at most for who reads numbers.
 const READ: usize = 4;
 /// Who reads numbers has those asked anew that are older.
@@ -45,6 +45,8 @@ struct BookEntry {
     gone: u64,
     /// Jobs that wait and came through here or through a sibling.
     tagged: u64,
+    /// Whose those are.
+    tagged_of: Whose,
     whose: Whose,
     unheard: UnheardJobs,
     /// When jobs last came or went, as far as was heard.
@@ -209,6 +211,7 @@ impl Default for BookEntry {
             later: 0,
             gone: 0,
             tagged: 0,
+            tagged_of: Whose::Nobodys,
             whose: Whose::Nobodys,
             unheard: UnheardJobs::Yes,
             news_at: None,
@@ -242,7 +245,10 @@ impl SubqueueBook {
         entry.news_at = Some(Instant::now());
         match is_later {
             true => entry.later += 1,
-            false => (entry.came, entry.tagged) = (entry.came + 1, entry.tagged + 1),
+            false => {
+                entry.came += 1;
+                entry.tag(Whose::One(flow.tag), 1);
+            }
         }
         entry.note_unclaimed(false);
     }
@@ -257,7 +263,8 @@ impl SubqueueBook {
         entry.came += moved.came;
         entry.later += moved.later;
         entry.gone += moved.gone;
-        entry.tagged = (entry.tagged + moved.came).saturating_sub(moved.gone);
+        entry.tag(moved.whose, moved.came);
+        entry.untag(moved.gone);
         entry.note_unclaimed(moved.gone > 0);
     }
 
@@ -275,7 +282,7 @@ impl SubqueueBook {
     pub(super) fn claimed(&mut self, subqueue: Subqueue) {
         if let Some(entry) = self.get(subqueue) {
             entry.gone += 1;
-            entry.tagged = entry.tagged.saturating_sub(1);
+            entry.untag(1);
             entry.note_unclaimed(true);
         }
     }
@@ -304,7 +311,7 @@ impl SubqueueBook {
         (entry.asked_at, entry.told_at) = (Some(Instant::now()), Some(Instant::now()));
         entry.note_unclaimed(false);
         let least = counts.available.saturating_sub(claimed_since);
-        entry.tagged = entry.tagged.min(entry.waiting());
+        entry.untag(entry.tagged.saturating_sub(entry.waiting()));
         let now = Instant::now();
         let is_quiet = (entry.news_at).is_none_or(|at| now.saturating_duration_since(at) >= AGAIN);
         entry.unheard = match is_quiet {
@@ -365,6 +372,21 @@ impl SubqueueBook {
             Whose::One(tag) if Some(tag) == held => WaitsBehind::SameFlow,
             Whose::One(_) | Whose::Several => WaitsBehind::Others(waiting),
         }
+    }
+
+    /// Whether jobs wait in a subqueue that came through here or through a sibling.
+    pub(super) fn has_tagged(&self, subqueue: Subqueue) -> bool {
+        let entry = self.0.get(subqueue.nth());
+        entry.is_some_and(|entry| entry.tagged > 0)
+    }
+
+    /// How many jobs wait in a subqueue, if no other is known of, and they are one job or jobs of several flows; and
+    /// whether the backend told of no other.
+    pub(super) fn all_at_once(&self, subqueue: Subqueue) -> Option<(u64, bool)> {
+        let entry = self.0.get(subqueue.nth())?;
+        let is_mixed = entry.tagged == 1 || entry.tagged_of == Whose::Several;
+        let is_all = entry.tagged > 0 && entry.waiting() <= entry.tagged;
+        (is_all && is_mixed).then_some((entry.tagged, entry.unheard == UnheardJobs::No))
     }
 
     /// What is known of each subqueue in which jobs wait, or of which these are held.
@@ -432,10 +454,10 @@ impl SubqueueBook {
         if self.0.iter().all(|entry| entry.asked_at.is_none()) {
             return all;
         }
-        let (mut names, most) = (self.by_age(BookEntry::has_jobs), all.len() / LOOKED_AT);
-        names.truncate(most / 2);
+        let mut names = self.by_age(BookEntry::has_jobs);
+        names.truncate(LOOKED_AT / 2);
         for one in all {
-            if names.len() < most && !names.contains(&one) {
+            if names.len() < LOOKED_AT && !names.contains(&one) {
                 names.push(one);
             }
         }
@@ -514,6 +536,22 @@ impl BookEntry {
         let since = self.unclaimed_since.filter(|_| !was_claimed);
         let waits = self.waiting() > 0;
         self.unclaimed_since = waits.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// So many jobs came of which it is known whose they are.
+    fn tag(&mut self, whose: Whose, came: u64) {
+        if came > 0 {
+            self.tagged += came;
+            self.tagged_of = self.tagged_of.and(whose);
+        }
+    }
+
+    /// So many of them wait no longer.
+    fn untag(&mut self, gone: u64) {
+        self.tagged = self.tagged.saturating_sub(gone);
+        if self.tagged == 0 {
+            self.tagged_of = Whose::Nobodys;
+        }
     }
 
     /// How many jobs wait for a start.

@@ -282,18 +282,64 @@ impl SubqueueTurns {
             let jobs = lacking.min(trust.min().unwrap_or(1).into());
             asks.extend(self.ask(trusted, jobs));
         } else {
-            let doubtful = due.into_iter().filter(|nth| !is_trusted(nth));
-            let doubtful: Vec<usize> = doubtful.take(lacking.min(ASKED_AT_ONCE)).collect();
-            self.next = doubtful
-                .last()
-                .map_or(self.next, |last| (last + 1) % self.each.len());
-            let mut standing = TurnsView { ..*standing };
-            for nth in doubtful {
-                let jobs = self.jobs_at_once(nth, &mut standing);
-                asks.extend(self.ask(vec![nth], jobs));
-            }
+            due.retain(|nth| !is_trusted(nth));
+            asks.extend(self.ask_doubtful(due, lacking, standing));
         }
         asks
+    }
+
+    /// Asks subqueues whose jobs may have to wait: one by one, so that none takes the places of another. But those that a
+    /// question empties are asked together.
+    fn ask_doubtful(
+        &mut self,
+        due: Vec<usize>,
+        mut lacking: usize,
+        standing: &TurnsView<'_>,
+    ) -> Asks {
+        let (mut asks, mut standing) = (Asks::new(), TurnsView { ..*standing });
+        let (mut together, mut waiting) = (Vec::new(), 0);
+        for nth in due {
+            if lacking == 0 || asks.len() == ASKED_AT_ONCE {
+                break;
+            }
+            self.next = (nth + 1) % self.each.len();
+            let Some(all) = self.emptied_at_once(nth, &standing) else {
+                let jobs = self.jobs_at_once(nth, &mut standing);
+                asks.extend(self.ask(vec![nth], jobs));
+                lacking -= 1;
+                continue;
+            };
+            together.push(nth);
+            waiting += all.min(lacking);
+            lacking = lacking.saturating_sub(all);
+            if together.len() == NAMED_AT_ONCE {
+                let names = std::mem::take(&mut together);
+                asks.extend(self.ask(names, waiting + lacking.min(1)));
+                waiting = 0;
+            }
+        }
+        // One job more: a reply without it says that they are empty.
+        asks.extend(self.ask(together, (waiting + lacking.min(1)).max(1)));
+        asks
+    }
+
+    /// How many jobs are asked of a subqueue to empty it: as many as were told of here, if a job of each of their keys may
+    /// start, or none where the last reply was short. As many of which nobody was told may come in their place, so there
+    /// must be room to hold them.
+    fn emptied_at_once(&self, nth: usize, standing: &TurnsView<'_>) -> Option<usize> {
+        let subqueue = Subqueue::at(nth)?;
+        let was_short = self.each.get(nth)?.short > 0;
+        let (waiting, is_heard) = match standing.book.waiting_in(subqueue) {
+            0 if was_short && !standing.book.has_tagged(subqueue) => (0, false),
+            _ => standing.book.all_at_once(subqueue)?,
+        };
+        let waiting = usize::try_from(waiting).ok()?;
+        let reason = match is_heard {
+            true => Reason::Others,
+            false => Reason::Heads,
+        };
+        let most = LOOKED_PAST.min(standing.left.of(reason));
+        (waiting.max(1) <= most && !standing.held.contains_key(&subqueue)).then_some(waiting)
     }
 
     /// As many jobs are asked of subqueues as heads of theirs start.
@@ -403,7 +449,7 @@ impl SubqueueTurns {
         };
         let (reason, most) = self.reason(subqueue, here, standing);
         let places = most.saturating_sub(here.jobs).min(standing.left.of(reason));
-        let state = self.each.get(usize::from(subqueue.0));
+        let state = self.each.get(subqueue.nth());
         let tag = state.and_then(|state| state.last_tag);
         let waits = match standing.book.behind(subqueue, tag) {
             WaitsBehind::Others(jobs) | WaitsBehind::Unheard(Some(jobs)) => jobs > 0,
@@ -435,6 +481,7 @@ impl SubqueueTurns {
         ask: &SubqueueAsk,
         came: impl Iterator<Item = (Subqueue, i32, Arc<[Limited]>)>,
         short: bool,
+        book: &SubqueueBook,
         now: Instant,
     ) {
         let (spread, mut gave): (_, SmallVec<[Subqueue; 8]>) = (self.spread, SmallVec::new());
@@ -446,10 +493,13 @@ impl SubqueueTurns {
                 state.saw(subqueue, limits, spread, now);
             }
         }
-        for (subqueue, marks) in ask.names.iter().zip(&ask.marks) {
+        // A backend empties the first before it looks at the next.
+        let last = ask.names.iter().rposition(|one| gave.contains(one));
+        for (nth, (subqueue, marks)) in ask.names.iter().zip(&ask.marks).enumerate() {
             let Some(state) = self.get(*subqueue) else {
                 continue;
             };
+            let short = short || Some(nth) < last;
             // Something came while the question was on its way: the reply may be older.
             if state.marks != *marks {
                 continue;
@@ -461,10 +511,14 @@ impl SubqueueTurns {
                     // The others of a sweep that found a job stand behind it unasked: each is asked by itself.
                     state.short = QUIET - 1;
                 }
-            } else if gave.contains(subqueue) {
+            } else if gave.contains(subqueue) && book.has_tagged(*subqueue) {
                 (state.due, state.short) = (now, 1);
                 state.highest = None;
             } else {
+                if gave.contains(subqueue) {
+                    // All that was told of, so that nothing more is expected at once.
+                    state.short = 1;
+                }
                 let pause = PAUSES.get(usize::from(state.short)).or(PAUSES.last());
                 state.due = now + pause.copied().unwrap_or_default();
                 state.short = state.short.saturating_add(1);
@@ -662,7 +716,7 @@ mod tests {
                         let before = last[name.nth()].replace(now);
                         longest = longest.max(now - before.unwrap_or(begun));
                     }
-                    turns.answered(&ask, nobody(), true, now);
+                    turns.answered(&ask, nobody(), true, &empty_book(), now);
                 }
                 if tick == all_after {
                     assert!(last.iter().all(Option::is_some), "{count}");
@@ -681,7 +735,7 @@ mod tests {
         let asks = choose(&mut turns, 1, &nothing_held(), now);
         assert_eq!(names(&asks), [7]);
         turns.mark(SEVEN, None, now);
-        turns.answered(&asks[0], nobody(), true, now);
+        turns.answered(&asks[0], nobody(), true, &empty_book(), now);
         for pause in [0, 0, 250, 500, 1_000] {
             // Asked at once, at once again, and then later each time.
             let mut at = now;
@@ -695,7 +749,7 @@ mod tests {
             };
             assert_eq!(asks.is_empty(), pause == 1_000, "{pause}");
             for ask in &asks {
-                turns.answered(ask, nobody(), true, at);
+                turns.answered(ask, nobody(), true, &empty_book(), at);
             }
         }
         turns.mark(SEVEN, None, now);
@@ -714,7 +768,7 @@ mod tests {
         let asks = choose(&mut turns, 9, &nothing_held(), now);
         let of_one = asks.iter().find(|ask| ask.names[0] == Subqueue(1)).unwrap();
         let two = [limits("a"), limits("b")].map(|limits| (Subqueue(1), 0, limits));
-        turns.answered(of_one, two.into_iter(), false, now);
+        turns.answered(of_one, two.into_iter(), false, &empty_book(), now);
         assert!(names(&choose(&mut turns, 9, &here, now)).contains(&1));
         here.insert(Subqueue(1), held(LOOKED_PAST, true));
         assert!(!names(&choose(&mut turns, 9, &here, now)).contains(&1));
@@ -791,6 +845,62 @@ mod tests {
         );
     }
 
+    /// Subqueues that a question empties are asked together, and left alone once a reply says that they are empty.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_question_empties_is_asked_together() {
+        let now = Instant::now();
+        let mut turns = SubqueueTurns::new(now, |one| one.0 < 20);
+        turns.swept_at = Some(now);
+        let mut book = SubqueueBook::default();
+        let mut stored = |subqueue: u8, tag| {
+            let subqueue = Subqueue(subqueue);
+            book.stored(Flow { subqueue, tag }, false);
+        };
+        for subqueue in 0..20 {
+            stored(subqueue, 1);
+        }
+        stored(2, 2);
+        (0..2).for_each(|_| stored(3, 1));
+        let here = nothing_held();
+        let standing = turns.standing(&here, &book, 1_024, now);
+        let asks = turns.choose(100, &standing);
+        let asked: Vec<_> = asks.iter().map(|ask| (ask.names.len(), ask.jobs)).collect();
+        assert_eq!(
+            asked,
+            [(1, 1), (16, 18), (3, 4)],
+            "three jobs of one key are not asked for"
+        );
+        // The jobs of the first four are all that come.
+        let gave = [0, 1, 2, 2].map(|one| (Subqueue(one), 0, limits("k")));
+        for one in [0, 1, 2, 2] {
+            book.claimed(Subqueue(one));
+        }
+        turns.answered(&asks[1], gave.into_iter(), false, &book, now);
+        turns.next = 0;
+        let standing = turns.standing(&here, &book, 1_024, now);
+        let asks = turns.choose(1, &standing);
+        assert_eq!(names(&asks), [2], "which may have more");
+        turns.next = 4;
+        let standing = turns.standing(&here, &book, 1_024, now);
+        assert_eq!(
+            turns.choose(4, &standing)[0].jobs,
+            4,
+            "as many as are lacking"
+        );
+        let standing = turns.standing(&here, &book, 0, now);
+        let alone = turns.choose(4, &standing);
+        assert!(
+            alone.iter().all(|ask| ask.names.len() == 1),
+            "nobody may be held"
+        );
+        let later = now + 250 * MS;
+        (turns.next, turns.swept_at) = (0, Some(later));
+        let standing = turns.standing(&here, &book, 1_024, later);
+        let asks = turns.choose(2, &standing);
+        assert_eq!(names(&asks), [2, 3, 0, 1]);
+        assert_eq!(asks.last().unwrap().jobs, 1, "whether something came there");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_highest_priority_is_asked_first() {
         let now = Instant::now();
@@ -804,7 +914,13 @@ mod tests {
         assert_eq!(names(&choose(&mut turns, 1, &nothing_held(), now)), [7]);
         turns.mark(SEVEN, Some(5), now);
         let asks = choose(&mut turns, 1, &nothing_held(), now);
-        turns.answered(&asks[0], [(SEVEN, 0, limits("k"))].into_iter(), false, now);
+        turns.answered(
+            &asks[0],
+            [(SEVEN, 0, limits("k"))].into_iter(),
+            false,
+            &empty_book(),
+            now,
+        );
         assert!(
             !outranks(&turns, 0, &here, now),
             "what came last was of a lower one"
