@@ -169,7 +169,8 @@ pub async fn numbers_that_take_long(ctx: Ctx) -> Judge {
     let mut judge = w.judge().await;
     let found = format!("{ours} questions in {took:?}");
     println!("{found}");
-    judge.that(ours as f64 * 0.1 <= 0.1 * took.as_secs_f64(), found);
+    // One may have begun before, one is paid by what was saved, and one is paid later.
+    judge.that(ours as f64 * 0.1 <= 0.1 * took.as_secs_f64() + 0.3, found);
     judge.that(ours > 0, "nothing was asked");
     judge
 }
