@@ -437,6 +437,12 @@ impl SubqueueBook {
         self.0.iter().filter(|entry| entry.told.is_none()).count()
     }
 
+    /// How many jobs wait in a subqueue.
+    pub(super) fn waiting_in(&self, subqueue: Subqueue) -> u64 {
+        let entry = self.0.get(subqueue.nth());
+        entry.map_or(0, BookEntry::waiting)
+    }
+
     /// Whether the backend should be asked about a subqueue, because it is not known what stands behind its held jobs.
     pub(super) fn is_doubtful(&self, subqueue: Subqueue, held: Option<u16>, now: Instant) -> bool {
         let entry = self.0.get(subqueue.nth());

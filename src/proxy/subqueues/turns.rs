@@ -852,7 +852,7 @@ mod tests {
         let mut turns = SubqueueTurns::new(now, |one| one.0 < 20);
         turns.swept_at = Some(now);
         let mut book = SubqueueBook::default();
-        let mut stored = |subqueue: u8, tag| {
+        let mut stored = |subqueue: u16, tag| {
             let subqueue = Subqueue(subqueue);
             book.stored(Flow { subqueue, tag }, false);
         };
