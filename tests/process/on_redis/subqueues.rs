@@ -17,3 +17,13 @@ fn a_job_is_heard_of() {
 fn one_is_killed_with_its_worker() {
     fleet_subqueues::one_is_killed_with_its_worker(&RedisServer::start().url());
 }
+
+#[test]
+fn a_window_is_shared_by_weight_at_one() {
+    fleet_subqueues::a_window_is_shared_by_weight(&RedisServer::start().url(), 1);
+}
+
+#[test]
+fn a_window_is_shared_by_weight_at_three() {
+    fleet_subqueues::a_window_is_shared_by_weight(&RedisServer::start().url(), 3);
+}
