@@ -31,6 +31,7 @@ mod stranded;
 mod swift;
 mod turns;
 mod visibilities;
+mod windows;
 
 use crate::harness::Job;
 use ojs_throttle::backend::Lax;
@@ -268,6 +269,10 @@ crate::scenarios! {
     turns::by_weight_at_any_depth: 3;
     turns::the_queue_itself: 1;
     turns::priorities_over_subqueues: 6;
+    windows::shared_by_weight: 5;
+    windows::shared_by_cost: 4;
+    windows::shared_by_weight_on_three: 5;
+    windows::shared_by_cost_on_three: 4;
     stays::unique_jobs: 12;
     stays::sent_again_with_its_id: 3;
     stays::dropped_and_rescheduled: 2;

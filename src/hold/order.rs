@@ -1,6 +1,8 @@
 //! In which order held jobs of one priority leave: round robin over groups. Groups that share a key by weight have one
 //! turn together, and the one has it whose job is done first in the virtual time of the key.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -44,16 +46,16 @@ impl KnownShares {
     }
 
     fn key(&mut self, space: Space, key: &Key) -> &mut KnownKey {
-        if self.0.len() >= MOST {
+        let of = (space, key.clone());
+        if self.0.len() >= MOST && !self.0.contains_key(&of) {
             self.0.clear();
         }
-        self.0.entry((space, key.clone())).or_default()
+        self.0.entry(of).or_default()
     }
 
-    /// A worker asks for jobs of these groups: who comes, or comes back, waits from now on.
-    pub(super) fn see(&mut self, groups: &[&Group], now: Timestamp) {
-        let shared = groups.iter().filter_map(|group| share_of(&group.limits));
-        for (one, share) in shared {
+    /// A worker asks for jobs of groups under these limits: who comes, or comes back, waits from now on.
+    pub(super) fn see<'a>(&mut self, groups: impl Iterator<Item = &'a [Limited]>, now: Timestamp) {
+        for (one, share) in groups.filter_map(share_of) {
             let known = self.key(one.space, &one.key);
             if known.groups.len() >= MOST_GROUPS {
                 known.groups.retain(|_, (_, seen)| seen.plus(AWAY) > now);
@@ -158,6 +160,58 @@ impl SharedTurn<'_> {
         self.left -= 1;
         Some(member.group)
     }
+}
+
+/// The jobs of one group that wait in a place of their own, of which the first are held.
+#[derive(Clone, Debug)]
+pub struct Backlog {
+    /// What limits the one that was seen last.
+    pub limits: Arc<[Limited]>,
+    /// How high the next one is.
+    pub priority: i32,
+    /// How many are held.
+    pub held: usize,
+    /// How many more may be claimed.
+    pub waiting: usize,
+}
+
+/// How many jobs of each group are claimed beside those that are held, `lacking` in all: those that leave first if all that
+/// are held and claimed leave in turn, `most` of them at most. The groups share one key.
+pub(super) fn claims(
+    of: &[Backlog],
+    fair: &KnownShares,
+    lacking: usize,
+    most: usize,
+) -> Vec<usize> {
+    let next = |nth: usize, served: u64| {
+        let backlog = of.get(nth)?;
+        let (one, share) = share_of(&backlog.limits)?;
+        let served = served.max(fair.since(one, share).unwrap_or(0));
+        let done = served.saturating_add(share.price(&one.cost));
+        Some(Reverse((Reverse(backlog.priority), done, nth)))
+    };
+    let mut turns: BinaryHeap<_> = (0..of.len()).filter_map(|nth| next(nth, 0)).collect();
+    let mut gone = vec![0; of.len()];
+    let (mut claimed, mut left) = (0, most);
+    while claimed < lacking && left > 0 {
+        let Some(Reverse((_, done, nth))) = turns.pop() else {
+            break;
+        };
+        let (Some(backlog), Some(gone)) = (of.get(nth), gone.get_mut(nth)) else {
+            continue;
+        };
+        if *gone < backlog.held + backlog.waiting {
+            *gone += 1;
+            left -= 1;
+            claimed += usize::from(*gone > backlog.held);
+            turns.extend(next(nth, done));
+        }
+    }
+    let held = of.iter().map(|backlog| backlog.held);
+    gone.iter()
+        .zip(held)
+        .map(|(gone, held)| gone.saturating_sub(held))
+        .collect()
 }
 
 /// Whether jobs under these limits are refused alike: only whose share they take may differ.

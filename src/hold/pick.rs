@@ -12,12 +12,15 @@ use tokio::time::Instant;
 use super::held::{GroupId, Held};
 use super::lane::Lane;
 use super::locked::Hold;
-use super::order::order;
+use super::order::{Backlog, claims, order};
 use super::queue::Group;
 use super::refusal::Refusal;
 use super::state::{HoldState, Whereabouts};
 use ojs_limit::{Timestamp, share_of};
 use ojs_store::{Claimed, Gen};
+
+/// So many jobs of a key are held or claimed although many are in hand, which may be of other keys.
+const IN_HAND: usize = 8;
 
 /// A picked job. Nobody else gets it, and a cancel still finds it. It ends as started ([`Hold::start`]), refused or gone;
 /// dropped, it waits again where it stood. Once its claim was replaced or forgotten, its end changes nothing.
@@ -112,7 +115,7 @@ impl Hold {
             let (before, left) = (picked.len(), most.saturating_sub(picked.len()));
             let askable = groups.askable(priority, left, now).into_iter();
             let (ids, seen): (Vec<GroupId>, Vec<&Group>) = askable.unzip();
-            fair.see(&seen, now);
+            fair.see(seen.iter().map(|group| &*group.limits), now);
             let turns = order(&seen, fair, want, left);
             picked.reserve(turns.len());
             for id in turns.iter().filter_map(|nth| ids.get(*nth)) {
@@ -132,6 +135,23 @@ impl Hold {
             next = groups.next_priority(Some(priority), now);
         }
         self.picks(&mut state, picked)
+    }
+
+    /// How many jobs of each of these groups of a key are claimed, `lacking` in all: as many as it takes that starts go by
+    /// the groups' turns. With those that are held they are `most` at most.
+    pub fn claims_in_turn(
+        &self,
+        of: &[Backlog],
+        lacking: usize,
+        most: usize,
+        now: Timestamp,
+    ) -> Vec<usize> {
+        let mut state = self.state();
+        // Those in hand go out, or wait again.
+        let most = most.saturating_sub(state.picked).max(IN_HAND);
+        let fair = &mut state.fair;
+        fair.see(of.iter().map(|backlog| &*backlog.limits), now);
+        claims(of, fair, lacking, most)
     }
 
     /// Picked jobs go out, in this order: they are the hold's no longer, and their groups' turns are over. Those that

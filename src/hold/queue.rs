@@ -95,6 +95,12 @@ impl Group {
         self.refused.is_none() || self.asks_at <= now
     }
 
+    /// Whether the key refused it that it shares with others by weight.
+    pub(super) fn waits_for_turn(&self) -> bool {
+        let share = share_of(&self.limits).zip(self.refused_by.as_ref());
+        share.is_some_and(|((one, _), (_, space, key))| (one.space, &one.key) == (*space, key))
+    }
+
     /// Whether a job of it waits.
     pub(super) fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()

@@ -64,6 +64,8 @@ pub struct HeldOfSubqueue {
     pub jobs: usize,
     /// Whether one of them was refused, and may not be asked for yet.
     pub is_refused: bool,
+    /// Whether it was the key that they share by weight which refused it.
+    pub waits_for_turn: bool,
     /// What limits one of them.
     pub limits: Arc<[Limited]>,
 }
@@ -422,10 +424,14 @@ impl Hold {
                 let here = found.entry(subqueue).or_insert_with(|| HeldOfSubqueue {
                     jobs: 0,
                     is_refused: false,
+                    waits_for_turn: true,
                     limits: Arc::clone(&group.limits),
                 });
                 here.jobs += group.jobs.len();
-                here.is_refused |= !group.may_ask(now);
+                if !group.may_ask(now) {
+                    here.is_refused = true;
+                    here.waits_for_turn &= group.waits_for_turn();
+                }
             }
         }
         found

@@ -558,3 +558,87 @@ fn what_lies_where_is_listed_as_the_backend_has_it() {
     assert!(text.contains("1 shared, 1 out of reach"), "{text}");
     assert!(text.contains("per_key"), "{text}");
 }
+
+/// Three groups of weights 3, 1 and 1 share a window, and two what jobs of 10 and of 1 cost, at one sidecar and at three.
+/// Each has more jobs than may start. Judged by which the backend was told are done.
+pub fn a_window_is_shared_by_weight(url: &str, sidecars: usize) {
+    let [limit, period, seconds]: [u32; 3] = match std::env::var_os("WHOLE") {
+        Some(_) => [600, 10, 40],
+        None => [120, 2, 10],
+    };
+    let groups = [("a", 3, 1), ("b", 1, 1), ("c", 1, 10)];
+    let backend = Backend::start(Lax::redis());
+    let rest = format!(
+        "[[policy]]\nname = \"v\"\nmatch = {{ queue = \"*\" }}\nkey = \"v:{{meta.vendor}}\"\n\
+         rate = {{ limit = {limit}, period = \"{period}s\" }}\n\
+         cost = {{ from = \"meta.tokens\", max = {limit} }}\n\
+         fair = {{ by = \"{{meta.group}}\", weights = {{ a = 3 }} }}\n{}\n\
+         [store]\nurl = \"{url}\"\ntimeout = \"2s\"\n",
+        splits(true)
+    );
+    let run = |_| Sidecar::run(&config(backend.addr, "", &rest));
+    let fleet: Vec<Sidecar> = (0..sidecars).map(run).collect();
+    know_each_other(&fleet, sidecars as f64 - 1.0);
+    let mut jobs = BTreeMap::new();
+    let most = u64::from(limit * (seconds / period + 1));
+    for vendor in ["weights", "costs"] {
+        for (group, weight, cost) in groups {
+            let (cost, shares) = match vendor {
+                "costs" => (cost, group != "a"),
+                _ => (1, true),
+            };
+            let n = if shares {
+                most * weight / 3 / cost + most / 5
+            } else {
+                0
+            };
+            for nth in 0..n {
+                let meta = json!({"vendor": vendor, "group": group, "tokens": cost});
+                let job = json!({"type": "t", "args": [], "meta": meta, "options": {"queue": "q"}});
+                let to = fleet[nth as usize % sidecars].data;
+                let reply = ask(to, "POST", "/ojs/v1/jobs", &job.to_string());
+                let id = reply.json()["job"]["id"].as_str().unwrap().to_owned();
+                jobs.insert(id, (vendor, group, cost));
+            }
+        }
+    }
+    let (stop, begun) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|threads| {
+        let _ends = Ends(&stop);
+        for (nth, sidecar) in fleet.iter().enumerate() {
+            for worker in 0..3 {
+                let (stop, to, name) = (&stop, sidecar.data, format!("w{nth}-{worker}"));
+                threads.spawn(move || {
+                    while !stop.load(Ordering::SeqCst) {
+                        let jobs = fetch(to, "q", 20, &name).jobs();
+                        jobs.iter().for_each(|job| drop(ack(to, job, &name)));
+                    }
+                });
+            }
+        }
+        std::thread::sleep(Duration::from_secs(seconds.into()).saturating_sub(begun.elapsed()));
+    });
+    let mut got = BTreeMap::new();
+    for event in backend.ledger() {
+        if let Some((vendor, group, cost)) = jobs
+            .get(&*event.job)
+            .filter(|_| event.kind == EventKind::Acked)
+        {
+            *got.entry((*vendor, *group)).or_insert(0) += cost;
+        }
+    }
+    let of = |vendor: &str| {
+        let of = got.iter().filter(|((of, _), _)| *of == vendor);
+        of.map(|(_, got)| *got).sum::<u64>() as f64
+    };
+    let part = |vendor, group| got.get(&(vendor, group)).copied().unwrap_or(0) as f64 / of(vendor);
+    let used = |vendor| of(vendor) / f64::from(limit * seconds / period);
+    let (heavy, cheap) = (part("weights", "a"), part("costs", "b"));
+    eprintln!(
+        "{got:?}: {heavy:.3} and {cheap:.3}, {:.3} and {:.3} used",
+        used("weights"),
+        used("costs")
+    );
+    assert!((heavy - 0.6).abs() <= 0.03, "{heavy}: {got:?}");
+    assert!((cheap - 0.5).abs() <= 0.03, "{cheap}: {got:?}");
+}

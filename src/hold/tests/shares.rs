@@ -270,3 +270,46 @@ async fn tenants_get_by_weight_over_sidecars() {
         assert!(used >= 0.95, "seed {seed}: {used:.3} of the limit is used");
     }
 }
+
+/// Claims go by the turns of the groups, what is held included, and by priority before that.
+#[test]
+fn claims_in_turn() {
+    let hold = Hold::default();
+    let group = |name: &str, weight: u32, pays: u32, held: usize| {
+        let one = Limited {
+            cost: Cost {
+                pays: pays.try_into().unwrap(),
+                ..Cost::ONE
+            },
+            share: Some(Share {
+                group: Arc::from(name),
+                weight: weight.try_into().unwrap(),
+            }),
+            ..limits(&["vendor"])[0].clone()
+        };
+        Backlog {
+            limits: [one].into(),
+            priority: 0,
+            held,
+            waiting: 100,
+        }
+    };
+    let claims =
+        |of: &[Backlog], lacking, most| hold.claims_in_turn(of, lacking, most, Timestamp(1));
+    let three = |held: [usize; 3]| {
+        let [a, b, c] = held;
+        [
+            group("a", 3, 1, a),
+            group("b", 1, 1, b),
+            group("c", 1, 1, c),
+        ]
+    };
+    assert_eq!(claims(&three([0; 3]), 10, 99), [6, 2, 2]);
+    assert_eq!(claims(&three([3, 2, 0]), 99, 10), [3, 0, 2]);
+    assert_eq!(claims(&three([9, 9, 9]), 99, 10), [0; 3]);
+    let costs = [group("a", 1, 10, 0), group("b", 1, 1, 0)];
+    assert_eq!(claims(&costs, 22, 99), [2, 20]);
+    let [mut high, low, _] = three([0; 3]);
+    (high.priority, high.waiting) = (5, 7);
+    assert_eq!(claims(&[high, low], 9, 99), [7, 2]);
+}

@@ -314,7 +314,8 @@ impl Fetch {
         if waiting::runs(&self.proxy, lane).await {
             let of_queue = cap_of_subqueues(&sidecar, lane, gate, jobs).await;
             let doubtful;
-            (asks, doubtful) = subqueues.choose(lane, of_queue.jobs, &held(), most);
+            let hold = (&*sidecar.hold, sidecar.store.now());
+            (asks, doubtful) = subqueues.choose(lane, of_queue.jobs, &held(), most, hold);
             depth::ask_what_waits(&self.proxy, lane, doubtful);
         }
         if let Some(claim) = self.claim_of_subqueues(nth, asks) {
@@ -350,7 +351,8 @@ impl Fetch {
             }
             let held = sidecar.hold.of_subqueues(lane, sidecar.store.now());
             let most = sidecar.most_held();
-            let asks = sidecar.subqueues.heads(lane, &heads, &held, most);
+            let hold = (&*sidecar.hold, sidecar.store.now());
+            let asks = sidecar.subqueues.heads(lane, &heads, &held, most, hold);
             if let Some(claim) = self.claim_of_subqueues(nth, asks) {
                 claim.start();
             }

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use super::book::{BesideWaiting, Moved, QuestionLeft, SubqueueBook, ToldNumbers};
 use super::shown::ShownSubqueue;
 use super::turns::{Asks, SubqueueAsk, SubqueueTurns, Waited};
-use crate::hold::{Heads, Held, HeldOfSubqueue, Lane};
+use crate::hold::{Heads, Held, HeldOfSubqueue, Hold, Lane};
+use crate::limit::Timestamp;
 use crate::policy::subqueue::{self, Flow, Spread, Subqueue, SubqueueMark};
 use crate::pressure::Counts;
 use crate::proxy::load::Seldom;
@@ -287,6 +288,7 @@ impl Subqueues {
                 let here = held.entry(head.subqueue).or_insert(HeldOfSubqueue {
                     jobs: 0,
                     is_refused: false,
+                    waits_for_turn: false,
                     limits: Arc::clone(&head.limits),
                 });
                 here.jobs += head.jobs;
@@ -426,9 +428,12 @@ impl Subqueues {
         lacking: usize,
         held: &HeldOfSubqueues,
         most: usize,
+        (hold, at): (&Hold, Timestamp),
     ) -> (Asks, Vec<Subqueue>) {
         let chosen = self.of_turns(lane, |turns, book, now| {
             let standing = turns.standing(held, book, most, now);
+            let in_turn = turns.in_turn(lacking, &standing, hold, at);
+            let standing = standing.with(&in_turn);
             let doubtful = turns.doubtful(&standing);
             let asks = turns.choose(lacking, &standing);
             if !asks.is_empty() {
@@ -446,9 +451,12 @@ impl Subqueues {
         started: &HashMap<Subqueue, usize>,
         held: &HeldOfSubqueues,
         most: usize,
+        (hold, at): (&Hold, Timestamp),
     ) -> Asks {
         let asks = self.of_turns(lane, |turns, book, now| {
-            turns.heads(started, &turns.standing(held, book, most, now))
+            let standing = turns.standing(held, book, most, now);
+            let in_turn = turns.in_turn(usize::MAX, &standing, hold, at);
+            turns.heads(started, &standing.with(&in_turn))
         });
         asks.unwrap_or_default()
     }

@@ -5,7 +5,7 @@
 //! (expired jobs use up places, rows may be locked), so it makes the pause longer, up to 3 s. Those that were silent for
 //! long are asked by a sweep, sixteen names or more in one claim.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::book::{SubqueueBook, WaitsBehind};
-use crate::hold::HeldOfSubqueue;
-use crate::limit::Limited;
+use crate::hold::{Backlog, HeldOfSubqueue, Hold};
+use crate::limit::{Key, Limited, Space, Timestamp, share_of};
 use crate::policy::subqueue::{COUNT, Spread, Subqueue};
 use crate::proxy::ahead::starts_ahead;
 
@@ -86,8 +86,9 @@ struct KnownSubqueue {
     trust: u16,
     /// The highest priority that may wait there, as far as enqueues here tell.
     highest: Option<i32>,
-    /// The limits of the job that was seen last, and when it was seen that others lie there too.
+    /// The limits and the priority of the job that was seen last, and when it was seen that others lie there too.
     last: Option<Arc<[Limited]>>,
+    last_priority: i32,
     collided_at: Option<Instant>,
     /// The tag of that job's flow.
     last_tag: Option<u16>,
@@ -100,7 +101,11 @@ pub(super) struct TurnsView<'a> {
     book: &'a SubqueueBook,
     now: Instant,
     left: PlacesLeft,
+    in_turn: Option<&'a InTurn>,
 }
+
+/// How many jobs are asked of each subqueue whose group shares a window, or what jobs cost, with others by weight.
+pub(super) type InTurn = BTreeMap<usize, usize>;
 
 /// How many jobs more may be held beyond one for each subqueue.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +126,20 @@ enum Reason {
     Unheard,
     /// As many may start at once.
     Heads,
+}
+
+/// The groups that share a key by weight, each in its subqueue.
+#[derive(Default)]
+struct SharedKey {
+    /// Their subqueues, and whether those may be asked now.
+    names: Vec<(usize, bool)>,
+    backlogs: Vec<Backlog>,
+    /// Whether it has no room.
+    is_shut: bool,
+    /// How many jobs may be held while it has none.
+    heads: usize,
+    /// How many started without a refusal.
+    trust: usize,
 }
 
 /// The subqueues of one queue.
@@ -167,6 +186,7 @@ impl SubqueueTurns {
             trust: 1,
             highest: None,
             last: None,
+            last_priority: 0,
             collided_at: None,
             last_tag: None,
         };
@@ -228,6 +248,7 @@ impl SubqueueTurns {
             book,
             now,
             left,
+            in_turn: None,
         };
         for (subqueue, here) in held.iter().filter(|(_, here)| here.is_refused) {
             let more = here.jobs.saturating_sub(1);
@@ -235,6 +256,75 @@ impl SubqueueTurns {
             standing.left.take(reason, more);
         }
         standing
+    }
+
+    /// How many jobs are claimed of groups that share a window, or what jobs cost, by weight. When a window opens, what is
+    /// held starts at once, so claims go by the groups' turns as starts do. While the key is shut, no more are held than
+    /// the next [`LOOKED_PAST`], or as many as may start in 200 ms, and one of each group.
+    pub(super) fn in_turn(
+        &self,
+        lacking: usize,
+        standing: &TurnsView<'_>,
+        hold: &Hold,
+        now: Timestamp,
+    ) -> InTurn {
+        let mut keys: BTreeMap<(Space, &Key), SharedKey> = BTreeMap::new();
+        for (nth, state) in self.each.iter().enumerate() {
+            let Some((limits, one)) = (state.last.as_ref()).and_then(shared_window) else {
+                continue;
+            };
+            let subqueue = Subqueue::at(nth);
+            let here =
+                subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+            let is_refused = here.is_some_and(|(_, here)| here.is_refused);
+            let in_line = here.is_none_or(|(subqueue, here)| {
+                here.waits_for_turn && self.reason(subqueue, here, standing).0 == Reason::Heads
+            });
+            if is_refused && !in_line {
+                continue;
+            }
+            let held = here.map_or(0, |(_, here)| here.jobs);
+            let may_ask = state.due <= standing.now && state.short < QUIET;
+            let told = subqueue.map_or(0, |subqueue| standing.book.waiting_in(subqueue));
+            let waiting = usize::try_from(told)
+                .unwrap_or(usize::MAX)
+                .max(state.trust.into());
+            let most = usize::from(state.most_at_once()).saturating_sub(held);
+            let key = keys.entry((one.space, &one.key)).or_default();
+            key.is_shut |= is_refused;
+            key.trust += usize::from(state.trust);
+            key.heads = starts_ahead(limits).unwrap_or(0).max(LOOKED_PAST);
+            key.names.push((nth, may_ask));
+            key.backlogs.push(Backlog {
+                limits: Arc::clone(limits),
+                priority: state.highest.unwrap_or(state.last_priority),
+                held,
+                waiting: if may_ask { waiting.min(most) } else { 0 },
+            });
+        }
+        let mut left = standing.left.of(Reason::Heads);
+        let mut in_turn = InTurn::new();
+        for key in keys.into_values() {
+            let most = if key.is_shut {
+                key.heads
+            } else {
+                key.heads.max(key.trust)
+            };
+            let claims = hold.claims_in_turn(&key.backlogs, lacking, most, now);
+            for (((nth, may_ask), of), jobs) in key.names.iter().zip(&key.backlogs).zip(claims) {
+                let head = usize::from(key.is_shut && of.held == 0);
+                let more = jobs
+                    .saturating_sub(head)
+                    .min(if key.is_shut { left } else { jobs });
+                if key.is_shut {
+                    left -= more;
+                }
+                if *may_ask {
+                    in_turn.insert(*nth, head + more);
+                }
+            }
+        }
+        in_turn
     }
 
     /// The subqueues with refused jobs behind which it is not known what waits.
@@ -268,7 +358,10 @@ impl SubqueueTurns {
             return asks;
         };
         self.next = (first + 1) % self.each.len();
-        let is_trusted = |nth: &usize| self.each.get(*nth).is_some_and(|state| state.trust > 1);
+        let has_turn = |nth: &usize| standing.in_turn.is_some_and(|of| of.contains_key(nth));
+        let is_trusted = |nth: &usize| {
+            !has_turn(nth) && self.each.get(*nth).is_some_and(|state| state.trust > 1)
+        };
         if is_trusted(&first) {
             let trusted: Vec<usize> = due
                 .into_iter()
@@ -327,6 +420,9 @@ impl SubqueueTurns {
     /// start, or none where the last reply was short. As many of which nobody was told may come in their place, so there
     /// must be room to hold them.
     fn emptied_at_once(&self, nth: usize, standing: &TurnsView<'_>) -> Option<usize> {
+        if standing.in_turn.is_some_and(|of| of.contains_key(&nth)) {
+            return None;
+        }
         let subqueue = Subqueue::at(nth)?;
         let was_short = self.each.get(nth)?.short > 0;
         let (waiting, is_heard) = match standing.book.waiting_in(subqueue) {
@@ -342,19 +438,22 @@ impl SubqueueTurns {
         (waiting.max(1) <= most && !standing.held.contains_key(&subqueue)).then_some(waiting)
     }
 
-    /// As many jobs are asked of subqueues as heads of theirs start.
+    /// As many jobs are asked of subqueues as heads of theirs start, but where groups take turns.
     pub(super) fn heads(
         &self,
         started: &HashMap<Subqueue, usize>,
         standing: &TurnsView<'_>,
     ) -> Asks {
-        let due = started.iter().filter_map(|(subqueue, jobs)| {
-            let nth = subqueue.nth();
-            let may_ask = self.places(nth, standing) > 0;
-            may_ask
-                .then(|| self.ask(vec![nth], (*jobs).min(HEADS)))
-                .flatten()
-        });
+        let in_turn = standing.in_turn.into_iter().flatten();
+        let in_turn = in_turn.map(|(nth, jobs)| (*nth, *jobs));
+        let started = started
+            .iter()
+            .map(|(subqueue, jobs)| (subqueue.nth(), *jobs));
+        let has_turn = |nth: &usize| standing.in_turn.is_some_and(|of| of.contains_key(nth));
+        let started = started.filter(|(nth, _)| !has_turn(nth));
+        let due = in_turn.chain(started.map(|(nth, jobs)| (nth, jobs.min(HEADS))));
+        let due = due.filter(|(nth, _)| self.places(*nth, standing) > 0);
+        let due = due.filter_map(|(nth, jobs)| self.ask(vec![nth], jobs));
         due.take(ASKED_AT_ONCE).collect()
     }
 
@@ -393,6 +492,9 @@ impl SubqueueTurns {
         let Some(state) = self.each.get(nth).filter(|state| state.due <= standing.now) else {
             return 0;
         };
+        if let Some(jobs) = standing.in_turn.and_then(|of| of.get(&nth)) {
+            return *jobs;
+        }
         let here =
             Subqueue::at(nth).and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here else {
@@ -460,6 +562,9 @@ impl SubqueueTurns {
 
     /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
     fn jobs_at_once(&self, nth: usize, standing: &mut TurnsView<'_>) -> usize {
+        if let Some(jobs) = standing.in_turn.and_then(|of| of.get(&nth)) {
+            return *jobs;
+        }
         let here =
             Subqueue::at(nth).and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
         let Some((subqueue, here)) = here.filter(|(_, here)| here.is_refused) else {
@@ -490,6 +595,7 @@ impl SubqueueTurns {
             if let Some(state) = self.get(subqueue) {
                 // The backend gives the highest first.
                 state.highest = state.highest.map(|_| priority);
+                state.last_priority = priority;
                 state.saw(subqueue, limits, spread, now);
             }
         }
@@ -583,6 +689,14 @@ impl KnownSubqueue {
     }
 }
 
+impl<'a> TurnsView<'a> {
+    /// The same, and so many jobs are asked where groups take turns.
+    pub(super) fn with(self, in_turn: &'a InTurn) -> TurnsView<'a> {
+        let in_turn = Some(in_turn);
+        TurnsView { in_turn, ..self }
+    }
+}
+
 impl PlacesLeft {
     /// How many jobs may be held for this reason.
     fn of(&self, reason: Reason) -> usize {
@@ -604,19 +718,19 @@ impl PlacesLeft {
 }
 
 /// How many jobs under these limits are held where they have no room: as many as may start at once when they have, or
-/// within 200 ms, so that the way to the backend costs them nothing. Where groups share a key by weight, a window that
-/// opens is for those that are held, so that more are.
+/// within 200 ms, so that the way to the backend costs them nothing.
 fn heads_of(limits: &[Limited]) -> usize {
-    if limits
-        .iter()
-        .any(|one| one.share.is_some() && !one.limits.rates.is_empty())
-    {
-        return LOOKED_PAST;
-    }
     let slots = limits.iter().filter_map(|one| one.limits.concurrency);
     let slots = slots.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX));
     let starts = starts_ahead(limits);
     slots.chain(starts).min().unwrap_or(1).clamp(1, HEADS)
+}
+
+/// The limits of a job whose group shares a window of a key by weight, or what jobs cost, and that key.
+fn shared_window(limits: &Arc<[Limited]>) -> Option<(&Arc<[Limited]>, &Limited)> {
+    let (one, _) = share_of(limits)?;
+    let has_window = !one.limits.rates.is_empty() || one.cost.rule.is_some();
+    has_window.then_some((limits, one))
 }
 
 #[cfg(test)]
@@ -651,6 +765,7 @@ mod tests {
         HeldOfSubqueue {
             jobs,
             is_refused,
+            waits_for_turn: false,
             limits: limits("k"),
         }
     }

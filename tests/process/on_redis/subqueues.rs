@@ -22,3 +22,13 @@ fn one_is_killed_with_its_worker() {
 fn numbers_and_salts_come_and_go() {
     fleet_subqueues::numbers_and_salts_come_and_go(&RedisServer::start().url());
 }
+
+#[test]
+fn a_window_is_shared_by_weight_at_one() {
+    fleet_subqueues::a_window_is_shared_by_weight(&RedisServer::start().url(), 1);
+}
+
+#[test]
+fn a_window_is_shared_by_weight_at_three() {
+    fleet_subqueues::a_window_is_shared_by_weight(&RedisServer::start().url(), 3);
+}
