@@ -1,6 +1,7 @@
 //! Servers that tests start for themselves, and their ports.
 
 pub mod certs;
+pub mod connections;
 mod missing;
 pub mod pgbouncer;
 pub mod port;
