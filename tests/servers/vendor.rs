@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::BoxFuture;
 use super::certs::Signed;
-use crate::sidecar::BoxFuture;
 
 /// So much of a body is kept; of all of it there is a sum.
 const KEPT: usize = 64 << 10;

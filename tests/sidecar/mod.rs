@@ -6,14 +6,11 @@ pub mod listen;
 pub mod process;
 pub mod simulated;
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use ojs_throttle::config::Settings;
 
-/// A future whose type is the same whatever it does. What takes a closure of a test gives one of these: else all that it
-/// awaits would be compiled once more for each such closure.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub use crate::servers::BoxFuture;
 
 /// When the clock of a store begins unless a test says so, in microseconds since 1970.
 pub const BEGIN: u64 = 1_770_000_000_000_000;
