@@ -30,7 +30,8 @@ use ojs_throttle::net::{Net, sim};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::servers::vendor::{Answer, Vendor, VendorCall};
+use crate::servers::vendor::{Answer, Answers, Vendor, VendorCall};
+use crate::sidecar::BoxFuture;
 use crate::sidecar::client::Client;
 use crate::sidecar::simulated::Pair;
 
@@ -61,24 +62,28 @@ pub struct World {
 
 impl World {
     /// `policies` stand before the entry, to which `egress` is added.
-    pub async fn start(
-        policies: &str,
-        egress: &str,
+    pub fn start<'a>(
+        policies: &'a str,
+        egress: &'a str,
         answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
-    ) -> World {
+    ) -> BoxFuture<'a, World> {
         let net = Net::Sim(sim::Network::default());
-        World::within(net, policies, egress, answers).await
+        World::within(net, policies, egress, answers)
     }
 
     /// In this network.
-    pub async fn within(
+    pub fn within<'a>(
         net: Net,
-        policies: &str,
-        egress: &str,
+        policies: &'a str,
+        egress: &'a str,
         answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
-    ) -> World {
+    ) -> BoxFuture<'a, World> {
+        Box::pin(World::before(net, policies, egress, Arc::new(answers)))
+    }
+
+    async fn before(net: Net, policies: &str, egress: &str, answers: Arc<Answers>) -> World {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let vendor = Arc::new(Vendor::within(&net, any, answers).await);
+        let vendor = Arc::new(Vendor::in_runtime(&net, any, answers).await);
         let config = format!("{policies}\n{}", entry(vendor.addr, egress));
         let pair = Pair::start(net.clone(), Lax::redis(), &config).await;
         let caller = pair.sidecar.caller();

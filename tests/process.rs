@@ -62,6 +62,7 @@ mod prelude {
     pub use serde_json::{Value, json};
 
     pub use super::http::{Conn, ack, ask, enqueue, fetch, get, heartbeat, polls};
+    pub use crate::servers::connections;
     pub use crate::servers::postgres::{PostgresServer, UNSYNCED};
     pub use crate::servers::redis::RedisServer;
     pub use crate::sidecar::process::{

@@ -3,19 +3,13 @@
 //! let start, never by a sidecar's own numbers.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::AtomicI64;
 
 use super::prelude::*;
 use crate::faulty::{Fault, Faulty};
-use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::StatusCode;
 use ojs_throttle::backend::Backend;
 use ojs_throttle::limit::{Key, Reserved, Space};
 use ojs_throttle::store::{
@@ -27,6 +21,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use crate::sidecar::BEGIN;
+use crate::sidecar::answering::{self, Answers};
 use crate::sidecar::simulated::{Sidecar, Start};
 
 const BOUND: i64 = 30;
@@ -180,34 +175,26 @@ async fn far_away(
     depth: Arc<Depth>,
 ) -> SocketAddr {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut listener = net.bind(any).await.unwrap();
+    let listener = net.bind(any).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let (backend, rng) = (backend.clone(), SmallRng::seed_from_u64(seed));
     let rng = Arc::new(Mutex::new(rng));
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (backend, rng, depth) = (backend.clone(), rng.clone(), depth.clone());
-            let answer = move |request: Request<Incoming>| {
-                let (backend, rng, depth) = (backend.clone(), rng.clone(), depth.clone());
-                async move {
-                    let some = || Duration::from_millis(rng.lock().unwrap().random_range(0..slow));
-                    let (head, body) = request.into_parts();
-                    let body = body.collect().await.unwrap().to_bytes();
-                    let enqueues = head.method == Method::POST && head.uri.path() == "/ojs/v1/jobs";
-                    sleep(some()).await;
-                    let reply = backend.handle(Request::from_parts(head, body)).await;
-                    if enqueues && reply.status() == StatusCode::CREATED {
-                        depth.add(1);
-                    }
-                    sleep(some()).await;
-                    Ok::<_, Infallible>(reply.map(Full::<Bytes>::new))
-                }
-            };
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(answer));
-            tokio::spawn(connection);
-        }
+    let answers: Arc<Answers> = Arc::new(move |request| {
+        let (backend, rng, depth) = (backend.clone(), rng.clone(), depth.clone());
+        Box::pin(async move {
+            let some = || Duration::from_millis(rng.lock().unwrap().random_range(0..slow));
+            let enqueues =
+                request.method() == Method::POST && request.uri().path() == "/ojs/v1/jobs";
+            sleep(some()).await;
+            let reply = backend.handle(request).await;
+            if enqueues && reply.status() == StatusCode::CREATED {
+                depth.add(1);
+            }
+            sleep(some()).await;
+            reply
+        })
     });
+    tokio::spawn(answering::serve(listener, answers));
     addr
 }
 

@@ -1,35 +1,30 @@
 //! Calls that come round, and the room that one way out may take.
 
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use super::entry;
 use super::prelude::*;
 use crate::process::http::{Conn, enqueue, get};
-use crate::servers::port;
+use crate::servers::{connections, port};
 use crate::sidecar::process::{Backend, Sidecar, config, wait};
 use ojs_throttle::backend::Lax;
 
 /// Whoever connects here comes to this port, as by another name of the host: `check` cannot see that.
 fn other_name_of(to: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for near in listener.incoming().map_while(Result::ok) {
-            let Ok(far) = TcpStream::connect(to) else {
-                continue;
-            };
-            for (mut from, mut into) in [
-                (near.try_clone().unwrap(), far.try_clone().unwrap()),
-                (far, near),
-            ] {
-                std::thread::spawn(move || {
-                    drop(std::io::copy(&mut from, &mut into));
-                    drop(into.shutdown(Shutdown::Both));
-                });
-            }
+    connections::each(move |near| {
+        let Ok(far) = TcpStream::connect(to) else {
+            return;
+        };
+        for (mut from, mut into) in [
+            (near.try_clone().unwrap(), far.try_clone().unwrap()),
+            (far, near),
+        ] {
+            std::thread::spawn(move || {
+                drop(std::io::copy(&mut from, &mut into));
+                drop(into.shutdown(Shutdown::Both));
+            });
         }
-    });
-    addr
+    })
 }
 
 /// Two ways out that lead into each other, and one that leads to itself.

@@ -34,10 +34,11 @@ async fn both_want(limit: &str, time: Duration) -> (Vec<Instant>, Vec<Instant>) 
     })
     .await;
     let client = world.pair.sidecar.client();
-    for nth in 0..1_500 {
-        client
-            .enqueue(json!({"type": "t", "args": [nth], "options": {"queue": "q"}}))
-            .await;
+    let job = json!({"type": "t", "args": [], "options": {"queue": "q"}});
+    let hundred = json!({"jobs": vec![job; 100]}).to_string();
+    for _ in 0..15 {
+        let stored = client.post("/ojs/v1/jobs/batch", hundred.clone()).await;
+        assert_eq!(stored.status, 201, "{}", stored.text());
     }
     let until = Instant::now() + time;
     let workers: Vec<_> = (0..4)
@@ -67,14 +68,12 @@ async fn one_throttle_for_both_and_neither_starves() {
     are_halves(jobs.len(), calls.len());
 }
 
-/// Each has half of all, but for what comes at once when a window opens.
+/// Each has half of all, and not less than chance would leave to it: of what comes at once when a window opens, who asks
+/// first is not said. Were each start a coin's toss, half of all would be missed by 1.5 times the root of all once in 700 runs.
 fn are_halves(jobs: usize, calls: usize) {
-    eprintln!("{jobs} jobs, {calls} calls");
     let all = jobs + calls;
-    assert!(
-        jobs.min(calls) * 10 >= all * 4,
-        "{jobs} jobs, {calls} calls"
-    );
+    let least = all / 2 - 3 * all.isqrt() / 2;
+    assert!(jobs.min(calls) >= least, "{jobs} jobs, {calls} calls");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,8 @@ async fn pause_after(entry: &str, policies: &str, answer: Answer) -> u64 {
     }
     let calls = world.vendor.calls();
     let pause = calls[1].at - calls[0].ended.unwrap();
+    // Else it would go on through the minutes of all that follow.
+    world.pair.stop().await;
     u64::try_from(pause.as_millis()).unwrap()
 }
 

@@ -169,13 +169,15 @@ async fn who_says_nothing_after_a_refusal_keeps_no_connection() {
     let next = front.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(next.status, 200);
     let took = since.elapsed();
-    assert!(took >= Duration::from_secs(4) && took < LONG, "{took:?}");
+    // Of who goes on speaking, it would be 30 s.
+    let silence = Duration::from_secs(4)..Duration::from_secs(25);
+    assert!(silence.contains(&took), "{took:?}");
     drop(silent);
     // A stop waits less.
     let mut silent = front.client().await;
     silent.send(post("/ojs/v1//jobs", MIB)).await;
     assert_eq!(silent.reply().await.status, 400);
     front.drain.cancel();
-    let stopped = tokio::time::timeout(Duration::from_millis(2_500), &mut front.task).await;
+    let stopped = tokio::time::timeout(Duration::from_millis(4_000), &mut front.task).await;
     stopped.expect("the stop waits for it").unwrap();
 }

@@ -1,7 +1,7 @@
 //! A listener of ours before a scripted backend, and a client that writes bytes.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream as StdStream};
+use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,13 +22,13 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::prelude::*;
-use crate::servers::port;
+use crate::servers::{connections, port};
 use crate::sidecar::simulated::Start;
 
 /// The largest body that the test service reads.
 pub const CAP: usize = 1024 * 1024;
 /// The most that any wait in these tests may take.
-pub const LONG: Duration = Duration::from_secs(10);
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// Reads FETCH whole, in and out; everything else passes.
 pub struct Plain {
@@ -303,25 +303,15 @@ pub struct Backend {
 impl Backend {
     /// Runs `script` for each connection, in a thread of its own.
     pub fn run(script: impl Fn(&mut Script) + Send + Sync + 'static) -> Backend {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let closed = Arc::<AtomicUsize>::default();
-        let (script, noted, count) = (Arc::new(script), Arc::clone(&seen), Arc::clone(&closed));
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (script, seen) = (Arc::clone(&script), Arc::clone(&noted));
-                let count = Arc::clone(&count);
-                let mut connection = Script {
-                    stream: stream.unwrap(),
-                    seen,
-                };
-                std::thread::spawn(move || {
-                    script(&mut connection);
-                    drop(connection);
-                    count.fetch_add(1, Ordering::SeqCst);
-                });
-            }
+        let (noted, count) = (Arc::clone(&seen), Arc::clone(&closed));
+        let addr = connections::each(move |stream| {
+            let seen = Arc::clone(&noted);
+            let mut connection = Script { stream, seen };
+            script(&mut connection);
+            drop(connection);
+            count.fetch_add(1, Ordering::SeqCst);
         });
         Backend { addr, seen, closed }
     }

@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use ojs_throttle::net::Net;
 use serde_json::Value;
-use tokio::task::JoinHandle;
 
 use super::ledger::{Credentials, credentials};
+use crate::sidecar::client::Link;
 
 /// Where the sidecar is now; it moves when it is restarted.
 pub type Address = Arc<Mutex<SocketAddr>>;
@@ -24,19 +22,8 @@ pub struct Client {
     to: Address,
     requests: Arc<AtomicU64>,
     headers: Vec<(&'static str, String)>,
-    idle: Arc<Mutex<Vec<Link>>>,
-}
-
-struct Link {
-    to: SocketAddr,
-    sender: SendRequest<Full<Bytes>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// Connections, and where each leads.
+    idle: Arc<Mutex<Vec<(SocketAddr, Link)>>>,
 }
 
 /// A reply read whole.
@@ -95,7 +82,7 @@ impl Client {
 
     /// Sends one request on an idle connection, or a new one.
     pub async fn call(&self, method: &str, path: &str, body: Bytes) -> Result<Reply, Gone> {
-        let mut link = self.link().await?;
+        let (to, mut link) = self.link().await?;
         let id = self.requests.fetch_add(1, Ordering::Relaxed);
         let mut request = http::Request::builder()
             .method(method)
@@ -107,34 +94,27 @@ impl Client {
             request = request.header(*name, value);
         }
         let request = request.body(Full::new(body)).expect("a request");
-        let reply = link.sender.send_request(request).await.map_err(|_| Gone)?;
-        let (head, body) = reply.into_parts();
-        let body = body.collect().await.map_err(|_| Gone)?.to_bytes();
+        let reply = link.ask(request).await.map_err(|_| Gone)?;
         // A connection that will not be used again is dropped by its next user.
-        self.idle.lock().expect("no panic").push(link);
+        self.idle.lock().expect("no panic").push((to, link));
         Ok(Reply {
-            status: head.status.as_u16(),
-            body,
+            status: reply.status,
+            body: reply.body,
         })
     }
 
-    async fn link(&self) -> Result<Link, Gone> {
+    async fn link(&self) -> Result<(SocketAddr, Link), Gone> {
         let to = *self.to.lock().expect("no panic");
         loop {
             let idle = self.idle.lock().expect("no panic").pop();
-            let Some(mut link) = idle else { break };
-            if link.to == to && link.sender.ready().await.is_ok() {
-                return Ok(link);
+            let Some((leads, mut link)) = idle else {
+                break;
+            };
+            if leads == to && link.is_open().await {
+                return Ok((to, link));
             }
         }
-        let stream = self.net.connect("127.0.0.1", to.port()).await;
-        let (sender, connection) = handshake(TokioIo::new(stream.map_err(|_| Gone)?))
-            .await
-            .map_err(|_| Gone)?;
-        let task = tokio::spawn(async move {
-            // Its request learns how it ended.
-            let _ended = connection.await;
-        });
-        Ok(Link { to, sender, task })
+        let link = Link::open(&self.net, to.port()).await.map_err(|_| Gone)?;
+        Ok((to, link))
     }
 }

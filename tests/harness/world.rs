@@ -23,8 +23,8 @@ use super::ledger::{Ledger, Produced, Sent};
 use super::producer::Job;
 use super::runner::Ctx;
 use super::worker::{Handle, Hands, Worker};
-use crate::sidecar::BEGIN;
 use crate::sidecar::simulated::{self, Start};
+use crate::sidecar::{BEGIN, BoxFuture};
 
 /// A world in the making.
 pub struct Setup {
@@ -401,10 +401,17 @@ impl World {
     }
 
     /// Enqueues `n` jobs, in order, in batches.
-    pub async fn enqueue_all(&self, n: usize, job: impl Fn(usize) -> Job) -> Vec<String> {
+    pub fn enqueue_all(
+        &self,
+        n: usize,
+        job: impl FnMut(usize) -> Job,
+    ) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(self.enqueue_these((0..n).map(job).collect()))
+    }
+
+    async fn enqueue_these(&self, jobs: Vec<Job>) -> Vec<String> {
         let client = self.client();
-        let jobs: Vec<Job> = (0..n).map(job).collect();
-        let mut ids = Vec::with_capacity(n);
+        let mut ids = Vec::with_capacity(jobs.len());
         for batch in jobs.chunks(100) {
             let bodies: Vec<&Value> = batch.iter().map(Job::body).collect();
             let body = serde_json::json!({ "jobs": bodies });

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub fn paused<T>(history: impl Future<Output = T>) -> T {
         .start_paused(true)
         .build()
         .unwrap();
+    let history: Pin<Box<dyn Future<Output = T> + '_>> = Box::pin(history);
     runtime.block_on(history)
 }
 

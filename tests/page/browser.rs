@@ -14,7 +14,7 @@ use crate::servers::only_on;
 /// How WebDriver marks a reference to an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// How long anything may take to appear, in milliseconds.
-const PATIENCE: u64 = 20_000;
+const PATIENCE: u64 = 60_000;
 pub const TAB: &str = "\u{e004}";
 const CONTROL: &str = "\u{e009}";
 const RELEASED: &str = "\u{e000}";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::process::http::{ack, ask, fetch};
+use crate::servers::connections;
 
 /// Lets the page, and nobody else, change what is in force.
 pub const TOKEN: &str = "a-token-of-the-tests";
@@ -97,31 +98,23 @@ pub fn enqueue_all(to: SocketAddr, jobs: &[Value]) {
 }
 
 /// A server that answers each request with what `says` has for its method and path, until the test program ends.
-pub fn site(says: impl Fn(&str) -> String + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let says = says.clone();
-            std::thread::spawn(move || {
-                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-                let asked = lines.next().unwrap_or_default();
-                lines.take_while(|line| !line.is_empty()).for_each(drop);
-                let body = says(asked.trim_end_matches(" HTTP/1.1"));
-                let kind = match body.starts_with('<') {
-                    true => "text/html",
-                    false => "application/json",
-                };
-                let head = format!(
-                    "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                    body.len()
-                );
-                // Who asked may have hung up.
-                (&stream).write_all((head + &body).as_bytes()).ok();
-            });
-        }
-    });
-    at
+pub fn site(says: impl Fn(&str) -> String + Send + Sync + 'static) -> SocketAddr {
+    connections::each(move |stream| {
+        let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+        let asked = lines.next().unwrap_or_default();
+        lines.take_while(|line| !line.is_empty()).for_each(drop);
+        let body = says(asked.trim_end_matches(" HTTP/1.1"));
+        let kind = match body.starts_with('<') {
+            true => "text/html",
+            false => "application/json",
+        };
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        // Who asked may have hung up.
+        (&stream).write_all((head + &body).as_bytes()).ok();
+    })
 }
 
 /// The pushes of a state's stream: when each was there since the question, and how many bytes it has.

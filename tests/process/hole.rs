@@ -26,24 +26,17 @@ impl Gate {
 
 impl Hole {
     pub fn before(server: SocketAddr) -> Hole {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
         let gate = Arc::<Gate>::default();
-        let all = Arc::clone(&gate);
-        std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let gate = Arc::clone(&all);
-                std::thread::spawn(move || {
-                    gate.pass();
-                    let Ok(server) = TcpStream::connect(server) else {
-                        return;
-                    };
-                    let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                    let back = Arc::clone(&gate);
-                    std::thread::spawn(move || copy(server, client, &back));
-                    copy(from, to, &gate);
-                });
-            }
+        let both = Arc::clone(&gate);
+        let addr = connections::each(move |client| {
+            both.pass();
+            let Ok(server) = TcpStream::connect(server) else {
+                return;
+            };
+            let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let back = Arc::clone(&both);
+            std::thread::spawn(move || copy(server, client, &back));
+            copy(from, to, &both);
         });
         Hole { addr, gate }
     }

@@ -60,7 +60,7 @@ fn a_service_manager_hears_how_it_is() {
         assert_eq!(manager.hears().trim(), "WATCHDOG=1");
     }
     assert!(
-        begun.elapsed() < Duration::from_secs(2),
+        begun.elapsed() < Duration::from_secs(10),
         "{:?}",
         begun.elapsed()
     );

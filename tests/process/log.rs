@@ -225,23 +225,22 @@ fn what_is_refused_is_found_at_debug() {
 /// A backend that has two jobs of the queue `q`, of which the second has this id.
 fn with_two_jobs(id: &str) -> SocketAddr {
     let job = |id: &str| json!({"id": id, "type": "t", "queue": "q", "state": "active", "attempt": 1, "args": []});
-    let mut jobs = Some(json!({"jobs": [job("first"), job(id)]}));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let mut asked = vec![0; 1 << 16];
-            let read = stream.read(&mut asked).unwrap_or(0);
-            let is_fetch = asked[..read].starts_with(b"POST /ojs/v1/workers/fetch ");
-            let given = if is_fetch { jobs.take() } else { None };
-            let body = given.unwrap_or_else(|| json!({"jobs": [], "state": "discarded"}));
-            let body = body.to_string();
-            let head = "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: application/json\r\nConnection: close";
-            let reply = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            drop(stream.write_all(reply.as_bytes()));
-        }
-    });
-    addr
+    let jobs = Mutex::new(Some(json!({"jobs": [job("first"), job(id)]})));
+    connections::each(move |mut stream| {
+        let mut asked = vec![0; 1 << 16];
+        let read = stream.read(&mut asked).unwrap_or(0);
+        let is_fetch = asked[..read].starts_with(b"POST /ojs/v1/workers/fetch ");
+        let given = if is_fetch {
+            jobs.lock().unwrap().take()
+        } else {
+            None
+        };
+        let body = given.unwrap_or_else(|| json!({"jobs": [], "state": "discarded"}));
+        let body = body.to_string();
+        let head = "HTTP/1.1 200 OK\r\nOJS-Version: 1.0\r\nContent-Type: application/json\r\nConnection: close";
+        let reply = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        drop(stream.write_all(reply.as_bytes()));
+    })
 }
 
 /// Whoever stores a job may choose it: no lines of its own in the log, and no long ones.

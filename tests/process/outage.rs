@@ -190,16 +190,11 @@ fn unknown(certificate: &str) -> SocketAddr {
         .with_single_cert(vec![chain], key)
         .unwrap();
     let config = Arc::new(config);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
-            // The other side is expected to hang up.
-            while tls.is_handshaking() && tls.complete_io(&mut stream).is_ok() {}
-        }
-    });
-    addr
+    connections::each(move |mut stream| {
+        let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+        // The other side is expected to hang up.
+        while tls.is_handshaking() && tls.complete_io(&mut stream).is_ok() {}
+    })
 }
 
 #[test]
@@ -250,21 +245,14 @@ fn https_that_fails_is_a_sentence() {
 /// A backend that answers everything with these bytes, says no more, and closes once the other end has: one that closed
 /// with something unread would take its answer back.
 pub fn nonsense(answer: &'static [u8]) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || {
-                let mut bytes = [0; 4096];
-                // Whether it is still there to hear it does not matter.
-                drop(stream.read(&mut bytes));
-                drop(stream.write_all(answer));
-                drop(stream.shutdown(Shutdown::Write));
-                while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
-            });
-        }
-    });
-    addr
+    connections::each(move |mut stream| {
+        let mut bytes = [0; 4096];
+        // Whether it is still there to hear it does not matter.
+        drop(stream.read(&mut bytes));
+        drop(stream.write_all(answer));
+        drop(stream.shutdown(Shutdown::Write));
+        while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
+    })
 }
 
 #[test]

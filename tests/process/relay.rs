@@ -28,22 +28,19 @@ pub struct Relay {
 
 impl Relay {
     pub fn before(backend: SocketAddr) -> Relay {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
         let orders = Arc::<Mutex<Orders>>::default();
         let given = Arc::clone(&orders);
-        std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                given.lock().unwrap().taken += 1;
-                let until = given.lock().unwrap().until;
-                if until.is_some_and(|until| Instant::now() < until) {
-                    continue;
-                }
-                let Ok(server) = TcpStream::connect(backend) else {
-                    continue;
-                };
-                let orders = Arc::clone(&given);
-                std::thread::spawn(move || relay(client, server, orders));
+        let addr = connections::each(move |client| {
+            let until = {
+                let mut given = given.lock().unwrap();
+                given.taken += 1;
+                given.until
+            };
+            if until.is_some_and(|until| Instant::now() < until) {
+                return;
+            }
+            if let Ok(server) = TcpStream::connect(backend) {
+                relay(client, server, Arc::clone(&given));
             }
         });
         Relay { addr, orders }

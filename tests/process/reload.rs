@@ -64,7 +64,7 @@ impl Following {
         until(how, || (self.limit() == slots).then_some(()));
         let took = since.elapsed();
         println!("{how}: live after {took:?}");
-        assert!(took < Duration::from_secs(5), "{how}: {took:?}");
+        assert!(took < Duration::from_secs(30), "{how}: {took:?}");
         took
     }
 

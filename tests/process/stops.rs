@@ -26,7 +26,7 @@ fn a_backend_that_takes_nothing_back_does_not_hold_up_a_stop() {
     sidecar.signal("TERM");
     assert!(sidecar.ended().success(), "{}", sidecar.log());
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 /// A backend where a fetch counts as an attempt, and a sidecar that holds 19 jobs on their last one beside one that is
@@ -100,17 +100,12 @@ fn held_jobs_that_nobody_fetches_are_kept_to_the_end_and_named() {
 
 /// A backend that says what it is, and answers nothing else; and how often it was asked for its running jobs.
 fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
     let asked = Arc::<AtomicUsize>::default();
     let lists = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let lists = Arc::clone(&lists);
-            std::thread::spawn(move || hear(&stream, &lists));
-        }
-    });
-    (addr, asked)
+    (
+        connections::each(move |stream| hear(&stream, &lists)),
+        asked,
+    )
 }
 
 fn hear(stream: &TcpStream, lists: &AtomicUsize) {

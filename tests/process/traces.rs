@@ -14,17 +14,13 @@ struct Collector {
 
 impl Collector {
     fn start() -> Collector {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (addr, got) = (listener.local_addr().unwrap(), Arc::default());
-        let status = Arc::new(AtomicUsize::new(200));
+        let (got, status) = (Arc::default(), Arc::new(AtomicUsize::new(200)));
         let (noted, says) = (Arc::clone(&got), Arc::clone(&status));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let (noted, says) = (Arc::clone(&noted), Arc::clone(&says));
-                std::thread::spawn(move || take(stream, &noted, &says));
-            }
-        });
-        Collector { addr, got, status }
+        Collector {
+            addr: connections::each(move |stream| take(stream, &noted, &says)),
+            got,
+            status,
+        }
     }
 
     /// All spans so far.

@@ -15,15 +15,11 @@ pub fn way_out(to: SocketAddr, more: &str) -> (String, SocketAddr) {
 
 /// Answers each connection once.
 fn serve(addr: SocketAddr) {
-    let listener = TcpListener::bind(addr).unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            // A connection that only looks whether somebody is there says nothing.
-            if matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
-                let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-                stream.write_all(reply).unwrap();
-            }
+    connections::each_at(addr, |mut stream| {
+        // A connection that only looks whether somebody is there says nothing.
+        if matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
+            let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(reply).unwrap();
         }
     });
 }

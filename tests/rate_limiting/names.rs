@@ -3,14 +3,11 @@
 
 use std::net::SocketAddr;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng};
 
 use super::prelude::*;
-use crate::sidecar::answering::{answering_by, bind};
+use crate::sidecar::answering::{Answers, answering_by, bind, serve};
 
 /// Jobs of a tenant run one at a time, and wait in subqueues.
 const SPLIT: &str = "[[policy]]\nname = \"crm\"\nkey = \"crm:{meta.tenant}\"\nconcurrency = 1\n\
@@ -498,47 +495,37 @@ async fn jobs_tell_whose_a_queue_is() {
 
 /// A backend that looks for 100 ms into each empty queue that a FETCH names; says how many names each FETCH had.
 async fn patient(net: &Net) -> (SocketAddr, Arc<std::sync::Mutex<Vec<usize>>>) {
-    let (mut listener, _) = bind(net).await;
+    let (listener, _) = bind(net).await;
     let addr = listener.local_addr().unwrap();
     let named = Arc::<std::sync::Mutex<Vec<usize>>>::default();
     let names = Arc::clone(&named);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let names = Arc::clone(&names);
-            let answer = move |request: http::Request<hyper::body::Incoming>| {
-                let names = Arc::clone(&names);
-                async move {
-                    let (head, body) = request.into_parts();
-                    let body = body.collect().await.unwrap().to_bytes();
-                    let text = match head.uri.path() {
-                        "/ojs/manifest" => {
-                            r#"{"implementation":{"name":"ojs-backend-nats","backend":"nats"}}"#
-                        }
-                        "/ojs/v1/workers/fetch" => {
-                            let body: Value = serde_json::from_slice(&body).unwrap();
-                            let queues = body["queues"].as_array().unwrap().len();
-                            names.lock().unwrap().push(queues);
-                            sleep(Duration::from_millis(100) * queues as u32).await;
-                            r#"{"jobs":[]}"#
-                        }
-                        path if path.ends_with("/stats") => {
-                            r#"{"queue":{"name":"mail","available":0,"active":0,"paused":false}}"#
-                        }
-                        _ => r#"{"items":[],"queues":[]}"#,
-                    };
-                    let mut reply =
-                        http::Response::new(Full::new(Bytes::from_static(text.as_bytes())));
-                    if head.uri.path().starts_with("/ojs/v1/admin/queues") {
-                        *reply.status_mut() = http::StatusCode::NOT_FOUND;
-                    }
-                    Ok::<_, std::convert::Infallible>(reply)
+    let answers: Arc<Answers> = Arc::new(move |request| {
+        let names = Arc::clone(&names);
+        Box::pin(async move {
+            let text = match request.uri().path() {
+                "/ojs/manifest" => {
+                    r#"{"implementation":{"name":"ojs-backend-nats","backend":"nats"}}"#
                 }
+                "/ojs/v1/workers/fetch" => {
+                    let body: Value = serde_json::from_slice(request.body()).unwrap();
+                    let queues = body["queues"].as_array().unwrap().len();
+                    names.lock().unwrap().push(queues);
+                    sleep(Duration::from_millis(100) * queues as u32).await;
+                    r#"{"jobs":[]}"#
+                }
+                path if path.ends_with("/stats") => {
+                    r#"{"queue":{"name":"mail","available":0,"active":0,"paused":false}}"#
+                }
+                _ => r#"{"items":[],"queues":[]}"#,
             };
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(answer));
-            tokio::spawn(connection);
-        }
+            let mut reply = http::Response::new(Bytes::from_static(text.as_bytes()));
+            if request.uri().path().starts_with("/ojs/v1/admin/queues") {
+                *reply.status_mut() = http::StatusCode::NOT_FOUND;
+            }
+            reply
+        })
     });
+    tokio::spawn(serve(listener, answers));
     (addr, named)
 }
 

@@ -1,6 +1,7 @@
 //! Servers that tests start for themselves, and their ports.
 
 pub mod certs;
+pub mod connections;
 mod missing;
 pub mod pgbouncer;
 pub mod port;
@@ -11,7 +12,12 @@ pub mod redises;
 pub mod vendor;
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::thread::{self, Scope, ScopedJoinHandle};
+
+/// A future whose type is the same whatever it does. What takes a closure of a test gives one of these: else all that it
+/// awaits would be compiled once more for each such closure.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Fails a test that uses this service while `tests/run.sh --without` it would run the test: `on_` and the service must
 /// stand in its path, which is what its thread is called. Benches run on the main thread.

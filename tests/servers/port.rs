@@ -9,8 +9,9 @@ pub fn own() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..12_000 {
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let first = std::process::id().wrapping_mul(173);
-        let offset = (first.wrapping_add(nth) % 12_000) as u16;
+        // Programs that start one after the other begin thousands apart.
+        let first = u64::from(std::process::id()) * 7_417;
+        let offset = ((first + u64::from(nth)) % 12_000) as u16;
         let addr = SocketAddr::from(([127, 0, 0, 1], 20_000 + offset));
         if TcpListener::bind(addr).is_ok() {
             return addr;

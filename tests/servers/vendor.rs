@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::BoxFuture;
 use super::certs::Signed;
 
 /// So much of a body is kept; of all of it there is a sum.
@@ -167,7 +168,8 @@ impl Answer {
     }
 }
 
-type Answers = dyn Fn(&VendorCall) -> Answer + Send + Sync;
+/// How a vendor answers.
+pub type Answers = dyn Fn(&VendorCall) -> Answer + Send + Sync;
 
 /// A running vendor; it ends with this.
 pub struct Vendor {
@@ -200,15 +202,20 @@ impl Vendor {
     }
 
     /// In the runtime and the network of a test.
-    pub async fn within(
+    pub fn within(
         net: &Net,
         addr: SocketAddr,
         answers: impl Fn(&VendorCall) -> Answer + Send + Sync + 'static,
-    ) -> Vendor {
+    ) -> BoxFuture<'_, Vendor> {
+        Box::pin(Vendor::in_runtime(net, addr, Arc::new(answers)))
+    }
+
+    /// The same of answers that were put behind a pointer.
+    pub async fn in_runtime(net: &Net, addr: SocketAddr, answers: Arc<Answers>) -> Vendor {
         let listener = net.bind(addr).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let vendor = Vendor::at(addr);
-        let desk = vendor.desk(None, Arc::new(answers));
+        let desk = vendor.desk(None, answers);
         let ends = vendor.ends.clone();
         tokio::spawn(async move {
             tokio::select! {

@@ -6,11 +6,62 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, header};
+use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use ojs_throttle::net::Net;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// A connection to a server of this host. It ends with this value: dropping what waits for a reply hangs up.
+pub struct Link {
+    sender: SendRequest<Full<Bytes>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Link {
+    /// Connects to this port.
+    pub async fn open(net: &Net, port: u16) -> std::io::Result<Link> {
+        let stream = TokioIo::new(net.connect("127.0.0.1", port).await?);
+        let (sender, connection) = handshake(stream).await.map_err(std::io::Error::other)?;
+        let task = tokio::spawn(async move {
+            // Its request learns how it ended.
+            let _ended = connection.await;
+        });
+        Ok(Link { sender, task })
+    }
+
+    /// Whether it takes another request.
+    pub async fn is_open(&mut self) -> bool {
+        self.sender.ready().await.is_ok()
+    }
+
+    /// Sends a request; the head of the reply is there.
+    pub async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> hyper::Result<Response<Incoming>> {
+        self.sender.send_request(request).await
+    }
+
+    /// Sends a request; the reply is there as a whole.
+    pub async fn ask(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Reply> {
+        let (head, body) = self.send(request).await?.into_parts();
+        Ok(Reply {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: body.collect().await?.to_bytes(),
+        })
+    }
+}
 
 /// What came back.
 #[derive(Debug)]
@@ -76,9 +127,19 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Reply {
+        self.send_bytes(method, path, headers, body.into()).await
+    }
+
+    async fn send_bytes(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Reply {
         let sent = self.sent.fetch_add(1, Ordering::Relaxed);
         assert!(sent < MOST, "what it waits for does not happen: {path}");
-        let mut request = Request::new(Full::new(body.into()));
+        let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().unwrap();
         if !headers.iter().any(|(name, _)| *name == "host") {
@@ -96,24 +157,8 @@ impl Client {
             request.headers_mut().insert(header::AUTHORIZATION, login);
         }
         let exchange = async {
-            let stream = self
-                .net
-                .connect("127.0.0.1", self.addr.port())
-                .await
-                .unwrap();
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream))
-                    .await
-                    .unwrap();
-            let connection = tokio::spawn(connection);
-            let (head, body) = sender.send_request(request).await.unwrap().into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            connection.abort();
-            Reply {
-                status: head.status.as_u16(),
-                headers: head.headers,
-                body,
-            }
+            let mut link = Link::open(&self.net, self.addr.port()).await.unwrap();
+            link.ask(request).await.unwrap()
         };
         let patience = Duration::from_secs(60);
         tokio::time::timeout(patience, exchange).await.expect(path)

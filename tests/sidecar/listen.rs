@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, header};
-use http_body_util::{BodyExt, Empty};
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt, Full};
 use ojs_throttle::events::{Frames, frames};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::sidecar::client::Client;
+use crate::sidecar::client::{Client, Link};
 
 /// The most that any frame may take to come.
 const LONG: Duration = Duration::from_secs(60);
@@ -43,12 +42,10 @@ impl Listener {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Empty::<Bytes>::new()).unwrap();
-        let to = client.net.connect("127.0.0.1", client.addr.port());
-        let stream = TokioIo::new(to.await.unwrap());
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-        let connection = tokio::spawn(connection);
-        let (head, mut body) = sender.send_request(request).await.unwrap().into_parts();
+        let request = request.body(Full::default()).unwrap();
+        let link = Link::open(&client.net, client.addr.port()).await;
+        let mut link = link.unwrap();
+        let (head, mut body) = link.send(request).await.unwrap().into_parts();
         let (give, frames) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut cut = Frames::default();
@@ -63,7 +60,7 @@ impl Listener {
                     let _ = give.send(frame);
                 }
             }
-            connection.abort();
+            drop(link);
         });
         Listener {
             status: head.status.as_u16(),

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use ojs_throttle::config::Settings;
 
+pub use crate::servers::BoxFuture;
+
 /// When the clock of a store begins unless a test says so, in microseconds since 1970.
 pub const BEGIN: u64 = 1_770_000_000_000_000;
 

@@ -36,7 +36,8 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Looks until it is so.
 pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    until(what, || is_so().then_some(()));
+    let look: &mut dyn FnMut() -> Option<()> = &mut || is_so().then_some(());
+    until(what, look);
 }
 
 /// Tells threads to stop whatever becomes of the test: a scope waits for them also where it fails.

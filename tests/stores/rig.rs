@@ -67,7 +67,8 @@ pub fn run(rig: Rig, check: impl AsyncFnOnce(&Rig)) {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(check(&rig));
+    let check: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(check(&rig));
+    runtime.block_on(check);
 }
 
 /// A test for each named check, on the rig that the expression makes.

@@ -13,31 +13,24 @@ fn sidecar(upstream: SocketAddr, store: &str, bounds: &str) -> Sidecar {
 
 /// Whatever is asked through it comes this much later.
 fn slowly(backend: SocketAddr, by: Duration) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().map_while(Result::ok) {
-            let Ok(mut server) = TcpStream::connect(backend) else {
-                continue;
-            };
-            let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            std::thread::spawn(move || {
-                drop(std::io::copy(&mut from, &mut back));
-                drop(back.shutdown(Shutdown::Both));
-            });
-            std::thread::spawn(move || {
-                let mut bytes = [0; 16 * 1024];
-                while let Ok(read @ 1..) = client.read(&mut bytes) {
-                    std::thread::sleep(by);
-                    if server.write_all(&bytes[..read]).is_err() {
-                        break;
-                    }
-                }
-                drop(server.shutdown(Shutdown::Both));
-            });
+    connections::each(move |mut client| {
+        let Ok(mut server) = TcpStream::connect(backend) else {
+            return;
+        };
+        let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || {
+            drop(std::io::copy(&mut from, &mut back));
+            drop(back.shutdown(Shutdown::Both));
+        });
+        let mut bytes = [0; 16 * 1024];
+        while let Ok(read @ 1..) = client.read(&mut bytes) {
+            std::thread::sleep(by);
+            if server.write_all(&bytes[..read]).is_err() {
+                break;
+            }
         }
-    });
-    addr
+        drop(server.shutdown(Shutdown::Both));
+    })
 }
 
 /// How many jobs of the queue waited at most, and wait now.

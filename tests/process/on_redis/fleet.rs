@@ -369,5 +369,5 @@ fn a_rolling_restart_leaves_no_slot_behind() {
         (0..KEYS).all(|key| active(key) == json!(0))
     });
     eprintln!("free after {:?}", over.elapsed());
-    assert_within(over.elapsed(), Duration::from_secs(2), "");
+    assert_within(over.elapsed(), Duration::from_secs(10), "");
 }

@@ -117,7 +117,7 @@ async fn a_server_that_is_killed_under_load_forgets_nothing() {
         server.kill();
         let asked = Instant::now();
         assert!(stores[0].count_out().await.is_err());
-        assert!(asked.elapsed() < Duration::from_secs(3), "nothing hangs");
+        assert!(asked.elapsed() < Duration::from_secs(20), "nothing hangs");
         server.restart();
     }
     let all = tokio::time::timeout(LONG, all.join_all());
@@ -506,7 +506,7 @@ async fn a_server_in_another_place_is_reached() {
     let asked = Instant::now();
     let why = store.check().await.unwrap_err().to_string();
     assert!(
-        asked.elapsed() < Duration::from_secs(3),
+        asked.elapsed() < Duration::from_secs(20),
         "no question waits for it"
     );
     assert!(
