@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng};
 use super::deep::SPLIT;
 use super::prelude::*;
 use crate::harness::runner::said;
-use ojs_throttle::policy::subqueue::Flow;
+use ojs_throttle::policy::subqueue::Spread;
 
 /// One key, and who shares it.
 struct Window {
@@ -75,7 +75,8 @@ impl Window {
 fn names(seed: u64, count: usize) -> Vec<String> {
     let mut taken = HashSet::new();
     let all = (0..).map(|nth| format!("g{seed}n{nth}"));
-    let own = all.filter(|name| taken.insert(Flow::of("vendor", Some(name)).subqueue));
+    let own =
+        all.filter(|name| taken.insert(Spread::default().flow("vendor", Some(name)).subqueue));
     own.take(count).collect()
 }
 
