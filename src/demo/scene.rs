@@ -192,12 +192,15 @@ impl JobStream {
 
     /// The enqueue body of its `nth` job. It says what it may cost.
     pub(super) fn job(&self, nth: u64) -> Value {
-        let mut options = json!({ "queue": self.queue });
-        if let StreamLimit::Spaced { limit, period } = self.limit {
-            let period = format!("PT{}S", period.as_secs_f64());
-            let throttle = json!({ "limit": limit, "period": period });
-            options["rate_limit"] = json!({ "key": self.name, "throttle": throttle });
-        }
+        let options = match self.limit {
+            StreamLimit::Spaced { limit, period } => {
+                let period = format!("PT{}S", period.as_secs_f64());
+                let throttle = json!({ "limit": limit, "period": period });
+                let rate_limit = json!({ "key": self.name, "throttle": throttle });
+                json!({ "queue": self.queue, "rate_limit": rate_limit })
+            }
+            _ => json!({ "queue": self.queue }),
+        };
         let meta = json!({ "tenant_id": self.name, "tokens": tokens(nth) });
         json!({ "type": self.kind, "args": [nth], "options": options, "meta": meta })
     }

@@ -41,7 +41,7 @@ pub use held::{Episode, Held, Proof, SHORT};
 pub use lane::Lane;
 pub use line::{Line, Waiter};
 pub use locked::{Behind, Coming, Hold, Relimited};
-pub use order::Backlog;
+pub use order::QueuedGroup;
 pub use pick::Pick;
 pub use places::{Amount, Lookahead};
 pub use prospect::Prospect;

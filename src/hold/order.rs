@@ -164,7 +164,7 @@ impl SharedTurn<'_> {
 
 /// The jobs of one group that wait in a place of their own, of which the first are held.
 #[derive(Clone, Debug)]
-pub struct Backlog {
+pub struct QueuedGroup {
     /// What limits the one that was seen last.
     pub limits: Arc<[Limited]>,
     /// How high the next one is.
@@ -178,17 +178,17 @@ pub struct Backlog {
 /// How many jobs of each group are claimed beside those that are held, `lacking` in all: those that leave first if all that
 /// are held and claimed leave in turn, `most` of them at most. The groups share one key.
 pub(super) fn claims(
-    of: &[Backlog],
+    of: &[QueuedGroup],
     fair: &KnownShares,
     lacking: usize,
     most: usize,
 ) -> Vec<usize> {
     let next = |nth: usize, served: u64| {
-        let backlog = of.get(nth)?;
-        let (one, share) = share_of(&backlog.limits)?;
+        let group = of.get(nth)?;
+        let (one, share) = share_of(&group.limits)?;
         let served = served.max(fair.since(one, share).unwrap_or(0));
         let done = served.saturating_add(share.price(&one.cost));
-        Some(Reverse((Reverse(backlog.priority), done, nth)))
+        Some(Reverse((Reverse(group.priority), done, nth)))
     };
     let mut turns: BinaryHeap<_> = (0..of.len()).filter_map(|nth| next(nth, 0)).collect();
     let mut gone = vec![0; of.len()];
@@ -197,17 +197,17 @@ pub(super) fn claims(
         let Some(Reverse((_, done, nth))) = turns.pop() else {
             break;
         };
-        let (Some(backlog), Some(gone)) = (of.get(nth), gone.get_mut(nth)) else {
+        let (Some(group), Some(gone)) = (of.get(nth), gone.get_mut(nth)) else {
             continue;
         };
-        if *gone < backlog.held + backlog.waiting {
+        if *gone < group.held + group.waiting {
             *gone += 1;
             left -= 1;
-            claimed += usize::from(*gone > backlog.held);
+            claimed += usize::from(*gone > group.held);
             turns.extend(next(nth, done));
         }
     }
-    let held = of.iter().map(|backlog| backlog.held);
+    let held = of.iter().map(|group| group.held);
     gone.iter()
         .zip(held)
         .map(|(gone, held)| gone.saturating_sub(held))

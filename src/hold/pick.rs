@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::held::{GroupId, Held};
 use super::lane::Lane;
 use super::locked::Hold;
-use super::order::{Backlog, claims, order};
+use super::order::{QueuedGroup, claims, order};
 use super::queue::Group;
 use super::refusal::Refusal;
 use super::state::{HoldState, Whereabouts};
@@ -141,7 +141,7 @@ impl Hold {
     /// the groups' turns. With those that are held they are `most` at most.
     pub fn claims_in_turn(
         &self,
-        of: &[Backlog],
+        of: &[QueuedGroup],
         lacking: usize,
         most: usize,
         now: Timestamp,
@@ -150,7 +150,7 @@ impl Hold {
         // Those in hand go out, or wait again.
         let most = most.saturating_sub(state.picked).max(IN_HAND);
         let fair = &mut state.fair;
-        fair.see(of.iter().map(|backlog| &*backlog.limits), now);
+        fair.see(of.iter().map(|group| &*group.limits), now);
         claims(of, fair, lacking, most)
     }
 

@@ -1,5 +1,6 @@
 //! The state of one sidecar: what all threads share.
 
+use std::cmp::Reverse;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,7 +183,7 @@ impl Sidecar {
         let heads = self.hold.heads_in(queue, self.store.now());
         let mut shown = self.subqueues.shown(queue, &heads, self.most_held());
         let badness = |one: &ShownSubqueue| (one.out_of_reach, one.shared, one.waiting);
-        shown.sort_by(|a, b| badness(b).cmp(&badness(a)));
+        shown.sort_by_key(|one| Reverse(badness(one)));
         shown
     }
 

@@ -287,7 +287,7 @@ fn claims_in_turn() {
             }),
             ..limits(&["vendor"])[0].clone()
         };
-        Backlog {
+        QueuedGroup {
             limits: [one].into(),
             priority: 0,
             held,
@@ -295,7 +295,7 @@ fn claims_in_turn() {
         }
     };
     let claims =
-        |of: &[Backlog], lacking, most| hold.claims_in_turn(of, lacking, most, Timestamp(1));
+        |of: &[QueuedGroup], lacking, most| hold.claims_in_turn(of, lacking, most, Timestamp(1));
     let three = |held: [usize; 3]| {
         let [a, b, c] = held;
         [

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::book::{SubqueueBook, WaitsBehind};
-use crate::hold::{Backlog, HeldOfSubqueue, Hold};
+use crate::hold::{HeldOfSubqueue, Hold, QueuedGroup};
 use crate::limit::{Key, Limited, Space, Timestamp, share_of};
 use crate::policy::subqueue::{COUNT, Spread, Subqueue};
 use crate::proxy::ahead::starts_ahead;
@@ -133,7 +133,7 @@ enum Reason {
 struct SharedKey {
     /// Their subqueues, and whether those may be asked now.
     names: Vec<(usize, bool)>,
-    backlogs: Vec<Backlog>,
+    groups: Vec<QueuedGroup>,
     /// Whether it has no room.
     is_shut: bool,
     /// How many jobs may be held while it has none.
@@ -268,55 +268,19 @@ impl SubqueueTurns {
         hold: &Hold,
         now: Timestamp,
     ) -> InTurn {
-        let mut keys: BTreeMap<(Space, &Key), SharedKey> = BTreeMap::new();
-        for (nth, state) in self.each.iter().enumerate() {
-            let Some((limits, one)) = (state.last.as_ref()).and_then(shared_window) else {
-                continue;
-            };
-            let subqueue = Subqueue::at(nth);
-            let here =
-                subqueue.and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
-            let is_refused = here.is_some_and(|(_, here)| here.is_refused);
-            let in_line = here.is_none_or(|(subqueue, here)| {
-                here.waits_for_turn && self.reason(subqueue, here, standing).0 == Reason::Heads
-            });
-            if is_refused && !in_line {
-                continue;
-            }
-            let held = here.map_or(0, |(_, here)| here.jobs);
-            let may_ask = state.due <= standing.now && state.short < QUIET;
-            let told = subqueue.map_or(0, |subqueue| standing.book.waiting_in(subqueue));
-            let waiting = usize::try_from(told)
-                .unwrap_or(usize::MAX)
-                .max(state.trust.into());
-            let most = usize::from(state.most_at_once()).saturating_sub(held);
-            let key = keys.entry((one.space, &one.key)).or_default();
-            key.is_shut |= is_refused;
-            key.trust += usize::from(state.trust);
-            key.heads = starts_ahead(limits).unwrap_or(0).max(LOOKED_PAST);
-            key.names.push((nth, may_ask));
-            key.backlogs.push(Backlog {
-                limits: Arc::clone(limits),
-                priority: state.highest.unwrap_or(state.last_priority),
-                held,
-                waiting: if may_ask { waiting.min(most) } else { 0 },
-            });
-        }
         let mut left = standing.left.of(Reason::Heads);
         let mut in_turn = InTurn::new();
-        for key in keys.into_values() {
-            let most = if key.is_shut {
-                key.heads
-            } else {
-                key.heads.max(key.trust)
+        for key in self.shared_keys(standing).into_values() {
+            let most = match key.is_shut {
+                true => key.heads,
+                false => key.heads.max(key.trust),
             };
-            let claims = hold.claims_in_turn(&key.backlogs, lacking, most, now);
-            for (((nth, may_ask), of), jobs) in key.names.iter().zip(&key.backlogs).zip(claims) {
+            let claims = hold.claims_in_turn(&key.groups, lacking, most, now);
+            for (((nth, may_ask), of), jobs) in key.names.iter().zip(&key.groups).zip(claims) {
                 let head = usize::from(key.is_shut && of.held == 0);
-                let more = jobs
-                    .saturating_sub(head)
-                    .min(if key.is_shut { left } else { jobs });
+                let mut more = jobs.saturating_sub(head);
                 if key.is_shut {
+                    more = more.min(left);
                     left -= more;
                 }
                 if *may_ask {
@@ -325,6 +289,42 @@ impl SubqueueTurns {
             }
         }
         in_turn
+    }
+
+    /// The keys of which groups share a window, or what jobs cost, by weight, with the subqueue of each group. Where jobs
+    /// of other keys wait too, or another key has refused the head, a subqueue takes no such turns.
+    fn shared_keys(&self, standing: &TurnsView<'_>) -> BTreeMap<(Space, &Key), SharedKey> {
+        let mut keys: BTreeMap<(Space, &Key), SharedKey> = BTreeMap::new();
+        for (subqueue, state) in (0..).map(Subqueue).zip(&self.each) {
+            let Some((limits, one)) = (state.last.as_ref()).and_then(shared_window) else {
+                continue;
+            };
+            let here = standing.held.get(&subqueue);
+            let is_refused = here.is_some_and(|here| here.is_refused);
+            let in_line = here.is_none_or(|here| {
+                here.waits_for_turn && self.reason(subqueue, here, standing).0 == Reason::Heads
+            });
+            if is_refused && !in_line {
+                continue;
+            }
+            let held = here.map_or(0, |here| here.jobs);
+            let may_ask = state.due <= standing.now && state.short < QUIET;
+            let told = usize::try_from(standing.book.waiting_in(subqueue)).unwrap_or(usize::MAX);
+            let most = usize::from(state.most_at_once()).saturating_sub(held);
+            let waiting = told.max(state.trust.into()).min(most);
+            let key = keys.entry((one.space, &one.key)).or_default();
+            key.is_shut |= is_refused;
+            key.trust += usize::from(state.trust);
+            key.heads = starts_ahead(limits).unwrap_or(0).max(LOOKED_PAST);
+            key.names.push((subqueue.nth(), may_ask));
+            key.groups.push(QueuedGroup {
+                limits: Arc::clone(limits),
+                priority: state.highest.unwrap_or(state.last_priority),
+                held,
+                waiting: if may_ask { waiting } else { 0 },
+            });
+        }
+        keys
     }
 
     /// The subqueues with refused jobs behind which it is not known what waits.
