@@ -152,12 +152,12 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # What hangs is a failure like any other: cargo says by itself which test runs for over 60 seconds.
 within=900
-# What measures how quick or how idle a sidecar is, or when a backend's claims end, goes first: two tests at once, and
-# beside them, all at once, those that sleep most of the time. Tests over real sockets mostly wait: there are more at once
-# than processors. Beside all of these, behind in line, runs what only computes: it takes what they leave of the machine.
-measuring=(on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand on_chromium::many process::pages::the_readme_does_what_it_says_on_tools wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
+# What measures how quick or how idle a sidecar is, or when a backend's claims end, needs the machine for itself and goes
+# first: two tests at once that work, and beside them, all at once, those that sleep most of the time. Tests over real
+# sockets mostly wait: there are more at once than processors. Beside them, behind in line, runs what only computes.
+measuring=(on_redis::calls:: egress::on_redis:: egress::crowd::a_thousand page:: process::pages::the_readme_does_what_it_says_on_tools on_redis::subqueues::a_window wakes_a_worker_in_another idle_it_uses_next_to_nothing who_does_not_read_costs)
 sleeping=(process::doctor:: over_real_sockets who_reads_slowly)
-waiting=(demo:: framing:: page:: process:: ship:: stores:: traffic::)
+waiting=(demo:: framing:: process:: ship:: stores:: traffic::)
 early=()
 for name in "${measuring[@]}" "${sleeping[@]}"; do early+=(--skip "$name"); done
 computing=("${early[@]}")
@@ -185,15 +185,13 @@ compute() {
 }
 
 all() {
-    local status=0 computes sleeps
-    compute &
-    computes=$!
+    local status=0
     run sleeping 0 --test it -- --test-threads=16 "${sleeping[@]}" &
-    sleeps=$!
     run measuring 0 --test it -- --test-threads=2 "${measuring[@]}" || status=1
-    wait "$sleeps" || status=1
+    wait "$!" || status=1
+    compute &
     run waiting 0 --test it -- --test-threads="$(($(nproc) * 4))" "${waiting[@]}" "${early[@]}" || status=1
-    wait "$computes" || status=1
+    wait "$!" || status=1
     return "$status"
 }
 
