@@ -641,29 +641,6 @@ fn a_policy_that_limits_all_jobs_is_warned_of() {
     assert!(!said.text.contains("warning"), "{}", said.text);
 }
 
-/// Where shares of a window are less exact with subqueues than without, the file says so.
-#[test]
-fn shares_of_a_window_beside_subqueues_are_warned_of() {
-    let file = |limit: &str, queue: &str| {
-        format!(
-            "[[policy]]\nname = 'a'\nmatch = {{ queue = 'q' }}\nkey = 'k'\n{limit}\n\
-             fair = {{ by = '{{meta.tenant}}' }}\n[[queue]]\nname = '{queue}'\nsubqueues = true\n"
-        )
-    };
-    let rate = "rate = { limit = 5, period = '1s' }";
-    for (limit, queue, warns) in [
-        (rate, "q", true),
-        (rate, "other", false),
-        ("concurrency = 5", "q", false),
-        ("throttle = { limit = 5, period = '1s' }", "q", false),
-    ] {
-        let said = checked(&file(limit, queue));
-        let told = "policy \"a\" shares a window by weight, and queue \"q\" has subqueues";
-        assert_eq!(said.status, 0, "{}", said.text);
-        assert_eq!(said.text.contains(told), warns, "{limit}: {}", said.text);
-    }
-}
-
 /// A queue counts whatever its entry says of it.
 #[test]
 fn each_queue_of_the_file_is_counted() {

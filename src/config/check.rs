@@ -13,7 +13,7 @@ use super::meaning::{Meaning, meaning};
 use super::report::{Colours, Report};
 use super::settings::Settings;
 use super::sources::Sources;
-use crate::policy::{Match, Policy, PolicySet};
+use crate::policy::{Match, PolicySet};
 
 /// What `check` prints, and how the process ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,15 +66,6 @@ fn count(number: usize, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
-/// A queue with subqueues in which jobs of a policy share a window, or costs, by weight. Their claims go round, and when a
-/// window opens what is held starts at once: so the parts follow the claims.
-fn shares_a_window<'a>(settings: &'a Settings, policy: &Policy) -> Option<&'a str> {
-    let has_window = !policy.limits.rates.is_empty() || policy.prices.cost.is_some();
-    let mut queues = settings.policies.subqueues().keys().map(|name| &**name);
-    let queue = queues.find(|queue| policy.matching.can_match_queue(queue))?;
-    (has_window && policy.prices.fair.is_some()).then_some(queue)
-}
-
 /// What is doubtful in a file that can be used.
 fn doubts(settings: &Settings) -> Report {
     let mut warnings = settings.warnings.clone();
@@ -84,16 +75,6 @@ fn doubts(settings: &Settings) -> Report {
             let title =
                 format!("policy {name:?} has no `match`: it limits every job of every queue");
             let hint = "add match = { queue = \"NAME\" }, or { queue = \"*\" } if all are meant";
-            warnings.warn(title, hint);
-        }
-        if let Some(queue) = shares_a_window(settings, policy) {
-            let title = format!(
-                "policy {:?} shares a window by weight, and queue {queue:?} has subqueues: a group with many jobs may \
-                 get less than its part",
-                policy.name
-            );
-            let hint = "without `subqueues` the parts are exact, for as many jobs as the lookahead has; `throttle` and \
-                        `concurrency` share exactly with them too (`ojs-throttle help subqueues`)";
             warnings.warn(title, hint);
         }
     }

@@ -192,9 +192,12 @@ pub async fn shared_by_cost(ctx: Ctx) -> Judge {
 }
 
 pub async fn shared_by_weight_on_three(ctx: Ctx) -> Judge {
+    let one = by_weight(ctx);
     let three = Window {
         sidecars: 3,
-        ..by_weight(ctx)
+        // Of many groups one may get half as much again: the chapter says so.
+        each: if one.groups.len() > 5 { 0.5 } else { one.each },
+        ..one
     };
     shared(ctx, three).await
 }
