@@ -84,7 +84,7 @@ impl Pair {
         let row = |name: &str| rows.iter().find(|row| row["name"] == name);
         let mut sum = 0;
         for number in 0..COUNT {
-            let name = Subqueue(number.try_into().unwrap()).name_in("crm");
+            let name = Subqueue(number).name_in("crm");
             let available = self.available(&name).await;
             let waiting = row(&name).map_or(0, |row| row["waiting"].as_u64().unwrap());
             assert_eq!(waiting, available, "{name}: {listed}");
@@ -98,8 +98,7 @@ impl Pair {
         let page = self.sidecar.admin().get("/metrics").await.text();
         let begin = format!("{name} ");
         let mut lines = page.lines();
-        let found = lines.find_map(|line| line.strip_prefix(&begin)?.parse().ok());
-        found
+        lines.find_map(|line| line.strip_prefix(&begin)?.parse().ok())
     }
 }
 
