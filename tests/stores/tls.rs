@@ -57,7 +57,7 @@ fn on_redis(url: &str, files: ClientFiles) -> RedisStore {
             .unwrap(),
         namespace: "ojs-throttle".to_owned(),
         owner: "a".to_owned(),
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(30),
     };
     RedisStore::new(config, Clock::new(T))
 }
@@ -217,7 +217,7 @@ fn on_postgres(url: &str, files: ClientFiles) -> ojs_throttle::store::SqlStore {
             .unwrap(),
         namespace: "limits".to_owned(),
         owner: "a".to_owned(),
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(30),
     };
     postgres::open(config, Clock::new(T))
 }

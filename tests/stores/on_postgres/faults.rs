@@ -249,7 +249,7 @@ async fn an_address_that_is_silent_keeps_nobody_from_the_next() {
     let url = format!("postgres://postgres@{addr},{folder}:5432/postgres");
     let config = PostgresConfig {
         target: PostgresTarget::parse(&url).unwrap(),
-        timeout: Duration::from_secs(4),
+        timeout: Duration::from_secs(16),
         ..config(&server, "silent", "a")
     };
     let store = open(config, Clock::new(T));
@@ -532,7 +532,8 @@ async fn the_end_of_the_connection_that_listens_is_noticed_at_once() {
     let asked = Instant::now();
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE query = 'LISTEN \"deaf\"'";
-    assert_eq!(sql(&server, end), "1");
+    // The server shows what a connection asks a little later.
+    assert!((0..100).any(|_| sql(&server, end) == "1"), "nobody listens");
     assert_eq!(store.wake().await, Wake::All);
     assert!(!store.is_alone());
     assert!(
