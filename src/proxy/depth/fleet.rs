@@ -17,8 +17,6 @@ use crate::store::{Change, LedgerExt, Number, Step, StoreError};
 
 /// How often the store is told what was admitted here and what has left.
 const TELL: Duration = Duration::from_millis(50);
-/// After so long a sibling has told what it stored in subqueues, or claimed from there.
-const HEARD: Duration = Duration::from_millis(100);
 /// How long a claimed job is on its way from the backend into a hold, at most.
 const CLAIM: Duration = Duration::from_millis(100);
 /// After so long siblings are told again what is held here: they believe it for a minute.
@@ -154,13 +152,7 @@ pub(super) async fn read_number(sidecar: &Sidecar, queue: &str) -> Option<Number
     }
     let by = depths::take_untold_of(pressure, queue);
     let step = if by == 0 { Step::Read } else { add(by, None) };
-    let number = sidecar.store.number(&name_of(queue), step).await.ok()?;
-    // What siblings have in it is not taken out again, because nobody here has heard of it yet. What comes meanwhile is
-    // counted twice until the next look.
-    if sidecar.subqueues.has(queue) && sidecar.store.siblings() > 0 {
-        sleep(HEARD).await;
-    }
-    Some(number)
+    sidecar.store.number(&name_of(queue), step).await.ok()
 }
 
 /// Sets a queue's number to what a look found, unless a sibling has set it since it was read. What was added
