@@ -23,7 +23,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::wanted::{is_wanted, names_endpoint, of_otlp, variable};
+use super::wanted::{is_wanted, names_endpoint, variable};
 use crate::net::Net;
 use crate::ojs;
 use crate::tls::ClientFiles;
@@ -194,4 +194,10 @@ impl HttpClient for Collector {
         });
         Ok(answer?)
     }
+}
+
+/// What a variable of OTLP says for traces, else for all signals; `name` is its end.
+fn of_otlp(name: &str) -> Option<String> {
+    let mut names = ["TRACES_", ""].into_iter();
+    names.find_map(|signal| variable(&format!("OTEL_EXPORTER_OTLP_{signal}{name}")))
 }

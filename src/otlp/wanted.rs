@@ -23,12 +23,6 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What a variable of OTLP says for traces, else for all signals; `name` is its end.
-pub(super) fn of_otlp(name: &str) -> Option<String> {
-    let mut names = ["TRACES_", ""].into_iter();
-    names.find_map(|signal| variable(&format!("OTEL_EXPORTER_OTLP_{signal}{name}")))
-}
-
 /// Whether an environment, or the file's `endpoint`, wants spans to be sent.
 pub(super) fn is_wanted(endpoint: Option<&str>) -> bool {
     let says = |name: &str, word: &str| words(name).iter().any(|one| one == word);

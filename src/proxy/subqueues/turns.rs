@@ -358,9 +358,9 @@ impl SubqueueTurns {
             return asks;
         };
         self.next = (first + 1) % self.each.len();
-        let has_turn = |nth: &usize| standing.in_turn.is_some_and(|of| of.contains_key(nth));
         let is_trusted = |nth: &usize| {
-            !has_turn(nth) && self.each.get(*nth).is_some_and(|state| state.trust > 1)
+            let trusts = self.each.get(*nth).is_some_and(|state| state.trust > 1);
+            trusts && standing.turn_of(*nth).is_none()
         };
         if is_trusted(&first) {
             let trusted: Vec<usize> = due
@@ -420,7 +420,7 @@ impl SubqueueTurns {
     /// start, or none where the last reply was short. As many of which nobody was told may come in their place, so there
     /// must be room to hold them.
     fn emptied_at_once(&self, nth: usize, standing: &TurnsView<'_>) -> Option<usize> {
-        if standing.in_turn.is_some_and(|of| of.contains_key(&nth)) {
+        if standing.turn_of(nth).is_some() {
             return None;
         }
         let subqueue = Subqueue::at(nth)?;
@@ -449,8 +449,7 @@ impl SubqueueTurns {
         let started = started
             .iter()
             .map(|(subqueue, jobs)| (subqueue.nth(), *jobs));
-        let has_turn = |nth: &usize| standing.in_turn.is_some_and(|of| of.contains_key(nth));
-        let started = started.filter(|(nth, _)| !has_turn(nth));
+        let started = started.filter(|(nth, _)| standing.turn_of(*nth).is_none());
         let due = in_turn.chain(started.map(|(nth, jobs)| (nth, jobs.min(HEADS))));
         let due = due.filter(|(nth, _)| self.places(*nth, standing) > 0);
         let due = due.filter_map(|(nth, jobs)| self.ask(vec![nth], jobs));
@@ -492,11 +491,10 @@ impl SubqueueTurns {
         let Some(state) = self.each.get(nth).filter(|state| state.due <= standing.now) else {
             return 0;
         };
-        if let Some(jobs) = standing.in_turn.and_then(|of| of.get(&nth)) {
-            return *jobs;
+        if let Some(jobs) = standing.turn_of(nth) {
+            return jobs;
         }
-        let here =
-            Subqueue::at(nth).and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let here = standing.held_of(nth);
         let Some((subqueue, here)) = here else {
             return state.trust.into();
         };
@@ -562,11 +560,10 @@ impl SubqueueTurns {
 
     /// How many jobs are asked of a subqueue that is asked by itself: one, or all that are looked past.
     fn jobs_at_once(&self, nth: usize, standing: &mut TurnsView<'_>) -> usize {
-        if let Some(jobs) = standing.in_turn.and_then(|of| of.get(&nth)) {
-            return *jobs;
+        if let Some(jobs) = standing.turn_of(nth) {
+            return jobs;
         }
-        let here =
-            Subqueue::at(nth).and_then(|subqueue| Some((subqueue, standing.held.get(&subqueue)?)));
+        let here = standing.held_of(nth);
         let Some((subqueue, here)) = here.filter(|(_, here)| here.is_refused) else {
             return 1;
         };
@@ -690,10 +687,21 @@ impl KnownSubqueue {
 }
 
 impl<'a> TurnsView<'a> {
-    /// The same, and so many jobs are asked where groups take turns.
+    /// What is held and known, with how many jobs are asked where groups take turns.
     pub(super) fn with(self, in_turn: &'a InTurn) -> TurnsView<'a> {
         let in_turn = Some(in_turn);
         TurnsView { in_turn, ..self }
+    }
+
+    /// How many jobs are asked of a subqueue whose group takes turns; `None`: it takes none.
+    fn turn_of(&self, nth: usize) -> Option<usize> {
+        self.in_turn?.get(&nth).copied()
+    }
+
+    /// What is held of a subqueue.
+    fn held_of(&self, nth: usize) -> Option<(Subqueue, &'a HeldOfSubqueue)> {
+        let subqueue = Subqueue::at(nth)?;
+        Some((subqueue, self.held.get(&subqueue)?))
     }
 }
 
