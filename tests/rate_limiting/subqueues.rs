@@ -18,10 +18,14 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Pair {
+        Pair::with(CONFIG).await
+    }
+
+    async fn with(config: &str) -> Pair {
         let net = Net::Sim(sim::Network::default());
         let store = Arc::new(MemoryStore::new(NOON));
         let behind = backend(&net, Lax::redis()).await;
-        let sidecar = Start::before(&net, &behind.base(), CONFIG).store(Arc::clone(&store));
+        let sidecar = Start::before(&net, &behind.base(), config).store(Arc::clone(&store));
         let sidecar = sidecar.start().await;
         Pair {
             net,
@@ -290,6 +294,43 @@ async fn within_reach_a_job_is_told_that_a_worker_gets_it() {
     let answer = pair.why(&format!("job={behind}")).await;
     says(&answer, "behind the head of its key");
     assert!(!answer.to_string().contains("evil"), "{answer}");
+}
+
+/// One FETCH brings a job of each name that has some, wherever the name stands among all, and whether somebody asked
+/// before the jobs came or not.
+#[tokio::test(start_paused = true)]
+async fn the_first_fetch_brings_the_heads_of_all_names() {
+    const SALT: &str = "nobody-knows-this-salt";
+    for (count, salt) in [
+        (256, None),
+        (512, None),
+        (512, Some(SALT)),
+        (1_024, Some(SALT)),
+    ] {
+        let mut says = format!("subqueues = {count}");
+        if let Some(salt) = salt {
+            says += &format!("\nsubqueues_salt = \"{salt}\"");
+        }
+        let pair = Pair::with(&CONFIG.replace("subqueues = true", &says)).await;
+        let spread = Spread::new(count, salt);
+        // A tenant for each eighth of the names.
+        let tenants = |of: &str| {
+            let part = |tenant: &String| spread.flow(tenant, None).subqueue.0 / (count / 8);
+            let tenant = |nth| {
+                let mut names = (0..).map(|nth| format!("{of}{nth}"));
+                names.find(|tenant| part(tenant) == nth).unwrap()
+            };
+            (0..8).map(tenant).collect::<Vec<_>>()
+        };
+        for of in ["a", "b"] {
+            for tenant in tenants(of) {
+                pair.enqueue(&tenant).await;
+            }
+            let asked = json!({"queues": ["crm"], "count": 10, "worker_id": "w"});
+            let got = pair.sidecar.client().fetch_as(asked).await.len();
+            assert_eq!(got, 8, "{says}, {of}");
+        }
+    }
 }
 
 /// Of many names the worst are listed, and all where that is asked for.

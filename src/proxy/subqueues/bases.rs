@@ -398,7 +398,7 @@ impl Subqueues {
             ..
         } = bases.get_mut(&*lane.queue)?;
         let turns = scopes.entry(lane.scope).or_insert_with(|| {
-            let mut turns = SubqueueTurns::new(now, |_| false);
+            let mut turns = SubqueueTurns::new(now, book.count());
             let seen = seen.iter();
             seen.for_each(|(subqueue, priority)| turns.mark(*subqueue, *priority, now));
             turns

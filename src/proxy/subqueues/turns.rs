@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::book::{SubqueueBook, WaitsBehind};
 use crate::hold::{HeldOfSubqueue, Hold, QueuedGroup};
 use crate::limit::{Key, Limited, Space, Timestamp, share_of};
-use crate::policy::subqueue::{COUNT, Spread, Subqueue};
+use crate::policy::subqueue::{Spread, Subqueue};
 use crate::proxy::ahead::starts_ahead;
 
 /// How long a subqueue is left alone after one, two, three … replies that were short. The longest is less than the sweep
@@ -159,8 +159,8 @@ pub(super) struct SubqueueTurns {
 }
 
 impl SubqueueTurns {
-    /// Nothing is known yet: the sweep asks all of them, and those that `are_marked` are asked first.
-    pub(super) fn new(now: Instant, is_marked: impl Fn(Subqueue) -> bool) -> SubqueueTurns {
+    /// Nothing is known yet: the sweep asks all of so many.
+    pub(super) fn new(now: Instant, count: u16) -> SubqueueTurns {
         let mut turns = SubqueueTurns {
             each: Vec::new(),
             spread: Spread::default(),
@@ -170,10 +170,7 @@ impl SubqueueTurns {
             swept_to: 0,
             asked_at: now,
         };
-        turns.grow(now, COUNT);
-        let marked = Subqueue::first(COUNT).zip(&mut turns.each);
-        let marked = marked.filter(|(one, _)| is_marked(*one));
-        marked.for_each(|(_, state)| state.short = 0);
+        turns.grow(now, count);
         turns
     }
 
@@ -203,8 +200,9 @@ impl SubqueueTurns {
         (nth..self.each.len()).chain(0..nth)
     }
 
-    /// Something came to a subqueue: a job of this priority, if that is known.
+    /// Something came to a subqueue: a job of this priority, if that is known. There may be more of them than was known.
     pub(super) fn mark(&mut self, subqueue: Subqueue, priority: Option<i32>, now: Instant) {
+        self.grow(now, subqueue.0 + 1);
         if let Some(state) = self.get(subqueue) {
             (state.due, state.short) = (now, 0);
             state.marks = state.marks.wrapping_add(1);
@@ -745,7 +743,7 @@ fn shared_window(limits: &Arc<[Limited]>) -> Option<(&Arc<[Limited]>, &Limited)>
 mod tests {
     use super::*;
     use crate::limit::{Cost, Key, Limits, OnLimit, Space};
-    use crate::policy::subqueue::{Flow, MOST};
+    use crate::policy::subqueue::{COUNT, Flow, MOST};
     use crate::proxy::subqueues::ToldNumbers;
 
     fn nothing_held() -> HashMap<Subqueue, HeldOfSubqueue> {
@@ -794,6 +792,13 @@ mod tests {
         book
     }
 
+    /// Turns of which something came to the first few.
+    fn marked(few: u16, now: Instant) -> SubqueueTurns {
+        let mut turns = SubqueueTurns::new(now, COUNT);
+        Subqueue::first(few).for_each(|one| turns.mark(one, None, now));
+        turns
+    }
+
     fn choose(
         turns: &mut SubqueueTurns,
         lacking: usize,
@@ -827,8 +832,7 @@ mod tests {
     async fn the_sweep_asks_each_within_seconds_and_never_forgets_one() {
         for (count, at_once, all_after) in [(COUNT, SWEPT_AT_ONCE, 80), (MOST, 32, 160)] {
             let begun = Instant::now();
-            let mut turns = SubqueueTurns::new(begun, |_| false);
-            turns.grow(begun, count);
+            let mut turns = SubqueueTurns::new(begun, count);
             let mut last = vec![None; count.into()];
             let mut longest = Duration::ZERO;
             for tick in 0..1_200 {
@@ -852,7 +856,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reply_that_is_older_than_a_mark_says_nothing() {
         let now = Instant::now();
-        let mut turns = SubqueueTurns::new(now, |_| false);
+        let mut turns = marked(0, now);
         turns.swept_at = Some(now);
         turns.mark(SEVEN, None, now);
         let asks = choose(&mut turns, 1, &nothing_held(), now);
@@ -882,7 +886,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_shut_one_gives_one_head_and_the_others_go_on() {
         let now = Instant::now();
-        let mut turns = SubqueueTurns::new(now, |one| one.0 < 3);
+        let mut turns = marked(3, now);
         turns.swept_at = Some(now);
         let mut here = nothing_held();
         here.insert(Subqueue(1), held(1, true));
@@ -907,7 +911,7 @@ mod tests {
         };
         let here = HashMap::from([(SEVEN, held(1, true))]);
         let asked = |book: &SubqueueBook, most: usize| -> Option<usize> {
-            let mut turns = SubqueueTurns::new(now, |_| false);
+            let mut turns = marked(0, now);
             turns.swept_at = Some(now);
             turns.mark(SEVEN, None, now);
             let standing = turns.standing(&here, book, most, now);
@@ -944,7 +948,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_was_granted_is_asked_for_more_and_who_was_refused_for_one() {
         let now = Instant::now();
-        let mut turns = SubqueueTurns::new(now, |one| one.0 < 20);
+        let mut turns = marked(20, now);
         turns.swept_at = Some(now);
         let asks = choose(&mut turns, 100, &nothing_held(), now);
         assert_eq!((asks.len(), asks[0].jobs), (ASKED_AT_ONCE, 1));
@@ -972,7 +976,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_question_empties_is_asked_together() {
         let now = Instant::now();
-        let mut turns = SubqueueTurns::new(now, |one| one.0 < 20);
+        let mut turns = marked(20, now);
         turns.swept_at = Some(now);
         let mut book = SubqueueBook::default();
         let mut stored = |subqueue: u16, tag| {
@@ -1027,7 +1031,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_highest_priority_is_asked_first() {
         let now = Instant::now();
-        let mut turns = SubqueueTurns::new(now, |one| one.0 < 9);
+        let mut turns = marked(9, now);
         turns.swept_at = Some(now);
         turns.mark(SEVEN, Some(5), now);
         let here = nothing_held();
