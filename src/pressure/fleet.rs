@@ -82,8 +82,7 @@ pub fn take_wanted(pressure: &Pressure) -> Vec<(Arc<str>, WantedPlaces)> {
             queue.looks.done.notify_waiters();
             return None;
         };
-        let jobs = queue.fleet.wanted.replace(0)?;
-        Some((name, WantedPlaces { jobs, bound }))
+        Some((name, queue.fleet.ask(bound)?))
     });
     wanted.collect()
 }
@@ -98,11 +97,11 @@ pub fn granted(pressure: &Arc<Pressure>, name: &str, granted: Option<GrantedPlac
     queue.fleet.wanted = None;
     match granted {
         Some(granted) if queue.fleet.is_on() => {
-            queue.fleet.number = Some(granted.number);
+            queue.fleet.hear(granted.number);
             queue.fleet.granted += granted.jobs;
         }
         Some(_) => {}
-        None => queue.fleet.set_number(None),
+        None => queue.fleet.forget_number(),
     }
     queue.looks.done.notify_waiters();
     state.note_untold(name);
@@ -134,11 +133,7 @@ pub fn take_untold_of(pressure: &Pressure, name: &str) -> i64 {
 
 /// The number of a queue, as the store answered. What came here since is beside it.
 pub fn heard(pressure: &Arc<Pressure>, name: &str, number: u64, now: Now) {
-    pressure.make_room(name, now, |queue| {
-        if queue.fleet.is_on() {
-            queue.fleet.number = Some(number);
-        }
-    });
+    pressure.make_room(name, now, |queue| queue.fleet.hear(number));
 }
 
 /// How many jobs wait in all, by what a look found: what the number of the queue is to be.
@@ -188,7 +183,11 @@ mod tests {
             pressure.admit(&mut wants, now),
             Admission::Wait(_)
         ));
-        let fleet = Fleet { held: 0, number: 5 };
+        let fleet = Fleet {
+            held: 0,
+            number: 5,
+            siblings: 1,
+        };
         pressure.end_look(
             "q",
             StatsAnswer::Counts(Counts::default()),

@@ -2,15 +2,25 @@
 
 /// The last places below a bound are asked for one by one, however small the bound is.
 const LAST: u64 = 32;
+/// A sibling may admit so many times what is admitted here before either hears of the other: it may have told once since
+/// this sidecar heard of the number.
+const AS_MUCH: u64 = 2;
 
 /// What a sidecar knows of the number of one queue.
 #[derive(Clone, Default, Debug)]
 pub(super) struct FleetDepth {
     /// The number as of its last answer; `None`: only what passes through this sidecar is known.
-    pub(super) number: Option<u64>,
+    number: Option<u64>,
     /// What has changed here since, and the store was not told: admissions less what is gone. What is gone is no
     /// place to be used again before the store is told: a sibling's look may have seen that already.
     untold: i64,
+    /// Admissions for which the store was not asked, since it was told; and those that it was told and did not answer.
+    unasked: u64,
+    unanswered: u64,
+    /// Whether the store was asked since it was last told: so many come that it goes on being asked until it is told again.
+    asks: bool,
+    /// How many other sidecars admit to the queue.
+    siblings: u64,
     /// Places that are in the number already, and that no enqueue uses yet.
     pub(super) granted: u64,
     /// Jobs for which the store was not asked yet; `None`: nobody waits for its answer.
@@ -24,6 +34,8 @@ pub struct WantedPlaces {
     pub jobs: u64,
     /// What the number may become at most.
     pub bound: u64,
+    /// What has changed here since the store was last told.
+    pub untold: i64,
 }
 
 /// Places of which the number of a queue was asked.
@@ -52,16 +64,19 @@ impl FleetDepth {
         self.wanted.is_some()
     }
 
-    /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`.
+    /// Whether an enqueue of so many jobs needs places of the store, where `room` places are left of `bound`. What
+    /// siblings admitted is not heard yet: they are taken to be as busy as this sidecar.
     pub(super) fn needs(&self, jobs: u64, room: u64, bound: u64) -> bool {
-        let is_near = room < jobs.saturating_add(LAST.max(bound / 10));
-        self.is_on() && is_near && self.granted < jobs
+        let unheard = AS_MUCH * self.siblings * (self.unasked + self.unanswered + jobs);
+        let is_near = room < jobs.saturating_add(LAST.max(bound / 10) + unheard);
+        self.is_on() && (is_near || self.asks) && self.granted < jobs
     }
 
     /// An enqueue is admitted.
     pub(super) fn reserve(&mut self, jobs: u64) {
         let granted = jobs.min(self.granted);
         self.granted -= granted;
+        self.unasked += jobs - granted;
         self.change(i64::try_from(jobs - granted).unwrap_or(i64::MAX));
     }
 
@@ -80,14 +95,49 @@ impl FleetDepth {
     pub(super) fn take_untold(&mut self) -> i64 {
         let granted = i64::try_from(std::mem::take(&mut self.granted)).unwrap_or(i64::MAX);
         let by = std::mem::take(&mut self.untold).saturating_sub(granted);
+        self.unanswered += std::mem::take(&mut self.unasked);
+        self.asks = false;
         self.number = self.number.map(|number| number.saturating_add_signed(by));
         by
     }
 
-    /// The number as a look has set or found it; `None`: only what passes through this sidecar is known.
-    pub(super) fn set_number(&mut self, number: Option<u64>) {
+    /// The store is asked for places of a bound, and told what it was not told.
+    pub(super) fn ask(&mut self, bound: u64) -> Option<WantedPlaces> {
+        let jobs = self.wanted.replace(0)?;
+        let untold = self.take_untold();
+        self.asks = true;
+        Some(WantedPlaces {
+            jobs,
+            bound,
+            untold,
+        })
+    }
+
+    /// The number, as the store answered. What came here since is beside it.
+    pub(super) fn hear(&mut self, number: u64) {
+        if self.is_on() {
+            (self.number, self.unanswered) = (Some(number), 0);
+        }
+    }
+
+    /// The number as a look has set or found it, and how many siblings there are. What was admitted meanwhile and not
+    /// told is not in it; what has left meanwhile may be gone from it already.
+    pub(super) fn set_number(&mut self, number: u64, siblings: u64) {
         *self = FleetDepth {
-            number,
+            number: Some(number),
+            untold: self.untold.max(0),
+            unasked: self.unasked,
+            unanswered: 0,
+            asks: self.asks,
+            siblings,
+            granted: 0,
+            wanted: self.wanted,
+        };
+    }
+
+    /// Only what passes through this sidecar is known.
+    pub(super) fn forget_number(&mut self) {
+        *self = FleetDepth {
             wanted: self.wanted,
             ..FleetDepth::default()
         };
@@ -103,7 +153,7 @@ mod tests {
     #[test]
     fn places_of_jobs_that_left_here_are_asked_of_the_store() {
         let mut depth = FleetDepth::default();
-        depth.set_number(Some(1_000));
+        depth.set_number(1_000, 1);
         depth.take(100);
         assert_eq!(depth.depth(), Some(900));
         assert!(depth.needs(1, 100, 1_000));

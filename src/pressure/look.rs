@@ -41,6 +41,8 @@ pub struct Fleet {
     pub held: u64,
     /// The number of the queue in the store, as the look has set it.
     pub number: u64,
+    /// How many they are.
+    pub siblings: u64,
 }
 
 /// A part of the depth that a backend does not tell.
@@ -232,7 +234,10 @@ impl Pressure {
                 queue.looks.away = Some((away, now.at));
             }
         }
-        queue.fleet.set_number(fleet.map(|fleet| fleet.number));
+        match fleet {
+            Some(fleet) => queue.fleet.set_number(fleet.number, fleet.siblings),
+            None => queue.fleet.forget_number(),
+        }
         queue.open();
         self.serve(&mut state, now);
         missing

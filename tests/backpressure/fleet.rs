@@ -154,7 +154,12 @@ impl World {
         if self.nodes[nth].wanted.is_empty() {
             return;
         }
-        let WantedPlaces { jobs, bound } = self.nodes[nth].wanted.remove(0);
+        let WantedPlaces {
+            jobs,
+            bound,
+            untold,
+        } = self.nodes[nth].wanted.remove(0);
+        self.number.value += untold;
         let jobs = jobs.min(bound.saturating_sub(self.value()));
         self.number.value += jobs as i64;
         let number = self.value();
@@ -205,6 +210,7 @@ impl World {
                 let fleet = self.shared.then(|| Fleet {
                     held: others,
                     number: self.value(),
+                    siblings: self.nodes.len() as u64 - 1,
                 });
                 pressure.end_look("q", StatsAnswer::Counts(counts), fleet, now);
                 None

@@ -8,9 +8,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::stats::ToldOfAll;
 use super::tell::now;
 use crate::pressure::fleet as depths;
-use crate::pressure::{Counts, Fleet, GrantedPlaces, WantedPlaces};
+use crate::pressure::{Fleet, GrantedPlaces, WantedPlaces};
 use crate::proxy::control::in_force::limits_queue;
 use crate::proxy::{Proxy, Sidecar};
 use crate::store::{Change, LedgerExt, Number, Step, StoreError};
@@ -76,25 +77,32 @@ fn ask_for_places(proxy: &Proxy) {
     }
 }
 
-/// Adds places to a queue's number: as many as there are, where there are fewer than are wanted.
+/// Adds places to a queue's number: as many as there are, where there are fewer than are wanted. The store is told all that
+/// it was not told yet: else siblings would be granted the same places.
 async fn take_places(
     sidecar: &Sidecar,
     queue: &str,
     wanted: WantedPlaces,
 ) -> Result<GrantedPlaces, StoreError> {
     let (name, bound) = (name_of(queue), wanted.bound);
-    let mut jobs = wanted.jobs;
+    let (mut jobs, mut untold) = (wanted.jobs, wanted.untold);
     loop {
-        let by = i64::try_from(jobs).unwrap_or(i64::MAX);
-        let answer = sidecar.store.number(&name, add(by, Some(bound))).await?;
-        let number = value(answer);
-        let room = bound.saturating_sub(number);
-        if answer.done || room == 0 {
-            let jobs = if answer.done { jobs } else { 0 };
+        let by = untold.saturating_add_unsigned(jobs);
+        let mut answer = sidecar.store.number(&name, add(by, Some(bound))).await?;
+        if answer.done {
+            let number = value(answer);
             return Ok(GrantedPlaces { jobs, number });
         }
+        if untold != 0 {
+            answer = sidecar.store.number(&name, add(untold, None)).await?;
+            untold = 0;
+        }
+        let number = value(answer);
         // Fewer each time, or siblings have made room.
-        jobs = jobs.min(room);
+        jobs = jobs.min(bound.saturating_sub(number));
+        if jobs == 0 {
+            return Ok(GrantedPlaces { jobs, number });
+        }
     }
 }
 
@@ -160,16 +168,25 @@ pub(super) async fn read_number(sidecar: &Sidecar, queue: &str) -> Option<Number
 pub(super) async fn correct_number(
     sidecar: &Sidecar,
     queue: &str,
-    counts: &Counts,
+    told: &ToldOfAll,
     before: Number,
-    is_whole: bool,
 ) -> Option<Fleet> {
     let held = held_elsewhere(sidecar, queue).await?;
-    let depth = depths::depth_found(&sidecar.admit.pressure, queue, counts, held, now(sidecar));
+    // As siblings have told meanwhile: what is in the number that was read is in the subqueues by now.
+    let counts = told.base.and(&sidecar.subqueues.waiting(queue));
+    let depth = depths::depth_found(&sidecar.admit.pressure, queue, &counts, held, now(sidecar));
     let name = name_of(queue);
+    let fleet = |number| Fleet {
+        held,
+        number,
+        siblings: sidecar.store.siblings() as u64,
+    };
+    let mut higher = depth;
     for _ in 0..TRIES {
         let now = sidecar.store.number(&name, Step::Read).await.ok()?;
-        let is_newer = now.put_at > before.put_at || !is_whole;
+        if now.put_at > before.put_at || !told.is_whole {
+            return Some(fleet(value(now)));
+        }
         // What has left since then may be gone from the backend's answer already: it is not taken off twice.
         let since = now.value.saturating_sub(before.value).max(0);
         let depth = depth.saturating_add_signed(since);
@@ -177,12 +194,13 @@ pub(super) async fn correct_number(
             value: i64::try_from(depth).unwrap_or(i64::MAX),
             version: Some(now.version),
         };
-        if is_newer || sidecar.store.number(&name, put).await.ok()?.done {
-            let number = if is_newer { value(now) } else { depth };
-            return Some(Fleet { held, number });
+        if sidecar.store.number(&name, put).await.ok()?.done {
+            return Some(fleet(depth));
         }
+        higher = depth.max(value(now));
     }
-    None
+    // Siblings are busy, and a later look sets it: until then the higher number counts.
+    Some(fleet(higher))
 }
 
 /// How many jobs of a queue siblings hold. `None`: nobody knows.

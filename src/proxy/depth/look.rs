@@ -222,15 +222,15 @@ async fn look(proxy: &Proxy, queue: &str, scope: u64) {
     // Read before the question: what is added later stays in the number.
     let number = fleet::read_number(sidecar, queue).await;
     pressure.note_asked(queue, scope);
-    let (answer, is_whole) = ask_stats_of_all(proxy, queue, scope).await;
-    stats.failing.note(queue, &answer);
-    let fleet = match (&answer, number) {
-        (StatsAnswer::Counts(counts), Some(number)) => {
-            fleet::correct_number(sidecar, queue, counts, number, is_whole).await
+    let told = ask_stats_of_all(proxy, queue, scope).await;
+    stats.failing.note(queue, &told.answer);
+    let fleet = match (&told.answer, number) {
+        (StatsAnswer::Counts(_), Some(number)) => {
+            fleet::correct_number(sidecar, queue, &told, number).await
         }
         _ => None,
     };
-    let missing = pressure.end_look(queue, answer, fleet, now(sidecar));
+    let missing = pressure.end_look(queue, told.answer, fleet, now(sidecar));
     let first = |flag: &AtomicBool| !flag.swap(true, Ordering::Relaxed);
     match missing {
         Some(MissingStats::All) if first(&stats.warned) => {

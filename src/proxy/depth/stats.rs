@@ -94,22 +94,39 @@ enum Questions {
     InTime,
 }
 
-/// What the backend says of a queue and of its subqueues, and whether it told of each of those lately. A few are asked each
-/// time, and the others are as they were told last and as what came and left since has changed them, here and at
-/// siblings, until this question.
-pub(in crate::proxy) async fn ask_stats_of_all(
-    proxy: &Proxy,
-    queue: &str,
-    scope: u64,
-) -> (StatsAnswer, bool) {
+/// What a look is told.
+#[derive(Debug)]
+pub(super) struct ToldOfAll {
+    /// Of the queue and of its subqueues together.
+    pub(super) answer: StatsAnswer,
+    /// Of the queue itself.
+    pub(super) base: Counts,
+    /// Whether the backend told of each subqueue lately.
+    pub(super) is_whole: bool,
+}
+
+/// What the backend says of a queue and of its subqueues. A few of these are asked each time, and the others are as they
+/// were told last and as what came and left since has changed them, here and at siblings, until this question.
+pub(super) async fn ask_stats_of_all(proxy: &Proxy, queue: &str, scope: u64) -> ToldOfAll {
     let subqueues = &proxy.sidecar.subqueues;
     let (names, book) = subqueues.to_look_at(queue);
     let begun = Instant::now();
     let answer = ask_stats(proxy, queue, scope).await;
     let rest = rest_after(begun.elapsed());
     proxy.sidecar.admit.pressure.rests(queue, rest);
-    let (StatsAnswer::Counts(counts), Some(mut book)) = (&answer, book) else {
-        return (answer, true);
+    let StatsAnswer::Counts(base) = answer else {
+        return ToldOfAll {
+            answer,
+            base: Counts::default(),
+            is_whole: true,
+        };
+    };
+    let Some(mut book) = book else {
+        return ToldOfAll {
+            answer,
+            base,
+            is_whole: true,
+        };
     };
     // Without all of them once, a bound would be passed after each start.
     let questions = match names.len() == usize::from(book.count()) {
@@ -119,10 +136,11 @@ pub(in crate::proxy) async fn ask_stats_of_all(
     for (subqueue, told) in ask_stats_of_some(proxy, queue, names, scope, questions).await {
         book.sees(subqueue, told);
     }
-    (
-        StatsAnswer::Counts(counts.and(&book.sum())),
-        book.is_whole(Instant::now()),
-    )
+    ToldOfAll {
+        answer: StatsAnswer::Counts(base.and(&book.sum())),
+        base,
+        is_whole: book.is_whole(Instant::now()),
+    }
 }
 
 /// Asks the backend about the subqueues in which jobs wait, for somebody who reads their numbers.

@@ -1,6 +1,6 @@
-//! A bounded queue that a fleet fills: how many jobs waited at each moment, by
-//! the backend's ledger.
+//! A bounded queue that a fleet fills: how many jobs waited at each moment, by the backend's ledger.
 
+use crate::process::on_redis::fleet::know_each_other;
 use crate::process::prelude::*;
 use crate::sidecar::process::Ends;
 
@@ -317,6 +317,48 @@ fn a_blocked_enqueue_gets_room_that_is_made_anywhere() {
         assert!(best < Duration::from_millis(most), "{best:?}");
     }
     assert_eq!(depths(&backend), (3, 3));
+}
+
+/// Producers at two sidecars fill empty queues as quickly as they can, so that a sidecar admits many before it hears of the
+/// other. Each queue has its bound in it, and no more than a twentieth over.
+#[test]
+fn a_burst_at_two_fills_a_queue_to_its_bound() {
+    const BOUND: usize = 300;
+    let (backend, store) = (Backend::start(Lax::redis()), RedisServer::start());
+    let bounds = "[[policy]]\nname = \"tenants\"\nkey = \"{meta.tenant_id}\"\nconcurrency = 1\n\
+        [[queue]]\nname = \"burst.*\"\nmax_depth = 300\n";
+    let split =
+        |nth| format!("[[queue]]\nname = \"split.{nth}\"\nmax_depth = 300\nsubqueues = true\n");
+    let bounds = [bounds.to_owned(), (0..4).map(split).collect()].concat();
+    let two = [0, 1].map(|_| sidecar(backend.addr, &store.url(), &bounds));
+    know_each_other(&two, 1.0);
+    for queue in (0..4).flat_map(|nth| [format!("burst.{nth}"), format!("split.{nth}")]) {
+        std::thread::scope(|threads| {
+            for nth in 0..30 {
+                let (to, queue) = (two[nth % 2].data, &queue);
+                threads.spawn(move || {
+                    let (mut conn, mut refused) = (Conn::open(to), 0);
+                    for job in 0.. {
+                        let tenant = format!("t{}", nth * 1_000 + job);
+                        let job = json!({"type": "t", "args": [], "meta": {"tenant_id": tenant},
+                            "options": {"queue": queue}});
+                        let reply = conn.ask("POST", "/ojs/v1/jobs", &job.to_string());
+                        refused += usize::from(reply.status != 201);
+                        if refused == 3 {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        let is_of = |name: &str| name == queue || name.starts_with(&format!("{queue}-ojst-"));
+        let stored = backend.ledger().into_iter();
+        let stored = stored.filter(|event| event.kind == EventKind::Stored && is_of(&event.queue));
+        let stored = stored.count();
+        eprintln!("{queue}: {stored}");
+        let may_have = BOUND * 9 / 10..=BOUND * 21 / 20;
+        assert!(may_have.contains(&stored), "{queue}: {stored}");
+    }
 }
 
 fn calls(store: &RedisServer) -> u64 {
