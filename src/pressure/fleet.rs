@@ -3,10 +3,11 @@
 //! Each sidecar goes by its own [estimate](super::estimate), and by this number where it is higher. A look sets the
 //! number, unless a newer look of a sibling has set it. An admission adds to it, and an enqueue that stored nothing
 //! or a job that leaves takes from it: in one call for all of 50 ms, as long as the queue is far from its bound.
-//! In the last tenth below the bound the number is asked before the enqueue is admitted.
+//! In the last tenth below the bound the number is asked before the enqueue is admitted, and is told all that it was not
+//! told yet. A sidecar that admits many asks sooner: its siblings may admit as many before it hears of them.
 //!
-//! So a queue goes over its bound by no more than its siblings admit until they hear of each other: in 100 ms at
-//! most. What a sidecar that died had added is gone with the next look.
+//! So a queue goes over its bound by what siblings have on their way at the moment of a look: a few jobs. What a sidecar
+//! that died had added is gone with the next look.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
